@@ -1,0 +1,1 @@
+"""slotwise: recurring jobs on a cluster, coordinated by the database alone."""

@@ -1,0 +1,83 @@
+"""Everything slotwise raises.
+
+    SlotwiseError
+    ├── ConfigurationError          a setting, a job or a registry that cannot work
+    │   ├── InvalidJob              a job declares something impossible
+    │   ├── InvalidSchedule         a schedule that cannot be understood or can never fire
+    │   └── InvalidSetting          a setting with a wrong name, type or range
+    ├── DatabaseProblem             the database cannot be used as it is
+    │   ├── DatabaseUnreachable     no connection, or it went away
+    │   ├── SchemaMissing           the tables are not there
+    │   ├── SchemaMismatch          the tables are of another version, or somebody else's
+    │   └── DriverMissing           no usable libpq
+    ├── ClaimLost                   the claim is no longer ours
+    ├── JobCancelled                the handler was asked to stop
+    ├── InstanceExists              a one-time task with this id is already scheduled
+    ├── UnknownTask                 no job or task of this name
+    └── PlanMissing                 jobs without a row after the start
+"""
+
+from __future__ import annotations
+
+
+class SlotwiseError(Exception):
+    """Something went wrong in slotwise."""
+
+    def __init__(self, message: str | None = None) -> None:
+        super().__init__(message or (self.__doc__ or "").strip())
+
+
+class ConfigurationError(SlotwiseError):
+    """A setting, a job or a registry cannot work as declared."""
+
+
+class InvalidJob(ConfigurationError):
+    """A job declares something impossible."""
+
+
+class InvalidSchedule(ConfigurationError):
+    """A schedule cannot be understood, or can never fire."""
+
+
+class InvalidSetting(ConfigurationError):
+    """A setting has a wrong name, type or range."""
+
+
+class DatabaseProblem(SlotwiseError):
+    """The database cannot be used as it is."""
+
+
+class DatabaseUnreachable(DatabaseProblem):
+    """The database cannot be reached."""
+
+
+class SchemaMissing(DatabaseProblem):
+    """The tables are missing; run: slotwise db upgrade"""
+
+
+class SchemaMismatch(DatabaseProblem):
+    """The tables are of another version, or belong to another program."""
+
+
+class DriverMissing(DatabaseProblem):
+    """No usable libpq was found; run: pip install 'slotwise[binary]'"""
+
+
+class ClaimLost(SlotwiseError):
+    """The claim is no longer ours: another worker may run this slot."""
+
+
+class JobCancelled(SlotwiseError):
+    """The handler was asked to stop."""
+
+
+class InstanceExists(SlotwiseError):
+    """A task with this id is already scheduled."""
+
+
+class UnknownTask(SlotwiseError):
+    """No job or task of this name is known."""
+
+
+class PlanMissing(SlotwiseError):
+    """Jobs have no row in the database after the start."""
