@@ -1,0 +1,180 @@
+"""A job or task as it was read, once, at registration: frozen, checked, the same for everybody after."""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import inspect
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from slotwise.errors import InvalidJob
+from slotwise.job import DistributedJob, OneTimeTask, declared
+from slotwise.policies import TASK_RETRY, CatchUp, Overlap, Retry
+from slotwise.schedules import Schedule
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from slotwise.job import JobContext
+
+NAME_LIMIT = 100
+
+#: What a job may declare besides name, schedule and execute, with its type and its default.
+POLICIES: dict[str, tuple[tuple[type, ...], Any]] = {
+    "catch_up": ((CatchUp,), CatchUp.latest()),
+    "overlap": ((Overlap,), Overlap.skip()),
+    "on_lost": ((str,), "rerun"),
+    "max_lost": ((int,), 3),
+    "retry": ((Retry, type(None)), None),
+}
+#: Words of the contract that this version does not act upon: refused, never silently ignored.
+_NOT_YET = ("start_within", "timeout", "min_interval", "runs_on", "spread", "isolation")
+_ALIASES = {
+    "on_dead": "on_lost", "misfire": "catch_up", "coalesce": "catch_up", "misfire_grace_time": "catch_up",
+    "retries": "retry", "max_retries": "retry", "max_instances": "overlap", "max_losses": "max_lost",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Definition:
+    """What the engine knows of a job (``schedule`` is set) or a one-time task (it is None)."""
+
+    name: str
+    handler: Callable[[JobContext], object]
+    is_async: bool
+    schedule: Schedule | None = None
+    catch_up: CatchUp = CatchUp()
+    overlap: Overlap = Overlap()
+    on_lost: str = "rerun"
+    max_lost: int = 3
+    retry: Retry | None = None
+
+    @property
+    def is_job(self) -> bool:
+        return self.schedule is not None
+
+    @property
+    def gives_up(self) -> bool:
+        """At most one start per slot."""
+        return self.on_lost == "give_up"
+
+    @property
+    def fingerprint(self) -> str:
+        """A short hash of all that decides: stored in the row, compared at a redeploy."""
+        text = "\n".join(
+            repr(part) for part in (str(self.schedule), self.catch_up, self.overlap, self.on_lost, self.max_lost)
+        )
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def define(subject: object) -> Definition:
+    """Read a job or task (an instance, or a class that takes no arguments). Raises InvalidJob with the cure."""
+    source = _instance(subject)
+    where = _label(source)
+    is_job = isinstance(source, DistributedJob)
+    name = _name(source, where)
+    _refuse_near_misses(source, where)
+    policies = {word: _policy(source, where, word, is_job=is_job) for word in POLICIES}
+    handler = source.execute
+    definition = Definition(
+        name=name,
+        handler=handler,
+        is_async=inspect.iscoroutinefunction(handler),
+        schedule=_schedule(source, where) if is_job else None,
+        **policies,
+    )
+    if definition.gives_up and definition.retry is not None:
+        if "retry" in _own_names(source):
+            raise InvalidJob(f'{where}: retry contradicts on_lost="give_up" (at most one start); drop one of them')
+        raise InvalidJob(f'{where}: a task with on_lost="give_up" is never retried; add retry = None')
+    return definition
+
+
+def _instance(subject: object) -> DistributedJob | OneTimeTask:
+    if subject is None:
+        raise InvalidJob("a job cannot be None; pass an instance such as NightlyReport()")
+    if inspect.isclass(subject) and issubclass(subject, DistributedJob | OneTimeTask):
+        try:
+            subject = subject()
+        except TypeError as error:
+            raise InvalidJob(f"{subject.__name__} is a class, and cannot be made without help ({error}); pass an instance") from None  # type: ignore[attr-defined]
+    if not isinstance(subject, DistributedJob | OneTimeTask):
+        raise InvalidJob(f"{subject!r} is not a job; expected a DistributedJob, a OneTimeTask, or a function under @job or @task")
+    return subject
+
+
+def _label(source: object) -> str:
+    execute = getattr(source, "execute", None)
+    name = type(source).__name__
+    return getattr(execute, "__name__", name) if name in ("FunctionJob", "FunctionTask") else name
+
+
+def _name(source: object, where: str) -> str:
+    name = declared(source, "name")
+    if not isinstance(name, str):
+        raise InvalidJob(f"{where}.name is {name!r}; expected a text that is unique in the cluster")
+    if not name.strip() or name != name.strip():
+        raise InvalidJob(f"{where}.name is {name!r}; a name cannot be blank, nor begin or end with a blank")
+    if len(name) > NAME_LIMIT:
+        raise InvalidJob(f"{where}.name has {len(name)} characters; at most {NAME_LIMIT} are allowed: {name[:40]!r}…")
+    if not name.isprintable():
+        raise InvalidJob(f"{where}.name is {name!r}; control characters are not allowed")
+    return name
+
+
+def _schedule(source: object, where: str) -> Schedule:
+    schedule = declared(source, "schedule")
+    if inspect.isclass(schedule) or not isinstance(schedule, Schedule):
+        kind = "nothing" if schedule is None else repr(schedule)
+        raise InvalidJob(
+            f"{where}.schedule is {kind}; expected a schedule such as Cron('0 2 * * *'), Daily('02:00') or Every('5m')"
+        )
+    return schedule
+
+
+def _policy(source: object, where: str, word: str, *, is_job: bool) -> Any:
+    types, default = POLICIES[word]
+    if word == "retry" and not is_job:
+        default = None if declared(source, "on_lost") == "give_up" else TASK_RETRY
+    if not hasattr(source, word):
+        return default
+    value = declared(source, word)
+    if not isinstance(value, types) or isinstance(value, bool):
+        wanted = " or ".join("None" if kind is type(None) else kind.__name__ for kind in types)
+        raise InvalidJob(
+            f"{where}.{word} is a {type(value).__name__}, expected {wanted}; rename your own attribute"
+        )
+    if word == "on_lost" and value not in ("rerun", "give_up"):
+        raise InvalidJob(f'{where}.on_lost is {value!r}; expected "rerun" or "give_up"')
+    if word == "max_lost" and value < 1:
+        raise InvalidJob(f"{where}.max_lost is {value}; expected a whole number, 1 or more")
+    return value
+
+
+def _own_names(source: object) -> set[str]:
+    """Attribute names that the user's own classes or the instance itself brought along."""
+    ours = (object, DistributedJob, OneTimeTask)
+    names = set(getattr(source, "__dict__", {}))
+    for klass in type(source).__mro__:
+        if klass not in ours and not klass.__module__.startswith(("slotwise.", "abc", "typing")):
+            names |= set(vars(klass))
+    return {name for name in names if not name.startswith("_")}
+
+
+def _refuse_near_misses(source: object, where: str) -> None:
+    """`catchup = …` would silently change nothing: say so, and name the word that was meant."""
+    known = {"name", "schedule", "execute", *POLICIES}
+    for name in sorted(_own_names(source) - known):
+        if name in _NOT_YET:
+            raise InvalidJob(f"{where}.{name}: this version does not know {name}; remove it")
+        meant = _ALIASES.get(name) or _nearest(name, POLICIES)
+        if meant:
+            raise InvalidJob(f"{where}.{name}: did you mean {meant}? otherwise rename your own attribute")
+
+
+def _nearest(name: str, words: Iterable[str]) -> str | None:
+    squeezed = {word.replace("_", ""): word for word in words}
+    plain = name.replace("_", "").lower()
+    close = difflib.get_close_matches(plain, squeezed, n=1, cutoff=0.82)
+    return squeezed[close[0]] if close else None

@@ -1,0 +1,207 @@
+"""The values that travel through the house: rows, claims, outcomes, transitions. All frozen; changed by copy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+#: Where a row is parked that has nothing due: ended or disabled schedules, dead rows. Far enough in the future
+#: that no clean-up by age, ours or another program's, ever takes it for overdue.
+FOREVER = datetime(9000, 1, 1, tzinfo=UTC)
+
+#: The smallest step between two instants: what both databases store.
+TICK = timedelta(microseconds=1)
+
+#: The instance of a job's plan row.
+RECURRING = "recurring"
+
+SlotOutcome: TypeAlias = Literal[
+    "claimed", "running", "succeeded", "failed", "lost", "dead", "cancelled", "skipped"
+]
+
+
+class Key(NamedTuple):
+    """The identity of a row in ``scheduled_tasks``."""
+
+    task_name: str
+    task_instance: str
+
+
+class LedgerKey(NamedTuple):
+    """The identity of a slot in the ledger."""
+
+    task_name: str
+    task_instance: str
+    slot: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """A row of ``scheduled_tasks`` as it was read; instants are aware UTC."""
+
+    task_name: str
+    task_instance: str
+    execution_time: datetime
+    version: int
+    picked: bool = False
+    picked_by: str | None = None
+    task_data: bytes | None = None
+    last_success: datetime | None = None
+    last_failure: datetime | None = None
+    consecutive_failures: int = 0
+    last_heartbeat: datetime | None = None
+    priority: int | None = None
+    slot: datetime | None = None
+    watermark: datetime | None = None
+    next_slot: datetime | None = None
+    schedule: str | None = None
+    plan_instance: str | None = None
+    origin: str | None = None
+    collapsed: int = 0
+    first_version: int | None = None
+    attempt: int = 0
+    lost_count: int = 0
+    lease: timedelta | None = None
+    state: str | None = None
+    cancel_requested: datetime | None = None
+
+    @property
+    def key(self) -> Key:
+        return Key(self.task_name, self.task_instance)
+
+    @property
+    def is_plan(self) -> bool:
+        """A job's own row: it lives on from slot to slot."""
+        return self.schedule is not None
+
+    @property
+    def is_detached(self) -> bool:
+        """A row of one slot beside the plan row; deleted when that slot is final."""
+        return self.plan_instance is not None
+
+    @property
+    def ledger_key(self) -> LedgerKey | None:
+        """Where this row's slot stands in the ledger; None for a one-time task, which has no slot."""
+        if self.slot is None or not (self.is_plan or self.is_detached):
+            return None
+        return LedgerKey(self.task_name, self.plan_instance or self.task_instance, self.slot)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """Proof of holding a row: its key, its version (the token) and the holder that took it."""
+
+    row: Row
+    holder: str
+    lease: timedelta
+    claimed_at: datetime
+
+    @property
+    def key(self) -> Key:
+        return self.row.key
+
+    @property
+    def token(self) -> int:
+        return self.row.version
+
+    @property
+    def slot(self) -> datetime | None:
+        """The slot this claim is for; None for a one-time task."""
+        key = self.row.ledger_key
+        return key.slot if key else None
+
+
+# How an attempt ended: a value before it is a write.
+
+
+@dataclass(frozen=True, slots=True)
+class Succeeded:
+    """The handler returned."""
+
+    name = "succeeded"
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The handler raised, or its data could not be read; ``final`` forbids another attempt."""
+
+    error: str
+    final: bool = False
+    exception: BaseException | None = None
+    name = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class Aborted:
+    """The handler was stopped from outside while it ran: by a shutdown, or because its lease ran out."""
+
+    reason: str
+    name = "cancelled"
+
+
+@dataclass(frozen=True, slots=True)
+class HandedBack:
+    """The claim was given back before its handler started: nothing is burnt."""
+
+    reason: str = "shutdown"
+    name = "handed-back"
+
+
+@dataclass(frozen=True, slots=True)
+class Died:
+    """The holder fell silent; ``lease_end`` is when its lease ran out, by the database's time."""
+
+    lease_end: datetime
+    name = "lost"
+
+
+Outcome: TypeAlias = Succeeded | Failed | Aborted | HandedBack | Died
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """What a transition writes on the slot's ledger row. ``forget`` deletes it: the slot never started."""
+
+    outcome: SlotOutcome
+    reason: str | None = None
+    error: str | None = None
+    attempts: int = 0
+    lost: int = 0
+    aborted: int = 0
+    final: bool = True
+    forget: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gap:
+    """Slots that will not run: first and last inclusive, how many, and why."""
+
+    first: datetime
+    last: datetime
+    count: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LedgerEntry:
+    """A slot's row in the ledger, as far as decisions need it."""
+
+    outcome: str
+    token: int | None
+    final: bool
+    aborted: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Transition:
+    """What a held row becomes when it is let go: another waiting row, or nothing (``remove``)."""
+
+    label: str
+    row: dict[str, Any] | None
+    record: Record | None = None
+    gap: Gap | None = None
+
+    @property
+    def remove(self) -> bool:
+        return self.row is None

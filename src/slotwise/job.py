@@ -1,0 +1,341 @@
+"""What users write: jobs and tasks; and what their handlers are given."""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, cast
+
+from slotwise.errors import JobCancelled
+from slotwise.policies import CatchUp, OnLost, Overlap, Retry
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from datetime import datetime, timedelta
+
+    from slotwise.execution import Claim
+    from slotwise.schedules import Schedule
+
+
+class DistributedJob(ABC):
+    """A recurring job: subclass it, say ``name``, ``schedule`` and ``execute``.
+
+    Attributes may be class attributes, set on ``self`` in ``__init__`` (which need not call
+    ``super().__init__``), properties or zero-argument methods; each is read once, at registration.
+    ``execute`` is ``def`` or ``async def``, may raise anything (the attempt failed), and may run for ever.
+
+    >>> from slotwise import Cron, DistributedJob, JobContext
+    >>> class NightlyReport(DistributedJob):
+    ...     name = "nightly-report"
+    ...     schedule = Cron("0 2 * * *", tz="Europe/Vienna")
+    ...     def execute(self, ctx: JobContext) -> None:
+    ...         print("report for", ctx.slot)
+    """
+
+    #: Cluster-wide unique, at most 100 characters.
+    name: str
+    #: When it runs; see the schedules.
+    schedule: Schedule
+    #: What happens to slots that were missed while nobody held the job.
+    catch_up: CatchUp
+    #: What happens to slots that came due while the previous one was held.
+    overlap: Overlap
+    #: ``"rerun"``: a slot whose worker died runs again; ``"give_up"``: at most one start per slot, ever.
+    on_lost: OnLost
+    #: After so many lost attempts the slot ends as dead and the schedule goes on.
+    max_lost: int
+    #: Further attempts of a failed slot; None: the next slot is the next try.
+    retry: Retry | None
+
+    @abstractmethod
+    def execute(self, ctx: JobContext, /) -> object:
+        """Run one slot."""
+
+
+class OneTimeTask(ABC):
+    """A one-time task with a payload: subclass it, say ``name`` and ``execute``; schedule it through a client.
+
+    ``ctx.data`` is the payload as it came out of JSON. Without a ``retry`` of its own a task is tried ten
+    times with exponential pauses; then its row stays, as ``dead``, with the reason.
+    """
+
+    name: str
+    on_lost: OnLost
+    max_lost: int
+    retry: Retry | None
+
+    @abstractmethod
+    def execute(self, ctx: JobContext, /) -> object:
+        """Run the task."""
+
+
+class FunctionJob(DistributedJob):
+    """A job made from a function by ``@job``; calling it calls the function."""
+
+    def __init__(self, function: Callable[[JobContext], object], declared: dict[str, Any]) -> None:
+        self.execute = function  # type: ignore[method-assign,assignment]
+        self.__dict__.update(declared)
+        self.__doc__ = function.__doc__
+
+    def execute(self, ctx: JobContext, /) -> object:  # pragma: no cover - hidden by the instance's attribute
+        raise NotImplementedError
+
+    def __call__(self, ctx: JobContext) -> object:
+        return self.execute(ctx)
+
+
+class FunctionTask(OneTimeTask):
+    """A one-time task made from a function by ``@task``; calling it calls the function."""
+
+    def __init__(self, function: Callable[[JobContext], object], declared: dict[str, Any]) -> None:
+        self.execute = function  # type: ignore[method-assign,assignment]
+        self.__dict__.update(declared)
+        self.__doc__ = function.__doc__
+
+    def execute(self, ctx: JobContext, /) -> object:  # pragma: no cover - hidden by the instance's attribute
+        raise NotImplementedError
+
+    def __call__(self, ctx: JobContext) -> object:
+        return self.execute(ctx)
+
+
+def job(
+    *, name: str, schedule: Schedule, **policies: Any
+) -> Callable[[Callable[[JobContext], object]], FunctionJob]:
+    """Make a job of a function: ``@job(name="tick", schedule=Every("1m"))``; further keywords are policies."""
+
+    def make(function: Callable[[JobContext], object]) -> FunctionJob:
+        return FunctionJob(function, {"name": name, "schedule": schedule, **policies})
+
+    return make
+
+
+def task(*, name: str, **policies: Any) -> Callable[[Callable[[JobContext], object]], FunctionTask]:
+    """Make a one-time task of a function: ``@task(name="send-mail")``; further keywords are policies."""
+
+    def make(function: Callable[[JobContext], object]) -> FunctionTask:
+        return FunctionTask(function, {"name": name, **policies})
+
+    return make
+
+
+class Signal:
+    """Tells a running handler to stop, and why: lost, operator, timeout or shutdown. The first reason stays."""
+
+    __slots__ = ("_callbacks", "_event", "_lock", "reason")
+
+    def __init__(self) -> None:
+        self._event = threading.Event()
+        self._lock = threading.Lock()
+        self._callbacks: list[Callable[[], None]] = []
+        self.reason: str | None = None
+
+    @property
+    def is_set(self) -> bool:
+        return self._event.is_set()
+
+    def set(self, reason: str) -> bool:
+        """Give the signal; True for whoever was first."""
+        with self._lock:
+            if self.reason is not None:
+                return False
+            self.reason = reason
+            callbacks = tuple(self._callbacks)
+        self._event.set()
+        for callback in callbacks:
+            callback()
+        return True
+
+    def on_set(self, callback: Callable[[], None]) -> None:
+        """Call ``callback`` when the signal is given, at once if it already was."""
+        with self._lock:
+            if self.reason is None:
+                self._callbacks.append(callback)
+                return
+        callback()
+
+    def wait(self, seconds: float | None) -> bool:
+        return self._event.wait(seconds)
+
+
+class Hold(Protocol):
+    """What a context sees of the claim it runs under."""
+
+    @property
+    def claim(self) -> Claim: ...
+    @property
+    def signal(self) -> Signal: ...
+    @property
+    def lost(self) -> bool: ...
+    def lease_left(self) -> timedelta: ...
+
+
+class Fence(Protocol):
+    """What proves, in a user's own transaction, that a claim still holds."""
+
+    def guard(self, claim: Claim, connection: Any) -> None: ...
+    def complete_in(self, claim: Claim, connection: Any) -> None: ...
+
+
+class JobContext:
+    """What a handler knows about its slot and its claim."""
+
+    __slots__ = ("_data", "_fence", "_hold", "_stopping", "client", "log", "schedule", "state")
+    _MISSING: ClassVar[object] = object()
+
+    def __init__(
+        self,
+        hold: Hold,
+        *,
+        fence: Fence,
+        schedule: Schedule | None = None,
+        client: Any = None,
+        state: Any = None,
+        stopping: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self._hold = hold
+        self._fence = fence
+        self._stopping = stopping
+        self._data: Any = self._MISSING
+        self.schedule = schedule
+        #: A client bound to the registry: schedules further tasks.
+        self.client = client
+        #: What the registry's lifespan gave, else None.
+        self.state = state
+        #: A logger whose lines carry job, slot, attempt and token.
+        claim = hold.claim
+        self.log = logging.LoggerAdapter(
+            logging.getLogger("slotwise.job"),
+            {"job": claim.row.task_name, "slot": claim.slot, "attempt": self.attempt, "token": claim.token},
+        )
+
+    @property
+    def name(self) -> str:
+        """The job's name."""
+        return self._hold.claim.row.task_name
+
+    @property
+    def instance(self) -> str:
+        """The instance: ``recurring`` for a job's own row, the id for a one-time task."""
+        return self._hold.claim.row.task_instance
+
+    @property
+    def slot(self) -> datetime:
+        """The slot, an aware UTC instant; the same in every attempt.
+
+        A one-time task has none: there it is None, which the annotation hides for the sake of every job.
+        """
+        return self._hold.claim.slot  # type: ignore[return-value]
+
+    @property
+    def interval_start(self) -> datetime | None:
+        """The slot before this one: the start of what this run covers; None where there is none."""
+        slot = self._hold.claim.slot
+        if slot is None or self.schedule is None or self.schedule.from_end:
+            return None
+        return self.schedule.latest_before(slot)
+
+    @property
+    def interval_end(self) -> datetime | None:
+        """The end of what this run covers: the slot itself."""
+        return self._hold.claim.slot
+
+    @property
+    def attempt(self) -> int:
+        """The number of this start of the slot's handler, from 1."""
+        return self._hold.claim.row.attempt
+
+    @property
+    def is_catch_up(self) -> bool:
+        """Whether this slot was missed and runs late."""
+        return self._hold.claim.row.origin == "catch_up"
+
+    @property
+    def collapsed(self) -> int:
+        """How many older missed slots this run stands for."""
+        return self._hold.claim.row.collapsed
+
+    @property
+    def token(self) -> int:
+        """The fencing token: rises with every claim of this row; hand it to whatever can refuse an older one."""
+        return self._hold.claim.token
+
+    @property
+    def idempotency_key(self) -> str:
+        """The same text in every attempt of this slot, and in no other slot or task."""
+        row = self._hold.claim.row
+        if row.ledger_key is None:
+            return f"{row.task_name}/{row.task_instance}/{row.first_version}"
+        name, instance, slot = row.ledger_key
+        return f"{name}/{instance}/{slot.isoformat()}"
+
+    @property
+    def worker(self) -> str:
+        """The worker that runs this attempt: host, pid and boot id."""
+        return self._hold.claim.holder
+
+    @property
+    def data(self) -> Any:
+        """The payload, decoded from JSON once; None without one."""
+        if self._data is self._MISSING:
+            raw = self._hold.claim.row.task_data
+            self._data = None if raw is None else json.loads(raw)
+        return self._data
+
+    @property
+    def lost(self) -> bool:
+        """True once the claim is known, or must be believed, to be somebody else's."""
+        return self._hold.lost
+
+    @property
+    def cancelled(self) -> bool:
+        """True once the handler should stop; ``cancel_reason`` says why."""
+        return self._hold.signal.is_set
+
+    @property
+    def cancel_reason(self) -> str | None:
+        """``lost``, ``operator``, ``timeout`` or ``shutdown``; None while nothing asks the handler to stop."""
+        return self._hold.signal.reason
+
+    @property
+    def stopping(self) -> bool:
+        """True once the worker drains: a handler that runs for ever should come to an end."""
+        return self._stopping()
+
+    @property
+    def lease_left(self) -> timedelta:
+        """How long the claim is certainly still ours without another heartbeat, by a clock that never steps."""
+        return self._hold.lease_left()
+
+    def wait(self, seconds: float) -> bool:
+        """Sleep, but no longer than until the handler is asked to stop; True if it was."""
+        return self._hold.signal.wait(seconds)
+
+    def check(self) -> None:
+        """Raise JobCancelled if the handler should stop."""
+        if self.cancelled:
+            raise JobCancelled(f"{self.name} {self.slot or self.instance} was asked to stop: {self.cancel_reason}")
+
+    def guard(self, connection: Any) -> None:
+        """Prove, in the transaction of ``connection``, that this claim still holds, and keep it so until its end.
+
+        ``connection`` is a SQLAlchemy Connection in a transaction on the database that holds the tables.
+        Raises ClaimLost for a stale claim, so that the transaction rolls back; heartbeats go on meanwhile.
+        """
+        self._fence.guard(self._hold.claim, connection)
+
+    def complete_in(self, connection: Any) -> None:
+        """Guard, and write the slot's success in the same transaction: work and settlement commit together or not.
+
+        If that transaction rolls back, the attempt failed, whatever the handler returns.
+        Raises ClaimLost for a stale claim.
+        """
+        self._fence.complete_in(self._hold.claim, connection)
+
+
+def declared(source: object, attribute: str) -> Any:
+    """What a job says under ``attribute``: a value, a property or a zero-argument method; None if nothing."""
+    value = getattr(source, attribute, None)
+    return cast("Any", value)() if callable(value) and hasattr(value, "__self__") else value

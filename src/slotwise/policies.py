@@ -1,0 +1,129 @@
+"""What a job may declare about missed slots, overlaps, losses and failures."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+import tenacity
+from tenacity.stop import stop_base
+from tenacity.wait import wait_base
+
+from slotwise.errors import InvalidJob
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+OnLost: TypeAlias = Literal["rerun", "give_up"]
+
+
+@dataclass(frozen=True, slots=True)
+class CatchUp:
+    """What happens to slots that were missed while nobody held the job.
+
+    ``CatchUp.latest()`` (the default): one run for the whole outage, labelled with the newest missed slot;
+    ``ctx.collapsed`` says how many older ones it stands for, and the ledger lists them as skipped (collapsed).
+    """
+
+    mode: Literal["latest"] = "latest"
+
+    @classmethod
+    def latest(cls) -> CatchUp:
+        return cls()
+
+
+@dataclass(frozen=True, slots=True)
+class Overlap:
+    """What happens to slots that came due while the previous one was held or waited for its retry.
+
+    ``Overlap.skip()`` (the default): they do not run; the ledger lists them as skipped (overlap).
+    """
+
+    mode: Literal["skip"] = "skip"
+
+    @classmethod
+    def skip(cls) -> Overlap:
+        return cls()
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """Further attempts of the same slot (or task) after a failure.
+
+    ``attempts`` counts all attempts, the first included. ``wait`` is one of tenacity's ``wait_*`` objects
+    and ``stop`` one of its ``stop_*`` objects; both are asked from the row's own counters, never from a
+    process's memory, so that they hold across restarts and workers. A job's retry that would fall at or
+    after its next slot is not made: the slot ends as failed and the schedule goes on.
+
+    Raises InvalidJob when ``attempts`` is below 1 or a strategy is of the wrong type.
+    """
+
+    attempts: int = 3
+    wait: wait_base = field(default_factory=lambda: tenacity.wait_random_exponential(multiplier=1, max=300))
+    stop: stop_base | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.attempts, int) or self.attempts < 1:
+            raise InvalidJob(f"Retry(attempts={self.attempts!r}): expected a whole number, 1 or more")
+        if not callable(self.wait):
+            raise InvalidJob(f"Retry(wait={self.wait!r}): expected one of tenacity's wait_* objects")
+        if self.stop is not None and not callable(self.stop):
+            raise InvalidJob(f"Retry(stop={self.stop!r}): expected one of tenacity's stop_* objects")
+
+    @classmethod
+    def exponential(
+        cls, attempts: int = 3, *, first: timedelta = timedelta(seconds=1), cap: timedelta = timedelta(minutes=5)
+    ) -> Retry:
+        """``attempts`` in all; the wait doubles from ``first`` up to ``cap``, with full jitter above ``first``."""
+        wait = tenacity.wait_exponential_jitter(
+            initial=first.total_seconds(), max=cap.total_seconds(), jitter=first.total_seconds()
+        )
+        return cls(attempts=attempts, wait=wait)
+
+    def delay_after(self, attempt: int, elapsed: timedelta) -> timedelta | None:
+        """How long to wait after the failure of attempt number ``attempt`` (from 1), or None to give up.
+
+        ``elapsed`` is the time since the first attempt, for tenacity's ``stop_after_delay`` and its kin.
+        """
+        if attempt >= self.attempts:
+            return None
+        state = _retry_state(attempt, elapsed)
+        if self.stop is not None and self.stop(state):
+            return None
+        return timedelta(seconds=max(0.0, float(self.wait(state))))
+
+
+def _retry_state(attempt: int, elapsed: timedelta) -> Any:
+    """A tenacity state that knows the row's counters, as if one process had made all attempts."""
+    state = tenacity.RetryCallState(retry_object=tenacity.Retrying(), fn=None, args=(), kwargs={})
+    state.attempt_number = attempt
+    state.outcome_timestamp = state.start_time + elapsed.total_seconds()
+    future = tenacity.Future(attempt)
+    future.set_exception(RuntimeError("the attempt failed"))
+    state.outcome = future
+    return state
+
+
+#: One-time tasks try ten times unless told otherwise.
+TASK_RETRY = Retry.exponential(10, first=timedelta(seconds=2), cap=timedelta(hours=1))
+
+
+def pause_after_loss(lost: int) -> timedelta:
+    """How long a slot rests before it runs again after its ``lost``-th lost attempt: at once, then 5 s, 10 s, … 5 min.
+
+    The first take-over is immediate; a job that kills its workers gives them more and more air.
+    """
+    if lost <= 1:
+        return timedelta(0)
+    return min(timedelta(seconds=5) * 2 ** min(lost - 2, 10), timedelta(minutes=5))
+
+
+def growing_pauses(first: timedelta, cap: timedelta) -> Iterator[timedelta]:
+    """Endless, growing, jittered pauses for whoever waits for the database to come back."""
+    wait = tenacity.wait_exponential_jitter(
+        initial=first.total_seconds(), max=cap.total_seconds(), jitter=first.total_seconds()
+    )
+    for attempt in itertools.count(1):
+        yield timedelta(seconds=float(wait(_retry_state(min(attempt, 32), timedelta(0)))))

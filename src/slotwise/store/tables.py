@@ -1,0 +1,172 @@
+"""The tables as SQLAlchemy sees them. The migrations make them; a test holds the two together."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    Float,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    SmallInteger,
+    Table,
+    Text,
+    text,
+)
+
+from slotwise.store.types import Duration, Instant
+
+#: The schema that this code reads and writes; kept in ``scheduled_meta`` by the migrations.
+SCHEMA_VERSION = 1
+
+
+class Tables:
+    """All tables under one prefix, in one PostgreSQL schema (None: the connection's own)."""
+
+    def __init__(self, prefix: str = "scheduled_", schema: str | None = None) -> None:
+        self.prefix = prefix
+        self.schema = schema
+        self.metadata = MetaData(schema=schema)
+        self.tasks = self._tasks()
+        self.slots = self._slots()
+        self.gaps = self._gaps()
+        self.workers = self._workers()
+        self.controls = self._controls()
+        self.calendars = self._calendars()
+        self.meta = Table(
+            f"{prefix}meta", self.metadata, Column("key", Text, primary_key=True), Column("value", Text, nullable=False)
+        )
+
+    def _tasks(self) -> Table:
+        waiting = text("NOT picked AND state IS NULL")
+        held = text("picked")
+        name = f"{self.prefix}tasks"
+        return Table(
+            name,
+            self.metadata,
+            # the twelve columns of db-scheduler: same name, type and meaning
+            Column("task_name", Text, primary_key=True),
+            Column("task_instance", Text, primary_key=True),
+            Column("task_data", LargeBinary),
+            Column("execution_time", Instant, nullable=False),
+            Column("picked", Boolean, nullable=False),
+            Column("picked_by", Text),
+            Column("last_success", Instant),
+            Column("last_failure", Instant),
+            Column("consecutive_failures", Integer),
+            Column("last_heartbeat", Instant),
+            Column("version", BigInteger, nullable=False),
+            Column("priority", SmallInteger, server_default=text("50")),
+            # ours: nullable, or with a default
+            Column("slot", Instant),
+            Column("watermark", Instant),
+            Column("next_slot", Instant),
+            Column("schedule", Text),
+            Column("fingerprint", Text),
+            Column("revision", Text),
+            Column("plan_instance", Text),
+            Column("origin", Text),
+            Column("collapsed", BigInteger, nullable=False, server_default=text("0")),
+            Column("first_version", BigInteger),
+            Column("attempt", Integer, nullable=False, server_default=text("0")),
+            Column("lost_count", Integer, nullable=False, server_default=text("0")),
+            Column("lease", Duration),
+            Column("state", Text),
+            Column("parked_due", Instant),
+            Column("wanted_due", Instant),
+            Column("cancel_requested", Instant),
+            Column("catch_up_until", Instant),
+            Column("last_error", Text),
+            Index(f"{name}_due", "execution_time", postgresql_where=waiting, sqlite_where=waiting),
+            Index(f"{name}_held", "picked_by", postgresql_where=held, sqlite_where=held),
+        )
+
+    def _slots(self) -> Table:
+        return Table(
+            f"{self.prefix}slots",
+            self.metadata,
+            Column("task_name", Text, primary_key=True),
+            Column("task_instance", Text, primary_key=True),
+            Column("slot", Instant, primary_key=True),
+            Column("outcome", Text, nullable=False),
+            Column("reason", Text),
+            Column("origin", Text, nullable=False, server_default=text("'schedule'")),
+            Column("attempts", Integer, nullable=False, server_default=text("0")),
+            Column("lost", Integer, nullable=False, server_default=text("0")),
+            Column("aborted", Integer, nullable=False, server_default=text("0")),
+            Column("collapsed", BigInteger, nullable=False, server_default=text("0")),
+            Column("token", BigInteger),
+            Column("worker", Text),
+            Column("started", Instant),
+            Column("finished", Instant),
+            Column("error", Text),
+        )
+
+    def _gaps(self) -> Table:
+        return Table(
+            f"{self.prefix}gaps",
+            self.metadata,
+            Column("task_name", Text, primary_key=True),
+            Column("task_instance", Text, primary_key=True),
+            Column("first_slot", Instant, primary_key=True),
+            Column("last_slot", Instant, nullable=False),
+            Column("count", BigInteger, nullable=False),
+            Column("reason", Text, nullable=False),
+            Column("created", Instant, nullable=False),
+        )
+
+    def _workers(self) -> Table:
+        return Table(
+            f"{self.prefix}workers",
+            self.metadata,
+            Column("worker", Text, primary_key=True),
+            Column("host", Text, nullable=False),
+            Column("pid", Integer, nullable=False),
+            Column("boot_id", Text, nullable=False),
+            Column("tags", Text),
+            Column("tasks", Text),
+            Column("version", Text, nullable=False),
+            Column("capacity", Integer, nullable=False),
+            Column("state", Text, nullable=False),
+            Column("started", Instant, nullable=False),
+            Column("last_seen", Instant, nullable=False),
+            Column("lease", Duration, nullable=False),
+            Column("skew", Float),
+        )
+
+    def _controls(self) -> Table:
+        return Table(
+            f"{self.prefix}controls",
+            self.metadata,
+            Column("id", BigInteger().with_variant(Integer, "sqlite"), primary_key=True, autoincrement=True),
+            Column("at", Instant, nullable=False),
+            Column("author", Text, nullable=False),
+            Column("command", Text, nullable=False),
+            Column("task_name", Text),
+            Column("task_instance", Text),
+            Column("slot", Instant),
+            Column("arguments", Text),
+            Column("note", Text),
+        )
+
+    def _calendars(self) -> Table:
+        return Table(
+            f"{self.prefix}calendars",
+            self.metadata,
+            Column("name", Text, primary_key=True),
+            Column("revision", BigInteger, nullable=False),
+            Column("weekend", Text, nullable=False),
+            Column("days", Text, nullable=False),
+            Column("updated", Instant, nullable=False),
+        )
+
+
+@lru_cache(maxsize=16)
+def tables(prefix: str = "scheduled_", schema: str | None = None) -> Tables:
+    """The tables of one prefix and schema, made once."""
+    return Tables(prefix, schema)

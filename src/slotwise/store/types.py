@@ -1,0 +1,65 @@
+"""Column types that mean the same in every database: instants in UTC and durations, both to the microsecond."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from sqlalchemy import BigInteger, DateTime, Dialect, Interval
+from sqlalchemy.types import TypeDecorator, TypeEngine
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+
+
+def to_micros(instant: datetime) -> int:
+    """Microseconds since 1970-01-01T00:00Z, exactly."""
+    return (instant - _EPOCH) // _MICROSECOND
+
+
+def from_micros(value: int) -> datetime:
+    return _EPOCH + timedelta(microseconds=value)
+
+
+class Instant(TypeDecorator[datetime]):
+    """timestamptz where there is one, else integer microseconds. Always read as aware UTC."""
+
+    impl = DateTime
+    cache_ok = True
+
+    def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
+        if dialect.name == "sqlite":
+            return dialect.type_descriptor(BigInteger())
+        return dialect.type_descriptor(DateTime(timezone=True))
+
+    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> Any:
+        if value is None:
+            return None
+        return to_micros(value) if dialect.name == "sqlite" else value
+
+    def process_result_value(self, value: Any | None, dialect: Dialect) -> datetime | None:
+        if value is None:
+            return None
+        return from_micros(value) if dialect.name == "sqlite" else value.astimezone(UTC)
+
+
+class Duration(TypeDecorator[timedelta]):
+    """interval where there is one, else integer microseconds."""
+
+    impl = Interval
+    cache_ok = True
+
+    def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
+        if dialect.name == "sqlite":
+            return dialect.type_descriptor(BigInteger())
+        return dialect.type_descriptor(Interval())
+
+    def process_bind_param(self, value: timedelta | None, dialect: Dialect) -> Any:
+        if value is None:
+            return None
+        return value // _MICROSECOND if dialect.name == "sqlite" else value
+
+    def process_result_value(self, value: Any | None, dialect: Dialect) -> timedelta | None:
+        if value is None:
+            return None
+        return timedelta(microseconds=value) if dialect.name == "sqlite" else value
