@@ -1,0 +1,87 @@
+"""Durations: read `10s`, `1h30m` and `PT10S`, write the short form."""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+from typing import Final
+
+from slotwise.errors import InvalidSetting
+
+FORMS: Final = 'a timedelta, "250ms", "10s", "5m", "1h30m", "2d" or ISO 8601 as "PT10S"'
+LONGEST_TEXT: Final = 64
+
+_NUMBER = r"[0-9]{1,18}"
+_SHORT = re.compile(
+    r"\s*".join(
+        rf"(?:(?P<{unit}>{_NUMBER})\s*{letters})?"
+        for unit, letters in [
+            ("weeks", "w"),
+            ("days", "d"),
+            ("hours", "h"),
+            ("minutes", "m(?!s)"),
+            ("seconds", "s"),
+            ("milliseconds", "ms"),
+            ("microseconds", "us"),
+        ]
+    )
+)
+_ISO = re.compile(
+    rf"P(?:(?P<weeks>{_NUMBER})W)?(?:(?P<days>{_NUMBER})D)?"
+    rf"(?:T(?=[0-9])(?:(?P<hours>{_NUMBER})H)?(?:(?P<minutes>{_NUMBER})M)?"
+    rf"(?:(?P<seconds>{_NUMBER})(?:[.,](?P<fraction>[0-9]{{1,6}}))?S)?)?"
+)
+_UNITS: Final = (
+    ("d", timedelta(days=1)),
+    ("h", timedelta(hours=1)),
+    ("m", timedelta(minutes=1)),
+    ("s", timedelta(seconds=1)),
+    ("ms", timedelta(milliseconds=1)),
+    ("us", timedelta(microseconds=1)),
+)
+
+
+def parse_duration(value: timedelta | str) -> timedelta:
+    """The duration that a timedelta, a short text (`1h30m`) or an ISO 8601 text (`PT1H30M`) stands for.
+
+    Never negative; zero is allowed. Bare numbers are refused, because they do not say their unit.
+    Raises InvalidSetting.
+    """
+    if isinstance(value, timedelta):
+        return _not_negative(value)
+    if not isinstance(value, str):
+        raise InvalidSetting(f"{value!r} is a {type(value).__name__} without a unit; write {FORMS}")
+    return _read(value)
+
+
+def format_duration(value: timedelta) -> str:
+    """The canonical short form: a whole number of the largest unit that fits, such as `90s`, `5m` or `250ms`.
+
+    Reads back through parse_duration, except that a negative duration (`-3s`) is for people only.
+    """
+    if value < timedelta(0):
+        return "-" + format_duration(-value)
+    if not value:
+        return "0s"
+    return next(f"{value // unit}{letters}" for letters, unit in _UNITS if not value % unit)
+
+
+def _read(text: str) -> timedelta:
+    if len(text) > LONGEST_TEXT:
+        raise InvalidSetting(f"a duration of {len(text)} characters ({text[:20]!r}…); write {FORMS}")
+    match = _ISO.fullmatch(text.strip()) or _SHORT.fullmatch(text.strip())
+    given = {unit: number for unit, number in match.groupdict().items() if number} if match else {}
+    if not given:
+        raise InvalidSetting(f"{text!r} is not a duration; write {FORMS}")
+    microseconds = int(given.pop("fraction", "").ljust(6, "0"))
+    try:
+        whole = timedelta(**{unit: int(number) for unit, number in given.items()})
+        return whole + timedelta(microseconds=microseconds)
+    except OverflowError:
+        raise InvalidSetting(f"{text!r} is longer than {timedelta.max.days} days") from None
+
+
+def _not_negative(value: timedelta) -> timedelta:
+    if value < timedelta(0):
+        raise InvalidSetting(f"{format_duration(value)} is negative; a duration is zero or more")
+    return value
