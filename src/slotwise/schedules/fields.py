@@ -1,0 +1,118 @@
+"""The fields of a cron expression: what each may say, and messages that show the place."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final, NoReturn
+
+from slotwise.errors import InvalidSchedule
+
+_ITEM: Final = re.compile(
+    r"(?:(?P<star>\*)|(?P<first>[0-9]+|[A-Z]{3})(?:-(?P<last>[0-9]+|[A-Z]{3}))?)(?:/(?P<step>[0-9]+))?"
+)
+_HASH_OR_RANDOM: Final = re.compile(r"([HR])(?:\(.*\))?(?:/.*)?")
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One field: its name, the values it allows, and the names of those values from `low` on."""
+
+    name: str
+    low: int
+    high: int
+    names: tuple[str, ...] = ()
+
+    def plain(self, text: str) -> str:
+        """The same values in a spelling on which every cron library agrees: numbers, `low-high` and steps.
+
+        An equal range is one value, a range that wraps around is a list. Raises InvalidSchedule.
+        """
+        return ",".join(self._plain_item(item) for item in text.split(","))
+
+    def value(self, text: str) -> int:
+        """The number that a number or name stands for. Raises InvalidSchedule."""
+        if text in self.names:
+            return self.low + self.names.index(text)
+        if not text.isdecimal() or len(text) > 4 or not self.low <= int(text) <= self._allowed_high:
+            self.refuse(text)
+        return self._wrapped(int(text))
+
+    def refuse(self, item: str, because: str = "") -> NoReturn:
+        """Raise InvalidSchedule: the field, the value, and what is allowed."""
+        raise InvalidSchedule(f"{self.name} field {quoted(item)}: {because or self._range}")
+
+    @property
+    def _size(self) -> int:
+        return self.high - self.low + 1
+
+    @property
+    def _allowed_high(self) -> int:
+        return 7 if self is WEEKDAY else self.high
+
+    @property
+    def _range(self) -> str:
+        names = f" or {self.names[0]}–{self.names[-1]}" if self.names else ""
+        return f"{self.low}–{self._allowed_high}{names}"
+
+    def _wrapped(self, value: int) -> int:
+        return (value - self.low) % self._size + self.low
+
+    def _plain_item(self, item: str) -> str:
+        match = _ITEM.fullmatch(item)
+        if match is None:
+            self._refuse_shape(item)
+        step = self._step(item, match["step"])
+        try:
+            first, last = self._bounds(match)
+        except InvalidSchedule:
+            self.refuse(item)
+        if last <= self.high:
+            return f"{first}-{last}/{step}" if first < last else str(first)
+        return ",".join(str(self._wrapped(value)) for value in range(first, last + 1, step))
+
+    def _bounds(self, match: re.Match[str]) -> tuple[int, int]:
+        """The first and last value; the last is beyond `high` in a range that wraps around."""
+        if match["star"]:
+            return self.low, self.high
+        first = self.value(match["first"])
+        if not match["last"]:
+            return first, self.high if match["step"] else first
+        last = self.value(match["last"])
+        if last < first or (
+            last == first and match["last"] == "7" != match["first"]
+        ):  # 0-7 is the whole week
+            last += self._size
+        return first, last
+
+    def _step(self, item: str, step: str | None) -> int:
+        if step is None:
+            return 1
+        if len(step) > 4 or not 1 <= int(step) <= self._size:
+            self.refuse(item, f"step 1–{self._size}")
+        return int(step)
+
+    def _refuse_shape(self, item: str) -> NoReturn:
+        match = _HASH_OR_RANDOM.fullmatch(item)
+        if match and match[1] == "R":
+            self.refuse(item, f"a random value would differ on each node; write {self._range}")
+        if match:
+            self.refuse(item, f"H is not supported; write {self._range}")
+        self.refuse(item)
+
+
+def quoted(text: str) -> str:
+    """The text in double quotes, cut and without control characters, for a message of one line."""
+    cut = text if len(text) <= 40 else text[:40] + "…"
+    return f'"{repr(cut)[1:-1]}"'
+
+
+SECOND: Final = Field("second", 0, 59)
+MINUTE: Final = Field("minute", 0, 59)
+HOUR: Final = Field("hour", 0, 23)
+DAY: Final = Field("day-of-month", 1, 31)
+MONTH: Final = Field(
+    "month", 1, 12, ("JAN", "FEB", "MAR", "APR", "MAY", "JUN", "JUL", "AUG", "SEP", "OCT", "NOV", "DEC")
+)
+WEEKDAY: Final = Field("day-of-week", 0, 6, ("SUN", "MON", "TUE", "WED", "THU", "FRI", "SAT"))
+FIELDS: Final = (SECOND, MINUTE, HOUR, DAY, MONTH, WEEKDAY)
