@@ -9,7 +9,8 @@
     │   ├── DatabaseUnreachable     no connection, or it went away
     │   ├── SchemaMissing           the tables are not there
     │   ├── SchemaMismatch          the tables are of another version, or somebody else's
-    │   └── DriverMissing           no usable libpq
+    │   ├── DriverMissing           no usable libpq
+    │   └── PostgresMissing         no programs to start a PostgreSQL of our own
     ├── ClaimLost                   the claim is no longer ours
     ├── JobCancelled                the handler was asked to stop
     ├── InstanceExists              a one-time task with this id is already scheduled
@@ -61,6 +62,10 @@ class SchemaMismatch(DatabaseProblem):
 
 class DriverMissing(DatabaseProblem):
     """No usable libpq was found; run: pip install 'slotwise[binary]'"""
+
+
+class PostgresMissing(DatabaseProblem):
+    """No PostgreSQL was found to start; run: pip install 'slotwise[embedded]'"""
 
 
 class ClaimLost(SlotwiseError):

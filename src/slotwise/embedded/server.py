@@ -1,0 +1,192 @@
+"""A PostgreSQL that several processes share and that ends with the last of them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+from urllib.parse import quote
+
+from slotwise.embedded import keeper
+from slotwise.embedded.account import server_account
+from slotwise.embedded.binaries import Binaries, find_binaries
+from slotwise.embedded.cluster import DURABLE, FLEETING, Cluster, StopMode
+from slotwise.embedded.given import GivenPostgres
+from slotwise.embedded.lock import FileLock
+from slotwise.embedded.state import make_directory, state_directory
+from slotwise.errors import DatabaseUnreachable
+
+
+class EmbeddedPostgres:
+    """A server for a directory. As a context manager: entering starts or joins it, the last one out stops it.
+
+    Users hold a shared lock on `use.lock`; the kernel drops it when they die. Whoever can take it alone is
+    the last one and stops the server; a keeper process waits for the same lock, in case that one is killed.
+    Joining, leaving and restarting are serialised by `start.lock`. Not for use by several threads at once.
+    """
+
+    def __init__(
+        self,
+        home: Path,
+        *,
+        binaries: Binaries | None = None,
+        durable: bool = True,
+        settings: Mapping[str, str] | None = None,
+        temporary: bool = False,
+    ) -> None:
+        """Starts nothing yet.
+
+        `home` is made if missing; as root it must be reachable for the user `postgres` (or `nobody`).
+        `durable=False` trades safety against power loss for speed. `settings` are PostgreSQL's own; those of
+        the process that really starts the server count. `temporary` removes the home with the last user.
+        Raises PostgresMissing.
+        """
+        self._binaries = binaries or find_binaries()
+        self._account = server_account()
+        self._home = home.absolute().resolve()
+        self._temporary = temporary
+        self._use: FileLock | None = None
+        self._owner = 0
+        defaults = DURABLE if durable else FLEETING
+        self._cluster = Cluster(
+            self._home, self._binaries, self._account, {**defaults, **(settings or {})}, sync=durable
+        )
+
+    @property
+    def dsn(self) -> str:
+        """postgresql://postgres:PASSWORD@127.0.0.1:PORT/postgres, in libpq's spelling.
+
+        The same after a restart, and after a crash unless somebody else took the port.
+        """
+        return self.url("postgres")
+
+    def url(self, database: str) -> str:
+        """The DSN of another database of this server."""
+        cluster = self._cluster
+        self._require_use()
+        return f"postgresql://postgres:{cluster.password}@127.0.0.1:{cluster.port}/{quote(database, safe='')}"
+
+    @property
+    def bindir(self) -> Path:
+        """Where initdb, postgres, pg_ctl and (mostly) psql are."""
+        return self._binaries.bindir
+
+    @property
+    def data(self) -> Path:
+        """PostgreSQL's data directory."""
+        return self._cluster.data
+
+    @property
+    def log(self) -> Path:
+        """The server's log file."""
+        return self._cluster.log
+
+    def start(self) -> Self:
+        """Start or join the server; called again, bring back one that crashed. Raises DatabaseUnreachable."""
+        while not self._join():  # the home was removed under our hands: begin anew
+            pass
+        return self
+
+    def stop(self) -> None:
+        """Leave it; the last one out stops the server before this returns. In a forked child: nothing."""
+        use, self._use = self._use, None
+        if use is None or self._owner != os.getpid():
+            return
+        if use.is_current():
+            with FileLock(self._home / "start.lock"):
+                self._leave(use)
+        use.close()
+
+    def restart(self, mode: StopMode = "fast") -> None:
+        """Restart it for everybody who shares it, on the same port; `immediate` is a crash with recovery."""
+        self._require_use()
+        with FileLock(self._home / "start.lock"):
+            self._cluster.stop(mode)
+            self._cluster.ensure_running()
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def _require_use(self) -> None:
+        if self._use is None:
+            raise DatabaseUnreachable(f"{self._home}: this server is not started; use it in a with block")
+
+    def _join(self) -> bool:
+        try:
+            make_directory(self._home)
+            with FileLock(self._home / "start.lock") as start:
+                use = self._use or FileLock(self._home / "use.lock")
+                use.share()  # waits while a keeper or the last user stops the server
+                if start.is_current() and use.is_current():
+                    self._use, self._owner = use, os.getpid()
+                    self._run()
+                    return True
+        except FileNotFoundError:
+            if self._home.exists():
+                raise
+            return False
+        use.close()
+        self._use = None
+        return False
+
+    def _run(self) -> None:
+        try:
+            self._cluster.ensure_running()
+            self._watch()
+        except BaseException:
+            self._use, use = None, self._use
+            if use is not None:
+                use.close()
+            raise
+
+    def _leave(self, use: FileLock) -> None:
+        if not use.try_exclude():
+            use.share()  # at once beside others; if the keeper was faster, when it has stopped the server
+            return
+        self._cluster.stop()
+        if self._temporary:
+            keeper.remove(self._home)
+
+    def _watch(self) -> None:
+        """Start a keeper; one that finds another at work ends at once."""
+        account = self._account
+        switch = (str(account.uid), str(account.gid)) if account.switched else ("-", "-")
+        lifetime = "temporary" if self._temporary else "durable"
+        pg_ctl = self._binaries.program("pg_ctl")
+        subprocess.run(
+            [sys.executable, "-I", "-S", keeper.__file__, self._home, pg_ctl, *switch, lifetime],
+            cwd="/",
+            check=False,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+
+
+def shared_server(
+    name: str,
+    *,
+    dsn: str | None = None,
+    durable: bool = True,
+    settings: Mapping[str, str] | None = None,
+) -> EmbeddedPostgres | GivenPostgres:
+    """The server that everybody of this user who says the same name shares; a DSN, if given, goes first.
+
+    Its data survive in /var/lib/slotwise/NAME/pgMAJOR (root) or $XDG_STATE_HOME/slotwise/NAME/pgMAJOR, which
+    is by default below ~/.local/state. Returned unstarted: use it in a `with` block. Raises InvalidSetting,
+    PostgresMissing, DatabaseUnreachable.
+    """
+    if dsn is not None:
+        return GivenPostgres(dsn)
+    binaries = find_binaries()
+    home = state_directory() / name / f"pg{binaries.major}"
+    return EmbeddedPostgres(home, binaries=binaries, durable=durable, settings=settings)

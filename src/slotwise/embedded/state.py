@@ -1,0 +1,41 @@
+"""Where the data of embedded servers are kept."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from slotwise.errors import DatabaseUnreachable
+
+
+def state_directory() -> Path:
+    """/var/lib/slotwise for root, else below XDG_STATE_HOME or ~/.local/state; in need below /tmp."""
+    places = list(_places())
+    for place in places:
+        try:
+            make_directory(place)
+        except OSError:
+            continue
+        if os.access(place, os.W_OK) and place.stat().st_uid == os.geteuid():
+            return place
+    tried = ", ".join(str(place) for place in places)
+    raise DatabaseUnreachable(f"no directory for PostgreSQL's data, tried {tried}; set XDG_STATE_HOME")
+
+
+def make_directory(path: Path) -> None:
+    """Make it and what is missing above it. Only what we make gets rights from us, whatever the umask says:
+    everybody else stays out, except that root lets the server's account pass through."""
+    missing = [place for place in (path, *path.parents) if not place.exists()]
+    for place in reversed(missing):
+        place.mkdir(exist_ok=True)
+        place.chmod(0o755 if os.geteuid() == 0 else 0o700)
+
+
+def _places() -> Iterator[Path]:
+    if os.geteuid() == 0:
+        yield Path("/var/lib/slotwise")
+    else:
+        yield Path(os.environ.get("XDG_STATE_HOME") or Path("~/.local/state").expanduser(), "slotwise")
+    yield Path(tempfile.gettempdir(), f"slotwise-{os.geteuid()}")
