@@ -1,0 +1,5 @@
+"""What every test can ask for."""
+
+from __future__ import annotations
+
+pytest_plugins = ["tests.databases"]
