@@ -1,0 +1,105 @@
+"""Sources of settings: a TOML file, the environment, keywords. Each gives name → (label, value)."""
+
+from __future__ import annotations
+
+import difflib
+import tomllib
+from collections.abc import Callable, Collection, Iterable, Mapping
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from slotwise.errors import InvalidSetting
+
+Layer: TypeAlias = dict[str, tuple[str, object]]
+
+PREFIX = "SLOTWISE_"
+DEFAULT_FILE = "slotwise.toml"
+
+# Variables that start like settings and are not: they say where things are, before there are settings, or
+# belong to the quick start's database, the test suite and the worker command's own children.
+OTHERS_VARIABLES = frozenset(
+    {
+        "SLOTWISE_CONFIG",
+        "SLOTWISE_APP_DIR",
+        "SLOTWISE_BOOT",
+        "SLOTWISE_EMBEDDED_DIR",
+        "SLOTWISE_PG_BINDIR",
+        "SLOTWISE_TEST_DSN",
+    }
+)
+
+
+def from_file(config: Path | None, environ: Mapping[str, str], known: Collection[str]) -> Layer:
+    """The settings of the TOML file; empty where none was named and `./slotwise.toml` is not there."""
+    named = config or environ.get("SLOTWISE_CONFIG")
+    path = Path(named or DEFAULT_FILE)
+    if not named and not path.is_file():
+        return {}
+    return _layer(_table(path).items(), known, lambda key: f"{path.name}: {key}", _kebab)
+
+
+def from_environment(environ: Mapping[str, str], known: Collection[str]) -> Layer:
+    """The settings of the environment; `DATABASE_URL` where `SLOTWISE_DATABASE_URL` is not set."""
+    ours = (
+        (variable.removeprefix(PREFIX), text)
+        for variable, text in environ.items()
+        if variable.startswith(PREFIX) and variable not in OTHERS_VARIABLES and text.strip()
+    )
+    layer = _layer(ours, known, lambda key: PREFIX + key, str.upper)
+    if environ.get("DATABASE_URL", "").strip():
+        layer.setdefault("database_url", ("DATABASE_URL", environ["DATABASE_URL"]))
+    return layer
+
+
+def from_keywords(keywords: Mapping[str, object], known: Collection[str]) -> Layer:
+    """The settings given by keyword."""
+    return _layer(keywords.items(), known, str, str)
+
+
+def _layer(
+    pairs: Iterable[tuple[str, object]],
+    known: Collection[str],
+    label: Callable[[str], str],
+    spell: Callable[[str], str],
+) -> Layer:
+    by_fold = {_fold(name): name for name in known}
+    layer: Layer = {}
+    for key, value in pairs:
+        name = by_fold.get(_fold(key))
+        if name is None:
+            raise _unknown(key, by_fold, label, spell)
+        if name in layer:
+            raise InvalidSetting(f"{label(key)} is the same setting as {layer[name][0]}; keep one of them")
+        layer[name] = (label(key), value)
+    return layer
+
+
+def _unknown(
+    key: str, by_fold: Mapping[str, str], label: Callable[[str], str], spell: Callable[[str], str]
+) -> InvalidSetting:
+    near = difflib.get_close_matches(_fold(key), by_fold, n=1, cutoff=0.5)
+    cure = f"did you mean {label(spell(by_fold[near[0]]))}?" if near else f"known are {', '.join(by_fold.values())}"
+    return InvalidSetting(f"{label(key)} is not a setting; {cure}")
+
+
+def _table(path: Path) -> dict[str, Any]:
+    try:
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise InvalidSetting(f"{path}: there is no such settings file; correct --config or SLOTWISE_CONFIG") from None
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise InvalidSetting(f"{path}: the settings file cannot be read: {error}") from None
+    if path.name != "pyproject.toml":
+        return content
+    table = content.get("tool", {}).get("slotwise")
+    if not isinstance(table, dict):
+        raise InvalidSetting(f"{path}: there is no table [tool.slotwise]; add it, or name another file")
+    return table
+
+
+def _fold(key: str) -> str:
+    return key.replace("-", "").replace("_", "").casefold()
+
+
+def _kebab(name: str) -> str:
+    return name.replace("_", "-")

@@ -1,0 +1,142 @@
+"""The engines of one database: a small pool, a connection for heartbeats alone, deadlines on all of them."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Callable
+from typing import Protocol
+
+from sqlalchemy import URL, Connection, Engine
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.pool import QueuePool
+
+from slotwise.settings import Settings
+from slotwise.store.dsn import SQLITE, database_url
+from slotwise.store.failures import describe, is_transient, unreachable
+from slotwise.store.postgresql_link import PostgreSQLLink
+from slotwise.store.sqlite_link import SQLiteLink
+
+__all__ = ["POOL_SIZE", "Database", "describe", "is_transient"]
+
+logger = logging.getLogger(__name__)
+
+#: Poller, settler, reaper, and the control of jobs: each has a connection, none waits for another.
+POOL_SIZE = 4
+
+
+class Link(Protocol):
+    """What differs between kinds of databases when connecting."""
+
+    name: str
+    single: bool
+
+    def engine(self, role: str, size: int, overflow: int = 0) -> Engine: ...
+    def migrations(self) -> Engine: ...
+    def check(self, connection: Connection) -> None: ...
+    def free_connections(self, connection: Connection) -> int | None: ...
+
+
+class Database:
+    """Owns the connections of one process to one database.
+
+    Making it touches nothing: engines come at first use, and again after a fork, where the parent's are left
+    alone. Safe to share between threads. Raises `InvalidSetting` for a wrong address, `DriverMissing` without
+    libpq.
+    """
+
+    def __init__(self, settings: Settings, *, pool_size: int = POOL_SIZE, overflow: int = POOL_SIZE) -> None:
+        """`overflow` connections are opened for a peak and closed after it."""
+        self.settings = settings
+        self.url: URL = database_url(settings.database_url)
+        self._link: Link = _link(self.url, settings)
+        self._pool_size = pool_size
+        self._overflow = overflow
+        self._start_afresh()
+
+    @property
+    def dialect_name(self) -> str:
+        """`postgresql` or `sqlite`."""
+        return self._link.name
+
+    @property
+    def main(self) -> Engine:
+        """The small pool for everything but heartbeats."""
+        return self._engine("main", lambda: self._link.engine("main", self._pool_size, self._overflow))
+
+    @property
+    def heart(self) -> Engine:
+        """One connection, for heartbeats alone: an exhausted pool costs no claim. In memory, it is `main`."""
+        if self._link.single:
+            return self.main
+        return self._engine("heart", lambda: self._link.engine("heart", 1))
+
+    def migrations(self) -> Engine:
+        """An engine without a pool and without deadlines for statements. In memory, it is `main`."""
+        return self.main if self._link.single else self._engine("migrations", self._link.migrations)
+
+    @property
+    def connections_needed(self) -> int:
+        """How many connections this process may hold at its peak."""
+        return 1 if self._link.single else self._pool_size + self._overflow + 1
+
+    def verify(self) -> None:
+        """Connect once.
+
+        Raises `DatabaseUnreachable` with place, reason and cure; `DatabaseProblem` if the server is too old.
+        """
+        try:
+            with self.main.connect() as connection:
+                self._link.check(connection)
+        except DBAPIError as error:
+            raise unreachable(self.url, error) from error
+
+    def check_capacity(self, *, processes: int = 1) -> str | None:
+        """The warning, also logged, if the server has fewer free connections than so many processes need."""
+        with self.main.connect() as connection:
+            free = self._link.free_connections(connection)
+            ours = self._open()
+        needed = self.connections_needed * processes
+        if free is None or free + ours >= needed:
+            return None
+        warning = (
+            f"the database server has {free + ours} connections left, {processes} worker process(es) may take "
+            f"{needed}; raise max_connections or the role's limit, start fewer processes, or use a pooler"
+        )
+        logger.warning(warning)
+        return warning
+
+    def close(self) -> None:
+        """Close every connection that is not in use; a later use opens new ones."""
+        if self._pid == os.getpid():
+            for engine in list(self._engines.values()):
+                engine.dispose()
+
+    def _engine(self, role: str, make: Callable[[], Engine]) -> Engine:
+        if self._pid != os.getpid():
+            self._forget_parent()
+        with self._lock:
+            if role not in self._engines:
+                self._engines[role] = make()
+            return self._engines[role]
+
+    def _forget_parent(self) -> None:
+        """After a fork: the sockets are the parent's, and a thread of its may have held the lock then."""
+        inherited = list(self._engines.values())
+        self._start_afresh()
+        for engine in inherited:
+            engine.dispose(close=False)
+
+    def _start_afresh(self) -> None:
+        self._engines: dict[str, Engine] = {}
+        self._lock = threading.Lock()
+        self._pid = os.getpid()
+
+    def _open(self) -> int:
+        pools = [engine.pool for engine in self._engines.values()]
+        return sum(pool.checkedin() + pool.checkedout() for pool in pools if isinstance(pool, QueuePool))
+
+
+def _link(url: URL, settings: Settings) -> Link:
+    return SQLiteLink(url, settings) if url.drivername == SQLITE else PostgreSQLLink(url, settings)

@@ -1,0 +1,130 @@
+"""What a database error means: will it pass by itself, and how is it said in one line without secrets?"""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from collections.abc import Iterator
+
+from sqlalchemy import URL
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
+
+from slotwise.errors import DatabaseUnreachable
+from slotwise.redaction import hide_password
+
+# Classes of SQLSTATE that a pause mends: connection, resources, an operator's intervention, the system's.
+_PASSING_CLASSES = ("08", "53", "57P", "58")
+_PASSING_STATES = frozenset(
+    {
+        "25006",  # read-only: a standby, until the connection goes to the new primary
+        "25P03",  # idle in transaction for longer than allowed
+        "25P04",  # transaction longer than allowed
+        "40001",  # serialization failure
+        "40P01",  # deadlock
+        "55P03",  # lock timeout
+        "57014",  # statement timeout, or cancelled by an operator
+    }
+)
+_PASSING_SQLITE = frozenset(
+    {
+        sqlite3.SQLITE_BUSY,
+        sqlite3.SQLITE_LOCKED,
+        sqlite3.SQLITE_PROTOCOL,
+        sqlite3.SQLITE_FULL,
+        sqlite3.SQLITE_IOERR,
+        sqlite3.SQLITE_CANTOPEN,
+        sqlite3.SQLITE_NOMEM,
+    }
+)
+
+_CURES = (
+    (
+        r"password|authentication|no pg_hba",
+        "correct the user or the password, or let the user in with pg_hba.conf",
+    ),
+    (r'database "(?P<name>[^"]*)" does not exist', "create it, for instance with: createdb {name}"),
+    (r'role "(?P<name>[^"]*)" does not exist', "create it, for instance with: createuser {name}"),
+    (
+        r"too many (clients|connections)|connection slots",
+        "raise max_connections, or close connections of others",
+    ),
+    (r"starting up|shutting down|recovery", "wait until the server accepts connections"),
+    (r"translate host name|resolve|name or service", "correct the host name"),
+    (r"timed? ?out", "check the network and the firewall between this machine and the server"),
+    (r"refused|no such file", "start the server, or correct host and port"),
+    (r"ssl|certificate", "correct sslmode and the certificates"),
+    (r"unable to open", "create the directory and allow writing in it, or correct the path"),
+    (r"not a database", "name another file"),
+)
+
+
+def is_transient(error: BaseException) -> bool:
+    """Whether the same statement may well succeed later: retry it after a pause."""
+    return any(_passes(one) for one in _chain(error))
+
+
+def describe(error: BaseException) -> str:
+    """The error in one line, without statement, parameters and passwords."""
+    if isinstance(error, DBAPIError) and error.orig is not None:
+        error = error.orig
+    lines = [" ".join(line.split()) for line in str(error).splitlines() if line.strip()]
+    text = hide_password(lines[0]) if lines else type(error).__name__
+    return f"{text} [{state}]" if (state := _sqlstate(error)) else text
+
+
+def unreachable(url: URL, error: BaseException) -> DatabaseUnreachable:
+    """The error of a first connection, with the place and the cure."""
+    reason = describe(error)
+    if url.password:
+        reason = reason.replace(url.password, "***")
+    return DatabaseUnreachable(f"the database {_place(url)} cannot be reached: {reason}; {_cure(reason)}")
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    """The error and the driver's error within it."""
+    yield error
+    inner = error.orig if isinstance(error, DBAPIError) else error.__cause__
+    if inner is not None:
+        yield from _chain(inner)
+
+
+def _passes(error: BaseException) -> bool:
+    if isinstance(error, PoolTimeout | DatabaseUnreachable | ConnectionError | TimeoutError):
+        return True
+    if isinstance(error, DBAPIError) and error.connection_invalidated:
+        return True
+    if isinstance(error, sqlite3.Error):
+        return getattr(error, "sqlite_errorcode", 0) & 0xFF in _PASSING_SQLITE
+    state = _sqlstate(error)
+    if state is None:  # libpq speaks without SQLSTATE when there is no connection, or no longer one
+        return _is_psycopg_operational(error)
+    return state in _PASSING_STATES or state.startswith(_PASSING_CLASSES)
+
+
+def _is_psycopg_operational(error: BaseException) -> bool:
+    """By name: this module must not be the one that imports the driver."""
+    return any(
+        kind.__module__.startswith("psycopg") and kind.__name__ == "OperationalError" for kind in type(error).__mro__
+    )
+
+
+def _sqlstate(error: BaseException) -> str | None:
+    state = getattr(error, "sqlstate", None)
+    return state if isinstance(state, str) else None
+
+
+def _place(url: URL) -> str:
+    if url.get_backend_name() == "sqlite":
+        return repr(url.database or ":memory:")
+    host = url.host or url.query.get("host") or "the local socket"
+    port = url.port or url.query.get("port") or "the default port"
+    database = repr(url.database or url.username) if url.database or url.username else "of the environment"
+    return f"{database} at host {host}, port {port}"
+
+
+def _cure(reason: str) -> str:
+    for pattern, cure in _CURES:
+        if match := re.search(pattern, reason, re.IGNORECASE):
+            return cure.format(**match.groupdict())
+    return "check the database address"

@@ -1,0 +1,212 @@
+"""How connections to PostgreSQL are made: every one carries deadlines, none carries session state.
+
+Deadlines travel in the startup packet. Behind a transaction pooler, which refuses them there or would leave
+them on somebody else's connection, they are given with each transaction instead.
+"""
+
+from __future__ import annotations
+
+import difflib
+import logging
+import math
+import os
+import re
+import time
+from datetime import timedelta
+from typing import Any
+
+from sqlalchemy import URL, Connection, Engine, create_engine, event
+from sqlalchemy.engine import ExceptionContext
+from sqlalchemy.exc import InvalidatePoolError
+from sqlalchemy.pool import NullPool, QueuePool
+
+from slotwise.errors import DatabaseProblem, InvalidSetting
+from slotwise.settings import Settings
+from slotwise.store.dsn import connect_arguments, psycopg
+
+logger = logging.getLogger(__name__)
+
+OLDEST_SERVER = 14
+#: What PostgreSQL keeps of an application's name.
+LONGEST_NAME = 63
+#: A connection that rested for longer is asked whether it still lives; a busy one would pay a trip each time.
+REST_BEFORE_PING = timedelta(seconds=1)
+
+# One look: what the server, the role and the database still have to give, in connections.
+_FREE = """
+SELECT least(
+    current_setting('max_connections')::int
+        - current_setting('superuser_reserved_connections')::int
+        - coalesce(current_setting('reserved_connections', true), '0')::int
+        - count(*),
+    (SELECT nullif(rolconnlimit, -1) FROM pg_roles WHERE rolname = current_user)
+        - count(*) FILTER (WHERE usename = current_user),
+    (SELECT nullif(datconnlimit, -1) FROM pg_database WHERE datname = current_database())
+        - count(*) FILTER (WHERE datname = current_database())
+)
+FROM pg_stat_activity WHERE backend_type = 'client backend'
+"""
+
+
+class PostgreSQLLink:
+    """Makes engines for one PostgreSQL address."""
+
+    name = "postgresql"
+    single = False
+
+    def __init__(self, url: URL, settings: Settings) -> None:
+        """Raises `DriverMissing` without libpq, `InvalidSetting` for an option that libpq does not know."""
+        self._settings = settings
+        self._arguments = connect_arguments(url)
+        _refuse_unknown(self._arguments)
+        self._options = read_options(self._arguments.pop("options", None) or os.environ.get("PGOPTIONS", ""))
+        self._url = url
+        self._pooled = settings.pooler
+
+    def engine(self, role: str, size: int, overflow: int = 0) -> Engine:
+        """An engine that has not connected yet; its pool never waits longer than a heartbeat interval."""
+        wait = self._settings.heartbeat_interval.total_seconds()
+        pool = {"poolclass": QueuePool, "pool_size": size, "max_overflow": overflow, "pool_use_lifo": True}
+        return self._listening(role, self._deadlines(), **pool, pool_timeout=wait)
+
+    def migrations(self) -> Engine:
+        """No pool, and no deadline of ours for statements: building an index takes as long as it takes."""
+        return self._listening("migrations", {}, poolclass=NullPool)
+
+    def check(self, connection: Connection) -> None:
+        """Raises `DatabaseProblem` if the server is too old."""
+        version = connection.dialect.server_version_info or ()
+        if version and version[0] < OLDEST_SERVER:
+            spelled = ".".join(map(str, version))
+            raise DatabaseProblem(
+                f"PostgreSQL {spelled} is too old, slotwise needs {OLDEST_SERVER}; upgrade the server"
+            )
+
+    def free_connections(self, connection: Connection) -> int | None:
+        """How many more connections server, role and database allow at this moment."""
+        return int(connection.exec_driver_sql(_FREE).scalar_one())
+
+    def _deadlines(self) -> dict[str, str]:
+        settings = self._settings
+        return {
+            "statement_timeout": _milliseconds(settings.statement_timeout),
+            "lock_timeout": _milliseconds(settings.lock_timeout),
+            "idle_in_transaction_session_timeout": _milliseconds(settings.idle_in_transaction_timeout),
+        }
+
+    def _listening(self, role: str, deadlines: dict[str, str], **pool: Any) -> Engine:
+        parameters = deadlines | self._options | {"timezone": "UTC"}
+        engine = create_engine(self._url, hide_parameters=True, use_native_hstore=False, **pool)
+
+        def connect(*_: object) -> Any:
+            return self._connect(role, parameters)
+
+        def begin(connection: Connection) -> None:
+            if self._pooled:
+                _set_local(connection, parameters)
+
+        event.listen(engine, "do_connect", connect)
+        event.listen(engine, "begin", begin)
+        event.listen(engine, "handle_error", _leave_read_only_server)
+        _ping_the_rested(engine)
+        return engine
+
+    def _connect(self, role: str, parameters: dict[str, str]) -> Any:
+        driver = psycopg()
+        if not self._pooled:
+            try:
+                return driver.connect(**self._keywords(role), options=write_options(parameters))
+            except driver.OperationalError as error:
+                if "unsupported startup parameter" not in str(error):
+                    raise
+                self._notice_pooler()
+        return driver.connect(**self._keywords(role))
+
+    def _notice_pooler(self) -> None:
+        if not self._pooled:
+            logger.warning(
+                "the server takes no deadlines at the start of a connection, so a pooler stands in between: "
+                "they are given with each transaction from now on; set pooler = true to say so"
+            )
+        self._pooled = True
+
+    def _keywords(self, role: str) -> dict[str, Any]:
+        """What libpq is told; the user's own words win."""
+        settings = self._settings
+        silence = settings.tcp_user_timeout.total_seconds()
+        suffix = "" if role == "main" else f" {role}"
+        ours = {
+            "application_name": f"slotwise {settings.worker}"[: LONGEST_NAME - len(suffix)] + suffix,
+            "connect_timeout": str(int(settings.connect_timeout.total_seconds())),
+            "tcp_user_timeout": _milliseconds(settings.tcp_user_timeout),
+            # For a link that is cut while we only wait for an answer: gone after idle + count × interval.
+            "keepalives": "1",
+            "keepalives_idle": str(math.ceil(silence / 2)),
+            "keepalives_interval": str(math.ceil(silence / 6)),
+            "keepalives_count": "3",
+        }
+        # A prepared statement is session state: a pooler hands the next transaction to another session.
+        return {**ours, **self._arguments, "prepare_threshold": None}
+
+
+def read_options(text: str) -> dict[str, str]:
+    """`-c name=value --other-name=value`, as libpq's `options` has it. Else raises `InvalidSetting`."""
+    # libpq splits at spaces; a backslash keeps the next character as it is.
+    joined = re.sub(r"(?<!\S)-c\s+", "-c", text)
+    options: dict[str, str] = {}
+    for word in re.findall(r"(?:\\.|[^\s\\])+", joined):
+        match = re.fullmatch(r"(?:-c|--)(?P<name>[\w.-]+)=(?P<value>.*)", re.sub(r"\\(.)", r"\1", word), re.DOTALL)
+        if match is None:
+            raise InvalidSetting(f"options in the database address: {word!r} is not understood; write -c name=value")
+        options[match["name"].replace("-", "_").lower()] = match["value"]
+    return options
+
+
+def write_options(parameters: dict[str, str]) -> str:
+    """The inverse of `read_options`."""
+    escaped = ((name, re.sub(r"([\s\\])", r"\\\1", value)) for name, value in parameters.items())
+    return " ".join(f"-c {name}={value}" for name, value in escaped)
+
+
+def _refuse_unknown(arguments: dict[str, str]) -> None:
+    driver = psycopg()
+    known = {option.keyword.decode() for option in driver.pq.Conninfo.get_defaults()}
+    for name in arguments.keys() - known:
+        near = difflib.get_close_matches(name, known, n=1)
+        cure = f"did you mean {near[0]}?" if near else "take it out"
+        raise InvalidSetting(f"the database address has an option {name!r} that libpq does not know; {cure}")
+
+
+def _set_local(connection: Connection, parameters: dict[str, str]) -> None:
+    calls = ", ".join("set_config(%s, %s, true)" for _ in parameters)
+    words = tuple(word for pair in parameters.items() for word in pair)
+    connection.exec_driver_sql(f"SELECT {calls}", words)
+
+
+def _leave_read_only_server(context: ExceptionContext) -> None:
+    """After a failover the pool may still hold the old primary: the next connection looks for the new."""
+    if getattr(context.original_exception, "sqlstate", None) == "25006":
+        context.is_disconnect = True
+
+
+def _ping_the_rested(engine: Engine) -> None:
+    """A restart of the server while nobody used the connection is not the next user's error."""
+
+    def checkin(_connection: object, record: Any) -> None:
+        record.info["rests_since"] = time.monotonic()
+
+    def checkout(connection: Any, record: Any, _proxy: object) -> None:
+        since = record.info.pop("rests_since", None)
+        if since is None or time.monotonic() - since < REST_BEFORE_PING.total_seconds():
+            return
+        try:
+            engine.dialect.do_ping(connection)
+        except engine.dialect.loaded_dbapi.Error as error:
+            raise InvalidatePoolError from error
+
+    event.listen(engine, "checkin", checkin)
+    event.listen(engine, "checkout", checkout)
+
+
+def _milliseconds(span: timedelta) -> str:
+    return str(max(1, round(span.total_seconds() * 1000)))

@@ -1,0 +1,79 @@
+"""How connections to SQLite are made: one machine, one writer at a time, every transaction a writer's."""
+
+from __future__ import annotations
+
+import sqlite3
+from datetime import timedelta
+from typing import Any
+
+from sqlalchemy import URL, Connection, Engine, create_engine, event
+from sqlalchemy.pool import NullPool, QueuePool
+
+from slotwise.errors import DatabaseProblem
+from slotwise.settings import Settings
+
+OLDEST_LIBRARY = (3, 35)
+BUSY_TIMEOUT = timedelta(seconds=10)
+
+
+class SQLiteLink:
+    """Makes engines for one SQLite file, or for a database in memory.
+
+    A database in memory lives as long as its one connection, so all roles share it and take turns.
+    """
+
+    name = "sqlite"
+
+    def __init__(self, url: URL, settings: Settings) -> None:
+        """Raises `DatabaseProblem` if the SQLite library is too old."""
+        if sqlite3.sqlite_version_info < OLDEST_LIBRARY:
+            needed = ".".join(map(str, OLDEST_LIBRARY))
+            raise DatabaseProblem(
+                f"SQLite {sqlite3.sqlite_version} is too old, slotwise needs {needed}; "
+                "use a newer Python, or PostgreSQL"
+            )
+        self._url = url
+        self._wait = settings.heartbeat_interval
+        self.single = url.database in (None, "", ":memory:") or url.query.get("mode") == "memory"
+
+    def engine(self, role: str, size: int, overflow: int = 0) -> Engine:  # noqa: ARG002  (all roles are alike here)
+        """An engine that has not connected yet."""
+        if self.single:
+            size, overflow = 1, 0
+        wait = max(self._wait, BUSY_TIMEOUT).total_seconds()
+        return self._listening(poolclass=QueuePool, pool_size=size, max_overflow=overflow, pool_timeout=wait)
+
+    def migrations(self) -> Engine:
+        """The same without a pool."""
+        return self._listening(poolclass=NullPool)
+
+    def check(self, connection: Connection) -> None:
+        """Nothing to ask: the library was checked before it was used."""
+
+    def free_connections(self, connection: Connection) -> int | None:  # noqa: ARG002
+        """No limit."""
+        return None
+
+    def _listening(self, **pool: Any) -> Engine:
+        arguments = {
+            "timeout": BUSY_TIMEOUT.total_seconds(),
+            "check_same_thread": False,
+            "isolation_level": None,
+        }
+        engine = create_engine(self._url, hide_parameters=True, connect_args=arguments, **pool)
+        event.listen(engine, "connect", _prepare)
+        event.listen(engine, "begin", _begin)
+        return engine
+
+
+def _prepare(connection: sqlite3.Connection, _record: object) -> None:
+    """Readers beside the writer. The mode is the file's and stays: asked for only where it is not set."""
+    (mode,) = connection.execute("PRAGMA journal_mode").fetchone()
+    if mode not in ("wal", "memory"):
+        connection.execute("PRAGMA journal_mode = WAL")
+
+
+def _begin(connection: Connection) -> None:
+    # A transaction that begins by reading and then writes fails at once if somebody wrote in between,
+    # without waiting: so each takes the writer's lock first.
+    connection.exec_driver_sql("BEGIN IMMEDIATE")
