@@ -8,7 +8,9 @@ from slotwise import migrate
 
 
 def _database_url() -> str | None:
-    return context.get_x_argument(as_dictionary=True).get("url") or context.config.get_alembic_option("sqlalchemy.url", None)
+    return context.get_x_argument(as_dictionary=True).get("url") or context.config.get_alembic_option(
+        "sqlalchemy.url", None
+    )
 
 
 def _settings() -> migrate.Target:

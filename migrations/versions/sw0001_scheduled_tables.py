@@ -129,7 +129,12 @@ def _index_tasks(prefix: str, schema: str | None) -> None:
     table = f"{prefix}tasks"
     waiting, held = sa.text("NOT picked AND state IS NULL"), sa.text("picked")
     op.create_index(
-        f"{table}_due", table, ["execution_time"], schema=schema, postgresql_where=waiting, sqlite_where=waiting
+        f"{table}_due",
+        table,
+        ["execution_time"],
+        schema=schema,
+        postgresql_where=waiting,
+        sqlite_where=waiting,
     )
     op.create_index(f"{table}_held", table, ["picked_by"], schema=schema, postgresql_where=held, sqlite_where=held)
     if not _is_sqlite():
@@ -196,9 +201,7 @@ def _create_bookkeeping(prefix: str, schema: str | None) -> None:
     )
     op.create_table(
         f"{prefix}controls",
-        sa.Column(
-            "id", sa.BigInteger().with_variant(sa.Integer, "sqlite"), primary_key=True, autoincrement=True
-        ),
+        sa.Column("id", sa.BigInteger().with_variant(sa.Integer, "sqlite"), primary_key=True, autoincrement=True),
         sa.Column("at", _instant(), nullable=False),
         sa.Column("author", sa.Text, nullable=False),
         sa.Column("command", sa.Text, nullable=False),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import hashlib
 import inspect
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from slotwise.errors import InvalidJob
@@ -44,8 +44,8 @@ class Definition:
     handler: Callable[[JobContext], object]
     is_async: bool
     schedule: Schedule | None = None
-    catch_up: CatchUp = CatchUp()
-    overlap: Overlap = Overlap()
+    catch_up: CatchUp = field(default_factory=CatchUp.latest)
+    overlap: Overlap = field(default_factory=Overlap.skip)
     on_lost: str = "rerun"
     max_lost: int = 3
     retry: Retry | None = None
@@ -94,14 +94,22 @@ def define(subject: object) -> Definition:
 def _instance(subject: object) -> DistributedJob | OneTimeTask:
     if subject is None:
         raise InvalidJob("a job cannot be None; pass an instance such as NightlyReport()")
-    if inspect.isclass(subject) and issubclass(subject, DistributedJob | OneTimeTask):
-        try:
-            subject = subject()
-        except TypeError as error:
-            raise InvalidJob(f"{subject.__name__} is a class, and cannot be made without help ({error}); pass an instance") from None  # type: ignore[attr-defined]
-    if not isinstance(subject, DistributedJob | OneTimeTask):
-        raise InvalidJob(f"{subject!r} is not a job; expected a DistributedJob, a OneTimeTask, or a function under @job or @task")
-    return subject
+    if isinstance(subject, type) and issubclass(subject, DistributedJob | OneTimeTask):
+        return _made(subject)
+    if isinstance(subject, DistributedJob | OneTimeTask):
+        return subject
+    raise InvalidJob(
+        f"{subject!r} is not a job; expected a DistributedJob, a OneTimeTask, or a function under @job or @task"
+    )
+
+
+def _made(kind: type[DistributedJob] | type[OneTimeTask]) -> DistributedJob | OneTimeTask:
+    try:
+        return kind()
+    except TypeError as error:
+        raise InvalidJob(
+            f"{kind.__name__} is a class and cannot be made without arguments ({error}); pass an instance"
+        ) from None
 
 
 def _label(source: object) -> str:
@@ -142,12 +150,10 @@ def _policy(source: object, where: str, word: str, *, is_job: bool) -> Any:
     value = declared(source, word)
     if not isinstance(value, types) or isinstance(value, bool):
         wanted = " or ".join("None" if kind is type(None) else kind.__name__ for kind in types)
-        raise InvalidJob(
-            f"{where}.{word} is a {type(value).__name__}, expected {wanted}; rename your own attribute"
-        )
+        raise InvalidJob(f"{where}.{word} is a {type(value).__name__}, expected {wanted}; rename your own attribute")
     if word == "on_lost" and value not in ("rerun", "give_up"):
         raise InvalidJob(f'{where}.on_lost is {value!r}; expected "rerun" or "give_up"')
-    if word == "max_lost" and value < 1:
+    if word == "max_lost" and isinstance(value, int) and value < 1:
         raise InvalidJob(f"{where}.max_lost is {value}; expected a whole number, 1 or more")
     return value
 

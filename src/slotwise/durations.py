@@ -11,7 +11,7 @@ from slotwise.errors import InvalidSetting
 FORMS: Final = 'a timedelta, "250ms", "10s", "5m", "1h30m", "2d" or ISO 8601 as "PT10S"'
 LONGEST_TEXT: Final = 64
 
-_NUMBER = r"[0-9]{1,18}"
+_NUMBER = r"[0-9]{1,20}"
 _SHORT = re.compile(
     r"\s*".join(
         rf"(?:(?P<{unit}>{_NUMBER})\s*{letters})?"
@@ -50,7 +50,7 @@ def parse_duration(value: timedelta | str) -> timedelta:
     if isinstance(value, timedelta):
         return _not_negative(value)
     if not isinstance(value, str):
-        raise InvalidSetting(f"{value!r} is a {type(value).__name__} without a unit; write {FORMS}")
+        raise InvalidSetting(f"{value!r:.40} has no unit; write {FORMS}")
     return _read(value)
 
 

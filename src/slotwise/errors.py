@@ -1,21 +1,21 @@
 """Everything slotwise raises.
 
-    SlotwiseError
-    ├── ConfigurationError          a setting, a job or a registry that cannot work
-    │   ├── InvalidJob              a job declares something impossible
-    │   ├── InvalidSchedule         a schedule that cannot be understood or can never fire
-    │   └── InvalidSetting          a setting with a wrong name, type or range
-    ├── DatabaseProblem             the database cannot be used as it is
-    │   ├── DatabaseUnreachable     no connection, or it went away
-    │   ├── SchemaMissing           the tables are not there
-    │   ├── SchemaMismatch          the tables are of another version, or somebody else's
-    │   ├── DriverMissing           no usable libpq
-    │   └── PostgresMissing         no programs to start a PostgreSQL of our own
-    ├── ClaimLost                   the claim is no longer ours
-    ├── JobCancelled                the handler was asked to stop
-    ├── InstanceExists              a one-time task with this id is already scheduled
-    ├── UnknownTask                 no job or task of this name
-    └── PlanMissing                 jobs without a row after the start
+SlotwiseError
+├── ConfigurationError          a setting, a job or a registry that cannot work
+│   ├── InvalidJob              a job declares something impossible
+│   ├── InvalidSchedule         a schedule that cannot be understood or can never fire
+│   └── InvalidSetting          a setting with a wrong name, type or range
+├── DatabaseProblem             the database cannot be used as it is
+│   ├── DatabaseUnreachable     no connection, or it went away
+│   ├── SchemaMissing           the tables are not there
+│   ├── SchemaMismatch          the tables are of another version, or somebody else's
+│   ├── DriverMissing           no usable libpq
+│   └── PostgresMissing         no programs to start a PostgreSQL of our own
+├── ClaimLost                   the claim is no longer ours
+├── JobCancelled                the handler was asked to stop
+├── InstanceExists              a one-time task with this id is already scheduled
+├── UnknownTask                 no job or task of this name
+└── PlanMissing                 jobs without a row after the start
 """
 
 from __future__ import annotations

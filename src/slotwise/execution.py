@@ -16,9 +16,7 @@ TICK = timedelta(microseconds=1)
 #: The instance of a job's plan row.
 RECURRING = "recurring"
 
-SlotOutcome: TypeAlias = Literal[
-    "claimed", "running", "succeeded", "failed", "lost", "dead", "cancelled", "skipped"
-]
+SlotOutcome: TypeAlias = Literal["claimed", "running", "succeeded", "failed", "lost", "dead", "cancelled", "skipped"]
 
 
 class Key(NamedTuple):
@@ -85,6 +83,13 @@ class Row:
         """Where this row's slot stands in the ledger; None for a one-time task, which has no slot."""
         if self.slot is None or not (self.is_plan or self.is_detached):
             return None
+        return self.history_key
+
+    @property
+    def history_key(self) -> LedgerKey | None:
+        """As ``ledger_key``; a one-time task's first due time stands in the place of a slot."""
+        if self.slot is None:
+            return None
         return LedgerKey(self.task_name, self.plan_instance or self.task_instance, self.slot)
 
 
@@ -117,8 +122,9 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Succeeded:
-    """The handler returned."""
+    """The handler returned. ``promised``: it called complete_in, so only the ledger can confirm it."""
 
+    promised: bool = False
     name = "succeeded"
 
 
@@ -129,6 +135,7 @@ class Failed:
     error: str
     final: bool = False
     exception: BaseException | None = None
+    promised: bool = False
     name = "failed"
 
 

@@ -75,7 +75,7 @@ class FunctionJob(DistributedJob):
     """A job made from a function by ``@job``; calling it calls the function."""
 
     def __init__(self, function: Callable[[JobContext], object], declared: dict[str, Any]) -> None:
-        self.execute = function  # type: ignore[method-assign,assignment]
+        self.execute = function  # type: ignore[method-assign]
         self.__dict__.update(declared)
         self.__doc__ = function.__doc__
 
@@ -90,7 +90,7 @@ class FunctionTask(OneTimeTask):
     """A one-time task made from a function by ``@task``; calling it calls the function."""
 
     def __init__(self, function: Callable[[JobContext], object], declared: dict[str, Any]) -> None:
-        self.execute = function  # type: ignore[method-assign,assignment]
+        self.execute = function  # type: ignore[method-assign]
         self.__dict__.update(declared)
         self.__doc__ = function.__doc__
 
@@ -101,9 +101,7 @@ class FunctionTask(OneTimeTask):
         return self.execute(ctx)
 
 
-def job(
-    *, name: str, schedule: Schedule, **policies: Any
-) -> Callable[[Callable[[JobContext], object]], FunctionJob]:
+def job(*, name: str, schedule: Schedule, **policies: Any) -> Callable[[Callable[[JobContext], object]], FunctionJob]:
     """Make a job of a function: ``@job(name="tick", schedule=Every("1m"))``; further keywords are policies."""
 
     def make(function: Callable[[JobContext], object]) -> FunctionJob:
@@ -170,6 +168,8 @@ class Hold(Protocol):
     @property
     def lost(self) -> bool: ...
     def lease_left(self) -> timedelta: ...
+
+    promised: bool
 
 
 class Fence(Protocol):
@@ -333,6 +333,7 @@ class JobContext:
         Raises ClaimLost for a stale claim.
         """
         self._fence.complete_in(self._hold.claim, connection)
+        self._hold.promised = True
 
 
 def declared(source: object, attribute: str) -> Any:

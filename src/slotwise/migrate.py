@@ -26,8 +26,20 @@ if TYPE_CHECKING:
 
 #: The columns by which a table of db-scheduler is known.
 _DB_SCHEDULER = frozenset(
-    "task_name task_instance task_data execution_time picked picked_by last_success last_failure "
-    "consecutive_failures last_heartbeat version priority".split()
+    [
+        "task_name",
+        "task_instance",
+        "task_data",
+        "execution_time",
+        "picked",
+        "picked_by",
+        "last_success",
+        "last_failure",
+        "consecutive_failures",
+        "last_heartbeat",
+        "version",
+        "priority",
+    ]
 )
 
 
@@ -42,7 +54,12 @@ class Target:
 
     @classmethod
     def load(
-        cls, *, database_url: str | None, prefix: str | None = None, schema: str | None = None, adopt: bool = False
+        cls,
+        *,
+        database_url: str | None,
+        prefix: str | None = None,
+        schema: str | None = None,
+        adopt: bool = False,
     ) -> Target:
         """From arguments first, then from the settings (environment, slotwise.toml)."""
         from slotwise.settings import Settings
@@ -50,7 +67,10 @@ class Target:
         given = {"database_url": database_url, "table_prefix": prefix, "schema": schema}
         settings = Settings.load(**{name: value for name, value in given.items() if value})
         return cls(
-            prefix=settings.table_prefix, schema=settings.schema, adopt=adopt, database_url=settings.database_url
+            prefix=settings.table_prefix,
+            schema=settings.schema,
+            adopt=adopt,
+            database_url=settings.database_url,
         )
 
     @property
@@ -109,7 +129,8 @@ class Target:
             # revisions are read after it, so whoever waited finds nothing left to do.
             connection.execute(sa.text("SET LOCAL lock_timeout = '60s'"))
             connection.execute(
-                sa.text("SELECT pg_advisory_xact_lock(hashtext(:name))"), {"name": f"slotwise.migrate.{self.prefix}"}
+                sa.text("SELECT pg_advisory_xact_lock(hashtext(:name))"),
+                {"name": f"slotwise.migrate.{self.prefix}"},
             )
             if self.schema:
                 connection.execute(sa.schema.CreateSchema(self.schema, if_not_exists=True))
@@ -168,7 +189,11 @@ def apply(
 
 
 def revert(
-    connection: sa.Connection, *, prefix: str = "scheduled_", schema: str | None = None, revision: str = "base"
+    connection: sa.Connection,
+    *,
+    prefix: str = "scheduled_",
+    schema: str | None = None,
+    revision: str = "base",
 ) -> list[str]:
     """Take the tables down to ``revision``: all their data is gone. Transactions as in ``apply``."""
     return _migrate(connection, Target(prefix=prefix, schema=schema), revision, up=False)
@@ -210,7 +235,13 @@ def sql(dialect_name: str = "postgresql", *, prefix: str = "scheduled_", schema:
 
     context = MigrationContext.configure(
         dialect_name=dialect_name,
-        opts={**target.options(), "fn": steps, "as_sql": True, "output_buffer": buffer, "literal_binds": True},
+        opts={
+            **target.options(),
+            "fn": steps,
+            "as_sql": True,
+            "output_buffer": buffer,
+            "literal_binds": True,
+        },
     )
     with context.begin_transaction(), Operations.context(context):
         context.run_migrations()

@@ -74,12 +74,14 @@ class Retry:
 
     @classmethod
     def exponential(
-        cls, attempts: int = 3, *, first: timedelta = timedelta(seconds=1), cap: timedelta = timedelta(minutes=5)
+        cls,
+        attempts: int = 3,
+        *,
+        first: timedelta = timedelta(seconds=1),
+        cap: timedelta = timedelta(minutes=5),
     ) -> Retry:
-        """``attempts`` in all; the wait doubles from ``first`` up to ``cap``, with full jitter above ``first``."""
-        wait = tenacity.wait_exponential_jitter(
-            initial=first.total_seconds(), max=cap.total_seconds(), jitter=first.total_seconds()
-        )
+        """``attempts`` in all; the wait doubles from ``first`` up to ``cap``, with up to ``first`` of jitter on top."""
+        wait = _doubling(first, cap)
         return cls(attempts=attempts, wait=wait)
 
     def delay_after(self, attempt: int, elapsed: timedelta) -> timedelta | None:
@@ -106,6 +108,14 @@ def _retry_state(attempt: int, elapsed: timedelta) -> Any:
     return state
 
 
+def _doubling(first: timedelta, cap: timedelta) -> wait_base:
+    """From ``first``, doubling up to ``cap``, each with up to ``first`` of jitter on top."""
+    seconds = first.total_seconds()
+    return tenacity.wait_combine(
+        tenacity.wait_exponential(multiplier=seconds, max=cap.total_seconds()), tenacity.wait_random(0, seconds)
+    )
+
+
 #: One-time tasks try ten times unless told otherwise.
 TASK_RETRY = Retry.exponential(10, first=timedelta(seconds=2), cap=timedelta(hours=1))
 
@@ -122,8 +132,6 @@ def pause_after_loss(lost: int) -> timedelta:
 
 def growing_pauses(first: timedelta, cap: timedelta) -> Iterator[timedelta]:
     """Endless, growing, jittered pauses for whoever waits for the database to come back."""
-    wait = tenacity.wait_exponential_jitter(
-        initial=first.total_seconds(), max=cap.total_seconds(), jitter=first.total_seconds()
-    )
+    wait = _doubling(first, cap)
     for attempt in itertools.count(1):
         yield timedelta(seconds=float(wait(_retry_state(min(attempt, 32), timedelta(0)))))

@@ -48,19 +48,17 @@ class Account:
             os.chown(path, self.uid, self.gid)
 
 
-def server_account() -> Account:
+def server_account(names: Sequence[str] = SERVER_ACCOUNTS) -> Account:
     """Ourselves; as root `postgres`, else `nobody` (initdb needs an entry in the password file)."""
     if os.geteuid() != 0:
         return Account(name=str(os.geteuid()), uid=os.geteuid(), gid=os.getegid(), switched=False)
-    for name in SERVER_ACCOUNTS:
+    for name in names:
         try:
             entry = pwd.getpwnam(name)
         except KeyError:
             continue
         return Account(name=name, uid=entry.pw_uid, gid=entry.pw_gid, switched=True)
-    raise PostgresMissing(
-        f"PostgreSQL cannot run as root and there is no user {' or '.join(SERVER_ACCOUNTS)}"
-    )
+    raise PostgresMissing(f"PostgreSQL cannot run as root and there is no user {' or '.join(names)}")
 
 
 def clean_environment() -> dict[str, str]:

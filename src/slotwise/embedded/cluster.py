@@ -19,11 +19,13 @@ from slotwise.errors import DatabaseUnreachable
 StopMode = Literal["fast", "immediate"]
 
 DURABLE = {"max_connections": "200", "timezone": "UTC", "log_timezone": "UTC"}
-FLEETING = DURABLE | {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off"}
+# Loses data with the machine, never with the process: synchronous_commit=off would, and gains nothing beside these.
+FLEETING = DURABLE | {"fsync": "off", "full_page_writes": "off"}
 ONLY_LOOPBACK = {"listen_addresses": "127.0.0.1", "unix_socket_directories": ""}
 PATIENCE = "120"  # seconds pg_ctl waits: recovery after a crash takes its time
 ATTEMPTS = 20
 PAUSE = 0.2
+PASSING = ("in use", "already exists", "TCP/IP sockets")  # what PostgreSQL says of obstacles that go away
 
 
 class Cluster:
@@ -95,12 +97,14 @@ class Cluster:
             self._postmaster.forget_dead()
             port = self._choose_port()
             self._write("port", str(port))
+            logged = self.log.stat().st_size
             if self._pg_ctl("start", "-l", self.log, "-o", self._options(port)):
                 return
+            last_words = self._last_words(logged)
+            if not any(sign in last_words for sign in PASSING):
+                break
             time.sleep(PAUSE)
-        raise DatabaseUnreachable(
-            f"{self.data}: PostgreSQL does not start: {self._last_words()}; see {self.log}"
-        )
+        raise DatabaseUnreachable(f"{self.data}: PostgreSQL does not start: {last_words}; see {self.log}")
 
     def _options(self, port: int) -> str:
         settings = {**self._settings, **ONLY_LOOPBACK, "port": str(port)}
@@ -117,9 +121,9 @@ class Cluster:
         command = [self._binaries.program("pg_ctl"), "-D", self.data, "-w", "-t", PATIENCE, *options, action]
         return self._account.run(command, silent=True).returncode == 0
 
-    def _last_words(self) -> str:
-        lines = self.log.read_text(errors="replace").splitlines()
-        return next((line for line in reversed(lines) if "FATAL" in line), lines[-1] if lines else "no log")
+    def _last_words(self, logged: int) -> str:
+        lines = self.log.read_bytes()[logged:].decode(errors="replace").splitlines()
+        return next((line for line in reversed(lines) if "FATAL" in line), lines[-1] if lines else "it is silent")
 
     def _write(self, name: str, text: str) -> Path:
         path = self.home / name

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -157,19 +158,23 @@ class EmbeddedPostgres:
             keeper.remove(self._home)
 
     def _watch(self) -> None:
-        """Start a keeper; one that finds another at work ends at once."""
+        """Start a keeper; one that finds another at work ends at once.
+
+        Without one (a frozen program has no interpreter) the last one out stops the server all the same.
+        """
         account = self._account
         switch = (str(account.uid), str(account.gid)) if account.switched else ("-", "-")
         lifetime = "temporary" if self._temporary else "durable"
         pg_ctl = self._binaries.program("pg_ctl")
-        subprocess.run(
-            [sys.executable, "-I", "-S", keeper.__file__, self._home, pg_ctl, *switch, lifetime],
-            cwd="/",
-            check=False,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
+        with contextlib.suppress(OSError):
+            subprocess.run(
+                [sys.executable, "-I", "-S", keeper.__file__, self._home, pg_ctl, *switch, lifetime],
+                cwd="/",
+                check=False,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+            )
 
 
 def shared_server(

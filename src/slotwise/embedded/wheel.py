@@ -9,6 +9,7 @@ from hashlib import sha256
 from pathlib import Path
 
 from slotwise.embedded.account import Account
+from slotwise.embedded.state import make_directory
 
 BIN = Path("pginstall/bin")
 CACHE = Path("/var/cache/slotwise")
@@ -36,7 +37,7 @@ def _can_execute(package: Path, account: Account) -> bool:
 
 
 def _copy(package: Path, home: Path) -> None:
-    home.parent.mkdir(parents=True, exist_ok=True, mode=0o755)
+    make_directory(home.parent)
     draft = Path(tempfile.mkdtemp(dir=home.parent, prefix=f"{home.name}-"))
     libraries = package.with_name(f"{package.name}.libs")  # the programs look for them beside their package
     for folder in (package, libraries):

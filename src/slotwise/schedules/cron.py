@@ -62,6 +62,8 @@ class Cron(LocalSchedule):
         gap: Gap = "end",
         fold: Fold = "first",
     ) -> None:
+        if not isinstance(expression, str):
+            raise InvalidSchedule(f"{expression!r:.40} is not the text of a cron expression")
         one_of("day_rule", day_rule, DayRule)
         parsed = _parse(expression, day_rule)
         self._prepare(parsed.pattern, zone_named(tz), gap, fold, fixed=parsed.fixed)
@@ -81,15 +83,9 @@ class _Parsed:
 def _parse(expression: str, rule: DayRule) -> _Parsed:
     texts = _split(expression)
     second, minute, hour, day, month, weekday = texts if len(texts) == 6 else ["0", *texts]
-    of_month, of_week = month_days(day), week_days(weekday)
-    plain = (
-        SECOND.plain(second),
-        MINUTE.plain(minute),
-        HOUR.plain(hour),
-        of_month.plain,
-        MONTH.plain(month),
-        of_week.plain,
-    )
+    times = (SECOND.plain(second), MINUTE.plain(minute), HOUR.plain(hour))
+    of_month, month_text, of_week = month_days(day), MONTH.plain(month), week_days(weekday)
+    plain = (*times, of_month.plain, month_text, of_week.plain)
     seconds, minutes, hours, days, months, weekdays = _expand(plain)
     dates = DatePattern(
         months=frozenset(months),
@@ -133,9 +129,7 @@ def _macro(text: str) -> str:
     except KeyError:
         pass
     if text.lower() == "@reboot":
-        raise InvalidSchedule(
-            "@reboot: a cluster never reboots as a whole; run the command at its start instead"
-        )
+        raise InvalidSchedule("@reboot: a cluster never reboots as a whole; run the command at its start instead")
     near = get_close_matches(text.lower(), MACROS, n=1)
     hint = f" (did you mean {near[0]}?)" if near else ""
     raise InvalidSchedule(f"{quoted(text)} is not a macro{hint}; there are {', '.join(MACROS)}")
@@ -149,8 +143,7 @@ def _expand(plain: tuple[str, ...]) -> list[list[int]]:
         raise InvalidSchedule(f"{quoted(' '.join(plain))}: {error}") from error
     seconds_first = [expanded[5], *expanded[:5]]
     return [
-        _values(field, values) if text else []
-        for field, text, values in zip(FIELDS, plain, seconds_first, strict=True)
+        _values(field, values) if text else [] for field, text, values in zip(FIELDS, plain, seconds_first, strict=True)
     ]
 
 

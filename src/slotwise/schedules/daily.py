@@ -27,13 +27,9 @@ class Daily(LocalSchedule):
     __slots__ = ("times",)
     times: tuple[time, ...]
 
-    def __init__(
-        self, *times: str | time, tz: str | ZoneInfo = "UTC", gap: Gap = "end", fold: Fold = "first"
-    ) -> None:
+    def __init__(self, *times: str | time, tz: str | ZoneInfo = "UTC", gap: Gap = "end", fold: Fold = "first") -> None:
         if not 1 <= len(times) <= _MOST_TIMES:
-            raise InvalidSchedule(
-                f'Daily with {len(times)} times: 1–{_MOST_TIMES}, as Daily("02:00", "14:30")'
-            )
+            raise InvalidSchedule(f'Daily with {len(times)} times: 1–{_MOST_TIMES}, as Daily("02:00", "14:30")')
         listed = sorted({_time_of_day(value) for value in times})
         pattern = LocalPattern(days_of(EVERY_DAY), ListedTimes([_seconds(value) for value in listed]))
         self._prepare(pattern, zone_named(tz), gap, fold, fixed=True)

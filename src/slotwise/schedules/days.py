@@ -20,13 +20,9 @@ def _is_leap(year: int) -> bool:
     return year % 4 == 0 and (year % 100 != 0 or year % 400 == 0)
 
 
-_LENGTHS: Final = {
-    leap: (31, 29 if leap else 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31) for leap in (False, True)
-}
+_LENGTHS: Final = {leap: (31, 29 if leap else 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31) for leap in (False, True)}
 _YEAR_STARTS: Final = (0, *accumulate(366 if _is_leap(year) else 365 for year in range(1, _CYCLE_YEARS + 1)))
-_YEAR_KINDS: Final = tuple(
-    (_is_leap(year), (_YEAR_STARTS[year - 1] + 1) % 7) for year in range(1, _CYCLE_YEARS + 1)
-)
+_YEAR_KINDS: Final = tuple((_is_leap(year), (_YEAR_STARTS[year - 1] + 1) % 7) for year in range(1, _CYCLE_YEARS + 1))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

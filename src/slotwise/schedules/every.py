@@ -11,7 +11,7 @@ from slotwise.schedules.instants import EPOCH, MICROSECOND, in_utc, instant_text
 
 
 class Every(Schedule):
-    """A fixed rate: `Every("5m")`, `Every(minutes=5)` or a timedelta. The grid runs both ways from its anchor.
+    """A fixed rate: `Every("5m")`, `Every(minutes=5)` or a timedelta. A grid runs both ways from its anchor.
 
     Without an anchor the grid counts from 1970-01-01T00:00Z. Real time: changes of the clocks do not matter.
     Raises InvalidSchedule.

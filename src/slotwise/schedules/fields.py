@@ -79,9 +79,7 @@ class Field:
         if not match["last"]:
             return first, self.high if match["step"] else first
         last = self.value(match["last"])
-        if last < first or (
-            last == first and match["last"] == "7" != match["first"]
-        ):  # 0-7 is the whole week
+        if last < first or (last == first and match["last"] == "7" != match["first"]):  # 0-7 is the whole week
             last += self._size
         return first, last
 

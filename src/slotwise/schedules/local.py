@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from difflib import get_close_matches
 from typing import Any, Final, get_args
 from zoneinfo import ZoneInfo
@@ -12,9 +12,10 @@ from slotwise.errors import InvalidSchedule
 from slotwise.schedules.base import Schedule
 from slotwise.schedules.instants import EPOCH, SECOND
 from slotwise.schedules.walk import Fold, Gap, LocalPattern, Walk
-from slotwise.schedules.zones import BEGINNING
+from slotwise.schedules.zones import BEGINNING, DAY
 
-_NEVER_EARLIER: Final = (datetime(2024, 1, 1) - datetime(1970, 1, 1)) // SECOND  # noqa: DTZ001
+_SAMPLE_START: Final = (datetime(2024, 1, 1, tzinfo=UTC) - EPOCH) // SECOND
+_SAMPLE_END: Final = _SAMPLE_START + 40 * 366 * DAY  # in which even 29 February meets every weekday
 
 
 class LocalSchedule(Schedule, ABC):
@@ -45,10 +46,8 @@ class LocalSchedule(Schedule, ABC):
         one_of("fold", fold, Fold)
         walk = Walk(pattern, zone, fixed, gap, fold)
         self._set(zone=zone, gap=gap, fold=fold, _walk=walk)
-        if gap == "skip" and walk.first(_NEVER_EARLIER) is None:
-            raise InvalidSchedule(
-                f'never fires: its times never exist in {zone.key}; use gap="end" or "shift"'
-            )
+        if gap == "skip" and walk.first(_SAMPLE_START, _SAMPLE_END) is None:
+            raise InvalidSchedule(f'never fires: its times never exist in {zone.key}; use gap="end" or "shift"')
 
     def _options(self) -> str:
         """What the text form adds for rules that are not the default."""

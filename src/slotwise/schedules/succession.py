@@ -40,8 +40,7 @@ class Succession(Schedule):
 
     def __init__(self, parts: tuple[Part, ...]) -> None:
         text = " >> ".join(
-            f"{part.schedule} >> {instant_text(part.until)}" if part.until else str(part.schedule)
-            for part in parts
+            f"{part.schedule} >> {instant_text(part.until)}" if part.until else str(part.schedule) for part in parts
         )
         self._set(_parts=parts, _text=text, from_end=parts[-1].schedule.from_end)
 

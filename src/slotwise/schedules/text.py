@@ -39,9 +39,7 @@ def parse_schedule(text: str) -> Schedule:
     if not isinstance(text, str):
         raise InvalidSchedule(f"{text!r:.60} is not the text of a schedule")
     if len(text) > LONGEST_TEXT:
-        raise InvalidSchedule(
-            f"a schedule of {len(text)} characters ({quoted(text[:20])}…); at most {LONGEST_TEXT}"
-        )
+        raise InvalidSchedule(f"a schedule of {len(text)} characters ({quoted(text[:20])}…); at most {LONGEST_TEXT}")
     *earlier, last = text.split(ARROW)
     if len(earlier) % 2:
         raise InvalidSchedule(f"{quoted(text)}: write SCHEDULE {ARROW} INSTANT {ARROW} SCHEDULE")
@@ -69,7 +67,7 @@ def _parse_one(text: str) -> Schedule:
     values, options = [part for part in given if "=" not in part], [part for part in given if "=" in part]
     if not 1 <= len(values) <= most:
         raise InvalidSchedule(
-            f"{quoted(text)}: {kind.upper()} takes {'1–' if most > 1 else ''}{most} between bars"
+            f"{quoted(text)}: {kind.upper()} takes {'1–' if most > 1 else ''}{most} parts, options apart"
         )
     return read(values, dict(_option(part, allowed) for part in options))
 

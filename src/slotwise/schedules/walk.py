@@ -163,9 +163,7 @@ class Walk:
     def _ranks(self, span: Span, low: int, high: int) -> range:
         """The ranks of the local times that fire at their own time within the span."""
         low, high = max(low, span.start), min(high, span.end)
-        if (
-            self.fixed and self.fold == "first"
-        ):  # the span's beginning may repeat local times of the one before
+        if self.fixed and self.fold == "first":  # the span's beginning may repeat local times of the one before
             low = max(low, span.start + span.before - span.offset)
         if self.fixed and self.fold == "second":  # its end may be repeated by the one after
             high = min(high, span.end - (span.offset - span.after))

@@ -41,7 +41,7 @@ class Span(NamedTuple):
 def zone_named(tz: str | ZoneInfo | timezone) -> ZoneInfo:
     """The zone of an IANA name. Raises InvalidSchedule naming near matches."""
     if isinstance(tz, ZoneInfo):
-        return tz if tz.key else _unnamed(tz)
+        return _look_up(tz.key) if tz.key else _unnamed(tz)  # the text says only the name
     if tz is UTC:
         return ZoneInfo("UTC")
     if not isinstance(tz, str):
@@ -71,9 +71,7 @@ def _look_up(name: str) -> ZoneInfo:
 
 
 def _unnamed(tz: object) -> ZoneInfo:
-    raise InvalidSchedule(
-        f'{tz!r:.60} is not a time zone with a name; write tz="Europe/Vienna" or a ZoneInfo'
-    )
+    raise InvalidSchedule(f'{tz!r:.60} is not a time zone with a name; write tz="Europe/Vienna" or a ZoneInfo')
 
 
 def _near(name: str) -> str:
@@ -98,12 +96,9 @@ def _spans(zone: ZoneInfo, chunk: int) -> tuple[Span, ...]:
         return (Span(BEGINNING, END, offset, offset, offset),)
     changes = [change for near in (chunk - 1, chunk, chunk + 1) for change in _changes(zone, near)]
     start, end = (chunk - 1 << _CHUNK) + _MARGIN, (chunk + 2 << _CHUNK) - _MARGIN
-    edges = [start, *changes, end]
-    offsets = [_offset(zone, edge) for edge in edges[:-1]]
-    around = [offsets[0], *offsets, offsets[-1]]
     return tuple(
-        Span(low, high, offset, around[i], around[i + 2])
-        for i, ((low, high), offset) in enumerate(zip(pairwise(edges), offsets, strict=True))
+        Span(low, high, _offset(zone, low), before=_offset(zone, low - 1), after=_offset(zone, high))
+        for low, high in pairwise([start, *changes, end])
         if low < high and high > chunk << _CHUNK and low < chunk + 1 << _CHUNK
     )
 

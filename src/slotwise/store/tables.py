@@ -39,7 +39,10 @@ class Tables:
         self.controls = self._controls()
         self.calendars = self._calendars()
         self.meta = Table(
-            f"{prefix}meta", self.metadata, Column("key", Text, primary_key=True), Column("value", Text, nullable=False)
+            f"{prefix}meta",
+            self.metadata,
+            Column("key", Text, primary_key=True),
+            Column("value", Text, nullable=False),
         )
 
     def _tasks(self) -> Table:

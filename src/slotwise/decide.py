@@ -1,0 +1,330 @@
+"""Every decision, as a pure function: no I/O, no clock, no SQL. "Now" is always the database's, and given.
+
+The life of a plan row: it waits for ``slot``, due at ``execution_time``; ``next_slot`` is the one after. While
+``next_slot`` lies in the future the slot is on time; else slots were missed and ``at_claim`` says which one runs.
+``at_finish`` and ``at_loss`` say what a held row becomes. Slots only move forward, by schedule arithmetic.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Any
+
+from slotwise.definition import Definition
+from slotwise.execution import (
+    FOREVER,
+    TICK,
+    Aborted,
+    Died,
+    Failed,
+    Gap,
+    HandedBack,
+    LedgerEntry,
+    Outcome,
+    Record,
+    Row,
+    SlotOutcome,
+    Succeeded,
+    Transition,
+)
+from slotwise.policies import pause_after_loss
+from slotwise.schedules import Schedule
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """Run ``slot`` now; ``gap`` lists the older missed slots that it stands for."""
+
+    slot: datetime
+    next_slot: datetime | None
+    collapsed: int
+    gap: Gap | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Advance:
+    """Nothing to run: the row moves on and is let go."""
+
+    row: dict[str, Any]
+
+
+def at_claim(row: Row, schedule: Schedule, now: datetime, newest: datetime | None) -> Start | Advance:
+    """What to do with a claimed plan row whose next slot has already come (or whose slot ran already).
+
+    ``newest`` is the newest slot that the ledger and the gaps know: after a restore of the queue alone it
+    outranks the row, so that no slot which has started starts again.
+    """
+    slot = row.slot
+    if slot is None or (newest is not None and slot <= newest):
+        slot = None if newest is None else schedule.next_after(newest)
+        if slot is None or slot > now:
+            return Advance(row=_waiting(row, schedule, slot, watermark=newest))
+    return _latest(row, schedule, slot, now)
+
+
+def _latest(row: Row, schedule: Schedule, oldest: datetime, now: datetime) -> Start:
+    """One run for all missed slots, labelled with the newest."""
+    newest = oldest if schedule.from_end else schedule.latest_before(now + TICK, floor=oldest) or oldest
+    gap = None
+    if newest > oldest:
+        missed = schedule.count_between(oldest - TICK, newest - TICK)
+        last = schedule.latest_before(newest, floor=oldest - TICK) or oldest
+        gap = Gap(first=oldest, last=last, count=missed, reason="collapsed")
+    return Start(
+        slot=newest,
+        next_slot=None if schedule.from_end else schedule.next_after(newest),
+        collapsed=row.collapsed + (gap.count if gap else 0),
+        gap=gap,
+    )
+
+
+def at_finish(
+    row: Row,
+    definition: Definition,
+    schedule: Schedule | None,
+    outcome: Outcome,
+    now: datetime,
+    ledger: LedgerEntry | None,
+) -> Transition:
+    """What a held row becomes when its holder lets it go with ``outcome``."""
+    if ledger is not None and ledger.outcome == "succeeded" and ledger.token == row.version:
+        outcome = Succeeded()  # complete_in has committed: whatever came after it, the slot is done
+    elif isinstance(outcome, Succeeded) and outcome.promised:
+        outcome = Failed("complete_in was called, but its transaction was not committed")
+    match outcome:
+        case Succeeded():
+            return _final(row, schedule, now, now, "succeeded")
+        case Failed():
+            return _failed(row, definition, schedule, outcome, now, ledger)
+        case HandedBack(reason):
+            return _hand_back(row, reason)
+        case Aborted(reason):
+            return _aborted(row, definition, schedule, reason, now)
+        case Died(lease_end):
+            return at_loss(row, definition, schedule, lease_end, now, ledger)
+
+
+def at_loss(
+    row: Row,
+    definition: Definition,
+    schedule: Schedule | None,
+    lease_end: datetime,
+    now: datetime,
+    ledger: LedgerEntry | None,
+) -> Transition:
+    """What becomes of a row whose holder fell silent."""
+    if ledger is not None and ledger.outcome == "succeeded" and ledger.token == row.version:
+        return _final(row, schedule, now, now, "succeeded")
+    if ledger is not None and ledger.outcome == "claimed":
+        return _hand_back(row, "lost")  # the mark was never set, so the handler never started
+    end = min(lease_end, now)
+    lost = row.lost_count + 1
+    if definition.gives_up:
+        return _final(row, schedule, now, end, "lost", reason="may still be running", lost=1)
+    if lost >= definition.max_lost:
+        error = f"lost {lost} times; the handler seems to take its workers down"
+        return _final(row, schedule, now, end, "dead", reason="max_lost", error=error, lost=1)
+    return Transition(
+        label="lost",
+        row=_again(row, now + pause_after_loss(lost), lost_count=lost),
+        record=Record(outcome="lost", reason="rerun", lost=1, attempts=row.attempt, final=False),
+    )
+
+
+def _failed(
+    row: Row,
+    definition: Definition,
+    schedule: Schedule | None,
+    outcome: Failed,
+    now: datetime,
+    ledger: LedgerEntry | None,
+) -> Transition:
+    due = None if outcome.final else _retry_due(row, definition, now, ledger)
+    if due is None:
+        return _final(row, schedule, now, now, "failed", error=outcome.error)
+    counters = {
+        "consecutive_failures": row.consecutive_failures + 1,
+        "last_failure": now,
+        "last_error": outcome.error,
+    }
+    return Transition(
+        label="failed",
+        row={**_again(row, due), **counters},
+        record=Record(outcome="failed", reason="retry", error=outcome.error, attempts=row.attempt, final=False),
+    )
+
+
+def _retry_due(row: Row, definition: Definition, now: datetime, ledger: LedgerEntry | None) -> datetime | None:
+    """When the next attempt of a failed slot is due; None if there is none, or the next slot comes first."""
+    if definition.retry is None:
+        return None
+    tries = row.attempt - row.lost_count - (ledger.aborted if ledger else 0)
+    delay = definition.retry.delay_after(max(tries, 1), max(now - (row.slot or now), TICK * 0))
+    if delay is None:
+        return None
+    due = now + delay
+    return None if row.next_slot is not None and due >= row.next_slot else due
+
+
+def _aborted(row: Row, definition: Definition, schedule: Schedule | None, reason: str, now: datetime) -> Transition:
+    """Stopped from outside while it ran: a job that gives up ends here, any other starts again elsewhere."""
+    if definition.gives_up:
+        outcome: SlotOutcome = "lost" if reason == "lost" else "cancelled"
+        return _final(row, schedule, now, now, outcome, reason=reason)
+    return Transition(
+        label="aborted",
+        row=_again(row, now),
+        record=Record(outcome="cancelled", reason=reason, aborted=1, attempts=row.attempt, final=False),
+    )
+
+
+def _hand_back(row: Row, reason: str) -> Transition:
+    """As if it had never been claimed: same slot, same due time, the attempt not counted."""
+    attempt = max(row.attempt - 1, 0)
+    return Transition(
+        label="handed-back",
+        row=_again(row, row.execution_time, attempt=attempt),
+        record=Record(outcome="claimed", reason=reason, attempts=attempt, final=False, forget=attempt == 0),
+    )
+
+
+def _again(row: Row, due: datetime, *, attempt: int | None = None, lost_count: int | None = None) -> dict[str, Any]:
+    """The same slot once more, due at ``due``."""
+    return {
+        **_carried(row),
+        "execution_time": due,
+        "attempt": row.attempt if attempt is None else attempt,
+        "lost_count": row.lost_count if lost_count is None else lost_count,
+    }
+
+
+def _carried(row: Row) -> dict[str, Any]:
+    """The columns that a transition may change, as they stand."""
+    return {
+        "execution_time": row.execution_time,
+        "slot": row.slot,
+        "next_slot": row.next_slot,
+        "watermark": row.watermark,
+        "schedule": row.schedule,
+        "origin": row.origin,
+        "collapsed": row.collapsed,
+        "attempt": row.attempt,
+        "lost_count": row.lost_count,
+        "state": row.state,
+        "parked_due": None,
+        "consecutive_failures": row.consecutive_failures,
+        "last_success": row.last_success,
+        "last_failure": row.last_failure,
+        "last_error": None,
+    }
+
+
+def _final(
+    row: Row,
+    schedule: Schedule | None,
+    now: datetime,
+    held_until: datetime,
+    outcome: SlotOutcome,
+    *,
+    reason: str | None = None,
+    error: str | None = None,
+    lost: int = 0,
+) -> Transition:
+    """The slot has ended: a plan row moves on, a detached row goes, a task goes or stays as dead."""
+    record = Record(outcome=outcome, reason=reason, error=error, attempts=row.attempt, lost=lost)
+    if row.is_detached:
+        return Transition(label=outcome, row=None, record=record)
+    if not row.is_plan or schedule is None:
+        return _end_task(row, now, outcome, error, record)
+    base = max(row.slot or held_until, row.watermark or row.slot or held_until)
+    gap = _overlapped(schedule, base, held_until)
+    base = gap.last if gap else base
+    slot = max(now, base) if schedule.from_end else base
+    following = schedule.settled(base).next_after(slot)
+    return Transition(
+        label=outcome,
+        row={
+            **_waiting(row, schedule, following, watermark=base),
+            **_counters(row, outcome, now),
+            "last_error": error,
+        },
+        record=record,
+        gap=gap,
+    )
+
+
+def _overlapped(schedule: Schedule, base: datetime, held_until: datetime) -> Gap | None:
+    """The slots that came due while the row was held: overlap's, and overlap is skip."""
+    if schedule.from_end:
+        return None
+    last = schedule.latest_before(held_until + TICK, floor=base)
+    if last is None or last <= base:
+        return None
+    first = schedule.next_after(base) or last
+    return Gap(first=first, last=last, count=schedule.count_between(base, last), reason="overlap")
+
+
+def _waiting(row: Row, schedule: Schedule, slot: datetime | None, watermark: datetime | None) -> dict[str, Any]:
+    """A plan row that waits for ``slot`` (None: the schedule has ended, the row stays, parked)."""
+    remaining = schedule.settled(watermark) if watermark else schedule
+    after = None if slot is None or remaining.from_end else remaining.next_after(slot)
+    return {
+        **_carried(row),
+        "execution_time": FOREVER if slot is None else slot,
+        "slot": slot,
+        "next_slot": after,
+        "watermark": watermark or row.watermark,
+        "schedule": str(remaining),
+        "origin": None,
+        "collapsed": 0,
+        "attempt": 0,
+        "lost_count": 0,
+    }
+
+
+def _end_task(row: Row, now: datetime, outcome: SlotOutcome, error: str | None, record: Record) -> Transition:
+    """A one-time task leaves when it succeeded; otherwise it stays as dead, parked, with the reason."""
+    if outcome == "succeeded":
+        return Transition(label=outcome, row=None, record=None)
+    parked = {"state": "dead", "execution_time": FOREVER, "parked_due": row.execution_time}
+    parked["last_error"] = error or record.reason or outcome
+    return Transition(
+        label="dead",
+        row={**_carried(row), **_counters(row, outcome, now), **parked},
+        record=None,
+    )
+
+
+def _counters(row: Row, outcome: SlotOutcome, now: datetime) -> dict[str, Any]:
+    match outcome:
+        case "succeeded":
+            return {"consecutive_failures": 0, "last_success": now}
+        case "cancelled":
+            return {}
+        case _:
+            return {"consecutive_failures": row.consecutive_failures + 1, "last_failure": now}
+
+
+def started(row: Row, decision: Start) -> Row:
+    """The claimed row, now for the slot that was decided."""
+    return replace(
+        row,
+        slot=decision.slot,
+        next_slot=decision.next_slot,
+        watermark=max(decision.slot, row.watermark or decision.slot),
+        origin="catch_up" if decision.gap else row.origin,
+        collapsed=decision.collapsed,
+    )
+
+
+def past(row: Row, schedule: Schedule) -> dict[str, Any]:
+    """The row moves past a slot that ran already."""
+    slot = row.slot
+    following = schedule.next_after(slot) if slot else None
+    return _waiting(row, schedule, following, watermark=slot)
+
+
+def postponed(row: Row, now: datetime, error: str) -> dict[str, Any]:
+    """A row that this worker cannot read (a newer release wrote it) is tried again later, and says why."""
+    return {**_again(row, now + timedelta(minutes=1), attempt=max(row.attempt - 1, 0)), "last_error": error}

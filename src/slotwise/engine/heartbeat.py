@@ -1,0 +1,97 @@
+"""Keeps claims alive, learns which are lost, and finds rows that this worker holds without knowing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+from slotwise.clock import elapsed
+from slotwise.engine.holdings import Holding, Holdings
+from slotwise.engine.service import Service
+from slotwise.events import ClaimLostEvent, ClaimSuspect, HandedBackEvent, HeartbeatSent, about
+from slotwise.execution import HandedBack
+from slotwise.store.store import Store
+
+
+class Heartbeat(Service):
+    """One statement for all held claims, on a connection that nothing else can take."""
+
+    name = "heartbeat"
+
+    def __init__(
+        self,
+        store: Store,
+        holdings: Holdings,
+        *,
+        interval: timedelta,
+        sign_in: Callable[[], float | None] = lambda: None,
+        **service: Any,
+    ) -> None:
+        super().__init__(**service)
+        self._store = store
+        self._holdings = holdings
+        self._interval = interval
+        self._sign_in = sign_in
+
+    def run_once(self) -> timedelta:
+        sent = elapsed()
+        held = list(self._holdings)
+        lost = self._store.beat(self.worker, [holding.claim for holding in held])
+        for holding in held:
+            if holding.claim.key in lost:
+                self._lose(holding)
+            else:
+                holding.renew(sent)
+        self._hand_back_unknown()
+        skew = self._sign_in()
+        self.listeners.publish(
+            HeartbeatSent(worker=self.worker, count=len(held) - len(lost), lost=len(lost), skew=skew)
+        )
+        return max(self._interval - timedelta(seconds=elapsed() - sent), timedelta(0))
+
+    def _lose(self, holding: Holding) -> None:
+        """Race: the settler may have let this row go a moment ago; then it is settled, not lost."""
+        if holding.claim not in self._holdings or holding.lost:
+            return
+        holding.lose()
+        self.listeners.publish(ClaimLostEvent(**about(holding.claim), reason="the heartbeat was refused"))
+
+    def _hand_back_unknown(self) -> None:
+        """Rows under our boot id that we neither hold nor are claiming: a claim's reply was lost. They go back.
+
+        Race: a claim may be committed and not yet in the holdings. So nothing is handed back unless no claim
+        statement was under way before the look, and none has begun since.
+        """
+        generation = self._holdings.quiet()
+        if generation is None:
+            return
+        unknown = [claim for claim in self._store.held_by(self.worker) if claim not in self._holdings]
+        if not unknown or self._holdings.quiet() != generation:
+            return
+        unknown = [claim for claim in unknown if claim.row.task_name in self._store.definitions]
+        for settlement in self._store.settle([(claim, HandedBack("unknown")) for claim in unknown]):
+            if settlement.transition is not None:
+                self.listeners.publish(HandedBackEvent(**about(settlement.claim), reason="unknown"))
+
+
+class LeaseWatch(Service):
+    """Stops believing in claims whose lease runs out while heartbeats fail; needs no database."""
+
+    name = "lease-watch"
+
+    def __init__(self, holdings: Holdings, *, interval: timedelta, **service: Any) -> None:
+        super().__init__(**service)
+        self._holdings = holdings
+        self._interval = interval
+
+    def run_once(self) -> timedelta:
+        for holding in self._holdings:
+            if holding.lost and not holding.signal.is_set:
+                holding.lose()
+                reason = "the lease ran out without a heartbeat"
+                self.listeners.publish(ClaimLostEvent(**about(holding.claim), reason=reason))
+            elif holding.is_suspect(self._interval) and not holding.suspected:
+                holding.suspected = True
+                self.listeners.publish(ClaimSuspect(**about(holding.claim)))
+        return self._interval / 4

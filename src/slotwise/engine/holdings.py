@@ -1,0 +1,114 @@
+"""The claims that this process holds, and how far each can still be believed in."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+
+from slotwise.clock import elapsed
+from slotwise.execution import Claim, Key
+from slotwise.job import Signal
+
+
+class Holding:
+    """One held claim: renewed by heartbeats, suspect when they fail, lost when told so or when the lease ran out."""
+
+    __slots__ = ("_lost", "_renewed", "claim", "promised", "signal", "started", "suspected")
+
+    def __init__(self, claim: Claim, renewed: float) -> None:
+        self.claim = claim
+        self.signal = Signal()
+        #: The handler has been entered.
+        self.started = False
+        #: The handler has called complete_in: only the ledger knows whether that was committed.
+        self.promised = False
+        self.suspected = False
+        self._lost = False
+        self._renewed = renewed
+
+    def renew(self, sent: float) -> None:
+        """A heartbeat that was sent at ``sent`` succeeded under the same version."""
+        self._renewed = max(self._renewed, sent)
+        self.suspected = False
+
+    def age(self) -> timedelta:
+        """Time since before the last successful heartbeat was sent."""
+        return timedelta(seconds=elapsed() - self._renewed)
+
+    def lease_left(self) -> timedelta:
+        return self.claim.lease - self.age()
+
+    def is_suspect(self, margin: timedelta) -> bool:
+        """Too little lease is left to start anything on it."""
+        return self._lost or self.lease_left() < margin
+
+    @property
+    def lost(self) -> bool:
+        return self._lost or self.lease_left() <= timedelta(0)
+
+    def lose(self) -> None:
+        """The claim is somebody else's, or must be believed to be."""
+        self._lost = True
+        self.signal.set("lost")
+
+
+class Holdings:
+    """All held claims, by key and token, and whether a claim statement is under way right now."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._held: dict[tuple[Key, int], Holding] = {}
+        self._claiming = 0
+        self._generation = 0
+        self._changed = threading.Condition(self._lock)
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def __iter__(self) -> Iterator[Holding]:
+        with self._lock:
+            return iter(list(self._held.values()))
+
+    def __contains__(self, claim: Claim) -> bool:
+        return (claim.key, claim.token) in self._held
+
+    @contextmanager
+    def claiming(self) -> Iterator[None]:
+        """Around a claim statement: until it ends, rows may be ours that are not in here yet."""
+        with self._lock:
+            self._claiming += 1
+            self._generation += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._claiming -= 1
+
+    def quiet(self) -> int | None:
+        """The generation of claims so far, or None while one is under way."""
+        with self._lock:
+            return None if self._claiming else self._generation
+
+    def add(self, claims: Iterable[Claim], renewed: float) -> list[Holding]:
+        """Believe in these claims from ``renewed`` on: the moment before the claim statement was sent."""
+        added = [Holding(claim, renewed) for claim in claims]
+        with self._lock:
+            for holding in added:
+                self._held[holding.claim.key, holding.claim.token] = holding
+        return added
+
+    def remove(self, claim: Claim) -> Holding | None:
+        with self._lock:
+            found = self._held.pop((claim.key, claim.token), None)
+            self._changed.notify_all()
+            return found
+
+    def get(self, claim: Claim) -> Holding | None:
+        return self._held.get((claim.key, claim.token))
+
+    def wait_empty(self, seconds: float | None) -> bool:
+        """Wait until nothing is held any more; False when the time was up first."""
+        with self._lock:
+            return self._changed.wait_for(lambda: not self._held, seconds)

@@ -1,0 +1,69 @@
+"""Claims due rows, up to the free capacity, and says how long to sleep."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any
+
+from slotwise.clock import elapsed
+from slotwise.engine.holdings import Holding, Holdings
+from slotwise.engine.service import AT_ONCE, Service
+from slotwise.events import Claimed, PollBegan, about
+from slotwise.store.store import Store
+
+
+class Poller(Service):
+    """Sleeps until the earliest due row, never longer than the poll interval; a full batch polls again at once."""
+
+    name = "poller"
+
+    def __init__(
+        self,
+        store: Store,
+        holdings: Holdings,
+        *,
+        names: Sequence[str],
+        lease: timedelta,
+        poll_interval: timedelta,
+        free: Callable[[], int],
+        run: Callable[[Holding], None],
+        **service: Any,
+    ) -> None:
+        super().__init__(**service)
+        self._store = store
+        self._holdings = holdings
+        self._names = names
+        self._lease = lease
+        self._poll_interval = poll_interval
+        self._free = free
+        self._run = run
+
+    def run_once(self) -> timedelta | None:
+        free = self._free()
+        if free <= 0:
+            return self._poll_interval  # a settlement frees capacity and wakes us
+        if self.listeners:
+            self.listeners.publish(PollBegan(worker=self.worker, capacity=free))
+        found = self.claim(free)
+        if found:
+            return AT_ONCE  # a short batch is not an empty one: rows may have been locked for a moment
+        due = self._store.next_due(self._names)
+        if due is None:
+            return self._poll_interval
+        # A due row that nobody could claim just now is locked by somebody: look again soon, not in a spin.
+        return min(max(due, timedelta(milliseconds=20)), self._poll_interval)
+
+    def claim(self, limit: int, instance: str | None = None) -> int:
+        """One claim statement; its claims are handed to the runner. How many rows it found."""
+        before = elapsed()  # the lease is believed in from before the statement was sent
+        with self._holdings.claiming():
+            found, claims = self._store.claim(
+                self.worker, limit, lease=self._lease, names=self._names, instance=instance
+            )
+            held = self._holdings.add(claims, before)
+        for holding in held:
+            if self.listeners:
+                self.listeners.publish(Claimed(**about(holding.claim)))
+            self._run(holding)
+        return found

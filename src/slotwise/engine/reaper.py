@@ -1,0 +1,94 @@
+"""Takes over claims whose holder is dead. Death is observed here, not computed from anybody's clock."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from slotwise.clock import elapsed
+from slotwise.engine.service import Service
+from slotwise.engine.settler import settlement_events
+from slotwise.events import HandedBackEvent, Reaped, Settled, about
+from slotwise.execution import Key, Row
+from slotwise.store.store import BATCH, Silence, Store
+
+
+@dataclass(slots=True)
+class _Watched:
+    mark: tuple[int, datetime | None]
+    silent: timedelta
+
+
+class Watch:
+    """Adds up, on a clock that never steps, how long each claim has shown no sign of life.
+
+    The time between two successful looks counts as at most one heartbeat interval: a database that was away,
+    or a reaper that slept, kills nobody. Dead is who was silent for two intervals and has expired by the
+    database's time, or who was silent for the whole lease that the claim itself stores.
+    """
+
+    def __init__(self, interval: timedelta) -> None:
+        self._interval = interval
+        self._watched: dict[Key, _Watched] = {}
+        self._looked: float | None = None
+
+    def look(self, rows: Iterable[Row], now: datetime, at: float) -> list[Silence]:
+        """Take in one look at all held rows (``now``: the database's time, ``at``: own seconds); who is dead."""
+        passed = timedelta(0)
+        if self._looked is not None:
+            passed = min(timedelta(seconds=at - self._looked), self._interval)
+        self._looked = at
+        seen: dict[Key, _Watched] = {}
+        dead = []
+        for row in rows:
+            mark = (row.version, row.last_heartbeat)
+            known = self._watched.get(row.key)
+            silent = known.silent + passed if known and known.mark == mark else timedelta(0)
+            seen[row.key] = _Watched(mark, silent)
+            lease = row.lease or self._interval * 6
+            last = row.last_heartbeat or now
+            expired = last + lease <= now
+            if (silent >= 2 * self._interval and expired) or silent >= lease:
+                dead.append(Silence(row=row, lease_end=last + lease))
+        self._watched = seen
+        return dead
+
+
+class Reaper(Service):
+    """Every worker runs one; SKIP LOCKED and the fence make sure that one of them acts on a row."""
+
+    name = "reaper"
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        names: Sequence[str],
+        interval: timedelta,
+        heartbeat_interval: timedelta,
+        **service: Any,
+    ) -> None:
+        super().__init__(**service)
+        self._store = store
+        self._names = names
+        self._interval = interval
+        self._watch = Watch(heartbeat_interval)
+
+    def run_once(self) -> timedelta:
+        now, rows = self._store.look(self._names)
+        dead = self._watch.look(rows, now, elapsed())
+        for start in range(0, len(dead), BATCH):
+            self._take_over(dead[start : start + BATCH])
+        return self._interval
+
+    def _take_over(self, dead: Sequence[Silence]) -> None:
+        for settlement in self._store.take_over(dead):
+            outcome = settlement.transition.label if settlement.transition else "left"
+            self.listeners.publish(
+                Reaped(**about(settlement.claim, self.worker), outcome=outcome, holder=settlement.claim.holder)
+            )
+            for event in settlement_events(settlement):
+                if not isinstance(event, Settled | HandedBackEvent):
+                    self.listeners.publish(event)

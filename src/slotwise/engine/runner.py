@@ -1,0 +1,194 @@
+"""Where handlers run: ``def`` on a thread, ``async def`` on the one event loop. The end of each is a value."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import json
+import traceback
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, ExitStack, suppress
+from datetime import timedelta
+from typing import Any, TypeAlias
+
+from slotwise.clock import elapsed
+from slotwise.definition import Definition
+from slotwise.engine.eventloop import EventLoop
+from slotwise.engine.holdings import Holding, Holdings
+from slotwise.engine.threads import Threads
+from slotwise.errors import JobCancelled
+from slotwise.events import HandlerEnded, HandlerStarted, Listeners, about
+from slotwise.execution import Aborted, Claim, Failed, HandedBack, Outcome, Succeeded
+from slotwise.job import JobContext
+
+Interceptor: TypeAlias = Callable[[JobContext], AbstractContextManager[Any]]
+MakeContext: TypeAlias = Callable[[Holding], JobContext]
+OnEnd: TypeAlias = Callable[[Holding, Outcome], None]
+
+#: What the ledger keeps of an error's text.
+ERROR_LIMIT = 16_384
+
+
+class Runner:
+    """Runs held claims; never more than ``capacity`` at once, counted until each is settled."""
+
+    def __init__(
+        self,
+        *,
+        capacity: int,
+        definitions: Mapping[str, Definition],
+        holdings: Holdings,
+        listeners: Listeners,
+        mark_running: Callable[[Claim], bool],
+        make_context: MakeContext,
+        on_end: OnEnd,
+        margin: timedelta,
+        loop: EventLoop | None = None,
+        interceptors: tuple[Interceptor, ...] = (),
+    ) -> None:
+        self.capacity = capacity
+        self._definitions = definitions
+        self._holdings = holdings
+        self._listeners = listeners
+        self._mark_running = mark_running
+        self._make_context = make_context
+        self._on_end = on_end
+        self._margin = margin
+        self._loop = loop
+        self._interceptors = interceptors
+        self._threads = Threads(capacity)
+        self._draining = False
+
+    def free(self) -> int:
+        """How many more claims can start at once. A claim counts until it is settled."""
+        return 0 if self._draining else max(self.capacity - len(self._holdings), 0)
+
+    def start(self, holding: Holding) -> None:
+        """Run this claim's handler; ``on_end`` is called with how it ended."""
+        definition = self._definitions[holding.claim.row.task_name]
+        if definition.is_async and self._loop is not None:
+            self._loop.submit(self._run_async(holding, definition))
+        else:
+            self._threads.submit(lambda: self._run(holding, definition))
+
+    def drain(self) -> None:
+        """From now on nothing new starts; what has been claimed and not started goes back."""
+        self._draining = True
+
+    def close(self) -> None:
+        self._threads.close()
+
+    # -- one attempt ------------------------------------------------------------------------------------------
+
+    def _run(self, holding: Holding, definition: Definition) -> None:
+        outcome = self._refusal(holding, definition) or self._attempt(holding, definition)
+        self._on_end(holding, outcome)
+
+    async def _run_async(self, holding: Holding, definition: Definition) -> None:
+        outcome = await asyncio.to_thread(self._refusal, holding, definition)
+        self._on_end(holding, outcome or await self._attempt_async(holding, definition))
+
+    def _refusal(self, holding: Holding, definition: Definition) -> Outcome | None:
+        """Right before the start: may this claim still start? A job that gives up says so first, in the ledger."""
+        if self._draining:
+            return HandedBack("shutdown")
+        if holding.is_suspect(self._margin):
+            return HandedBack("suspect")
+        if definition.gives_up:
+            try:
+                if not self._mark_running(holding.claim):
+                    return HandedBack("mark refused")
+            except Exception:
+                # Race: the mark may or may not be committed. Without its acknowledgement nothing starts.
+                return HandedBack("mark not acknowledged")
+            if holding.is_suspect(self._margin):
+                return HandedBack("suspect")
+        holding.started = True
+        return None
+
+    def _attempt(self, holding: Holding, definition: Definition) -> Outcome:
+        ctx, unreadable = self._prepare(holding)
+        if unreadable is not None:
+            return unreadable
+        begun = self._began(holding)
+        try:
+            with ExitStack() as stack:
+                for interceptor in self._interceptors:
+                    stack.enter_context(interceptor(ctx))
+                result = definition.handler(ctx)
+            outcome = self._returned(result, holding)
+        except BaseException as error:
+            outcome = self._raised(error, holding)
+        self._ended(holding, outcome, begun)
+        return outcome
+
+    async def _attempt_async(self, holding: Holding, definition: Definition) -> Outcome:
+        ctx, unreadable = self._prepare(holding)
+        if unreadable is not None:
+            return unreadable
+        begun = self._began(holding)
+        task = asyncio.ensure_future(self._call_async(ctx, definition))
+        loop = asyncio.get_running_loop()
+        holding.signal.on_set(lambda: _cancel(loop, task))
+        try:
+            # Not awaited directly: a handler that swallows its cancellation must not take this coroutine along.
+            await asyncio.wait([task])
+            error = asyncio.CancelledError() if task.cancelled() else task.exception()
+            outcome = self._raised(error, holding) if error else self._returned(task.result(), holding)
+        except BaseException as error:
+            outcome = self._raised(error, holding)
+        self._ended(holding, outcome, begun)
+        return outcome
+
+    async def _call_async(self, ctx: JobContext, definition: Definition) -> Any:
+        with ExitStack() as stack:
+            for interceptor in self._interceptors:
+                stack.enter_context(interceptor(ctx))
+            result: Any = definition.handler(ctx)
+            return await result
+
+    def _prepare(self, holding: Holding) -> tuple[JobContext, Outcome | None]:
+        """The context; and, where the stored data cannot be read, a failure that no further attempt can mend."""
+        ctx = self._make_context(holding)
+        try:
+            _ = ctx.data
+        except (ValueError, RecursionError, json.JSONDecodeError) as error:
+            return ctx, Failed(f"task_data cannot be read as JSON: {error}", final=True)
+        return ctx, None
+
+    def _began(self, holding: Holding) -> float:
+        self._listeners.publish(HandlerStarted(**about(holding.claim)))
+        return elapsed()
+
+    def _ended(self, holding: Holding, outcome: Outcome, begun: float) -> None:
+        error = outcome.error.splitlines()[-1] if isinstance(outcome, Failed) and outcome.error else None
+        took = timedelta(seconds=elapsed() - begun)
+        self._listeners.publish(HandlerEnded(**about(holding.claim), outcome=outcome.name, error=error, took=took))
+
+    def _returned(self, result: object, holding: Holding) -> Outcome:
+        if inspect.iscoroutine(result):
+            result.close()
+            return Failed("the handler returned a coroutine that nobody awaited; declare it `async def`", final=True)
+        return Succeeded(promised=holding.promised)
+
+    def _raised(self, error: BaseException, holding: Holding) -> Outcome:
+        reason = holding.signal.reason
+        if reason is not None and isinstance(error, JobCancelled | asyncio.CancelledError):
+            return Aborted(reason)
+        return Failed(error_text(error), exception=error, promised=holding.promised)
+
+
+def _cancel(loop: asyncio.AbstractEventLoop, task: asyncio.Future[Any]) -> None:
+    """Race: the loop may be closed by now; then the task is gone too."""
+    with suppress(RuntimeError):
+        loop.call_soon_threadsafe(task.cancel)
+
+
+def error_text(error: BaseException) -> str:
+    """The traceback, cut in the middle to what the ledger keeps; the last line names the error."""
+    text = "".join(traceback.format_exception(error)).replace("\x00", "\\x00").strip()
+    text = text.encode("utf-8", "backslashreplace").decode("utf-8")
+    if len(text) <= ERROR_LIMIT:
+        return text
+    half = ERROR_LIMIT // 2
+    return f"{text[:half]}\n… {len(text) - ERROR_LIMIT} characters left out …\n{text[-half:]}"

@@ -1,0 +1,282 @@
+"""The composition root of a process: builds the loops, starts them in order, drains them in order."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any
+
+from slotwise import events, migrate
+from slotwise.clock import Clock
+from slotwise.definition import Definition
+from slotwise.engine.eventloop import EventLoop, Lifespan
+from slotwise.engine.heartbeat import Heartbeat, LeaseWatch
+from slotwise.engine.holdings import Holding, Holdings
+from slotwise.engine.poller import Poller
+from slotwise.engine.reaper import Reaper
+from slotwise.engine.runner import Interceptor, Runner
+from slotwise.engine.service import Service
+from slotwise.engine.settler import Settler
+from slotwise.execution import Aborted
+from slotwise.identity import Identity
+from slotwise.job import JobContext
+from slotwise.policies import growing_pauses
+from slotwise.settings import Settings
+from slotwise.store.database import Database, describe, is_transient
+from slotwise.store.fence import LedgerFence
+from slotwise.store.planner import Plan, Planner
+from slotwise.store.roster import Badge, Roster
+from slotwise.store.store import Store
+
+logger = logging.getLogger(__name__)
+
+#: Above this the clocks of host and database differ enough to confuse people who read both.
+SKEW_WARNING = 1.0
+
+
+class Worker:
+    """One process's share of the cluster: claims, runs, settles, beats and reaps for the jobs it knows."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        definitions: Mapping[str, Definition],
+        *,
+        database: Database,
+        listeners: events.Listeners,
+        interceptors: tuple[Interceptor, ...] = (),
+        lifespan: Lifespan | None = None,
+        host_loop: asyncio.AbstractEventLoop | None = None,
+        client: Any = None,
+        clock: Clock | None = None,
+        version: str = "",
+    ) -> None:
+        self.settings = settings
+        self.definitions = {
+            name: found for name, found in definitions.items() if not settings.only or name in settings.only
+        }
+        self.identity = Identity.new(settings.worker_name)
+        self.name = str(self.identity)
+        self.capacity = settings.threads or max(10, len(self.definitions))
+        self.listeners = listeners
+        self.holdings = Holdings()
+        self.store = Store(database, self.definitions, clock=clock)
+        self.state: Any = None
+        self._database = database
+        self._client = client
+        self._version = version
+        self._roster = Roster(self.store)
+        self._fence = LedgerFence(self.store)
+        self._stopping = threading.Event()
+        self._cancelling = threading.Event()
+        self._badge: Badge | None = None
+        self._is_draining = False
+        self._skew_told = False
+        needs_loop = lifespan is not None or any(found.is_async for found in self.definitions.values())
+        self._loop = EventLoop(lifespan, host_loop) if needs_loop else None
+        self._build(interceptors)
+
+    def _build(self, interceptors: tuple[Interceptor, ...]) -> None:
+        settings, names = self.settings, sorted(self.definitions)
+        service: dict[str, Any] = {
+            "listeners": self.listeners,
+            "worker": self.name,
+            "is_transient": is_transient,
+            "longest_pause": min(timedelta(seconds=15), settings.heartbeat_interval),
+        }
+        self.settler = Settler(self.store, self.holdings, on_free=self._on_free, **service)
+        self.runner = Runner(
+            capacity=self.capacity,
+            definitions=self.definitions,
+            holdings=self.holdings,
+            listeners=self.listeners,
+            mark_running=self.store.mark_running,
+            make_context=self._context,
+            on_end=self.settler.put,
+            margin=settings.heartbeat_interval,
+            loop=self._loop,
+            interceptors=interceptors,
+        )
+        self.poller = Poller(
+            self.store, self.holdings, names=names, lease=settings.lease, poll_interval=settings.poll_interval,
+            free=self.runner.free, run=self.runner.start, **service,
+        )  # fmt: skip
+        self.heartbeat = Heartbeat(
+            self.store, self.holdings, interval=settings.heartbeat_interval, sign_in=self._sign_in, **service
+        )
+        self.lease_watch = LeaseWatch(self.holdings, interval=settings.heartbeat_interval, **service)
+        self.reaper = Reaper(
+            self.store, names=names, interval=settings.reaper_interval or settings.heartbeat_interval,
+            heartbeat_interval=settings.heartbeat_interval, **service,
+        )  # fmt: skip
+
+    @property
+    def services(self) -> tuple[Service, ...]:
+        """In the order in which they start: whoever keeps claims alive before whoever takes them."""
+        return (self.heartbeat, self.lease_watch, self.settler, self.reaper, self.poller)
+
+    # -- start ------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Check the tables, plan the jobs, start the loops. Waits while the database is away.
+
+        Raises SchemaMissing, SchemaMismatch or PlanMissing when waiting would not help.
+        """
+        if not self._wait_for_database():
+            return
+        self.plan()
+        if self._loop is not None:
+            self.state = self._loop.start()
+        self._badge = self._make_badge()
+        self._sign_in()
+        for service in self.services:
+            service.start()
+        jobs = sum(found.is_job for found in self.definitions.values())
+        self.listeners.publish(events.WorkerStarted(worker=self.name, capacity=self.capacity, jobs=jobs))
+
+    def plan(self) -> list[Plan]:
+        """Bring the jobs' rows in line with the code, and make sure that each is there."""
+        planner = Planner(self.store)
+        jobs = [found for found in self.definitions.values() if found.is_job]
+        plans = planner.plan(jobs, self.settings.revision)
+        for plan in plans:
+            self.listeners.publish(
+                events.Planned(
+                    worker=self.name,
+                    job=plan.job,
+                    change=plan.change,
+                    schedule=plan.schedule,
+                    next_slot=plan.next_slot,
+                )
+            )
+        planner.verify(jobs)
+        return plans
+
+    def _wait_for_database(self) -> bool:
+        """Until the tables have been checked; False if asked to stop first. An outage is said once."""
+        told = False
+        for pause in growing_pauses(timedelta(milliseconds=300), timedelta(seconds=15)):
+            try:
+                with self._database.main.connect() as connection:
+                    migrate.check(connection, prefix=self.settings.table_prefix, schema=self.settings.schema)
+                break
+            except Exception as error:
+                if not is_transient(error):
+                    raise
+                if not told:
+                    described = describe(error)
+                    self.listeners.publish(events.DatabaseLost(worker=self.name, loop="start", error=described))
+                told = True
+            if self._stopping.wait(pause.total_seconds()):
+                return False
+        if told:
+            self.listeners.publish(events.DatabaseBack(worker=self.name, loop="start"))
+        return True
+
+    def _make_badge(self) -> Badge:
+        return Badge(
+            worker=self.name,
+            host=self.identity.host,
+            pid=self.identity.pid,
+            boot_id=self.identity.boot_id,
+            version=self._version,
+            capacity=self.capacity,
+            tags=sorted(self.settings.tags),
+            tasks=sorted(self.definitions),
+            lease=self.settings.lease,
+            started=self.store.now(),
+        )
+
+    def _sign_in(self) -> float | None:
+        if self._badge is None:
+            return None
+        skew = self._roster.sign_in(self._badge, "draining" if self._is_draining else "running")
+        if abs(skew) > SKEW_WARNING and not self._skew_told:
+            self._skew_told = True
+            logger.warning(
+                "this host's clock is %.1f s off the database's; jobs run by the database's clock, logs here do not",
+                skew,
+            )
+        return skew
+
+    def _context(self, holding: Holding) -> JobContext:
+        row = holding.claim.row
+        return JobContext(
+            holding,
+            fence=self._fence,
+            schedule=self.store.schedule_of(row) if row.is_plan else None,
+            client=self._client,
+            state=self.state,
+            stopping=lambda: self._is_draining,
+        )
+
+    def _on_free(self) -> None:
+        self.poller.wake()
+
+    # -- stop -------------------------------------------------------------------------------------------------
+
+    def request_stop(self) -> None:
+        """Ask for an end from a signal handler: drain at the first call, cancel what runs at the second."""
+        if self._stopping.is_set():
+            self._cancelling.set()
+        self._stopping.set()
+
+    def wait_for_stop(self, seconds: float | None = None) -> bool:
+        """Until somebody asked for an end."""
+        return self._stopping.wait(seconds)
+
+    def stop(self, grace: timedelta | None = None) -> int:
+        """Drain: hand back what has not started, wait for what runs, cancel it after ``grace``, hand the rest back.
+
+        Heartbeats go on until the last outcome is written. Returns how many handlers were still running.
+        """
+        self._stopping.set()
+        grace = self.settings.shutdown_grace if grace is None else grace
+        self._is_draining = True
+        self.listeners.publish(events.DrainBegan(worker=self.name, running=len(self.holdings)))
+        self.runner.drain()
+        self.poller.stop()
+        self.poller.join(timedelta(seconds=10))
+        self._wait_for_handlers(grace)
+        unfinished = self._cancel_the_rest()
+        self._close()
+        self.listeners.publish(events.DrainEnded(worker=self.name, unfinished=unfinished))
+        return unfinished
+
+    def _wait_for_handlers(self, grace: timedelta) -> None:
+        """Up to ``grace``, or until a second request to stop cancels the wait."""
+        left = grace.total_seconds()
+        step = 0.05
+        while left > 0 and not self._cancelling.is_set():
+            if self.holdings.wait_empty(min(step, left)):
+                return
+            left -= step
+
+    def _cancel_the_rest(self) -> int:
+        """Ask what still runs to stop, wait again, and hand back, as the last write, what does not listen."""
+        for holding in self.holdings:
+            holding.signal.set("shutdown")
+        if not self.holdings.wait_empty(max(min(self.settings.shutdown_grace.total_seconds(), 5.0), 1.0)):
+            left = list(self.holdings)
+            for holding in left:
+                self.settler.put(holding, Aborted("shutdown"))
+            self.holdings.wait_empty(5.0)
+            return len(left)
+        return 0
+
+    def _close(self) -> None:
+        for service in reversed(self.services):
+            service.stop()
+        for service in reversed(self.services):
+            service.join(timedelta(seconds=10))
+        self.runner.close()
+        if self._loop is not None:
+            self._loop.stop()
+        if self._badge is not None:
+            try:
+                self._roster.sign_out(self.name)
+            except Exception as error:
+                logger.warning("could not sign out (%s); the row is swept later", describe(error))

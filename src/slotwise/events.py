@@ -1,0 +1,220 @@
+"""What happens, as it happens: frozen events, and the fan-out to whoever listens.
+
+The ``name`` of an event is the word in the log, in the docs and in ``on``-filters alike.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from datetime import datetime, timedelta
+
+    from slotwise.execution import Claim
+
+logger = logging.getLogger("slotwise.events")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """Something happened in a worker."""
+
+    name: ClassVar[str]
+    level: ClassVar[int] = logging.INFO
+    worker: str | None = None
+
+    def facts(self) -> dict[str, Any]:
+        """The event's fields that are set, for a log line."""
+        found = {spec.name: getattr(self, spec.name) for spec in fields(self)}
+        return {name: value for name, value in found.items() if value is not None}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptEvent(Event):
+    """Something happened to one attempt."""
+
+    job: str
+    instance: str
+    slot: datetime | None
+    attempt: int
+    token: int
+
+
+def about(claim: Claim, worker: str | None = None) -> dict[str, Any]:
+    """The fields that every event of an attempt carries."""
+    row = claim.row
+    return {
+        "worker": worker or claim.holder,
+        "job": row.task_name,
+        "instance": row.task_instance,
+        "slot": claim.slot,
+        "attempt": row.attempt,
+        "token": row.version,
+    }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PollBegan(Event):
+    name = "poll-begin"
+    level = logging.DEBUG
+    capacity: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claimed(AttemptEvent):
+    name = "claimed"
+    level = logging.DEBUG
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HandlerStarted(AttemptEvent):
+    name = "handler-start"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HandlerEnded(AttemptEvent):
+    name = "handler-end"
+    outcome: str
+    error: str | None = None
+    took: timedelta | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SettleSent(Event):
+    name = "settle-sent"
+    level = logging.DEBUG
+    count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settled(AttemptEvent):
+    """``outcome`` as in the ledger; ``retry`` where another attempt follows."""
+
+    name = "settled"
+    outcome: str
+    reason: str | None = None
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClaimSuspect(AttemptEvent):
+    name = "claim-suspect"
+    level = logging.WARNING
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClaimLostEvent(AttemptEvent):
+    """The claim is no longer ours; its outcome, if any, was refused."""
+
+    name = "claim-lost"
+    level = logging.WARNING
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeartbeatSent(Event):
+    name = "heartbeat"
+    level = logging.DEBUG
+    count: int
+    lost: int = 0
+    skew: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reaped(AttemptEvent):
+    """A silent holder's claim was taken over; ``outcome`` says what becomes of the slot."""
+
+    name = "reaped"
+    level = logging.WARNING
+    outcome: str
+    holder: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HandedBackEvent(AttemptEvent):
+    name = "handed-back"
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotsSkipped(Event):
+    """Slots that will not run, with the reason that the ledger gives."""
+
+    name = "skipped"
+    job: str
+    first: datetime
+    last: datetime
+    count: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Planned(Event):
+    """``change``: added, changed, kept, disabled or outdated (a newer revision has planned it)."""
+
+    name = "planned"
+    job: str
+    change: str
+    schedule: str
+    next_slot: datetime | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerStarted(Event):
+    name = "worker-start"
+    capacity: int
+    jobs: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrainBegan(Event):
+    name = "drain-begin"
+    running: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrainEnded(Event):
+    name = "drain-end"
+    unfinished: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DatabaseLost(Event):
+    """A loop cannot reach the database and waits, with growing pauses; said once per outage."""
+
+    name = "database-lost"
+    level = logging.WARNING
+    loop: str
+    error: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DatabaseBack(Event):
+    name = "database-back"
+    loop: str
+
+
+Listener: TypeAlias = "Callable[[Event], None]"
+
+
+class Listeners:
+    """Tells everybody; a listener that fails is logged and changes nothing."""
+
+    __slots__ = ("_listeners",)
+
+    def __init__(self, listeners: tuple[Listener, ...] = ()) -> None:
+        self._listeners = listeners
+
+    def __bool__(self) -> bool:
+        """Whether anybody listens: ask before making an event on a hot path."""
+        return bool(self._listeners)
+
+    def publish(self, event: Event) -> None:
+        for listener in self._listeners:
+            try:
+                listener(event)
+            except Exception:
+                logger.exception("a listener failed on %s; the event goes on to the others", event.name)

@@ -1,0 +1,27 @@
+"""Who a worker is: host, pid and a boot id, in one text that goes into ``picked_by``."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+from dataclasses import dataclass
+
+_LONGEST_HOST = 40
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """A process's name in the cluster. The boot id is new with every worker start, also under a reused pid."""
+
+    host: str
+    pid: int
+    boot_id: str
+
+    @classmethod
+    def new(cls, name: str | None = None) -> Identity:
+        host = (name or socket.gethostname() or "unknown")[:_LONGEST_HOST].replace(":", "_")
+        return cls(host, os.getpid(), secrets.token_hex(6))
+
+    def __str__(self) -> str:
+        return f"{self.host}:{self.pid}:{self.boot_id}"

@@ -1,0 +1,279 @@
+"""What a database must be able to do for the engine, said so that any SQL database understands it.
+
+One row at a time, inside the caller's transaction: right everywhere, fast nowhere. A dialect that can do better
+overrides; the conformance suite holds all of them to the same answers. Floors for this portable form: the
+database allows one writer at a time (SQLite under BEGIN IMMEDIATE), so that reading is locking.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime, timedelta
+from typing import Any, ClassVar
+
+import sqlalchemy as sa
+
+from slotwise.clock import Clock, host_now
+from slotwise.execution import Claim, Gap, Key, LedgerEntry, LedgerKey, Row
+from slotwise.store.rows import CHANGED_COLUMNS, ROW_COLUMNS, Change, Held, ledger_instance, row_of
+from slotwise.store.tables import Tables
+
+
+class Dialect:
+    """Row by row, portable. ``insert`` is SQLAlchemy's insert that knows ON CONFLICT."""
+
+    name: ClassVar[str] = "portable"
+    insert: ClassVar[Any]
+
+    def __init__(self, tables: Tables, clock: Clock) -> None:
+        self.tables = tables
+        self.clock = clock
+        self.row_columns = [tables.tasks.c[name] for name in ROW_COLUMNS]
+
+    # -- time -------------------------------------------------------------------------------------------------
+
+    def now(self, connection: sa.Connection) -> datetime:  # noqa: ARG002 - dialects with a server ask it
+        """The database's time, or the test's."""
+        return self.clock.override() or host_now()
+
+    def committed(self, connection: sa.Connection, transaction_id: str) -> bool | None:
+        """Whether that transaction committed; None while it is undecided. Only where commits can be in doubt."""
+        raise NotImplementedError
+
+    # -- claim ------------------------------------------------------------------------------------------------
+
+    def claim(
+        self,
+        connection: sa.Connection,
+        *,
+        holder: str,
+        names: Sequence[str],
+        strict: Sequence[str],
+        limit: int,
+        lease: timedelta,
+        instance: str | None = None,
+    ) -> list[tuple[Row, datetime, bool]]:
+        """Take due rows of these tasks; with each, the time and whether its ledger row was written (it may start).
+
+        Recurring slots that are on time, and detached ones, are entered into the ledger at once; a plan row
+        with missed slots, or whose slot the ledger already has, comes back with False and is for ``decide``.
+        """
+        now, tasks = self.now(connection), self.tables.tasks
+        due = (
+            sa.select(tasks.c.task_name, tasks.c.task_instance)
+            .where(~tasks.c.picked, tasks.c.state.is_(None), tasks.c.execution_time <= now)
+            .where(tasks.c.task_name.in_(list(names)))
+            .order_by(tasks.c.execution_time, tasks.c.task_name, tasks.c.task_instance)
+            .limit(limit)
+        )
+        if instance is not None:
+            due = due.where(tasks.c.task_instance == instance)
+        taken = [self._take(connection, Key(*key), holder, lease, now) for key in connection.execute(due)]
+        return [(row, now, self._enter(connection, row, now, strict)) for row in taken]
+
+    def _take(self, connection: sa.Connection, key: Key, holder: str, lease: timedelta, now: datetime) -> Row:
+        tasks = self.tables.tasks
+        newest = sa.case(
+            (tasks.c.schedule.is_(None), tasks.c.watermark),
+            (tasks.c.watermark.is_(None) | (tasks.c.watermark < tasks.c.slot), tasks.c.slot),
+            else_=tasks.c.watermark,
+        )
+        taken = (
+            tasks.update()
+            .where(tasks.c.task_name == key.task_name, tasks.c.task_instance == key.task_instance)
+            .where(~tasks.c.picked, tasks.c.state.is_(None), tasks.c.execution_time <= now)
+            .values(
+                picked=True, picked_by=holder, last_heartbeat=now, lease=lease,
+                version=tasks.c.version + 1, attempt=tasks.c.attempt + 1, watermark=newest,
+            )
+            .returning(*self.row_columns)
+        )  # fmt: skip
+        return row_of(connection.execute(taken).one())
+
+    def _enter(self, connection: sa.Connection, row: Row, now: datetime, strict: Sequence[str]) -> bool:
+        if row.ledger_key is None:
+            return True
+        on_time = row.is_detached or row.attempt > 1 or row.next_slot is None or row.next_slot > now
+        return on_time and self.enter(connection, row, now, strict=row.task_name in strict)
+
+    def enter(self, connection: sa.Connection, row: Row, now: datetime, *, strict: bool) -> bool:
+        """Write the ledger row of the claim's slot; False if the ledger says that it may not run (again)."""
+        slots = self.tables.slots
+        values = {
+            "task_name": row.task_name, "task_instance": ledger_instance(row), "slot": row.slot,
+            "outcome": "claimed" if strict else "running", "reason": None, "origin": row.origin or "schedule",
+            "attempts": row.attempt, "collapsed": row.collapsed, "token": row.version,
+            "worker": row.picked_by, "started": None if strict else now,
+        }  # fmt: skip
+        statement = self.insert(slots).values(**values)
+        again = {
+            name: statement.excluded[name] for name in ("outcome", "reason", "collapsed", "token", "worker", "started")
+        }
+        statement = statement.on_conflict_do_update(
+            index_elements=[slots.c.task_name, slots.c.task_instance, slots.c.slot],
+            set_={**again, "attempts": slots.c.attempts + 1},
+            where=slots.c.finished.is_(None) & (slots.c.outcome != "running") & sa.literal(not strict),
+        ).returning(slots.c.token)
+        return connection.execute(statement).first() is not None
+
+    # -- hold: lock rows that somebody claims to hold --------------------------------------------------------
+
+    def hold(self, connection: sa.Connection, claims: Sequence[Claim], *, wait: bool) -> list[Held]:  # noqa: ARG002
+        """Lock the rows that are still held under these claims; whoever is missing has lost, or is locked."""
+        tasks, now = self.tables.tasks, self.now(connection)
+        found = []
+        for claim in claims:
+            values = connection.execute(sa.select(*self.row_columns).where(*self._under(claim), tasks.c.picked)).first()
+            if values is not None:
+                found.append(Held(row=row_of(values), now=now))
+        return found
+
+    def _under(self, claim: Claim) -> list[sa.ColumnElement[bool]]:
+        tasks = self.tables.tasks
+        return [
+            tasks.c.task_name == claim.row.task_name,
+            tasks.c.task_instance == claim.row.task_instance,
+            tasks.c.version == claim.row.version,
+            tasks.c.picked_by == claim.holder,
+        ]
+
+    def entries(
+        self,
+        connection: sa.Connection,
+        keys: Sequence[LedgerKey],
+        *,
+        wait: bool,  # noqa: ARG002
+    ) -> dict[LedgerKey, tuple[LedgerEntry | None, str | None]]:
+        """Lock these ledger rows: each key's entry and place; (None, None): no such row; absent: locked by others."""
+        slots = self.tables.slots
+        found: dict[LedgerKey, tuple[LedgerEntry | None, str | None]] = {}
+        for key in keys:
+            values = connection.execute(
+                sa.select(slots.c.outcome, slots.c.token, slots.c.finished, slots.c.aborted).where(*self._at(key))
+            ).first()
+            entry = values and LedgerEntry(
+                outcome=values[0], token=values[1], final=values[2] is not None, aborted=values[3]
+            )
+            found[key] = (entry, None)
+        return found
+
+    def _at(self, key: LedgerKey) -> list[sa.ColumnElement[bool]]:
+        slots = self.tables.slots
+        return [
+            slots.c.task_name == key.task_name,
+            slots.c.task_instance == key.task_instance,
+            slots.c.slot == key.slot,
+        ]
+
+    # -- let go -----------------------------------------------------------------------------------------------
+
+    def let_go(self, connection: sa.Connection, changes: Sequence[Change]) -> int:
+        """Write what becomes of rows locked by ``hold``; how many rows were written."""
+        return sum(self._let_go(connection, change) for change in changes)
+
+    def _let_go(self, connection: sa.Connection, change: Change) -> int:
+        tasks, row = self.tables.tasks, change.held.row
+        mine = [
+            tasks.c.task_name == row.task_name,
+            tasks.c.task_instance == row.task_instance,
+            tasks.c.version == row.version,
+            tasks.c.picked_by == row.picked_by,
+        ]
+        if change.transition.row is None:
+            return connection.execute(tasks.delete().where(*mine)).rowcount
+        values = {name: change.transition.row[name] for name in CHANGED_COLUMNS if name in change.transition.row}
+        released = {
+            "picked": False, "picked_by": None, "last_heartbeat": None, "lease": None, "cancel_requested": None,
+            "version": tasks.c.version + 1,
+        }  # fmt: skip
+        return connection.execute(tasks.update().where(*mine).values(**values, **released)).rowcount
+
+    def record(self, connection: sa.Connection, changes: Sequence[Change]) -> None:
+        """Write the ledger's side of these changes, under the token; a row that is final already stays as it is."""
+        for change in changes:
+            self._record(connection, change)
+
+    def _record(self, connection: sa.Connection, change: Change) -> None:
+        slots, key, record = self.tables.slots, change.ledger_key, change.transition.record
+        if key is None or record is None:
+            return
+        mine = [*self._at(key), slots.c.token == change.held.row.version, slots.c.finished.is_(None)]
+        if record.forget:
+            connection.execute(slots.delete().where(*mine))
+            return
+        connection.execute(
+            slots.update()
+            .where(*mine)
+            .values(
+                outcome=record.outcome, reason=record.reason, error=record.error, attempts=record.attempts,
+                lost=slots.c.lost + record.lost, aborted=slots.c.aborted + record.aborted,
+                finished=change.held.now if record.final else None,
+            )
+        )  # fmt: skip
+
+    def gaps(self, connection: sa.Connection, gaps: Iterable[tuple[Row, Gap]], now: datetime) -> None:
+        """Enter slots that will not run: a ledger row for one, a gap row for several."""
+        for row, gap in gaps:
+            self._close_open_slots(connection, row, gap, now)
+            if gap.count == 1:
+                self._skip(connection, row, gap, now)
+            else:
+                self._gap(connection, row, gap, now)
+
+    def _close_open_slots(self, connection: sa.Connection, row: Row, gap: Gap, now: datetime) -> None:
+        """A slot of the gap that somebody began long ago and nobody ended (the queue was restored alone) ends here."""
+        slots = self.tables.slots
+        connection.execute(
+            slots.update()
+            .where(slots.c.task_name == row.task_name, slots.c.task_instance == ledger_instance(row))
+            .where(slots.c.slot >= gap.first, slots.c.slot <= gap.last, slots.c.finished.is_(None))
+            .where(slots.c.token != row.version, slots.c.origin.in_(("schedule", "catch_up")))
+            .values(outcome="lost", reason=gap.reason, finished=now)
+        )
+
+    def _skip(self, connection: sa.Connection, row: Row, gap: Gap, now: datetime) -> None:
+        statement = self.insert(self.tables.slots).values(
+            task_name=row.task_name, task_instance=ledger_instance(row), slot=gap.first,
+            outcome="skipped", reason=gap.reason, finished=now,
+        )  # fmt: skip
+        connection.execute(statement.on_conflict_do_nothing())
+
+    def _gap(self, connection: sa.Connection, row: Row, gap: Gap, now: datetime) -> None:
+        table = self.tables.gaps
+        statement = self.insert(table).values(
+            task_name=row.task_name, task_instance=ledger_instance(row), first_slot=gap.first, last_slot=gap.last,
+            count=gap.count, reason=gap.reason, created=now,
+        )  # fmt: skip
+        again = {name: statement.excluded[name] for name in ("last_slot", "count", "reason", "created")}
+        connection.execute(
+            statement.on_conflict_do_update(
+                index_elements=[table.c.task_name, table.c.task_instance, table.c.first_slot], set_=again
+            )
+        )
+
+    # -- heartbeat and reaper ---------------------------------------------------------------------------------
+
+    def beat(self, connection: sa.Connection, holder: str, claims: Sequence[Claim]) -> set[Key]:
+        """Renew these claims, never waiting; the keys that were renewed. Whoever is missing must be read again."""
+        tasks, now = self.tables.tasks, self.now(connection)
+        renewed = set()
+        for claim in claims:
+            statement = tasks.update().where(*self._under(claim)).values(last_heartbeat=now)
+            if connection.execute(statement).rowcount:
+                renewed.add(claim.key)
+        return renewed
+
+    def still_held(self, connection: sa.Connection, claims: Sequence[Claim]) -> set[Key]:
+        """Read, without a lock, which of these claims still stand."""
+        tasks = self.tables.tasks
+        return {
+            claim.key
+            for claim in claims
+            if connection.execute(sa.select(tasks.c.version).where(*self._under(claim))).first() is not None
+        }
+
+    def silent_rows(self, connection: sa.Connection, names: Sequence[str]) -> tuple[datetime, list[Row]]:
+        """All held rows of these tasks, whoever holds them, and the time."""
+        tasks = self.tables.tasks
+        statement = sa.select(*self.row_columns).where(tasks.c.picked, tasks.c.task_name.in_(list(names)))
+        return self.now(connection), [row_of(values) for values in connection.execute(statement)]

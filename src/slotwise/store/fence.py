@@ -1,0 +1,156 @@
+"""Proof of holding, inside a user's own transaction: guard and complete_in.
+
+Both touch the ledger, never the queue: heartbeats must go on while the user's transaction is open.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.exc import DBAPIError
+
+from slotwise.errors import ClaimLost, ConfigurationError
+from slotwise.execution import Claim
+from slotwise.store.store import Store
+
+_SERIALIZATION_FAILURE = "40001"
+
+
+class LedgerFence:
+    """Checks a claim's token in the ledger, under a lock that lasts as long as the caller's transaction."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._installation: str | None = None
+
+    def guard(self, claim: Claim, connection: Any) -> None:
+        """Lock the slot's ledger row against a take-over. Raises ClaimLost for a stale claim."""
+        own = _sqlalchemy_connection(connection)
+        self._check_database(own)
+        with _stale_snapshot_is_lost(claim):
+            self._limit_idleness(own, claim)
+            if not self._lock(own, claim):
+                raise _lost(claim)
+
+    def complete_in(self, claim: Claim, connection: Any) -> None:
+        """Guard, and write the success. Raises ClaimLost for a stale claim."""
+        self.guard(claim, connection)
+        own = _sqlalchemy_connection(connection)
+        with _stale_snapshot_is_lost(claim):
+            if not self._succeed(own, claim):
+                raise _lost(claim)
+
+    def _check_database(self, connection: sa.Connection) -> None:
+        """Work and settlement can only commit together in the database that holds the tables, outside autocommit."""
+        if str(connection.get_execution_options().get("isolation_level", "")).upper() == "AUTOCOMMIT":
+            raise ConfigurationError(
+                "this connection commits every statement by itself (AUTOCOMMIT); pass one with a transaction"
+            )
+        mine = self._installation or self._read_installation()
+        self._installation = mine
+        meta = self._store.tables.meta
+        try:
+            theirs = connection.scalar(sa.select(meta.c.value).where(meta.c.key == "installation_id"))
+        except DBAPIError as error:
+            raise ConfigurationError(
+                f"this connection does not reach {meta.name}: pass one to the database that holds slotwise's tables"
+            ) from error
+        if theirs != mine:
+            raise ConfigurationError(
+                "this connection leads to another installation of slotwise; pass one to the worker's own database"
+            )
+
+    def _read_installation(self) -> str | None:
+        meta = self._store.tables.meta
+        with self._store.transaction() as connection:
+            return connection.scalar(sa.select(meta.c.value).where(meta.c.key == "installation_id"))
+
+    def _limit_idleness(self, connection: sa.Connection, claim: Claim) -> None:
+        """A frozen holder's open transaction ends with its lease, so that its lock ends too."""
+        if connection.dialect.name == "postgresql":
+            limit = f"{max(int(claim.lease.total_seconds() * 1000), 1)}ms"
+            connection.execute(sa.select(sa.func.set_config("idle_in_transaction_session_timeout", limit, True)))
+
+    def _lock(self, connection: sa.Connection, claim: Claim) -> bool:
+        if claim.row.ledger_key is None:
+            return self._lock_task(connection, claim)
+        slots = self._store.tables.slots
+        mine = [*self._slot_of(claim), slots.c.outcome == "running"]
+        if connection.dialect.name == "sqlite":
+            # One writer at a time: a write that changes nothing takes the lock that FOR SHARE takes elsewhere.
+            return connection.execute(slots.update().where(*mine).values(outcome="running")).rowcount == 1
+        statement = sa.select(slots.c.token).where(*mine).with_for_update(read=True)
+        return connection.execute(statement).first() is not None
+
+    def _lock_task(self, connection: sa.Connection, claim: Claim) -> bool:
+        """A one-time task has no ledger row: its key is locked, which no heartbeat needs."""
+        tasks = self._store.tables.tasks
+        mine = [
+            tasks.c.task_name == claim.row.task_name,
+            tasks.c.task_instance == claim.row.task_instance,
+            tasks.c.version == claim.token,
+            tasks.c.picked_by == claim.holder,
+        ]
+        statement = sa.select(tasks.c.version).where(*mine).with_for_update(read=True, key_share=True)
+        return connection.execute(statement).first() is not None
+
+    def _succeed(self, connection: sa.Connection, claim: Claim) -> bool:
+        slots, now = self._store.tables.slots, self._store.dialect.now(connection)
+        if claim.row.ledger_key is not None:
+            statement = (
+                slots.update()
+                .where(*self._slot_of(claim), slots.c.outcome == "running")
+                .values(outcome="succeeded", finished=now)
+            )
+            return connection.execute(statement).rowcount == 1
+        values = {
+            "task_name": claim.row.task_name, "task_instance": claim.row.task_instance,
+            "slot": claim.row.slot, "outcome": "succeeded", "origin": "task", "attempts": claim.row.attempt,
+            "token": claim.token, "worker": claim.holder, "started": claim.claimed_at, "finished": now,
+        }  # fmt: skip
+        insert = self._store.dialect.insert(slots).values(**values)
+        keys = [slots.c.task_name, slots.c.task_instance, slots.c.slot]
+        again = {name: insert.excluded[name] for name in ("outcome", "attempts", "token", "worker", "finished")}
+        written = insert.on_conflict_do_update(index_elements=keys, set_=again).returning(slots.c.token)
+        return connection.execute(written).first() is not None
+
+    def _slot_of(self, claim: Claim) -> list[sa.ColumnElement[bool]]:
+        slots, key = self._store.tables.slots, claim.row.ledger_key
+        assert key is not None
+        return [
+            slots.c.task_name == key.task_name,
+            slots.c.task_instance == key.task_instance,
+            slots.c.slot == key.slot,
+            slots.c.token == claim.token,
+        ]
+
+
+def _lost(claim: Claim) -> ClaimLost:
+    row = claim.row
+    where = f"{row.task_name}/{row.task_instance} slot {claim.slot}"
+    return ClaimLost(f"{where}: token {claim.token} is stale; another worker may run this slot, so roll back")
+
+
+@contextmanager
+def _stale_snapshot_is_lost(claim: Claim) -> Iterator[None]:
+    """Under REPEATABLE READ a ledger row that changed since the snapshot is an error of the database: a take-over."""
+    try:
+        yield
+    except DBAPIError as error:
+        if getattr(error.orig, "sqlstate", None) == _SERIALIZATION_FAILURE:
+            raise _lost(claim) from error
+        raise
+
+
+def _sqlalchemy_connection(connection: Any) -> sa.Connection:
+    if isinstance(connection, sa.Connection):
+        return connection
+    inner = getattr(connection, "connection", None)
+    if callable(inner):  # an ORM Session
+        found = inner()
+        if isinstance(found, sa.Connection):
+            return found
+    raise ConfigurationError(f"{type(connection).__name__} is not a SQLAlchemy Connection or Session")

@@ -1,0 +1,171 @@
+"""Brings each job's row in line with the code at a worker's start. The row's text decides; code only proposes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import sqlalchemy as sa
+
+from slotwise.definition import Definition
+from slotwise.errors import InvalidSchedule, PlanMissing
+from slotwise.execution import FOREVER, RECURRING, TICK, Row
+from slotwise.schedules import Schedule, parse_schedule, succeed
+from slotwise.store.rows import row_of
+from slotwise.store.store import Store
+from slotwise.store.types import to_micros
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What planning did to one job: added, changed, kept or outdated (a newer revision has planned it)."""
+
+    job: str
+    change: str
+    schedule: str
+    next_slot: datetime | None
+
+
+def replanned(row: Row, after: Schedule, now: datetime) -> dict[str, Any]:
+    """How a waiting row follows a change of its schedule's text, activated ``now``. Pure.
+
+    Slots up to the activation belong to the old text, later ones to the new. A row that is held, or waits for
+    its retry, gets the text only; its next slot comes at settlement.
+    """
+    before = _readable(row.schedule)
+    schedule = after if before is None else succeed(before, now, after)
+    if row.picked:
+        return {"schedule": str(schedule)}
+    if row.slot is not None and (row.attempt > 0 or row.slot <= now):
+        following = None if schedule.from_end else schedule.next_after(row.slot)
+        return {"schedule": str(schedule), "next_slot": following}
+    slot = _first_slot(row, after, now)
+    following = None if slot is None or after.from_end else after.next_after(slot)
+    return {
+        "schedule": str(after), "slot": slot, "next_slot": following,
+        "execution_time": FOREVER if slot is None else slot,
+    }  # fmt: skip
+
+
+def _first_slot(row: Row, after: Schedule, now: datetime) -> datetime | None:
+    """The new text's first slot after the activation, and after every slot that was ever started."""
+    if after.from_end and row.slot is not None:
+        soon = after.next_after(now)
+        return row.slot if soon is None else min(row.slot, soon)
+    first = after.first_after(now)
+    if first is not None and row.watermark is not None and first <= row.watermark:
+        first = row.watermark + TICK if after.from_end else after.next_after(row.watermark)
+    return first
+
+
+def _readable(text: str | None) -> Schedule | None:
+    try:
+        return parse_schedule(text) if text else None
+    except InvalidSchedule:
+        return None
+
+
+def is_older(ours: str, theirs: str | None) -> bool:
+    """Whether our revision is lower: numbers by value, everything else as text (times sort as text)."""
+    if theirs is None:
+        return False
+    if ours.isdigit() and theirs.isdigit():
+        return int(ours) < int(theirs)
+    return ours < theirs
+
+
+class Planner:
+    """Plans jobs one by one, each in its own short transaction, so that any number of workers may start at once."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._tasks = store.tables.tasks
+
+    def plan(self, jobs: Iterable[Definition], revision: str | None = None) -> list[Plan]:
+        """Insert, re-plan or leave each job's row. ``revision`` orders deploys; without one the database's time does."""
+        ours = revision or self._store.now().isoformat(timespec="microseconds")
+        return [self._plan(job, ours) for job in sorted(jobs, key=lambda job: job.name)]
+
+    def verify(self, jobs: Sequence[Definition]) -> None:
+        """Raise PlanMissing, naming them, if a job has no row: it would never run, and nobody would know."""
+        names = [job.name for job in jobs]
+        with self._store.transaction() as connection:
+            statement = sa.select(self._tasks.c.task_name).where(
+                self._tasks.c.task_name.in_(names), self._tasks.c.task_instance == RECURRING
+            )
+            found = set(connection.scalars(statement))
+        missing = [name for name in names if name not in found]
+        if missing:
+            raise PlanMissing(
+                f"no row in {self._tasks.name} for: {', '.join(missing)}; something deletes rows of that table"
+            )
+
+    def _plan(self, job: Definition, revision: str) -> Plan:
+        schedule = job.schedule
+        assert schedule is not None
+        with self._store.transaction() as connection:
+            now = self._store.dialect.now(connection)
+            row, theirs = self._read(connection, job.name)
+            if row is None:
+                if self._insert(connection, job, schedule, now, revision):
+                    row, _ = self._read(connection, job.name)
+                    return _plan_of(job, row, "added")
+                row, theirs = self._read(connection, job.name)  # somebody else was first
+            if row is None:
+                return Plan(job=job.name, change="deleted", schedule=str(schedule), next_slot=None)
+            return self._replan(connection, job, row, theirs, now, revision)
+
+    def _replan(
+        self,
+        connection: sa.Connection,
+        job: Definition,
+        row: Row,
+        theirs: str | None,
+        now: datetime,
+        revision: str,
+    ) -> Plan:
+        planned = _readable(row.schedule)
+        same = planned is not None and str(planned.last) == str(job.schedule)
+        if is_older(revision, theirs):
+            return _plan_of(job, row, "kept" if same else "outdated")
+        changes = {} if same or job.schedule is None else replanned(row, job.schedule, now)
+        connection.execute(
+            self._tasks.update()
+            .where(self._tasks.c.task_name == job.name, self._tasks.c.task_instance == RECURRING)
+            .values(fingerprint=job.fingerprint, revision=revision, **changes)
+        )
+        if not changes:
+            return _plan_of(job, row, "kept")
+        row, _ = self._read(connection, job.name)
+        return _plan_of(job, row, "changed")
+
+    def _read(self, connection: sa.Connection, name: str) -> tuple[Row | None, str | None]:
+        statement = (
+            sa.select(self._tasks.c.revision, *self._store.dialect.row_columns)
+            .where(self._tasks.c.task_name == name, self._tasks.c.task_instance == RECURRING)
+            .with_for_update()
+        )
+        found = connection.execute(statement).first()
+        return (None, None) if found is None else (row_of(found[1:]), found[0])
+
+    def _insert(
+        self, connection: sa.Connection, job: Definition, schedule: Schedule, now: datetime, revision: str
+    ) -> bool:
+        newest = self._store.newest_decided(connection, job.name, RECURRING, strict=job.gives_up)
+        blank = Row(task_name=job.name, task_instance=RECURRING, execution_time=now, version=0, watermark=newest)
+        slot = _first_slot(blank, schedule, now)
+        statement = self._store.dialect.insert(self._tasks).values(
+            task_name=job.name, task_instance=RECURRING, picked=False, version=to_micros(now),
+            first_version=to_micros(now), execution_time=FOREVER if slot is None else slot, slot=slot,
+            next_slot=None if slot is None or schedule.from_end else schedule.next_after(slot),
+            watermark=newest, schedule=str(schedule), fingerprint=job.fingerprint, revision=revision,
+        )  # fmt: skip
+        inserted = statement.on_conflict_do_nothing().returning(self._tasks.c.version)
+        return connection.execute(inserted).first() is not None
+
+
+def _plan_of(job: Definition, row: Row | None, change: str) -> Plan:
+    text = row.schedule if row else None
+    return Plan(job=job.name, change=change, schedule=text or str(job.schedule), next_slot=row.slot if row else None)

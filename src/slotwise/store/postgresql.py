@@ -1,0 +1,323 @@
+"""PostgreSQL (14 or newer): the hot statements, in batches, as text that can be read and EXPLAINed as it is.
+
+Rules behind them, each from an experiment:
+- "now" is statement_timestamp(): clock_timestamp() is volatile and keeps the index from being used.
+- The claim has no join to choose: rows are found by ctid, which cannot flip to a hash join with a sequential scan.
+- Claim, heartbeat and reaper never wait (SKIP LOCKED); settlements lock in key order, so they cannot deadlock.
+- The claim's UPDATE repeats the conditions of its SELECT: a ctid may have been reused in between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql
+from sqlalchemy.dialects.postgresql import insert
+
+from slotwise.clock import Clock
+from slotwise.execution import Claim, Key, LedgerEntry, LedgerKey, Row
+from slotwise.store.dialect import Dialect
+from slotwise.store.rows import CHANGED_COLUMNS, ROW_COLUMNS, Change, Held, ledger_instance, row_of, utc
+from slotwise.store.tables import Tables
+
+CLAIM = """\
+WITH due AS (
+    UPDATE {tasks} AS t
+    SET picked = true, picked_by = %(holder)s, last_heartbeat = {now}, lease = %(lease)s,
+        version = t.version + 1, attempt = t.attempt + 1,
+        watermark = CASE WHEN t.schedule IS NULL THEN t.watermark ELSE greatest(t.watermark, t.slot) END
+    WHERE t.ctid = ANY (ARRAY(
+        SELECT d.ctid FROM {tasks} AS d
+        WHERE NOT d.picked AND d.state IS NULL AND d.execution_time <= {now}
+          AND d.task_name = ANY (%(names)s::text[]){only}
+        ORDER BY d.execution_time
+        LIMIT %(limit)s
+        FOR UPDATE SKIP LOCKED))
+      AND NOT t.picked AND t.state IS NULL AND t.execution_time <= {now}
+      AND t.task_name = ANY (%(names)s::text[])
+    RETURNING {columns}
+), ledger AS (
+    INSERT INTO {slots} AS s (task_name, task_instance, slot, outcome, origin, attempts, collapsed, token, worker, started)
+    SELECT DISTINCT ON (task_name, coalesce(plan_instance, task_instance), slot)
+        task_name, coalesce(plan_instance, task_instance), slot,
+        CASE WHEN task_name = ANY (%(strict)s::text[]) THEN 'claimed' ELSE 'running' END,
+        coalesce(origin, 'schedule'), attempt, collapsed, version, picked_by,
+        CASE WHEN task_name = ANY (%(strict)s::text[]) THEN NULL ELSE {now} END
+    FROM due
+    WHERE slot IS NOT NULL
+      AND (plan_instance IS NOT NULL
+           OR schedule IS NOT NULL AND (attempt > 1 OR next_slot IS NULL OR next_slot > {now}))
+    ON CONFLICT (task_name, task_instance, slot) DO UPDATE
+    SET outcome = excluded.outcome, reason = NULL, attempts = s.attempts + 1, collapsed = excluded.collapsed,
+        token = excluded.token, worker = excluded.worker, started = excluded.started
+    WHERE s.finished IS NULL AND s.outcome <> 'running' AND NOT excluded.task_name = ANY (%(strict)s::text[])
+    RETURNING s.task_name, s.task_instance, s.slot, s.token
+)
+SELECT {now}, schedule IS NULL AND plan_instance IS NULL OR EXISTS (
+        SELECT FROM ledger AS l
+        WHERE l.task_name = due.task_name AND l.task_instance = coalesce(due.plan_instance, due.task_instance)
+          AND l.slot = due.slot AND l.token = due.version),
+    {plain_columns}
+FROM due
+ORDER BY execution_time"""
+
+HOLD = """\
+SELECT {now}, pg_current_xact_id()::text, q.ctid::text, {q_columns}
+FROM unnest(%(names)s::text[], %(instances)s::text[], %(versions)s::bigint[], %(holders)s::text[])
+     AS i(task_name, task_instance, version, holder)
+CROSS JOIN LATERAL (
+    SELECT h.ctid, h.* FROM {tasks} AS h
+    WHERE h.task_name = i.task_name AND h.task_instance = i.task_instance
+      AND h.version = i.version AND h.picked_by = i.holder AND h.picked
+    FOR UPDATE{skip}) AS q"""
+
+ENTRIES = """\
+SELECT l.ctid::text, l.task_name, l.task_instance, l.slot, l.outcome, l.token, l.finished IS NOT NULL, l.aborted
+FROM unnest(%(names)s::text[], %(instances)s::text[], %(slots)s::timestamptz[]) AS i(task_name, task_instance, slot)
+CROSS JOIN LATERAL (
+    SELECT e.ctid, e.* FROM {slots} AS e
+    WHERE e.task_name = i.task_name AND e.task_instance = i.task_instance AND e.slot = i.slot
+    {lock}) AS l"""
+
+RELEASE = """\
+UPDATE {tasks} AS t
+SET picked = false, picked_by = NULL, last_heartbeat = NULL, lease = NULL, cancel_requested = NULL,
+    version = t.version + 1, {sets}
+FROM unnest(%(names)s::text[], %(instances)s::text[], %(versions)s::bigint[], %(holders)s::text[], {arrays})
+     AS i(task_name, task_instance, version, holder, {changed})
+WHERE t.ctid = ANY (%(places)s::text[]::tid[])
+  AND t.task_name = i.task_name AND t.task_instance = i.task_instance
+  AND t.version = i.version AND t.picked_by = i.holder"""
+
+REMOVE = """\
+DELETE FROM {tasks} AS t
+USING unnest(%(names)s::text[], %(instances)s::text[], %(versions)s::bigint[], %(holders)s::text[])
+     AS i(task_name, task_instance, version, holder)
+WHERE t.ctid = ANY (%(places)s::text[]::tid[])
+  AND t.task_name = i.task_name AND t.task_instance = i.task_instance
+  AND t.version = i.version AND t.picked_by = i.holder"""
+
+RECORD = """\
+UPDATE {slots} AS s
+SET outcome = i.outcome, reason = i.reason, error = i.error, attempts = i.attempts,
+    lost = s.lost + i.lost, aborted = s.aborted + i.aborted, finished = i.finished
+FROM unnest(%(names)s::text[], %(instances)s::text[], %(slots)s::timestamptz[], %(tokens)s::bigint[],
+            %(outcomes)s::text[], %(reasons)s::text[], %(errors)s::text[], %(attempts)s::integer[],
+            %(lost)s::integer[], %(aborted)s::integer[], %(finished)s::timestamptz[])
+     AS i(task_name, task_instance, slot, token, outcome, reason, error, attempts, lost, aborted, finished)
+WHERE s.ctid = ANY (%(places)s::text[]::tid[])
+  AND s.task_name = i.task_name AND s.task_instance = i.task_instance AND s.slot = i.slot
+  AND s.token = i.token AND s.finished IS NULL"""
+
+FORGET = """\
+DELETE FROM {slots} AS s
+USING unnest(%(names)s::text[], %(instances)s::text[], %(slots)s::timestamptz[], %(tokens)s::bigint[])
+     AS i(task_name, task_instance, slot, token)
+WHERE s.ctid = ANY (%(places)s::text[]::tid[])
+  AND s.task_name = i.task_name AND s.task_instance = i.task_instance AND s.slot = i.slot
+  AND s.token = i.token AND s.finished IS NULL"""
+
+BEAT = """\
+UPDATE {tasks} AS t
+SET last_heartbeat = {now}
+WHERE t.ctid = ANY (ARRAY(
+        SELECT q.ctid
+        FROM unnest(%(names)s::text[], %(instances)s::text[], %(versions)s::bigint[])
+             AS i(task_name, task_instance, version)
+        CROSS JOIN LATERAL (
+            SELECT h.ctid FROM {tasks} AS h
+            WHERE h.task_name = i.task_name AND h.task_instance = i.task_instance
+              AND h.version = i.version AND h.picked_by = %(holder)s AND h.picked
+            FOR NO KEY UPDATE SKIP LOCKED) AS q))
+  AND t.picked AND t.picked_by = %(holder)s
+RETURNING t.task_name, t.task_instance"""
+
+STILL_HELD = """\
+SELECT q.task_name, q.task_instance
+FROM unnest(%(names)s::text[], %(instances)s::text[], %(versions)s::bigint[]) AS i(task_name, task_instance, version)
+CROSS JOIN LATERAL (
+    SELECT h.task_name, h.task_instance FROM {tasks} AS h
+    WHERE h.task_name = i.task_name AND h.task_instance = i.task_instance
+      AND h.version = i.version AND h.picked_by = %(holder)s AND h.picked
+    OFFSET 0) AS q"""
+
+SILENT = """\
+SELECT {now}, {columns} FROM {tasks} AS t WHERE t.picked AND t.task_name = ANY (%(names)s::text[])"""
+
+
+class PostgreSQL(Dialect):
+    """The reference: whole batches, one statement each."""
+
+    name = "postgresql"
+    insert = staticmethod(insert)
+
+    def __init__(self, tables: Tables, clock: Clock) -> None:
+        super().__init__(tables, clock)
+        prepare = postgresql.dialect().identifier_preparer
+        self._names = {
+            "tasks": prepare.format_table(tables.tasks),
+            "slots": prepare.format_table(tables.slots),
+            "columns": ", ".join(f"t.{name}" for name in ROW_COLUMNS),
+            "plain_columns": ", ".join(ROW_COLUMNS),
+            "q_columns": ", ".join(f"q.{name}" for name in ROW_COLUMNS),
+            "sets": ", ".join(f"{name} = i.{name}" for name in CHANGED_COLUMNS),
+            "arrays": ", ".join(f"%(c_{name})s::{kind}[]" for name, kind in CHANGED_COLUMNS.items()),
+            "changed": ", ".join(CHANGED_COLUMNS),
+        }
+
+    def sql(self, template: str, **parts: str) -> str:
+        """The statement as it is sent, with names quoted and "now" put in."""
+        now = "statement_timestamp()" if self.clock.override() is None else "CAST(%(now)s AS timestamptz)"
+        return template.format(now=now, **self._names, **parts)
+
+    def _run(self, connection: sa.Connection, template: str, parameters: dict[str, Any], **parts: str) -> Any:
+        return connection.exec_driver_sql(self.sql(template, **parts), {**parameters, "now": self.clock.override()})
+
+    def now(self, connection: sa.Connection) -> datetime:
+        override = self.clock.override()
+        return override or utc(connection.exec_driver_sql("SELECT statement_timestamp()").scalar_one())
+
+    def committed(self, connection: sa.Connection, transaction_id: str) -> bool | None:
+        status = connection.exec_driver_sql("SELECT pg_xact_status(%(id)s::xid8)", {"id": transaction_id}).scalar_one()
+        return {"committed": True, "aborted": False}.get(status)
+
+    def claim(
+        self,
+        connection: sa.Connection,
+        *,
+        holder: str,
+        names: Sequence[str],
+        strict: Sequence[str],
+        limit: int,
+        lease: timedelta,
+        instance: str | None = None,
+    ) -> list[tuple[Row, datetime, bool]]:
+        parameters = {
+            "holder": holder, "names": list(names), "strict": list(strict), "limit": limit, "lease": lease,
+            "instance": instance,
+        }  # fmt: skip
+        only = "" if instance is None else " AND d.task_instance = %(instance)s"
+        found = self._run(connection, CLAIM, parameters, only=only)
+        return [(row_of(values), utc(now), entered) for now, entered, *values in found]
+
+    def hold(self, connection: sa.Connection, claims: Sequence[Claim], *, wait: bool) -> list[Held]:
+        ordered = sorted(claims, key=lambda claim: claim.key)
+        parameters = {
+            **_fence(claim.row for claim in ordered),
+            "holders": [claim.holder for claim in ordered],
+        }
+        found = self._run(connection, HOLD, parameters, skip="" if wait else " SKIP LOCKED")
+        return [
+            Held(row=row_of(values), now=utc(now), place=place, transaction_id=transaction_id)
+            for now, transaction_id, place, *values in found
+        ]
+
+    def entries(
+        self, connection: sa.Connection, keys: Sequence[LedgerKey], *, wait: bool
+    ) -> dict[LedgerKey, tuple[LedgerEntry | None, str | None]]:
+        if not keys:
+            return {}
+        found = self._entries(connection, sorted(keys), "FOR UPDATE" if wait else "FOR UPDATE SKIP LOCKED")
+        absent = [key for key in keys if key not in found]
+        # Not returned is not "not there": with SKIP LOCKED it may be locked by a user's guard. Look without a lock.
+        exists = {} if wait or not absent else self._entries(connection, absent, "OFFSET 0")
+        return {**found, **{key: (None, None) for key in absent if key not in exists}}
+
+    def _entries(
+        self, connection: sa.Connection, keys: Sequence[LedgerKey], lock: str
+    ) -> dict[LedgerKey, tuple[LedgerEntry | None, str | None]]:
+        parameters = {
+            "names": [key.task_name for key in keys],
+            "instances": [key.task_instance for key in keys],
+            "slots": [key.slot for key in keys],
+        }
+        return {
+            LedgerKey(name, instance, utc(slot)): (
+                LedgerEntry(outcome=outcome, token=token, final=final, aborted=aborted), place
+            )
+            for place, name, instance, slot, outcome, token, final, aborted in self._run(
+                connection, ENTRIES, parameters, lock=lock
+            )
+        }  # fmt: skip
+
+    def let_go(self, connection: sa.Connection, changes: Sequence[Change]) -> int:
+        removed = [change for change in changes if change.transition.remove]
+        kept = [change for change in changes if not change.transition.remove]
+        count = 0
+        if removed:
+            count += self._run(connection, REMOVE, _places(removed)).rowcount
+        if kept:
+            columns = {
+                f"c_{name}": [change.transition.row[name] for change in kept if change.transition.row]
+                for name in CHANGED_COLUMNS
+            }
+            count += self._run(connection, RELEASE, {**_places(kept), **columns}).rowcount
+        return count
+
+    def record(self, connection: sa.Connection, changes: Sequence[Change]) -> None:
+        written = [change for change in changes if change.ledger_place and change.transition.record]
+        forgotten = [change for change in written if change.transition.record and change.transition.record.forget]
+        recorded = [change for change in written if change.transition.record and not change.transition.record.forget]
+        if forgotten:
+            self._run(connection, FORGET, _ledger_places(forgotten))
+        if recorded:
+            records = [change.transition.record for change in recorded if change.transition.record]
+            parameters = {
+                "outcomes": [record.outcome for record in records],
+                "reasons": [record.reason for record in records],
+                "errors": [record.error for record in records],
+                "attempts": [record.attempts for record in records],
+                "lost": [record.lost for record in records],
+                "aborted": [record.aborted for record in records],
+                "finished": [
+                    change.held.now if record.final else None for change, record in zip(recorded, records, strict=True)
+                ],
+            }
+            self._run(connection, RECORD, {**_ledger_places(recorded), **parameters})
+
+    def beat(self, connection: sa.Connection, holder: str, claims: Sequence[Claim]) -> set[Key]:
+        parameters = {**_fence(claim.row for claim in claims), "holder": holder}
+        return {Key(*key) for key in self._run(connection, BEAT, parameters)}
+
+    def still_held(self, connection: sa.Connection, claims: Sequence[Claim]) -> set[Key]:
+        if not claims:
+            return set()
+        parameters = {**_fence(claim.row for claim in claims), "holder": claims[0].holder}
+        return {Key(*key) for key in self._run(connection, STILL_HELD, parameters)}
+
+    def silent_rows(self, connection: sa.Connection, names: Sequence[str]) -> tuple[datetime, list[Row]]:
+        found = self._run(connection, SILENT, {"names": list(names)}).all()
+        now = utc(found[0][0]) if found else self.now(connection)
+        return now, [row_of(values[1:]) for values in found]
+
+
+def _fence(rows: Iterable[Row]) -> dict[str, list[Any]]:
+    """Keys and versions as arrays, in the order in which they are to be locked."""
+    rows = list(rows)
+    return {
+        "names": [row.task_name for row in rows],
+        "instances": [row.task_instance for row in rows],
+        "versions": [row.version for row in rows],
+    }
+
+
+def _places(changes: Sequence[Change]) -> dict[str, Any]:
+    return {
+        **_fence(change.held.row for change in changes),
+        "holders": [change.held.row.picked_by for change in changes],
+        "places": [change.held.place for change in changes],
+    }
+
+
+def _ledger_places(changes: Sequence[Change]) -> dict[str, Any]:
+    rows = [change.held.row for change in changes]
+    return {
+        "names": [row.task_name for row in rows],
+        "instances": [ledger_instance(row) for row in rows],
+        "slots": [row.slot for row in rows],
+        "tokens": [row.version for row in rows],
+        "places": [change.ledger_place for change in changes],
+    }

@@ -1,0 +1,72 @@
+"""From columns to values: which columns a row is read with, and how it becomes a Row."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from slotwise.execution import LedgerKey, Row, Transition
+
+#: What is read of a row, in this order, by every statement that returns rows.
+ROW_COLUMNS = (
+    "task_name", "task_instance", "execution_time", "version", "picked", "picked_by", "task_data",
+    "last_success", "last_failure", "consecutive_failures", "last_heartbeat", "priority", "slot", "watermark",
+    "next_slot", "schedule", "plan_instance", "origin", "collapsed", "first_version", "attempt", "lost_count",
+    "lease", "state", "cancel_requested",
+)  # fmt: skip
+
+#: What a transition may change on a row, with the PostgreSQL type of each.
+CHANGED_COLUMNS = {
+    "execution_time": "timestamptz", "slot": "timestamptz", "next_slot": "timestamptz", "watermark": "timestamptz",
+    "schedule": "text", "origin": "text", "collapsed": "bigint", "attempt": "integer", "lost_count": "integer",
+    "state": "text", "parked_due": "timestamptz", "consecutive_failures": "integer",
+    "last_success": "timestamptz", "last_failure": "timestamptz", "last_error": "text",
+}  # fmt: skip
+
+
+def utc(value: Any) -> Any:
+    """A driver gives instants in the session's zone; arithmetic is only safe in UTC."""
+    return value.astimezone(UTC) if isinstance(value, datetime) else value
+
+
+def row_of(values: Sequence[Any]) -> Row:
+    """A Row of values that come in the order of ROW_COLUMNS."""
+    found = {name: utc(value) for name, value in zip(ROW_COLUMNS, values, strict=True)}
+    if isinstance(found["task_data"], memoryview):
+        found["task_data"] = bytes(found["task_data"])
+    found["consecutive_failures"] = found["consecutive_failures"] or 0
+    found["picked"] = bool(found["picked"])
+    return Row(**found)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """A row that this transaction has locked, as it stands now.
+
+    ``place`` is where the database keeps it; ``transaction_id`` asks later whether this transaction committed.
+    """
+
+    row: Row
+    now: datetime
+    place: str | None = None
+    transaction_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """A held row and what becomes of it."""
+
+    held: Held
+    transition: Transition
+    ledger_place: str | None = None
+
+    @property
+    def ledger_key(self) -> LedgerKey | None:
+        return self.held.row.ledger_key
+
+
+def ledger_instance(row: Row) -> str:
+    """Under which instance the ledger keeps this row's slots: the plan row's, for a detached one too."""
+    return row.plan_instance or row.task_instance
