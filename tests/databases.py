@@ -72,9 +72,7 @@ class Databases:
         return name
 
     def _create(self, name: str, template: str = "template0") -> None:
-        statement = sql.SQL("create database {} template {}").format(
-            sql.Identifier(name), sql.Identifier(template)
-        )
+        statement = sql.SQL("create database {} template {}").format(sql.Identifier(name), sql.Identifier(template))
         if self._connect().info.server_version >= 150_000:
             statement += sql.SQL(" strategy file_copy")  # 9 ms instead of 34 ms where fsync is off
         self._execute(statement)
@@ -105,7 +103,7 @@ def provision(url: str) -> None:
 def postgres(testrun_uid: str) -> Iterator[EmbeddedPostgres | GivenPostgres]:
     """The server of this run, shared by all its processes: SLOTWISE_TEST_DSN, else one of our own on memory.
 
-    Never restart it in a test: start your own EmbeddedPostgres(tmp_path, durable=False) for that.
+    Never restart it in a test: start your own EmbeddedPostgres(open_path / "pg", durable=False).
     """
     given = os.environ.get("SLOTWISE_TEST_DSN")
     home = _fast_directory() / f"slotwise-tests-{testrun_uid}"
@@ -115,9 +113,7 @@ def postgres(testrun_uid: str) -> Iterator[EmbeddedPostgres | GivenPostgres]:
 
 
 @pytest.fixture(scope="session")
-def databases(
-    postgres: EmbeddedPostgres | GivenPostgres, worker_id: str, testrun_uid: str
-) -> Iterator[Databases]:
+def databases(postgres: EmbeddedPostgres | GivenPostgres, worker_id: str, testrun_uid: str) -> Iterator[Databases]:
     """Makes databases on the server of this run; the fixtures below are enough for most tests."""
     databases = Databases(postgres, re.sub(r"\W", "", f"slotwise_{testrun_uid[:8]}_{worker_id}"))
     yield databases
@@ -136,6 +132,15 @@ def pg_url(databases: Databases) -> Iterator[str]:
     """A fresh PostgreSQL database with the tables of slotwise."""
     with databases.provisioned() as url:
         yield url
+
+
+@pytest.fixture
+def open_path() -> Iterator[Path]:
+    """A directory like tmp_path that the account of a server can enter too; pytest's own is closed to it."""
+    path = Path(tempfile.mkdtemp(dir=_fast_directory(), prefix="slotwise-test-"))
+    path.chmod(0o755)
+    yield path
+    shutil.rmtree(path, ignore_errors=True)
 
 
 @pytest.fixture(scope="session")
