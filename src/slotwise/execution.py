@@ -34,6 +34,13 @@ class LedgerKey(NamedTuple):
     slot: datetime
 
 
+class Fence(NamedTuple):
+    """What every write to a held row names, besides the holder."""
+
+    key: Key
+    token: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
     """A row of ``scheduled_tasks`` as it was read; instants are aware UTC."""
@@ -67,6 +74,10 @@ class Row:
     @property
     def key(self) -> Key:
         return Key(self.task_name, self.task_instance)
+
+    @property
+    def fence(self) -> Fence:
+        return Fence(self.key, self.version)
 
     @property
     def is_plan(self) -> bool:
@@ -109,6 +120,11 @@ class Claim:
     @property
     def token(self) -> int:
         return self.row.version
+
+    @property
+    def fence(self) -> Fence:
+        """Key and token: a row can be claimed again by its own former holder, so the key alone says nothing."""
+        return Fence(self.row.key, self.row.version)
 
     @property
     def slot(self) -> datetime | None:

@@ -64,7 +64,7 @@ class Target:
         """From arguments first, then from the settings (environment, slotwise.toml)."""
         from slotwise.settings import Settings
 
-        given = {"database_url": database_url, "table_prefix": prefix, "schema": schema}
+        given: dict[str, Any] = {"database_url": database_url, "table_prefix": prefix, "schema": schema}
         settings = Settings.load(**{name: value for name, value in given.items() if value})
         return cls(
             prefix=settings.table_prefix,
@@ -207,7 +207,7 @@ def _migrate(connection: sa.Connection, target: Target, revision: str, *, up: bo
     def steps(current: Any, _context: MigrationContext) -> Any:
         # Private to alembic (pinned below 2, with a test): the public commands need an env.py.
         found = script._upgrade_revs(revision, current) if up else script._downgrade_revs(revision, current)
-        applied.extend(step.revision.revision for step in found)  # type: ignore[attr-defined]
+        applied.extend(step.revision.revision for step in found)
         return found
 
     transaction = connection.begin() if own else None

@@ -127,7 +127,8 @@ def pause_after_loss(lost: int) -> timedelta:
     """
     if lost <= 1:
         return timedelta(0)
-    return min(timedelta(seconds=5) * 2 ** min(lost - 2, 10), timedelta(minutes=5))
+    doublings: int = 2 ** min(lost - 2, 10)
+    return min(timedelta(seconds=5) * doublings, timedelta(minutes=5))
 
 
 def growing_pauses(first: timedelta, cap: timedelta) -> Iterator[timedelta]:

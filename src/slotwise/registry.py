@@ -101,7 +101,8 @@ class JobRegistry:
         unknown = sorted(self.settings.only - set(self.definitions))
         if unknown:
             raise ConfigurationError(
-                f"only names {', '.join(map(repr, unknown))}, which is not registered; known: {', '.join(sorted(self.definitions))}"
+                f"only names {', '.join(map(repr, unknown))}, which is not registered; "
+                f"known: {', '.join(sorted(self.definitions))}"
             )
         return Worker(
             self.settings,
@@ -179,7 +180,7 @@ class JobRegistry:
 
 
 class _ProcessHook:
-    """Drains before the process ends: at exit, and on SIGTERM and SIGINT, whose former handlers then have their turn."""
+    """Drains before the process ends: at exit, and on SIGTERM and SIGINT, whose former handlers come after it."""
 
     def __init__(self, registry: JobRegistry) -> None:
         self._registry = registry
@@ -204,7 +205,7 @@ class _ProcessHook:
                 signal.signal(number, handler if handler is not None else signal.SIG_DFL)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        """Race: the main thread may be anywhere, so the drain happens on a thread, and the signal comes again after it."""
+        """Race: the main thread may be anywhere, so the drain is a thread's, and the signal comes again after it."""
         if self._drained:
             self._restore()
             os.kill(os.getpid(), number)

@@ -22,7 +22,6 @@ OTHERS_VARIABLES = frozenset(
         "SLOTWISE_CONFIG",
         "SLOTWISE_APP_DIR",
         "SLOTWISE_BOOT",
-        "SLOTWISE_EMBEDDED_DIR",
         "SLOTWISE_PG_BINDIR",
         "SLOTWISE_TEST_DSN",
     }

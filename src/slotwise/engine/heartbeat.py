@@ -39,7 +39,7 @@ class Heartbeat(Service):
         held = list(self._holdings)
         lost = self._store.beat(self.worker, [holding.claim for holding in held])
         for holding in held:
-            if holding.claim.key in lost:
+            if holding.claim.fence in lost:
                 self._lose(holding)
             else:
                 holding.renew(sent)

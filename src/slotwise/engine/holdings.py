@@ -8,14 +8,14 @@ from contextlib import contextmanager
 from datetime import timedelta
 
 from slotwise.clock import elapsed
-from slotwise.execution import Claim, Key
+from slotwise.execution import Claim, Fence
 from slotwise.job import Signal
 
 
 class Holding:
     """One held claim: renewed by heartbeats, suspect when they fail, lost when told so or when the lease ran out."""
 
-    __slots__ = ("_lost", "_renewed", "claim", "promised", "signal", "started", "suspected")
+    __slots__ = ("_lost", "_renewed", "_since", "claim", "promised", "signal", "started", "suspected")
 
     def __init__(self, claim: Claim, renewed: float) -> None:
         self.claim = claim
@@ -26,6 +26,7 @@ class Holding:
         self.promised = False
         self.suspected = False
         self._lost = False
+        self._since = renewed
         self._renewed = renewed
 
     def renew(self, sent: float) -> None:
@@ -36,6 +37,10 @@ class Holding:
     def age(self) -> timedelta:
         """Time since before the last successful heartbeat was sent."""
         return timedelta(seconds=elapsed() - self._renewed)
+
+    def waited(self) -> timedelta:
+        """Time since before the claim statement was sent."""
+        return timedelta(seconds=elapsed() - self._since)
 
     def lease_left(self) -> timedelta:
         return self.claim.lease - self.age()
@@ -59,7 +64,7 @@ class Holdings:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._held: dict[tuple[Key, int], Holding] = {}
+        self._held: dict[Fence, Holding] = {}
         self._claiming = 0
         self._generation = 0
         self._changed = threading.Condition(self._lock)
@@ -72,7 +77,7 @@ class Holdings:
             return iter(list(self._held.values()))
 
     def __contains__(self, claim: Claim) -> bool:
-        return (claim.key, claim.token) in self._held
+        return claim.fence in self._held
 
     @contextmanager
     def claiming(self) -> Iterator[None]:
@@ -96,17 +101,17 @@ class Holdings:
         added = [Holding(claim, renewed) for claim in claims]
         with self._lock:
             for holding in added:
-                self._held[holding.claim.key, holding.claim.token] = holding
+                self._held[holding.claim.fence] = holding
         return added
 
     def remove(self, claim: Claim) -> Holding | None:
         with self._lock:
-            found = self._held.pop((claim.key, claim.token), None)
+            found = self._held.pop(claim.fence, None)
             self._changed.notify_all()
             return found
 
     def get(self, claim: Claim) -> Holding | None:
-        return self._held.get((claim.key, claim.token))
+        return self._held.get(claim.fence)
 
     def wait_empty(self, seconds: float | None) -> bool:
         """Wait until nothing is held any more; False when the time was up first."""

@@ -51,8 +51,8 @@ class Poller(Service):
         due = self._store.next_due(self._names)
         if due is None:
             return self._poll_interval
-        # A due row that nobody could claim just now is locked by somebody: look again soon, not in a spin.
-        return min(max(due, timedelta(milliseconds=20)), self._poll_interval)
+        # A due row that could not be claimed just now is locked by somebody: look again soon, not in a spin.
+        return min(due if due > timedelta(0) else timedelta(milliseconds=100), self._poll_interval)
 
     def claim(self, limit: int, instance: str | None = None) -> int:
         """One claim statement; its claims are handed to the runner. How many rows it found."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import inspect
 import json
 import traceback
@@ -81,12 +82,21 @@ class Runner:
     # -- one attempt ------------------------------------------------------------------------------------------
 
     def _run(self, holding: Holding, definition: Definition) -> None:
-        outcome = self._refusal(holding, definition) or self._attempt(holding, definition)
+        try:
+            outcome = self._refusal(holding, definition) or self._attempt(holding, definition)
+        except BaseException as error:  # whatever it was, the claim must not stay held without an end
+            outcome = self._raised(error, holding)
         self._on_end(holding, outcome)
 
     async def _run_async(self, holding: Holding, definition: Definition) -> None:
-        outcome = await asyncio.to_thread(self._refusal, holding, definition)
-        self._on_end(holding, outcome or await self._attempt_async(holding, definition))
+        try:
+            refuse = functools.partial(self._refusal, holding, definition)
+            # Only the mark of a job that gives up talks to the database: that must not block the loop.
+            outcome = await asyncio.to_thread(refuse) if definition.gives_up else refuse()
+            outcome = outcome or await self._attempt_async(holding, definition)
+        except BaseException as error:
+            outcome = self._raised(error, holding)
+        self._on_end(holding, outcome)
 
     def _refusal(self, holding: Holding, definition: Definition) -> Outcome | None:
         """Right before the start: may this claim still start? A job that gives up says so first, in the ledger."""
@@ -94,6 +104,8 @@ class Runner:
             return HandedBack("shutdown")
         if holding.is_suspect(self._margin):
             return HandedBack("suspect")
+        if holding.waited() > self._margin:
+            return HandedBack("queued")  # somebody else may have a thread for it right now
         if definition.gives_up:
             try:
                 if not self._mark_running(holding.claim):

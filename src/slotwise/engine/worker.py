@@ -33,6 +33,8 @@ from slotwise.store.store import Store
 
 logger = logging.getLogger(__name__)
 
+#: How long the row of a worker that vanished stays for people to read.
+FORGET_WORKERS_AFTER = timedelta(days=1)
 #: Above this the clocks of host and database differ enough to confuse people who read both.
 SKEW_WARNING = 1.0
 
@@ -131,6 +133,7 @@ class Worker:
         if self._loop is not None:
             self.state = self._loop.start()
         self._badge = self._make_badge()
+        self._roster.sweep(FORGET_WORKERS_AFTER)
         self._sign_in()
         for service in self.services:
             service.start()

@@ -14,8 +14,17 @@ from typing import Any, ClassVar
 import sqlalchemy as sa
 
 from slotwise.clock import Clock, host_now
-from slotwise.execution import Claim, Gap, Key, LedgerEntry, LedgerKey, Row
-from slotwise.store.rows import CHANGED_COLUMNS, ROW_COLUMNS, Change, Held, ledger_instance, row_of
+from slotwise.execution import Claim, Fence, Gap, Key, LedgerEntry, LedgerKey, Row
+from slotwise.store.rows import (
+    CHANGED_COLUMNS,
+    HOLD_COLUMNS,
+    ROW_COLUMNS,
+    Change,
+    Held,
+    hold_of,
+    ledger_instance,
+    row_of,
+)
 from slotwise.store.tables import Tables
 
 
@@ -29,10 +38,11 @@ class Dialect:
         self.tables = tables
         self.clock = clock
         self.row_columns = [tables.tasks.c[name] for name in ROW_COLUMNS]
+        self.hold_columns = [tables.tasks.c[name] for name in HOLD_COLUMNS]
 
     # -- time -------------------------------------------------------------------------------------------------
 
-    def now(self, connection: sa.Connection) -> datetime:  # noqa: ARG002 - dialects with a server ask it
+    def now(self, connection: sa.Connection) -> datetime:
         """The database's time, or the test's."""
         return self.clock.override() or host_now()
 
@@ -118,7 +128,7 @@ class Dialect:
 
     # -- hold: lock rows that somebody claims to hold --------------------------------------------------------
 
-    def hold(self, connection: sa.Connection, claims: Sequence[Claim], *, wait: bool) -> list[Held]:  # noqa: ARG002
+    def hold(self, connection: sa.Connection, claims: Sequence[Claim], *, wait: bool) -> list[Held]:
         """Lock the rows that are still held under these claims; whoever is missing has lost, or is locked."""
         tasks, now = self.tables.tasks, self.now(connection)
         found = []
@@ -142,7 +152,7 @@ class Dialect:
         connection: sa.Connection,
         keys: Sequence[LedgerKey],
         *,
-        wait: bool,  # noqa: ARG002
+        wait: bool,
     ) -> dict[LedgerKey, tuple[LedgerEntry | None, str | None]]:
         """Lock these ledger rows: each key's entry and place; (None, None): no such row; absent: locked by others."""
         slots = self.tables.slots
@@ -253,27 +263,33 @@ class Dialect:
 
     # -- heartbeat and reaper ---------------------------------------------------------------------------------
 
-    def beat(self, connection: sa.Connection, holder: str, claims: Sequence[Claim]) -> set[Key]:
-        """Renew these claims, never waiting; the keys that were renewed. Whoever is missing must be read again."""
+    def beat(self, connection: sa.Connection, holder: str, claims: Sequence[Claim]) -> set[Fence]:
+        """Renew these claims, never waiting; which were renewed. Whoever is missing must be read again."""
         tasks, now = self.tables.tasks, self.now(connection)
         renewed = set()
         for claim in claims:
             statement = tasks.update().where(*self._under(claim)).values(last_heartbeat=now)
             if connection.execute(statement).rowcount:
-                renewed.add(claim.key)
+                renewed.add(claim.fence)
         return renewed
 
-    def still_held(self, connection: sa.Connection, claims: Sequence[Claim]) -> set[Key]:
+    def still_held(self, connection: sa.Connection, claims: Sequence[Claim]) -> set[Fence]:
         """Read, without a lock, which of these claims still stand."""
         tasks = self.tables.tasks
         return {
-            claim.key
+            claim.fence
             for claim in claims
             if connection.execute(sa.select(tasks.c.version).where(*self._under(claim))).first() is not None
         }
 
     def silent_rows(self, connection: sa.Connection, names: Sequence[str]) -> tuple[datetime, list[Row]]:
-        """All held rows of these tasks, whoever holds them, and the time."""
+        """The holds on all held rows of these tasks, whoever holds them, and the time."""
         tasks = self.tables.tasks
-        statement = sa.select(*self.row_columns).where(tasks.c.picked, tasks.c.task_name.in_(list(names)))
-        return self.now(connection), [row_of(values) for values in connection.execute(statement)]
+        statement = sa.select(*self.hold_columns).where(tasks.c.picked, tasks.c.task_name.in_(list(names)))
+        return self.now(connection), [hold_of(values) for values in connection.execute(statement)]
+
+    def rows_of(self, connection: sa.Connection, holder: str) -> list[Row]:
+        """The holds that the database has under this holder."""
+        tasks = self.tables.tasks
+        statement = sa.select(*self.hold_columns).where(tasks.c.picked, tasks.c.picked_by == holder)
+        return [hold_of(values) for values in connection.execute(statement)]

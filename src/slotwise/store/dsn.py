@@ -71,7 +71,7 @@ def safe(url: URL | str) -> str:
 def connect_arguments(url: URL) -> dict[str, str]:
     """The libpq keywords of a PostgreSQL URL made here."""
     named = {"user": url.username, "password": url.password, "host": url.host, "dbname": url.database}
-    arguments = {key: str(value) for key, value in named.items() if value is not None}
+    arguments = {key: str(value) for key, value in named.items() if value}
     if url.port is not None:
         arguments["port"] = str(url.port)
     return arguments | {key: _joined(value) for key, value in url.query.items()}
@@ -92,7 +92,8 @@ def _joined(value: str | tuple[str, ...]) -> str:
 
 def _not_understood(text: str, why: str = "") -> InvalidSetting:
     reason = f" ({why})" if why else ""
-    return InvalidSetting(f"{hide_password(text)!r} is not a database address{reason}; {EXAMPLE}")
+    shown = re.sub(r":(?!//).*@", ":***@", hide_password(text), flags=re.DOTALL)
+    return InvalidSetting(f"{shown!r} is not a database address{reason}; {EXAMPLE}")
 
 
 def _from_postgresql_url(text: str) -> URL:
@@ -142,7 +143,7 @@ def _url(options: Mapping[str, str]) -> URL:
     host, port = (rest.pop("host", None), rest.pop("port", None)) if plain else (None, None)
     return URL.create(
         POSTGRESQL,
-        username=rest.pop("user", None),
+        username=rest.pop("user", "" if "password" in rest else None),  # a URL drops a password without a user
         password=rest.pop("password", None),
         host=host,
         port=int(port) if port else None,

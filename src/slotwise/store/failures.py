@@ -117,10 +117,9 @@ def _sqlstate(error: BaseException) -> str | None:
 def _place(url: URL) -> str:
     if url.get_backend_name() == "sqlite":
         return repr(url.database or ":memory:")
-    host = url.host or url.query.get("host") or "the local socket"
-    port = url.port or url.query.get("port") or "the default port"
-    database = repr(url.database or url.username) if url.database or url.username else "of the environment"
-    return f"{database} at host {host}, port {port}"
+    host, port = (getattr(url, name) or url.query.get(name) for name in ("host", "port"))
+    database = repr(url.database) if url.database else "of the user's name"
+    return f"{database} at {f'host {host}' if host else 'the default host'}, port {port or '5432'}"
 
 
 def _cure(reason: str) -> str:

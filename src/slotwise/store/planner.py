@@ -84,7 +84,7 @@ class Planner:
         self._tasks = store.tables.tasks
 
     def plan(self, jobs: Iterable[Definition], revision: str | None = None) -> list[Plan]:
-        """Insert, re-plan or leave each job's row. ``revision`` orders deploys; without one the database's time does."""
+        """Insert, re-plan or leave each job's row. ``revision`` orders deploys; without one, the database's time."""
         ours = revision or self._store.now().isoformat(timespec="microseconds")
         return [self._plan(job, ours) for job in sorted(jobs, key=lambda job: job.name)]
 
@@ -138,8 +138,7 @@ class Planner:
         )
         if not changes:
             return _plan_of(job, row, "kept")
-        row, _ = self._read(connection, job.name)
-        return _plan_of(job, row, "changed")
+        return _plan_of(job, self._read(connection, job.name)[0], "changed")
 
     def _read(self, connection: sa.Connection, name: str) -> tuple[Row | None, str | None]:
         statement = (

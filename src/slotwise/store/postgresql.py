@@ -18,9 +18,19 @@ from sqlalchemy.dialects import postgresql
 from sqlalchemy.dialects.postgresql import insert
 
 from slotwise.clock import Clock
-from slotwise.execution import Claim, Key, LedgerEntry, LedgerKey, Row
+from slotwise.execution import Claim, Fence, Key, LedgerEntry, LedgerKey, Row
 from slotwise.store.dialect import Dialect
-from slotwise.store.rows import CHANGED_COLUMNS, ROW_COLUMNS, Change, Held, ledger_instance, row_of, utc
+from slotwise.store.rows import (
+    CHANGED_COLUMNS,
+    HOLD_COLUMNS,
+    ROW_COLUMNS,
+    Change,
+    Held,
+    hold_of,
+    ledger_instance,
+    row_of,
+    utc,
+)
 from slotwise.store.tables import Tables
 
 CLAIM = """\
@@ -40,7 +50,8 @@ WITH due AS (
       AND t.task_name = ANY (%(names)s::text[])
     RETURNING {columns}
 ), ledger AS (
-    INSERT INTO {slots} AS s (task_name, task_instance, slot, outcome, origin, attempts, collapsed, token, worker, started)
+    INSERT INTO {slots} AS s
+        (task_name, task_instance, slot, outcome, origin, attempts, collapsed, token, worker, started)
     SELECT DISTINCT ON (task_name, coalesce(plan_instance, task_instance), slot)
         task_name, coalesce(plan_instance, task_instance), slot,
         CASE WHEN task_name = ANY (%(strict)s::text[]) THEN 'claimed' ELSE 'running' END,
@@ -133,19 +144,19 @@ WHERE t.ctid = ANY (ARRAY(
               AND h.version = i.version AND h.picked_by = %(holder)s AND h.picked
             FOR NO KEY UPDATE SKIP LOCKED) AS q))
   AND t.picked AND t.picked_by = %(holder)s
-RETURNING t.task_name, t.task_instance"""
+RETURNING t.task_name, t.task_instance, t.version"""
 
 STILL_HELD = """\
-SELECT q.task_name, q.task_instance
+SELECT q.task_name, q.task_instance, q.version
 FROM unnest(%(names)s::text[], %(instances)s::text[], %(versions)s::bigint[]) AS i(task_name, task_instance, version)
 CROSS JOIN LATERAL (
-    SELECT h.task_name, h.task_instance FROM {tasks} AS h
+    SELECT h.task_name, h.task_instance, h.version FROM {tasks} AS h
     WHERE h.task_name = i.task_name AND h.task_instance = i.task_instance
       AND h.version = i.version AND h.picked_by = %(holder)s AND h.picked
     OFFSET 0) AS q"""
 
 SILENT = """\
-SELECT {now}, {columns} FROM {tasks} AS t WHERE t.picked AND t.task_name = ANY (%(names)s::text[])"""
+SELECT {now}, {hold_columns} FROM {tasks} AS t WHERE t.picked AND t.task_name = ANY (%(names)s::text[])"""
 
 
 class PostgreSQL(Dialect):
@@ -156,13 +167,15 @@ class PostgreSQL(Dialect):
 
     def __init__(self, tables: Tables, clock: Clock) -> None:
         super().__init__(tables, clock)
-        prepare = postgresql.dialect().identifier_preparer
+        prepare = postgresql.dialect().identifier_preparer  # type: ignore[no-untyped-call]
         self._names = {
             "tasks": prepare.format_table(tables.tasks),
             "slots": prepare.format_table(tables.slots),
             "columns": ", ".join(f"t.{name}" for name in ROW_COLUMNS),
+            "hold_columns": ", ".join(f"t.{name}" for name in HOLD_COLUMNS),
             "plain_columns": ", ".join(ROW_COLUMNS),
-            "q_columns": ", ".join(f"q.{name}" for name in ROW_COLUMNS),
+            # a settlement does not need the payload, which may be large
+            "q_columns": ", ".join("NULL::bytea" if name == "task_data" else f"q.{name}" for name in ROW_COLUMNS),
             "sets": ", ".join(f"{name} = i.{name}" for name in CHANGED_COLUMNS),
             "arrays": ", ".join(f"%(c_{name})s::{kind}[]" for name, kind in CHANGED_COLUMNS.items()),
             "changed": ", ".join(CHANGED_COLUMNS),
@@ -278,20 +291,25 @@ class PostgreSQL(Dialect):
             }
             self._run(connection, RECORD, {**_ledger_places(recorded), **parameters})
 
-    def beat(self, connection: sa.Connection, holder: str, claims: Sequence[Claim]) -> set[Key]:
+    def beat(self, connection: sa.Connection, holder: str, claims: Sequence[Claim]) -> set[Fence]:
         parameters = {**_fence(claim.row for claim in claims), "holder": holder}
-        return {Key(*key) for key in self._run(connection, BEAT, parameters)}
+        return {_fence_of(values) for values in self._run(connection, BEAT, parameters)}
 
-    def still_held(self, connection: sa.Connection, claims: Sequence[Claim]) -> set[Key]:
+    def still_held(self, connection: sa.Connection, claims: Sequence[Claim]) -> set[Fence]:
         if not claims:
             return set()
         parameters = {**_fence(claim.row for claim in claims), "holder": claims[0].holder}
-        return {Key(*key) for key in self._run(connection, STILL_HELD, parameters)}
+        return {_fence_of(values) for values in self._run(connection, STILL_HELD, parameters)}
 
     def silent_rows(self, connection: sa.Connection, names: Sequence[str]) -> tuple[datetime, list[Row]]:
         found = self._run(connection, SILENT, {"names": list(names)}).all()
         now = utc(found[0][0]) if found else self.now(connection)
-        return now, [row_of(values[1:]) for values in found]
+        return now, [hold_of(values[1:]) for values in found]
+
+
+def _fence_of(values: Sequence[Any]) -> Fence:
+    name, instance, version = values
+    return Fence(Key(name, instance), version)
 
 
 def _fence(rows: Iterable[Row]) -> dict[str, list[Any]]:

@@ -32,16 +32,16 @@ LONGEST_NAME = 63
 #: A connection that rested for longer is asked whether it still lives; a busy one would pay a trip each time.
 REST_BEFORE_PING = timedelta(seconds=1)
 
-# One look: what the server, the role and the database still have to give, in connections.
+# One look: what the server still has to give, and the role and the database where they have limits, which do
+# not hold for a superuser.
 _FREE = """
 SELECT least(
-    current_setting('max_connections')::int
-        - current_setting('superuser_reserved_connections')::int
-        - coalesce(current_setting('reserved_connections', true), '0')::int
-        - count(*),
-    (SELECT nullif(rolconnlimit, -1) FROM pg_roles WHERE rolname = current_user)
+    current_setting('max_connections')::int - current_setting('superuser_reserved_connections')::int
+        - coalesce(current_setting('reserved_connections', true), '0')::int - count(*),
+    (SELECT nullif(rolconnlimit, -1) FROM pg_roles WHERE rolname = current_user AND NOT rolsuper)
         - count(*) FILTER (WHERE usename = current_user),
-    (SELECT nullif(datconnlimit, -1) FROM pg_database WHERE datname = current_database())
+    (SELECT nullif(datconnlimit, -1) FROM pg_database, pg_roles
+        WHERE datname = current_database() AND rolname = current_user AND NOT rolsuper)
         - count(*) FILTER (WHERE datname = current_database())
 )
 FROM pg_stat_activity WHERE backend_type = 'client backend'

@@ -17,6 +17,12 @@ ROW_COLUMNS = (
     "lease", "state", "cancel_requested",
 )  # fmt: skip
 
+#: What is read of a row when only the hold on it matters: no payload travels.
+HOLD_COLUMNS = (
+    "task_name", "task_instance", "execution_time", "version", "picked", "picked_by", "last_heartbeat", "lease",
+    "slot", "attempt", "schedule", "plan_instance",
+)  # fmt: skip
+
 #: What a transition may change on a row, with the PostgreSQL type of each.
 CHANGED_COLUMNS = {
     "execution_time": "timestamptz", "slot": "timestamptz", "next_slot": "timestamptz", "watermark": "timestamptz",
@@ -39,6 +45,11 @@ def row_of(values: Sequence[Any]) -> Row:
     found["consecutive_failures"] = found["consecutive_failures"] or 0
     found["picked"] = bool(found["picked"])
     return Row(**found)
+
+
+def hold_of(values: Sequence[Any]) -> Row:
+    """A Row of values that come in the order of HOLD_COLUMNS; the rest is left at its default."""
+    return Row(**{name: utc(value) for name, value in zip(HOLD_COLUMNS, values, strict=True)})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -36,7 +36,7 @@ class SQLiteLink:
         self._wait = settings.heartbeat_interval
         self.single = url.database in (None, "", ":memory:") or url.query.get("mode") == "memory"
 
-    def engine(self, role: str, size: int, overflow: int = 0) -> Engine:  # noqa: ARG002  (all roles are alike here)
+    def engine(self, role: str, size: int, overflow: int = 0) -> Engine:
         """An engine that has not connected yet."""
         if self.single:
             size, overflow = 1, 0
@@ -50,7 +50,7 @@ class SQLiteLink:
     def check(self, connection: Connection) -> None:
         """Nothing to ask: the library was checked before it was used."""
 
-    def free_connections(self, connection: Connection) -> int | None:  # noqa: ARG002
+    def free_connections(self, connection: Connection) -> int | None:
         """No limit."""
         return None
 

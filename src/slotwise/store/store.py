@@ -20,13 +20,13 @@ from slotwise import decide
 from slotwise.clock import Clock, DatabaseClock
 from slotwise.definition import Definition
 from slotwise.errors import InvalidSchedule
-from slotwise.execution import Claim, Died, Key, LedgerEntry, LedgerKey, Outcome, Row, Transition
+from slotwise.execution import Claim, Died, Fence, LedgerEntry, LedgerKey, Outcome, Row, Transition
 from slotwise.policies import growing_pauses
 from slotwise.schedules import Schedule, parse_schedule
-from slotwise.store.database import Database
+from slotwise.store.database import Database, is_transient
 from slotwise.store.dialect import Dialect
 from slotwise.store.postgresql import PostgreSQL
-from slotwise.store.rows import Change, Held, ledger_instance, row_of
+from slotwise.store.rows import Change, Held, ledger_instance
 from slotwise.store.sqlite import SQLite
 from slotwise.store.tables import tables
 
@@ -200,7 +200,7 @@ class Store:
         return parse_schedule(row.schedule or "-")
 
     def mark_running(self, claim: Claim) -> bool:
-        """Say, before the handler of a job that gives up starts, that it starts. True only after the commit is known."""
+        """Say, before a handler that gives up starts, that it starts. True only after the commit is acknowledged."""
         key = claim.row.ledger_key
         if key is None:
             return True
@@ -212,8 +212,8 @@ class Store:
                 .where(slots.c.slot == key.slot, slots.c.token == claim.token, slots.c.outcome == "claimed")
                 .values(outcome="running", started=self.dialect.now(connection))
             )
-            marked = connection.execute(statement).rowcount == 1
-        return marked
+            marked = connection.execute(statement).rowcount
+        return marked == 1  # outside the block: the commit has been acknowledged
 
     def next_due(self, names: Sequence[str]) -> timedelta | None:
         """How long until the next waiting row of these tasks is due; zero or less: now; None: nothing waits."""
@@ -230,7 +230,7 @@ class Store:
     # -- settle -----------------------------------------------------------------------------------------------
 
     def settle(self, endings: Sequence[tuple[Claim, Outcome]]) -> list[Settlement]:
-        """Write these outcomes, each under its claim's fence. A batch that meets a bad one is halved until it stands alone."""
+        """Write these outcomes, each under its claim's fence. A bad one is found by halving its batch."""
         try:
             return self._settle(endings)
         except DBAPIError as error:
@@ -242,19 +242,19 @@ class Store:
         return self.settle(endings[:middle]) + self.settle(endings[middle:])
 
     def _settle(self, endings: Sequence[tuple[Claim, Outcome]]) -> list[Settlement]:
-        outcomes = {(claim.key, claim.token): outcome for claim, outcome in endings}
+        outcomes = {claim.fence: outcome for claim, outcome in endings}
 
         def work(connection: sa.Connection) -> tuple[str | None, list[Change]]:
             held = self.dialect.hold(connection, [claim for claim, _ in endings], wait=True)
-            ended = [(one, outcomes[one.row.key, one.row.version]) for one in held]
+            ended = [(one, outcomes[one.row.fence]) for one in held]
             entries = self.dialect.entries(connection, _ledger_keys(ended), wait=True)
             changes = [self._decide(one, outcome, entries) for one, outcome in ended]
             self._write(connection, changes)
             return (held[0].transaction_id if held else None), changes
 
         changes = self._surely(work)
-        done = {(change.held.row.key, change.held.row.version): change.transition for change in changes}
-        return [Settlement(claim=claim, transition=done.get((claim.key, claim.token))) for claim, _ in endings]
+        done = {change.held.row.fence: change.transition for change in changes}
+        return [Settlement(claim=claim, transition=done.get(claim.fence)) for claim, _ in endings]
 
     def _decide(self, held: Held, outcome: Outcome, entries: Entries) -> Change:
         row = held.row
@@ -293,33 +293,37 @@ class Store:
         return result
 
     def _was_committed(self, transaction_id: str) -> bool:
+        """Ask until the database answers: to settle again blindly could call a settled claim lost."""
         for pause in growing_pauses(timedelta(milliseconds=50), timedelta(seconds=2)):
-            with self.database.main.connect() as connection:
-                verdict = self.dialect.committed(connection, transaction_id)
+            try:
+                with self.database.main.connect() as connection:
+                    verdict = self.dialect.committed(connection, transaction_id)
+            except DBAPIError as error:
+                if not is_transient(error):
+                    return False  # a failover forgot the transaction: the fence decides, and the ledger tells
+                verdict = None
             if verdict is not None:
-                logger.warning(
-                    "the reply to a commit was lost; the database says: %s",
-                    "committed" if verdict else "rolled back",
-                )
+                told = "committed" if verdict else "rolled back"
+                logger.warning("the reply to a commit was lost; the database says: %s", told)
                 return verdict
             time.sleep(pause.total_seconds())
         raise AssertionError("growing_pauses never ends")
 
     # -- heartbeat and reaper ---------------------------------------------------------------------------------
 
-    def beat(self, holder: str, claims: Sequence[Claim]) -> set[Key]:
-        """Renew claims on the heartbeats' own connection; the keys of those that are lost."""
+    def beat(self, holder: str, claims: Sequence[Claim]) -> set[Fence]:
+        """Renew claims on the heartbeats' own connection; those that are lost."""
         if not claims:
             return set()
         with self.database.heart.begin() as connection:
             renewed = self.dialect.beat(connection, holder, claims)
-        missing = [claim for claim in claims if claim.key not in renewed]
+        missing = [claim for claim in claims if claim.fence not in renewed]
         if not missing:
             return set()
         with self.database.heart.begin() as connection:
             # Skipped is not lost: an operator's command may have locked the row for a moment.
             kept = self.dialect.still_held(connection, missing)
-        return {claim.key for claim in missing} - kept
+        return {claim.fence for claim in missing} - kept
 
     def look(self, names: Sequence[str]) -> tuple[datetime, list[Row]]:
         """All held rows of these tasks, for a reaper; and the time."""
@@ -327,7 +331,7 @@ class Store:
             return self.dialect.silent_rows(connection, names)
 
     def take_over(self, silences: Sequence[Silence]) -> list[Settlement]:
-        """Let go of rows whose holder is dead, without waiting for any lock. Rows that stirred, or are locked, are left."""
+        """Let go of rows whose holder is dead, waiting for no lock. Rows that stirred, or are locked, are left."""
         claims = {silence.row.key: _claim_of(silence.row) for silence in silences}
         ends = {silence.row.key: silence for silence in silences}
 
@@ -350,10 +354,8 @@ class Store:
 
     def held_by(self, holder: str) -> list[Claim]:
         """Rows that the database says this worker holds, for finding claims that it does not know of."""
-        tasks = self.tables.tasks
         with self.database.heart.begin() as connection:
-            statement = sa.select(*self.dialect.row_columns).where(tasks.c.picked, tasks.c.picked_by == holder)
-            return [_claim_of(row_of(values)) for values in connection.execute(statement)]
+            return [_claim_of(row) for row in self.dialect.rows_of(connection, holder)]
 
 
 def _is_about_a_row(error: DBAPIError) -> bool:
@@ -373,7 +375,7 @@ def _claim_of(row: Row) -> Claim:
 
 
 def _ledger_key(held: Held, outcome: Outcome) -> LedgerKey | None:
-    """Which ledger row must be looked at: a slot's own; a one-time task's only where complete_in may have written it."""
+    """Which ledger row to look at: a slot's own; a one-time task's only where complete_in may have written it."""
     doubtful = isinstance(outcome, Died) or getattr(outcome, "promised", False)
     return held.row.history_key if doubtful else held.row.ledger_key
 
