@@ -1,0 +1,180 @@
+#!/usr/bin/env python3
+"""Everything a contributor runs, from one file and Python's standard library.
+
+It makes a virtual environment in .venv, installs slotwise and its tools there and runs what was asked for.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import NoReturn
+
+ROOT = Path(__file__).resolve().parent
+VENV = ROOT / ".venv"
+PYTHON = VENV / "bin" / "python"
+STAMP = VENV / ".slotwise-stamp"
+OLDEST = (3, 11)
+PROGRAMS = {"demo": ["-m", "slotwise.demo"], "test": ["-m", "pytest", "-n", "2"]}
+
+HELP = """\
+usage: python3 dev.py COMMAND [ARGUMENT ...]
+
+  demo     see slotwise at work: a database, three workers, accidents, a verdict; about 40 s
+  test     run the tests against a real PostgreSQL, which is started if none is given
+  check    style, types, import contracts and documentation
+  clean    remove .venv and everything else that was generated
+
+The first run takes about half a minute to set up .venv. What follows the command goes to the program behind it:
+
+  python3 dev.py demo --keep               leave the demo running to look around
+  python3 dev.py test tests/unit -k retry  some tests only; paths count from the checkout
+  python3 dev.py test -m slow              the long forms
+  SLOTWISE_TEST_DSN=postgresql://me@host/postgres python3 dev.py test
+"""
+
+
+def main(words: list[str]) -> int:
+    """The exit status: that of the program that was run, 2 for a command that does not exist."""
+    command, arguments = (words or ["--help"])[0], words[1:]
+    if command in ("-h", "--help", "help"):
+        print(HELP, end="")
+        return 0 if words else 2
+    if command == "clean":
+        return clean()
+    if command not in ("demo", "test", "check"):
+        print(f"dev: there is no command {command!r}\n\n{HELP}", end="", file=sys.stderr)
+        return 2
+    prepare()
+    return check() if command == "check" else become([*PROGRAMS[command], *arguments])
+
+
+def prepare() -> None:
+    """An environment in .venv that fits this Python and this pyproject.toml; at once if it is there already."""
+    if is_prepared():
+        return
+    import fcntl  # only here: Windows has none, and is to be told so in words
+
+    with (ROOT / "pyproject.toml").open() as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # of two first runs the second waits, and finds it done
+        if not is_prepared():
+            STAMP.unlink(missing_ok=True)
+            if not has_working_environment():
+                make_environment()
+            install()
+            STAMP.write_text(fingerprint())
+
+
+def is_prepared() -> bool:
+    """The stamp is written last, so an interrupted set-up has none."""
+    return PYTHON.exists() and STAMP.exists() and STAMP.read_text() == fingerprint()
+
+
+def fingerprint() -> str:
+    """Changes with what is to be installed, with Python, and when the checkout is moved."""
+    parts = [(ROOT / "pyproject.toml").read_bytes(), sys.version.encode(), os.fsencode(ROOT)]
+    return hashlib.sha256(b"\n".join(parts)).hexdigest()
+
+
+def has_working_environment() -> bool:
+    """Whether .venv has pip and is of this Python; one made half, or by another Python, is made anew."""
+    probe = "import pip, sys; print(sys.version, sys.prefix)"
+    try:
+        answer = subprocess.run([PYTHON, "-c", probe], capture_output=True, text=True, env=environment())
+    except OSError:
+        return False
+    return answer.stdout.strip() == f"{sys.version} {VENV}"
+
+
+def make_environment() -> None:
+    if importlib.util.find_spec("ensurepip") is None:
+        stop("this Python cannot make virtual environments; run: apt-get install python3-venv")
+    say(f"making {VENV} with Python {sys.version.split()[0]}")
+    if subprocess.run([sys.executable, "-m", "venv", "--clear", VENV], env=environment()).returncode:
+        stop(f"{VENV} could not be made; the reason is above")
+
+
+def install() -> None:
+    say("installing slotwise and its tools (half a minute the first time)")
+    pip = [str(PYTHON), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--editable", ".[dev]"]
+    if subprocess.run(pip, cwd=ROOT, env=environment()).returncode:
+        stop("pip failed, the reason is above; run the same command again to go on")
+
+
+def environment() -> dict[str, str]:
+    """Ours with .venv in front, without what would lead Python or pip out of it."""
+    kept = {name: value for name, value in os.environ.items() if name not in ("PYTHONHOME", "PIP_USER", "PIP_TARGET")}
+    path = os.pathsep.join([str(VENV / "bin"), kept.get("PATH", os.defpath)])
+    return {**kept, "PATH": path, "VIRTUAL_ENV": str(VENV)}
+
+
+def become(arguments: list[str]) -> NoReturn:
+    """Replace ourselves by Python of .venv, so that signals and the exit status are its own."""
+    os.chdir(ROOT)
+    os.execve(PYTHON, [str(PYTHON), *arguments], environment())
+
+
+def check() -> int:
+    """Run every check, also after one has failed."""
+    with tempfile.TemporaryDirectory() as site:
+        failed = [name for name, command in checks(site).items() if not passes(name, command)]
+    say(f"failed: {', '.join(failed)}" if failed else "every check that was run has passed")
+    return 1 if failed else 0
+
+
+def checks(site: str) -> dict[str, list[str]]:
+    """By name, the arguments for Python; an empty list where there is nothing to check yet."""
+    has_contracts = "[tool.importlinter]" in (ROOT / "pyproject.toml").read_text()
+    has_docs = (ROOT / ".mkdocs.yml").exists()
+    return {
+        "ruff check": ["-m", "ruff", "check", "."],
+        "ruff format": ["-m", "ruff", "format", "--check", "."],
+        "mypy": ["-m", "mypy"],
+        "import contracts": [str(VENV / "bin/lint-imports"), "--no-cache"] if has_contracts else [],
+        "docs": ["-m", "mkdocs", "build", "--strict", "-q", "-f", ".mkdocs.yml", "-d", site] if has_docs else [],
+    }
+
+
+def passes(name: str, command: list[str]) -> bool:
+    if not command:
+        say(f"{name}: NOT RUN, there is nothing to check yet")
+        return True
+    say(name)
+    return subprocess.run([str(PYTHON), *command], cwd=ROOT, env=environment()).returncode == 0
+
+
+def clean() -> int:
+    """Remove what can be made again; nothing that git knows."""
+    names = (".venv", "build", "dist", "site", ".pytest_cache", ".mypy_cache", ".ruff_cache", ".hypothesis")
+    folders = [ROOT / name for name in names]
+    for source in ("src", "migrations", "tests", "examples"):
+        folders += (ROOT / source).rglob("__pycache__")
+    for folder in filter(Path.exists, folders):
+        say(f"removing {folder}")
+        shutil.rmtree(folder)
+    return 0
+
+
+def say(text: str) -> None:
+    print(f"dev: {text}", file=sys.stderr, flush=True)
+
+
+def stop(text: str) -> NoReturn:
+    sys.exit(f"dev: {text}")
+
+
+if __name__ == "__main__":
+    if sys.version_info < OLDEST:
+        stop(f"this is Python {sys.version.split()[0]} and slotwise needs 3.11 or newer; try: python3.13 dev.py")
+    if os.name == "nt":
+        stop("slotwise runs on Linux and macOS; on Windows use WSL")
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except KeyboardInterrupt:
+        sys.exit(130)
