@@ -1,0 +1,155 @@
+"""Connections to SQLite: one writer at a time, who waits for its turn."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from sqlalchemy.exc import DBAPIError
+
+from slotwise.errors import DatabaseProblem, DatabaseUnreachable
+from slotwise.settings import Settings
+from slotwise.store import sqlite_link
+from slotwise.store.database import Database, describe, is_transient
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> str:
+    """The address of a database that does not exist yet."""
+    return f"sqlite:///{tmp_path / 'test.db'}"
+
+
+def open_(address: str) -> Database:
+    return Database(Settings.load(environ={}, database_url=address))
+
+
+def pragma(database: Database, name: str) -> object:
+    with database.main.connect() as connection:
+        return connection.exec_driver_sql(f"PRAGMA {name}").scalar_one()
+
+
+def test_modes(file: str) -> None:
+    """Readers beside the writer, patience for the writer's lock, and every commit on the disk."""
+    database = open_(file)
+    assert pragma(database, "journal_mode") == "wal"
+    assert pragma(database, "busy_timeout") == 10_000
+    assert pragma(database, "synchronous") == 2  # FULL: a power cut takes no claim back
+    assert database.check_capacity() is None
+    database.close()
+
+
+def test_every_transaction_is_a_writers(file: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also one that only reads so far: else it could not become a writer after somebody else wrote."""
+    monkeypatch.setattr(sqlite_link, "BUSY_TIMEOUT", timedelta(milliseconds=50))
+    database = open_(file)
+    with database.main.connect() as holder:
+        holder.exec_driver_sql("SELECT 1")
+        with database.heart.connect() as other, pytest.raises(DBAPIError) as caught:
+            other.exec_driver_sql("SELECT 1")
+    assert is_transient(caught.value)
+    assert describe(caught.value) == "database is locked"
+    database.close()
+
+
+@pytest.mark.parametrize("kind", ["file", "memory"])
+def test_threads_take_turns(file: str, kind: str) -> None:
+    """Read, then write, from many threads: no update is lost and none fails; so in memory too."""
+    database = open_(file if kind == "file" else "sqlite://")
+    with database.main.begin() as connection:
+        connection.exec_driver_sql("CREATE TABLE counter (n INTEGER)")
+        connection.exec_driver_sql("INSERT INTO counter VALUES (0)")
+    together = threading.Barrier(4)
+
+    def count() -> None:
+        together.wait()
+        for _ in range(25):
+            with database.main.begin() as connection:
+                n = connection.exec_driver_sql("SELECT n FROM counter").scalar_one()
+                connection.exec_driver_sql("UPDATE counter SET n = ?", (n + 1,))
+
+    with ThreadPoolExecutor(4) as threads:
+        for done in [threads.submit(count) for _ in range(4)]:
+            done.result()
+    with database.main.connect() as connection:
+        assert connection.exec_driver_sql("SELECT n FROM counter").scalar_one() == 100
+    database.close()
+
+
+def test_memory_is_one_database(file: str) -> None:
+    """All roles see the same tables; with a file, heartbeats have a connection of their own."""
+    memory = open_("sqlite://")
+    assert memory.main is memory.heart is memory.migrations()
+    assert memory.connections_needed == 1
+    stored = open_(file)
+    assert stored.main is not stored.heart
+
+
+FIRST = """
+import sys
+from slotwise.settings import Settings
+from slotwise.store.database import Database
+
+sys.stdin.readline()
+Database(Settings.load(environ={}, database_url=sys.argv[1])).verify()
+"""
+
+
+def test_processes_open_a_new_file_at_once(file: str) -> None:
+    """The first to come sets the file's mode, nobody fails."""
+    command = [sys.executable, "-c", FIRST, file]
+    starters = [subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(6)]
+    for each in starters:
+        assert each.stdin
+        each.stdin.write("go\n")
+        each.stdin.flush()
+    errors = [each.communicate(timeout=60)[1] for each in starters]
+    assert [each.returncode for each in starters] == [0] * 6, "".join(errors)
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [(None, ["unable to open", "create the directory"]), (b"not a database" * 100, ["file is not a database"])],
+)
+def test_unreachable(tmp_path: Path, content: bytes | None, words: list[str]) -> None:
+    """The file, the reason and the cure in one line."""
+    path = tmp_path / "missing" / "x.db" if content is None else tmp_path / "x.db"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(DatabaseUnreachable) as caught:
+        open_(f"sqlite:///{path}").verify()
+    for word in [str(path), *words]:
+        assert word in str(caught.value)
+
+
+def test_old_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is needed, what is there, what to do."""
+    monkeypatch.setattr(sqlite3, "sqlite_version_info", (3, 34, 1))
+    monkeypatch.setattr(sqlite3, "sqlite_version", "3.34.1")
+    with pytest.raises(DatabaseProblem, match=r"SQLite 3\.34\.1 is too old, slotwise needs 3\.35; use a newer Python"):
+        open_("sqlite://")
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
+def test_fork(file: str) -> None:
+    """A child opens the file itself."""
+    program = (
+        "import os, sys\n" + FIRST.replace("sys.stdin.readline()", "").replace(".verify()", "") + "\n"
+        "database = Database(Settings.load(environ={}, database_url=sys.argv[1]))\n"
+        "parent = database.main\n"
+        "database.verify()\n"
+        "child = os.fork()\n"
+        "database.verify()\n"
+        "if child == 0:\n"
+        "    os._exit(0 if database.main is not parent else 1)\n"
+        "sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) or database.main is not parent)\n"
+    )
+    command = [sys.executable, "-W", "ignore", "-c", program, file]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    assert done.returncode == 0, done.stderr
