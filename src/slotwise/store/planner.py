@@ -13,6 +13,7 @@ from slotwise.definition import Definition
 from slotwise.errors import InvalidSchedule, PlanMissing
 from slotwise.execution import FOREVER, RECURRING, TICK, Row
 from slotwise.schedules import Schedule, parse_schedule, succeed
+from slotwise.store.latecomers import newest_decided
 from slotwise.store.rows import row_of
 from slotwise.store.store import Store
 from slotwise.store.types import to_micros
@@ -152,7 +153,7 @@ class Planner:
     def _insert(
         self, connection: sa.Connection, job: Definition, schedule: Schedule, now: datetime, revision: str
     ) -> bool:
-        newest = self._store.newest_decided(connection, job.name, RECURRING, strict=job.gives_up)
+        newest = newest_decided(connection, self._store.dialect, job.name, RECURRING, strict=job.gives_up)
         blank = Row(task_name=job.name, task_instance=RECURRING, execution_time=now, version=0, watermark=newest)
         slot = _first_slot(blank, schedule, now)
         statement = self._store.dialect.insert(self._tasks).values(

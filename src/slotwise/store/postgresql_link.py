@@ -47,6 +47,9 @@ SELECT least(
 FROM pg_stat_activity WHERE backend_type = 'client backend'
 """
 
+# "client" if it came with the connection.
+_SOURCE = "SELECT source FROM pg_settings WHERE name = 'lock_timeout'"
+
 
 class PostgreSQLLink:
     """Makes engines for one PostgreSQL address."""
@@ -74,7 +77,9 @@ class PostgreSQLLink:
         return self._listening("migrations", {}, poolclass=NullPool)
 
     def check(self, connection: Connection) -> None:
-        """Raises `DatabaseProblem` if the server is too old."""
+        """Raises `DatabaseProblem` if the server is too old; notices a pooler that swallowed the deadlines."""
+        if not self._pooled and connection.exec_driver_sql(_SOURCE).scalar_one() != "client":
+            self._notice_pooler()
         version = connection.dialect.server_version_info or ()
         if version and version[0] < OLDEST_SERVER:
             spelled = ".".join(map(str, version))
@@ -125,7 +130,7 @@ class PostgreSQLLink:
     def _notice_pooler(self) -> None:
         if not self._pooled:
             logger.warning(
-                "the server takes no deadlines at the start of a connection, so a pooler stands in between: "
+                "a pooler stands in between and takes no deadlines at the start of a connection: "
                 "they are given with each transaction from now on; set pooler = true to say so"
             )
         self._pooled = True

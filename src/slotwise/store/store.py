@@ -5,9 +5,7 @@ Every transaction is a ``with`` block in here, holds no user code, and ends befo
 
 from __future__ import annotations
 
-import logging
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -19,18 +17,16 @@ from sqlalchemy.exc import DBAPIError
 from slotwise import decide
 from slotwise.clock import Clock, DatabaseClock
 from slotwise.definition import Definition
-from slotwise.errors import InvalidSchedule
 from slotwise.execution import Claim, Died, Fence, LedgerEntry, LedgerKey, Outcome, Row, Transition
-from slotwise.policies import growing_pauses
 from slotwise.schedules import Schedule, parse_schedule
-from slotwise.store.database import Database, is_transient
+from slotwise.store.commit import commit_surely
+from slotwise.store.database import Database
 from slotwise.store.dialect import Dialect
+from slotwise.store.latecomers import Latecomers, expect
 from slotwise.store.postgresql import PostgreSQL
-from slotwise.store.rows import Change, Held, ledger_instance
+from slotwise.store.rows import Change, Held
 from slotwise.store.sqlite import SQLite
 from slotwise.store.tables import tables
-
-logger = logging.getLogger(__name__)
 
 Entries: TypeAlias = Mapping[LedgerKey, tuple[LedgerEntry | None, str | None]]
 
@@ -71,6 +67,7 @@ class Store:
         self.definitions = definitions
         self.tables = tables(database.settings.table_prefix, database.settings.schema)
         self.dialect = _DIALECTS[database.dialect_name](self.tables, clock or DatabaseClock())
+        self._latecomers = Latecomers(self.dialect)
         self._strict = tuple(sorted(name for name, found in definitions.items() if found.gives_up))
 
     @contextmanager
@@ -99,101 +96,15 @@ class Store:
                 connection, holder=holder, names=names, strict=self._strict, limit=min(limit, BATCH),
                 lease=lease, instance=instance,
             )  # fmt: skip
-            started = [row if entered else self._start_late(connection, row, now) for row, now, entered in found]
+            started = [row if entered else self._late(connection, row, now) for row, now, entered in found]
         claimed_at = found[0][1] if found else None
         claims = [
             Claim(row=row, holder=holder, lease=lease, claimed_at=claimed_at) for row in started if row and claimed_at
         ]
         return len(found), claims
 
-    def _start_late(self, connection: sa.Connection, row: Row, now: datetime) -> Row | None:
-        """A plan row with missed slots, or a slot that the ledger has already: which slot starts, if any?"""
-        held = Held(row=row, now=now, place=None)
-        if row.is_detached:
-            # Its only slot has run, or is held by another claim: nothing is left to do here.
-            self._move_on(connection, held, None)
-            return None
-        try:
-            schedule = self.schedule_of(row)
-        except InvalidSchedule as error:
-            self._move_on(connection, held, decide.postponed(row, now, f"schedule {row.schedule!r}: {error}"))
-            return None
-        strict = row.task_name in self._strict
-        decision = decide.at_claim(
-            row,
-            schedule,
-            now,
-            self.newest_decided(connection, row.task_name, row.task_instance, strict=strict),
-        )
-        if isinstance(decision, decide.Advance):
-            self._move_on(connection, held, decision.row)
-            return None
-        if decision.gap is not None:
-            self.dialect.gaps(connection, [(row, decision.gap)], now)
-        started = decide.started(row, decision)
-        self._retarget(connection, row, started)
-        if self._enter(connection, started, now, strict=strict):
-            return started
-        self._move_on(connection, Held(row=started, now=now), decide.past(started, schedule))
-        return None
-
-    def _enter(self, connection: sa.Connection, row: Row, now: datetime, *, strict: bool) -> bool:
-        if self.dialect.enter(connection, row, now, strict=strict):
-            return True
-        return not strict and self._disown(connection, row) and self.dialect.enter(connection, row, now, strict=strict)
-
-    def _disown(self, connection: sa.Connection, row: Row) -> bool:
-        """End a ledger row that says "running" though no queue row holds its token: the queue was restored alone."""
-        slots, holders = self.tables.slots, self.tables.tasks.alias("holders")
-        held = sa.exists().where(
-            holders.c.task_name == slots.c.task_name, holders.c.version == slots.c.token, holders.c.picked
-        )
-        statement = (
-            slots.update()
-            .where(slots.c.task_name == row.task_name, slots.c.task_instance == ledger_instance(row))
-            .where(slots.c.slot == row.slot, slots.c.outcome == "running", slots.c.finished.is_(None), ~held)
-            .values(outcome="lost", reason="rerun", lost=slots.c.lost + 1)
-        )
-        return connection.execute(statement).rowcount == 1
-
-    def _retarget(self, connection: sa.Connection, row: Row, started: Row) -> None:
-        tasks = self.tables.tasks
-        statement = (
-            tasks.update()
-            .where(tasks.c.task_name == row.task_name, tasks.c.task_instance == row.task_instance)
-            .where(tasks.c.version == row.version, tasks.c.picked_by == row.picked_by)
-            .values(
-                slot=started.slot, next_slot=started.next_slot, watermark=started.watermark,
-                origin=started.origin, collapsed=started.collapsed,
-            )
-        )  # fmt: skip
-        _expect(connection.execute(statement).rowcount, 1, row)
-
-    def _move_on(self, connection: sa.Connection, held: Held, columns: dict[str, object] | None) -> None:
-        change = Change(held=held, transition=Transition(label="moved-on", row=columns))
-        # The portable form: these rows were taken by this very transaction, their place has changed since.
-        _expect(Dialect.let_go(self.dialect, connection, [change]), 1, held.row)
-
-    def newest_decided(self, connection: sa.Connection, name: str, instance: str, *, strict: bool) -> datetime | None:
-        """The newest slot that the ledger or a gap knows as started or decided; detached runs do not count."""
-        slots, gaps = self.tables.slots, self.tables.gaps
-        decided: sa.ColumnElement[bool] = slots.c.finished.is_not(None)
-        if strict:
-            decided = decided | (slots.c.outcome != "claimed")
-        in_ledger = connection.scalar(
-            sa.select(slots.c.slot)
-            .where(slots.c.task_name == name, slots.c.task_instance == instance)
-            .where(slots.c.origin.in_(("schedule", "catch_up")), decided)
-            .order_by(slots.c.slot.desc())
-            .limit(1)
-        )
-        in_gaps = connection.scalar(
-            sa.select(gaps.c.last_slot)
-            .where(gaps.c.task_name == name, gaps.c.task_instance == instance)
-            .order_by(gaps.c.first_slot.desc())
-            .limit(1)
-        )
-        return max((found for found in (in_ledger, in_gaps) if found), default=None)
+    def _late(self, connection: sa.Connection, row: Row, now: datetime) -> Row | None:
+        return self._latecomers.start(connection, row, now, strict=row.task_name in self._strict)
 
     def schedule_of(self, row: Row) -> Schedule:
         """The schedule that decides: the row's text, never the code's."""
@@ -252,7 +163,7 @@ class Store:
             self._write(connection, changes)
             return (held[0].transaction_id if held else None), changes
 
-        changes = self._surely(work)
+        changes = commit_surely(self.database, self.dialect, work)
         done = {change.held.row.fence: change.transition for change in changes}
         return [Settlement(claim=claim, transition=done.get(claim.fence)) for claim, _ in endings]
 
@@ -267,47 +178,10 @@ class Store:
     def _write(self, connection: sa.Connection, changes: Sequence[Change]) -> None:
         if not changes:
             return
-        _expect(self.dialect.let_go(connection, changes), len(changes), changes[0].held.row)
+        expect(self.dialect.let_go(connection, changes), len(changes), changes[0].held.row)
         self.dialect.record(connection, changes)
         gaps = [(change.held.row, change.transition.gap) for change in changes if change.transition.gap]
         self.dialect.gaps(connection, gaps, changes[0].held.now)
-
-    def _surely(self, work: Callable[[sa.Connection], tuple[str | None, list[Change]]]) -> list[Change]:
-        """Do this work exactly once, also when the reply to its COMMIT is lost.
-
-        Race: the connection breaks between COMMIT and its answer. Doing it again under the fence would find
-        nothing and call a settled claim lost; so a new connection asks what became of the transaction.
-        """
-        connection = self.database.main.connect()
-        try:
-            transaction = connection.begin()
-            transaction_id, result = work(connection)
-            try:
-                transaction.commit()
-            except DBAPIError:
-                connection.invalidate()
-                if transaction_id is None or not self._was_committed(transaction_id):
-                    raise
-        finally:
-            connection.close()
-        return result
-
-    def _was_committed(self, transaction_id: str) -> bool:
-        """Ask until the database answers: to settle again blindly could call a settled claim lost."""
-        for pause in growing_pauses(timedelta(milliseconds=50), timedelta(seconds=2)):
-            try:
-                with self.database.main.connect() as connection:
-                    verdict = self.dialect.committed(connection, transaction_id)
-            except DBAPIError as error:
-                if not is_transient(error):
-                    return False  # a failover forgot the transaction: the fence decides, and the ledger tells
-                verdict = None
-            if verdict is not None:
-                told = "committed" if verdict else "rolled back"
-                logger.warning("the reply to a commit was lost; the database says: %s", told)
-                return verdict
-            time.sleep(pause.total_seconds())
-        raise AssertionError("growing_pauses never ends")
 
     # -- heartbeat and reaper ---------------------------------------------------------------------------------
 
@@ -349,7 +223,8 @@ class Store:
             return (free[0][0].transaction_id if free else None), changes
 
         return [
-            Settlement(claim=claims[change.held.row.key], transition=change.transition) for change in self._surely(work)
+            Settlement(claim=claims[change.held.row.key], transition=change.transition)
+            for change in commit_surely(self.database, self.dialect, work)
         ]
 
     def held_by(self, holder: str) -> list[Claim]:
@@ -383,9 +258,3 @@ def _ledger_key(held: Held, outcome: Outcome) -> LedgerKey | None:
 def _ledger_keys(ended: Sequence[tuple[Held, Outcome]]) -> list[LedgerKey]:
     keys = [_ledger_key(held, outcome) for held, outcome in ended]
     return [key for key in keys if key is not None]
-
-
-def _expect(written: int, expected: int, row: Row) -> None:
-    """Rows that this transaction has locked cannot slip away; if one does, nothing of it may be committed."""
-    if written != expected:
-        raise RuntimeError(f"wrote {written} of {expected} locked rows around {row.key}; nothing is committed")

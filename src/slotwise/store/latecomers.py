@@ -1,0 +1,119 @@
+"""The longer path of a claim: plan rows with missed slots, and slots that the ledger knows already.
+
+All of it happens in the claim's own transaction: claim, decision, ledger and gap rows, and the advance if
+nothing starts, are seen by others together or not at all.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+import sqlalchemy as sa
+
+from slotwise import decide
+from slotwise.errors import InvalidSchedule
+from slotwise.execution import Row, Transition
+from slotwise.schedules import parse_schedule
+from slotwise.store.dialect import Dialect
+from slotwise.store.rows import Change, Held, ledger_instance
+
+
+class Latecomers:
+    """Decides, row by row, which slot of a claimed row starts, if any."""
+
+    def __init__(self, dialect: Dialect) -> None:
+        self._dialect = dialect
+        self._tasks = dialect.tables.tasks
+        self._slots = dialect.tables.slots
+
+    def start(self, connection: sa.Connection, row: Row, now: datetime, *, strict: bool) -> Row | None:
+        """The row with the slot that starts; None if nothing does, and the row has moved on."""
+        if row.is_detached:
+            # Its only slot has run, or is held under another claim: nothing is left to do here.
+            return self._move_on(connection, row, now, None)
+        try:
+            schedule = parse_schedule(row.schedule or "-")
+        except InvalidSchedule as error:
+            reason = f"schedule {row.schedule!r}: {error}"
+            return self._move_on(connection, row, now, decide.postponed(row, now, reason))
+        newest = newest_decided(connection, self._dialect, row.task_name, row.task_instance, strict=strict)
+        decision = decide.at_claim(row, schedule, now, newest)
+        if isinstance(decision, decide.Advance):
+            return self._move_on(connection, row, now, decision.row)
+        if decision.gap is not None:
+            self._dialect.gaps(connection, [(row, decision.gap)], now)
+        started = decide.started(row, decision)
+        self._retarget(connection, row, started)
+        if self._enter(connection, started, now, strict=strict):
+            return started
+        return self._move_on(connection, started, now, decide.past(started, schedule))
+
+    def _enter(self, connection: sa.Connection, row: Row, now: datetime, *, strict: bool) -> bool:
+        if self._dialect.enter(connection, row, now, strict=strict):
+            return True
+        orphaned = not strict and self._disown(connection, row)
+        return orphaned and self._dialect.enter(connection, row, now, strict=strict)
+
+    def _disown(self, connection: sa.Connection, row: Row) -> bool:
+        """End a ledger row that says "running" though no queue row holds its token: the queue was restored alone."""
+        slots, holders = self._slots, self._tasks.alias("holders")
+        held = sa.exists().where(
+            holders.c.task_name == slots.c.task_name, holders.c.version == slots.c.token, holders.c.picked
+        )
+        statement = (
+            slots.update()
+            .where(slots.c.task_name == row.task_name, slots.c.task_instance == ledger_instance(row))
+            .where(slots.c.slot == row.slot, slots.c.outcome == "running", slots.c.finished.is_(None), ~held)
+            .values(outcome="lost", reason="rerun", lost=slots.c.lost + 1)
+        )
+        return connection.execute(statement).rowcount == 1
+
+    def _retarget(self, connection: sa.Connection, row: Row, started: Row) -> None:
+        """Write the slot that was decided on the row that this transaction has claimed."""
+        tasks = self._tasks
+        statement = (
+            tasks.update()
+            .where(tasks.c.task_name == row.task_name, tasks.c.task_instance == row.task_instance)
+            .where(tasks.c.version == row.version, tasks.c.picked_by == row.picked_by)
+            .values(
+                slot=started.slot, next_slot=started.next_slot, watermark=started.watermark,
+                origin=started.origin, collapsed=started.collapsed,
+            )
+        )  # fmt: skip
+        expect(connection.execute(statement).rowcount, 1, row)
+
+    def _move_on(self, connection: sa.Connection, row: Row, now: datetime, columns: dict[str, Any] | None) -> None:
+        change = Change(held=Held(row=row, now=now), transition=Transition(label="moved-on", row=columns))
+        # By key and not by place: this very transaction has claimed the row, and so moved it.
+        expect(Dialect.let_go(self._dialect, connection, [change]), 1, row)
+
+
+def newest_decided(
+    connection: sa.Connection, dialect: Dialect, name: str, instance: str, *, strict: bool
+) -> datetime | None:
+    """The newest slot that the ledger or a gap knows as started or decided; detached runs do not count."""
+    slots, gaps = dialect.tables.slots, dialect.tables.gaps
+    decided: sa.ColumnElement[bool] = slots.c.finished.is_not(None)
+    if strict:
+        decided = decided | (slots.c.outcome != "claimed")
+    in_ledger = connection.scalar(
+        sa.select(slots.c.slot)
+        .where(slots.c.task_name == name, slots.c.task_instance == instance)
+        .where(slots.c.origin.in_(("schedule", "catch_up")), decided)
+        .order_by(slots.c.slot.desc())
+        .limit(1)
+    )
+    in_gaps = connection.scalar(
+        sa.select(gaps.c.last_slot)
+        .where(gaps.c.task_name == name, gaps.c.task_instance == instance)
+        .order_by(gaps.c.first_slot.desc())
+        .limit(1)
+    )
+    return max((found for found in (in_ledger, in_gaps) if found), default=None)
+
+
+def expect(written: int, expected: int, row: Row) -> None:
+    """Rows that this transaction has locked cannot slip away; if one does, nothing of it may be committed."""
+    if written != expected:
+        raise RuntimeError(f"wrote {written} of {expected} locked rows around {row.key}; nothing is committed")
