@@ -83,10 +83,14 @@ class Latecomers:
         )  # fmt: skip
         expect(connection.execute(statement).rowcount, 1, row)
 
-    def _move_on(self, connection: sa.Connection, row: Row, now: datetime, columns: dict[str, Any] | None) -> None:
+    def _move_on(
+        self, connection: sa.Connection, row: Row, now: datetime, columns: dict[str, Any] | None
+    ) -> Row | None:
+        """Let the row go with these columns (None: delete it); nothing starts."""
         change = Change(held=Held(row=row, now=now), transition=Transition(label="moved-on", row=columns))
         # By key and not by place: this very transaction has claimed the row, and so moved it.
         expect(Dialect.let_go(self._dialect, connection, [change]), 1, row)
+        return None
 
 
 def newest_decided(
