@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _BOOT = getattr(time, "CLOCK_BOOTTIME", None)
 
+#: Seconds on a clock that never steps; only differences mean anything.
+Stopwatch: TypeAlias = Callable[[], float]
+
 
 class Clock(Protocol):
-    """What a statement puts in for "now": None lets the database say it, a value overrides it."""
+    """What time it is for a process: instants are the database's, spans its own."""
 
-    def override(self) -> datetime | None: ...
+    def override(self) -> datetime | None:
+        """What a statement puts in for "now"; None lets the database say it."""
+
+    def elapsed(self) -> float:
+        """Seconds on a clock that never steps."""
 
 
 class DatabaseClock:
@@ -22,9 +30,15 @@ class DatabaseClock:
     def override(self) -> datetime | None:
         return None
 
+    def elapsed(self) -> float:
+        return elapsed()
+
 
 class ManualClock:
-    """A clock that moves only when told; for tests and simulations.
+    """A clock that moves only when told; for tests and simulations. Safe to share between workers.
+
+    ``tick`` lets time pass for everybody. ``set`` is somebody stepping the database's clock: nobody's own
+    sense of how long something took changes with it.
 
     >>> clock = ManualClock(datetime(2026, 1, 1, tzinfo=UTC))
     >>> clock.tick(timedelta(hours=2))
@@ -35,6 +49,7 @@ class ManualClock:
         if start.tzinfo is None:
             raise ValueError(f"ManualClock({start!r}): expected an aware datetime, e.g. datetime(…, tzinfo=UTC)")
         self._now = start.astimezone(UTC)
+        self._elapsed = 0.0
 
     def override(self) -> datetime:
         return self._now
@@ -42,14 +57,21 @@ class ManualClock:
     def now(self) -> datetime:
         return self._now
 
+    def elapsed(self) -> float:
+        return self._elapsed
+
     def tick(self, by: timedelta) -> datetime:
-        """Move on (or, with a negative ``by``, back) and return the new time."""
+        """Let time pass and return the new time. Raises ValueError for a negative ``by``: that is a ``set``."""
+        if by < timedelta(0):
+            raise ValueError(f"tick({by}): time does not pass backwards; step the clock with set(now() - …)")
+        self._elapsed += by.total_seconds()
         self._now += by
         return self._now
 
-    def set(self, to: datetime) -> None:
-        """Jump to ``to``."""
+    def set(self, to: datetime) -> datetime:
+        """Step to ``to``, either way, and return it."""
         self._now = to.astimezone(UTC)
+        return self._now
 
 
 def host_now() -> datetime:

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
-from slotwise.clock import elapsed
 from slotwise.engine.holdings import Holding, Holdings
 from slotwise.engine.service import Service
 from slotwise.events import ClaimLostEvent, ClaimSuspect, HandedBackEvent, HeartbeatSent, about
@@ -35,7 +34,7 @@ class Heartbeat(Service):
         self._sign_in = sign_in
 
     def run_once(self) -> timedelta:
-        sent = elapsed()
+        sent = self.elapsed()
         held = list(self._holdings)
         lost = self._store.beat(self.worker, [holding.claim for holding in held])
         for holding in held:
@@ -48,7 +47,7 @@ class Heartbeat(Service):
         self.listeners.publish(
             HeartbeatSent(worker=self.worker, count=len(held) - len(lost), lost=len(lost), skew=skew)
         )
-        return max(self._interval - timedelta(seconds=elapsed() - sent), timedelta(0))
+        return max(self._interval - timedelta(seconds=self.elapsed() - sent), timedelta(0))
 
     def _lose(self, holding: Holding) -> None:
         """Race: the settler may have let this row go a moment ago; then it is settled, not lost."""

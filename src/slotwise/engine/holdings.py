@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 
-from slotwise.clock import elapsed
+from slotwise.clock import Stopwatch, elapsed
 from slotwise.execution import Claim, Fence
 from slotwise.job import Signal
 
@@ -15,9 +15,9 @@ from slotwise.job import Signal
 class Holding:
     """One held claim: renewed by heartbeats, suspect when they fail, lost when told so or when the lease ran out."""
 
-    __slots__ = ("_lost", "_renewed", "_since", "claim", "promised", "signal", "started", "suspected")
+    __slots__ = ("_elapsed", "_lost", "_renewed", "_since", "claim", "promised", "signal", "started", "suspected")
 
-    def __init__(self, claim: Claim, renewed: float) -> None:
+    def __init__(self, claim: Claim, renewed: float, elapsed: Stopwatch = elapsed) -> None:
         self.claim = claim
         self.signal = Signal()
         #: The handler has been entered.
@@ -26,6 +26,7 @@ class Holding:
         self.promised = False
         self.suspected = False
         self._lost = False
+        self._elapsed = elapsed
         self._since = renewed
         self._renewed = renewed
 
@@ -36,11 +37,11 @@ class Holding:
 
     def age(self) -> timedelta:
         """Time since before the last successful heartbeat was sent."""
-        return timedelta(seconds=elapsed() - self._renewed)
+        return timedelta(seconds=self._elapsed() - self._renewed)
 
     def waited(self) -> timedelta:
         """Time since before the claim statement was sent."""
-        return timedelta(seconds=elapsed() - self._since)
+        return timedelta(seconds=self._elapsed() - self._since)
 
     def lease_left(self) -> timedelta:
         return self.claim.lease - self.age()
@@ -62,7 +63,8 @@ class Holding:
 class Holdings:
     """All held claims, by key and token, and whether a claim statement is under way right now."""
 
-    def __init__(self) -> None:
+    def __init__(self, elapsed: Stopwatch = elapsed) -> None:
+        self._elapsed = elapsed
         self._lock = threading.Lock()
         self._held: dict[Fence, Holding] = {}
         self._claiming = 0
@@ -98,7 +100,7 @@ class Holdings:
 
     def add(self, claims: Iterable[Claim], renewed: float) -> list[Holding]:
         """Believe in these claims from ``renewed`` on: the moment before the claim statement was sent."""
-        added = [Holding(claim, renewed) for claim in claims]
+        added = [Holding(claim, renewed, self._elapsed) for claim in claims]
         with self._lock:
             for holding in added:
                 self._held[holding.claim.fence] = holding

@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
-from slotwise.clock import elapsed
 from slotwise.engine.holdings import Holding, Holdings
 from slotwise.engine.service import AT_ONCE, Service
 from slotwise.events import Claimed, PollBegan, about
@@ -56,7 +55,7 @@ class Poller(Service):
 
     def claim(self, limit: int, instance: str | None = None) -> int:
         """One claim statement; its claims are handed to the runner. How many rows it found."""
-        before = elapsed()  # the lease is believed in from before the statement was sent
+        before = self.elapsed()  # the lease is believed in from before the statement was sent
         with self._holdings.claiming():
             found, claims = self._store.claim(
                 self.worker, limit, lease=self._lease, names=self._names, instance=instance

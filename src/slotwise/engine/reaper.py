@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from slotwise.clock import elapsed
 from slotwise.engine.service import Service
 from slotwise.engine.settler import settlement_events
 from slotwise.events import HandedBackEvent, Reaped, Settled, about
@@ -78,7 +77,7 @@ class Reaper(Service):
 
     def run_once(self) -> timedelta:
         now, rows = self._store.look(self._names)
-        dead = self._watch.look(rows, now, elapsed())
+        dead = self._watch.look(rows, now, self.elapsed())
         for start in range(0, len(dead), BATCH):
             self._take_over(dead[start : start + BATCH])
         return self._interval

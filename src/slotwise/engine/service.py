@@ -8,6 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 
+from slotwise.clock import Stopwatch, elapsed
 from slotwise.events import DatabaseBack, DatabaseLost, Listeners
 from slotwise.policies import growing_pauses
 
@@ -34,8 +35,10 @@ class Service(ABC):
         is_transient: Callable[[BaseException], bool] = lambda _: False,
         first_pause: timedelta = timedelta(milliseconds=200),
         longest_pause: timedelta = timedelta(seconds=15),
+        elapsed: Stopwatch = elapsed,
     ) -> None:
         self.listeners = listeners
+        self.elapsed = elapsed
         self.worker = worker
         self._is_transient = is_transient
         self._pauses = (first_pause, longest_pause)

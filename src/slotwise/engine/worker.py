@@ -7,10 +7,10 @@ import logging
 import threading
 from collections.abc import Mapping
 from datetime import timedelta
-from typing import Any
+from typing import Any, ClassVar
 
 from slotwise import events, migrate
-from slotwise.clock import Clock
+from slotwise.clock import Clock, DatabaseClock
 from slotwise.definition import Definition
 from slotwise.engine.eventloop import EventLoop, Lifespan
 from slotwise.engine.heartbeat import Heartbeat, LeaseWatch
@@ -42,6 +42,9 @@ SKEW_WARNING = 1.0
 class Worker:
     """One process's share of the cluster: claims, runs, settles, beats and reaps for the jobs it knows."""
 
+    #: Where the handlers run; a test kit puts in one that holds them back.
+    runner_class: ClassVar[type[Runner]] = Runner
+
     def __init__(
         self,
         settings: Settings,
@@ -64,8 +67,9 @@ class Worker:
         self.name = str(self.identity)
         self.capacity = settings.threads or max(10, len(self.definitions))
         self.listeners = listeners
-        self.holdings = Holdings()
-        self.store = Store(database, self.definitions, clock=clock)
+        self.clock = clock or DatabaseClock()
+        self.holdings = Holdings(self.clock.elapsed)
+        self.store = Store(database, self.definitions, clock=self.clock)
         self.state: Any = None
         self._database = database
         self._client = client
@@ -87,10 +91,11 @@ class Worker:
             "listeners": self.listeners,
             "worker": self.name,
             "is_transient": is_transient,
+            "elapsed": self.clock.elapsed,
             "longest_pause": min(timedelta(seconds=15), settings.heartbeat_interval),
         }
         self.settler = Settler(self.store, self.holdings, on_free=self._on_free, **service)
-        self.runner = Runner(
+        self.runner = self.runner_class(
             capacity=self.capacity,
             definitions=self.definitions,
             holdings=self.holdings,
