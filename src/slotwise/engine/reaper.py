@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -67,6 +67,7 @@ class Reaper(Service):
         names: Sequence[str],
         interval: timedelta,
         heartbeat_interval: timedelta,
+        on_reaped: Callable[[], None] = lambda: None,
         **service: Any,
     ) -> None:
         super().__init__(**service)
@@ -74,12 +75,15 @@ class Reaper(Service):
         self._names = names
         self._interval = interval
         self._watch = Watch(heartbeat_interval)
+        self._on_reaped = on_reaped
 
     def run_once(self) -> timedelta:
         now, rows = self._store.look(self._names)
         dead = self._watch.look(rows, now, self.elapsed())
         for start in range(0, len(dead), BATCH):
             self._take_over(dead[start : start + BATCH])
+        if dead:
+            self._on_reaped()  # what was taken over is due now, and this worker is awake
         return self._interval
 
     def _take_over(self, dead: Sequence[Silence]) -> None:
