@@ -26,8 +26,9 @@ PAYLOAD_LIMIT = 1_048_576
 class Client:
     """Writes one-time tasks into the queue; works without a worker in this process."""
 
-    def __init__(self, store: Callable[[], Store]) -> None:
+    def __init__(self, store: Callable[[], Store], wake: Callable[[], None] = lambda: None) -> None:
         self._make_store = store
+        self._wake = wake
 
     def schedule(
         self,
@@ -72,6 +73,8 @@ class Client:
             raise InstanceExists(
                 f"task {name!r} with id {instance!r} is already scheduled; choose another id, or if_exists='keep'"
             )
+        if added and connection is None:
+            self._wake()  # a worker in this very process need not wait for its next poll
         return instance
 
 

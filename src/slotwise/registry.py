@@ -69,7 +69,7 @@ class JobRegistry:
         self._worker_pid: int | None = None
         self._hook: _ProcessHook | None = None
         #: Schedules one-time tasks; needs no worker in this process.
-        self.client = Client(lambda: Store(self.database, self.definitions, clock=self._clock))
+        self.client = Client(lambda: Store(self.database, self.definitions, clock=self._clock), wake=self._wake)
 
     @staticmethod
     def builder() -> RegistryBuilder:
@@ -155,6 +155,10 @@ class JobRegistry:
     def worker(self) -> Worker | None:
         """The running worker, if any."""
         return self._worker if self._running() else None
+
+    def _wake(self) -> None:
+        if (worker := self.worker) is not None:
+            worker.wake()
 
     def _running(self) -> bool:
         """A worker started before a fork does not run in the child: its threads stayed behind."""

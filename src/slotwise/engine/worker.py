@@ -94,7 +94,7 @@ class Worker:
             "elapsed": self.clock.elapsed,
             "longest_pause": min(timedelta(seconds=15), settings.heartbeat_interval),
         }
-        self.settler = Settler(self.store, self.holdings, on_free=self._on_free, **service)
+        self.settler = Settler(self.store, self.holdings, on_free=self.wake, **service)
         self.runner = self.runner_class(
             capacity=self.capacity,
             definitions=self.definitions,
@@ -117,7 +117,7 @@ class Worker:
         self.lease_watch = LeaseWatch(self.holdings, interval=settings.heartbeat_interval, **service)
         self.reaper = Reaper(
             self.store, names=names, interval=settings.reaper_interval or settings.heartbeat_interval,
-            heartbeat_interval=settings.heartbeat_interval, **service,
+            heartbeat_interval=settings.heartbeat_interval, on_reaped=self.wake, **service,
         )  # fmt: skip
 
     @property
@@ -221,7 +221,8 @@ class Worker:
             stopping=lambda: self._is_draining,
         )
 
-    def _on_free(self) -> None:
+    def wake(self) -> None:
+        """Look for due rows now, not when the poll interval is over."""
         self.poller.wake()
 
     # -- stop -------------------------------------------------------------------------------------------------
