@@ -1,0 +1,539 @@
+"""Every decision, as a table: what was, what happened, what becomes of it."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+import tenacity
+
+from slotwise import decide
+from slotwise.definition import Definition
+from slotwise.execution import (
+    FOREVER,
+    RECURRING,
+    Aborted,
+    Died,
+    Failed,
+    Gap,
+    HandedBack,
+    LedgerEntry,
+    Outcome,
+    Row,
+    Succeeded,
+    Transition,
+)
+from slotwise.policies import Retry
+from slotwise.schedules import Disabled, Every, FixedDelay, Schedule, succeed
+
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+MINUTE = timedelta(minutes=1)
+MINUTELY = Every(MINUTE)
+TOKEN = 1_000
+
+
+def at(minutes: float) -> datetime:
+    """So many minutes after noon; the plan row of these tests waits for the slot at noon."""
+    return NOON + minutes * MINUTE
+
+
+#: When attempts of these tests end, unless they say otherwise: before the next slot is due.
+IN_TIME = at(0.5)
+
+
+def plan_row(schedule: Schedule | None = MINUTELY, **changes: Any) -> Row:
+    """A held plan row, in the first attempt of the slot at noon."""
+    row: dict[str, Any] = {
+        "task_name": "report", "task_instance": RECURRING, "version": TOKEN, "picked": True, "picked_by": "host:1:a",
+        "execution_time": NOON, "slot": NOON, "watermark": NOON, "attempt": 1,
+        "schedule": str(schedule) if schedule else None,
+        "next_slot": schedule.next_after(NOON) if schedule and not schedule.from_end else None,
+    }  # fmt: skip
+    return Row(**(row | changes))
+
+
+def detached_row(**changes: Any) -> Row:
+    """A held row of one slot beside the plan row."""
+    return plan_row(None, **({"task_instance": "trigger:1", "plan_instance": RECURRING} | changes))
+
+
+def task_row(**changes: Any) -> Row:
+    """A held one-time task that was due at noon."""
+    return plan_row(None, **({"task_instance": "42", "watermark": None} | changes))
+
+
+def definition(**policies: Any) -> Definition:
+    return Definition(name="report", handler=lambda ctx: None, is_async=False, schedule=MINUTELY, **policies)
+
+
+def entry(outcome: str, *, token: int = TOKEN, aborted: int = 0) -> LedgerEntry:
+    final = outcome not in ("claimed", "running")
+    return LedgerEntry(outcome=outcome, token=token, final=final, aborted=aborted)
+
+
+def retry(attempts: int = 3, seconds: float = 10) -> Retry:
+    return Retry(attempts=attempts, wait=tenacity.wait_fixed(seconds))
+
+
+def finish(
+    outcome: Outcome,
+    *,
+    row: Row | None = None,
+    schedule: Schedule | None = MINUTELY,
+    now: datetime = IN_TIME,
+    ledger: LedgerEntry | None = None,
+    **policies: Any,
+) -> Transition:
+    row = plan_row() if row is None else row
+    ledger = entry("running") if ledger is None and row.ledger_key else ledger
+    return decide.at_finish(row, definition(**policies), schedule if row.is_plan else None, outcome, now, ledger)
+
+
+def columns(transition: Transition) -> dict[str, Any]:
+    assert transition.row is not None
+    return transition.row
+
+
+def part(transition: Transition, *names: str) -> tuple[Any, ...]:
+    return tuple(columns(transition)[name] for name in names)
+
+
+# -- at_claim ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("now", "slot", "next_slot", "gap"),
+    [
+        pytest.param(at(0), at(0), at(1), None, id="on the dot"),
+        pytest.param(at(0.9), at(0), at(1), None, id="late, nothing missed"),
+        pytest.param(at(1), at(1), at(2), (at(0), at(0), 1), id="the next one is due this very instant"),
+        pytest.param(at(1.5), at(1), at(2), (at(0), at(0), 1), id="one missed"),
+        pytest.param(at(3.5), at(3), at(4), (at(0), at(2), 3), id="three missed"),
+        pytest.param(at(60 * 24), at(60 * 24), at(60 * 24 + 1), (at(0), at(60 * 24 - 1), 1440), id="a day missed"),
+    ],
+)
+def test_one_run_for_all_missed_slots(
+    now: datetime, slot: datetime, next_slot: datetime, gap: tuple[datetime, datetime, int] | None
+) -> None:
+    """catch_up=latest: the newest missed slot starts, the older ones become one gap."""
+    decision = decide.at_claim(plan_row(), MINUTELY, now, None)
+    assert isinstance(decision, decide.Start)
+    assert (decision.slot, decision.next_slot) == (slot, next_slot)
+    expected = gap and Gap(first=gap[0], last=gap[1], count=gap[2], reason="collapsed")
+    assert decision.gap == expected
+    assert decision.collapsed == (gap[2] if gap else 0)
+
+
+def test_collapsed_adds_up_over_claims() -> None:
+    """A run stands for all slots collapsed into it, those of an earlier claim of the same row too."""
+    decision = decide.at_claim(plan_row(collapsed=5), MINUTELY, at(2), None)
+    assert isinstance(decision, decide.Start)
+    assert decision.collapsed == 7
+
+
+@pytest.mark.parametrize(
+    ("newest", "slot", "gap"),
+    [
+        pytest.param(at(-1), at(7), (at(0), at(6), 7), id="older than the row: the row decides"),
+        pytest.param(at(0), at(7), (at(1), at(6), 6), id="the row's own slot has run"),
+        pytest.param(at(5), at(7), (at(6), at(6), 1), id="the ledger is ahead"),
+        pytest.param(at(6), at(7), None, id="one left"),
+    ],
+)
+def test_the_newest_of_ledger_and_gaps_outranks_the_row(
+    newest: datetime, slot: datetime, gap: tuple[datetime, datetime, int] | None
+) -> None:
+    """After a restore of the queue alone, no slot that has started starts again, and none is counted twice."""
+    decision = decide.at_claim(plan_row(), MINUTELY, at(7.5), newest)
+    assert isinstance(decision, decide.Start)
+    assert decision.slot == slot
+    assert decision.gap == (gap and Gap(first=gap[0], last=gap[1], count=gap[2], reason="collapsed"))
+
+
+@pytest.mark.parametrize(
+    ("newest", "slot"),
+    [
+        pytest.param(at(7), at(8), id="up to now"),
+        pytest.param(at(10), at(11), id="ahead of now: the clock was stepped back"),
+    ],
+)
+def test_nothing_starts_when_all_that_is_due_has_run(newest: datetime, slot: datetime) -> None:
+    """The row moves past everything the ledger knows and waits, with its counters at zero."""
+    decision = decide.at_claim(plan_row(attempt=3, lost_count=2, collapsed=1), MINUTELY, at(7.5), newest)
+    assert isinstance(decision, decide.Advance)
+    assert decision.row["slot"] == decision.row["execution_time"] == slot
+    assert decision.row["next_slot"] == slot + MINUTE
+    assert decision.row["watermark"] == newest
+    assert (decision.row["attempt"], decision.row["lost_count"], decision.row["collapsed"]) == (0, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("row", "schedule", "newest"),
+    [
+        pytest.param(plan_row(slot=None, next_slot=None), Disabled(), None, id="never had a slot"),
+        pytest.param(plan_row(), succeed(MINUTELY, at(2), Disabled()), at(2), id="its last slot has run"),
+    ],
+)
+def test_a_schedule_without_further_slots_parks_its_row(row: Row, schedule: Schedule, newest: datetime | None) -> None:
+    """An ended schedule keeps its row, parked far in the future."""
+    decision = decide.at_claim(row, schedule, at(5), newest)
+    assert isinstance(decision, decide.Advance)
+    assert (decision.row["slot"], decision.row["execution_time"]) == (None, FOREVER)
+
+
+def test_missed_slots_end_with_the_schedule_that_had_them() -> None:
+    """The newest missed slot of a schedule that was ended meanwhile still runs; none after its end is counted."""
+    decision = decide.at_claim(plan_row(), succeed(MINUTELY, at(2.5), Disabled()), at(10), None)
+    assert isinstance(decision, decide.Start)
+    assert (decision.slot, decision.next_slot, decision.collapsed) == (at(2), None, 2)
+
+
+def test_missed_slots_follow_the_schedule_in_force() -> None:
+    """Across a redeploy each stretch counts by its own text."""
+    decision = decide.at_claim(plan_row(), succeed(MINUTELY, at(2), Every("5m")), at(16), None)
+    assert isinstance(decision, decide.Start)
+    assert decision.slot == at(15)
+    assert decision.gap == Gap(first=at(0), last=at(10), count=5, reason="collapsed")  # 0, 1, 2, 5, 10
+
+
+def test_a_fixed_delay_has_only_one_slot_ahead() -> None:
+    """However late it is claimed, nothing was missed."""
+    delay = FixedDelay("2m")
+    decision = decide.at_claim(plan_row(delay), delay, at(60), None)
+    assert decision == decide.Start(slot=at(0), next_slot=None, collapsed=0, gap=None)
+
+
+def test_a_late_start_is_labelled_as_catch_up() -> None:
+    """The claimed row becomes one for the slot that was decided, and its watermark follows."""
+    decision = decide.at_claim(plan_row(), MINUTELY, at(3), None)
+    assert isinstance(decision, decide.Start)
+    row = decide.started(plan_row(watermark=at(-1)), decision)
+    assert (row.slot, row.next_slot, row.watermark, row.origin, row.collapsed) == (at(3), at(4), at(3), "catch_up", 3)
+    assert (row.version, row.attempt) == (TOKEN, 1)
+
+
+def test_a_late_start_that_missed_nothing_is_not_catch_up() -> None:
+    """Only a run that stands for others is labelled so."""
+    decision = decide.at_claim(plan_row(), MINUTELY, at(0.5), None)
+    assert isinstance(decision, decide.Start)
+    assert decide.started(plan_row(), decision).origin is None
+
+
+def test_past_moves_to_the_slot_after() -> None:
+    """A slot that ran already is passed, not repeated."""
+    moved = decide.past(plan_row(attempt=2), MINUTELY)
+    assert (moved["slot"], moved["watermark"], moved["attempt"]) == (at(1), at(0), 0)
+
+
+def test_an_unreadable_row_is_tried_later_and_says_why() -> None:
+    """What a newer release wrote is left as it is: no slot, no attempt is burnt."""
+    row = plan_row(attempt=1)
+    later = decide.postponed(row, at(5), "schedule 'MOON|full'")
+    assert (later["execution_time"], later["slot"], later["attempt"]) == (at(6), row.slot, 0)
+    assert later["last_error"] == "schedule 'MOON|full'"
+
+
+# -- at_finish: the slot ends -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("outcome", "label", "failures"),
+    [
+        pytest.param(Succeeded(), "succeeded", 0, id="success"),
+        pytest.param(Failed("boom"), "failed", 5, id="failure"),
+        pytest.param(Failed("boom", final=True), "failed", 5, id="final failure"),
+    ],
+)
+def test_a_finished_slot_makes_way_for_the_next(outcome: Outcome, label: str, failures: int) -> None:
+    """The plan row moves to the slot after, from the slot before, not from the wall clock."""
+    done = finish(outcome, row=plan_row(consecutive_failures=4, attempt=2, lost_count=1, collapsed=3))
+    assert done.label == label
+    assert part(done, "slot", "execution_time", "next_slot", "watermark") == (at(1), at(1), at(2), at(0))
+    assert part(done, "attempt", "lost_count", "collapsed", "origin") == (0, 0, 0, None)
+    assert columns(done)["consecutive_failures"] == failures
+    assert done.record is not None
+    assert (done.record.outcome, done.record.attempts, done.record.final) == (label, 2, True)
+    assert done.gap is None
+
+
+def test_success_and_failure_are_remembered_on_the_row() -> None:
+    """last_success, last_failure and last_error say what happened last; a success clears the error."""
+    failed = columns(finish(Failed("ValueError: boom"), now=at(0.5)))
+    assert (failed["last_failure"], failed["last_error"]) == (at(0.5), "ValueError: boom")
+    succeeded = columns(finish(Succeeded(), row=plan_row(last_failure=at(-1)), now=at(0.5)))
+    assert (succeeded["last_success"], succeeded["last_failure"], succeeded["last_error"]) == (at(0.5), at(-1), None)
+
+
+@pytest.mark.parametrize(
+    ("now", "slot", "gap"),
+    [
+        pytest.param(at(0.5), at(1), None, id="in time"),
+        pytest.param(at(1), at(2), (at(1), at(1), 1), id="the next one came due this very instant"),
+        pytest.param(at(3.5), at(4), (at(1), at(3), 3), id="three came due"),
+        pytest.param(at(-5), at(1), None, id="the clock was stepped back: forward all the same"),
+    ],
+)
+def test_slots_that_came_due_meanwhile_are_skipped(
+    now: datetime, slot: datetime, gap: tuple[datetime, datetime, int] | None
+) -> None:
+    """overlap=skip: what came due while the row was held becomes one gap, and the row moves past it."""
+    done = finish(Succeeded(), now=now)
+    assert done.gap == (gap and Gap(first=gap[0], last=gap[1], count=gap[2], reason="overlap"))
+    assert part(done, "slot", "watermark") == (slot, gap[1] if gap else at(0))
+
+
+@pytest.mark.parametrize(
+    ("now", "slot"),
+    [
+        pytest.param(at(0.5), at(2.5), id="from the end of the run"),
+        pytest.param(at(30), at(32), id="however long it took"),
+        pytest.param(at(-5), at(2), id="never back before the slot itself"),
+    ],
+)
+def test_a_fixed_delay_counts_from_the_end(now: datetime, slot: datetime) -> None:
+    """The only schedule that is defined by the end of the run, in the database's time."""
+    delay = FixedDelay("2m")
+    done = finish(Succeeded(), row=plan_row(delay), schedule=delay, now=now)
+    assert part(done, "slot", "execution_time", "next_slot") == (slot, slot, None)
+    assert done.gap is None
+
+
+def test_an_ended_schedule_parks_its_row() -> None:
+    """After its last slot the row stays, parked far in the future."""
+    ended = succeed(MINUTELY, at(0), Disabled())
+    done = finish(Succeeded(), row=plan_row(ended, next_slot=None), schedule=ended)
+    assert part(done, "slot", "execution_time", "schedule") == (None, FOREVER, "-")
+
+
+def test_a_succession_is_shed_once_it_is_over() -> None:
+    """The row's text holds what can still matter, and no more."""
+    both = succeed(MINUTELY, at(0), Every("5m"))
+    done = finish(Succeeded(), row=plan_row(both), schedule=both)
+    assert part(done, "slot", "schedule") == (at(5), str(Every("5m")))
+
+
+def test_a_catch_up_run_leaves_its_label_behind() -> None:
+    """The next slot is an ordinary one."""
+    done = finish(Succeeded(), row=plan_row(origin="catch_up", collapsed=9))
+    assert part(done, "origin", "collapsed") == (None, 0)
+
+
+@pytest.mark.parametrize("outcome", [Succeeded(), Failed("boom"), Aborted("shutdown")], ids=lambda one: one.name)
+def test_a_detached_row_goes_with_its_slot(outcome: Outcome) -> None:
+    """A row of one slot is deleted when that slot is final; the ledger keeps what happened."""
+    done = finish(outcome, row=detached_row(), on_lost="give_up")
+    assert done.remove
+    assert done.record is not None
+    assert done.record.final
+
+
+# -- at_finish: another attempt ---------------------------------------------------------------------------------
+
+
+def test_a_retry_keeps_the_slot_and_moves_the_due_time() -> None:
+    """Retries move the due time, never the slot; the ledger row stays open."""
+    again = finish(Failed("boom"), retry=retry(seconds=10))
+    assert again.label == "failed"
+    assert part(again, "slot", "next_slot") == (at(0), at(1))
+    assert columns(again)["execution_time"] == at(0.5) + timedelta(seconds=10)
+    assert part(again, "attempt", "consecutive_failures", "last_error") == (1, 1, "boom")
+    assert again.record is not None
+    assert (again.record.outcome, again.record.reason, again.record.final) == ("failed", "retry", False)
+
+
+@pytest.mark.parametrize(
+    ("row", "now", "outcome", "attempts", "ledger", "again"),
+    [
+        pytest.param({"attempt": 2}, 0.1, Failed("x"), 3, None, True, id="two of three"),
+        pytest.param({"attempt": 3}, 0.1, Failed("x"), 3, None, False, id="three of three"),
+        pytest.param({"attempt": 3, "lost_count": 1}, 0.1, Failed("x"), 3, None, True, id="a lost one does not count"),
+        pytest.param({"attempt": 3}, 0.1, Failed("x"), 3, 1, True, id="an aborted one does not count"),
+        pytest.param({"attempt": 1}, 0.1, Failed("x", final=True), 3, None, False, id="final"),
+        pytest.param({"attempt": 1}, 0.9, Failed("x"), 3, None, False, id="it would fall behind the next slot"),
+        pytest.param({"attempt": 1}, 50 / 60, Failed("x"), 3, None, False, id="it would fall on the next slot"),
+        pytest.param({"attempt": 1, "next_slot": None}, 0.9, Failed("x"), 3, None, True, id="there is no next slot"),
+    ],
+)
+def test_which_failures_are_retried(
+    row: dict[str, Any], now: float, outcome: Failed, attempts: int, ledger: int | None, again: bool
+) -> None:
+    """As often as the policy says, counted from the row, and never at or after the next slot."""
+    aborted = entry("running", aborted=ledger) if ledger else None
+    done = finish(outcome, row=plan_row(**row), now=at(now), ledger=aborted, retry=retry(attempts, seconds=10))
+    assert done.record is not None
+    assert done.record.final is not again
+    assert (columns(done)["slot"] == at(0)) is again
+
+
+def test_a_job_without_retry_waits_for_its_next_slot() -> None:
+    """For a job the next slot is the next try."""
+    assert part(finish(Failed("boom")), "slot", "attempt") == (at(1), 0)
+
+
+@pytest.mark.parametrize(
+    ("reason", "policies", "label", "outcome", "final"),
+    [
+        pytest.param("shutdown", {}, "aborted", "cancelled", False, id="shutdown, rerun"),
+        pytest.param("lost", {}, "aborted", "cancelled", False, id="its lease ran out, rerun"),
+        pytest.param("shutdown", {"on_lost": "give_up"}, "cancelled", "cancelled", True, id="shutdown, give_up"),
+        pytest.param("lost", {"on_lost": "give_up"}, "lost", "lost", True, id="its lease ran out, give_up"),
+    ],
+)
+def test_an_aborted_attempt(reason: str, policies: dict[str, Any], label: str, outcome: str, final: bool) -> None:
+    """What was stopped from outside runs again at once, unless its job allows one start only."""
+    done = finish(Aborted(reason), **policies)
+    assert done.label == label
+    assert done.record is not None
+    assert (done.record.outcome, done.record.reason, done.record.final) == (outcome, reason, final)
+    if final:
+        assert columns(done)["slot"] == at(1)
+    else:
+        assert part(done, "slot", "execution_time", "attempt") == (at(0), at(0.5), 1)
+        assert done.record.aborted == 1
+
+
+@pytest.mark.parametrize(
+    ("attempt", "forget"),
+    [pytest.param(1, True, id="the first"), pytest.param(3, False, id="a later one")],
+)
+def test_a_hand_back_burns_nothing(attempt: int, forget: bool) -> None:
+    """As if it had never been claimed: slot, due time and attempts as before; a first one leaves no ledger row."""
+    row = plan_row(attempt=attempt, lost_count=attempt - 1, execution_time=at(0.2), collapsed=4, origin="catch_up")
+    back = finish(HandedBack("suspect"), row=row)
+    assert back.label == "handed-back"
+    assert part(back, "slot", "execution_time", "attempt") == (at(0), at(0.2), attempt - 1)
+    assert part(back, "lost_count", "collapsed", "origin") == (attempt - 1, 4, "catch_up")
+    assert back.record is not None
+    assert (back.record.forget, back.record.final) == (forget, False)
+    assert back.gap is None
+
+
+# -- complete_in ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "outcome",
+    [
+        Succeeded(promised=True),
+        Failed("raised after its commit", promised=True),
+        Aborted("shutdown"),
+        Died(lease_end=at(1)),
+    ],
+    ids=lambda one: one.name,
+)
+@pytest.mark.parametrize("kind", [plan_row, detached_row, task_row], ids=["plan", "detached", "task"])
+def test_what_complete_in_has_committed_is_done(kind: Any, outcome: Outcome) -> None:
+    """The ledger says succeeded under this token: whatever came after it, the slot is a success."""
+    done = finish(outcome, row=kind(), ledger=entry("succeeded"), now=at(0.5))
+    assert done.label == "succeeded"
+    assert done.remove is (kind is not plan_row)
+
+
+@pytest.mark.parametrize("ledger", [entry("running"), entry("succeeded", token=TOKEN - 1)], ids=["open", "another's"])
+def test_a_promise_that_was_not_committed_is_a_failure(ledger: LedgerEntry) -> None:
+    """If the caller's transaction rolled back, the attempt failed, whatever the handler returned."""
+    done = finish(Succeeded(promised=True), ledger=ledger)
+    assert done.label == "failed"
+    assert "complete_in" in columns(done)["last_error"]
+
+
+# -- at_loss ----------------------------------------------------------------------------------------------------
+
+
+def test_a_lost_slot_runs_again() -> None:
+    """on_lost=rerun: the same slot, at once, as the next attempt; the ledger counts the loss."""
+    lost = finish(Died(lease_end=at(1)), now=at(1.5))
+    assert lost.label == "lost"
+    assert part(lost, "slot", "execution_time", "attempt", "lost_count") == (at(0), at(1.5), 1, 1)
+    assert lost.record is not None
+    assert (lost.record.outcome, lost.record.reason, lost.record.lost) == ("lost", "rerun", 1)
+    assert not lost.record.final
+    assert lost.gap is None  # decided at the slot's final settlement
+
+
+@pytest.mark.parametrize(("lost_count", "seconds"), [(0, 0), (1, 5), (2, 10), (3, 20), (9, 300)])
+def test_deaths_back_off(lost_count: int, seconds: int) -> None:
+    """A job that takes its workers down gives them more and more air."""
+    lost = finish(Died(lease_end=at(1)), row=plan_row(lost_count=lost_count), now=at(2), max_lost=100)
+    assert columns(lost)["execution_time"] == at(2) + timedelta(seconds=seconds)
+
+
+@pytest.mark.parametrize(("lost_count", "label"), [(0, "lost"), (1, "lost"), (2, "dead")])
+def test_a_poison_slot_ends_dead_and_the_schedule_goes_on(lost_count: int, label: str) -> None:
+    """After max_lost lost attempts the slot is dead, and the next one has its turn."""
+    done = finish(Died(lease_end=at(0.5)), row=plan_row(lost_count=lost_count), now=at(0.9), max_lost=3)
+    assert done.label == label
+    assert columns(done)["slot"] == (at(1) if label == "dead" else at(0))
+    if label == "dead":
+        assert done.record is not None
+        assert (done.record.outcome, done.record.reason, done.record.lost) == ("dead", "max_lost", 1)
+
+
+def test_a_job_that_gives_up_never_starts_a_lost_slot_again() -> None:
+    """on_lost=give_up: the slot ends as lost, for it may still be running."""
+    done = finish(Died(lease_end=at(0.5)), now=at(0.9), on_lost="give_up")
+    assert done.label == "lost"
+    assert columns(done)["slot"] == at(1)
+    assert done.record is not None
+    assert (done.record.outcome, done.record.reason, done.record.final) == ("lost", "may still be running", True)
+
+
+@pytest.mark.parametrize(
+    ("lease_end", "now", "slot", "gap"),
+    [
+        pytest.param(at(2.5), at(9), at(3), (at(1), at(2), 2), id="overlap's up to the lease's end, catch-up's after"),
+        pytest.param(at(9), at(2.5), at(3), (at(1), at(2), 2), id="never beyond now: the clock was stepped back"),
+        pytest.param(at(0.5), at(9), at(1), None, id="nothing came due under the lease"),
+    ],
+)
+def test_a_lost_claim_counts_as_held_until_its_lease_ends(
+    lease_end: datetime, now: datetime, slot: datetime, gap: tuple[datetime, datetime, int] | None
+) -> None:
+    """What came due under the lease is overlap's; what came due after it is for catch-up to decide."""
+    done = finish(Died(lease_end=lease_end), now=now, on_lost="give_up")
+    assert done.gap == (gap and Gap(first=gap[0], last=gap[1], count=gap[2], reason="overlap"))
+    assert columns(done)["slot"] == slot
+
+
+@pytest.mark.parametrize("on_lost", ["rerun", "give_up"])
+def test_a_claim_lost_before_its_mark_is_handed_back(on_lost: str) -> None:
+    """Lost while claimed: the handler never started, so nothing is burnt."""
+    back = finish(Died(lease_end=at(0.5)), now=at(0.9), ledger=entry("claimed"), on_lost=on_lost)
+    assert back.label == "handed-back"
+    assert part(back, "slot", "attempt", "lost_count") == (at(0), 0, 0)
+
+
+# -- one-time tasks ---------------------------------------------------------------------------------------------
+
+
+def test_a_task_that_succeeded_leaves() -> None:
+    """Its row goes; no ledger row was ever made for it."""
+    done = finish(Succeeded(), row=task_row())
+    assert done.remove
+    assert done.record is None
+
+
+@pytest.mark.parametrize(
+    ("outcome", "policies", "error"),
+    [
+        pytest.param(Failed("boom"), {}, "boom", id="failed for good"),
+        pytest.param(Failed("unreadable", final=True), {"retry": retry()}, "unreadable", id="unreadable"),
+        pytest.param(Died(lease_end=at(1)), {"max_lost": 1}, "lost 1 times", id="poison"),
+        pytest.param(Died(lease_end=at(1)), {"on_lost": "give_up"}, "may still be running", id="gave up"),
+        pytest.param(Aborted("shutdown"), {"on_lost": "give_up"}, "shutdown", id="stopped, and gives up"),
+    ],
+)
+def test_a_task_that_cannot_go_on_stays_as_dead(outcome: Outcome, policies: dict[str, Any], error: str) -> None:
+    """Nothing vanishes: the row is parked with its state, the reason, and the due time it had."""
+    done = finish(outcome, row=task_row(execution_time=at(0.1)), **policies)
+    assert done.label == "dead"
+    assert part(done, "state", "execution_time", "parked_due") == ("dead", FOREVER, at(0.1))
+    assert error in columns(done)["last_error"]
+
+
+def test_a_task_is_retried_like_a_job() -> None:
+    """Without a next slot, a retry may fall as late as it likes."""
+    again = finish(Failed("boom"), row=task_row(), retry=retry(seconds=86_400))
+    assert part(again, "state", "attempt") == (None, 1)
+    assert columns(again)["execution_time"] == at(0.5) + timedelta(days=1)
