@@ -1,59 +1,48 @@
 """Stops the server once its last user is gone: also when that user was killed and could not do it itself.
 
-Started as a script by path, so it needs nothing but the standard library and a few megabytes. It leaves the
-session of whoever started it, sleeps in flock until nobody shares `use.lock`, stops the server and ends.
-Its parameters: the home, pg_ctl, uid and gid for it (or - and -), `temporary` if the home is to go.
+A process of its own, see keeper_process.py. It leaves the session of whoever started it, sleeps in flock until
+nobody shares `use.lock`, stops the server and ends.
 """
 
 from __future__ import annotations
 
-import fcntl
 import os
-import shutil
 import subprocess
-import sys
 from pathlib import Path
 
+from slotwise.embedded.directory import remove_directory
+from slotwise.embedded.lock import FileLock
+from slotwise.embedded.postmaster import Postmaster
 
-def main(home: Path, pg_ctl: str, uid: str, gid: str, lifetime: str) -> None:
-    """Become the only keeper of this home, or end at once."""
-    keeper = os.open(home / "keeper.lock", os.O_RDWR | os.O_CREAT, 0o600)
-    try:
-        fcntl.flock(keeper, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
+
+def keep(home: Path, pg_ctl: str, uid: str, gid: str, lifetime: str) -> None:
+    """Become the only keeper of this home, or end at once.
+
+    `uid` and `gid` are those of the server's account, or `-` for our own; a `temporary` home goes with its server.
+    """
+    keeper = FileLock(home / "keeper.lock")
+    if not keeper.try_exclude():
         return
-    use = os.open(home / "use.lock", os.O_RDWR)
-    if os.fork():  # the lock goes with the child; whoever started us need not wait for it, nor reap it
+    use = FileLock(home / "use.lock")
+    if os.fork():  # the locks go with the child; whoever started us need not wait for it, nor reap it
         os._exit(0)
     os.setsid()
-    fcntl.flock(use, fcntl.LOCK_EX)
-    if _is_current(use, home / "use.lock"):
-        _stop(home, pg_ctl, uid, gid)
+    use.exclude()
+    if use.is_current():
+        _stop(home, pg_ctl, [] if uid == "-" else [int(uid), int(gid)])
         if lifetime == "temporary":
-            remove(home)
-    fcntl.flock(keeper, fcntl.LOCK_UN)  # before `use`: who comes next must see that it needs a new keeper
+            remove_directory(home)
+    keeper.close()  # before `use`: who comes next must see that it needs a new keeper
 
 
-def remove(home: Path) -> None:
-    """Remove a home that nobody uses; first by name, so that nobody builds a new one inside the ruins."""
-    ruins = home.with_name(f"{home.name}.gone-{os.getpid()}")
-    home.rename(ruins)
-    shutil.rmtree(ruins, ignore_errors=True)
-
-
-def _is_current(file: int, path: Path) -> bool:
-    try:
-        return os.path.samestat(os.fstat(file), path.stat())
-    except FileNotFoundError:
-        return False
-
-
-def _stop(home: Path, pg_ctl: str, uid: str, gid: str) -> None:
-    switch = {} if uid == "-" else {"user": int(uid), "group": int(gid), "extra_groups": []}
-    subprocess.run(  # type: ignore[call-overload]
-        [pg_ctl, "-D", home / "data", "-w", "-m", "fast", "stop"], cwd="/", check=False, **switch
-    )
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]), *sys.argv[2:])
+def _stop(home: Path, pg_ctl: str, switch: list[int]) -> None:
+    """Stop the server if it is one: pg_ctl would signal whoever has the pid of a dead one."""
+    if Postmaster(home / "data").is_alive():
+        subprocess.run(
+            [pg_ctl, "-D", home / "data", "-w", "-m", "fast", "stop"],
+            user=switch[0] if switch else None,
+            group=switch[1] if switch else None,
+            extra_groups=[] if switch else None,
+            cwd="/",
+            check=False,
+        )

@@ -12,14 +12,16 @@ from types import TracebackType
 from typing import Self
 from urllib.parse import quote
 
-from slotwise.embedded import keeper
 from slotwise.embedded.account import server_account
 from slotwise.embedded.binaries import Binaries, find_binaries
 from slotwise.embedded.cluster import DURABLE, FLEETING, Cluster, StopMode
+from slotwise.embedded.directory import make_directory, remove_directory
 from slotwise.embedded.given import GivenPostgres
 from slotwise.embedded.lock import FileLock
-from slotwise.embedded.state import make_directory, state_directory
+from slotwise.embedded.state import state_directory
 from slotwise.errors import DatabaseUnreachable
+
+KEEPER = Path(__file__).with_name("keeper_process.py")
 
 
 class EmbeddedPostgres:
@@ -155,7 +157,7 @@ class EmbeddedPostgres:
             return
         self._cluster.stop()
         if self._temporary:
-            keeper.remove(self._home)
+            remove_directory(self._home)
 
     def _watch(self) -> None:
         """Start a keeper; one that finds another at work ends at once.
@@ -168,7 +170,7 @@ class EmbeddedPostgres:
         pg_ctl = self._binaries.program("pg_ctl")
         with contextlib.suppress(OSError):
             subprocess.run(
-                [sys.executable, "-I", "-S", keeper.__file__, self._home, pg_ctl, *switch, lifetime],
+                [sys.executable, "-I", "-S", KEEPER, self._home, pg_ctl, *switch, lifetime],
                 cwd="/",
                 check=False,
                 stdin=subprocess.DEVNULL,

@@ -7,6 +7,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from slotwise.embedded.directory import make_directory
 from slotwise.errors import DatabaseUnreachable
 
 
@@ -22,15 +23,6 @@ def state_directory() -> Path:
             return place
     tried = ", ".join(str(place) for place in places)
     raise DatabaseUnreachable(f"no directory for PostgreSQL's data, tried {tried}; set XDG_STATE_HOME")
-
-
-def make_directory(path: Path) -> None:
-    """Make it and what is missing above it. Only what we make gets rights from us, whatever the umask says:
-    everybody else stays out, except that root lets the server's account pass through."""
-    missing = [place for place in (path, *path.parents) if not place.exists()]
-    for place in reversed(missing):
-        place.mkdir(exist_ok=True)
-        place.chmod(0o755 if os.geteuid() == 0 else 0o700)
 
 
 def _places() -> Iterator[Path]:

@@ -9,7 +9,7 @@ from hashlib import sha256
 from pathlib import Path
 
 from slotwise.embedded.account import Account
-from slotwise.embedded.state import make_directory
+from slotwise.embedded.directory import make_directory
 
 BIN = Path("pginstall/bin")
 CACHE = Path("/var/cache/slotwise")
