@@ -1,0 +1,88 @@
+"""Writes that a worker which lost its claim cannot make: `guard`, and `complete_in`, which settles the slot too.
+
+    python examples/guarded_write.py
+
+prints, on a new database:
+
+    interest: balance 10
+    interest: balance 20
+    as many days closed as slots succeeded: True
+
+Kill it at any moment and start it again on the same DATABASE_URL: the last line stays true, because each row and
+its slot's success are one commit.
+"""
+
+from __future__ import annotations
+
+import threading
+
+import sqlalchemy as sa
+from _database import application_engine, database_url, make_tables
+
+from slotwise import DistributedJob, Every, JobContext, JobRegistry
+
+metadata = sa.MetaData()
+account = sa.Table(
+    "example_account", metadata, sa.Column("slot", sa.Text, primary_key=True), sa.Column("euro", sa.Integer)
+)
+days = sa.Table("example_days", metadata, sa.Column("slot", sa.Text, primary_key=True))
+
+
+class Interest(DistributedJob):
+    """`guard` proves the claim inside the transaction that writes, and keeps it proved until that transaction ends."""
+
+    name = "example-interest"
+    schedule = Every("1s")
+
+    def __init__(self, engine: sa.Engine, done: threading.Semaphore) -> None:
+        self._engine = engine
+        self._done = done
+
+    def execute(self, ctx: JobContext) -> None:
+        with self._engine.begin() as connection:
+            ctx.guard(connection)  # raises ClaimLost where another worker has the slot: the transaction rolls back
+            euro = (connection.scalar(sa.select(sa.func.max(account.c.euro))) or 0) + 10
+            connection.execute(account.insert().values(slot=ctx.slot.isoformat(), euro=euro))
+        print("interest: balance", euro)
+        self._done.release()
+
+
+class CloseDay(DistributedJob):
+    """`complete_in` is guard and settlement: the row and the slot's success commit together, or neither does."""
+
+    name = "example-close-day"
+    schedule = Every("1s")
+
+    def __init__(self, engine: sa.Engine, done: threading.Semaphore) -> None:
+        self._engine = engine
+        self._done = done
+
+    def execute(self, ctx: JobContext) -> None:
+        with self._engine.begin() as connection:
+            connection.execute(days.insert().values(slot=ctx.slot.isoformat()))
+            ctx.complete_in(connection)
+        self._done.release()
+
+
+def closed_as_succeeded(engine: sa.Engine) -> bool:
+    """Whether what the application has agrees with what the ledger says."""
+    succeeded = "SELECT count(*) FROM scheduled_slots WHERE task_name = 'example-close-day' AND outcome = 'succeeded'"
+    with engine.connect() as connection:
+        closed = connection.scalar(sa.select(sa.func.count()).select_from(days))
+        return bool(closed == connection.scalar(sa.text(succeeded)))
+
+
+def main() -> None:
+    engine, interest, closing = application_engine(), threading.Semaphore(0), threading.Semaphore(0)
+    metadata.create_all(engine)
+    registry = JobRegistry(jobs=[Interest(engine, interest), CloseDay(engine, closing)], database_url=database_url())
+    make_tables(registry)
+    with registry:
+        for done in (interest, interest, closing, closing):
+            assert done.acquire(timeout=30), "no slot has run"
+    print("as many days closed as slots succeeded:", closed_as_succeeded(engine))
+    engine.dispose()
+
+
+if __name__ == "__main__":
+    main()

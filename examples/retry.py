@@ -1,0 +1,47 @@
+"""A task that fails twice and is tried again, each time after a longer pause; the row counts, not the process.
+
+    python examples/retry.py
+
+prints
+
+    attempt 1: the other side is down
+    attempt 2: the other side is down
+    attempt 3: delivered
+"""
+
+from __future__ import annotations
+
+import threading
+from datetime import timedelta
+
+from _database import database_url, make_tables
+
+from slotwise import JobContext, JobRegistry, OneTimeTask, Retry
+
+
+class Deliver(OneTimeTask):
+    name = "example-deliver"
+    retry = Retry.exponential(attempts=5, first=timedelta(milliseconds=200), cap=timedelta(seconds=5))
+
+    def __init__(self) -> None:
+        self.delivered = threading.Event()
+
+    def execute(self, ctx: JobContext) -> None:
+        if ctx.attempt < 3:
+            print(f"attempt {ctx.attempt}: the other side is down")
+            raise ConnectionError("the other side is down")
+        print(f"attempt {ctx.attempt}: delivered")
+        self.delivered.set()
+
+
+def main() -> None:
+    deliver = Deliver()
+    registry = JobRegistry(tasks=[deliver], database_url=database_url())
+    make_tables(registry)
+    registry.client.schedule(deliver)
+    with registry:
+        assert deliver.delivered.wait(timeout=30), "the task has not succeeded"
+
+
+if __name__ == "__main__":
+    main()
