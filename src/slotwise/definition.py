@@ -5,8 +5,9 @@ from __future__ import annotations
 import difflib
 import hashlib
 import inspect
+from abc import ABC
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, Protocol
 
 from slotwise.errors import InvalidJob
 from slotwise.job import DistributedJob, OneTimeTask, declared
@@ -30,6 +31,7 @@ POLICIES: dict[str, tuple[tuple[type, ...], Any]] = {
 }
 #: Words of the contract that this version does not act upon: refused, never silently ignored.
 _NOT_YET = ("start_within", "timeout", "min_interval", "runs_on", "spread", "isolation")
+_NOT_THE_USERS = (object, ABC, Generic, Protocol, DistributedJob, OneTimeTask)
 _ALIASES = {
     "on_dead": "on_lost", "misfire": "catch_up", "coalesce": "catch_up", "misfire_grace_time": "catch_up",
     "retries": "retry", "max_retries": "retry", "max_instances": "overlap", "max_losses": "max_lost",
@@ -160,10 +162,9 @@ def _policy(source: object, where: str, word: str, *, is_job: bool) -> Any:
 
 def _own_names(source: object) -> set[str]:
     """Attribute names that the user's own classes or the instance itself brought along."""
-    ours = (object, DistributedJob, OneTimeTask)
     names = set(getattr(source, "__dict__", {}))
     for klass in type(source).__mro__:
-        if klass not in ours and not klass.__module__.startswith(("slotwise.", "abc", "typing")):
+        if klass not in _NOT_THE_USERS:
             names |= set(vars(klass))
     return {name for name in names if not name.startswith("_")}
 

@@ -1,0 +1,345 @@
+"""Reading a job once, at registration: what is taken, and what is refused with the cure."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import pytest
+
+from slotwise import (
+    CatchUp,
+    Cron,
+    Disabled,
+    DistributedJob,
+    Every,
+    InvalidJob,
+    JobContext,
+    OneTimeTask,
+    Overlap,
+    Retry,
+    job,
+    task,
+)
+from slotwise.definition import Definition, define
+from slotwise.policies import TASK_RETRY
+
+HOURLY = Every("1h")
+
+
+class Report(DistributedJob):
+    name = "report"
+    schedule = HOURLY
+
+    def execute(self, ctx: JobContext) -> None:
+        pass
+
+
+class Mail(OneTimeTask):
+    name = "mail"
+
+    def execute(self, ctx: JobContext) -> None:
+        pass
+
+
+def a_job(**attributes: Any) -> DistributedJob:
+    """An instance of a class with these class attributes."""
+    return type("Report", (Report,), attributes)()
+
+
+def a_task(**attributes: Any) -> OneTimeTask:
+    return type("Mail", (Mail,), attributes)()
+
+
+def refusal(subject: object) -> str:
+    with pytest.raises(InvalidJob) as refused:
+        define(subject)
+    return str(refused.value)
+
+
+# -- what is taken ----------------------------------------------------------------------------------------------
+
+
+class InConstructor(DistributedJob):
+    def __init__(self, name: str) -> None:  # without super().__init__(), as users write it
+        self.name = name
+        self.schedule = HOURLY
+        self.max_lost = 5
+
+    def execute(self, ctx: JobContext) -> None:
+        pass
+
+
+class ByProperty(Report):
+    @property
+    def name(self) -> str:  # type: ignore[override]
+        return "report"
+
+    @property
+    def max_lost(self) -> int:  # type: ignore[override]
+        return 5
+
+
+class ByMethod(Report):
+    def name(self) -> str:  # type: ignore[override]
+        return "report"
+
+    def max_lost(self) -> int:  # type: ignore[override]
+        return 5
+
+
+@pytest.mark.parametrize(
+    "subject",
+    [
+        pytest.param(a_job(max_lost=5), id="class attributes"),
+        pytest.param(InConstructor("report"), id="set in the constructor"),
+        pytest.param(ByProperty(), id="properties"),
+        pytest.param(ByMethod(), id="methods"),
+        pytest.param(ByMethod, id="a class without arguments"),
+        pytest.param(job(name="report", schedule=HOURLY, max_lost=5)(print), id="a function"),
+    ],
+)
+def test_every_way_of_saying_it(subject: object) -> None:
+    """Attributes, constructor, properties, methods, keywords of the decorator: all the same."""
+    found = define(subject)
+    assert (found.name, found.schedule, found.max_lost) == ("report", HOURLY, 5)
+    assert found.is_job
+
+
+def test_each_is_read_once() -> None:
+    """A name that changes later is not a job that changes later."""
+    read: list[str] = []
+
+    class Counting(Report):
+        @property
+        def name(self) -> str:  # type: ignore[override]
+            read.append("name")
+            return f"report-{len(read)}"
+
+    assert define(Counting()).name == "report-1"
+    assert read == ["name"]
+
+
+def test_what_a_job_is_without_saying_so() -> None:
+    """The defaults of the contract."""
+    found = define(Report())
+    assert (found.catch_up, found.overlap) == (CatchUp.latest(), Overlap.skip())
+    assert (found.on_lost, found.max_lost, found.retry) == ("rerun", 3, None)
+    assert not found.gives_up
+
+
+def test_a_task_is_tried_ten_times_without_saying_so() -> None:
+    """One-time tasks have no next slot that would be the next try."""
+    found = define(Mail())
+    assert found.retry == TASK_RETRY
+    assert found.schedule is None
+    assert not found.is_job
+
+
+@pytest.mark.parametrize(
+    ("subject", "is_async"),
+    [
+        pytest.param(Report(), False, id="def"),
+        pytest.param(type("Later", (Report,), {"execute": lambda self, ctx: None})(), False, id="lambda"),
+    ],
+)
+def test_def_runs_on_a_thread(subject: object, is_async: bool) -> None:
+    """The colour of the handler says where it runs."""
+    assert define(subject).is_async is is_async
+
+
+async def _later(ctx: JobContext) -> None:
+    pass
+
+
+async def _later_with(word: str, ctx: JobContext) -> None:
+    pass
+
+
+@pytest.mark.parametrize("function", [_later, functools.partial(_later_with, "hello")], ids=["function", "partial"])
+def test_async_def_runs_on_the_loop(function: Any) -> None:
+    """Also where it is wrapped in a partial."""
+    assert define(job(name="report", schedule=HOURLY)(function)).is_async
+
+
+def test_the_decorated_function_can_still_be_called() -> None:
+    """What is under @job or @task is a job and a function."""
+
+    @task(name="double", retry=None)
+    def double(ctx: Any) -> int:
+        """Twice."""
+        return 2 * int(ctx)
+
+    assert double(21) == 42  # type: ignore[arg-type]
+    assert double.__doc__ == "Twice."
+    assert define(double).retry is None
+
+
+def test_attributes_of_the_users_own_are_none_of_our_business() -> None:
+    """Any name that is not nearly one of ours."""
+    assert define(a_job(template="x", database=object(), repository=1, _retries=3, items=[])).name == "report"
+
+
+# -- what is refused --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("subject", "words"),
+    [
+        pytest.param(None, "cannot be None", id="None"),
+        pytest.param("report", "'report' is not a job", id="a text"),
+        pytest.param(print, "is not a job", id="a bare function"),
+        pytest.param(InConstructor, "InConstructor is a class and cannot be made without arguments", id="a class"),
+        pytest.param(DistributedJob, "DistributedJob is a class and cannot be made", id="the base itself"),
+    ],
+)
+def test_what_is_no_job(subject: object, words: str) -> None:
+    """Anything but a job, a task, or a class of one that takes no arguments."""
+    assert words in refusal(subject)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        pytest.param(None, "name is None", id="none"),
+        pytest.param(7, "name is 7; expected a text", id="a number"),
+        pytest.param("", "cannot be blank", id="empty"),
+        pytest.param(" \t", "cannot be blank", id="blank"),
+        pytest.param(" report", "begin or end with a blank", id="a blank in front"),
+        pytest.param("re\nport", "control characters", id="a line break"),
+        pytest.param("re\x00port", "control characters", id="NUL"),
+        pytest.param("r" * 101, "has 101 characters; at most 100", id="too long"),
+    ],
+)
+def test_names_that_cannot_work(name: Any, words: str) -> None:
+    """A name is a text for people and logs, unique in the cluster, of at most 100 characters."""
+    message = refusal(a_job(name=name))
+    assert words in message
+    assert message.startswith("Report.name")
+
+
+def test_a_name_of_a_hundred_characters_is_taken() -> None:
+    """The limit is included, and counts characters."""
+    assert len(define(a_job(name="ü" * 100)).name) == 100
+
+
+@pytest.mark.parametrize(
+    "schedule",
+    [
+        pytest.param(None, id="none"),
+        pytest.param("0 2 * * *", id="a text"),
+        pytest.param(Every, id="a class"),
+        pytest.param(3600, id="a number"),
+    ],
+)
+def test_schedules_that_are_none(schedule: Any) -> None:
+    """A job says when; a text is not a schedule yet."""
+    message = refusal(a_job(schedule=schedule))
+    assert message.startswith("Report.schedule is")
+    assert "expected a schedule such as" in message
+
+
+@pytest.mark.parametrize(
+    ("attribute", "meant"),
+    [
+        ("catchup", "catch_up"),
+        ("catchUp", "catch_up"),
+        ("misfire", "catch_up"),
+        ("coalesce", "catch_up"),
+        ("on_loss", "on_lost"),
+        ("on_dead", "on_lost"),
+        ("onlost", "on_lost"),
+        ("retries", "retry"),
+        ("max_retries", "retry"),
+        ("overlaps", "overlap"),
+        ("max_instances", "overlap"),
+        ("max_loss", "max_lost"),
+    ],
+)
+def test_a_near_miss_is_refused(attribute: str, meant: str) -> None:
+    """`catchup = …` would silently change nothing: the error names the word that was meant."""
+    assert f"did you mean {meant}?" in refusal(a_job(**{attribute: 1}))
+
+
+@pytest.mark.parametrize("word", ["start_within", "timeout", "min_interval", "runs_on", "spread"])
+def test_a_policy_that_is_not_acted_upon_is_refused(word: str) -> None:
+    """Nothing that a job declares is silently ignored."""
+    assert f"Report.{word}" in refusal(a_job(**{word: 1}))
+
+
+def test_near_misses_count_where_they_are_set() -> None:
+    """On the instance, and on any class of the user's own."""
+
+    class Careful(Report):
+        def __init__(self) -> None:
+            self.catchup = "none"
+
+    assert "did you mean catch_up?" in refusal(Careful())
+
+
+class RetryService:
+    """A user's own object under a word of ours."""
+
+
+@pytest.mark.parametrize(
+    ("attribute", "value", "words"),
+    [
+        ("retry", RetryService(), "Report.retry is a RetryService, expected Retry or None; rename your own attribute"),
+        ("catch_up", "latest", "Report.catch_up is a str, expected CatchUp"),
+        ("overlap", None, "Report.overlap is a NoneType, expected Overlap"),
+        ("on_lost", 3, "Report.on_lost is a int, expected str"),
+        ("on_lost", "retry", 'expected "rerun" or "give_up"'),
+        ("max_lost", "3", "Report.max_lost is a str, expected int"),
+        ("max_lost", True, "Report.max_lost is a bool, expected int"),
+        ("max_lost", 0, "expected a whole number, 1 or more"),
+    ],
+)
+def test_a_policy_of_the_wrong_type_is_refused(attribute: str, value: Any, words: str) -> None:
+    """The error names the attribute, what it is and what is expected."""
+    assert words in refusal(a_job(**{attribute: value}))
+
+
+def test_a_retry_contradicts_giving_up() -> None:
+    """At most one start, or further attempts: one of them."""
+    assert "retry contradicts" in refusal(a_job(on_lost="give_up", retry=Retry(attempts=2)))
+    assert "retry contradicts" in refusal(a_task(on_lost="give_up", retry=Retry(attempts=2)))
+    assert define(a_task(on_lost="give_up")).retry is None
+
+
+def test_a_function_is_named_in_the_error() -> None:
+    """Not the class that wraps it."""
+
+    @job(name="", schedule=HOURLY)
+    def nightly(ctx: JobContext) -> None:
+        pass
+
+    assert refusal(nightly).startswith("nightly.name")
+
+
+# -- the fingerprint --------------------------------------------------------------------------------------------
+
+
+def test_the_fingerprint_tells_definitions_apart() -> None:
+    """Equal where all that decides is equal; different where any of it differs."""
+
+    def fingerprint(**attributes: Any) -> str:
+        return define(a_job(**attributes)).fingerprint
+
+    same = {fingerprint(), fingerprint(), fingerprint(schedule=Every("60m")), fingerprint(template="x")}
+    others = [
+        fingerprint(schedule=Every("2h")),
+        fingerprint(schedule=Cron("0 2 * * *")),
+        fingerprint(schedule=Disabled()),
+        fingerprint(on_lost="give_up"),
+        fingerprint(max_lost=4),
+    ]
+    assert len(same) == 1
+    assert len({*same, *others}) == 1 + len(others)
+
+
+def test_a_definition_is_frozen() -> None:
+    """It is the same for everybody after."""
+    found = define(Report())
+    assert isinstance(found, Definition)
+    with pytest.raises(AttributeError):
+        found.name = "other"  # type: ignore[misc]
