@@ -14,7 +14,7 @@ import pytest
 
 from slotwise.embedded import EmbeddedPostgres, find_binaries
 from slotwise.embedded.account import server_account
-from slotwise.embedded.binaries import WHEEL, Search
+from slotwise.embedded.binaries import BINDIR_VARIABLE, WHEEL, Search
 from slotwise.embedded.cluster import FLEETING, Cluster
 from slotwise.embedded.wheel import BIN, executable_copy
 from slotwise.errors import DatabaseUnreachable
@@ -77,6 +77,10 @@ def test_an_ordinary_user_needs_nobody_else(open_path: Path) -> None:
     user = Path(__file__).with_name("embedded_user.py")
     with subprocess.Popen(
         [sys.executable, user, home, str(nobody.pw_uid)],
+        env={
+            **os.environ,
+            BINDIR_VARIABLE: str(find_binaries().bindir),
+        },  # a wheel in our environment may be closed to it
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,

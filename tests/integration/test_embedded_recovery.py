@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import socket
 import time
@@ -84,6 +85,9 @@ def test_a_port_taken_by_somebody_else_is_given_up(open_path: Path) -> None:
 def test_an_interrupted_initdb_is_begun_anew(open_path: Path) -> None:
     """Half a data directory is never taken for a whole one."""
     home = open_path / "pg"
+    with EmbeddedPostgres(home, durable=False):
+        pass
+    shutil.rmtree(home / "data")
     (home / "data.new/base").mkdir(parents=True)
     (home / "data.new/PG_VERSION").write_text("15")
     with EmbeddedPostgres(home, durable=False) as server:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 import shlex
 import shutil
@@ -24,7 +25,8 @@ FLEETING = DURABLE | {"fsync": "off", "full_page_writes": "off"}
 ONLY_LOOPBACK = {"listen_addresses": "127.0.0.1", "unix_socket_directories": ""}
 PATIENCE = "120"  # seconds pg_ctl waits: recovery after a crash takes its time
 ATTEMPTS = 20
-PAUSE = 0.2
+RECLAIMS = 5
+PAUSE = 0.2  # seconds
 PASSING = ("in use", "already exists", "TCP/IP sockets")  # what PostgreSQL says of obstacles that go away
 
 
@@ -42,6 +44,7 @@ class Cluster:
         self._account = account
         self._settings = settings
         self._sync = sync
+        self._postmaster = Postmaster(self.data)
 
     @property
     def port(self) -> int:
@@ -64,10 +67,6 @@ class Cluster:
         """End it, `fast` with a checkpoint, `immediate` as a crash would; nothing if it does not run."""
         if self._postmaster.is_alive():
             self._pg_ctl("stop", "-m", mode)
-
-    @property
-    def _postmaster(self) -> Postmaster:
-        return Postmaster(self.data)
 
     def _make(self) -> None:
         """initdb beside the final name, so that an interrupted one is never taken for a database."""
@@ -111,11 +110,12 @@ class Cluster:
         return " ".join(f"-c {shlex.quote(f'{name}={value}')}" for name, value in settings.items())
 
     def _choose_port(self) -> int:
-        """The last one if it is free, so that DSNs handed out before a crash stay good."""
-        try:
-            return _free_port(self.port)
-        except (OSError, ValueError):
-            return _free_port(0)
+        """The last one, so that DSNs handed out before a crash stay good; another if somebody else has it."""
+        for _ in range(RECLAIMS if (self.home / "port").exists() else 0):
+            with contextlib.suppress(OSError, ValueError):
+                return _free_port(self.port)
+            time.sleep(PAUSE)  # a killed server is gone a moment before its port is
+        return _free_port(0)
 
     def _pg_ctl(self, action: str, *options: str | Path) -> bool:
         command = [self._binaries.program("pg_ctl"), "-D", self.data, "-w", "-t", PATIENCE, *options, action]
