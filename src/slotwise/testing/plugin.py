@@ -1,0 +1,61 @@
+"""The pytest plugin: fixtures for tests of your own jobs. Loads the engine only where a test asks for it.
+
+def test_report(slotwise_worker):
+    worker = slotwise_worker([NightlyReport()])
+    worker.tick("1d")
+    assert [event.outcome for event in worker.run_due()] == ["succeeded"]
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from slotwise.clock import ManualClock
+    from slotwise.store.database import Database
+    from slotwise.testing.worker import ManualWorker
+
+
+@pytest.fixture
+def slotwise_clock() -> ManualClock:
+    """The clock of this test's workers and of their database; it stands at 2026-01-01T00:00Z."""
+    from datetime import UTC, datetime
+
+    from slotwise.clock import ManualClock
+
+    return ManualClock(datetime(2026, 1, 1, tzinfo=UTC))
+
+
+@pytest.fixture
+def slotwise_database() -> Iterator[Database]:
+    """A fresh database in memory, with the tables; override it to test on a real one."""
+    from slotwise.settings import Settings
+    from slotwise.store.database import Database
+    from slotwise.testing.worker import IN_MEMORY, provision
+
+    database = Database(Settings(database_url=IN_MEMORY))
+    provision(database)
+    yield database
+    database.close()
+
+
+@pytest.fixture
+def slotwise_worker(slotwise_clock: ManualClock, slotwise_database: Database) -> Iterator[Callable[..., ManualWorker]]:
+    """Makes ManualWorkers that share clock and database: ``slotwise_worker(jobs, **settings)``, planned already."""
+    from slotwise.testing.worker import ManualWorker
+
+    workers: list[ManualWorker] = []
+
+    def make(jobs: Any, **settings: Any) -> ManualWorker:
+        worker = ManualWorker(jobs, slotwise_database, slotwise_clock, **settings)
+        workers.append(worker)
+        worker.plan()
+        return worker
+
+    yield make
+    for worker in workers:
+        worker.close()

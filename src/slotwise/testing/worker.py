@@ -1,0 +1,261 @@
+"""A worker without threads: the engine's own loops, called by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
+from types import TracebackType
+from typing import Any, ClassVar, Self, TypeAlias, TypeVar
+
+from slotwise import migrate
+from slotwise.client import Client
+from slotwise.clock import ManualClock
+from slotwise.definition import define
+from slotwise.durations import parse_duration
+from slotwise.engine.holdings import Holding
+from slotwise.engine.runner import Runner
+from slotwise.engine.service import AT_ONCE
+from slotwise.engine.worker import Worker
+from slotwise.errors import ClaimLost
+from slotwise.events import ClaimLostEvent, Event, HandedBackEvent, Listeners, Reaped, Settled
+from slotwise.execution import Claim, HandedBack, Outcome, Succeeded
+from slotwise.registry import JobRegistry
+from slotwise.settings import Settings
+from slotwise.store.database import Database
+from slotwise.store.planner import Plan
+from slotwise.testing.runner import HeldRunner
+
+#: What may become of an attempt.
+Ended: TypeAlias = Settled | HandedBackEvent | ClaimLostEvent
+
+E = TypeVar("E", bound=Event)
+
+IN_MEMORY = "sqlite://"
+
+
+class _HeldWorker(Worker):
+    runner_class: ClassVar[type[Runner]] = HeldRunner
+    runner: HeldRunner
+    _entered = False
+
+    def enter_loop(self) -> None:
+        """Handlers that are ``async def`` run on the real loop, which starts when it is first needed."""
+        if self._loop is not None and not self._entered:
+            self._entered, self.state = True, self._loop.start()
+
+    def leave_loop(self) -> None:
+        if self._loop is not None and self._entered:
+            self._loop.stop()
+
+
+class ManualWorker:
+    """A worker that does nothing by itself; each of its loops runs one round when called.
+
+    ``jobs``: a JobRegistry, or jobs and tasks as a registry takes them. ``url``: a database that has the
+    tables, or a Database to share with other workers; by default one of its own, in memory, tables and all.
+    ``clock``: the database's time and everybody's sense of it; by default it stands at 2026-01-01T00:00Z. Workers
+    of one database should share it. Further keywords are settings.
+
+    As a context manager it plans its jobs first and closes at the end. Not safe between threads.
+
+    Raises what a registry raises for jobs and settings that cannot work.
+    """
+
+    def __init__(
+        self,
+        jobs: JobRegistry | Iterable[object],
+        url: str | Database = IN_MEMORY,
+        clock: ManualClock | None = None,
+        **settings: Any,
+    ) -> None:
+        registry = jobs if isinstance(jobs, JobRegistry) else None
+        self.clock = clock or ManualClock(datetime(2026, 1, 1, tzinfo=UTC))
+        #: Everything that happened in this worker so far.
+        self.events: list[Event] = []
+        self._settings = _settings(registry, url, settings)
+        self._owns_database = not isinstance(url, Database)
+        self._database = url if isinstance(url, Database) else Database(self._settings)
+        if url == IN_MEMORY:
+            provision(self._database)
+        self._crashed = False
+        self._worker = _HeldWorker(
+            self._settings,
+            jobs.definitions if isinstance(jobs, JobRegistry) else {found.name: found for found in map(define, jobs)},
+            database=self._database,
+            listeners=Listeners((*(registry.listeners if registry else ()), self.events.append)),
+            interceptors=registry.interceptors if registry else (),
+            lifespan=registry.lifespan if registry else None,
+            client=Client(lambda: self._worker.store),
+            clock=self.clock,
+        )
+        self.store = self._worker.store
+        #: Schedules one-time tasks.
+        self.client = Client(lambda: self.store)
+
+    @property
+    def name(self) -> str:
+        """As it stands in ``picked_by``."""
+        return self._worker.name
+
+    @property
+    def held(self) -> list[Claim]:
+        """The claims that this worker believes to hold, the oldest first."""
+        return [holding.claim for holding in self._worker.holdings]
+
+    @property
+    def waiting(self) -> list[Claim]:
+        """Those of them whose attempts have neither begun nor ended."""
+        return [holding.claim for holding in self._runner.waiting if not holding.started]
+
+    # -- time -------------------------------------------------------------------------------------------------
+
+    def tick(self, by: timedelta | str) -> datetime:
+        """Let time pass, for every worker on this clock; the new time."""
+        return self.clock.tick(parse_duration(by))
+
+    # -- rounds -----------------------------------------------------------------------------------------------
+
+    def plan(self, revision: str | None = None) -> list[Plan]:
+        """What a worker's start does: insert or re-plan the jobs' rows. ``revision`` orders deploys."""
+        self._check_alive()
+        self._worker.settings = self._settings.with_(revision=revision) if revision else self._settings
+        return self._worker.plan()
+
+    def poll(self, limit: int | None = None) -> list[Claim]:
+        """Claim what is due, up to ``limit`` and the free capacity; the new claims, which now wait."""
+        self._check_alive()
+        before = len(self._runner.waiting)
+        if limit is None:
+            self._worker.poller.run_once()
+        elif (free := min(limit, self._runner.free())) > 0:
+            self._worker.poller.claim(free)
+        return [holding.claim for holding in self._runner.waiting[before:]]
+
+    def run_due(self) -> list[Ended]:
+        """Claim, run and settle until nothing is due; what became of each attempt, in order.
+
+        A handler that raises is an outcome here as it is in a worker: look at ``outcome`` and ``error``.
+        """
+        self._check_alive()
+        mark = len(self.events)
+        while True:
+            more = self._worker.poller.run_once() == AT_ONCE
+            waiting = self.waiting
+            for claim in waiting:
+                self.run(claim)
+            self.settle()
+            if not more and not waiting:
+                return self._since(mark, Settled, HandedBackEvent, ClaimLostEvent)
+
+    def run(self, claim: Claim) -> None:
+        """Run the handler of a waiting claim to its end; ``settle`` then writes the outcome."""
+        self._worker.enter_loop()
+        self._runner.run(self._holding(claim))
+
+    def begin(self, claim: Claim) -> bool:
+        """Start an attempt whose handler the test stands in for. False: it may not start any more, and goes back."""
+        return self._runner.begin(self._holding(claim))
+
+    def finish(self, claim: Claim, outcome: Outcome | None = None) -> bool:
+        """End an attempt with ``outcome`` (success) without running its handler; begins it if need be.
+
+        False if it might not start any more. ``settle`` then writes what happened.
+        """
+        holding = self._holding(claim)
+        outcome = Succeeded() if outcome is None else outcome
+        if not holding.started and not isinstance(outcome, HandedBack) and not self._runner.begin(holding):
+            return False
+        self._runner.end(holding, outcome)
+        return True
+
+    def settle(self) -> list[Ended]:
+        """Write the outcomes that have gathered; what became of each."""
+        self._check_alive()
+        mark = len(self.events)
+        self._worker.settler.flush()
+        return self._since(mark, Settled, HandedBackEvent, ClaimLostEvent)
+
+    def beat(self) -> list[Claim]:
+        """Renew all held claims; those that turned out to be lost."""
+        self._check_alive()
+        self._worker.heartbeat.run_once()
+        return [holding.claim for holding in self._worker.holdings if holding.lost]
+
+    def watch(self) -> list[Claim]:
+        """Measure what is left of the leases, without the database; the claims that ran out."""
+        self._check_alive()
+        self._worker.lease_watch.run_once()
+        return [holding.claim for holding in self._worker.holdings if holding.lost]
+
+    def reap(self) -> list[Reaped]:
+        """Look at all held rows once, and take over those whose holders are dead by now."""
+        self._check_alive()
+        mark = len(self.events)
+        self._worker.reaper.run_once()
+        return self._since(mark, Reaped)
+
+    # -- ends -------------------------------------------------------------------------------------------------
+
+    def drain(self) -> list[Ended]:
+        """Claim nothing more, hand back what waits, settle what has ended; handlers that were begun go on."""
+        self._check_alive()
+        self._runner.drain()
+        for claim in self.waiting:
+            self.begin(claim)
+        return self.settle()
+
+    def crash(self) -> None:
+        """End like a killed process: the rows stay held, and this worker does nothing any more."""
+        self._crashed = True
+
+    def close(self) -> None:
+        """Free what the test machinery holds; rows stay as they are."""
+        self._worker.leave_loop()
+        if self._owns_database:
+            self._database.close()
+
+    def __enter__(self) -> Self:
+        self.plan()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # -- within -----------------------------------------------------------------------------------------------
+
+    @property
+    def _runner(self) -> HeldRunner:
+        return self._worker.runner
+
+    def _holding(self, claim: Claim) -> Holding:
+        self._check_alive()
+        holding = self._worker.holdings.get(claim)
+        if holding is None:
+            raise ClaimLost(f"{self.name} does not hold {claim.key} under token {claim.token} (any more)")
+        return holding
+
+    def _check_alive(self) -> None:
+        if self._crashed:
+            raise RuntimeError(f"{self.name} has crashed; make another worker")
+
+    def _since(self, mark: int, *kinds: type[E]) -> list[E]:
+        return [event for event in self.events[mark:] if isinstance(event, kinds)]
+
+
+def provision(database: Database) -> None:
+    """Make the tables in an empty database."""
+    settings = database.settings
+    with database.migrations().connect() as connection:
+        migrate.apply(connection, prefix=settings.table_prefix, schema=settings.schema)
+
+
+def _settings(registry: JobRegistry | None, url: str | Database, given: dict[str, Any]) -> Settings:
+    """No environment and no file: a test says all that differs from the defaults."""
+    if isinstance(url, Database):
+        place = url.settings
+        given = {"table_prefix": place.table_prefix, "schema": place.schema, **given}
+        url = place.database_url or IN_MEMORY
+    base = registry.settings if registry else Settings()
+    return base.with_(database_url=url, **given)
