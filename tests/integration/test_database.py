@@ -1,4 +1,4 @@
-"""Connections to PostgreSQL: which deadlines they carry, what they survive, what is said when they fail."""
+"""Pools of connections to PostgreSQL: what they survive, and whether the server has room for them."""
 
 from __future__ import annotations
 
@@ -6,188 +6,17 @@ import os
 import subprocess
 import sys
 import threading
-import traceback
-from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from datetime import timedelta
-from typing import Any
 
 import pytest
 from sqlalchemy import Connection, Engine, make_url
 from sqlalchemy.exc import DBAPIError
+from tests.connections import HEARTBEAT, Open, backend, engines
 
-from slotwise.errors import DatabaseUnreachable, InvalidSetting
-from slotwise.settings import Settings
 from slotwise.store import postgresql_link
 from slotwise.store.database import Database, describe, is_transient
-from slotwise.store.postgresql_link import read_options, write_options
-
-Open = Callable[..., Database]
-HEARTBEAT = timedelta(milliseconds=200)
-
-
-@pytest.fixture
-def database(pg_empty_url: str) -> Iterator[Open]:
-    """Opens databases with given settings, and closes them all."""
-    opened: list[Database] = []
-
-    def open_(address: str = pg_empty_url, **settings: Any) -> Database:
-        keywords = {name: settings.pop(name) for name in ("pool_size", "overflow") if name in settings}
-        opened.append(Database(Settings.load(environ={}, database_url=address, **settings), **keywords))
-        return opened[-1]
-
-    yield open_
-    for each in opened:
-        each.close()
-
-
-def with_query(address: str, **query: str) -> str:
-    """The address with some of libpq's options."""
-    return make_url(address).update_query_dict(query).render_as_string(hide_password=False)
-
-
-def show(connection: Connection, name: str) -> str:
-    return str(connection.exec_driver_sql(f"SHOW {name}").scalar_one())
-
-
-def backend(connection: Connection) -> int:
-    return int(connection.exec_driver_sql("SELECT pg_backend_pid()").scalar_one())
-
-
-def conninfo(connection: Connection) -> dict[str, str]:
-    """What libpq was told."""
-    raw = connection.connection.dbapi_connection
-    assert raw is not None
-    return dict(raw.info.get_parameters())  # type: ignore[attr-defined]
-
-
-def engines(database: Database) -> dict[str, Engine]:
-    return {"main": database.main, "heart": database.heart}
-
-
-class TestDeadlines:
-    """Every connection carries them."""
-
-    @pytest.mark.parametrize("role", ["main", "heart"])
-    def test_are_in_force(self, database: Open, role: str) -> None:
-        """On both pools, as the settings derive them, and from the first statement on."""
-        with engines(database(worker_name="w1"))[role].connect() as connection:
-            assert show(connection, "statement_timeout") == "20s"
-            assert show(connection, "lock_timeout") == "5s"
-            assert show(connection, "idle_in_transaction_session_timeout") == "1min"
-            assert show(connection, "timezone") == "UTC"
-            told = conninfo(connection)
-        assert (told["connect_timeout"], told["tcp_user_timeout"]) == ("10", "10000")
-        assert (told["keepalives_idle"], told["keepalives_interval"], told["keepalives_count"]) == ("5", "2", "3")
-
-    def test_are_no_state_of_the_session(self, database: Open) -> None:
-        """They came with the connection: RESET ALL, as poolers do it, changes nothing, and nothing is prepared."""
-        with database().main.connect() as connection:
-            for _ in range(8):
-                connection.exec_driver_sql("SELECT 1")
-            connection.exec_driver_sql("RESET ALL")
-            assert show(connection, "statement_timeout") == "20s"
-            assert connection.exec_driver_sql("SELECT count(*) FROM pg_prepared_statements").scalar_one() == 0
-
-    def test_names(self, database: Open) -> None:
-        """pg_stat_activity says whose connection it is; a long name is cut, its role is not."""
-        opened = database(worker_name="w1")
-        with opened.main.connect() as main, opened.heart.connect() as heart:
-            assert show(main, "application_name") == "slotwise w1"
-            assert show(heart, "application_name") == "slotwise w1 heart"
-        with database(worker_name="w" * 100).heart.connect() as heart:
-            name = show(heart, "application_name")
-            assert len(name) == 63
-            assert name.endswith("w heart")
-
-    def test_the_users_win(self, database: Open, pg_empty_url: str) -> None:
-        """Deadlines and names in the address stand; the others are added to them."""
-        address = with_query(
-            pg_empty_url,
-            options="-c statement_timeout=3s --work-mem=5MB -csearch_path=a,\\ b",
-            application_name="mine",
-            connect_timeout="4",
-        )
-        with database(address).main.connect() as connection:
-            assert show(connection, "statement_timeout") == "3s"
-            assert show(connection, "work_mem") == "5MB"
-            assert show(connection, "search_path") == "a, b"
-            assert show(connection, "lock_timeout") == "5s"
-            assert show(connection, "application_name") == "mine"
-            assert conninfo(connection)["connect_timeout"] == "4"
-
-    def test_pgoptions(self, database: Open, monkeypatch: pytest.MonkeyPatch) -> None:
-        """libpq's own variable is not lost by our options."""
-        monkeypatch.setenv("PGOPTIONS", "-c lock_timeout=123ms")
-        with database().main.connect() as connection:
-            assert show(connection, "lock_timeout") == "123ms"
-            assert show(connection, "statement_timeout") == "20s"
-
-    def test_end_a_statement(self, database: Open) -> None:
-        """A statement that hangs ends, and may be tried again."""
-        engine = database(heartbeat_interval=HEARTBEAT).main
-        with engine.connect() as connection, pytest.raises(DBAPIError) as caught:
-            connection.exec_driver_sql("SELECT pg_sleep(30)")
-        assert is_transient(caught.value)
-        assert describe(caught.value) == "canceling statement due to statement timeout [57014]"
-
-    def test_end_the_wait_for_a_lock(self, database: Open) -> None:
-        """Below the heartbeat interval."""
-        opened = database(heartbeat_interval=HEARTBEAT)
-        with opened.main.begin() as holder, opened.main.connect() as waiter:
-            holder.exec_driver_sql("SELECT pg_advisory_xact_lock(1)")
-            with pytest.raises(DBAPIError) as caught:
-                waiter.exec_driver_sql("SELECT pg_advisory_xact_lock(1)")
-        assert is_transient(caught.value)
-        assert "[55P03]" in describe(caught.value)
-
-    def test_end_a_forgotten_transaction(self, database: Open, pg_empty_url: str) -> None:
-        """A frozen holder's locks end after a lease."""
-        opened = database(heartbeat_interval=HEARTBEAT, missed_heartbeats_limit=3)
-        patient = database(with_query(pg_empty_url, options="-c lock_timeout=20s"))
-        with opened.main.connect() as frozen:
-            frozen.exec_driver_sql("SELECT pg_advisory_xact_lock(1)")
-            with patient.main.begin() as waiter:
-                waiter.exec_driver_sql("SELECT pg_advisory_xact_lock(1)")
-            with pytest.raises(DBAPIError) as caught:
-                frozen.exec_driver_sql("SELECT 1")
-        assert is_transient(caught.value)
-
-    def test_not_for_migrations(self, database: Open) -> None:
-        """Building an index takes as long as it takes; the link is watched all the same."""
-        with database().migrations().connect() as connection:
-            assert show(connection, "statement_timeout") == "0"
-            assert show(connection, "lock_timeout") == "0"
-            assert show(connection, "timezone") == "UTC"
-            assert conninfo(connection)["tcp_user_timeout"] == "10000"
-
-
-class TestPooler:
-    """With `pooler`, deadlines go with each transaction, here seen on a plain server."""
-
-    @pytest.mark.parametrize("role", ["main", "heart"])
-    def test_local(self, database: Open, role: str) -> None:
-        """In force in each transaction, and gone after it."""
-        engine = engines(database(pooler=True))[role]
-        with engine.connect() as connection:
-            raw: Any = connection.connection.dbapi_connection
-            for _ in range(2):
-                with connection.begin():
-                    assert show(connection, "statement_timeout") == "20s"
-                    assert show(connection, "lock_timeout") == "5s"
-                    assert show(connection, "idle_in_transaction_session_timeout") == "1min"
-                    assert show(connection, "timezone") == "UTC"
-                assert raw.execute("SHOW statement_timeout").fetchone() == ("0",)
-                raw.rollback()
-            assert "options" not in conninfo(connection)
-
-    def test_users_options(self, database: Open, pg_empty_url: str) -> None:
-        """What the user put into `options` goes with each transaction too."""
-        address = with_query(pg_empty_url, options="-c search_path=elsewhere -c lock_timeout=77ms")
-        with database(address, pooler=True).main.connect() as connection:
-            assert show(connection, "search_path") == "elsewhere"
-            assert show(connection, "lock_timeout") == "77ms"
 
 
 class TestPools:
@@ -310,65 +139,8 @@ class TestCapacity:
                 connection.exec_driver_sql(f"DROP ROLE {role}")
 
 
-class TestUnreachable:
-    """One line with host, port, database, reason and cure, and never a password."""
-
-    WILD = "p%40ss%25w%3Frd%5E%5D"
-
-    @pytest.mark.parametrize(
-        ("change", "words"),
-        [
-            ({"port": 1}, ["port 1", "Connection refused", "start the server, or correct host and port"]),
-            ({"host": "nowhere.invalid"}, ["host nowhere.invalid", "correct the host name"]),
-            ({"database": "missing"}, ["'missing'", "does not exist", "createdb missing"]),
-            ({"username": "nobody_here"}, ["correct the user or the password"]),
-        ],
-        ids=["port", "host", "database", "user"],
-    )
-    def test_wrong_place(self, database: Open, pg_empty_url: str, change: dict[str, Any], words: list[str]) -> None:
-        """Each kind of wrong address."""
-        password = "p@ss%w?rd^]" if change.keys() & {"port", "host", "username"} else None
-        url = make_url(pg_empty_url).set(**change, **({"password": password} if password else {}))
-        with pytest.raises(DatabaseUnreachable) as caught:
-            database(url.render_as_string(hide_password=False)).verify()
-        message = str(caught.value)
-        assert "\n" not in message
-        for word in words:
-            assert word in message
-        assert is_transient(caught.value)
-        everything = "".join(traceback.format_exception(caught.value))
-        for secret in ("p@ss%w", self.WILD):
-            assert secret not in everything
-
-    def test_unknown_option(self, database: Open, pg_empty_url: str) -> None:
-        """A mistyped option is found before connecting."""
-        with pytest.raises(InvalidSetting, match=r"'sslmod' that libpq does not know; did you mean sslmode\?"):
-            database(with_query(pg_empty_url, sslmod="require"))
-
-    def test_wrong_options(self, database: Open, pg_empty_url: str) -> None:
-        """So is one that the server could not take."""
-        with pytest.raises(InvalidSetting, match="'work_mem=1' is not understood; write -c name=value"):
-            database(with_query(pg_empty_url, options="work_mem=1"))
-
-    def test_parameters_stay_out_of_messages(self, database: Open) -> None:
-        """A payload in a failing statement is not written to the log."""
-        payload = "-".join(["ge", "heim"])  # a traceback quotes this line, too
-        with database().main.connect() as connection, pytest.raises(DBAPIError) as caught:
-            connection.exec_driver_sql("SELECT %s::text, 1/0", (payload,))
-        assert payload not in "".join(traceback.format_exception(caught.value))
-
-
-@pytest.mark.parametrize(
-    "parameters",
-    [{}, {"a": "1"}, {"a": "x y", "b.c": "back\\slash", "d": "'quoted' = "}, {"search_path": '"$user", public'}],
-)
-def test_options_read_back(parameters: dict[str, str]) -> None:
-    """What is written is read."""
-    assert read_options(write_options(parameters)) == parameters
-
-
 FORK = """
-import os, sys, threading
+import os, signal, sys
 from slotwise.settings import Settings
 from slotwise.store.database import Database
 
@@ -384,6 +156,7 @@ held.exec_driver_sql("SELECT 1")
 database._lock.acquire()  # as if another thread were just making an engine
 child = os.fork()
 if child == 0:
+    signal.alarm(20)  # a child that waits for ever outlives the test
     mine = backend(database.main), backend(database.heart)
     database.close()
     os._exit(0 if not set(mine) & set(before) else 1)
@@ -402,36 +175,6 @@ def test_fork(pg_empty_url: str) -> None:
     command = [sys.executable, "-W", "ignore", "-c", FORK, pg_empty_url]
     done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
     assert done.returncode == 0, done.stderr
-
-
-NO_LIBPQ = """
-import ctypes.util, sys
-
-class Hidden:
-    def find_spec(self, name, path=None, target=None):
-        if name.split(".")[0] in ("psycopg_binary", "psycopg_c"):
-            raise ImportError(f"hidden: {name}")
-
-sys.meta_path.insert(0, Hidden())
-ctypes.util.find_library = lambda name: None
-
-from slotwise.errors import DriverMissing
-from slotwise.settings import Settings
-from slotwise.store.database import Database
-
-try:
-    Database(Settings.load(environ={}, database_url=sys.argv[1])).verify()
-except DriverMissing as error:
-    print(error)
-"""
-
-
-@pytest.mark.parametrize("address", ["postgresql://h/d", "host=h dbname=d"])
-def test_no_libpq(address: str) -> None:
-    """One line that names the extra."""
-    command = [sys.executable, "-c", NO_LIBPQ, address]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
-    assert done.stdout == "No usable libpq was found; run: pip install 'slotwise[binary]'\n", done.stderr
 
 
 def exhaust(database: Database, stack: ExitStack) -> None:

@@ -132,6 +132,8 @@ def test_describe(error: BaseException, expected: str) -> None:
         ("FATAL: sorry, too many clients already", "raise max_connections"),
         ("FATAL: the database system is starting up", "wait until"),
         ("server does not support SSL, but SSL was required", "sslmode"),
+        ("bad value for connect_timeout: 'soon'", "correct this option"),
+        ('invalid sslmode value: "yes"', "correct this option"),
         ("something new", "check the database address"),
     ],
 )

@@ -89,7 +89,8 @@ def test_spellings_of_keys(elsewhere: Path, key: str) -> None:
     """Kebab, camel and snake are one key, in every source."""
     (elsewhere / "slotwise.toml").write_text(f'{key} = "3s"')
     assert Settings.load(environ={}).poll_interval == seconds(3)
-    assert Settings.load(environ={}, **{key: "4s"}).poll_interval == seconds(4)
+    keyword: dict[str, Any] = {key: "4s"}
+    assert Settings.load(environ={}, **keyword).poll_interval == seconds(4)
     variable = "SLOTWISE_" + key.replace("-", "_")
     assert Settings.load(environ={variable: "5s"}).poll_interval == seconds(5)
     assert Settings().with_(**{key: "6s"}).poll_interval == seconds(6)
@@ -133,7 +134,7 @@ def test_values_of_a_file_have_types(elsewhere: Path) -> None:
     """TOML's lists, numbers and booleans."""
     (elsewhere / "slotwise.toml").write_text('tags = ["a", "b"]\nthreads = 2\npooler = true\n')
     settings = Settings.load(environ={})
-    assert (settings.tags, settings.threads, settings.pooler) == ({"a", "b"}, 2, True)
+    assert (settings.tags, settings.threads, settings.pooler) == (frozenset("ab"), 2, True)
 
 
 class TestFile:

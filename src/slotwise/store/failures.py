@@ -39,6 +39,7 @@ _PASSING_SQLITE = frozenset(
 )
 
 _CURES = (
+    (r"(bad|invalid) .*value", "correct this option in the database address"),
     (
         r"password|authentication|no pg_hba",
         "correct the user or the password, or let the user in with pg_hba.conf",

@@ -62,7 +62,7 @@ class PostgreSQLLink:
         self._settings = settings
         self._arguments = connect_arguments(url)
         _refuse_unknown(self._arguments)
-        self._options = read_options(self._arguments.pop("options", None) or os.environ.get("PGOPTIONS", ""))
+        self._options = read_options(self._arguments.pop("options", "") or os.environ.get("PGOPTIONS", ""))
         self._url = url
         self._pooled = settings.pooler
 
@@ -81,7 +81,7 @@ class PostgreSQLLink:
         if not self._pooled and connection.exec_driver_sql(_SOURCE).scalar_one() != "client":
             self._notice_pooler()
         version = connection.dialect.server_version_info or ()
-        if version and version[0] < OLDEST_SERVER:
+        if version and int(version[0]) < OLDEST_SERVER:
             spelled = ".".join(map(str, version))
             raise DatabaseProblem(
                 f"PostgreSQL {spelled} is too old, slotwise needs {OLDEST_SERVER}; upgrade the server"

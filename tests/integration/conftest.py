@@ -1,0 +1,27 @@
+"""What integration tests can ask for besides."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from tests.connections import Open
+
+from slotwise.settings import Settings
+from slotwise.store.database import Database
+
+
+@pytest.fixture
+def database(pg_empty_url: str) -> Iterator[Open]:
+    """Opens databases with given settings, by default on a fresh PostgreSQL one, and closes them all."""
+    opened: list[Database] = []
+
+    def open_(address: str = pg_empty_url, **settings: Any) -> Database:
+        keywords = {name: settings.pop(name) for name in ("pool_size", "overflow") if name in settings}
+        opened.append(Database(Settings.load(environ={}, database_url=address, **settings), **keywords))
+        return opened[-1]
+
+    yield open_
+    for each in opened:
+        each.close()

@@ -1,0 +1,146 @@
+"""Behind pgbouncer in transaction mode: deadlines hold, nobody sees another's session, no server is left marked."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from sqlalchemy import make_url
+from sqlalchemy.exc import DBAPIError
+
+from slotwise.settings import Settings
+from slotwise.store.database import Database, is_transient
+
+PGBOUNCER = shutil.which("pgbouncer", path=f"{os.environ.get('PATH', '')}{os.pathsep}/usr/sbin")
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(PGBOUNCER is None, reason="pgbouncer is not installed (Debian: apt-get install pgbouncer)"),
+]
+
+CONFIGURATION = """
+[databases]
+* = host={host} port={server_port} user={user} password={password}
+
+[pgbouncer]
+listen_addr = 127.0.0.1
+listen_port = {port}
+unix_socket_dir =
+auth_type = any
+pool_mode = transaction
+default_pool_size = 2
+max_client_conn = 50
+ignore_startup_parameters = {ignored}
+"""
+
+
+@contextmanager
+def pgbouncer(address: str, home: Path, ignored: str = "extra_float_digits") -> Iterator[str]:
+    """A pooler with two connections before the server; the address through it."""
+    url = make_url(address)
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    named = {"host": url.host, "server_port": url.port, "user": url.username, "password": url.password}
+    file = home / "pgbouncer.ini"
+    file.write_text(CONFIGURATION.format(**named, port=port, ignored=ignored))
+    account = ["-u", "nobody"] if os.getuid() == 0 else []
+    process = subprocess.Popen([str(PGBOUNCER), *account, str(file)], stderr=subprocess.DEVNULL)
+    try:
+        through = url.set(host="127.0.0.1", port=port).render_as_string(hide_password=False)
+        until_open(port, process)
+        yield through
+    finally:
+        process.kill()
+        process.wait()
+
+
+def until_open(port: int, process: subprocess.Popen[bytes]) -> None:
+    """Wait for the pooler to listen."""
+    while process.poll() is None:
+        with socket.socket() as probe:
+            probe.settimeout(1)
+            if probe.connect_ex(("127.0.0.1", port)) == 0:
+                return
+    raise AssertionError(f"pgbouncer ended with status {process.returncode}")
+
+
+def open_(address: str, **settings: Any) -> Database:
+    return Database(Settings.load(environ={}, database_url=address, **settings))
+
+
+def deadlines(database: Database) -> tuple[str, ...]:
+    """What is in force in a transaction."""
+    names = ("statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout", "timezone")
+    with database.main.begin() as connection:
+        return tuple(str(connection.exec_driver_sql(f"SHOW {name}").scalar_one()) for name in names)
+
+
+EXPECTED = ("20s", "5s", "1min", "UTC")
+
+
+@pytest.mark.parametrize(
+    ("ignored", "pooler", "warnings"),
+    [("extra_float_digits", True, 0), ("extra_float_digits", False, 1), ("extra_float_digits, options", False, 1)],
+    ids=["told", "refused", "swallowed"],
+)
+def test_deadlines_hold(
+    pg_empty_url: str, tmp_path: Path, caplog: pytest.LogCaptureFixture, ignored: str, pooler: bool, warnings: int
+) -> None:
+    """Whether the settings say so, the pooler refuses our options, or swallows them silently; said once."""
+    with pgbouncer(pg_empty_url, tmp_path, ignored) as address:
+        database = open_(address, pooler=pooler)
+        database.verify()
+        for _ in range(3):
+            assert deadlines(database) == EXPECTED
+        with database.heart.begin() as connection:
+            assert connection.exec_driver_sql("SHOW lock_timeout").scalar_one() == "5s"
+        assert len([each for each in caplog.messages if "pooler stands in between" in each]) == warnings
+        database.close()
+
+
+def test_nothing_is_left_on_the_servers_session(pg_empty_url: str, tmp_path: Path) -> None:
+    """Another client of the same pooler gets the server's own defaults."""
+    with pgbouncer(pg_empty_url, tmp_path) as address:
+        database = open_(address, pooler=True)
+        for _ in range(4):
+            deadlines(database)
+        with psycopg.connect(address) as other:
+            assert other.execute("SHOW statement_timeout").fetchone() == ("0",)
+            assert other.execute("SELECT count(*) FROM pg_prepared_statements").fetchone() == (0,)
+        database.close()
+
+
+def test_many_clients_share_two_sessions(pg_empty_url: str, tmp_path: Path) -> None:
+    """Transactions of many threads over two sessions: none fails, each has its deadlines."""
+    with pgbouncer(pg_empty_url, tmp_path) as address:
+        database = open_(address, pooler=True)
+
+        def work(number: int) -> int:
+            with database.main.begin() as connection:
+                assert connection.exec_driver_sql("SHOW lock_timeout").scalar_one() == "5s"
+                return int(connection.exec_driver_sql("SELECT %s::int", (number,)).scalar_one())
+
+        with ThreadPoolExecutor(8) as threads:
+            assert list(threads.map(work, range(200))) == list(range(200))
+        database.close()
+
+
+def test_a_deadline_ends_a_statement(pg_empty_url: str, tmp_path: Path) -> None:
+    """In force, not only shown; the session goes on."""
+    with pgbouncer(pg_empty_url, tmp_path) as address:
+        database = open_(address, pooler=True, heartbeat_interval="200ms")
+        with database.main.connect() as connection, pytest.raises(DBAPIError) as caught:
+            connection.exec_driver_sql("SELECT pg_sleep(30)")
+        assert is_transient(caught.value)
+        database.verify()
+        database.close()
