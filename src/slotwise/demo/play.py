@@ -1,0 +1,138 @@
+"""The play: what happens when, and the verdict at the end."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import sqlalchemy as sa
+from rich.console import Console
+from rich.table import Table
+
+from slotwise.demo.jobs import registry
+from slotwise.demo.scene import Scene, look
+from slotwise.demo.stage import LEASE, SETTINGS, Stage, WorkerProcess
+from slotwise.demo.view import View
+from slotwise.testing.verdict import HandlerLog, Verdict, gather, judge
+
+#: The play's length in seconds, after the set-up.
+LENGTH = 36.0
+
+
+class Play:
+    """Runs the acts while the view is kept up to date."""
+
+    def __init__(self, stage: Stage, view: View, length: float = LENGTH) -> None:
+        self._stage = stage
+        self._view = view
+        self._engine = stage.engine()
+        self._end = time.monotonic() + length
+        self._scene = Scene()
+
+    def run(self) -> None:
+        """From the first worker to the last act; the workers go on running."""
+        for name, value in SETTINGS.items():
+            self._view.say(f"shortened for the demo: {name}={value}")
+        for _ in range(3):
+            self._stage.start_worker()
+        self._view.say("three workers started")
+        self._until(lambda: len(self._scene.workers) == 3, 30)
+        self._stage.check_alive()
+        self._pass(3)
+        self._kill()
+        self._pass(2)
+        self._freeze()
+        self._restart_database()
+        while time.monotonic() < self._end:
+            self._pass(0.5)
+
+    def _kill(self) -> None:
+        victim = self._catch("report")
+        self._stage.kill(victim)
+        self._view.say(f"SIGKILL: {victim.label} died in the middle of report")
+        self._until(lambda: any(row["task_name"] == "report" for row in self._scene.taken_over), 12)
+        self._view.say("report was taken over and starts again on another worker")
+        self._stage.start_worker()
+        self._view.say("a fourth worker takes the dead one's place")
+
+    def _freeze(self) -> None:
+        victim = self._catch("report")
+        self._stage.freeze(victim)
+        self._view.say(f"SIGSTOP: {victim.label} is frozen for longer than its lease of {LEASE:.0f} s")
+        self._pass(LEASE * 2.2)
+        self._stage.thaw(victim)
+        self._view.say(f"SIGCONT: {victim.label} wakes up; what it still believed to hold is refused")
+        self._pass(2)
+
+    def _restart_database(self) -> None:
+        self._view.say("the database restarts")
+        self._stage.postgres.restart("fast")
+        self._view.say("the database is back; the workers go on")
+
+    def _catch(self, job: str) -> WorkerProcess:
+        """The worker that runs this job, once there is one and it has run for a moment."""
+        found: list[WorkerProcess] = []
+
+        def caught() -> bool:
+            holder = self._stage.holder_of(self._scene.jobs, job)
+            found[:] = [holder] if holder is not None and holder.is_running else []
+            return bool(found)
+
+        self._until(caught, 20)
+        self._pass(0.5)
+        self._stage.check_alive()
+        return found[0] if found else next(worker for worker in self._stage.workers if worker.is_running)
+
+    def _pass(self, seconds: float) -> None:
+        deadline = time.monotonic() + seconds
+        self._until(lambda: time.monotonic() >= deadline, seconds + 1)
+
+    def _until(self, condition: Callable[[], bool], patience: float) -> None:
+        deadline = time.monotonic() + patience
+        while True:
+            self._scene = look(self._engine)
+            self._view.show(self._scene, self._stage, max(self._end - time.monotonic(), 0))
+            if condition() or time.monotonic() >= deadline:
+                return
+            time.sleep(0.1)
+
+
+def pronounce(console: Console, engine: sa.Engine, log: Path, *, running: bool) -> bool:
+    """Compute the verdict from the ledger and from the handlers' own log, print it; whether every law held.
+
+    ``running``: workers still hold rows, which is not held against them.
+    """
+    with engine.connect() as connection:
+        held = (
+            set(connection.scalars(sa.text("SELECT picked_by FROM scheduled_tasks WHERE picked"))) if running else set()
+        )
+        lines = HandlerLog(log).read()
+        verdict = judge(gather(connection, registry.definitions.values(), lines, completes={"digest"}), live=held)
+    console.print(_table(verdict))
+    for text in _sentences(verdict):
+        console.print(text, highlight=False)
+    return verdict.clean
+
+
+def _table(verdict: Verdict) -> Table:
+    table = Table(title="verdict, from the ledger and from the handlers' own log", title_justify="left")
+    headings = ("due", "ran", "succeeded", "failed", "skipped", "taken_over", "lost", "missing", "twice")
+    table.add_column("job")
+    for heading in headings:
+        table.add_column(heading.replace("_", " "), justify="right")
+    for job, tally in sorted(verdict.jobs.items()):
+        table.add_row(job, *(str(getattr(tally, heading)) for heading in headings))
+    table.add_section()
+    table.add_row("all", *(str(getattr(verdict.tally, heading)) for heading in headings))
+    return table
+
+
+def _sentences(verdict: Verdict) -> Iterator[str]:
+    total = verdict.tally
+    yield (
+        f"slots due {total.due}, ran {total.ran}, taken over {total.taken_over}, lost {total.lost}, twice {total.twice}"
+    )
+    for finding in verdict.findings:
+        yield f"BROKEN  {finding}"
+    yield "every slot is accounted for" if verdict.clean else f"{len(verdict.findings)} laws were broken"

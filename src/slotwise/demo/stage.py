@@ -1,0 +1,156 @@
+"""The stage: a PostgreSQL of its own, worker processes, and what is done to them."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy as sa
+
+from slotwise import migrate
+from slotwise.demo.jobs import HOME, digests
+from slotwise.embedded import EmbeddedPostgres
+from slotwise.errors import SlotwiseError
+from slotwise.store.dsn import database_url
+
+#: Shortened, so that a lease runs out while people watch; production has 10 s, 6 and 10 s.
+SETTINGS = {
+    "SLOTWISE_HEARTBEAT_INTERVAL": "500ms",
+    "SLOTWISE_MISSED_HEARTBEATS_LIMIT": "4",
+    "SLOTWISE_POLL_INTERVAL": "1s",
+    "SLOTWISE_SHUTDOWN_GRACE": "8s",
+}
+LEASE = 2.0
+
+
+class WorkerEnded(SlotwiseError):
+    """A worker of the demo ended by itself."""
+
+
+@dataclass
+class WorkerProcess:
+    """A worker that the demo started."""
+
+    number: int
+    process: subprocess.Popen[bytes]
+    fate: str = ""
+
+    @property
+    def label(self) -> str:
+        return f"worker {self.number}"
+
+    @property
+    def is_running(self) -> bool:
+        return self.process.poll() is None
+
+
+@dataclass
+class Stage:
+    """Everything the demo started, and how to end it."""
+
+    home: Path
+    postgres: EmbeddedPostgres
+    workers: list[WorkerProcess] = field(default_factory=list)
+
+    @classmethod
+    @contextmanager
+    def open(cls, home: Path) -> Iterator[Stage]:
+        """A running, provisioned PostgreSQL without workers; all of it ends with the block."""
+        with EmbeddedPostgres(home / "postgres", temporary=True) as postgres:
+            stage = cls(home, postgres)
+            try:
+                stage._provision()
+                yield stage
+            finally:
+                stage.kill_all()
+
+    @property
+    def url(self) -> str:
+        return self.postgres.dsn
+
+    def engine(self) -> sa.Engine:
+        """For looking at the tables; every look opens a connection of its own, the database comes and goes."""
+        return sa.create_engine(database_url(self.url), poolclass=sa.NullPool, connect_args={"connect_timeout": 2})
+
+    def _provision(self) -> None:
+        engine = self.engine()
+        with engine.connect() as connection:
+            migrate.apply(connection)
+        with engine.begin() as connection:
+            digests.create(connection)
+        note = {"database_url": self.url, "log": str(self.home / "handlers.log")}
+        (self.home / "demo.json").write_text(json.dumps(note))
+
+    def start_worker(self) -> WorkerProcess:
+        """One more worker process, a fresh interpreter; its output goes to a file."""
+        number = len(self.workers) + 1
+        environment = {**os.environ, **SETTINGS, "DATABASE_URL": self.url, HOME: str(self.home)}
+        environment.pop("SLOTWISE_DATABASE_URL", None)
+        command = [sys.executable, "-m", "slotwise", "worker", "--app", "slotwise.demo.jobs", "--log-format", "json"]
+        with (self.home / f"worker-{number}.log").open("wb") as output:
+            process = subprocess.Popen(
+                command, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
+                cwd=self.home, start_new_session=True,
+            )  # fmt: skip
+        worker = WorkerProcess(number, process)
+        self.workers.append(worker)
+        return worker
+
+    def check_alive(self) -> None:
+        """Raise WorkerEnded, with its last words, if a worker ended that nobody killed."""
+        for worker in self.workers:
+            if not worker.is_running and worker.fate != "killed":
+                words = self._log_of(worker).read_text(errors="replace").strip().splitlines()[-1:]
+                raise WorkerEnded(f"{worker.label} ended by itself with status {worker.process.returncode}: {words}")
+
+    def _log_of(self, worker: WorkerProcess) -> Path:
+        return self.home / f"worker-{worker.number}.log"
+
+    def holder_of(self, rows: list[dict[str, Any]], job: str) -> WorkerProcess | None:
+        """The worker of ours that runs this job right now."""
+        for row in rows:
+            if row["job"] == job and row["picked_by"]:
+                pid = int(str(row["picked_by"]).split(":")[1])
+                return next((worker for worker in self.workers if worker.process.pid == pid), None)
+        return None
+
+    def kill(self, worker: WorkerProcess) -> None:
+        """SIGKILL: no goodbye."""
+        worker.fate = "killed"
+        worker.process.kill()
+        worker.process.wait()
+
+    def freeze(self, worker: WorkerProcess) -> None:
+        worker.fate = "frozen"
+        worker.process.send_signal(signal.SIGSTOP)
+
+    def thaw(self, worker: WorkerProcess) -> None:
+        worker.fate = ""
+        worker.process.send_signal(signal.SIGCONT)
+
+    def drain_all(self, patience: float = 20.0) -> list[WorkerProcess]:
+        """SIGTERM to every worker, as a deploy would; those that did not end in time."""
+        running = [worker for worker in self.workers if worker.is_running]
+        for worker in running:
+            worker.process.send_signal(signal.SIGCONT)
+            worker.process.terminate()
+        deadline = time.monotonic() + patience
+        for worker in running:
+            with suppress(subprocess.TimeoutExpired):
+                worker.process.wait(max(deadline - time.monotonic(), 0.1))
+        return [worker for worker in running if worker.is_running]
+
+    def kill_all(self) -> None:
+        for worker in self.workers:
+            if worker.is_running:
+                worker.process.kill()
+                worker.process.wait()
