@@ -6,6 +6,7 @@ import os
 import shutil
 import signal
 import socket
+import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +15,9 @@ import psycopg
 import pytest
 
 from slotwise.embedded import EmbeddedPostgres
+from slotwise.embedded.account import server_account
 from slotwise.embedded.cluster import StopMode
+from slotwise.embedded.lock import FileLock
 from slotwise.embedded.postmaster import Postmaster
 from slotwise.errors import DatabaseUnreachable
 
@@ -95,14 +98,25 @@ def test_an_interrupted_initdb_is_begun_anew(open_path: Path) -> None:
     assert not (home / "data.new").exists()
 
 
-def test_a_pid_of_a_stranger_does_not_block_the_start(open_path: Path) -> None:
-    """After a power cut and a reboot postmaster.pid may name any living process; here this test."""
+@pytest.fixture
+def stranger() -> Iterator[subprocess.Popen[bytes]]:
+    """A process of the server's account that has nothing to do with it."""
+    uid = server_account().uid
+    with subprocess.Popen(["sleep", "100"], user=uid if os.geteuid() == 0 else None) as process:
+        yield process
+        process.kill()
+
+
+def test_a_stranger_neither_blocks_the_start_nor_is_hurt(open_path: Path, stranger: subprocess.Popen[bytes]) -> None:
+    """After a power cut and a reboot postmaster.pid may name any process: not even the keeper takes it for a server."""
     home = open_path / "pg"
     with EmbeddedPostgres(home, durable=False) as server:
         stale = (server.data / "postmaster.pid").read_text().splitlines()
-    (home / "data/postmaster.pid").write_text("\n".join([str(os.getpid()), *stale[1:]]))
+    (home / "data/postmaster.pid").write_text("\n".join([str(stranger.pid), *stale[1:]]))
     with EmbeddedPostgres(home, durable=False) as server:
         psycopg.connect(server.dsn).close()
+    with FileLock(home / "use.lock"):  # the keepers are through
+        assert stranger.poll() is None
 
 
 def test_a_setting_postgresql_refuses_is_an_error(open_path: Path) -> None:

@@ -111,10 +111,10 @@ def test_the_earlier_place_wins(machine: Machine, first: int) -> None:
 
 def test_the_newest_of_the_well_known_places_is_taken(machine: Machine) -> None:
     """Versions are compared as numbers, over all the rules: 17.10 beats 17.9 and 9.6."""
-    for version, folder in [("17.9", "packages/a"), ("17.10", "applications/b"), ("9.6", "packages/c")]:
+    for version, folder in [("17.10", "packages/a"), ("9.6", "packages/b"), ("17.9", "applications/c")]:
         machine.install(f"{folder}/bin", version)
     found = machine.find()
-    assert (found.bindir, found.major) == (machine.root / "applications/b/bin", 17)
+    assert (found.bindir, found.major) == (machine.root / "packages/a/bin", 17)
 
 
 @pytest.mark.parametrize(
