@@ -5,7 +5,9 @@ Every slot is accounted for: it ran as often as its job allows, or the ledger sa
 
 from __future__ import annotations
 
-from slotwise.client import Client
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from slotwise.errors import (
     ClaimLost,
     ConfigurationError,
@@ -25,9 +27,12 @@ from slotwise.errors import (
 )
 from slotwise.job import DistributedJob, JobContext, OneTimeTask, job, task
 from slotwise.policies import CatchUp, Overlap, Retry
-from slotwise.registry import JobRegistry
 from slotwise.schedules import Cron, Daily, Disabled, Every, FixedDelay, Schedule
 from slotwise.settings import Settings
+
+if TYPE_CHECKING:
+    from slotwise.client import Client
+    from slotwise.registry import JobRegistry
 
 __all__ = [
     "CatchUp",
@@ -63,3 +68,14 @@ __all__ = [
     "job",
     "task",
 ]
+
+#: These bring the whole engine with SQLAlchemy and alembic: loaded when first used, for a pytest plugin imports
+#: this package in every run of its users' tests.
+_LATE = {"Client": "slotwise.client", "JobRegistry": "slotwise.registry"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LATE:
+        raise AttributeError(f"module 'slotwise' has no attribute {name!r}")
+    globals()[name] = found = getattr(import_module(_LATE[name]), name)
+    return found

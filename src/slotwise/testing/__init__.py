@@ -18,7 +18,20 @@ The pytest plugin that comes with the package offers the same as fixtures: ``slo
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 from slotwise.clock import ManualClock
-from slotwise.testing.worker import ManualWorker
+
+if TYPE_CHECKING:
+    from slotwise.testing.worker import ManualWorker
 
 __all__ = ["ManualClock", "ManualWorker"]
+
+
+def __getattr__(name: str) -> Any:
+    """The plugin beside this file is imported by every run of pytest: the engine waits until a test wants it."""
+    if name != "ManualWorker":
+        raise AttributeError(f"module 'slotwise.testing' has no attribute {name!r}")
+    from slotwise.testing.worker import ManualWorker
+
+    return ManualWorker
