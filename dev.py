@@ -136,7 +136,7 @@ def checks(site: str) -> dict[str, list[str]]:
         "ruff check": ["-m", "ruff", "check", "."],
         "ruff format": ["-m", "ruff", "format", "--check", "."],
         "mypy": ["-m", "mypy"],
-        "import contracts": [str(VENV / "bin/lint-imports"), "--no-cache"] if has_contracts else [],
+        "import contracts": [str(VENV / "bin/lint-imports"), "--no-cache", "--no-logo"] if has_contracts else [],
         "docs": ["-m", "mkdocs", "build", "--strict", "-q", "-f", ".mkdocs.yml", "-d", site] if has_docs else [],
     }
 
