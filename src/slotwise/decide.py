@@ -168,8 +168,8 @@ def _retry_due(row: Row, definition: Definition, now: datetime, ledger: LedgerEn
 
 
 def _aborted(row: Row, definition: Definition, schedule: Schedule | None, reason: str, now: datetime) -> Transition:
-    """Stopped from outside while it ran: a job that gives up ends here, any other starts again elsewhere."""
-    if definition.gives_up:
+    """Stopped while it ran: by an operator, or a job that gives up, it ends here; any other starts again elsewhere."""
+    if definition.gives_up or reason == "operator":
         outcome: SlotOutcome = "lost" if reason == "lost" else "cancelled"
         return _final(row, schedule, now, now, outcome, reason=reason)
     return Transition(

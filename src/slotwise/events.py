@@ -212,6 +212,10 @@ class Listeners:
         """Whether anybody listens: ask before making an event on a hot path."""
         return bool(self._listeners)
 
+    def add(self, listener: Listener) -> None:
+        """Tell this one, too, from now on."""
+        self._listeners = (*self._listeners, listener)
+
     def publish(self, event: Event) -> None:
         for listener in self._listeners:
             try:

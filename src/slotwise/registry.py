@@ -19,6 +19,7 @@ from slotwise.clock import Clock
 from slotwise.definition import Definition, define
 from slotwise.engine.eventloop import Lifespan
 from slotwise.engine.runner import Interceptor
+from slotwise.engine.single import Ended, SingleRun
 from slotwise.engine.worker import Worker
 from slotwise.errors import ConfigurationError, InvalidJob
 from slotwise.events import Listener, Listeners
@@ -96,16 +97,41 @@ class JobRegistry:
         """The jobs, by name."""
         return [self.definitions[name] for name in sorted(self.definitions) if self.definitions[name].is_job]
 
-    def make_worker(self, *, host_loop: asyncio.AbstractEventLoop | None = None) -> Worker:
-        """A worker that has not started; ``start`` makes the usual one."""
+    def listen(self, listener: Listener) -> Self:
+        """Tell this listener, too; of workers that are made from now on."""
+        self.listeners = (*self.listeners, listener)
+        return self
+
+    def run_now(self, name: str) -> Ended:
+        """Run one slot of the job now, in this process, under a claim that nobody else can take; how it ended.
+
+        Works beside running workers, heartbeats included. A handler that failed is an outcome, not an exception.
+        Raises UnknownTask, SchemaMissing, SchemaMismatch, ClaimLost, and what a missing database raises.
+        """
+        try:
+            return self.make_run(name).run()
+        finally:
+            self.database.close()
+
+    def make_run(self, name: str) -> SingleRun:
+        """What ``run_now`` runs, for whoever wants to cancel it from another thread."""
+        return SingleRun(self._make_worker(self.settings.with_(only=frozenset())), name)
+
+    def make_worker(self, *, host_loop: asyncio.AbstractEventLoop | None = None, born: float | None = None) -> Worker:
+        """A worker that has not started; ``start`` makes the usual one. ``born``: as for the Worker."""
         unknown = sorted(self.settings.only - set(self.definitions))
         if unknown:
             raise ConfigurationError(
                 f"only names {', '.join(map(repr, unknown))}, which is not registered; "
                 f"known: {', '.join(sorted(self.definitions))}"
             )
+        return self._make_worker(self.settings, host_loop, born)
+
+    def _make_worker(
+        self, settings: Settings, host_loop: asyncio.AbstractEventLoop | None = None, born: float | None = None
+    ) -> Worker:
         return Worker(
-            self.settings,
+            settings,
             self.definitions,
             database=self.database,
             listeners=Listeners(self.listeners),
@@ -115,6 +141,7 @@ class JobRegistry:
             client=self.client,
             clock=self._clock,
             version=_version(),
+            born=born,
         )
 
     # -- life -------------------------------------------------------------------------------------------------

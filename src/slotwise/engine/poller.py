@@ -9,6 +9,7 @@ from typing import Any
 from slotwise.engine.holdings import Holding, Holdings
 from slotwise.engine.service import AT_ONCE, Service
 from slotwise.events import Claimed, PollBegan, about
+from slotwise.execution import Claim
 from slotwise.store.store import Store
 
 
@@ -61,8 +62,17 @@ class Poller(Service):
                 self.worker, limit, lease=self._lease, names=self._names, instance=instance
             )
             held = self._holdings.add(claims, before)
+        self._start(held)
+        return found
+
+    def adopt(self, claim: Claim, before: float) -> Holding:
+        """Run a claim that was made elsewhere; ``before``: elapsed seconds when its statement was sent."""
+        held = self._holdings.add([claim], before)
+        self._start(held)
+        return held[0]
+
+    def _start(self, held: Sequence[Holding]) -> None:
         for holding in held:
             if self.listeners:
                 self.listeners.publish(Claimed(**about(holding.claim)))
             self._run(holding)
-        return found

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, ClassVar
 
@@ -26,6 +27,7 @@ from slotwise.job import JobContext
 from slotwise.policies import growing_pauses
 from slotwise.settings import Settings
 from slotwise.store.database import Database, describe, is_transient
+from slotwise.store.failures import unreachable
 from slotwise.store.fence import LedgerFence
 from slotwise.store.planner import Plan, Planner
 from slotwise.store.roster import Badge, Roster
@@ -58,7 +60,9 @@ class Worker:
         client: Any = None,
         clock: Clock | None = None,
         version: str = "",
+        born: float | None = None,
     ) -> None:
+        """``born``: when whoever speaks for this deploy started, in elapsed seconds; else planning time counts."""
         self.settings = settings
         self.definitions = {
             name: found for name, found in definitions.items() if not settings.only or name in settings.only
@@ -74,6 +78,7 @@ class Worker:
         self._database = database
         self._client = client
         self._version = version
+        self._born = born
         self._roster = Roster(self.store)
         self._fence = LedgerFence(self.store)
         self._stopping = threading.Event()
@@ -145,11 +150,40 @@ class Worker:
         jobs = sum(found.is_job for found in self.definitions.values())
         self.listeners.publish(events.WorkerStarted(worker=self.name, capacity=self.capacity, jobs=jobs))
 
+    def revision(self) -> str | None:
+        """What orders deploys: as set, else when this deploy started, by the database's clock; None: now.
+
+        Race: a supervisor restarts a child after a newer deploy has planned. By the child's own start it would
+        look like the newest of all, and put the old schedule back.
+        """
+        if self.settings.revision or self._born is None:
+            return self.settings.revision
+        age = timedelta(seconds=self.clock.elapsed() - self._born)
+        return (self.store.now() - age).isoformat(timespec="microseconds")
+
+    def verify(self) -> None:
+        """Raise SchemaMissing or SchemaMismatch unless the tables are as this version needs them."""
+        with self._database.main.connect() as connection:
+            migrate.check(connection, prefix=self.settings.table_prefix, schema=self.settings.schema)
+
+    @contextmanager
+    def minding(self) -> Iterator[None]:
+        """Keep claims alive and settle them, without polling or reaping: for claims that are ``adopt``ed."""
+        services = (self.heartbeat, self.lease_watch, self.settler)
+        if self._loop is not None:
+            self.state = self._loop.start()
+        for service in services:
+            service.start()
+        try:
+            yield
+        finally:
+            self._close()
+
     def plan(self) -> list[Plan]:
         """Bring the jobs' rows in line with the code, and make sure that each is there."""
         planner = Planner(self.store)
         jobs = [found for found in self.definitions.values() if found.is_job]
-        plans = planner.plan(jobs, self.settings.revision)
+        plans = planner.plan(jobs, self.revision())
         for plan in plans:
             self.listeners.publish(
                 events.Planned(
@@ -168,14 +202,13 @@ class Worker:
         told = False
         for pause in growing_pauses(timedelta(milliseconds=300), timedelta(seconds=15)):
             try:
-                with self._database.main.connect() as connection:
-                    migrate.check(connection, prefix=self.settings.table_prefix, schema=self.settings.schema)
+                self.verify()
                 break
             except Exception as error:
                 if not is_transient(error):
                     raise
                 if not told:
-                    described = describe(error)
+                    described = str(unreachable(self._database.url, error))
                     self.listeners.publish(events.DatabaseLost(worker=self.name, loop="start", error=described))
                 told = True
             if self._stopping.wait(pause.total_seconds()):

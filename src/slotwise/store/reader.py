@@ -1,0 +1,294 @@
+"""What people ask the tables: jobs, the ledger with its gaps, workers, overdue rows. Only reads."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, NamedTuple
+
+import sqlalchemy as sa
+
+from slotwise.errors import UnknownTask
+from slotwise.execution import FOREVER
+from slotwise.store.rows import utc
+from slotwise.store.store import Store
+
+#: Rows of one page of the ledger.
+PAGE = 500
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobLine:
+    """A job's own row. ``state``: waiting, running, paused, dead, or ended (nothing is due any more)."""
+
+    job: str
+    state: str
+    schedule: str
+    next_slot: datetime | None
+    due: datetime | None
+    attempt: int
+    worker: str | None
+    heartbeat: datetime | None
+    last_success: datetime | None
+    last_failure: datetime | None
+    consecutive_failures: int
+    last_error: str | None
+    priority: int
+    revision: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotLine:
+    """A slot as the ledger has it; or a gap: then ``count`` slots from ``slot`` to ``last`` did not run.
+
+    ``outcome`` is also ``waiting``: for the slot that comes next, or for one that waits for its retry.
+    """
+
+    slot: datetime
+    last: datetime | None = None
+    count: int = 1
+    outcome: str
+    reason: str | None = None
+    origin: str | None = None
+    attempts: int = 0
+    collapsed: int = 0
+    worker: str | None = None
+    token: int | None = None
+    started: datetime | None = None
+    finished: datetime | None = None
+    took: timedelta | None = None
+    due: datetime | None = None
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerLine:
+    """A worker's row; ``live``: it was seen within its lease, by the database's time."""
+
+    worker: str
+    host: str
+    pid: int
+    state: str
+    live: bool
+    capacity: int
+    running: int
+    tags: Sequence[str]
+    tasks: Sequence[str]
+    version: str
+    started: datetime
+    last_seen: datetime
+    skew: timedelta | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Health:
+    """What the tables say about the cluster, at one instant."""
+
+    now: datetime
+    live_workers: int
+    overdue: int
+    oldest_due: datetime | None
+    silent: int
+    dead: int
+
+
+class Reader:
+    """Listings for people; needs no definitions and takes no locks."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._tasks, self._slots = store.tables.tasks, store.tables.slots
+        self._gaps, self._workers = store.tables.gaps, store.tables.workers
+
+    # -- jobs -------------------------------------------------------------------------------------------------
+
+    def jobs(self) -> list[JobLine]:
+        """All jobs that have a row, by name."""
+        return [_job_line(row) for row in self._rows(self._plans().order_by(self._tasks.c.task_name))]
+
+    def job(self, name: str) -> JobLine | None:
+        found = self._rows(self._plans().where(self._tasks.c.task_name == name))
+        return _job_line(found[0]) if found else None
+
+    def _plans(self) -> sa.Select[Any]:
+        return sa.select(self._tasks).where(self._tasks.c.schedule.is_not(None))
+
+    # -- slots ------------------------------------------------------------------------------------------------
+
+    def known(self, name: str) -> None:
+        """Raise UnknownTask unless a row, the ledger or a gap has ever heard of this name."""
+        columns = (self._tasks.c.task_name, self._slots.c.task_name, self._gaps.c.task_name)
+        if any(self._rows(sa.select(column).where(column == name).limit(1)) for column in columns):
+            return
+        names = sorted(row["task_name"] for row in self._rows(sa.select(self._tasks.c.task_name).distinct().limit(50)))
+        known = f"known are {', '.join(names)}" if names else "no worker has planned any job yet"
+        raise UnknownTask(f"no job {name!r} in this database; {known}")
+
+    def waiting(self, name: str) -> list[SlotLine]:
+        """Slots that wait for their turn, the latest first: the schedule's next, triggers, retries."""
+        tasks = self._tasks
+        statement = (
+            sa.select(tasks)
+            .where(tasks.c.task_name == name, ~tasks.c.picked, tasks.c.slot.is_not(None))
+            .where(tasks.c.schedule.is_not(None) | tasks.c.plan_instance.is_not(None))
+            .order_by(tasks.c.slot.desc())
+        )
+        return [_waiting_line(row) for row in self._rows(statement)]
+
+    def slots(
+        self, name: str, *, limit: int | None = None, since: datetime | None = None, before: datetime | None = None
+    ) -> Iterator[SlotLine]:
+        """Ledger and gaps of a job, merged, the newest first, read page by page.
+
+        A gap stands where its last slot stands. ``before`` goes on where an earlier listing ended.
+        """
+        cursor = None if before is None else _Place(before, 0, "")
+        left = limit
+        while left is None or left > 0:
+            size = PAGE if left is None else min(left, PAGE)
+            page = self._page(name, size, since, cursor)
+            yield from (line for _, line in page)
+            if len(page) < size:
+                return
+            cursor = page[-1][0]
+            left = None if left is None else left - len(page)
+
+    def slot(self, name: str, slot: datetime) -> SlotLine | None:
+        """One slot of a job, as the ledger has it."""
+        found = self._rows(self._ledger(name).where(self._slots.c.slot == slot))
+        return _slot_line(found[0]) if found else None
+
+    def _page(
+        self, name: str, size: int, since: datetime | None, cursor: _Place | None
+    ) -> list[tuple[_Place, SlotLine]]:
+        """Race: what is written between two pages is newer than the first one's end; it is later, not missed."""
+        gaps = sa.select(self._gaps).where(self._gaps.c.task_name == name)
+        cut_slots = _cut(self._ledger(name), self._slots.c.slot, self._slots, 1, size, since, cursor)
+        cut_gaps = _cut(gaps, self._gaps.c.last_slot, self._gaps, 0, size, since, cursor)
+        lines = [(_Place(utc(row["slot"]), 1, row["task_instance"]), _slot_line(row)) for row in self._rows(cut_slots)]
+        lines += [
+            (_Place(utc(row["last_slot"]), 0, row["task_instance"]), _gap_line(row)) for row in self._rows(cut_gaps)
+        ]
+        return sorted(lines, key=lambda line: line[0], reverse=True)[:size]
+
+    def _ledger(self, name: str) -> sa.Select[Any]:
+        return sa.select(self._slots).where(self._slots.c.task_name == name)
+
+    # -- workers and health -----------------------------------------------------------------------------------
+
+    def workers(self) -> list[WorkerLine]:
+        """All workers that have signed in and not out, the newest first."""
+        tasks, workers = self._tasks, self._workers
+        held = (
+            sa.select(sa.func.count())
+            .where(tasks.c.picked, tasks.c.picked_by == workers.c.worker)
+            .scalar_subquery()
+            .label("running")
+        )
+        with self._store.transaction() as connection:
+            now = self._store.dialect.now(connection)
+            rows = connection.execute(sa.select(workers, held).order_by(workers.c.started.desc())).mappings().all()
+        return [_worker_line(row, now) for row in rows]
+
+    def health(self, overdue_after: timedelta) -> Health:
+        """Counts rows that are due for longer than ``overdue_after`` and still wait, and holders that fell silent."""
+        tasks = self._tasks
+        with self._store.transaction() as connection:
+            now = self._store.dialect.now(connection)
+            due = sa.and_(~tasks.c.picked, tasks.c.state.is_(None), tasks.c.execution_time < now - overdue_after)
+            count, oldest = connection.execute(
+                sa.select(sa.func.count(), sa.func.min(tasks.c.execution_time)).where(due)
+            ).one()
+            held = connection.execute(sa.select(tasks.c.last_heartbeat, tasks.c.lease).where(tasks.c.picked)).all()
+            dead = connection.scalar(sa.select(sa.func.count()).where(tasks.c.state == "dead")) or 0
+        return Health(
+            now=utc(now),
+            live_workers=sum(worker.live for worker in self.workers()),
+            overdue=count,
+            oldest_due=utc(oldest),
+            silent=sum(1 for beat, lease in held if beat is not None and lease is not None and beat + lease < now),
+            dead=dead,
+        )
+
+    def _rows(self, statement: sa.Select[Any]) -> Sequence[sa.RowMapping]:
+        with self._store.transaction() as connection:
+            return connection.execute(statement).mappings().all()
+
+
+class _Place(NamedTuple):
+    """Where a line stands in a listing: its instant; a slot before a gap that ends with it; the instance."""
+
+    instant: datetime
+    kind: int
+    instance: str
+
+
+def _cut(
+    statement: sa.Select[Any],
+    column: sa.Column[Any],
+    table: sa.Table,
+    kind: int,
+    size: int,
+    since: datetime | None,
+    cursor: _Place | None,
+) -> sa.Select[Any]:
+    """The next page of one of the two tables: what stands after the cursor, the newest first."""
+    if since is not None:
+        statement = statement.where(column >= since)
+    if cursor is not None:
+        same = column == cursor.instant
+        if kind == cursor.kind:
+            same = same & (table.c.task_instance < cursor.instance)
+        after = column < cursor.instant
+        statement = statement.where(after | same if kind <= cursor.kind else after)
+    return statement.order_by(column.desc(), table.c.task_instance.desc()).limit(size)
+
+
+def _job_line(row: sa.RowMapping) -> JobLine:
+    parked = row["slot"] is None or row["execution_time"] >= FOREVER
+    state = row["state"] or ("running" if row["picked"] else "ended" if parked else "waiting")
+    return JobLine(
+        job=row["task_name"], state=state, schedule=row["schedule"],
+        next_slot=None if parked else utc(row["slot"]), due=None if parked else utc(row["execution_time"]),
+        attempt=row["attempt"], worker=row["picked_by"], heartbeat=utc(row["last_heartbeat"]),
+        last_success=utc(row["last_success"]), last_failure=utc(row["last_failure"]),
+        consecutive_failures=row["consecutive_failures"] or 0, last_error=row["last_error"],
+        priority=50 if row["priority"] is None else row["priority"], revision=row["revision"],
+    )  # fmt: skip
+
+
+def _waiting_line(row: sa.RowMapping) -> SlotLine:
+    return SlotLine(
+        slot=utc(row["slot"]), outcome=row["state"] or "waiting", reason="retry" if row["attempt"] else None,
+        origin=row["origin"] or "schedule", attempts=row["attempt"], collapsed=row["collapsed"],
+        due=utc(row["execution_time"]), error=row["last_error"],
+    )  # fmt: skip
+
+
+def _slot_line(row: sa.RowMapping) -> SlotLine:
+    started, finished = utc(row["started"]), utc(row["finished"])
+    return SlotLine(
+        slot=utc(row["slot"]), outcome=row["outcome"], reason=row["reason"], origin=row["origin"],
+        attempts=row["attempts"], collapsed=row["collapsed"], worker=row["worker"], token=row["token"],
+        started=started, finished=finished, took=finished - started if started and finished else None,
+        error=row["error"],
+    )  # fmt: skip
+
+
+def _gap_line(row: sa.RowMapping) -> SlotLine:
+    return SlotLine(
+        slot=utc(row["first_slot"]), last=utc(row["last_slot"]), count=row["count"], outcome="skipped",
+        reason=row["reason"], origin="schedule", finished=utc(row["created"]),
+    )  # fmt: skip
+
+
+def _worker_line(row: sa.RowMapping, now: datetime) -> WorkerLine:
+    return WorkerLine(
+        worker=row["worker"], host=row["host"], pid=row["pid"], state=row["state"],
+        live=row["last_seen"] + row["lease"] >= now, capacity=row["capacity"], running=row["running"],
+        tags=json.loads(row["tags"] or "[]"), tasks=json.loads(row["tasks"] or "[]"), version=row["version"],
+        started=utc(row["started"]), last_seen=utc(row["last_seen"]),
+        skew=None if row["skew"] is None else timedelta(seconds=row["skew"]),
+    )  # fmt: skip
