@@ -1,0 +1,32 @@
+"""With which status a command ends. Scripts and supervisors rely on these numbers."""
+
+from __future__ import annotations
+
+from typing import Final
+
+#: All went well; a worker has drained, and nothing was left running.
+OK: Final = 0
+#: A mistake in the application, its settings or the arguments; a job that failed; an unhealthy cluster.
+FAILED: Final = 1
+#: The command line cannot be understood.
+USAGE: Final = 2
+#: The database cannot be used: unreachable, or its tables are missing or of another version.
+DATABASE: Final = 3
+#: A worker has drained, but handlers did not stop in time; their slots were handed back.
+UNFINISHED: Final = 4
+#: An error in slotwise itself.
+BUG: Final = 70
+#: Ended by Ctrl-C, by SIGTERM, or because nobody reads the output any more, as shells count signals.
+INTERRUPTED: Final = 130
+TERMINATED: Final = 143
+PIPE_CLOSED: Final = 141
+
+#: For ``--help``.
+MEANINGS: Final = (
+    (OK, "drained cleanly"),
+    (FAILED, "a mistake in the application or the settings"),
+    (USAGE, "the command line cannot be understood"),
+    (DATABASE, "the database cannot be used, and waiting would not help"),
+    (UNFINISHED, "drained, but handlers did not stop in time and were handed back"),
+    (BUG, "an error in slotwise itself"),
+)

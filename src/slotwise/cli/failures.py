@@ -1,0 +1,63 @@
+"""What went wrong, in one line with the cure, and the exit status that says so."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+
+import click
+from sqlalchemy.exc import SQLAlchemyError
+
+from slotwise.cli import exits
+from slotwise.cli.application import ApplicationFailed
+from slotwise.contrib.logging import escaped, escaped_lines
+from slotwise.errors import DatabaseProblem, SlotwiseError
+from slotwise.redaction import hide_password
+from slotwise.store.database import describe
+
+
+def tell(error: BaseException) -> int:
+    """Say it on stderr; the exit status."""
+    match error:
+        case click.UsageError() if type(error).__name__ == "NoArgsIsHelpError":  # click 8.2 and later
+            error.show()
+            return exits.USAGE
+        case click.UsageError():
+            return _line(_usage(error), exits.USAGE)
+        case click.ClickException():
+            return _line(error.format_message(), exits.FAILED)
+        case ApplicationFailed():
+            return _traceback(error)
+        case DatabaseProblem():
+            return _line(str(error), exits.DATABASE)
+        case SlotwiseError():
+            return _line(str(error), exits.FAILED)
+        case SQLAlchemyError():
+            return _line(f"the database refused: {describe(error)}", exits.DATABASE)
+        case OSError():
+            return _line(str(error), exits.FAILED)
+    return _bug(error)
+
+
+def _line(text: str, status: int) -> int:
+    prefix = click.style("error:", fg="red", bold=True)
+    click.echo(f"{prefix} {escaped(hide_password(text))}", err=True)
+    return status
+
+
+def _usage(error: click.UsageError) -> str:
+    message = error.format_message().rstrip(".")
+    path = error.ctx.command_path if error.ctx else "slotwise"
+    return f"{message}; see: {path} --help"
+
+
+def _traceback(error: ApplicationFailed) -> int:
+    head, _, trace = str(error).partition("\n")
+    click.echo(escaped_lines(hide_password(trace)), err=True)
+    return _line(head.rstrip(":"), exits.FAILED)
+
+
+def _bug(error: BaseException) -> int:
+    text = "".join(traceback.format_exception(error))
+    sys.stderr.write(hide_password(text))
+    return _line("this is a mistake in slotwise, please report it with the lines above", exits.BUG)

@@ -1,0 +1,60 @@
+"""``slotwise health``: one exit status for probes and alarms."""
+
+from __future__ import annotations
+
+import click
+
+from slotwise.cli import exits
+from slotwise.cli.command import Command
+from slotwise.cli.options import Given, common, pass_given
+from slotwise.cli.output import as_json, moment, print_json_object
+from slotwise.durations import format_duration, parse_duration
+from slotwise.store.reader import Health
+
+
+@click.command(
+    cls=Command,
+    notes="""
+    0  healthy
+    1  too few workers, or rows that wait for too long
+    3  the database cannot be used, or its tables are missing or of another version
+    """,
+    examples="""
+    slotwise health
+    slotwise health --min-workers 3 --max-overdue 5m
+    """,
+)
+@click.option("--min-workers", type=click.IntRange(0), default=1, show_default=True, help="Live workers wanted.")
+@click.option("--max-overdue", default="1m", show_default=True, metavar="DURATION", help="How long a due row may wait.")
+@click.option("--max-rows", type=click.IntRange(0), default=0, show_default=True, help="How many may wait for longer.")
+@common
+@pass_given
+def health(given: Given, min_workers: int, max_overdue: str, max_rows: int) -> int:
+    """Whether the database is reachable, its tables are right, workers live, and due rows get claimed.
+
+    Never imports the application.
+    """
+    limit = parse_duration(max_overdue)
+    with given.reader(import_app=False) as reader:
+        found = reader.health(limit)
+    problems = _problems(found, min_workers, max_rows, format_duration(limit))
+    if given.json:
+        print_json_object({"healthy": not problems, "problems": problems, **as_json(found)})
+    else:
+        click.echo("; ".join(problems) if problems else f"healthy: {_summary(found)}", err=bool(problems))
+    return exits.FAILED if problems else exits.OK
+
+
+def _problems(found: Health, min_workers: int, max_rows: int, limit: str) -> list[str]:
+    problems = []
+    if found.live_workers < min_workers:
+        problems.append(f"{found.live_workers} live workers, {min_workers} wanted")
+    if found.overdue > max_rows:
+        problems.append(f"{found.overdue} rows due for more than {limit}, the oldest since {moment(found.oldest_due)}")
+    if found.silent:
+        problems.append(f"{found.silent} claims whose lease ran out, and nobody has taken them over")
+    return problems
+
+
+def _summary(found: Health) -> str:
+    return f"{found.live_workers} live workers, {found.overdue} overdue rows, {found.dead} dead tasks"

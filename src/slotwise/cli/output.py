@@ -1,0 +1,124 @@
+"""What commands print: tables for people, JSON for programs."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from slotwise.contrib.logging import escaped, plain
+
+#: Wide enough that nothing is folded where no terminal says how wide it is.
+_UNBOUNDED = 10_000
+
+
+def print_json(value: Any) -> None:
+    """One of our lines as an object, on one line."""
+    print_json_object(as_json(value))
+
+
+def print_json_object(value: dict[str, Any]) -> None:
+    click.echo(json.dumps(value))
+
+
+def print_json_list(values: Iterable[Any]) -> None:
+    """An array with one object per line, written while it is read."""
+    first = True
+    for value in values:
+        click.echo(("[\n" if first else ",\n") + json.dumps(as_json(value)), nl=False)
+        first = False
+    click.echo("[]" if first else "\n]")
+
+
+def as_json(value: Any) -> dict[str, Any]:
+    """The fields of one of our lines, under their names; an object of its own stays as it is."""
+    if isinstance(value, dict):
+        return value
+    return {spec.name: plain(getattr(value, spec.name)) for spec in dataclasses.fields(value)}
+
+
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[str | Text]], *, title: str | None = None) -> None:
+    """A table without lines; as wide as the terminal, or as it needs to be where there is none."""
+    table = Table(box=None, pad_edge=False, header_style="bold", title=title, title_justify="left")
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    for row in rows:
+        table.add_row(*(cell if isinstance(cell, Text) else Text(escaped(cell)) for cell in row))
+    _print(table)
+
+
+def print_fields(fields: Iterable[tuple[str, str | Text]]) -> None:
+    """Names and values, one pair per line."""
+    table = Table(box=None, pad_edge=False, show_header=False)
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, value in fields:
+        table.add_row(name, value if isinstance(value, Text) else Text(escaped(value)))
+    _print(table)
+
+
+def _print(table: Table) -> None:
+    console = Console(file=sys.stdout, highlight=False, markup=False, emoji=False)
+    if not console.is_terminal:
+        console.width = _UNBOUNDED
+    with console.capture() as capture:
+        console.print(table)
+    for line in capture.get().splitlines():
+        click.echo(line.rstrip())
+
+
+def moment(instant: datetime | None) -> str:
+    """The instant in local time and in UTC; microseconds only where there are any."""
+    if instant is None:
+        return "–"
+    world, local = instant.astimezone(UTC), instant.astimezone()
+    if local.utcoffset() == timedelta(0):
+        return f"{_clock(world)} UTC"
+    same_day = local.date() == world.date()
+    return f"{_clock(local)} {local.tzname()} ({_clock(world)[11 if same_day else 0 :]} UTC)"
+
+
+def _clock(instant: datetime) -> str:
+    return instant.replace(tzinfo=None).isoformat(" ", "microseconds" if instant.microsecond else "seconds")
+
+
+def span(duration: timedelta | None) -> str:
+    """A duration as people say it: 120 ms, 3.4 s, 5 min, 2 h 10 min, 3 d 4 h."""
+    if duration is None:
+        return "–"
+    seconds = duration.total_seconds()
+    if seconds < 0:
+        return f"-{span(-duration)}"
+    if seconds < 1:
+        return f"{seconds * 1000:.0f} ms"
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, hours, days = int(seconds // 60), int(seconds // 3600), int(seconds // 86400)
+    if minutes < 60:
+        return f"{minutes} min {int(seconds % 60)} s"
+    return f"{hours} h {minutes % 60} min" if hours < 48 else f"{days} d {hours % 24} h"
+
+
+def last_line(text: str | None) -> str:
+    """What a traceback says in the end."""
+    lines = (text or "").strip().splitlines()
+    return lines[-1].strip() if lines else ""
+
+
+_STYLES = {
+    "succeeded": "green", "running": "cyan", "claimed": "cyan", "waiting": "dim", "failed": "red", "dead": "red",
+    "lost": "red", "cancelled": "yellow", "skipped": "yellow", "paused": "yellow", "overdue": "red", "gone": "red",
+}  # fmt: skip
+
+
+def outcome(word: str) -> Text:
+    """The word, in its colour."""
+    return Text(escaped(word), style=_STYLES.get(word, ""))

@@ -1,0 +1,97 @@
+"""``slotwise run``: one slot now, in the foreground."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+from collections.abc import Callable
+
+import click
+
+from slotwise.cli import exits
+from slotwise.cli.command import Command
+from slotwise.cli.options import Given, common, pass_given
+from slotwise.cli.output import last_line, moment, print_json, span
+from slotwise.contrib.logging import LogListener, configure, escaped_lines
+from slotwise.engine.signals import StopSignals
+from slotwise.engine.single import Ended, SingleRun
+
+_STATUS = {signal.SIGINT: exits.INTERRUPTED, signal.SIGTERM: exits.TERMINATED}
+
+
+@click.command(
+    cls=Command,
+    notes="""
+    0    the job succeeded
+    1    it failed, or its claim was lost; or a mistake in the application or the settings
+    3    the database cannot be used
+    130  ended by Ctrl-C
+    143  ended by SIGTERM
+    """,
+    examples="""
+    slotwise run nightly-report --app jobs
+    slotwise run nightly-report --app jobs --log-level DEBUG
+    """,
+)
+@click.argument("name")
+@common
+@pass_given
+def run(given: Given, name: str) -> int:
+    """Run one slot of the job NAME now, in the foreground.
+
+    It runs beside the schedule, under a claim that no worker can take, with heartbeats, and stands in the ledger
+    with the origin "trigger". Workers may be running or not. Ctrl-C asks the handler to stop and waits five
+    seconds for it; the slot ends as cancelled.
+    """
+    settings = given.settings()
+    configure(settings.log_format, settings.log_level if "log_level" in given.values else "WARNING")
+    registry = given.registry().listen(LogListener())
+    single = registry.make_run(name)
+    signals = StopSignals(_reaction(single))
+    try:
+        with signals:
+            ended = single.run()
+    finally:
+        registry.database.close()
+    _tell(given, ended)
+    status = _status(ended, signals.first)
+    if ended.left_behind:
+        _end_now(status)
+    return status
+
+
+def _reaction(single: SingleRun) -> Callable[[int, int], None]:
+    def react(number: int, count: int) -> None:
+        if count > 2:
+            _end_now(_STATUS[signal.Signals(number)])
+        if count == 1:
+            click.echo("asked the job to stop; once more does not wait for it", err=True)
+        single.cancel()
+
+    return react
+
+
+def _status(ended: Ended, stopped_by: int | None) -> int:
+    if stopped_by is not None and ended.outcome == "cancelled":
+        return _STATUS[signal.Signals(stopped_by)]
+    return exits.OK if ended.succeeded else exits.FAILED
+
+
+def _tell(given: Given, ended: Ended) -> None:
+    if given.json:
+        print_json(ended)
+        return
+    if ended.error and not ended.succeeded:
+        click.echo(escaped_lines(ended.error), err=True)
+    reason = f" ({ended.reason})" if ended.reason and ended.reason != last_line(ended.error) else ""
+    line = f"{ended.job} {moment(ended.slot)}: {ended.outcome}{reason} in {span(ended.took)}"
+    click.echo(line, err=True)
+
+
+def _end_now(status: int) -> None:
+    """The slot is settled: its handler must not go on."""
+    logging.shutdown()
+    sys.stdout.flush()
+    os._exit(status)

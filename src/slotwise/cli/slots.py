@@ -1,0 +1,110 @@
+"""``slotwise slots``: what ran, what did not, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from datetime import UTC, datetime
+from itertools import chain, islice
+
+import click
+from rich.text import Text
+
+from slotwise.cli.command import Command
+from slotwise.cli.options import Given, common, pass_given
+from slotwise.cli.output import last_line, moment, outcome, print_json_list, print_table, span
+from slotwise.durations import parse_duration
+from slotwise.errors import SlotwiseError
+from slotwise.store.reader import SlotLine
+
+_COLUMNS = ("SLOT", "OUTCOME", "WHY", "ORIGIN", "TRIES", "STARTED", "TOOK", "WORKER")
+
+
+def _instant(ctx: click.Context, option: click.Parameter, text: str | None) -> datetime | None:
+    """ISO 8601, in local time unless it says otherwise; or a duration: so long ago."""
+    if text is None:
+        return None
+    with suppress(SlotwiseError):
+        return datetime.now(UTC) - parse_duration(text)
+    try:
+        return datetime.fromisoformat(text.strip()).astimezone(UTC)
+    except (ValueError, OverflowError, OSError):
+        raise click.BadParameter(
+            f"{text!r} is neither an instant (2026-01-31T02:00Z) nor a duration (2h)", ctx, option
+        ) from None
+
+
+@click.command(
+    cls=Command,
+    examples="""
+    slotwise slots nightly-report
+    slotwise slots nightly-report --since 7d --all
+    slotwise slots nightly-report --before 2026-01-31T02:00:00Z -n 50
+    slotwise slots nightly-report --all --json | jq -r '.[] | select(.outcome != "succeeded") | [.slot, .reason] | @tsv'
+    """,
+)
+@click.argument("name")
+@click.option("-n", "count", type=click.IntRange(1), default=20, show_default=True, help="At most so many lines.")
+@click.option("--all", "everything", is_flag=True, help="All that is there.")
+@click.option("--since", callback=_instant, metavar="TIME", help="Nothing before this instant, or longer ago.")
+@click.option("--before", callback=_instant, metavar="TIME", help="Only what came before this instant.")
+@common
+@pass_given
+def slots(
+    given: Given, name: str, count: int, everything: bool, since: datetime | None, before: datetime | None
+) -> None:
+    """The slots of the job NAME, the newest first: what waits, what runs, what ran and what did not, and why.
+
+    A range of slots that did not run for the same reason is one line.
+    """
+    with given.reader() as reader:
+        reader.known(name)
+        waiting = reader.waiting(name) if before is None else []
+        found = reader.slots(name, limit=None if everything else count + 1, since=since, before=before)
+        if given.json:
+            print_json_list(chain(waiting, found if everything else islice(found, count)))
+        else:
+            _print(name, waiting, found, None if everything else count)
+
+
+def _print(name: str, waiting: list[SlotLine], found: Iterator[SlotLine], count: int | None) -> None:
+    lines = list(found if count is None else islice(found, count))
+    if not waiting and not lines:
+        click.echo(f"{name}: no slots in this range")
+        return
+    print_table(_COLUMNS, map(_row, chain(waiting, lines)))
+    if count is not None and next(found, None) is not None:
+        last = (lines[-1].last or lines[-1].slot).isoformat().replace("+00:00", "Z")
+        click.echo(f"… more: slotwise slots {name} --before {last}", err=True)
+
+
+def _row(line: SlotLine) -> list[str | Text]:
+    return [
+        _slot(line),
+        outcome(line.outcome),
+        _why(line),
+        line.origin or "–",
+        str(line.attempts) if line.attempts else "–",
+        moment(line.started),
+        span(line.took),
+        line.worker or "–",
+    ]
+
+
+def _slot(line: SlotLine) -> str:
+    if line.last is None:
+        return moment(line.slot)
+    return f"{moment(line.slot)} … {moment(line.last)}"
+
+
+def _why(line: SlotLine) -> str:
+    parts = [line.reason] if line.reason else []
+    if line.last is not None:
+        parts.append(f"{line.count} slots")
+    if line.collapsed:
+        parts.append(f"stands for {line.collapsed} more")
+    if line.outcome == "waiting" and line.due is not None and line.due != line.slot:
+        parts.append(f"due {moment(line.due)}")
+    if line.error and line.outcome != "succeeded":
+        parts.append(last_line(line.error))
+    return "; ".join(parts) or "–"

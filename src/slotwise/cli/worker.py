@@ -1,0 +1,137 @@
+"""``slotwise worker``: the pool of one machine."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+
+import click
+
+from slotwise.cli import exits
+from slotwise.cli.command import Command
+from slotwise.cli.options import Given, common, kept, pass_given
+from slotwise.contrib.logging import LogListener, configure
+from slotwise.engine.lifeline import Lifeline
+from slotwise.engine.signals import StopSignals
+from slotwise.engine.supervisor import Supervisor
+from slotwise.engine.worker import Worker
+from slotwise.registry import JobRegistry
+
+logger = logging.getLogger("slotwise.worker")
+
+#: How long threads and exit handlers of the application may keep a drained process from ending.
+LINGER_SECONDS = 5.0
+
+
+@click.command(
+    cls=Command,
+    notes="\n".join(f"{status:<4}{meaning}" for status, meaning in exits.MEANINGS),
+    examples="""
+    slotwise worker --app jobs                                   one process, its registry found by itself
+    slotwise worker --app shop.jobs:registry --processes 4 --threads 8
+    slotwise worker --app jobs --only nightly-report --log-format json
+    slotwise worker --app jobs --revision "$GIT_COMMIT_TIME"     an older deploy never re-plans a newer one's jobs
+    """,
+)
+@kept("--processes", metavar="N", help="Processes, each a fresh interpreter under a supervisor; default: 1.")
+@kept("--threads", metavar="N", help="Handlers at a time, per process; default: 10, or one for each job.")
+@kept("--only", metavar="NAME", multiple=True, help="Run only this job or task; may be given more than once.")
+@kept("--tags", metavar="TAG", multiple=True, help="What this worker offers to jobs that ask for it.")
+@kept("--revision", metavar="TEXT", help="Orders deploys; default: when this command started.")
+@kept("--poll-interval", metavar="DURATION", help="Longest pause between two looks for due rows; default: 10s.")
+@kept("--heartbeat-interval", metavar="DURATION", help="How often claims are renewed; default: 10s.")
+@kept("--missed-heartbeats-limit", metavar="N", help="The lease, in heartbeat intervals; default: 6.")
+@kept("--reaper-interval", metavar="DURATION", help="How often others' claims are looked at; default: as heartbeats.")
+@kept("--shutdown-grace", metavar="DURATION", help="How long handlers may finish after a stop; default: 30s.")
+@kept("--worker-name", metavar="TEXT", help="What this worker is called; default: the host's name.")
+@kept("--pooler", is_flag=True, help="A transaction pooler stands between here and the database.")
+@click.option("--lifeline", type=int, hidden=True)
+@click.option("--born", type=float, hidden=True)
+@common
+@pass_given
+def worker(given: Given, lifeline: int | None, born: float | None) -> int:
+    """Run what is due, until told to stop.
+
+    SIGTERM or Ctrl-C drains: nothing new starts, what has not started is handed back at once, what runs may
+    finish. The second one cancels what runs. The third one ends the process at once; its claims are taken over
+    when their leases run out.
+    """
+    settings = given.settings()
+    configure("json" if given.json else settings.log_format, settings.log_level)
+    if lifeline is None and settings.processes > 1:
+        return supervise(given, settings.processes)
+    registry = given.registry()
+    _enable_loggers()
+    if lifeline is None and registry.settings.processes > 1:
+        return supervise(given, registry.settings.processes)
+    return serve(registry, Lifeline(lifeline) if lifeline is not None else None, born)
+
+
+def supervise(given: Given, processes: int) -> int:
+    """Children of this very command line, one process each."""
+    options = {**given.values, "app_dir": str(given.app_dir)}
+    flags = [f"--{name.replace('_', '-')}{'' if value is True else f'={value}'}" for name, value in options.items()]
+    command = [sys.executable, "-P", "-m", "slotwise", "worker", *flags, "--processes=1"]
+    return Supervisor(command, processes, fatal=(exits.FAILED, exits.USAGE, exits.DATABASE)).run()
+
+
+def serve(registry: JobRegistry, lifeline: Lifeline | None = None, born: float | None = None) -> int:
+    """One worker, in this process and in the foreground; the exit status."""
+    made = registry.listen(LogListener()).make_worker(born=born)
+    if lifeline is not None:
+        lifeline.watch(made.request_stop)
+    try:
+        with StopSignals(_reaction(made)):
+            made.start()
+            if lifeline is not None:
+                lifeline.say_up()
+            made.wait_for_stop()
+            unfinished = made.stop()
+    finally:
+        registry.database.close()
+    return _leave(exits.UNFINISHED if unfinished else exits.OK)
+
+
+def _reaction(made: Worker) -> Callable[[int, int], None]:
+    def react(number: int, count: int) -> None:
+        word = signal.Signals(number).name
+        if count > 2:
+            logger.warning("%s again: ending at once; the leases of what ran run out", word)
+            _end_now(exits.UNFINISHED)
+        logger.info("%s: %s", word, "draining; once more cancels what runs" if count == 1 else "cancelling what runs")
+        made.request_stop()
+
+    return react
+
+
+def _leave(status: int) -> int:
+    """The process ends, whatever threads are left: a handler that was handed back must not go on running."""
+    if status == exits.UNFINISHED:
+        _end_now(status)
+    threading.Thread(target=_end_later, args=(status,), name="slotwise-end", daemon=True).start()
+    return status
+
+
+def _end_later(status: int) -> None:
+    time.sleep(LINGER_SECONDS)
+    left = [thread.name for thread in threading.enumerate() if not thread.daemon and thread.is_alive()]
+    logger.warning("drained, but this process does not end by itself (%s); ending it", ", ".join(left))
+    _end_now(status)
+
+
+def _end_now(status: int) -> None:
+    logging.shutdown()
+    sys.stdout.flush()
+    os._exit(status)
+
+
+def _enable_loggers() -> None:
+    """An application's dictConfig switches off, by default, every logger that it does not name: ours, too."""
+    for name, found in logging.root.manager.loggerDict.items():
+        if isinstance(found, logging.Logger) and name.partition(".")[0] == "slotwise":
+            found.disabled = False

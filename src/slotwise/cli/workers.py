@@ -1,0 +1,47 @@
+"""``slotwise workers``: who is at work."""
+
+from __future__ import annotations
+
+import click
+from rich.text import Text
+
+from slotwise.cli.command import Command
+from slotwise.cli.options import Given, common, pass_given
+from slotwise.cli.output import moment, outcome, print_json_list, print_table, span
+from slotwise.store.reader import WorkerLine
+
+_COLUMNS = ("WORKER", "STATE", "RUNNING", "TAGS", "STARTED", "LAST SEEN", "SKEW", "VERSION")
+
+
+@click.command(
+    cls=Command,
+    examples="""
+    slotwise workers
+    slotwise workers --json | jq '[.[] | select(.live)] | length'
+    """,
+)
+@common
+@pass_given
+def workers(given: Given) -> None:
+    """Workers that have signed in and not out. "gone": not seen for longer than its lease; its slots are taken over."""
+    with given.reader() as reader:
+        lines = reader.workers()
+    if given.json:
+        print_json_list(lines)
+    elif not lines:
+        click.echo("no workers; start one: slotwise worker --app …")
+    else:
+        print_table(_COLUMNS, map(_row, lines))
+
+
+def _row(line: WorkerLine) -> list[str | Text]:
+    return [
+        line.worker,
+        outcome(line.state if line.live else "gone"),
+        f"{line.running} of {line.capacity}",
+        ", ".join(line.tags) or "–",
+        moment(line.started),
+        moment(line.last_seen),
+        span(line.skew),
+        line.version,
+    ]

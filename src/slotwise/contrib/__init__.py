@@ -1,0 +1,1 @@
+"""What connects slotwise with other things. Each module imports the core, never the other way round."""
