@@ -19,8 +19,9 @@ def instant_text(instant: datetime) -> str:
 
 def parse_instant(text: str) -> datetime:
     """The instant of an ISO 8601 text that says its offset. Raises InvalidSchedule."""
+    text = text.strip()
     try:
-        return in_utc(datetime.fromisoformat(text.strip()))
+        return in_utc(datetime.fromisoformat(text))
     except (ValueError, OverflowError):
         raise InvalidSchedule(
             f"{text[:40]!r} is not an instant; write ISO 8601 with an offset, as 2026-11-21T02:00:00Z"

@@ -66,9 +66,7 @@ def _parse_one(text: str) -> Schedule:
         ) from None
     values, options = [part for part in given if "=" not in part], [part for part in given if "=" in part]
     if not 1 <= len(values) <= most:
-        raise InvalidSchedule(
-            f"{quoted(text)}: {kind.upper()} takes {'1–' if most > 1 else ''}{most} parts, options apart"
-        )
+        raise InvalidSchedule(f"{quoted(text)}: 1 to {most} values after {kind.upper()}, options apart")
     return read(values, dict(_option(part, allowed) for part in options))
 
 
