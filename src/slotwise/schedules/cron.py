@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import lru_cache
@@ -147,7 +148,7 @@ def _expand(plain: tuple[str, ...]) -> list[list[int]]:
     ]
 
 
-def _values(field: Field, expanded: list[int | str]) -> list[int]:
+def _values(field: Field, expanded: Sequence[int | str]) -> list[int]:
     return [*range(field.low, field.high + 1)] if "*" in expanded else sorted(map(int, expanded))
 
 
