@@ -1,0 +1,37 @@
+"""The application of these tests: ``slotwise worker --app tests.faults.cast``.
+
+CAST names the jobs and tasks, CAST_LOG the handlers' own log, CAST_URL the application's own way to the database,
+CAST_TRAP a trap. Settings of the worker are said as always, with ``SLOTWISE_…``.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from tests.faults.cast import deploys, holds, poison, tasks, ticks
+from tests.faults.cast.trap import Trap
+
+from slotwise import DistributedJob, JobRegistry, OneTimeTask
+
+KNOWN: dict[str, type[Any]] = {
+    kind.name: kind
+    for module in (ticks, holds, tasks, poison)
+    for kind in vars(module).values()
+    if isinstance(kind, type) and issubclass(kind, DistributedJob | OneTimeTask) and hasattr(kind, "name")
+}
+
+
+def registry_of(names: str, **settings: Any) -> JobRegistry:
+    """A registry of the jobs and tasks with these names, separated by commas."""
+    found = [deploys.edited(KNOWN, name) for name in names.split(",")]
+    return JobRegistry(
+        jobs=[kind for kind in found if isinstance(kind, DistributedJob)],
+        tasks=[kind for kind in found if isinstance(kind, OneTimeTask)],
+        listeners=[Trap(text) for text in os.environ.get("CAST_TRAP", "").split() if text],
+        **settings,
+    )
+
+
+if "CAST" in os.environ:
+    registry = registry_of(os.environ["CAST"])

@@ -1,0 +1,80 @@
+"""Jobs whose first attempt holds its claim until somebody stops it; every later one ends at once."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+from tests.faults.cast.witness import LOG, engine, first_in_cluster, leave_effect, tell
+
+from slotwise import DistributedJob, Every, JobContext
+
+
+class Hold(DistributedJob):
+    name = "hold"
+    schedule = Every("1s")
+
+    def execute(self, ctx: JobContext) -> None:
+        with LOG.attempt(ctx):
+            if first_in_cluster(ctx.name):
+                ctx.wait(60)
+                ctx.check()
+
+
+class HoldGiveUp(Hold):
+    name = "hold-give-up"
+    on_lost = "give_up"
+
+
+class HoldAsync(DistributedJob):
+    name = "hold-async"
+    schedule = Every("1s")
+
+    async def execute(self, ctx: JobContext) -> None:
+        with LOG.attempt(ctx):
+            if first_in_cluster(ctx.name):
+                await asyncio.sleep(60)
+
+
+class HoldBriefly(DistributedJob):
+    """For a bit more than two leases; listens to nobody, and ends well."""
+
+    name = "hold-briefly"
+    schedule = Every("1s")
+
+    def execute(self, ctx: JobContext) -> None:
+        with LOG.attempt(ctx):
+            if first_in_cluster(ctx.name):
+                time.sleep(4)
+
+
+class HoldInGuard(DistributedJob):
+    """Holds inside the transaction that it has guarded."""
+
+    name = "hold-in-guard"
+    schedule = Every("1s")
+
+    def execute(self, ctx: JobContext) -> None:
+        with LOG.attempt(ctx), engine().begin() as connection:
+            ctx.guard(connection)
+            leave_effect(connection, ctx.name, ctx.slot.isoformat(), ctx.token)
+            if first_in_cluster(ctx.name):
+                tell("guarded", job=ctx.name, slot=ctx.slot.isoformat(), token=ctx.token)
+                time.sleep(4)
+
+
+class HoldAfterCommit(DistributedJob):
+    """Completes its slot, and holds after that commit."""
+
+    name = "hold-after-commit"
+    schedule = Every("1s")
+
+    def execute(self, ctx: JobContext) -> None:
+        with LOG.attempt(ctx):
+            with engine().begin() as connection:
+                leave_effect(connection, ctx.name, ctx.slot.isoformat(), ctx.token)
+                ctx.complete_in(connection)
+            if first_in_cluster(ctx.name):
+                tell("committed", job=ctx.name, slot=ctx.slot.isoformat(), token=ctx.token)
+                ctx.wait(60)
+                ctx.check()

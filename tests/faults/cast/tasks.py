@@ -1,0 +1,35 @@
+"""One-time tasks."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from tests.faults.cast.witness import LOG, engine, first_in_cluster, leave_effect, tell
+
+from slotwise import JobContext, OneTimeTask, Retry
+
+
+class Note(OneTimeTask):
+    """Writes down that it ran, and with what."""
+
+    name = "note"
+    retry = Retry.exponential(3, first=timedelta(milliseconds=20))
+
+    def execute(self, ctx: JobContext) -> None:
+        LOG.write(ctx, "start", repr(ctx.data))
+
+
+class Pay(OneTimeTask):
+    """Completes in its own transaction, and then holds until it is stopped."""
+
+    name = "pay"
+
+    def execute(self, ctx: JobContext) -> None:
+        with LOG.attempt(ctx):
+            with engine().begin() as connection:
+                leave_effect(connection, ctx.name, ctx.instance, ctx.token)
+                ctx.complete_in(connection)
+            tell("committed", job=ctx.name, instance=ctx.instance, token=ctx.token)
+            if first_in_cluster(ctx.instance):
+                ctx.wait(60)
+                ctx.check()

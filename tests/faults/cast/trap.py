@@ -1,0 +1,36 @@
+"""Lets a worker fall at an exact place in its code."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+
+from tests.faults.cast.witness import tell
+
+from slotwise.events import Event
+
+
+class Trap:
+    """``claimed:3:KILL`` or ``claimed:3:STOP:job``: at the third such event this process sends itself that signal.
+
+    Listeners are called where the thing happens, so its thread is at that very place when all threads stop.
+    """
+
+    def __init__(self, text: str) -> None:
+        self._event, number, word, *job = text.split(":")
+        self._left = int(number)
+        self._signal = signal.Signals[f"SIG{word}"]
+        self._job = job[0] if job else None
+        self._lock = threading.Lock()
+
+    def __call__(self, event: Event) -> None:
+        job = getattr(event, "job", None)
+        if event.name != self._event or self._job not in (None, job):
+            return
+        with self._lock:
+            self._left -= 1
+            springs = self._left == 0
+        if springs:
+            tell("trap", phase=event.name, job=job, token=getattr(event, "token", None))
+            os.kill(os.getpid(), self._signal)

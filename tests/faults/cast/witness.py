@@ -1,0 +1,43 @@
+"""Where the handlers of these tests write, past slotwise: a log, lines between those of the worker, a table."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy as sa
+
+from slotwise.testing.evidence import HandlerLog
+
+LOG = HandlerLog(Path(os.environ.get("CAST_LOG", os.devnull)))
+
+
+def tell(event: str, **facts: Any) -> None:
+    """A line of our own between those of the worker, in one write."""
+    os.write(sys.stderr.fileno(), json.dumps({"event": event, **facts}).encode() + b"\n")
+
+
+def first_in_cluster(what: str) -> bool:
+    """Whether nobody was here before, in any process of this test."""
+    try:
+        os.close(os.open(f"{LOG.path}.{what}", os.O_CREAT | os.O_EXCL))
+    except FileExistsError:
+        return False
+    return True
+
+
+@cache
+def engine() -> sa.Engine:
+    """The application's own connections, past whatever stands between the worker and the database."""
+    url = sa.make_url(os.environ["CAST_URL"]).set(drivername="postgresql+psycopg")
+    return sa.create_engine(url, pool_size=2, pool_pre_ping=True)
+
+
+def leave_effect(connection: sa.Connection, job: str, key: str, token: int) -> None:
+    """The work: one row."""
+    insert = sa.text("insert into effects (job, key, token) values (:job, :key, :token)")
+    connection.execute(insert, {"job": job, "key": key, "token": token})

@@ -1,0 +1,132 @@
+"""A job each second on three workers, while workers are killed, frozen and drained and the database restarts."""
+
+from __future__ import annotations
+
+import random
+import signal
+from collections.abc import Callable
+
+import pytest
+from tests.faults.bench import LEASE, POLL, SLACK, TAKE_OVER, Bench, Player, Seen
+from tests.faults.conftest import MakeBench
+
+from slotwise.embedded import EmbeddedPostgres
+
+CAST = "rerun,give-up,async,retrying,delayed,completing"
+
+
+class Storm:
+    """Three workers, and everything that can happen to one of them or to the database. Each fault proves that it hit."""
+
+    def __init__(self, stage: Bench, server: EmbeddedPostgres) -> None:
+        self.stage = stage
+        self.server = server
+        self.crew = stage.start_all(3)
+
+    def kill(self) -> None:
+        """SIGKILL in a handler: its slot is taken over in time."""
+        victim = self._at("handler-start")
+        victim.worker.kill()
+        self._replace(victim.worker)
+        dead = self.stage.wait("exit", by=victim.worker)
+        assert dead["status"] == -signal.SIGKILL
+        reaped = self.stage.wait("reaped", after=victim, token=victim["token"])
+        assert reaped.at - dead.at <= (TAKE_OVER + SLACK).total_seconds()
+
+    def freeze(self) -> None:
+        """SIGSTOP past the lease: the slot is taken over, and the zombie's own outcome is refused."""
+        victim = self._at("handler-start", job=lambda job: job in ("give-up", "rerun"))
+        victim.worker.freeze()
+        reaped = self.stage.wait("reaped", after=victim, token=victim["token"])
+        if victim["job"] == "rerun":
+            self.stage.wait("claimed", after=reaped, job="rerun", slot=victim["slot"])
+        thawed = self.stage.events.all()[-1]
+        victim.worker.thaw()
+        self.stage.wait("claim-lost", by=victim.worker, token=victim["token"])
+        self.stage.wait("claimed", by=victim.worker, after=thawed)  # it goes on working
+        assert self.stage.events.all("settled", token=victim["token"]) == []
+
+    def nap(self) -> None:
+        """SIGSTOP for less than the lease: nobody takes anything over."""
+        victim = self._at("handler-start", job="async")
+        victim.worker.freeze()
+        self.stage.rest(LEASE * 0.6)
+        victim.worker.thaw()
+        end = self.stage.wait("settled", token=victim["token"])
+        assert end.worker is victim.worker
+
+    def drain(self) -> None:
+        """SIGTERM: what runs ends, nothing is lost, the process leaves in order."""
+        victim = self._at("handler-start").worker
+        victim.kill(signal.SIGTERM)
+        self._replace(victim)
+        assert self.stage.wait("exit", by=victim)["status"] == 0
+
+    def restart(self) -> None:
+        """A fast restart of the database."""
+        self._restart("fast")
+
+    def crash(self) -> None:
+        """An immediate one, with recovery."""
+        self._restart("immediate")
+
+    def disconnect(self) -> None:
+        """The server ends all sessions."""
+        last = self._at("handler-start")
+        ended = self.stage.rows(
+            "select pg_terminate_backend(pid) from pg_stat_activity"
+            " where pid <> pg_backend_pid() and backend_type = 'client backend'"
+        )
+        assert len(ended) >= 3
+        self.stage.wait("settled", after=last)
+
+    def _restart(self, mode: str) -> None:
+        self._at("handler-start")
+        self.server.restart(mode)  # type: ignore[arg-type]
+        begun = self.stage.events.all()[-1]
+        for player in self.crew:
+            back = self.stage.wait("claimed", after=begun, by=player)
+        assert back.at - begun.at <= (4 * POLL + 3 * SLACK).total_seconds()
+
+    def _at(self, event: str, **facts: object) -> Seen:
+        """The next such event of somebody of the crew."""
+        latest = self.stage.events.all()[-1]
+        return self.stage.wait(event, after=latest, by=lambda player: player in self.crew, **facts)
+
+    def _replace(self, player: Player) -> None:
+        self.crew[self.crew.index(player)] = self.stage.start()
+
+    def settle(self) -> None:
+        """The faults are over: everything that was due is decided, everybody leaves, and the laws held."""
+        until = self.stage.now()
+        for job in CAST.split(","):
+            self.stage.wait("settled", job=job, slot=lambda slot: slot > until)
+        statuses = self.stage.end_all()
+        assert set(statuses) == {0}
+        found = self.stage.expect_clean(until=until)
+        assert found.tally.ran > 50
+        assert found.jobs["retrying"].failed > 0
+
+
+def test_a_storm_breaks_no_law(bench: MakeBench, own_server: EmbeddedPostgres) -> None:
+    """One fault after the other: ledger, schedule and handlers agree, and nothing ran too often or not at all."""
+    storm = Storm(bench(CAST, url=own_server.dsn), own_server)
+    for fault in (storm.kill, storm.freeze, storm.restart, storm.nap, storm.drain, storm.crash, storm.disconnect):
+        fault()
+    storm.settle()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize(("seed", "seconds"), [(1, 60), (2, 60), (3, 180)])
+def test_a_long_storm_breaks_no_law(bench: MakeBench, own_server: EmbeddedPostgres, seed: int, seconds: int) -> None:
+    """The same for minutes, the faults drawn by lot."""
+    lot = random.Random(seed)
+    storm = Storm(bench(CAST, url=own_server.dsn), own_server)
+    faults: list[Callable[[], None]] = [
+        storm.kill, storm.freeze, storm.restart, storm.nap, storm.drain, storm.crash, storm.disconnect,
+    ]  # fmt: skip
+    begun = storm.stage.now()
+    while (storm.stage.now() - begun).total_seconds() < seconds:
+        lot.choice(faults)()
+    storm.settle()
