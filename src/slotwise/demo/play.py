@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import sqlalchemy as sa
+from rich import box
 from rich.console import Console
 from rich.table import Table
 
@@ -18,6 +19,13 @@ from slotwise.testing.verdict import HandlerLog, Verdict, gather, judge
 
 #: The play's length in seconds, after the set-up.
 LENGTH = 36.0
+
+
+#: The verdict's columns, and the counts behind them.
+COUNTS = {
+    "due": "due", "ran": "ran", "ok": "succeeded", "failed": "failed", "skipped": "skipped", "dead": "dead",
+    "taken over": "taken_over", "lost": "lost", "missing": "missing", "twice": "twice",
+}  # fmt: skip
 
 
 class Play:
@@ -116,15 +124,14 @@ def pronounce(console: Console, engine: sa.Engine, log: Path, *, running: bool) 
 
 
 def _table(verdict: Verdict) -> Table:
-    table = Table(title="verdict, from the ledger and from the handlers' own log", title_justify="left")
-    headings = ("due", "ran", "succeeded", "failed", "skipped", "taken_over", "lost", "missing", "twice")
+    table = Table(title="verdict, from the ledger and from the handlers' own log", title_justify="left", box=box.SIMPLE)
     table.add_column("job")
-    for heading in headings:
-        table.add_column(heading.replace("_", " "), justify="right")
+    for heading in COUNTS:
+        table.add_column(heading, justify="right", no_wrap=True)
     for job, tally in sorted(verdict.jobs.items()):
-        table.add_row(job, *(str(getattr(tally, heading)) for heading in headings))
+        table.add_row(job, *(str(getattr(tally, name)) for name in COUNTS.values()))
     table.add_section()
-    table.add_row("all", *(str(getattr(verdict.tally, heading)) for heading in headings))
+    table.add_row("all", *(str(getattr(verdict.tally, name)) for name in COUNTS.values()))
     return table
 
 
