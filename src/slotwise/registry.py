@@ -140,7 +140,7 @@ class JobRegistry:
             host_loop=host_loop,
             client=self.client,
             clock=self._clock,
-            version=_version(),
+            version=own_version(),
             born=born,
         )
 
@@ -341,7 +341,8 @@ def _customized(settings: Settings, customize: Customize | None) -> Settings:
     return customized
 
 
-def _version() -> str:
+def own_version() -> str:
+    """The version of slotwise that is installed."""
     try:
         return version("slotwise")
     except PackageNotFoundError:  # pragma: no cover - a source tree that was never installed

@@ -29,7 +29,7 @@ def load_registry(spec: str, app_dir: Path) -> JobRegistry:
     ``app_dir`` is put at the end of ``sys.path``. Raises ConfigurationError in one line, or ApplicationFailed.
     """
     match = _SPEC.fullmatch(spec)
-    if match is None:
+    if match is None or spec.endswith(".py"):
         raise ConfigurationError(_not_a_module(spec))
     if str(app_dir) not in sys.path:
         sys.path.append(str(app_dir))
@@ -103,11 +103,11 @@ def _last_place(trace: TracebackType | None) -> str | None:
 
 
 def _only_registry(module: ModuleType) -> JobRegistry:
-    found = {id(value): name for name, value in vars(module).items() if isinstance(value, JobRegistry)}
+    found = _registries(module)
     if len(found) == 1:
-        return next(value for value in vars(module).values() if isinstance(value, JobRegistry))
+        return next(iter(found.values()))
     if found:
-        names = " or ".join(f"--app {module.__name__}:{name}" for name in sorted(found.values()))
+        names = " or ".join(f"--app {module.__name__}:{name}" for name in found)
         raise ConfigurationError(f"{module.__name__} has {len(found)} registries; choose one: {names}")
     raise ConfigurationError(
         f"{module.__name__} ({module.__file__}) has no JobRegistry at its top level; "
@@ -115,14 +115,21 @@ def _only_registry(module: ModuleType) -> JobRegistry:
     )
 
 
+def _registries(module: ModuleType) -> dict[str, JobRegistry]:
+    """The module's registries, each under its first name."""
+    found: dict[str, JobRegistry] = {}
+    for name, value in vars(module).items():
+        if isinstance(value, JobRegistry) and all(value is not other for other in found.values()):
+            found[name] = value
+    return found
+
+
 def _attribute(module: ModuleType, path: str, spec: str) -> Any:
     value: Any = module
     for name in path.split("."):
         if not hasattr(value, name):
-            near = difflib.get_close_matches(name, vars(value), n=1) if hasattr(value, "__dict__") else []
-            raise ConfigurationError(
-                f"--app {spec}: there is no {name!r}{f'; did you mean {near[0]!r}?' if near else ''}"
-            )
+            known = ", ".join(_registries(module)) or "none"
+            raise ConfigurationError(f"--app {spec}: there is no {name!r}; registries of {module.__name__}: {known}")
         value = getattr(value, name)
     return value
 

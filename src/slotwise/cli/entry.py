@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import io
 import os
 import platform
 import sys
 from collections.abc import Sequence
-from importlib.metadata import version
 from typing import Any
 
 import click
+import sqlalchemy
 
 from slotwise.cli import exits
 from slotwise.cli.command import Group
@@ -23,6 +24,7 @@ from slotwise.cli.run import run
 from slotwise.cli.slots import slots
 from slotwise.cli.worker import worker
 from slotwise.cli.workers import workers
+from slotwise.registry import own_version
 
 
 class PipeClosed(Exception):
@@ -51,9 +53,9 @@ class Program(Group):
     """,
 )
 @click.version_option(
-    version("slotwise"),
+    own_version(),
     prog_name="slotwise",
-    message=f"%(prog)s %(version)s (Python {platform.python_version()}, SQLAlchemy {version('sqlalchemy')})",
+    message=f"%(prog)s %(version)s (Python {platform.python_version()}, SQLAlchemy {sqlalchemy.__version__})",
 )
 @common
 def cli() -> None:
@@ -71,6 +73,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def status(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; its exit status."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # a name need not exist in the terminal's encoding
     try:
         result = cli.main(arguments, prog_name="slotwise", standalone_mode=False)
         sys.stdout.flush()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 import click
@@ -13,6 +14,7 @@ from rich.text import Text
 from slotwise.cli.command import Command, Group
 from slotwise.cli.options import Given, common, pass_given
 from slotwise.cli.output import (
+    ago,
     as_json,
     last_line,
     moment,
@@ -78,7 +80,7 @@ def list_jobs(given: Given) -> None:
     """
     definitions = _definitions(given)
     with given.reader() as reader:
-        entries = _entries(reader.jobs(), definitions)
+        entries, now = _entries(reader.jobs(), definitions), reader.now()
     if given.json:
         print_json_list(entry.json for entry in entries)
         return
@@ -86,7 +88,7 @@ def list_jobs(given: Given) -> None:
         click.echo("no jobs yet: a worker plans them when it starts")
         return
     columns = ["JOB", "STATE", "NEXT SLOT", "LAST SUCCESS", "FAILURES", "SCHEDULE"]
-    print_table([*columns, "CODE"] if definitions is not None else columns, map(_row, entries))
+    print_table([*columns, "CODE"] if definitions is not None else columns, [_row(entry, now) for entry in entries])
 
 
 def _definitions(given: Given) -> Mapping[str, Definition] | None:
@@ -105,14 +107,14 @@ def _entries(lines: Sequence[JobLine], definitions: Mapping[str, Definition] | N
     ]
 
 
-def _row(entry: _Entry) -> list[str | Text]:
+def _row(entry: _Entry, now: datetime) -> list[str | Text]:
     line = entry.line
     code = [entry.code] if entry.code is not None else []
     if line is None:
         schedule = str(entry.definition.schedule) if entry.definition else ""
         return [entry.name, outcome("not planned"), "–", "–", "–", schedule, *code]
     failures = str(line.consecutive_failures) if line.consecutive_failures else "–"
-    times = [moment(line.next_slot), moment(line.last_success)]
+    times = [moment(line.next_slot), ago(line.last_success, now)]
     return [entry.name, outcome(line.state), *times, failures, line.schedule, *code]
 
 

@@ -10,7 +10,9 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import click
-from rich.console import Console
+from rich.console import Console, Group, RenderableType
+from rich.measure import Measurement
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
@@ -45,38 +47,60 @@ def as_json(value: Any) -> dict[str, Any]:
     return {spec.name: plain(getattr(value, spec.name)) for spec in dataclasses.fields(value)}
 
 
-def print_table(columns: Sequence[str], rows: Iterable[Sequence[str | Text]], *, title: str | None = None) -> None:
-    """A table without lines; as wide as the terminal, or as it needs to be where there is none."""
-    table = Table(box=None, pad_edge=False, header_style="bold", title=title, title_justify="left")
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[str | Text]]) -> None:
+    """A table without lines; where the terminal is too narrow for it, a few lines for each row instead."""
+    cells = [[cell if isinstance(cell, Text) else Text(escaped(cell)) for cell in row] for row in rows]
+    console = _console()
+    table = _grid(header_style="bold")
     for column in columns:
         table.add_column(column, overflow="fold")
-    for row in rows:
-        table.add_row(*(cell if isinstance(cell, Text) else Text(escaped(cell)) for cell in row))
-    _print(table)
+    for row in cells:
+        table.add_row(*row)
+    wanted = Measurement.get(console, console.options.update(max_width=_UNBOUNDED), table).maximum
+    _print(console, Group(*(_stacked(columns, row) for row in cells)) if wanted > console.width else table)
+
+
+def _stacked(columns: Sequence[str], row: Sequence[Text]) -> Group:
+    """The row's name, then its other cells, indented; what begins like a number is told what it is."""
+    rest = []
+    for column, cell in zip(columns[1:], row[1:], strict=True):
+        if cell.plain != "–":
+            label = f"{column.lower()} " if cell.plain[:1] in "+0123456789" else ""
+            rest.append(Text(label) + cell)
+    row[0].stylize("bold")
+    return Group(row[0], Padding(Text(" · ").join(rest), (0, 0, 0, 2)))
 
 
 def print_fields(fields: Iterable[tuple[str, str | Text]]) -> None:
     """Names and values, one pair per line."""
-    table = Table(box=None, pad_edge=False, show_header=False)
+    table = _grid(show_header=False)
     table.add_column(style="bold", no_wrap=True)
     table.add_column(overflow="fold")
     for name, value in fields:
         table.add_row(name, value if isinstance(value, Text) else Text(escaped(value)))
-    _print(table)
+    _print(_console(), table)
 
 
-def _print(table: Table) -> None:
+def _grid(**look: Any) -> Table:
+    return Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), collapse_padding=True, **look)
+
+
+def _console() -> Console:
     console = Console(file=sys.stdout, highlight=False, markup=False, emoji=False)
     if not console.is_terminal:
         console.width = _UNBOUNDED
+    return console
+
+
+def _print(console: Console, content: RenderableType) -> None:
     with console.capture() as capture:
-        console.print(table)
+        console.print(content)
     for line in capture.get().splitlines():
-        click.echo(line.rstrip())
+        click.echo(line.rstrip(), color=console.is_terminal)
 
 
 def moment(instant: datetime | None) -> str:
-    """The instant in local time and in UTC; microseconds only where there are any."""
+    """The instant in local time and in UTC; milliseconds only where there are any."""
     if instant is None:
         return "–"
     world, local = instant.astimezone(UTC), instant.astimezone()
@@ -87,7 +111,12 @@ def moment(instant: datetime | None) -> str:
 
 
 def _clock(instant: datetime) -> str:
-    return instant.replace(tzinfo=None).isoformat(" ", "microseconds" if instant.microsecond else "seconds")
+    return instant.replace(tzinfo=None).isoformat(" ", "milliseconds" if instant.microsecond else "seconds")
+
+
+def ago(instant: datetime | None, now: datetime) -> str:
+    """How long ago, by the database's time."""
+    return "–" if instant is None else f"{span(now - instant)} ago"
 
 
 def span(duration: timedelta | None) -> str:
@@ -95,16 +124,21 @@ def span(duration: timedelta | None) -> str:
     if duration is None:
         return "–"
     seconds = duration.total_seconds()
-    if seconds < 0:
+    if round(seconds * 1000) < 0:
         return f"-{span(-duration)}"
     if seconds < 1:
-        return f"{seconds * 1000:.0f} ms"
+        return f"{abs(round(seconds * 1000))} ms"
     if seconds < 60:
         return f"{seconds:.1f} s"
     minutes, hours, days = int(seconds // 60), int(seconds // 3600), int(seconds // 86400)
     if minutes < 60:
         return f"{minutes} min {int(seconds % 60)} s"
     return f"{hours} h {minutes % 60} min" if hours < 48 else f"{days} d {hours % 24} h"
+
+
+def shortened(worker: str | None) -> str:
+    """Host and process of a worker, without its boot id."""
+    return "–" if worker is None else worker.rpartition(":")[0] or worker
 
 
 def last_line(text: str | None) -> str:

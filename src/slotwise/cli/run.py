@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import logging
-import os
 import signal
-import sys
 from collections.abc import Callable
 
 import click
 
 from slotwise.cli import exits
 from slotwise.cli.command import Command
+from slotwise.cli.ending import end_now
 from slotwise.cli.options import Given, common, pass_given
 from slotwise.cli.output import last_line, moment, print_json, span
 from slotwise.contrib.logging import LogListener, configure, escaped_lines
 from slotwise.engine.signals import StopSignals
 from slotwise.engine.single import Ended, SingleRun
+from slotwise.settings import Settings
 
 _STATUS = {signal.SIGINT: exits.INTERRUPTED, signal.SIGTERM: exits.TERMINATED}
 
@@ -46,7 +45,7 @@ def run(given: Given, name: str) -> int:
     seconds for it; the slot ends as cancelled.
     """
     settings = given.settings()
-    configure(settings.log_format, settings.log_level if "log_level" in given.values else "WARNING")
+    configure(settings.log_format, _level(given, settings))
     registry = given.registry().listen(LogListener())
     single = registry.make_run(name)
     signals = StopSignals(_reaction(single))
@@ -57,15 +56,20 @@ def run(given: Given, name: str) -> int:
         registry.database.close()
     _tell(given, ended)
     status = _status(ended, signals.first)
-    if ended.left_behind:
-        _end_now(status)
+    if signals.first is not None:
+        end_now(status)  # whatever the handler left running ends here
     return status
+
+
+def _level(given: Given, settings: Settings) -> str:
+    """Quieter than a worker, unless told otherwise: the handler's own output is what counts."""
+    return "WARNING" if settings.log_level == "INFO" and "log_level" not in given.values else settings.log_level
 
 
 def _reaction(single: SingleRun) -> Callable[[int, int], None]:
     def react(number: int, count: int) -> None:
         if count > 2:
-            _end_now(_STATUS[signal.Signals(number)])
+            end_now(_STATUS[signal.Signals(number)])
         if count == 1:
             click.echo("asked the job to stop; once more does not wait for it", err=True)
         single.cancel()
@@ -88,10 +92,3 @@ def _tell(given: Given, ended: Ended) -> None:
     reason = f" ({ended.reason})" if ended.reason and ended.reason != last_line(ended.error) else ""
     line = f"{ended.job} {moment(ended.slot)}: {ended.outcome}{reason} in {span(ended.took)}"
     click.echo(line, err=True)
-
-
-def _end_now(status: int) -> None:
-    """The slot is settled: its handler must not go on."""
-    logging.shutdown()
-    sys.stdout.flush()
-    os._exit(status)

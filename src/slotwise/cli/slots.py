@@ -12,7 +12,7 @@ from rich.text import Text
 
 from slotwise.cli.command import Command
 from slotwise.cli.options import Given, common, pass_given
-from slotwise.cli.output import last_line, moment, outcome, print_json_list, print_table, span
+from slotwise.cli.output import last_line, moment, outcome, print_json_list, print_table, shortened, span
 from slotwise.durations import parse_duration
 from slotwise.errors import SlotwiseError
 from slotwise.store.reader import SlotLine
@@ -85,9 +85,9 @@ def _row(line: SlotLine) -> list[str | Text]:
         _why(line),
         line.origin or "–",
         str(line.attempts) if line.attempts else "–",
-        moment(line.started),
+        _lag(line),
         span(line.took),
-        line.worker or "–",
+        shortened(line.worker),
     ]
 
 
@@ -95,6 +95,11 @@ def _slot(line: SlotLine) -> str:
     if line.last is None:
         return moment(line.slot)
     return f"{moment(line.slot)} … {moment(line.last)}"
+
+
+def _lag(line: SlotLine) -> str:
+    """How long after its time it started."""
+    return "–" if line.started is None else f"+{span(line.started - line.slot)}"
 
 
 def _why(line: SlotLine) -> str:

@@ -3,29 +3,23 @@
 from __future__ import annotations
 
 import logging
-import os
 import signal
 import sys
-import threading
-import time
 from collections.abc import Callable
 
 import click
 
 from slotwise.cli import exits
 from slotwise.cli.command import Command
+from slotwise.cli.ending import end_now, end_soon
 from slotwise.cli.options import Given, common, kept, pass_given
-from slotwise.contrib.logging import LogListener, configure
+from slotwise.contrib.logging import JsonFormatter, LogListener, configure
 from slotwise.engine.lifeline import Lifeline
 from slotwise.engine.signals import StopSignals
 from slotwise.engine.supervisor import Supervisor
 from slotwise.engine.worker import Worker
-from slotwise.registry import JobRegistry
 
 logger = logging.getLogger("slotwise.worker")
-
-#: How long threads and exit handlers of the application may keep a drained process from ending.
-LINGER_SECONDS = 5.0
 
 
 @click.command(
@@ -62,14 +56,17 @@ def worker(given: Given, lifeline: int | None, born: float | None) -> int:
     when their leases run out.
     """
     settings = given.settings()
-    configure("json" if given.json else settings.log_format, settings.log_level)
+    handler = configure("json" if given.json else settings.log_format, settings.log_level)
     if lifeline is None and settings.processes > 1:
         return supervise(given, settings.processes)
     registry = given.registry()
     _enable_loggers()
     if lifeline is None and registry.settings.processes > 1:
         return supervise(given, registry.settings.processes)
-    return serve(registry, Lifeline(lifeline) if lifeline is not None else None, born)
+    made = registry.listen(LogListener()).make_worker(born=born)
+    if isinstance(handler.formatter, JsonFormatter):
+        handler.formatter.worker = made.name
+    return serve(made, Lifeline(lifeline) if lifeline is not None else None)
 
 
 def supervise(given: Given, processes: int) -> int:
@@ -80,9 +77,8 @@ def supervise(given: Given, processes: int) -> int:
     return Supervisor(command, processes, fatal=(exits.FAILED, exits.USAGE, exits.DATABASE)).run()
 
 
-def serve(registry: JobRegistry, lifeline: Lifeline | None = None, born: float | None = None) -> int:
+def serve(made: Worker, lifeline: Lifeline | None = None) -> int:
     """One worker, in this process and in the foreground; the exit status."""
-    made = registry.listen(LogListener()).make_worker(born=born)
     if lifeline is not None:
         lifeline.watch(made.request_stop)
     try:
@@ -93,8 +89,10 @@ def serve(registry: JobRegistry, lifeline: Lifeline | None = None, born: float |
             made.wait_for_stop()
             unfinished = made.stop()
     finally:
-        registry.database.close()
-    return _leave(exits.UNFINISHED if unfinished else exits.OK)
+        made.store.database.close()
+    if unfinished:
+        end_now(exits.UNFINISHED)
+    return end_soon(exits.OK)
 
 
 def _reaction(made: Worker) -> Callable[[int, int], None]:
@@ -102,32 +100,11 @@ def _reaction(made: Worker) -> Callable[[int, int], None]:
         word = signal.Signals(number).name
         if count > 2:
             logger.warning("%s again: ending at once; the leases of what ran run out", word)
-            _end_now(exits.UNFINISHED)
+            end_now(exits.UNFINISHED)
         logger.info("%s: %s", word, "draining; once more cancels what runs" if count == 1 else "cancelling what runs")
         made.request_stop()
 
     return react
-
-
-def _leave(status: int) -> int:
-    """The process ends, whatever threads are left: a handler that was handed back must not go on running."""
-    if status == exits.UNFINISHED:
-        _end_now(status)
-    threading.Thread(target=_end_later, args=(status,), name="slotwise-end", daemon=True).start()
-    return status
-
-
-def _end_later(status: int) -> None:
-    time.sleep(LINGER_SECONDS)
-    left = [thread.name for thread in threading.enumerate() if not thread.daemon and thread.is_alive()]
-    logger.warning("drained, but this process does not end by itself (%s); ending it", ", ".join(left))
-    _end_now(status)
-
-
-def _end_now(status: int) -> None:
-    logging.shutdown()
-    sys.stdout.flush()
-    os._exit(status)
 
 
 def _enable_loggers() -> None:

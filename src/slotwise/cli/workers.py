@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+
 import click
 from rich.text import Text
 
 from slotwise.cli.command import Command
 from slotwise.cli.options import Given, common, pass_given
-from slotwise.cli.output import moment, outcome, print_json_list, print_table, span
+from slotwise.cli.output import ago, moment, outcome, print_json_list, print_table, span
 from slotwise.store.reader import WorkerLine
 
 _COLUMNS = ("WORKER", "STATE", "RUNNING", "TAGS", "STARTED", "LAST SEEN", "SKEW", "VERSION")
@@ -25,23 +27,23 @@ _COLUMNS = ("WORKER", "STATE", "RUNNING", "TAGS", "STARTED", "LAST SEEN", "SKEW"
 def workers(given: Given) -> None:
     """Workers that have signed in and not out. "gone": not seen for longer than its lease; its slots are taken over."""
     with given.reader() as reader:
-        lines = reader.workers()
+        lines, now = reader.workers(), reader.now()
     if given.json:
         print_json_list(lines)
     elif not lines:
         click.echo("no workers; start one: slotwise worker --app …")
     else:
-        print_table(_COLUMNS, map(_row, lines))
+        print_table(_COLUMNS, [_row(line, now) for line in lines])
 
 
-def _row(line: WorkerLine) -> list[str | Text]:
+def _row(line: WorkerLine, now: datetime) -> list[str | Text]:
     return [
         line.worker,
         outcome(line.state if line.live else "gone"),
         f"{line.running} of {line.capacity}",
         ", ".join(line.tags) or "–",
         moment(line.started),
-        moment(line.last_seen),
+        ago(line.last_seen, now),
         span(line.skew),
         line.version,
     ]

@@ -89,6 +89,7 @@ def configure(format: str = "human", level: str = "INFO", stream: TextIO | None 
     root = logging.getLogger()
     root.addHandler(handler)
     root.setLevel(level)
+    logging.captureWarnings(True)
     return handler
 
 

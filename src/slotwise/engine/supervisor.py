@@ -37,7 +37,10 @@ class Child:
         try:
             # A group of its own: a terminal's Ctrl-C reaches the supervisor alone, which passes it on once.
             self.process = subprocess.Popen(
-                [*command, f"--lifeline={theirs.fileno()}"], pass_fds=[theirs.fileno()], process_group=0
+                [*command, f"--lifeline={theirs.fileno()}"],
+                stdin=subprocess.DEVNULL,
+                pass_fds=[theirs.fileno()],
+                process_group=0,
             )
         except BaseException:
             self._line.close()
@@ -122,8 +125,14 @@ class Supervisor:
 
     def _start_due(self) -> None:
         for place in [place for place, due in self._due.items() if due <= elapsed()]:
+            try:
+                child = Child(place, self._command, self._news)
+            except OSError as error:  # no memory, no process number: it may pass
+                logger.warning("worker process %d cannot be started: %s", place + 1, error)
+                self._due[place] = elapsed() + self._pause(place).total_seconds()
+                continue
             del self._due[place]
-            self._children[place] = child = Child(place, self._command, self._news)
+            self._children[place] = child
             self._tell(logging.INFO, "child-start", child, "started")
 
     def _next_news(self) -> News | None:
@@ -167,12 +176,18 @@ class Supervisor:
         self._status = max(self._status, status if status > 0 else 4 if status else 0)
 
     def _plan_restart(self, child: Child, status: int) -> None:
-        if child.lived > LONGEST_PAUSE or child.place not in self._pauses:
-            self._pauses[child.place] = growing_pauses(FIRST_PAUSE, LONGEST_PAUSE)
-        pause = next(self._pauses[child.place])
-        self._due[child.place] = elapsed() + pause.total_seconds()
-        text = f"ended with {_spelled(status)} after {child.lived.total_seconds():.1f} s; starting it again in {pause}"
+        if child.lived > LONGEST_PAUSE:
+            self._pauses.pop(child.place, None)
+        pause, lived = self._pause(child.place).total_seconds(), child.lived.total_seconds()
+        self._due[child.place] = elapsed() + pause
+        text = f"ended with {_spelled(status)} after {lived:.1f} s; starting it again in {pause:.1f} s"
         self._tell(logging.WARNING, "child-exit", child, text)
+
+    def _pause(self, place: int) -> timedelta:
+        """Each longer than the one before, until a child has lived for a while."""
+        if place not in self._pauses:
+            self._pauses[place] = growing_pauses(FIRST_PAUSE, LONGEST_PAUSE)
+        return next(self._pauses[place])
 
     def _on_stop(self, count: int) -> None:
         """Drain, then cancel, then kill: the children count the first two by themselves."""

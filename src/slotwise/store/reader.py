@@ -102,6 +102,10 @@ class Reader:
         self._tasks, self._slots = store.tables.tasks, store.tables.slots
         self._gaps, self._workers = store.tables.gaps, store.tables.workers
 
+    def now(self) -> datetime:
+        """The database's time."""
+        return self._store.now()
+
     # -- jobs -------------------------------------------------------------------------------------------------
 
     def jobs(self) -> list[JobLine]:
