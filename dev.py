@@ -21,6 +21,7 @@ VENV = ROOT / ".venv"
 PYTHON = VENV / "bin" / "python"
 STAMP = VENV / ".slotwise-stamp"
 OLDEST = (3, 11)
+OLD_SQLALCHEMY = "SQLAlchemy>=2.0.30,<2.1"
 PROGRAMS = {"demo": ["-m", "slotwise.demo"], "test": ["-m", "pytest", "-n", "2"]}
 
 HELP = """\
@@ -28,6 +29,7 @@ usage: python3 dev.py COMMAND [ARGUMENT ...]
 
   demo     see slotwise at work: a database, three workers, accidents, a verdict; about 40 s
   test     run the tests against a real PostgreSQL, which is started if none is given
+  compat   run the tests of the store again, with the oldest line of SQLAlchemy that is supported
   check    style, types, import contracts and documentation
   clean    remove .venv and everything else that was generated
 
@@ -48,10 +50,12 @@ def main(words: list[str]) -> int:
         return 0 if words else 2
     if command == "clean":
         return clean()
-    if command not in ("demo", "test", "check"):
+    if command not in ("demo", "test", "compat", "check"):
         print(f"dev: there is no command {command!r}\n\n{HELP}", end="", file=sys.stderr)
         return 2
     prepare()
+    if command == "compat":
+        return compat(arguments)
     return check() if command == "check" else become([*PROGRAMS[command], *arguments])
 
 
@@ -118,6 +122,22 @@ def become(arguments: list[str]) -> NoReturn:
     """Replace ourselves by Python of .venv, so that signals and the exit status are its own."""
     os.chdir(ROOT)
     os.execve(PYTHON, [str(PYTHON), *arguments], environment())
+
+
+def compat(arguments: list[str]) -> int:
+    """The tests that talk to databases, with an older SQLAlchemy laid in front of the installed one."""
+    folder = VENV / "sqlalchemy-2.0"
+    if not (folder / "sqlalchemy").exists():
+        say(f"installing {OLD_SQLALCHEMY} beside the other")
+        pip = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps", "--target", str(folder)]
+        if subprocess.run([PYTHON, *pip, OLD_SQLALCHEMY], cwd=ROOT, env=environment()).returncode:
+            stop("pip failed, the reason is above; run the same command again to go on")
+    probe = "import sqlalchemy as s; assert s.__version__.startswith('2.0.'), s.__version__; print(s.__version__)"
+    older = {**environment(), "PYTHONPATH": str(folder)}
+    if subprocess.run([PYTHON, "-c", probe], cwd=ROOT, env=older).returncode:
+        stop(f"the SQLAlchemy in {folder} is not the one that was asked for; run: python3 dev.py clean")
+    tests = arguments or ["tests/store", "tests/integration/test_client.py", "tests/integration/test_database.py"]
+    return subprocess.run([PYTHON, *PROGRAMS["test"], *tests], cwd=ROOT, env=older).returncode
 
 
 def check() -> int:
