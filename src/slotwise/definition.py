@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, Protocol
 
 from slotwise.errors import InvalidJob
-from slotwise.job import DistributedJob, OneTimeTask, declared
+from slotwise.job import DistributedJob, FunctionJob, FunctionTask, OneTimeTask, declared
 from slotwise.policies import TASK_RETRY, CatchUp, Overlap, Retry
 from slotwise.schedules import Schedule
 
@@ -21,16 +21,19 @@ if TYPE_CHECKING:
 
 NAME_LIMIT = 100
 
+_UNSAID = object()
+
 #: What a job may declare besides name, schedule and execute, with its type and its default.
 POLICIES: dict[str, tuple[tuple[type, ...], Any]] = {
     "catch_up": ((CatchUp,), CatchUp.latest()),
     "overlap": ((Overlap,), Overlap.skip()),
     "on_lost": ((str,), "rerun"),
     "max_lost": ((int,), 3),
-    "retry": ((Retry, type(None)), None),
+    "retry": ((Retry, type(None)), _UNSAID),  # None for a job, TASK_RETRY for a task
 }
+_OF_JOBS = {"schedule", "catch_up", "overlap"}
 #: Words of the contract that this version does not act upon: refused, never silently ignored.
-_NOT_YET = ("start_within", "timeout", "min_interval", "runs_on", "spread", "isolation")
+_NOT_YET = ("start_within", "timeout", "min_interval", "runs_on", "spread", "isolation", "priority")
 _NOT_THE_USERS = (object, ABC, Generic, Protocol, DistributedJob, OneTimeTask)
 _ALIASES = {
     "on_dead": "on_lost", "misfire": "catch_up", "coalesce": "catch_up", "misfire_grace_time": "catch_up",
@@ -77,8 +80,10 @@ def define(subject: object) -> Definition:
     is_job = isinstance(source, DistributedJob)
     name = _name(source, where)
     _refuse_near_misses(source, where)
-    policies = {word: _policy(source, where, word, is_job=is_job) for word in POLICIES}
-    handler = source.execute
+    policies = {word: _policy(source, where, word) for word in POLICIES}
+    if policies["retry"] is _UNSAID:
+        policies["retry"] = None if is_job or policies["on_lost"] == "give_up" else TASK_RETRY
+    handler = _handler(source, where)
     definition = Definition(
         name=name,
         handler=handler,
@@ -87,9 +92,7 @@ def define(subject: object) -> Definition:
         **policies,
     )
     if definition.gives_up and definition.retry is not None:
-        if "retry" in _own_names(source):
-            raise InvalidJob(f'{where}: retry contradicts on_lost="give_up" (at most one start); drop one of them')
-        raise InvalidJob(f'{where}: a task with on_lost="give_up" is never retried; add retry = None')
+        raise InvalidJob(f'{where}: retry contradicts on_lost="give_up" (at most one start); drop one of them')
     return definition
 
 
@@ -107,11 +110,14 @@ def _instance(subject: object) -> DistributedJob | OneTimeTask:
 
 def _made(kind: type[DistributedJob] | type[OneTimeTask]) -> DistributedJob | OneTimeTask:
     try:
-        return kind()
+        inspect.signature(kind).bind()
+        if inspect.isabstract(kind):
+            raise TypeError("execute is missing")
     except TypeError as error:
         raise InvalidJob(
             f"{kind.__name__} is a class and cannot be made without arguments ({error}); pass an instance"
         ) from None
+    return kind()
 
 
 def _label(source: object) -> str:
@@ -143,13 +149,24 @@ def _schedule(source: object, where: str) -> Schedule:
     return schedule
 
 
-def _policy(source: object, where: str, word: str, *, is_job: bool) -> Any:
+def _handler(source: DistributedJob | OneTimeTask, where: str) -> Callable[[JobContext], object]:
+    handler = source.execute
+    if inspect.isgeneratorfunction(handler) or inspect.isasyncgenfunction(handler):
+        raise InvalidJob(f"{where}.execute contains yield, so that calling it would run nothing; remove the yield")
+    try:
+        inspect.signature(handler, follow_wrapped=False).bind(None)
+    except TypeError as error:
+        raise InvalidJob(f"{where}.execute must take the context, and nothing else: {error}") from None
+    except ValueError:  # written in C: it does not say what it takes
+        pass
+    return handler
+
+
+def _policy(source: object, where: str, word: str) -> Any:
     types, default = POLICIES[word]
-    if word == "retry" and not is_job:
-        default = None if declared(source, "on_lost") == "give_up" else TASK_RETRY
-    if not hasattr(source, word):
+    value = declared(source, word, _UNSAID)
+    if value is _UNSAID:
         return default
-    value = declared(source, word)
     if not isinstance(value, types) or isinstance(value, bool):
         wanted = " or ".join("None" if kind is type(None) else kind.__name__ for kind in types)
         raise InvalidJob(f"{where}.{word} is a {type(value).__name__}, expected {wanted}; rename your own attribute")
@@ -172,12 +189,17 @@ def _own_names(source: object) -> set[str]:
 def _refuse_near_misses(source: object, where: str) -> None:
     """`catchup = …` would silently change nothing: say so, and name the word that was meant."""
     known = {"name", "schedule", "execute", *POLICIES}
-    for name in sorted(_own_names(source) - known):
+    own = _own_names(source)
+    if isinstance(source, OneTimeTask) and (slots := own & _OF_JOBS):
+        raise InvalidJob(f"{where}.{min(slots)}: a one-time task has no slots; make it a DistributedJob, or remove it")
+    for name in sorted(own - known):
         if name in _NOT_YET:
             raise InvalidJob(f"{where}.{name}: this version does not know {name}; remove it")
         meant = _ALIASES.get(name) or _nearest(name, POLICIES)
         if meant:
             raise InvalidJob(f"{where}.{name}: did you mean {meant}? otherwise rename your own attribute")
+        if isinstance(source, FunctionJob | FunctionTask):  # a keyword of the decorator is nobody's own attribute
+            raise InvalidJob(f"{where}: unknown keyword {name}; known are name, schedule, {', '.join(POLICIES)}")
 
 
 def _nearest(name: str, words: Iterable[str]) -> str | None:

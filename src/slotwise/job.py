@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import logging
 import threading
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
-from slotwise.errors import JobCancelled
+from slotwise.errors import InvalidJob, JobCancelled
 from slotwise.policies import CatchUp, OnLost, Overlap, Retry
 
 if TYPE_CHECKING:
@@ -336,7 +337,23 @@ class JobContext:
         self._hold.promised = True
 
 
-def declared(source: object, attribute: str) -> Any:
-    """What a job says under ``attribute``: a value, a property or a zero-argument method; None if nothing."""
-    value = getattr(source, attribute, None)
-    return cast("Any", value)() if callable(value) and hasattr(value, "__self__") else value
+def declared(source: object, attribute: str, default: Any = None) -> Any:
+    """What a job says under ``attribute``: a value, a property or a zero-argument method; ``default`` if nothing.
+
+    Raises InvalidJob if it says something that then lacks an attribute itself.
+    """
+    try:
+        value = getattr(source, attribute)
+    except AttributeError as error:
+        if inspect.getattr_static(source, attribute, None) is not None:
+            raise InvalidJob(f"{type(source).__name__}.{attribute} cannot be read: {error}") from error
+        return default
+    return value() if inspect.ismethod(value) and _takes_nothing(value) else value
+
+
+def _takes_nothing(method: Callable[..., Any]) -> bool:
+    try:
+        inspect.signature(method).bind()
+    except TypeError:
+        return False
+    return True
