@@ -1,0 +1,55 @@
+"""Examples in docstrings are run, and what users may import is what the reference documents."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+import inspect
+import pkgutil
+import re
+from types import ModuleType
+
+import pytest
+from tests.docs.markdown import ROOT
+
+import slotwise
+
+#: Not imported here: they run when they are imported, or need what is not installed everywhere.
+_PROGRAMS = re.compile(r"slotwise\.(migrations|demo|__main__|.*\.__main__)(\.|$)")
+
+
+def _modules_with_examples() -> list[str]:
+    names = [found.name for found in pkgutil.walk_packages(slotwise.__path__, "slotwise.", onerror=lambda _: None)]
+    return [name for name in ["slotwise", *names] if not _PROGRAMS.match(name) and ">>> " in _source(name)]
+
+
+def _source(name: str) -> str:
+    module = importlib.import_module(name)
+    return inspect.getsource(module) if str(module.__file__).endswith(".py") else ""
+
+
+@pytest.mark.parametrize("name", _modules_with_examples())
+def test_docstring_examples_run(name: str) -> None:
+    """An example in a docstring answers as it says."""
+    module = importlib.import_module(name)
+    late = {word: getattr(module, word) for word in getattr(module, "__all__", ())}
+    results = doctest.testmod(module, optionflags=doctest.ELLIPSIS, extraglobs=late)
+    assert results.attempted > 0
+    assert results.failed == 0
+
+
+def test_reference_documents_the_front_door() -> None:
+    """The reference has an entry for each exported name, and for nothing else at the front door."""
+    entries = re.findall(r"^::: slotwise\.(\w+)$", (ROOT / "docs" / "reference.md").read_text(), re.MULTILINE)
+    names = [name for name in entries if not isinstance(getattr(slotwise, name), ModuleType)]
+    assert sorted(names) == sorted(slotwise.__all__)
+
+
+def test_exports_say_what_they_are() -> None:
+    """Every exported name is there, in order, and has a docstring of its own."""
+    assert list(slotwise.__all__) == sorted(slotwise.__all__)
+    assert [name for name in slotwise.__all__ if not _has_own_docstring(getattr(slotwise, name))] == []
+
+
+def _has_own_docstring(found: object) -> bool:
+    return bool(vars(found).get("__doc__")) if isinstance(found, type) else bool(found.__doc__)

@@ -1,0 +1,192 @@
+"""What operations.md lists is what the code has: events, settings, exit codes, deadlines, grants, clean-up."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import re
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+
+import click
+import psycopg
+import sqlalchemy as sa
+from tests.docs.markdown import ROOT, blocks, table
+
+from slotwise import Every, JobContext, JobRegistry, events, job, task
+from slotwise.cli import exits
+from slotwise.cli.entry import cli
+from slotwise.durations import format_duration
+from slotwise.settings import Settings
+from slotwise.store.database import Database
+from slotwise.store.enqueue import Enqueue
+from slotwise.store.fence import LedgerFence
+from slotwise.store.tables import tables
+from slotwise.testing import ManualClock, ManualWorker
+
+PAGE = ROOT / "docs" / "operations.md"
+SHARED = {spec.name for spec in dataclasses.fields(events.AttemptEvent)}
+
+
+def test_every_event_is_listed() -> None:
+    """The table of events names each event of a worker, with its level and the fields that only it has."""
+    kinds = {
+        kind.name: kind
+        for kind in vars(events).values()
+        if isinstance(kind, type) and issubclass(kind, events.Event) and "name" in vars(kind)
+    }
+    written = {name: (level, _words(fields)) for name, level, _, fields in table(PAGE, "### Events")}
+    assert written == {name: (logging.getLevelName(kind.level), _own_fields(kind)) for name, kind in kinds.items()}
+
+
+def _own_fields(kind: type[events.Event]) -> set[str]:
+    shared = SHARED if issubclass(kind, events.AttemptEvent) else {"worker"}
+    return {spec.name for spec in dataclasses.fields(kind)} - shared
+
+
+def _words(cell: str) -> set[str]:
+    """The names in a cell, explanations in brackets dropped."""
+    return set(re.findall(r"\w+", re.sub(r"\([^)]*\)", "", cell)))
+
+
+def test_every_setting_is_listed() -> None:
+    """The table of settings names each setting, in order, with its default."""
+    written = [(name, default) for name, default, *_ in table(PAGE, "## Settings")]
+    assert written == [(spec.name, _spelled(spec.default)) for spec in dataclasses.fields(Settings)]
+
+
+def _spelled(value: object) -> str:
+    match value:
+        case None | frozenset():
+            return "none"
+        case bool():
+            return str(value).lower()
+        case timedelta():
+            return format_duration(value)
+    return str(value)
+
+
+def test_every_exit_code_is_listed() -> None:
+    """The table of exit codes has each one that the commands use."""
+    known = {value for name, value in vars(exits).items() if name.isupper() and isinstance(value, int)}
+    assert {int(status) for status, *_ in table(PAGE, "## Exit codes")} == known
+
+
+def test_every_command_is_listed() -> None:
+    """The table of commands names each command, and none that there is not."""
+    listed = {word for cell, *_ in table(PAGE, "## The commands") for word in re.findall(r"slotwise (\w+)", cell)}
+    assert listed == set(cli.commands)
+    (tables_line,) = [cell for cell, *_ in table(PAGE, "## The commands") if "slotwise db" in cell]
+    db = cli.commands["db"]
+    assert isinstance(db, click.Group)
+    assert set(re.findall(r"\w+", tables_line)) - {"slotwise", "db"} == set(db.commands)
+
+
+def test_every_table_is_listed() -> None:
+    """The table of tables names each table of the schema, and alembic's."""
+    listed = {name for cell, _ in table(PAGE, "## Tables") for name in cell.split(", ")}
+    assert listed == {found.name for found in tables().metadata.sorted_tables} | {"scheduled_alembic_version"}
+
+
+def test_deadlines_are_as_listed() -> None:
+    """The defaults in the table of deadlines are those of the settings."""
+    settings = Settings()
+    listed = {name: default for name, _, default in table(PAGE, "## Connections and deadlines")}
+    assert listed.pop("keepalives") == "5 s, 3 × 2 s"
+    assert {name: timedelta(seconds=int(text.removesuffix(" s"))) for name, text in listed.items()} == {
+        "connect_timeout": settings.connect_timeout,
+        "tcp_user_timeout": settings.tcp_user_timeout,
+        "statement_timeout": settings.statement_timeout,
+        "lock_timeout": settings.lock_timeout,
+        "idle_in_transaction_session_timeout": settings.idle_in_transaction_timeout,
+    }
+
+
+def test_connections_are_as_many_as_said() -> None:
+    """A process takes at most as many connections as the page says."""
+    said = re.search(r"at most (\d+) per process", PAGE.read_text())
+    assert said is not None
+    assert Database(Settings(database_url="postgresql://nobody@localhost/nothing")).connections_needed == int(said[1])
+
+
+ran = threading.Event()
+
+
+@job(name="hourly", schedule=Every("1h"))
+def hourly(ctx: JobContext) -> None:
+    """Does nothing."""
+
+
+@task(name="note")
+def note(ctx: JobContext) -> None:
+    """Says that it ran."""
+    ran.set()
+
+
+@contextmanager
+def granted(url: str, word: str) -> Iterator[str]:
+    """The address of a new role with the grants that the page has for ``word``, and no others."""
+    address = sa.make_url(url)
+    name = f"{address.database}_{word}"
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute(f"CREATE ROLE {name} LOGIN PASSWORD 'secret'".encode())
+        for block in blocks(PAGE, "sql"):
+            if block.code.endswith(f"TO {word};\n"):
+                connection.execute(block.code.replace(f"TO {word};", f"TO {name};").encode())
+        yield address.set(username=name, password="secret").render_as_string(hide_password=False)
+        connection.execute(f"DROP OWNED BY {name}; DROP ROLE {name}".encode())
+
+
+def test_grants_are_enough_for_a_worker(pg_url: str) -> None:
+    """A role with the page's grants checks the tables, plans, signs in, schedules, claims, settles and signs out."""
+    with granted(pg_url, "worker") as url:
+        registry = JobRegistry(jobs=[hourly], tasks=[note], database_url=url, process_hook=False)
+        ran.clear()
+        registry.client.schedule(note)
+        with registry:
+            assert ran.wait(20)
+        with registry.database.main.connect() as connection:
+            left = connection.execute(sa.text("SELECT task_name FROM scheduled_tasks")).scalars().all()
+            assert left == ["hourly"]
+            assert connection.scalar(sa.text("SELECT count(*) FROM scheduled_workers")) == 0
+        registry.database.close()
+
+
+def test_grants_are_enough_for_an_application(pg_url: str) -> None:
+    """A role with the page's grants for applications schedules in its own transaction, guards and completes."""
+    with granted(pg_url, "application") as url, ManualWorker([hourly, note], pg_url) as worker:
+        engine = sa.create_engine(sa.make_url(url).set(drivername="postgresql+psycopg"))
+        worker.tick("1h")
+        [claim] = worker.poll()
+        worker.begin(claim)
+        fence = LedgerFence(worker.store)
+        with engine.begin() as connection:
+            worker.client.schedule(note, connection=connection)
+            fence.guard(claim, connection)
+            fence.complete_in(claim, connection)
+        engine.dispose()
+        assert worker.finish(claim)
+        assert [event.name for event in worker.settle()] == ["settled"]
+
+
+def test_clean_up_reopens_nothing(pg_url: str) -> None:
+    """After the page's DELETE, and with the job's own row gone, no slot that ran starts again."""
+    (clean_up,) = [block.code for block in blocks(PAGE, "sql") if "DELETE FROM" in block.code]
+    with ManualWorker([hourly], pg_url, ManualClock(datetime(2020, 1, 1, tzinfo=UTC))) as worker:
+        for _ in range(3):
+            worker.tick("1h")
+            worker.run_due()
+        with worker.store.transaction() as connection:
+            Enqueue(worker.store).trigger(connection, "hourly")
+        worker.run_due()
+        with worker.store.transaction() as connection:
+            connection.execute(sa.text(clean_up))
+            connection.execute(worker.store.tables.tasks.delete())
+            kept = connection.execute(sa.select(worker.store.tables.slots.c.slot)).scalars().all()
+        assert kept == [datetime(2020, 1, 1, 3, tzinfo=UTC)]
+        worker.clock.set(datetime(2020, 1, 1, 2, 30, tzinfo=UTC))
+        worker.plan()
+        worker.tick("30m")
+        assert worker.run_due() == []
