@@ -1,0 +1,63 @@
+"""User-style samples pass mypy and pyright as strict as they can be, and mistakes are found by both."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SAMPLES = Path(__file__).parent / "typing"
+GOOD = ["classes.py", "functions.py"]
+MISTAKES = "wrong.py"
+
+
+@pytest.fixture
+def workplace(tmp_path: Path) -> Path:
+    """A user's project: the samples, no configuration of ours, and pyright at its strictest."""
+    for sample in SAMPLES.glob("*.py"):
+        (tmp_path / sample.name).write_text(sample.read_text())
+    strict = {"typeCheckingMode": "strict", "include": [*GOOD, MISTAKES]}
+    (tmp_path / "pyrightconfig.json").write_text(json.dumps(strict))
+    return tmp_path
+
+
+def mypy(workplace: Path, *files: str) -> set[tuple[str, int, str]]:
+    """What mypy complains about: file, line, message."""
+    run = subprocess.run(
+        [sys.executable, "-m", "mypy", "--strict", "--no-error-summary", "--cache-dir=cache", *files],
+        cwd=workplace, capture_output=True, text=True, timeout=100,
+    )  # fmt: skip
+    found = re.findall(r"^(.+?):(\d+): error: (.*)$", run.stdout, re.MULTILINE)
+    assert run.returncode in (0, 1), run.stdout + run.stderr
+    return {(file, int(line), text) for file, line, text in found}
+
+
+def pyright(workplace: Path, *files: str) -> set[tuple[str, int, str]]:
+    """What pyright complains about."""
+    run = subprocess.run(
+        [sys.executable, "-m", "pyright", "--outputjson", "--pythonpath", sys.executable, *files],
+        cwd=workplace, capture_output=True, text=True, timeout=100,
+    )  # fmt: skip
+    assert run.returncode in (0, 1), run.stdout + run.stderr
+    found = json.loads(run.stdout)["generalDiagnostics"]
+    return {(Path(one["file"]).name, one["range"]["start"]["line"] + 1, one["message"]) for one in found}
+
+
+@pytest.mark.parametrize("check", [mypy, pyright])
+def test_samples_pass(check: object, workplace: Path) -> None:
+    """Handlers of both colours, injected objects, decorators, the builder: not a word from a strict checker."""
+    assert callable(check)
+    assert check(workplace, *GOOD) == set()
+
+
+@pytest.mark.parametrize("check", [mypy, pyright])
+def test_mistakes_are_found(check: object, workplace: Path) -> None:
+    """A wrong type in a job is an error where it stands, before anything runs."""
+    assert callable(check)
+    lines = (SAMPLES / MISTAKES).read_text().splitlines()
+    wanted = {number for number, line in enumerate(lines, 1) if line.endswith("# wrong")}
+    assert {line for _, line, _ in check(workplace, MISTAKES)} == wanted

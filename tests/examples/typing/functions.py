@@ -1,0 +1,87 @@
+"""Jobs as functions, registries and their settings: what users write, for the type checkers."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Generator
+from contextlib import asynccontextmanager, contextmanager
+from datetime import UTC, datetime, timedelta
+
+import sqlalchemy as sa
+
+from slotwise import Client, Every, FixedDelay, JobContext, JobRegistry, Retry, Settings, job, task
+
+
+@job(name="synchronous", schedule=Every("1m"))
+def synchronous(ctx: JobContext) -> None: ...
+
+
+@job(name="asynchronous", schedule=FixedDelay("30s"), on_lost="give_up")
+async def asynchronous(ctx: JobContext) -> None: ...
+
+
+@task(name="send-mail", retry=Retry.exponential(attempts=3, first=timedelta(seconds=1)))
+def send_mail(ctx: JobContext) -> None: ...
+
+
+@task(name="fetch")
+async def fetch(ctx: JobContext) -> int:
+    return 1
+
+
+@asynccontextmanager
+async def lifespan() -> AsyncGenerator[str, None]:
+    yield "state"
+
+
+@contextmanager
+def timed(ctx: JobContext) -> Generator[None, None, None]:
+    yield
+
+
+def narrower(settings: Settings) -> Settings:
+    return settings.with_(threads=2)
+
+
+registry = JobRegistry(
+    jobs=[synchronous, asynchronous],
+    tasks=[send_mail, fetch],
+    lifespan=lifespan,
+    listeners=[lambda event: print(event.name)],
+    interceptors=[timed],
+    customize=narrower,
+    poll_interval="5s",
+    heartbeat_interval=timedelta(seconds=5),
+)
+
+built = (
+    JobRegistry.builder()
+    .with_job(synchronous)
+    .with_jobs([asynchronous])
+    .with_task(fetch)
+    .database_url("sqlite:///jobs.db")
+    .poll_interval(timedelta(seconds=5))
+    .heartbeat_interval("5s")
+    .missed_heartbeats_limit(4)
+    .shutdown_grace("1m")
+    .threads(4)
+    .customize(narrower)
+    .build()
+)
+
+
+def enqueue(client: Client, connection: sa.Connection) -> str:
+    client.schedule(send_mail, {"to": "ann@example.com"})
+    client.schedule("send-mail", in_="10m", if_exists="keep", id="one")
+    client.schedule(fetch, at=datetime(2026, 1, 1, tzinfo=UTC), connection=connection)
+    return client.schedule(fetch, in_=timedelta(minutes=1))
+
+
+async def serve() -> None:
+    async with registry as running:
+        running.client.schedule(send_mail)
+
+
+def script() -> int:
+    with registry:
+        pass
+    return registry.stop(timedelta(seconds=5))
