@@ -64,9 +64,17 @@ class LedgerFence:
             )
 
     def _read_installation(self) -> str | None:
-        meta = self._store.tables.meta
-        with self._store.transaction() as connection:
-            return connection.scalar(sa.select(meta.c.value).where(meta.c.key == "installation_id"))
+        """Without a transaction of ours: on SQLite those are all writers', and would wait for the caller's."""
+        meta, engine = self._store.tables.meta, self._store.database.main
+        statement = sa.select(meta.c.value).where(meta.c.key == "installation_id")
+        connection = engine.raw_connection()
+        try:
+            cursor = connection.cursor()
+            cursor.execute(str(statement.compile(engine, compile_kwargs={"literal_binds": True})))
+            found = cursor.fetchone()
+        finally:
+            connection.close()
+        return found[0] if found else None
 
     def _limit_idleness(self, connection: sa.Connection, claim: Claim) -> None:
         """A frozen holder's open transaction ends with its lease, so that its lock ends too."""
