@@ -29,7 +29,10 @@ from slotwise.execution import (
     Transition,
 )
 from slotwise.policies import pause_after_loss
-from slotwise.schedules import Schedule
+from slotwise.schedules import Disabled, Schedule
+
+#: When a row that cannot be read here comes up again.
+UNREADABLE_PAUSE = timedelta(minutes=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,6 +106,24 @@ def at_finish(
             return _aborted(row, definition, schedule, reason, now)
         case Died(lease_end):
             return at_loss(row, definition, schedule, lease_end, now, ledger)
+
+
+def at_finish_unread(
+    row: Row, definition: Definition, outcome: Outcome, now: datetime, ledger: LedgerEntry | None, error: str
+) -> Transition:
+    """As ``at_finish``, where this worker cannot read the row's schedule: a newer release wrote it, or a zone lacks.
+
+    The slot ends as it would; which one is next is left to a worker that can read it: the row comes up again in a
+    minute, and whoever takes it finds in the ledger that this slot has run.
+    """
+    ended = at_finish(row, definition, Disabled(), outcome, now, ledger)
+    if ended.row is None or ended.row["schedule"] == row.schedule:
+        return ended  # gone, or once more the same slot: no schedule was asked
+    unmoved = {name: _carried(row)[name] for name in ("schedule", "slot", "next_slot", "origin", "collapsed")}
+    return replace(
+        ended,
+        row={**ended.row, **unmoved, "execution_time": now + UNREADABLE_PAUSE, "last_error": error},
+    )
 
 
 def at_loss(
@@ -325,6 +346,8 @@ def past(row: Row, schedule: Schedule) -> dict[str, Any]:
     return _waiting(row, schedule, following, watermark=slot)
 
 
-def postponed(row: Row, now: datetime, error: str) -> dict[str, Any]:
-    """A row that this worker cannot read (a newer release wrote it) is tried again later, and says why."""
-    return {**_again(row, now + timedelta(minutes=1), attempt=max(row.attempt - 1, 0)), "last_error": error}
+def postponed(row: Row, now: datetime, error: str) -> Transition:
+    """A claimed row that this worker cannot read (a newer release wrote it) goes back, to come up later; it says why."""
+    back = _hand_back(row, "unreadable")
+    later = _again(row, now + UNREADABLE_PAUSE, attempt=max(row.attempt - 1, 0))
+    return replace(back, label="postponed", row={**later, "last_error": error})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import logging
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
@@ -17,6 +18,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 OnLost: TypeAlias = Literal["rerun", "give_up"]
+
+logger = logging.getLogger(__name__)
+
+#: No pause between two attempts is longer.
+LONGEST_WAIT = timedelta(days=366)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,9 +59,11 @@ class Retry:
     """Further attempts of the same slot (or task) after a failure.
 
     ``attempts`` counts all attempts, the first included. ``wait`` is one of tenacity's ``wait_*`` objects
-    and ``stop`` one of its ``stop_*`` objects; both are asked from the row's own counters, never from a
-    process's memory, so that they hold across restarts and workers. A job's retry that would fall at or
-    after its next slot is not made: the slot ends as failed and the schedule goes on.
+    and ``stop`` one of its ``stop_*`` objects, which can only end the attempts earlier; both are asked from the
+    row's own counters, never from a process's memory, so that they hold across restarts and workers. For a
+    strategy that raises, which is logged, the pause doubles from two seconds up to an hour. No pause is longer
+    than a year. A job's retry that would fall at or after its next slot is not made: the slot ends as failed and
+    the schedule goes on.
 
     Raises InvalidJob when ``attempts`` is below 1 or a strategy is of the wrong type.
     """
@@ -65,7 +73,7 @@ class Retry:
     stop: stop_base | None = None
 
     def __post_init__(self) -> None:
-        if not isinstance(self.attempts, int) or self.attempts < 1:
+        if not isinstance(self.attempts, int) or isinstance(self.attempts, bool) or self.attempts < 1:
             raise InvalidJob(f"Retry(attempts={self.attempts!r}): expected a whole number, 1 or more")
         if not callable(self.wait):
             raise InvalidJob(f"Retry(wait={self.wait!r}): expected one of tenacity's wait_* objects")
@@ -92,9 +100,19 @@ class Retry:
         if attempt >= self.attempts:
             return None
         state = _retry_state(attempt, elapsed)
-        if self.stop is not None and self.stop(state):
-            return None
-        return timedelta(seconds=max(0.0, float(self.wait(state))))
+        try:
+            if self.stop is not None and self.stop(state):
+                return None
+            return _within_bounds(self.wait(state))
+        except Exception:
+            # It is a user's code, asked while outcomes are written: those of others must not wait for its mending.
+            logger.exception("%r failed; the next attempt comes after a doubling pause", self)
+            return _within_bounds(_FALLBACK(state))
+
+
+def _within_bounds(seconds: Any) -> timedelta:
+    """tenacity's own bound of an exponential wait lies beyond the calendar."""
+    return timedelta(seconds=min(max(0.0, float(seconds)), LONGEST_WAIT.total_seconds()))
 
 
 def _retry_state(attempt: int, elapsed: timedelta) -> Any:
@@ -115,6 +133,8 @@ def _doubling(first: timedelta, cap: timedelta) -> wait_base:
         tenacity.wait_exponential(multiplier=seconds, max=cap.total_seconds()), tenacity.wait_random(0, seconds)
     )
 
+
+_FALLBACK = _doubling(timedelta(seconds=2), timedelta(hours=1))
 
 #: One-time tasks try ten times unless told otherwise.
 TASK_RETRY = Retry.exponential(10, first=timedelta(seconds=2), cap=timedelta(hours=1))

@@ -12,12 +12,13 @@ from datetime import datetime, timedelta
 from typing import TypeAlias
 
 import sqlalchemy as sa
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import DataError, DBAPIError, IntegrityError
 
 from slotwise import decide
 from slotwise.clock import Clock, DatabaseClock
 from slotwise.definition import Definition
-from slotwise.execution import Claim, Died, Fence, LedgerEntry, LedgerKey, Outcome, Row, Transition
+from slotwise.errors import InvalidSchedule
+from slotwise.execution import Aborted, Claim, Died, Fence, LedgerEntry, LedgerKey, Outcome, Row, Transition
 from slotwise.schedules import Schedule, parse_schedule
 from slotwise.store.commit import commit_surely
 from slotwise.store.database import Database
@@ -32,6 +33,8 @@ Entries: TypeAlias = Mapping[LedgerKey, tuple[LedgerEntry | None, str | None]]
 
 #: At most so many rows in one statement: above it PostgreSQL's plans are at risk, below it nothing is gained.
 BATCH = 500
+
+_LOCK_TIMEOUT = "55P03"
 
 _DIALECTS: dict[str, type[Dialect]] = {kind.name: kind for kind in (PostgreSQL, SQLite)}
 
@@ -96,7 +99,10 @@ class Store:
                 connection, holder=holder, names=names, strict=self._strict, limit=min(limit, BATCH),
                 lease=lease, instance=instance,
             )  # fmt: skip
-            started = [row if entered else self._late(connection, row, now) for row, now, entered in found]
+            started = [
+                row if entered and self._can_read(row) else self._late(connection, row, now)
+                for row, now, entered in found
+            ]
         claimed_at = found[0][1] if found else None
         claims = [
             Claim(row=row, holder=holder, lease=lease, claimed_at=claimed_at) for row in started if row and claimed_at
@@ -107,8 +113,16 @@ class Store:
         return self._latecomers.start(connection, row, now, strict=row.task_name in self._strict)
 
     def schedule_of(self, row: Row) -> Schedule:
-        """The schedule that decides: the row's text, never the code's."""
+        """The schedule that decides: the row's text, never the code's. Raises InvalidSchedule."""
         return parse_schedule(row.schedule or "-")
+
+    def _can_read(self, row: Row) -> bool:
+        """Race: during a deploy a newer release plans rows with schedules that this one does not know."""
+        try:
+            self.schedule_of(row)
+        except InvalidSchedule:
+            return False
+        return True
 
     def mark_running(self, claim: Claim) -> bool:
         """Say, before a handler that gives up starts, that it starts. True only after the commit is acknowledged."""
@@ -150,13 +164,19 @@ class Store:
             if len(endings) == 1:
                 return [Settlement(claim=endings[0][0], error=error)]
         middle = len(endings) // 2
-        return self.settle(endings[:middle]) + self.settle(endings[middle:])
+        settled = self.settle(endings[:middle])
+        try:
+            return settled + self.settle(endings[middle:])
+        except DBAPIError as error:
+            # What is settled must be told; to settle it again would look like a loss.
+            return settled + [Settlement(claim=claim, error=error) for claim, _ in endings[middle:]]
 
     def _settle(self, endings: Sequence[tuple[Claim, Outcome]]) -> list[Settlement]:
         outcomes = {claim.fence: outcome for claim, outcome in endings}
+        claims = list({claim.fence: claim for claim, _ in endings}.values())
 
         def work(connection: sa.Connection) -> tuple[str | None, list[Change]]:
-            held = self.dialect.hold(connection, [claim for claim, _ in endings], wait=True)
+            held = self.dialect.hold(connection, claims, wait=True)
             ended = [(one, outcomes[one.row.fence]) for one in held]
             entries = self.dialect.entries(connection, _ledger_keys(ended), wait=True)
             changes = [self._decide(one, outcome, entries) for one, outcome in ended]
@@ -171,8 +191,14 @@ class Store:
         row = held.row
         key = _ledger_key(held, outcome)
         entry, place = entries.get(key, (None, None)) if key else (None, None)
-        schedule = self.schedule_of(row) if row.is_plan else None
-        transition = decide.at_finish(row, self.definitions[row.task_name], schedule, outcome, held.now, entry)
+        definition = self.definitions[row.task_name]
+        try:
+            schedule = self.schedule_of(row) if row.is_plan else None
+        except InvalidSchedule as error:
+            reason = f"schedule {row.schedule!r}: {error}"
+            transition = decide.at_finish_unread(row, definition, outcome, held.now, entry, reason)
+        else:
+            transition = decide.at_finish(row, definition, schedule, outcome, held.now, entry)
         return Change(held=held, transition=transition, ledger_place=place)
 
     def _write(self, connection: sa.Connection, changes: Sequence[Change]) -> None:
@@ -234,9 +260,8 @@ class Store:
 
 
 def _is_about_a_row(error: DBAPIError) -> bool:
-    """A lock timeout or a data error concerns some row of the batch; everything else, the connection."""
-    state = getattr(error.orig, "sqlstate", None) or ""
-    return state == "55P03" or state.startswith(("22", "23"))
+    """A lock timeout or a data error (the driver's own, too) concerns some row of the batch; all else, the connection."""
+    return isinstance(error, DataError | IntegrityError) or getattr(error.orig, "sqlstate", None) == _LOCK_TIMEOUT
 
 
 def _claim_of(row: Row) -> Claim:
@@ -251,7 +276,7 @@ def _claim_of(row: Row) -> Claim:
 
 def _ledger_key(held: Held, outcome: Outcome) -> LedgerKey | None:
     """Which ledger row to look at: a slot's own; a one-time task's only where complete_in may have written it."""
-    doubtful = isinstance(outcome, Died) or getattr(outcome, "promised", False)
+    doubtful = isinstance(outcome, Died | Aborted) or getattr(outcome, "promised", False)
     return held.row.history_key if doubtful else held.row.ledger_key
 
 
