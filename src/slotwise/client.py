@@ -10,17 +10,24 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from slotwise.durations import parse_duration
 from slotwise.errors import ConfigurationError, InstanceExists, InvalidJob
+from slotwise.execution import FOREVER
+from slotwise.job import DistributedJob, declared
 from slotwise.store.enqueue import Enqueue
-from slotwise.store.fence import _sqlalchemy_connection
+from slotwise.store.fence import sqlalchemy_connection
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    import sqlalchemy as sa
 
     from slotwise.job import OneTimeTask
     from slotwise.store.store import Store
 
 #: The largest payload; whatever is larger belongs into a table or an object store, with its key as the payload.
 PAYLOAD_LIMIT = 1_048_576
+ID_LIMIT = 250
+PRIORITY_LIMIT = 32_767
+LONGEST_DELAY = timedelta(days=36_500)
 
 
 class Client:
@@ -45,29 +52,31 @@ class Client:
         """Schedule ``task`` with ``data`` (anything JSON can say) and return its id.
 
         ``at`` (aware) or ``in_`` (``timedelta`` or ``"10s"``) say when, by the database's clock; without them
-        it is due now. With ``connection`` (a SQLAlchemy Connection or Session) the row joins the caller's
-        transaction: it exists if and only if that commits.
+        it is due now. ``id`` has at most 250 characters; without one it is a random one. With ``connection`` (a
+        SQLAlchemy Connection or Session) the row joins the caller's transaction: it exists if and only if that
+        commits. Waits for the database; from ``async def``, call it in ``asyncio.to_thread``.
 
-        Raises InstanceExists if the id is taken, unless ``if_exists="keep"``.
+        Raises InstanceExists if the id is taken, unless ``if_exists="keep"``; InvalidJob for what is no task, and
+        for data that JSON cannot say or that is larger than 1 MiB; ConfigurationError for everything else that is
+        wrong with the call.
         """
         name = _task_name(task)
-        if at is not None and in_ is not None:
-            raise ConfigurationError(f"schedule({name!r}): both at and in_ are given; drop one of them")
-        if at is not None and at.tzinfo is None:
-            raise ConfigurationError(
-                f"schedule({name!r}, at={at.isoformat()}): the instant has no zone; e.g. at=datetime(…, tzinfo=UTC)"
-            )
-        instance = id if id is not None else str(uuid.uuid4())
-        if not instance.strip():
-            raise ConfigurationError(f"schedule({name!r}, id={instance!r}): an id cannot be blank")
-        delay = parse_duration(in_) if in_ is not None else timedelta(0)
+        instance = _checked_id(id if id is not None else str(uuid.uuid4()), name)
+        due, delay = _checked_due(at, in_, name)
         payload = encode(data, name)
+        if not isinstance(priority, int) or isinstance(priority, bool) or abs(priority) > PRIORITY_LIMIT:
+            raise ConfigurationError(
+                f"schedule({name!r}, priority={priority!r}): a whole number, for instance 10 to 90"
+            )
+        if if_exists not in ("raise", "keep"):
+            raise ConfigurationError(f"schedule({name!r}, if_exists={if_exists!r}): write 'raise' or 'keep'")
         store = self._make_store()
-        own = store.transaction() if connection is None else nullcontext(_sqlalchemy_connection(connection))
+        if (known := store.definitions.get(name)) is not None and known.is_job:
+            raise InvalidJob(f"{name!r} is a job, its schedule says when it runs; pass a one-time task")
+        own = store.transaction() if connection is None else nullcontext(_joined(connection, store, name))
         with own as joined:
             added = Enqueue(store).task(
-                joined, name, instance, data=payload, at=at.astimezone(UTC) if at else None, delay=delay,
-                priority=priority,
+                joined, name, instance, data=payload, at=due, delay=delay, priority=priority
             )  # fmt: skip
         if not added and if_exists == "raise":
             raise InstanceExists(
@@ -95,7 +104,52 @@ def encode(data: Any, name: str) -> bytes | None:
 
 
 def _task_name(task: Any) -> str:
-    name = task if isinstance(task, str) else getattr(task, "name", None)
+    name = task if isinstance(task, str) else declared(task, "name")
     if not isinstance(name, str) or not name.strip():
         raise InvalidJob(f"{task!r} is not a task; pass a OneTimeTask, a function under @task, or a name")
+    if isinstance(task, DistributedJob) or (isinstance(task, type) and issubclass(task, DistributedJob)):
+        raise InvalidJob(f"{name!r} is a job, its schedule says when it runs; pass a one-time task")
     return name
+
+
+def _checked_id(given: Any, name: str) -> str:
+    where = f"schedule({name!r}, id={given!r:.60})"
+    if not isinstance(given, str):
+        raise ConfigurationError(f"{where}: an id is a text; write id={str(given)!r:.60}")
+    if not given.strip():
+        raise ConfigurationError(f"{where}: an id cannot be blank")
+    if len(given) > ID_LIMIT:
+        raise ConfigurationError(f"{where}: an id has at most {ID_LIMIT} characters, this one has {len(given)}")
+    if not given.isprintable():
+        raise ConfigurationError(f"{where}: control characters are not allowed in an id")
+    return given
+
+
+def _checked_due(at: Any, in_: Any, name: str) -> tuple[datetime | None, timedelta]:
+    """The instant, or else how long after now."""
+    if at is None:
+        delay = parse_duration(in_) if in_ is not None else timedelta(0)
+        if delay > LONGEST_DELAY:
+            raise ConfigurationError(f"schedule({name!r}, in_={in_!r}): at most {LONGEST_DELAY.days} days")
+        return None, delay
+    if in_ is not None:
+        raise ConfigurationError(f"schedule({name!r}): both at and in_ are given; drop one of them")
+    if not isinstance(at, datetime):
+        raise ConfigurationError(f"schedule({name!r}, at={at!r}): expected a datetime; e.g. datetime(…, tzinfo=UTC)")
+    if at.utcoffset() is None:
+        raise ConfigurationError(
+            f"schedule({name!r}, at={at.isoformat()}): the instant has no zone; e.g. at=datetime(…, tzinfo=UTC)"
+        )
+    if at >= FOREVER:
+        raise ConfigurationError(f"schedule({name!r}, at={at.isoformat()}): it must lie before the year {FOREVER.year}")
+    return at.astimezone(UTC), timedelta(0)
+
+
+def _joined(connection: Any, store: Store, name: str) -> sa.Connection:
+    found = sqlalchemy_connection(connection)
+    if found.dialect.name != store.database.dialect_name:
+        raise ConfigurationError(
+            f"schedule({name!r}): the connection leads to {found.dialect.name}, the tables are in "
+            f"{store.database.dialect_name}; pass a connection to that database, or none"
+        )
+    return found

@@ -14,6 +14,7 @@ from sqlalchemy.exc import DBAPIError
 
 from slotwise.errors import ClaimLost, ConfigurationError
 from slotwise.execution import Claim
+from slotwise.store.failures import is_transient
 from slotwise.store.store import Store
 
 _SERIALIZATION_FAILURE = "40001"
@@ -28,33 +29,33 @@ class LedgerFence:
 
     def guard(self, claim: Claim, connection: Any) -> None:
         """Lock the slot's ledger row against a take-over. Raises ClaimLost for a stale claim."""
-        own = _sqlalchemy_connection(connection)
+        own = sqlalchemy_connection(connection)
         self._check_database(own)
         with _stale_snapshot_is_lost(claim):
             self._limit_idleness(own, claim)
-            if not self._lock(own, claim):
-                raise _lost(claim)
+            held = self._lock(own, claim)
+        _refuse_autocommit(own)
+        if not held:
+            raise _lost(claim)
 
     def complete_in(self, claim: Claim, connection: Any) -> None:
         """Guard, and write the success. Raises ClaimLost for a stale claim."""
         self.guard(claim, connection)
-        own = _sqlalchemy_connection(connection)
+        own = sqlalchemy_connection(connection)
         with _stale_snapshot_is_lost(claim):
             if not self._succeed(own, claim):
                 raise _lost(claim)
 
     def _check_database(self, connection: sa.Connection) -> None:
-        """Work and settlement can only commit together in the database that holds the tables, outside autocommit."""
-        if str(connection.get_execution_options().get("isolation_level", "")).upper() == "AUTOCOMMIT":
-            raise ConfigurationError(
-                "this connection commits every statement by itself (AUTOCOMMIT); pass one with a transaction"
-            )
+        """Work and settlement can only commit together in the database that holds the tables."""
         mine = self._installation or self._read_installation()
         self._installation = mine
         meta = self._store.tables.meta
         try:
             theirs = connection.scalar(sa.select(meta.c.value).where(meta.c.key == "installation_id"))
         except DBAPIError as error:
+            if is_transient(error):
+                raise
             raise ConfigurationError(
                 f"this connection does not reach {meta.name}: pass one to the database that holds slotwise's tables"
             ) from error
@@ -87,11 +88,15 @@ class LedgerFence:
             return self._lock_task(connection, claim)
         slots = self._store.tables.slots
         mine = [*self._slot_of(claim), slots.c.outcome == "running"]
-        if connection.dialect.name == "sqlite":
-            # One writer at a time: a write that changes nothing takes the lock that FOR SHARE takes elsewhere.
-            return connection.execute(slots.update().where(*mine).values(outcome="running")).rowcount == 1
+        self._take_turn(connection)
         statement = sa.select(slots.c.token).where(*mine).with_for_update(read=True)
         return connection.execute(statement).first() is not None
+
+    def _take_turn(self, connection: sa.Connection) -> None:
+        """SQLite has one writer at a time and knows no FOR SHARE: a write that finds nothing keeps others out, too."""
+        if connection.dialect.name == "sqlite":
+            meta = self._store.tables.meta
+            connection.execute(meta.update().where(sa.false()).values(value=meta.c.value))
 
     def _lock_task(self, connection: sa.Connection, claim: Claim) -> bool:
         """A one-time task has no ledger row: its key is locked, which no heartbeat needs."""
@@ -102,6 +107,7 @@ class LedgerFence:
             tasks.c.version == claim.token,
             tasks.c.picked_by == claim.holder,
         ]
+        self._take_turn(connection)
         statement = sa.select(tasks.c.version).where(*mine).with_for_update(read=True, key_share=True)
         return connection.execute(statement).first() is not None
 
@@ -153,12 +159,30 @@ def _stale_snapshot_is_lost(claim: Claim) -> Iterator[None]:
         raise
 
 
-def _sqlalchemy_connection(connection: Any) -> sa.Connection:
+def _refuse_autocommit(connection: sa.Connection) -> None:
+    """Asked of the driver, after a write: SQLAlchemy does not tell what an engine or a driver was told before."""
+    driver: Any = connection.connection.dbapi_connection
+    if connection.dialect.name == "sqlite":
+        commits_by_itself = not driver.in_transaction
+    else:
+        commits_by_itself = getattr(driver, "autocommit", False) is True
+    if commits_by_itself:
+        raise ConfigurationError(
+            "this connection commits every statement by itself (AUTOCOMMIT); pass one with a transaction"
+        )
+
+
+def sqlalchemy_connection(connection: Any) -> sa.Connection:
+    """The Connection that was passed, or that of a Session. Raises ConfigurationError with the cure."""
     if isinstance(connection, sa.Connection):
         return connection
-    inner = getattr(connection, "connection", None)
-    if callable(inner):  # an ORM Session
-        found = inner()
-        if isinstance(found, sa.Connection):
-            return found
-    raise ConfigurationError(f"{type(connection).__name__} is not a SQLAlchemy Connection or Session")
+    from sqlalchemy.orm import Session, scoped_session  # late: it takes its time, and most never need it
+
+    if isinstance(connection, Session | scoped_session):
+        return connection.connection()
+    kind = type(connection).__name__
+    if kind in ("AsyncConnection", "AsyncSession", "async_scoped_session"):
+        raise ConfigurationError(
+            f"{kind} cannot be used from here; within it: await connection.run_sync(lambda inner: ….(inner))"
+        )
+    raise ConfigurationError(f"{kind} is not a SQLAlchemy Connection or Session")
