@@ -201,12 +201,19 @@ Listener: TypeAlias = "Callable[[Event], None]"
 
 
 class Listeners:
-    """Tells everybody; a listener that fails is logged and changes nothing."""
+    """Tells everybody; a listener that fails is logged and changes nothing.
 
-    __slots__ = ("_listeners",)
+    Trouble (an event of level WARNING or above) is logged here, in one line, unless one of the listeners
+    ``writes_log``: a worker that waits for its database must not do so in silence.
+    """
+
+    __slots__ = ("_listeners", "_logs_trouble")
 
     def __init__(self, listeners: tuple[Listener, ...] = ()) -> None:
-        self._listeners = listeners
+        self._listeners: tuple[Listener, ...] = ()
+        self._logs_trouble = True
+        for listener in listeners:
+            self.add(listener)
 
     def __bool__(self) -> bool:
         """Whether anybody listens: ask before making an event on a hot path."""
@@ -215,10 +222,16 @@ class Listeners:
     def add(self, listener: Listener) -> None:
         """Tell this one, too, from now on."""
         self._listeners = (*self._listeners, listener)
+        self._logs_trouble = self._logs_trouble and not getattr(listener, "writes_log", False)
 
     def publish(self, event: Event) -> None:
+        if self._logs_trouble and event.level >= logging.WARNING:
+            facts = " ".join(f"{name}={value}" for name, value in event.facts().items())
+            logger.log(event.level, "%s %s", event.name, facts, extra={"event": event.name})
         for listener in self._listeners:
             try:
                 listener(event)
-            except Exception:
+            except KeyboardInterrupt:
+                raise  # whoever published in the main thread is interrupted, not the listener
+            except BaseException:
                 logger.exception("a listener failed on %s; the event goes on to the others", event.name)

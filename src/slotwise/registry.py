@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-import atexit
+import functools
+import inspect
 import os
-import signal
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
 from importlib.metadata import PackageNotFoundError, version
-from types import FrameType, TracebackType
+from types import TracebackType
 from typing import Any, Self, TypeAlias
 
 from slotwise.client import Client
 from slotwise.clock import Clock
 from slotwise.definition import Definition, define
 from slotwise.engine.eventloop import Lifespan
+from slotwise.engine.process_hook import ProcessHook
 from slotwise.engine.runner import Interceptor
 from slotwise.engine.single import Ended, SingleRun
+from slotwise.engine.threads import Threads
 from slotwise.engine.worker import Worker
 from slotwise.errors import ConfigurationError, InvalidJob
 from slotwise.events import Listener, Listeners
@@ -56,19 +58,21 @@ class JobRegistry:
         clock: Clock | None = None,
         **settings: Any,
     ) -> None:
-        if jobs is None or tasks is None:
-            raise InvalidJob("jobs cannot be None; pass a list of jobs")
-        self.definitions: Mapping[str, Definition] = _unique([*map(define, jobs), *map(define, tasks)])
-        self.settings = _customized(Settings.load(**settings), customize)
-        self.lifespan = lifespan
-        self.listeners = tuple(listeners)
-        self.interceptors = tuple(interceptors)
+        self.definitions: Mapping[str, Definition] = _unique(
+            [*map(define, _listed(jobs, "jobs")), *map(define, _listed(tasks, "tasks"))]
+        )
+        self._asked = Settings.load(**settings)
         self._customize = customize
+        self.settings = _customized(self._asked, customize)
+        self.lifespan = _checked_lifespan(lifespan)
+        self.listeners = tuple(_callables(listeners, "listeners"))
+        self.interceptors = tuple(_callables(interceptors, "interceptors"))
         self._clock = clock
         self._database: Database | None = None
+        self._turn = threading.Lock()  # held for an assignment only, so that a fork does not find it taken
         self._worker: Worker | None = None
         self._worker_pid: int | None = None
-        self._hook: _ProcessHook | None = None
+        self._hook: ProcessHook | None = None
         #: Schedules one-time tasks; needs no worker in this process.
         self.client = Client(lambda: Store(self.database, self.definitions, clock=self._clock), wake=self._wake)
 
@@ -81,8 +85,11 @@ class JobRegistry:
         """Lay further settings over (the command line's do), then ``customize`` again. Not while running."""
         if self._running():
             raise ConfigurationError("the registry is running; stop it before changing its settings")
-        self.settings = _customized(self.settings.with_(**settings), self._customize)
-        self._database = None
+        asked = self._asked.with_(**settings)
+        self.settings, self._asked = _customized(asked, self._customize), asked
+        if self._database is not None:
+            self._database.close()
+            self._database = None
         return self
 
     @property
@@ -149,34 +156,59 @@ class JobRegistry:
     def start(self, *, host_loop: asyncio.AbstractEventLoop | None = None) -> None:
         """Start a worker in this process and return when it claims. Waits while the database is away.
 
-        Verifies that every enabled job has its row. Raises SchemaMissing, SchemaMismatch or PlanMissing.
-        In a script's main thread SIGTERM and SIGINT then drain first (``process_hook=False``: they do not).
+        Verifies that every enabled job has its row. In a script's main thread SIGTERM and SIGINT then drain first
+        (``process_hook=False``: they do not). Stopped meanwhile by another thread, it returns without a worker.
+        ``host_loop`` runs the ``async def`` handlers; never wait in it for this call: ``async with`` does it right.
+
+        Raises SchemaMissing, SchemaMismatch or PlanMissing, and what the lifespan raises; then nothing is left.
         """
-        if self._running():
-            raise ConfigurationError("the registry is running already; stop it first")
-        self._worker, self._worker_pid = self.make_worker(host_loop=host_loop), os.getpid()
+        _refuse_own_loop(host_loop)
+        worker = self.make_worker(host_loop=host_loop)
+        with self._turn:
+            if self._running():
+                raise ConfigurationError("the registry is running already; stop it first")
+            self._worker, self._worker_pid, self._hook = worker, os.getpid(), None
+        in_script = host_loop is None and threading.current_thread() is threading.main_thread()
         try:
-            self._worker.start()
-        except BaseException:
-            self._worker = None
-            self.database.close()
+            worker.start()
+            if self.settings.process_hook and in_script:
+                self._install_hook(worker)
+        except BaseException:  # a Ctrl-C, too, that comes just after the start
+            self.stop(timedelta(0))
             raise
-        if self.settings.process_hook and host_loop is None and threading.current_thread() is threading.main_thread():
-            self._hook = _ProcessHook(self)
-            self._hook.install()
 
     def stop(self, grace: timedelta | None = None) -> int:
-        """Drain and stop; how many handlers were still running after ``grace``. A second stop changes nothing."""
-        worker, self._worker = self._worker, None
+        """Drain and stop; how many handlers were still running after ``grace`` (default: ``shutdown_grace``).
+
+        A second stop changes nothing; while the first goes on, it waits for that, too. Raises what the lifespan
+        raises while it is left; all the same, everything has ended.
+        """
+        worker = self._worker
         if worker is None or self._worker_pid != os.getpid():
             return 0
-        if self._hook is not None:
-            self._hook.remove()
-            self._hook = None
         try:
             return worker.stop(grace)
         finally:
-            self.database.close()
+            self._forget(worker)
+
+    def _forget(self, worker: Worker) -> None:
+        """Race: whoever waited in a second stop comes here late, when another worker may have been started."""
+        with self._turn:
+            if self._worker is not worker:
+                return
+            self._worker, hook, self._hook = None, self._hook, None
+        if hook is not None:
+            hook.remove()
+        self.database.close()
+
+    def _install_hook(self, worker: Worker) -> None:
+        hook = ProcessHook(self.stop, worker.cancel)
+        hook.install()
+        with self._turn:
+            if self._worker is not worker:
+                hook.remove()  # by another thread, just now
+            else:
+                self._hook = hook
 
     @property
     def worker(self) -> Worker | None:
@@ -201,58 +233,47 @@ class JobRegistry:
         self.stop()
 
     async def __aenter__(self) -> Self:
-        await asyncio.to_thread(self.start, host_loop=asyncio.get_running_loop())
+        loop = asyncio.get_running_loop()
+        await _beside(functools.partial(self.start, host_loop=loop), on_cancel=self._request_stop, undo=self.stop)
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await asyncio.to_thread(self.stop)
+        await _beside(self.stop, on_cancel=self._cancel)
 
-
-class _ProcessHook:
-    """Drains before the process ends: at exit, and on SIGTERM and SIGINT, whose former handlers come after it."""
-
-    def __init__(self, registry: JobRegistry) -> None:
-        self._registry = registry
-        self._former: dict[int, Any] = {}
-        self._drained = False
-        self._draining: threading.Thread | None = None
-
-    def install(self) -> None:
-        for number in (signal.SIGTERM, signal.SIGINT):
-            self._former[number] = signal.signal(number, self._on_signal)
-        atexit.register(self._registry.stop)
-
-    def remove(self) -> None:
-        """Put the former handlers back; only the main thread may, so a drain by signal leaves it to the handler."""
-        atexit.unregister(self._registry.stop)
-        if threading.current_thread() is threading.main_thread():
-            self._restore()
-
-    def _restore(self) -> None:
-        for number, handler in self._former.items():
-            if signal.getsignal(number) == self._on_signal:
-                signal.signal(number, handler if handler is not None else signal.SIG_DFL)
-
-    def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        """Race: the main thread may be anywhere, so the drain is a thread's, and the signal comes again after it."""
-        if self._drained:
-            self._restore()
-            os.kill(os.getpid(), number)
-        elif self._draining is None:
-            self._draining = threading.Thread(target=self._drain, args=(number,), name="slotwise-drain")
-            self._draining.start()
-        elif (worker := self._registry._worker) is not None:
+    def _request_stop(self) -> None:
+        if (worker := self.worker) is not None:
             worker.request_stop()
 
-    def _drain(self, number: int) -> None:
-        worker = self._registry._worker
-        if worker is not None:
-            worker.request_stop()
-        self._registry.stop()
-        self._drained = True
-        os.kill(os.getpid(), number)
+    def _cancel(self) -> None:
+        if (worker := self.worker) is not None:
+            worker.cancel()
+
+
+async def _beside(
+    work: Callable[[], object], on_cancel: Callable[[], None], undo: Callable[[], object] | None = None
+) -> None:
+    """``work`` on a thread of its own, while the loop goes on.
+
+    Race: this task may be cancelled meanwhile; the thread goes on all the same. To leave it alone would leave a
+    worker that nobody knows, on a loop that may be closed soon: so it is told, waited for, and undone.
+    """
+    cancelled: asyncio.CancelledError | None = None
+    threads = Threads(1)
+    running = asyncio.wrap_future(threads.call(work))
+    threads.close()
+    while not running.done():
+        try:
+            await asyncio.wait([running])
+        except asyncio.CancelledError as error:
+            cancelled = error
+            on_cancel()
+    if cancelled is not None:
+        if running.exception() is None and undo is not None:
+            await _beside(undo, on_cancel)
+        raise cancelled
+    running.result()
 
 
 class RegistryBuilder:
@@ -266,9 +287,7 @@ class RegistryBuilder:
         return self.with_jobs([job])
 
     def with_jobs(self, jobs: Iterable[object]) -> Self:
-        if jobs is None:
-            raise InvalidJob("jobs cannot be None; pass a list of jobs")
-        self._parts["jobs"].extend(jobs)
+        self._parts["jobs"].extend(_listed(jobs, "jobs"))
         return self
 
     def with_task(self, task: object) -> Self:
@@ -319,6 +338,39 @@ class RegistryBuilder:
     def build(self) -> JobRegistry:
         """Check everything and build. Touches no database."""
         return JobRegistry(**self._parts, **self._options)
+
+
+def _listed(given: Any, what: str) -> Iterable[Any]:
+    if given is None:
+        raise InvalidJob(f"{what} cannot be None; pass a list of {what}")
+    if isinstance(given, str | bytes) or not isinstance(given, Iterable):
+        raise InvalidJob(f"{what} is {given!r:.80}; pass a list of {what}")
+    return given
+
+
+def _callables(given: Any, what: str) -> Iterable[Any]:
+    for one in _listed(given, what):
+        if not callable(one):
+            raise ConfigurationError(f"{what}: {one!r:.80} cannot be called")
+        yield one
+
+
+def _checked_lifespan(lifespan: Lifespan | None) -> Lifespan | None:
+    if lifespan is not None and not callable(lifespan):
+        raise ConfigurationError(f"lifespan is {lifespan!r:.80}; pass the function, without calling it")
+    if inspect.isasyncgenfunction(lifespan) or inspect.iscoroutinefunction(lifespan):
+        name = getattr(lifespan, "__name__", lifespan)
+        raise ConfigurationError(f"lifespan {name} is no context manager; put @contextlib.asynccontextmanager above it")
+    return lifespan
+
+
+def _refuse_own_loop(host_loop: asyncio.AbstractEventLoop | None) -> None:
+    try:
+        running = asyncio.get_running_loop()
+    except RuntimeError:
+        return
+    if host_loop is running:
+        raise ConfigurationError("start would wait for the loop that waits for it; write: async with registry")
 
 
 def _unique(definitions: list[Definition]) -> dict[str, Definition]:

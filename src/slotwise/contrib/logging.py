@@ -30,6 +30,9 @@ class LogListener:
     ``job``, ``slot``, ``attempt``, ``token``, ``worker`` and so on, for formatters that know them.
     """
 
+    #: The core need not log the trouble itself.
+    writes_log = True
+
     def __init__(self, logger: logging.Logger | None = None) -> None:
         self._logger = logger or logging.getLogger("slotwise")
 

@@ -3,37 +3,79 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 from collections.abc import Callable, Coroutine
-from concurrent.futures import Future
-from contextlib import AbstractAsyncContextManager
+from concurrent.futures import Future, wait
+from contextlib import AbstractAsyncContextManager, suppress
+from datetime import timedelta
 from typing import Any, TypeAlias
 
 Lifespan: TypeAlias = Callable[[], AbstractAsyncContextManager[Any]]
 
+logger = logging.getLogger(__name__)
+
+#: How long a loop of ours may take to end; a handler that blocks it, or ignores its cancellation, is left behind.
+PATIENCE = timedelta(seconds=5)
+#: How often a wait for the lifespan makes sure that its loop still runs.
+LOOK = timedelta(milliseconds=200)
+
 
 class EventLoop:
-    """Runs coroutines from other threads; enters the lifespan once, and leaves it after the drain."""
+    """Runs coroutines from other threads; enters the lifespan once, and leaves it after the drain. Starts once."""
 
     def __init__(self, lifespan: Lifespan | None = None, host: asyncio.AbstractEventLoop | None = None) -> None:
         self._lifespan = lifespan
         self._loop = host
         self._own = host is None
         self._thread: threading.Thread | None = None
-        self._context: AbstractAsyncContextManager[Any] | None = None
+        self._stop: asyncio.Event | None = None
         self._leave: asyncio.Event | None = None
         self._life: Future[None] | None = None
 
     def start(self) -> Any:
-        """Start the loop's thread if it is ours, enter the lifespan, and return what it gave (None without one)."""
+        """Start the loop's thread if it is ours, enter the lifespan, and return what it gave (None without one).
+
+        Raises what the lifespan raises; then nothing is left behind.
+        """
         if self._own:
-            self._loop = asyncio.new_event_loop()
-            self._thread = threading.Thread(target=self._loop.run_forever, name="slotwise-loop", daemon=True)
-            self._thread.start()
+            self._start_thread()
         if self._lifespan is None:
             return None
+        try:
+            return self._enter_lifespan(self._lifespan)
+        except BaseException:
+            if self._life is not None:
+                self._life.cancel()
+            self.stop()
+            raise
+
+    def submit(self, coroutine: Coroutine[Any, Any, Any]) -> Future[Any]:
+        """Run ``coroutine`` on the loop. Raises RuntimeError if that is not there."""
+        try:
+            if self._loop is None:
+                raise RuntimeError("the event loop has not been started, or has ended")
+            return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        except RuntimeError:
+            coroutine.close()
+            raise
+
+    def stop(self) -> None:
+        """Leave the lifespan; end the thread if it is ours. Raises what the lifespan raises while it is left."""
+        try:
+            self._leave_lifespan()
+        finally:
+            if self._own:
+                self._stop_thread()
+            self._loop = None
+
+    # -- the lifespan -----------------------------------------------------------------------------------------
+
+    def _enter_lifespan(self, lifespan: Lifespan) -> Any:
         entered: Future[Any] = Future()
-        self._life = self.submit(self._live(self._lifespan, entered))
+        self._life = self.submit(self._live(lifespan, entered))
+        if not self._is_done(entered):
+            raise RuntimeError("the event loop ended while the lifespan was entered")
         return entered.result()
 
     async def _live(self, lifespan: Lifespan, entered: Future[Any]) -> None:
@@ -48,23 +90,53 @@ class EventLoop:
                 raise
             entered.set_exception(error)
 
-    def submit(self, coroutine: Coroutine[Any, Any, Any]) -> Future[Any]:
-        if self._loop is None:
-            raise RuntimeError("the event loop has not been started")
-        return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
-
-    def stop(self) -> None:
-        """Leave the lifespan; end the thread if it is ours."""
-        loop = self._loop
-        if loop is None:
+    def _leave_lifespan(self) -> None:
+        loop, life, leave = self._loop, self._life, self._leave
+        if loop is None or life is None:
             return
-        if self._life is not None and self._leave is not None:
-            loop.call_soon_threadsafe(self._leave.set)
-            self._life.result()
-        if self._own:
-            loop.call_soon_threadsafe(loop.stop)
-            if self._thread is not None:
-                self._thread.join(5)
-            if not loop.is_running():
-                loop.close()
-        self._loop = None
+        if not life.done():
+            try:
+                loop.call_soon_threadsafe(leave.set if leave is not None else life.cancel)
+            except RuntimeError:
+                logger.warning("the application closed its event loop before the registry was stopped")
+                return
+        if not self._is_done(life):
+            logger.warning("the event loop ended before the registry was stopped; its lifespan was not left")
+        elif not life.cancelled():
+            life.result()
+
+    def _is_done(self, future: Future[Any]) -> bool:
+        """Wait until ``future`` is done; False if its loop has ended, so that it never will be."""
+        while not wait([future], LOOK.total_seconds()).done:
+            if self._loop is None or not self._loop.is_running():
+                return future.done()
+        return True
+
+    # -- a loop of ours ---------------------------------------------------------------------------------------
+
+    def _start_thread(self) -> None:
+        ready: Future[asyncio.AbstractEventLoop] = Future()
+        self._thread = threading.Thread(target=self._run, args=(ready,), name="slotwise-loop", daemon=True)
+        self._thread.start()
+        self._loop = ready.result()
+
+    def _run(self, ready: Future[asyncio.AbstractEventLoop]) -> None:
+        """Ends as asyncio.run does: what still runs is cancelled, asynchronous generators are closed."""
+        try:
+            asyncio.run(self._serve(ready))
+        except BaseException as error:  # no more file descriptors, for instance
+            if ready.done():
+                raise
+            ready.set_exception(error)
+
+    async def _serve(self, ready: Future[asyncio.AbstractEventLoop]) -> None:
+        self._stop = asyncio.Event()
+        ready.set_result(asyncio.get_running_loop())
+        await self._stop.wait()
+
+    def _stop_thread(self) -> None:
+        if self._thread is None or self._loop is None or self._stop is None:
+            return
+        with suppress(RuntimeError):  # it has ended already
+            self._loop.call_soon_threadsafe(self._stop.set)
+        self._thread.join(PATIENCE.total_seconds())

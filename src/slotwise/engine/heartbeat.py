@@ -8,8 +8,9 @@ from typing import Any
 
 from slotwise.engine.holdings import Holding, Holdings
 from slotwise.engine.service import Service
-from slotwise.events import ClaimLostEvent, ClaimSuspect, HandedBackEvent, HeartbeatSent, about
-from slotwise.execution import HandedBack
+from slotwise.engine.settler import settlement_events
+from slotwise.events import ClaimLostEvent, ClaimSuspect, HeartbeatSent, about
+from slotwise.execution import Claim, Died, HandedBack, Outcome
 from slotwise.store.store import Store
 
 
@@ -50,8 +51,12 @@ class Heartbeat(Service):
         return max(self._interval - timedelta(seconds=self.elapsed() - sent), timedelta(0))
 
     def _lose(self, holding: Holding) -> None:
-        """Race: the settler may have let this row go a moment ago; then it is settled, not lost."""
-        if holding.claim not in self._holdings or holding.lost:
+        """Race: the settler may have let this row go a moment ago; then it is settled, not lost.
+
+        Between its commit and its reply the claim is still in the holdings. So an attempt that has ended is left
+        to the settler, which will learn, and tell, whether the claim was good.
+        """
+        if holding.ended or holding.lost or holding.claim not in self._holdings:
             return
         holding.lose()
         self.listeners.publish(ClaimLostEvent(**about(holding.claim), reason="the heartbeat was refused"))
@@ -69,28 +74,52 @@ class Heartbeat(Service):
         if not unknown or self._holdings.quiet() != generation:
             return
         unknown = [claim for claim in unknown if claim.row.task_name in self._store.definitions]
-        for settlement in self._store.settle([(claim, HandedBack("unknown")) for claim in unknown]):
-            if settlement.transition is not None:
-                self.listeners.publish(HandedBackEvent(**about(settlement.claim), reason="unknown"))
+        for settlement in self._store.settle([(claim, self._end_of_unknown(claim)) for claim in unknown]):
+            for event in settlement_events(settlement):
+                self.listeners.publish(event)
+
+    def _end_of_unknown(self, claim: Claim) -> Outcome:
+        """Whether the handler of a job that gives up has started, only the ledger says: it decides, as at a loss."""
+        if self._store.definitions[claim.row.task_name].gives_up:
+            return Died(claim.claimed_at + claim.lease)
+        return HandedBack("unknown")
 
 
 class LeaseWatch(Service):
-    """Stops believing in claims whose lease runs out while heartbeats fail; needs no database."""
+    """Stops believing in claims whose lease runs out while heartbeats fail; needs no database.
+
+    Gives back, too, what could not start within a heartbeat interval: whoever blocks the event loop keeps it from
+    starting, and from looking at its queue.
+    """
 
     name = "lease-watch"
 
-    def __init__(self, holdings: Holdings, *, interval: timedelta, **service: Any) -> None:
+    def __init__(
+        self,
+        holdings: Holdings,
+        *,
+        interval: timedelta,
+        hand_back: Callable[[Holding, str], bool],
+        **service: Any,
+    ) -> None:
         super().__init__(**service)
         self._holdings = holdings
         self._interval = interval
+        self._hand_back = hand_back
 
     def run_once(self) -> timedelta:
         for holding in self._holdings:
-            if holding.lost and not holding.signal.is_set:
-                holding.lose()
-                reason = "the lease ran out without a heartbeat"
-                self.listeners.publish(ClaimLostEvent(**about(holding.claim), reason=reason))
-            elif holding.is_suspect(self._interval) and not holding.suspected:
-                holding.suspected = True
-                self.listeners.publish(ClaimSuspect(**about(holding.claim)))
+            if not holding.ended:
+                self._watch(holding)
         return self._interval / 4
+
+    def _watch(self, holding: Holding) -> None:
+        if holding.lost and not holding.signal.is_set:
+            holding.lose()
+            reason = "the lease ran out without a heartbeat"
+            self.listeners.publish(ClaimLostEvent(**about(holding.claim), reason=reason))
+        elif holding.is_suspect(self._interval) and not holding.suspected:
+            holding.suspected = True
+            self.listeners.publish(ClaimSuspect(**about(holding.claim)))
+        if not holding.started and holding.waited() > self._interval:
+            self._hand_back(holding, "queued")

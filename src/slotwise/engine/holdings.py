@@ -15,20 +15,46 @@ from slotwise.job import Signal
 class Holding:
     """One held claim: renewed by heartbeats, suspect when they fail, lost when told so or when the lease ran out."""
 
-    __slots__ = ("_elapsed", "_lost", "_renewed", "_since", "claim", "promised", "signal", "started", "suspected")
+    __slots__ = (
+        "_elapsed", "_lock", "_lost", "_renewed", "_since",
+        "claim", "ended", "promised", "signal", "started", "suspected",
+    )  # fmt: skip
 
     def __init__(self, claim: Claim, renewed: float, elapsed: Stopwatch = elapsed) -> None:
         self.claim = claim
         self.signal = Signal()
         #: The handler has been entered.
         self.started = False
+        #: How the attempt ended is known, and on its way to the database.
+        self.ended = False
         #: The handler has called complete_in: only the ledger knows whether that was committed.
         self.promised = False
         self.suspected = False
         self._lost = False
+        self._lock = threading.Lock()
         self._elapsed = elapsed
         self._since = renewed
         self._renewed = renewed
+
+    def begin(self) -> bool:
+        """The handler is entered now; False if the attempt has ended before it began."""
+        with self._lock:
+            self.started = not self.ended
+            return self.started
+
+    def end(self) -> bool:
+        """The attempt has ended; True for whoever says so first."""
+        with self._lock:
+            first, self.ended = not self.ended, True
+            return first
+
+    def withdraw(self) -> bool:
+        """End an attempt whose handler has not been entered, and now never will be; False if it is too late."""
+        with self._lock:
+            if self.started or self.ended:
+                return False
+            self.ended = True
+            return True
 
     def renew(self, sent: float) -> None:
         """A heartbeat that was sent at ``sent`` succeeded under the same version."""

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import inspect
 import json
+import logging
 import traceback
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, ExitStack, suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from datetime import timedelta
 from typing import Any, TypeAlias
 
@@ -25,6 +25,8 @@ from slotwise.job import JobContext
 Interceptor: TypeAlias = Callable[[JobContext], AbstractContextManager[Any]]
 MakeContext: TypeAlias = Callable[[Holding], JobContext]
 OnEnd: TypeAlias = Callable[[Holding, Outcome], None]
+
+logger = logging.getLogger(__name__)
 
 #: What the ledger keeps of an error's text.
 ERROR_LIMIT = 16_384
@@ -65,10 +67,18 @@ class Runner:
         return 0 if self._draining else max(self.capacity - len(self._holdings), 0)
 
     def start(self, holding: Holding) -> None:
-        """Run this claim's handler; ``on_end`` is called with how it ended."""
+        """Run this claim's handler; ``on_end`` is called with how it ended.
+
+        Where no thread, or no loop, can be had, the claim waits, and goes back when it has waited too long.
+        """
         definition = self._definitions[holding.claim.row.task_name]
-        if definition.is_async and self._loop is not None:
-            self._loop.submit(self._run_async(holding, definition))
+        if self._draining:
+            self._on_end(holding, HandedBack("shutdown"))
+        elif definition.is_async and self._loop is not None:
+            try:
+                self._loop.submit(self._run_async(holding, definition))
+            except RuntimeError as error:
+                logger.warning("%s cannot start: %s", holding.claim.row.task_name, error)
         else:
             self._threads.submit(lambda: self._run(holding, definition))
 
@@ -90,13 +100,16 @@ class Runner:
 
     async def _run_async(self, holding: Holding, definition: Definition) -> None:
         try:
-            refuse = functools.partial(self._refusal, holding, definition)
-            # Only the mark of a job that gives up talks to the database: that must not block the loop.
-            outcome = await asyncio.to_thread(refuse) if definition.gives_up else refuse()
-            outcome = outcome or await self._attempt_async(holding, definition)
+            outcome = await self._refusal_async(holding, definition) or await self._attempt_async(holding, definition)
         except BaseException as error:
             outcome = self._raised(error, holding)
         self._on_end(holding, outcome)
+
+    async def _refusal_async(self, holding: Holding, definition: Definition) -> Outcome | None:
+        """Only the mark of a job that gives up talks to the database: that must not block the loop."""
+        if not definition.gives_up:
+            return self._refusal(holding, definition)
+        return await asyncio.wrap_future(self._threads.call(lambda: self._refusal(holding, definition)))
 
     def _refusal(self, holding: Holding, definition: Definition) -> Outcome | None:
         """Right before the start: may this claim still start? A job that gives up says so first, in the ledger."""
@@ -115,8 +128,8 @@ class Runner:
                 return HandedBack("mark not acknowledged")
             if holding.is_suspect(self._margin):
                 return HandedBack("suspect")
-        holding.started = True
-        return None
+        # Race: it may have waited so long that it was given back just now.
+        return None if holding.begin() else HandedBack("queued")
 
     def _attempt(self, holding: Holding, definition: Definition) -> Outcome:
         ctx, unreadable = self._prepare(holding)
@@ -124,9 +137,8 @@ class Runner:
             return unreadable
         begun = self._began(holding)
         try:
-            with ExitStack() as stack:
-                for interceptor in self._interceptors:
-                    stack.enter_context(interceptor(ctx))
+            result: object = None  # what stays of a handler whose error an interceptor swallows
+            with self._intercepted(ctx):
                 result = definition.handler(ctx)
             outcome = self._returned(result, holding)
         except BaseException as error:
@@ -139,25 +151,34 @@ class Runner:
         if unreadable is not None:
             return unreadable
         begun = self._began(holding)
-        task = asyncio.ensure_future(self._call_async(ctx, definition))
+        task = asyncio.ensure_future(self._call_async(ctx, definition, holding))
         loop = asyncio.get_running_loop()
         holding.signal.on_set(lambda: _cancel(loop, task))
-        try:
-            # Not awaited directly: a handler that swallows its cancellation must not take this coroutine along.
-            await asyncio.wait([task])
-            error = asyncio.CancelledError() if task.cancelled() else task.exception()
-            outcome = self._raised(error, holding) if error else self._returned(task.result(), holding)
-        except BaseException as error:
-            outcome = self._raised(error, holding)
+        while not task.done():
+            try:
+                await asyncio.wait([task])  # not awaited itself: its cancellation is not ours
+            except asyncio.CancelledError:
+                task.cancel()  # the host ends; while the handler does not, neither has the attempt ended
+        outcome = self._raised(asyncio.CancelledError(), holding) if task.cancelled() else task.result()
         self._ended(holding, outcome, begun)
         return outcome
 
-    async def _call_async(self, ctx: JobContext, definition: Definition) -> Any:
+    async def _call_async(self, ctx: JobContext, definition: Definition, holding: Holding) -> Outcome:
+        """The end is a value in here already: a SystemExit that leaves a task ends the loop, and all tasks with it."""
+        try:
+            with self._intercepted(ctx):
+                handler: Any = definition.handler(ctx)
+                await handler
+            return self._returned(None, holding)
+        except BaseException as error:
+            return self._raised(error, holding)
+
+    @contextmanager
+    def _intercepted(self, ctx: JobContext) -> Iterator[None]:
         with ExitStack() as stack:
             for interceptor in self._interceptors:
                 stack.enter_context(interceptor(ctx))
-            result: Any = definition.handler(ctx)
-            return await result
+            yield
 
     def _prepare(self, holding: Holding) -> tuple[JobContext, Outcome | None]:
         """The context; and, where the stored data cannot be read, a failure that no further attempt can mend."""
@@ -178,8 +199,9 @@ class Runner:
         self._listeners.publish(HandlerEnded(**about(holding.claim), outcome=outcome.name, error=error, took=took))
 
     def _returned(self, result: object, holding: Holding) -> Outcome:
-        if inspect.iscoroutine(result):
-            result.close()
+        if inspect.isawaitable(result):
+            if inspect.iscoroutine(result):
+                result.close()
             return Failed("the handler returned a coroutine that nobody awaited; declare it `async def`", final=True)
         return Succeeded(promised=holding.promised)
 

@@ -11,6 +11,7 @@ from datetime import timedelta
 from slotwise.clock import Stopwatch, elapsed
 from slotwise.events import DatabaseBack, DatabaseLost, Listeners
 from slotwise.policies import growing_pauses
+from slotwise.store.failures import describe
 
 logger = logging.getLogger(__name__)
 
@@ -18,11 +19,38 @@ logger = logging.getLogger(__name__)
 AT_ONCE = timedelta(0)
 
 
+class Outage:
+    """What the loops of a worker say about the database: one "lost" and one "back", however many loops notice."""
+
+    def __init__(self, listeners: Listeners, worker: str) -> None:
+        self._listeners = listeners
+        self._worker = worker
+        self._lock = threading.Lock()
+        self._cut_off: set[str] = set()
+
+    def begins(self, loop: str, error: BaseException) -> None:
+        """``loop`` cannot reach the database."""
+        with self._lock:
+            is_news = not self._cut_off
+            self._cut_off.add(loop)
+        if is_news:
+            self._listeners.publish(DatabaseLost(worker=self._worker, loop=loop, error=describe(error)))
+
+    def ends(self, loop: str) -> None:
+        """``loop`` has reached it. It is back when every loop that missed it has."""
+        with self._lock:
+            is_news = self._cut_off == {loop}
+            self._cut_off.discard(loop)
+        if is_news:
+            self._listeners.publish(DatabaseBack(worker=self._worker, loop=loop))
+
+
 class Service(ABC):
     """A loop: ``run_once`` does one round and says how long to sleep (None: until woken).
 
     The driver below is dumb on purpose; tests call ``run_once``. An outage of the database is waited out with
-    growing, jittered pauses and said once; any other error is logged, and the loop goes on.
+    growing, jittered pauses, which no wake-up shortens, and said once; any other error is logged, and the loop
+    goes on. Runs once: a service that was stopped is not started again.
     """
 
     name = "service"
@@ -36,12 +64,15 @@ class Service(ABC):
         first_pause: timedelta = timedelta(milliseconds=200),
         longest_pause: timedelta = timedelta(seconds=15),
         elapsed: Stopwatch = elapsed,
+        outage: Outage | None = None,
     ) -> None:
+        """``outage`` is shared by the loops of one worker."""
         self.listeners = listeners
         self.elapsed = elapsed
         self.worker = worker
         self._is_transient = is_transient
         self._pauses = (first_pause, longest_pause)
+        self._outage = outage or Outage(listeners, worker)
         self._trouble: Iterator[timedelta] | None = None
         self._wake = threading.Event()
         self._stopping = threading.Event()
@@ -78,28 +109,33 @@ class Service(ABC):
         return self._stopping.is_set()
 
     def _drive(self) -> None:
-        while not self._stopping.is_set():
+        while True:
+            # Race: stop() may come at any moment. The wake-up is cleared before the look at ``_stopping``: the
+            # other way round, a stop between the two would lose its wake-up, and the sleep might never end.
             self._wake.clear()
+            if self._stopping.is_set():
+                return
             pause = self._round()
-            self._wake.wait(None if pause is None else max(pause.total_seconds(), 0))
+            alarm = self._wake if self._trouble is None else self._stopping
+            alarm.wait(None if pause is None else max(pause.total_seconds(), 0))
 
     def _round(self) -> timedelta | None:
         try:
             pause = self.run_once()
-        except Exception as error:
+        except BaseException as error:  # this thread is ours alone: whatever it was, the loop goes on
             return self._pause_after(error)
         if self._trouble is not None:
             self._trouble = None
-            self.listeners.publish(DatabaseBack(worker=self.worker, loop=self.name))
+            self._outage.ends(self.name)
         return pause
 
-    def _pause_after(self, error: Exception) -> timedelta:
+    def _pause_after(self, error: BaseException) -> timedelta:
         """Race: every loop of every worker meets the same outage, so each waits its own, jittered, growing time."""
-        if not self._is_transient(error):
-            logger.exception("%s failed; it goes on after a pause", self.name)
-        elif self._trouble is None:
-            first_line = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-            self.listeners.publish(DatabaseLost(worker=self.worker, loop=self.name, error=first_line))
+        if self._is_transient(error):
+            self._outage.begins(self.name, error)
+        else:
+            trace = error if self._trouble is None else None  # at first; then one line for each further try
+            logger.error("%s failed, it goes on after a pause: %s", self.name, describe(error), exc_info=trace)
         if self._trouble is None:
             self._trouble = growing_pauses(*self._pauses)
         return next(self._trouble)

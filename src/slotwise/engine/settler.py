@@ -5,6 +5,7 @@ No timer: an idle worker settles at once, a busy one batches by itself.
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -14,8 +15,14 @@ from typing import Any
 from slotwise.engine.holdings import Holding, Holdings
 from slotwise.engine.service import AT_ONCE, Service
 from slotwise.events import ClaimLostEvent, HandedBackEvent, Settled, SettleSent, SlotsSkipped, about
-from slotwise.execution import Outcome
+from slotwise.execution import Fence, HandedBack, Outcome
+from slotwise.store.failures import describe
 from slotwise.store.store import BATCH, Settlement, Store
+
+logger = logging.getLogger(__name__)
+
+#: How long an outcome rests that could not be written though the others could: its row is locked, for instance.
+STUCK_PAUSE = timedelta(seconds=1)
 
 
 class Settler(Service):
@@ -30,9 +37,25 @@ class Settler(Service):
         self._on_free = on_free
         self._lock = threading.Lock()
         self._endings: deque[tuple[Holding, Outcome]] = deque()
+        self._stuck: set[Fence] = set()
 
     def put(self, holding: Holding, outcome: Outcome) -> None:
-        """Take the end of an attempt; from any thread."""
+        """Take the end of an attempt; from any thread.
+
+        Race: a handler may come to its end while a shutdown gives it up. The first word stands, the second is
+        dropped: two outcomes of one claim in one batch would let the later one win.
+        """
+        if holding.end():
+            self._add(holding, outcome)
+
+    def hand_back(self, holding: Holding, reason: str) -> bool:
+        """Give a claim back whose handler has not been entered, and never will be; False if it is too late."""
+        withdrawn = holding.withdraw()
+        if withdrawn:
+            self._add(holding, HandedBack(reason))
+        return withdrawn
+
+    def _add(self, holding: Holding, outcome: Outcome) -> None:
         with self._lock:
             self._endings.append((holding, outcome))
         self.wake()
@@ -49,7 +72,7 @@ class Settler(Service):
             raise
         stuck = self._conclude(batch, settlements)
         self._on_free()
-        return timedelta(seconds=1) if stuck else AT_ONCE
+        return STUCK_PAUSE if stuck else AT_ONCE
 
     def flush(self) -> None:
         """Settle all that has gathered, in the caller's thread; raises what the database raises."""
@@ -70,13 +93,26 @@ class Settler(Service):
         stuck = []
         for (holding, outcome), settlement in zip(batch, settlements, strict=True):
             if settlement.error is not None and not holding.lost:
+                self._tell_stuck(settlement)
                 stuck.append((holding, outcome))
                 continue
+            self._stuck.discard(settlement.claim.fence)
             self._holdings.remove(settlement.claim)
             self._tell(holding, settlement)
         if stuck:
             self._put_back(stuck)
         return bool(stuck)
+
+    def _tell_stuck(self, settlement: Settlement) -> None:
+        """Once for each: it is tried again every second."""
+        fence = settlement.claim.fence
+        if settlement.error is not None and fence not in self._stuck:
+            self._stuck.add(fence)
+            logger.warning(
+                "the outcome of %s/%s cannot be written yet, it is tried again: %s",
+                *fence.key,
+                describe(settlement.error),
+            )
 
     def _tell(self, holding: Holding, settlement: Settlement) -> None:
         if settlement.transition is None:

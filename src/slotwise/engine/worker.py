@@ -6,7 +6,7 @@ import asyncio
 import logging
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import Any, ClassVar
 
@@ -19,15 +19,15 @@ from slotwise.engine.holdings import Holding, Holdings
 from slotwise.engine.poller import Poller
 from slotwise.engine.reaper import Reaper
 from slotwise.engine.runner import Interceptor, Runner
-from slotwise.engine.service import Service
+from slotwise.engine.service import Outage, Service
 from slotwise.engine.settler import Settler
+from slotwise.errors import InvalidSchedule
 from slotwise.execution import Aborted
 from slotwise.identity import Identity
 from slotwise.job import JobContext
 from slotwise.policies import growing_pauses
 from slotwise.settings import Settings
 from slotwise.store.database import Database, describe, is_transient
-from slotwise.store.failures import unreachable
 from slotwise.store.fence import LedgerFence
 from slotwise.store.planner import Plan, Planner
 from slotwise.store.roster import Badge, Roster
@@ -83,8 +83,11 @@ class Worker:
         self._fence = LedgerFence(self.store)
         self._stopping = threading.Event()
         self._cancelling = threading.Event()
-        self._badge: Badge | None = None
+        self._turn = threading.RLock()  # start and stop, one after the other
+        self._is_starting = False
         self._is_draining = False
+        self._unfinished: int | None = None
+        self._badge: Badge | None = None
         self._skew_told = False
         needs_loop = lifespan is not None or any(found.is_async for found in self.definitions.values())
         self._loop = EventLoop(lifespan, host_loop) if needs_loop else None
@@ -98,6 +101,7 @@ class Worker:
             "is_transient": is_transient,
             "elapsed": self.clock.elapsed,
             "longest_pause": min(timedelta(seconds=15), settings.heartbeat_interval),
+            "outage": Outage(self.listeners, self.name),
         }
         self.settler = Settler(self.store, self.holdings, on_free=self.wake, **service)
         self.runner = self.runner_class(
@@ -119,7 +123,9 @@ class Worker:
         self.heartbeat = Heartbeat(
             self.store, self.holdings, interval=settings.heartbeat_interval, sign_in=self._sign_in, **service
         )
-        self.lease_watch = LeaseWatch(self.holdings, interval=settings.heartbeat_interval, **service)
+        self.lease_watch = LeaseWatch(
+            self.holdings, interval=settings.heartbeat_interval, hand_back=self.settler.hand_back, **service
+        )
         self.reaper = Reaper(
             self.store, names=names, interval=settings.reaper_interval or settings.heartbeat_interval,
             heartbeat_interval=settings.heartbeat_interval, on_reaped=self.wake, **service,
@@ -135,16 +141,29 @@ class Worker:
     def start(self) -> None:
         """Check the tables, plan the jobs, start the loops. Waits while the database is away.
 
-        Raises SchemaMissing, SchemaMismatch or PlanMissing when waiting would not help.
+        Starts once. Returns without having started if it was asked to stop meanwhile.
+        Raises SchemaMissing, SchemaMismatch or PlanMissing when waiting would not help, and what the lifespan
+        raises; then nothing of it is left behind.
         """
-        if not self._wait_for_database():
+        with self._turn:
+            self._is_starting = True
+            try:
+                self._start()
+                if self._stopping.is_set():
+                    self._close()
+            except BaseException:
+                self._close()
+                raise
+            finally:
+                self._is_starting = False
+
+    def _start(self) -> None:
+        if not self._enter_cluster():
             return
-        self.plan()
         if self._loop is not None:
             self.state = self._loop.start()
-        self._badge = self._make_badge()
-        self._roster.sweep(FORGET_WORKERS_AFTER)
-        self._sign_in()
+        if self._stopping.is_set():
+            return
         for service in self.services:
             service.start()
         jobs = sum(found.is_job for found in self.definitions.values())
@@ -162,19 +181,19 @@ class Worker:
         return (self.store.now() - age).isoformat(timespec="microseconds")
 
     def verify(self) -> None:
-        """Raise SchemaMissing or SchemaMismatch unless the tables are as this version needs them."""
+        """Raise DatabaseUnreachable, SchemaMissing or SchemaMismatch unless the tables are as this version needs them."""
+        self._database.verify()
         with self._database.main.connect() as connection:
             migrate.check(connection, prefix=self.settings.table_prefix, schema=self.settings.schema)
 
     @contextmanager
     def minding(self) -> Iterator[None]:
         """Keep claims alive and settle them, without polling or reaping: for claims that are ``adopt``ed."""
-        services = (self.heartbeat, self.lease_watch, self.settler)
-        if self._loop is not None:
-            self.state = self._loop.start()
-        for service in services:
-            service.start()
         try:
+            if self._loop is not None:
+                self.state = self._loop.start()
+            for service in (self.heartbeat, self.lease_watch, self.settler):
+                service.start()
             yield
         finally:
             self._close()
@@ -197,22 +216,27 @@ class Worker:
         planner.verify(jobs)
         return plans
 
-    def _wait_for_database(self) -> bool:
-        """Until the tables have been checked; False if asked to stop first. An outage is said once."""
+    def _enter_cluster(self) -> bool:
+        """Check, plan, sign in: until it has succeeded; False if asked to stop first. An outage is said once."""
         told = False
         for pause in growing_pauses(timedelta(milliseconds=300), timedelta(seconds=15)):
+            if self._stopping.is_set():
+                return False
             try:
                 self.verify()
+                self.plan()
+                self._badge = self._make_badge()
+                self._roster.sweep(FORGET_WORKERS_AFTER)
+                self._sign_in()
                 break
             except Exception as error:
                 if not is_transient(error):
                     raise
                 if not told:
-                    described = str(unreachable(self._database.url, error))
+                    described = describe(error)
                     self.listeners.publish(events.DatabaseLost(worker=self.name, loop="start", error=described))
                 told = True
-            if self._stopping.wait(pause.total_seconds()):
-                return False
+            self._stopping.wait(pause.total_seconds())
         if told:
             self.listeners.publish(events.DatabaseBack(worker=self.name, loop="start"))
         return True
@@ -245,10 +269,13 @@ class Worker:
 
     def _context(self, holding: Holding) -> JobContext:
         row = holding.claim.row
+        schedule = None
+        with suppress(InvalidSchedule):  # a newer release wrote it: the slot runs, the next is for others to tell
+            schedule = self.store.schedule_of(row) if row.is_plan else None
         return JobContext(
             holding,
             fence=self._fence,
-            schedule=self.store.schedule_of(row) if row.is_plan else None,
+            schedule=schedule,
             client=self._client,
             state=self.state,
             stopping=lambda: self._is_draining,
@@ -266,6 +293,11 @@ class Worker:
             self._cancelling.set()
         self._stopping.set()
 
+    def cancel(self) -> None:
+        """Wait no longer for what runs: cancel it, in the drain that goes on or comes next."""
+        self._cancelling.set()
+        self._stopping.set()
+
     def wait_for_stop(self, seconds: float | None = None) -> bool:
         """Until somebody asked for an end."""
         return self._stopping.wait(seconds)
@@ -274,19 +306,41 @@ class Worker:
         """Drain: hand back what has not started, wait for what runs, cancel it after ``grace``, hand the rest back.
 
         Heartbeats go on until the last outcome is written. Returns how many handlers were still running.
+        Whoever stops it meanwhile, or later, waits for that, too, and learns the same. Raises what the lifespan
+        raises while it is left; all the same, everything has ended.
         """
-        self._stopping.set()
-        grace = self.settings.shutdown_grace if grace is None else grace
-        self._is_draining = True
+        self._stopping.set()  # before the turn: a start that waits for the database gives it up
+        with self._turn:
+            # Race: a signal handler may stop what its own thread is starting, or stopping already. Who was
+            # interrupted finishes that.
+            if self._is_starting:
+                return 0
+            if self._is_draining:
+                if self._unfinished is None:
+                    self._cancelling.set()
+                return self._unfinished or 0
+            self._is_draining = True
+            return self._drain(self.settings.shutdown_grace if grace is None else grace)
+
+    def _drain(self, grace: timedelta) -> int:
         self.listeners.publish(events.DrainBegan(worker=self.name, running=len(self.holdings)))
         self.runner.drain()
+        self._hand_back_unstarted()
         self.poller.stop()
         self.poller.join(timedelta(seconds=10))
+        self._hand_back_unstarted()  # what its last round has brought
         self._wait_for_handlers(grace)
-        unfinished = self._cancel_the_rest()
-        self._close()
-        self.listeners.publish(events.DrainEnded(worker=self.name, unfinished=unfinished))
-        return unfinished
+        self._unfinished = self._cancel_the_rest()
+        try:
+            self._close()
+        finally:
+            self.listeners.publish(events.DrainEnded(worker=self.name, unfinished=self._unfinished))
+        return self._unfinished
+
+    def _hand_back_unstarted(self) -> None:
+        """Not left to the threads and the loop: they may be blocked."""
+        for holding in self.holdings:
+            self.settler.hand_back(holding, "shutdown")
 
     def _wait_for_handlers(self, grace: timedelta) -> None:
         """Up to ``grace``, or until a second request to stop cancels the wait."""
@@ -301,13 +355,14 @@ class Worker:
         """Ask what still runs to stop, wait again, and hand back, as the last write, what does not listen."""
         for holding in self.holdings:
             holding.signal.set("shutdown")
-        if not self.holdings.wait_empty(max(min(self.settings.shutdown_grace.total_seconds(), 5.0), 1.0)):
-            left = list(self.holdings)
-            for holding in left:
-                self.settler.put(holding, Aborted("shutdown"))
-            self.holdings.wait_empty(5.0)
-            return len(left)
-        return 0
+        if self.holdings.wait_empty(max(min(self.settings.shutdown_grace.total_seconds(), 5.0), 1.0)):
+            return 0
+        left = [holding for holding in self.holdings if not holding.ended]
+        for holding in left:
+            self.settler.put(holding, Aborted("shutdown"))
+        if not self.holdings.wait_empty(5.0):
+            logger.warning("%d outcomes could not be written; others take over when the leases end", len(self.holdings))
+        return len(left)
 
     def _close(self) -> None:
         for service in reversed(self.services):
@@ -315,8 +370,13 @@ class Worker:
         for service in reversed(self.services):
             service.join(timedelta(seconds=10))
         self.runner.close()
-        if self._loop is not None:
-            self._loop.stop()
+        try:
+            if self._loop is not None:
+                self._loop.stop()
+        finally:
+            self._sign_out()
+
+    def _sign_out(self) -> None:
         if self._badge is not None:
             try:
                 self._roster.sign_out(self.name)

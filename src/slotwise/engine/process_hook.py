@@ -1,0 +1,86 @@
+"""Drains a worker before its process ends, where a script, and no host, owns the process."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import signal
+import threading
+from collections.abc import Callable
+from queue import SimpleQueue
+from types import FrameType
+from typing import Any
+
+from slotwise.engine.signals import NUMBERS
+
+logger = logging.getLogger(__name__)
+
+
+class ProcessHook:
+    """At exit, and on SIGTERM and SIGINT, calls ``stop``; then the former handler of the signal has its turn.
+
+    A further signal calls ``hurry``. What was switched off (SIG_IGN), or set by something other than Python,
+    stays as it is.
+
+    Race: the handler interrupts the main thread anywhere, also within a lock that the drain needs. So the drain
+    is a thread's, which has been started before: at the end of the interpreter none can be started any more.
+    """
+
+    def __init__(self, stop: Callable[[], object], hurry: Callable[[], object]) -> None:
+        self._stop = stop
+        self._hurry = hurry
+        self._pid = os.getpid()
+        self._former: dict[int, Any] = {}
+        self._first: int | None = None
+        self._drained = False
+        self._numbers: SimpleQueue[int | None] = SimpleQueue()
+        self._thread = threading.Thread(target=self._listen, name="slotwise-signals", daemon=True)
+
+    def install(self) -> None:
+        """From the main thread only."""
+        self._thread.start()
+        for number in NUMBERS:
+            former = signal.getsignal(number)
+            if former is not None and former != signal.SIG_IGN:
+                self._former[number] = former
+                signal.signal(number, self._on_signal)
+        atexit.register(self._stop)
+
+    def remove(self) -> None:
+        """Put the former handlers back: at once in the main thread, otherwise when the next signal comes."""
+        atexit.unregister(self._stop)
+        self._drained = True
+        self._numbers.put(None)
+        if threading.current_thread() is threading.main_thread():
+            self._restore()
+
+    def _restore(self) -> None:
+        for number, handler in self._former.items():
+            if signal.getsignal(number) == self._on_signal:  # whoever came after us keeps it
+                signal.signal(number, handler)
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        if self._drained or self._pid != os.getpid():  # a fork inherits the handler, and nothing to drain
+            self._restore()
+            signal.raise_signal(number)
+        elif self._first is None:
+            self._first = number
+            self._numbers.put(number)
+        else:
+            self._hurry()
+
+    def _listen(self) -> None:
+        number = self._numbers.get()
+        if number is None:
+            return
+        logger.info("%s: draining; once more cancels what runs", signal.Signals(number).name)
+        try:
+            self._stop()
+        except BaseException:
+            logger.exception("the drain failed")
+        finally:
+            self._drained = True
+            main = threading.main_thread().ident
+            if main is not None:
+                signal.pthread_kill(main, number)  # to that thread: it may sleep in a call that only EINTR ends
