@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -226,12 +227,15 @@ def test_past_moves_to_the_slot_after() -> None:
     assert (moved["slot"], moved["watermark"], moved["attempt"]) == (at(1), at(0), 0)
 
 
-def test_an_unreadable_row_is_tried_later_and_says_why() -> None:
+@pytest.mark.parametrize(("attempt", "forget"), [(1, True), (2, False)])
+def test_an_unreadable_row_is_tried_later_and_says_why(attempt: int, forget: bool) -> None:
     """What a newer release wrote is left as it is: no slot, no attempt is burnt."""
-    row = plan_row(attempt=1)
+    row = plan_row(attempt=attempt)
     later = decide.postponed(row, at(5), "schedule 'MOON|full'")
-    assert (later["execution_time"], later["slot"], later["attempt"]) == (at(6), row.slot, 0)
-    assert later["last_error"] == "schedule 'MOON|full'"
+    assert part(later, "execution_time", "slot", "attempt") == (at(6), row.slot, attempt - 1)
+    assert columns(later)["last_error"] == "schedule 'MOON|full'"
+    assert later.record is not None
+    assert (later.record.forget, later.record.final) == (forget, False)
 
 
 # -- at_finish: the slot ends -----------------------------------------------------------------------------------
@@ -311,6 +315,28 @@ def test_a_succession_is_shed_once_it_is_over() -> None:
     both = succeed(MINUTELY, at(0), Every("5m"))
     done = finish(Succeeded(), row=plan_row(both), schedule=both)
     assert part(done, "slot", "schedule") == (at(5), str(Every("5m")))
+
+
+@pytest.mark.parametrize(
+    ("outcome", "final"),
+    [
+        (Succeeded(), True),
+        (Failed("boom"), True),
+        (Aborted("shutdown"), False),
+        (HandedBack("suspect"), False),
+        (Died(lease_end=at(1)), False),
+    ],
+    ids=["succeeded", "failed", "aborted", "handed back", "lost"],
+)
+def test_an_unreadable_text_loses_no_outcome(outcome: Outcome, final: bool) -> None:
+    """A newer release re-planned the held row: the slot ends as it would, and the row is left to those who can read."""
+    row = replace(plan_row(collapsed=2), schedule="MOON|full")
+    done = decide.at_finish_unread(row, definition(), outcome, IN_TIME, entry("running"), "MOON|full?")
+    assert done.record is not None
+    assert done.record.final is final
+    assert done.gap is None
+    assert part(done, "slot", "next_slot", "schedule", "collapsed") == (at(0), at(1), "MOON|full", 2)
+    assert columns(done)["attempt"] == (0 if final or isinstance(outcome, HandedBack) else 1)
 
 
 def test_a_catch_up_run_leaves_its_label_behind() -> None:

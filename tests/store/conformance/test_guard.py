@@ -1,0 +1,350 @@
+"""Proof of holding inside a user's own transaction, under every isolation level."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import timedelta
+
+import pytest
+import sqlalchemy as sa
+from sqlalchemy.orm import Session
+from tests.store.bench import Bench, at, stale
+
+from slotwise.errors import ClaimLost, ConfigurationError
+from slotwise.execution import Aborted, Claim, Failed, Outcome, Succeeded
+from slotwise.settings import Settings
+from slotwise.store.database import Database
+from slotwise.store.fence import LedgerFence
+
+LEVELS = ["READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"]
+
+#: A job's slot is guarded by its ledger row, a one-time task by its queue row.
+KINDS = ["plain", "mail"]
+
+
+def user_engine(url: str, **options: object) -> sa.Engine:
+    """The application's own engine, made as applications make theirs."""
+    address = sa.make_url(url)
+    if address.get_backend_name() == "postgresql":
+        address = address.set(drivername="postgresql+psycopg")
+    return sa.create_engine(address, **options)
+
+
+class User:
+    """An application with a table of its own, in the database that holds slotwise's tables."""
+
+    def __init__(self, bench: Bench) -> None:
+        self.bench = bench
+        self.engine = user_engine(str(bench.database.settings.database_url))
+        self.fence = LedgerFence(bench.store)
+        with self.engine.begin() as connection:
+            connection.execute(sa.text("CREATE TABLE effects (slot text)"))
+
+    def add_effect(self, connection: sa.Connection | Session) -> None:
+        connection.execute(sa.text("INSERT INTO effects VALUES ('done')"))
+
+    @property
+    def effects(self) -> int:
+        with self.engine.connect() as connection:
+            found: int = connection.execute(sa.text("SELECT count(*) FROM effects")).scalar_one()
+            return found
+
+    def transaction(self, level: str) -> sa.Connection:
+        """A transaction whose snapshot has been taken."""
+        connection = self.engine.connect().execution_options(isolation_level=level)
+        connection.execute(sa.text("SELECT count(*) FROM effects"))
+        return connection
+
+
+@pytest.fixture
+def user(bench: Bench) -> Iterator[User]:
+    user = User(bench)
+    yield user
+    user.engine.dispose()
+
+
+@pytest.fixture
+def pg_user(pg_bench: Bench) -> Iterator[User]:
+    user = User(pg_bench)
+    yield user
+    user.engine.dispose()
+
+
+def claimed(user: User, kind: str = "plain", **options: timedelta) -> Claim:
+    """A claim of a slot, or of a task, that is running."""
+    if kind == "mail":
+        user.bench.client.schedule("mail", id="1", at=at(1))
+    user.bench.tick()
+    return user.bench.claim_one(kind, **options)
+
+
+# -- on every database ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_work_under_a_guard_commits(user: User, kind: str) -> None:
+    """A good claim changes nothing for the user's transaction, and the attempt ends as it would."""
+    claim = claimed(user, kind)
+    with user.engine.begin() as connection:
+        user.fence.guard(claim, connection)
+        user.add_effect(connection)
+    assert user.effects == 1
+    transition = user.bench.settle(claim)
+    assert transition is not None
+    assert transition.label == "succeeded"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("verb", ["guard", "complete_in"])
+@pytest.mark.parametrize("how", ["taken over", "taken over and claimed again", "settled", "holder"])
+def test_a_stale_token_aborts_the_users_transaction(user: User, kind: str, verb: str, how: str) -> None:
+    """Whoever has lost the claim can commit nothing under it."""
+    claim = claimed(user, kind)
+    match how:
+        case "taken over":
+            user.bench.take_over(claim)
+        case "taken over and claimed again":
+            user.bench.take_over(claim)
+            user.bench.claim_one(kind, "host:2:b")
+        case "settled":
+            user.bench.settle(claim)
+        case "holder":
+            claim = stale(claim, version=1)
+    with pytest.raises(ClaimLost, match=f"token {claim.token} is stale"), user.engine.begin() as connection:  # noqa: PT012
+        user.add_effect(connection)
+        getattr(user.fence, verb)(claim, connection)
+    assert user.effects == 0
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_complete_in_commits_work_and_success_together(user: User, kind: str) -> None:
+    """The queue row is advanced afterwards, by the settlement."""
+    claim = claimed(user, kind)
+    with user.engine.begin() as connection:
+        user.fence.complete_in(claim, connection)
+        user.add_effect(connection)
+    entry = user.bench.slot(kind)
+    assert (entry["outcome"], entry["token"], entry["slot"]) == ("succeeded", claim.token, at(1))
+    assert user.bench.row(*claim.key).picked
+    transition = user.bench.settle(claim, Succeeded(promised=True))
+    assert transition is not None
+    assert transition.label == "succeeded"
+    if kind == "plain":
+        assert (user.bench.row("plain").slot, user.bench.outcomes("plain")) == (at(2), [(1, "succeeded")])
+    else:
+        assert user.bench.find("mail", "1") is None
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_promise_that_was_rolled_back_is_a_failure(user: User, kind: str) -> None:
+    """Whatever the handler returned: work and settlement commit together or not."""
+    claim = claimed(user, kind)
+    with user.engine.connect() as connection:
+        user.fence.complete_in(claim, connection)
+        user.add_effect(connection)
+        connection.rollback()
+    transition = user.bench.settle(claim, Succeeded(promised=True))
+    assert transition is not None
+    assert transition.label == "failed"
+    assert user.effects == 0
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "outcome",
+    [Failed("raised after its commit", promised=True), Aborted("shutdown"), Aborted("lost")],
+    ids=["raised", "shut down", "lease ran out"],
+)
+def test_what_was_completed_is_not_run_again(user: User, kind: str, outcome: Outcome) -> None:
+    """However the handler ended after its commit: exactly once."""
+    claim = claimed(user, kind)
+    with user.engine.begin() as connection:
+        user.fence.complete_in(claim, connection)
+    transition = user.bench.settle(claim, outcome)
+    assert transition is not None
+    assert transition.label == "succeeded"
+    assert user.bench.claim(kind) == []
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_completed_claim_of_a_dead_worker_is_a_success(user: User, kind: str) -> None:
+    """Died between its commit and its settlement: the reaper finds "succeeded" under the lost token."""
+    claim = claimed(user, kind)
+    with user.engine.begin() as connection:
+        user.fence.complete_in(claim, connection)
+    (taken,) = user.bench.take_over(claim)
+    assert taken.transition is not None
+    assert taken.transition.label == "succeeded"
+    assert user.bench.claim(kind) == []
+
+
+def test_completing_twice_is_refused(user: User) -> None:
+    """The slot is done; a second completion has nothing to hold on to."""
+    claim = claimed(user)
+    with user.engine.begin() as connection:
+        user.fence.complete_in(claim, connection)
+    with pytest.raises(ClaimLost), user.engine.begin() as connection:
+        user.fence.complete_in(claim, connection)
+
+
+def test_a_task_id_used_again_has_its_own_success(user: User) -> None:
+    """The ledger row of the id's first life says nothing about the second."""
+    for life in range(2):
+        user.bench.client.schedule("mail", id="1", at=at(1))
+        user.bench.clock.set(at(1) + timedelta(seconds=life))
+        claim = user.bench.claim_one("mail")
+        with user.engine.begin() as connection:
+            user.fence.complete_in(claim, connection)
+        assert user.bench.slot("mail")["token"] == claim.token
+        user.bench.settle(claim, Succeeded(promised=True))
+    user.bench.client.schedule("mail", id="1", at=at(1))
+    user.bench.tick()
+    claim = user.bench.claim_one("mail")
+    transition = user.bench.settle(claim, Succeeded(promised=True))
+    assert transition is not None
+    assert transition.label == "failed"
+
+
+def test_an_orm_session_will_do(user: User) -> None:
+    """It stands for its connection."""
+    claim = claimed(user)
+    with Session(user.engine) as session:
+        user.fence.complete_in(claim, session)
+        user.add_effect(session)
+        session.commit()
+    assert (user.effects, user.bench.slot("plain")["outcome"]) == (1, "succeeded")
+
+
+@pytest.mark.parametrize("given", [None, "postgresql://", object()], ids=["None", "a text", "an object"])
+def test_what_is_no_connection_is_refused(user: User, given: object) -> None:
+    """With the type that was given."""
+    with pytest.raises(ConfigurationError, match="is not a SQLAlchemy Connection or Session"):
+        user.fence.guard(claimed(user), given)
+
+
+@pytest.mark.parametrize("where", ["engine", "connection"])
+def test_autocommit_is_refused(user: User, where: str) -> None:
+    """A guard that ends with its own statement guards nothing; however the connection came to commit by itself."""
+    claim, url = claimed(user), str(user.bench.database.settings.database_url)
+    options = {"isolation_level": "AUTOCOMMIT"} if where == "engine" else {}
+    engine = user_engine(url, **options)
+    with engine.connect() as connection:
+        own = connection.execution_options(isolation_level="AUTOCOMMIT") if where == "connection" else connection
+        with pytest.raises(ConfigurationError, match="AUTOCOMMIT"):
+            user.fence.guard(claim, own)
+    engine.dispose()
+
+
+# -- where locks are a row's ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("verb", ["guard", "complete_in"])
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_heartbeat_between_snapshot_and_guard_does_no_harm(pg_user: User, level: str, verb: str, kind: str) -> None:
+    """A job longer than a heartbeat can commit, whatever its isolation level."""
+    user, claim = pg_user, claimed(pg_user, kind)
+    connection = user.transaction(level)
+    user.bench.tick(0.2)
+    assert user.bench.store.beat(claim.holder, [claim]) == set()
+    getattr(user.fence, verb)(claim, connection)
+    user.add_effect(connection)
+    user.bench.tick(0.2)
+    assert user.bench.store.beat(claim.holder, [claim]) == set()  # and one under the guard is not kept waiting
+    assert user.bench.row(*claim.key).last_heartbeat == at(1.4)
+    connection.commit()
+    connection.close()
+    assert user.effects == 1
+    transition = user.bench.settle(claim, Succeeded(promised=verb == "complete_in"))
+    assert transition is not None
+    assert transition.label == "succeeded"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("verb", ["guard", "complete_in"])
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_take_over_between_snapshot_and_guard_is_seen(pg_user: User, level: str, verb: str, kind: str) -> None:
+    """The snapshot still shows the old claim; the guard does not fall for it."""
+    user, claim = pg_user, claimed(pg_user, kind)
+    connection = user.transaction(level)
+    user.add_effect(connection)
+    user.bench.take_over(claim)
+    user.bench.claim_one(kind, "host:2:b")
+    with pytest.raises(ClaimLost):
+        getattr(user.fence, verb)(claim, connection)
+    connection.rollback()
+    connection.close()
+    assert user.effects == 0
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("verb", ["guard", "complete_in"])
+@pytest.mark.parametrize("level", LEVELS)
+def test_no_take_over_under_an_open_guard(pg_user: User, level: str, verb: str, kind: str) -> None:
+    """The reaper skips it, without waiting, until the user's transaction has ended."""
+    user, claim = pg_user, claimed(pg_user, kind)
+    connection = user.transaction(level)
+    getattr(user.fence, verb)(claim, connection)
+    user.bench.tick(10)
+    assert user.bench.take_over(claim) == []
+    user.add_effect(connection)
+    connection.commit()
+    connection.close()
+    (taken,) = user.bench.take_over(claim)
+    assert taken.transition is not None
+    assert taken.transition.label == ("succeeded" if verb == "complete_in" else "lost")
+
+
+def test_the_guard_of_a_frozen_holder_ends_with_its_lease(pg_user: User) -> None:
+    """Its transaction is ended by the database, and with it the lock: nothing stays immortal."""
+    user = pg_user
+    claim = claimed(user, lease=timedelta(milliseconds=200))
+    connection = user.transaction("READ COMMITTED")
+    user.fence.guard(claim, connection)
+    slots = user.bench.tables.slots
+    with user.engine.begin() as other:  # waits for the lock
+        other.execute(sa.text("SET LOCAL statement_timeout = '20s'"))
+        assert other.execute(sa.select(slots.c.token).with_for_update()).all()
+    (taken,) = user.bench.take_over(claim)
+    assert taken.transition is not None
+    with pytest.raises(sa.exc.DBAPIError):
+        user.add_effect(connection)
+    connection.invalidate()
+    connection.close()
+
+
+def test_the_deadline_of_a_guard_ends_with_its_transaction(pg_user: User) -> None:
+    """The application's next transaction on that connection is as idle as it likes."""
+    user, claim = pg_user, claimed(pg_user)
+    show = sa.text("SHOW idle_in_transaction_session_timeout")
+    with user.engine.connect() as connection:
+        before = connection.scalar(show)
+        user.fence.guard(claim, connection)
+        assert connection.scalar(show) == "1min"
+        connection.commit()
+        assert connection.scalar(show) == before
+
+
+def test_another_database_is_refused(pg_user: User, sqlite_url: str) -> None:
+    """Work and settlement can only commit together in the database that holds the tables."""
+    claim = claimed(pg_user)
+    for url, words in ((sqlite_url, "another installation"), ("sqlite://", "does not reach scheduled_meta")):
+        engine = user_engine(url)
+        with pytest.raises(ConfigurationError, match=words), engine.begin() as connection:
+            pg_user.fence.guard(claim, connection)
+        engine.dispose()
+
+
+def test_tables_elsewhere_are_found(databases: object, pg_empty_url: str) -> None:
+    """The application's search path need not know the schema of slotwise's tables."""
+    from slotwise.testing.worker import provision
+
+    database = Database(Settings(database_url=pg_empty_url, schema="jobs", table_prefix="sw_"))
+    provision(database)
+    user = User(Bench(database).planned())
+    claim = claimed(user)
+    with user.engine.begin() as connection:
+        user.fence.complete_in(claim, connection)
+    assert user.bench.slot("plain")["outcome"] == "succeeded"
+    user.engine.dispose()
+    database.close()

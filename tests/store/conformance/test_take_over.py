@@ -1,0 +1,195 @@
+"""Taking over from the dead: under the fence, without waiting, and never from somebody who stirred."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+
+import pytest
+import sqlalchemy as sa
+from tests.store.bench import Bench, a_job, at
+
+from slotwise.execution import Claim
+from slotwise.store.store import Settlement, Silence
+
+
+def labels(settlements: list[Settlement]) -> dict[str, str | None]:
+    return {
+        settlement.claim.row.task_name: settlement.transition.label if settlement.transition else None
+        for settlement in settlements
+    }
+
+
+def test_what_a_reaper_sees(bench: Bench) -> None:
+    """All held rows of the tasks it knows, whoever holds them, and the database's time."""
+    bench.tick()
+    bench.claim("plain", holder="host:1:a")
+    bench.claim("strict", holder="host:2:b")
+    bench.tick(0.5)
+    now, rows = bench.store.look(["plain", "strict", "delayed"])
+    assert now == at(1.5)
+    seen = {row.task_name: (row.picked_by, row.last_heartbeat, row.lease, row.slot, row.attempt) for row in rows}
+    assert seen == {
+        "plain": ("host:1:a", at(1), timedelta(minutes=1), at(1), 1),
+        "strict": ("host:2:b", at(1), timedelta(minutes=1), at(1), 1),
+    }
+    assert bench.store.look(["delayed"]) == (at(1.5), [])
+
+
+def test_the_dead_let_go(bench: Bench) -> None:
+    """rerun: the same slot, at once; the ledger counts the loss; the token rises."""
+    bench.tick()
+    claim = bench.claim_one("plain", "host:1:a")
+    bench.tick(1.5)
+    (taken,) = bench.take_over(claim)
+    assert taken.claim.holder == "host:1:a"
+    entry, row = bench.slot("plain"), bench.row("plain")
+    assert (entry["outcome"], entry["reason"], entry["lost"], entry["finished"]) == ("lost", "rerun", 1, None)
+    assert (row.picked, row.slot, row.attempt, row.lost_count) == (False, at(1), 1, 1)
+    assert (row.version, row.execution_time) == (claim.token + 1, at(2.5))
+    again = bench.claim_one("plain", "host:2:b")
+    assert (again.slot, again.row.attempt) == (at(1), 2)
+    bench.settle(again)
+    entry = bench.slots("plain")[0]
+    assert (entry["outcome"], entry["attempts"], entry["lost"]) == ("succeeded", 2, 1)
+    # what came due while the slot was under way is overlap's, decided at its end
+    assert bench.outcomes("plain") == [(1, "succeeded"), (2, "skipped")]
+
+
+def test_a_job_that_gives_up_and_had_started(bench: Bench) -> None:
+    """At most one start: the slot ends as lost, the schedule goes on."""
+    bench.tick()
+    claim = bench.claim_one("strict")
+    assert bench.store.mark_running(claim)
+    bench.tick(3.5)
+    assert labels(bench.take_over(claim)) == {"strict": "lost"}
+    entry = bench.slots("strict")[0]
+    assert (entry["outcome"], entry["reason"], entry["lost"]) == ("lost", "may still be running", 1)
+    assert entry["finished"] == at(4.5)
+    # up to the end of the lease, at(2), it was held: overlap's; what came after is catch-up's
+    assert bench.outcomes("strict") == [(1, "lost"), (2, "skipped")]
+    assert bench.row("strict").slot == at(3)
+    assert bench.claim_one("strict").slot == at(4)
+    assert bench.outcomes("strict") == [(1, "lost"), (2, "skipped"), (3, "skipped"), (4, "claimed")]
+
+
+def test_a_job_that_gives_up_and_had_not_started(bench: Bench) -> None:
+    """Lost while claimed: nothing is burnt, the slot has its one start still to come."""
+    bench.tick()
+    claim = bench.claim_one("strict", "host:1:a")
+    bench.tick(1.5)
+    assert labels(bench.take_over(claim)) == {"strict": "handed-back"}
+    assert bench.slots("strict") == []
+    assert not bench.store.mark_running(claim)  # whoever wakes up now must not start
+    again = bench.claim_one("strict", "host:2:b")
+    assert (again.slot, again.row.attempt) == (at(2), 1)  # the newest of those missed meanwhile
+    assert bench.store.mark_running(again)
+
+
+def test_a_mark_is_set_once(bench: Bench) -> None:
+    """By key, token and outcome: a second mark starts nothing."""
+    bench.tick()
+    claim = bench.claim_one("strict")
+    bench.tick(0.1)
+    assert bench.store.mark_running(claim)
+    entry = bench.slot("strict")
+    assert (entry["outcome"], entry["started"]) == ("running", at(1.1))
+    assert not bench.store.mark_running(claim)
+
+
+def test_a_poison_slot_ends_dead(bench: Bench) -> None:
+    """After max_lost losses the slot is dead, and the schedule goes on."""
+    bench = bench.beside(a_job("plain", max_lost=2))
+    bench.tick()
+    bench.take_over(bench.claim_one("plain"))
+    bench.take_over(bench.claim_one("plain"))
+    entry = bench.slot("plain")
+    assert (entry["outcome"], entry["reason"], entry["attempts"], entry["lost"]) == ("dead", "max_lost", 2, 2)
+    assert "lost 2 times" in entry["error"]
+    assert bench.row("plain").slot == at(2)
+
+
+def test_tasks_are_taken_over_too(bench: Bench) -> None:
+    """rerun: once more; give_up: dead, with the reason."""
+    bench.client.schedule("mail", id="1")
+    bench.client.schedule("once", id="1")
+    bench.take_over(*bench.claim("mail", "once"))
+    assert (bench.row("mail", "1").state, bench.row("mail", "1").attempt) == (None, 1)
+    assert bench.row("once", "1").state == "dead"
+    assert bench.claim("mail", "once")[0].row.attempt == 2
+
+
+@pytest.mark.parametrize("stir", ["beat", "settle", "claimed again"])
+def test_a_row_that_stirred_is_left(bench: Bench, stir: str) -> None:
+    """Between the look and the take-over the holder came back: it keeps what it has."""
+    bench.tick()
+    claim = bench.claim_one("plain", "host:1:a")
+    silence = Silence(row=bench.row("plain"), lease_end=at(2))
+    bench.tick(0.1)
+    match stir:
+        case "beat":
+            bench.store.beat("host:1:a", [claim])
+        case "settle":
+            bench.settle(claim)
+        case "claimed again":
+            bench.take_over(claim)
+            bench.claim_one("plain", "host:1:a")
+    before = (bench.row("plain"), bench.slots("plain"))
+    assert bench.store.take_over([silence]) == []
+    assert (bench.row("plain"), bench.slots("plain")) == before
+
+
+def test_several_reapers_take_each_once(bench: Bench) -> None:
+    """SKIP LOCKED and the fence: one of them acts on a row."""
+    for number in range(60):
+        bench.client.schedule("mail", id=f"{number}")
+    claims = bench.claim("mail")
+    silences = [Silence(row=claim.row, lease_end=at(1)) for claim in claims]
+    with ThreadPoolExecutor(4) as threads:
+        takings = list(threads.map(lambda batch: bench.store.take_over(batch), [silences] * 4))
+    taken = [settlement.claim.key for taking in takings for settlement in taking]
+    assert sorted(taken) == sorted(claim.key for claim in claims)
+
+
+def test_what_the_ledger_calls_succeeded_is_settled_as_success(bench: Bench) -> None:
+    """complete_in had committed before its holder died: done, and not run again."""
+    bench.tick()
+    claim = bench.claim_one("plain")
+    _write_success(bench, claim)
+    assert labels(bench.take_over(claim)) == {"plain": "succeeded"}
+    assert bench.outcomes("plain") == [(1, "succeeded")]
+    assert (bench.row("plain").slot, bench.row("plain").picked) == (at(2), False)
+
+
+def _write_success(bench: Bench, claim: Claim) -> None:
+    slots = bench.tables.slots
+    with bench.store.transaction() as connection:
+        done = slots.update().where(slots.c.token == claim.token).values(outcome="succeeded", finished=at(1))
+        assert connection.execute(done).rowcount == 1
+
+
+@pytest.mark.parametrize("lock", ["queue", "ledger"])
+def test_a_locked_row_is_skipped_not_waited_for(pg_bench: Bench, lock: str) -> None:
+    """A user's guard, or an operator, has the row: this reaper leaves it and takes the others."""
+    bench = pg_bench
+    bench.tick()
+    claims = bench.claim("plain", "strict", "retried")
+    table = bench.tables.tasks if lock == "queue" else bench.tables.slots
+    with bench.database.main.begin() as connection:
+        mine = sa.select(table.c.task_name).where(table.c.task_name == "plain")
+        assert connection.execute(mine.with_for_update(read=True)).one()
+        taken = bench.take_over(*claims)
+        assert set(labels(taken)) == {"strict", "retried"}
+    assert bench.row("plain").picked
+    assert set(labels(bench.take_over(*[claim for claim in claims if claim.row.task_name == "plain"]))) == {"plain"}
+
+
+def test_a_ledger_row_that_is_missing_keeps_nobody_immortal(bench: Bench) -> None:
+    """Not returned is not "locked": a row without a ledger row (pruned, or another program's) is taken all the same."""
+    bench.tick()
+    claim = bench.claim_one("plain")
+    slots = bench.tables.slots
+    with bench.store.transaction() as connection:
+        connection.execute(slots.delete())
+    assert labels(bench.take_over(claim)) == {"plain": "lost"}
+    assert not bench.row("plain").picked
