@@ -347,7 +347,7 @@ def past(row: Row, schedule: Schedule) -> dict[str, Any]:
 
 
 def postponed(row: Row, now: datetime, error: str) -> Transition:
-    """A claimed row that this worker cannot read (a newer release wrote it) goes back, to come up later; it says why."""
+    """A claimed row that this worker cannot read goes back, and comes up again later; it says why."""
     back = _hand_back(row, "unreadable")
     later = _again(row, now + UNREADABLE_PAUSE, attempt=max(row.attempt - 1, 0))
     return replace(back, label="postponed", row={**later, "last_error": error})

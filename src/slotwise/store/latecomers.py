@@ -1,4 +1,4 @@
-"""The longer path of a claim: plan rows with missed slots, and slots that the ledger knows already.
+"""The longer path of a claim: rows with missed slots, or that cannot be read; slots that the ledger has already.
 
 All of it happens in the claim's own transaction: claim, decision, ledger and gap rows, and the advance if
 nothing starts, are seen by others together or not at all.
@@ -36,7 +36,7 @@ class Latecomers:
             schedule = parse_schedule(row.schedule or "-")
         except InvalidSchedule as error:
             reason = f"schedule {row.schedule!r}: {error}"
-            return self._move_on(connection, row, now, decide.postponed(row, now, reason))
+            return self._let_go(connection, row, now, decide.postponed(row, now, reason))
         newest = newest_decided(connection, self._dialect, row.task_name, row.task_instance, strict=strict)
         decision = decide.at_claim(row, schedule, now, newest)
         if isinstance(decision, decide.Advance):
@@ -87,9 +87,13 @@ class Latecomers:
         self, connection: sa.Connection, row: Row, now: datetime, columns: dict[str, Any] | None
     ) -> Row | None:
         """Let the row go with these columns (None: delete it); nothing starts."""
-        change = Change(held=Held(row=row, now=now), transition=Transition(label="moved-on", row=columns))
-        # By key and not by place: this very transaction has claimed the row, and so moved it.
+        return self._let_go(connection, row, now, Transition(label="moved-on", row=columns))
+
+    def _let_go(self, connection: sa.Connection, row: Row, now: datetime, transition: Transition) -> Row | None:
+        """By key and not by place: this very transaction has claimed the row, and so moved it."""
+        change = Change(held=Held(row=row, now=now), transition=transition)
         expect(Dialect.let_go(self._dialect, connection, [change]), 1, row)
+        Dialect.record(self._dialect, connection, [change])
         return None
 
 

@@ -260,7 +260,7 @@ class Store:
 
 
 def _is_about_a_row(error: DBAPIError) -> bool:
-    """A lock timeout or a data error (the driver's own, too) concerns some row of the batch; all else, the connection."""
+    """A lock timeout or a data error concerns some row of the batch; everything else, the connection."""
     return isinstance(error, DataError | IntegrityError) or getattr(error.orig, "sqlstate", None) == _LOCK_TIMEOUT
 
 
