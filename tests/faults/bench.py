@@ -53,7 +53,7 @@ class Seen:
 
     number: int
     at: float
-    worker: Player
+    worker: Player | None
     facts: Mapping[str, Any]
 
     @property
@@ -67,7 +67,7 @@ class Seen:
 
     def __str__(self) -> str:
         shown = {key: value for key, value in self.facts.items() if key not in _DULL or self.name in ("log", "text")}
-        return f"{self.at:9.3f} {self.worker.name:<8} {json.dumps(shown)[:300]}"
+        return f"{self.at:9.3f} {self.worker!s:<8} {json.dumps(shown)[:300]}"
 
 
 _DULL = ("time", "level", "logger", "message", "worker", "instance")
@@ -84,6 +84,11 @@ class Events:
         with self._changed:
             self._seen.append(Seen(len(self._seen), time.monotonic(), worker, facts))
             self._changed.notify_all()
+
+    def mark(self) -> Seen:
+        """Now, between what has been read and what comes."""
+        with self._changed:
+            return Seen(len(self._seen) - 1, time.monotonic(), None, {"event": "now"})
 
     def all(self, *names: str, **facts: Any) -> list[Seen]:
         """What has been told so far."""
@@ -256,6 +261,10 @@ class Bench:
         """The database's time."""
         found: datetime = self.rows("select clock_timestamp()")[0][0]
         return found
+
+    def mark(self) -> Seen:
+        """A place between the events: what comes after it is new."""
+        return self.events.mark()
 
     def rest(self, span: timedelta) -> None:
         """Let time pass: the length of a fault, never a guess at how long something takes."""

@@ -16,7 +16,7 @@ CAST = "rerun,give-up,async,retrying,delayed,completing"
 
 
 class Storm:
-    """Three workers, and everything that can happen to one of them or to the database. Each fault proves that it hit."""
+    """Three workers, and what can happen to them and to the database. Each fault proves that it hit."""
 
     def __init__(self, stage: Bench, server: EmbeddedPostgres) -> None:
         self.stage = stage
@@ -40,7 +40,7 @@ class Storm:
         reaped = self.stage.wait("reaped", after=victim, token=victim["token"])
         if victim["job"] == "rerun":
             self.stage.wait("claimed", after=reaped, job="rerun", slot=victim["slot"])
-        thawed = self.stage.events.all()[-1]
+        thawed = self.stage.mark()
         victim.worker.thaw()
         self.stage.wait("claim-lost", by=victim.worker, token=victim["token"])
         self.stage.wait("claimed", by=victim.worker, after=thawed)  # it goes on working
@@ -83,14 +83,14 @@ class Storm:
     def _restart(self, mode: str) -> None:
         self._at("handler-start")
         self.server.restart(mode)  # type: ignore[arg-type]
-        begun = self.stage.events.all()[-1]
+        begun = self.stage.mark()
         for player in self.crew:
             back = self.stage.wait("claimed", after=begun, by=player)
         assert back.at - begun.at <= (4 * POLL + 3 * SLACK).total_seconds()
 
     def _at(self, event: str, **facts: object) -> Seen:
         """The next such event of somebody of the crew."""
-        latest = self.stage.events.all()[-1]
+        latest = self.stage.mark()
         return self.stage.wait(event, after=latest, by=lambda player: player in self.crew, **facts)
 
     def _replace(self, player: Player) -> None:

@@ -1,10 +1,11 @@
-"""Lets a worker fall at an exact place in its code."""
+"""Lets a worker fall, or sleep, at an exact place in its code."""
 
 from __future__ import annotations
 
 import os
 import signal
 import threading
+import time
 
 from tests.faults.cast.witness import tell
 
@@ -15,12 +16,13 @@ class Trap:
     """``claimed:3:KILL`` or ``claimed:3:STOP:job``: at the third such event this process sends itself that signal.
 
     Listeners are called where the thing happens, so its thread is at that very place when all threads stop.
+    With ``NAP`` only this thread sleeps there, for a second.
     """
 
     def __init__(self, text: str) -> None:
         self._event, number, word, *job = text.split(":")
         self._left = int(number)
-        self._signal = signal.Signals[f"SIG{word}"]
+        self._signal = None if word == "NAP" else signal.Signals[f"SIG{word}"]
         self._job = job[0] if job else None
         self._lock = threading.Lock()
 
@@ -33,4 +35,10 @@ class Trap:
             springs = self._left == 0
         if springs:
             tell("trap", phase=event.name, job=job, token=getattr(event, "token", None))
+            self._spring()
+
+    def _spring(self) -> None:
+        if self._signal is None:
+            time.sleep(1)
+        else:
             os.kill(os.getpid(), self._signal)

@@ -1,0 +1,111 @@
+"""The network between one worker and the database fails in the ways that networks have."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import timedelta
+
+import pytest
+from tests.faults.bench import HEARTBEAT, LEASE, SLACK, TAKE_OVER, Bench, eventually
+from tests.faults.conftest import MakeBench
+from tests.faults.proxy import CAN_CUT, Proxy
+
+#: Words that fall only in this transaction of the engine, said or heard.
+SETTLEMENT = {"said": b"SET picked = false"}
+CLAIM = {"said": b"SET picked = true", "heard": b"EVERY|1s"}  # one that found something
+MARK = {"said": b"SET outcome="}
+#: Never below a second, whatever the heartbeat interval.
+TCP_USER_TIMEOUT = timedelta(seconds=1)
+
+
+@pytest.fixture
+def proxy(pg_url: str) -> Iterator[Proxy]:
+    with Proxy(pg_url) as proxy:
+        yield proxy
+
+
+def leave(stage: Bench, *jobs: str) -> None:
+    until = stage.now()
+    for job in jobs:
+        stage.wait("settled", job=job, slot=lambda slot: slot > until)
+    stage.end_all()
+    stage.expect_clean(until=until)
+
+
+@pytest.mark.skipif(not CAN_CUT, reason="a link is cut with a filter of Linux on a socket")
+def test_a_worker_behind_a_black_hole_steps_down_and_comes_back(bench: MakeBench, proxy: Proxy) -> None:
+    """Packets vanish without a reset: it notices within seconds, stops its handler by the end of the lease, rejoins."""
+    stage = bench("hold-async,rerun")
+    apart = stage.start("apart", database_url=proxy.url)
+    start = stage.wait("handler-start", job="hold-async", by=apart)
+    other = stage.start("other")
+    stage.wait("worker-start", by=other)
+    eventually(lambda: stage.starts("hold-async"))
+
+    cut = stage.mark()
+    proxy.cut()
+    noticed = stage.wait("database-lost", by=apart, after=cut)
+    assert timedelta(seconds=noticed.at - cut.at) <= TCP_USER_TIMEOUT + HEARTBEAT + SLACK
+    end = stage.wait("handler-end", by=apart, token=start["token"])
+    assert end["outcome"] == "cancelled"
+    assert timedelta(seconds=end.at - cut.at) <= LEASE + timedelta(seconds=0.5)
+    again = stage.wait("handler-start", job="hold-async", slot=start["slot"], by=other)
+    assert again.at >= end.at - 0.2  # nobody else starts while it may still believe in its claim
+    assert timedelta(seconds=again.at - cut.at) <= TAKE_OVER + SLACK
+
+    healed = stage.mark()
+    proxy.heal()
+    back = stage.wait("claimed", by=apart, after=healed)
+    assert timedelta(seconds=back.at - healed.at) <= timedelta(seconds=5)
+    leave(stage, "hold-async", "rerun")
+
+
+@pytest.mark.parametrize("forward", [True, False], ids=["the reply", "the request"])
+def test_a_settlement_whose_commit_is_in_doubt_is_neither_lost_nor_repeated(
+    bench: MakeBench, proxy: Proxy, forward: bool
+) -> None:
+    """The connection breaks around COMMIT: a new one asks what became of it, and the slot is settled once."""
+    stage = bench("rerun,give-up,completing", missed_heartbeats_limit="8")
+    stage.start("apart", database_url=proxy.url)
+    for _ in range(5):
+        stage.wait("settled", after=stage.mark())
+        proxy.lose_commit(**SETTLEMENT, forward=forward)
+        assert proxy.lost.wait(10)
+    leave(stage, "rerun", "give-up", "completing")
+    assert stage.events.all("claim-lost", "reaped") == []
+    assert len({(line.job, line.slot) for line in stage.log.read()}) == len(
+        [line for line in stage.log.read() if line.mark == "start"]
+    )
+
+
+@pytest.mark.parametrize("forward", [True, False], ids=["the reply", "the request"])
+@pytest.mark.parametrize("words", [CLAIM, MARK], ids=["claim", "mark"])
+def test_a_start_whose_commit_is_in_doubt_is_neither_lost_nor_repeated(
+    bench: MakeBench, proxy: Proxy, words: dict[str, bytes], forward: bool
+) -> None:
+    """A claim that nobody learned of goes back; a mark that was not acknowledged starts nothing."""
+    stage = bench("rerun,give-up", missed_heartbeats_limit="8")
+    stage.start("apart", database_url=proxy.url)
+    for _ in range(3):
+        stage.wait("settled", after=stage.mark())
+        proxy.lose_commit(**words, forward=forward)
+        assert proxy.lost.wait(10)
+    leave(stage, "rerun", "give-up")
+    assert stage.events.all("reaped") == []
+    if forward or words == MARK:
+        assert stage.events.all("handed-back")
+
+
+def test_all_sessions_ended_by_the_server_cost_nothing(bench: MakeBench) -> None:
+    """pg_terminate_backend for everybody, again and again: no worker ends, no attempt is lost."""
+    stage = bench("rerun,give-up,async,completing")
+    stage.start_all(2)
+    for _ in range(4):
+        stage.wait("settled", after=stage.mark())
+        gone = stage.rows(
+            "select pg_terminate_backend(pid) from pg_stat_activity"
+            " where datname = current_database() and application_name like 'slotwise%'"
+        )
+        assert gone
+    leave(stage, "rerun", "give-up", "async", "completing")
+    assert stage.events.all("reaped") == []

@@ -1,0 +1,121 @@
+"""A worker falls at an exact place of its work, and the others pick up."""
+
+from __future__ import annotations
+
+import signal
+from collections import Counter
+from datetime import timedelta
+
+import pytest
+from tests.faults.bench import SLACK, TAKE_OVER, Bench, Player, Seen
+from tests.faults.conftest import MakeBench
+
+#: The jobs, one for each phase, and at which event of it the worker that runs only this job falls.
+PHASES = {
+    "rerun@poll-begin": "poll-begin:6",
+    "rerun@claimed": "claimed:1",
+    "rerun@handler-start": "handler-start:1",
+    "rerun@handler-end": "handler-end:1",
+    "rerun@settle-sent": "settle-sent:1",
+    "rerun@settled": "settled:1",
+    "rerun@heartbeat": "heartbeat:3",
+    "give-up@claimed": "claimed:1",
+    "give-up@handler-start": "handler-start:1",
+    "give-up@handler-end": "handler-end:1",
+    "async@handler-start": "handler-start:1",
+    "completing@handler-end": "handler-end:1",
+    "completing@settle-sent": "settle-sent:1",
+}
+#: Where the worker certainly holds its slot when it falls, what is said of that slot when it is taken over.
+TAKEN_OVER = {
+    "rerun@claimed": "lost",
+    "rerun@handler-start": "lost",
+    "rerun@handler-end": "lost",
+    "rerun@settle-sent": "lost",
+    "give-up@claimed": "handed-back",  # the mark was never set, so the handler never started
+    "give-up@handler-start": "lost",
+    "give-up@handler-end": "lost",
+    "async@handler-start": "lost",
+    "completing@handler-end": "succeeded",  # the handler's own transaction has said so
+    "completing@settle-sent": "succeeded",
+}
+
+
+class Scene:
+    """One worker that runs everything, and for each phase one that runs one job only and falls."""
+
+    def __init__(self, stage: Bench, word: str) -> None:
+        self.stage = stage
+        self.doomed: dict[str, Player] = {
+            job: stage.start(job, trap=f"{phase}:{word}", only=job, threads="1") for job, phase in PHASES.items()
+        }
+        self.traps: dict[str, Seen] = {job: stage.wait("trap", by=player) for job, player in self.doomed.items()}
+
+    def token(self, job: str) -> int:
+        """That of the claim which the worker held when it fell: it had only one."""
+        held = self.stage.events.all("claimed", by=self.doomed[job])
+        return int([seen["token"] for seen in held if seen.number < self.traps[job].number][-1])
+
+    def all_are_taken_over(self) -> None:
+        """Whatever was held has gone to somebody else, in time, and as what it should."""
+        stays = self.stage.start("stays")
+        up = self.stage.wait("worker-start", by=stays)
+        for job, outcome in TAKEN_OVER.items():
+            reaped = self.stage.wait("reaped", job=job)
+            assert (job, reaped["outcome"]) == (job, outcome)
+            begun = max(up.at, self.traps[job].at)
+            assert timedelta(seconds=reaped.at - begun) <= TAKE_OVER + SLACK, job
+
+    def goes_on(self) -> None:
+        """Every job goes on, everybody leaves, no law is broken."""
+        until = self.stage.now()
+        for job in PHASES:
+            self.stage.wait("settled", job=job, slot=lambda slot: slot > until)
+        self.stage.end_all()
+        self.stage.expect_clean(until=until, completes=[job for job in PHASES if "completing" in job])
+        starts = Counter((line.job, line.slot) for job in PHASES for line in self.stage.starts(job))
+        assert all(count == 1 for (job, _), count in starts.items() if job.startswith("give-up"))
+
+
+def kill_everywhere(bench: MakeBench) -> None:
+    scene = Scene(bench(",".join(PHASES)), "KILL")
+    for player in scene.doomed.values():
+        assert player.wait() == -signal.SIGKILL
+    scene.all_are_taken_over()
+    scene.goes_on()
+
+
+def freeze_everywhere(bench: MakeBench) -> None:
+    scene = Scene(bench(",".join(PHASES)), "STOP")
+    scene.all_are_taken_over()
+    tokens = {job: scene.token(job) for job in TAKEN_OVER}
+    for player in scene.doomed.values():
+        player.thaw()
+    for job, token in tokens.items():
+        scene.stage.wait("claim-lost", by=scene.doomed[job], token=token)
+        assert scene.stage.events.all("settled", "handed-back", by=scene.doomed[job], token=token) == []
+    scene.goes_on()
+
+
+def test_a_kill_at_any_phase_loses_nothing(bench: MakeBench) -> None:
+    """SIGKILL at each of these places: what was held is taken over in time, and every slot is accounted for."""
+    kill_everywhere(bench)
+
+
+def test_a_freeze_at_any_phase_changes_nothing_afterwards(bench: MakeBench) -> None:
+    """SIGSTOP at each of these places, for longer than the lease: whatever the zombie still writes is refused."""
+    freeze_everywhere(bench)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", range(30))
+def test_kills_at_any_phase_again(bench: MakeBench, number: int) -> None:
+    """Thirty times over."""
+    kill_everywhere(bench)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", range(30))
+def test_freezes_at_any_phase_again(bench: MakeBench, number: int) -> None:
+    """Thirty times over."""
+    freeze_everywhere(bench)

@@ -1,0 +1,89 @@
+"""How soon the work of a worker that is gone starts elsewhere; and that a live one keeps its own."""
+
+from __future__ import annotations
+
+import signal
+from datetime import timedelta
+
+from tests.faults.bench import LEASE, POLL, TAKE_OVER, Bench, Player, Seen
+from tests.faults.conftest import MakeBench
+
+#: What a machine of two cores, busy with other tests, may add.
+LAG = timedelta(seconds=1)
+
+
+def held_by_first(stage: Bench, job: str, trap: str = "", **settings: str) -> tuple[Player, Player, Seen]:
+    """A worker that holds the job's first slot in its handler, and one that waits beside it."""
+    holder = stage.start("holder", trap=trap, **settings)
+    start = stage.wait("handler-start", job=job, by=holder)
+    other = stage.start("other")
+    stage.wait("worker-start", by=other)
+    return holder, other, start
+
+
+def leave(stage: Bench) -> None:
+    until = stage.now()
+    stage.wait("settled", slot=lambda slot: slot > until)
+    stage.end_all()
+    stage.expect_clean(until=until)
+
+
+def test_after_a_kill_the_slot_starts_elsewhere_within_the_lease(bench: MakeBench) -> None:
+    """SIGKILL: the next attempt starts after at most the lease and two intervals of the reaper."""
+    stage = bench("hold")
+    holder, other, start = held_by_first(stage, "hold")
+    holder.kill()
+    dead = stage.wait("exit", by=holder)
+    again = stage.wait("handler-start", job="hold", slot=start["slot"], by=other)
+    assert again["attempt"] == 2
+    assert timedelta(seconds=again.at - dead.at) <= TAKE_OVER + LAG
+    leave(stage)
+    row = stage.ledger("hold")[start["slot"]]
+    assert (row.outcome, row.attempts, row.lost) == ("succeeded", 2, 1)
+
+
+def test_after_sigterm_aborted_work_starts_elsewhere_at_once(bench: MakeBench) -> None:
+    """SIGTERM without grace: the handler is told to stop, and its slot starts elsewhere within one poll and 1 s."""
+    stage = bench("hold")
+    holder, other, start = held_by_first(stage, "hold", shutdown_grace="0s")
+    holder.kill(signal.SIGTERM)
+    drain = stage.wait("drain-begin", by=holder)
+    again = stage.wait("handler-start", job="hold", slot=start["slot"], by=other)
+    assert timedelta(seconds=again.at - drain.at) <= POLL + timedelta(seconds=1)
+    assert stage.events.all("reaped") == []
+    leave(stage)
+    row = stage.ledger("hold")[start["slot"]]
+    assert (row.outcome, row.attempts, row.lost, row.aborted) == ("succeeded", 2, 0, 1)
+
+
+def test_after_sigterm_unstarted_work_starts_elsewhere_at_once(bench: MakeBench) -> None:
+    """A claim whose handler has not started when the drain begins is handed back, and nothing is burnt."""
+    stage = bench("give-up")
+    holder = stage.start("holder", trap="claimed:1:NAP")
+    trap = stage.wait("trap", by=holder)
+    holder.kill(signal.SIGTERM)
+    other = stage.start("other")
+    back = stage.wait("handed-back", by=holder, token=trap["token"])
+    slot = back["slot"]
+    begun = max(back.at, stage.wait("worker-start", by=other).at)
+    again = stage.wait("handler-start", job="give-up", by=other)
+    assert timedelta(seconds=again.at - begun) <= POLL + timedelta(seconds=1)
+    assert again["slot"] >= slot
+    assert holder.wait() == 0
+    leave(stage)
+
+
+def test_a_pause_shorter_than_the_lease_takes_nothing_away(bench: MakeBench) -> None:
+    """SIGSTOP for four fifths of the lease, three times: no take-over, no second start."""
+    stage = bench("hold-briefly", missed_heartbeats_limit="6")
+    lease = LEASE / 4 * 6
+    holder, _, start = held_by_first(stage, "hold-briefly", trap="heartbeat:4:STOP heartbeat:7:STOP")
+    trap = None
+    for _ in range(2):
+        trap = stage.wait("trap", by=holder, after=trap)
+        stage.rest(lease * 0.8)
+        holder.thaw()
+    end = stage.wait("settled", job="hold-briefly", slot=start["slot"])
+    assert (end.worker, end["attempt"], end["outcome"]) == (holder, 1, "succeeded")
+    assert stage.events.all("reaped", "claim-lost") == []
+    leave(stage)

@@ -1,0 +1,109 @@
+"""Workers that come back from the dead, and the effects that they must not have."""
+
+from __future__ import annotations
+
+import signal
+from datetime import timedelta
+
+import pytest
+from tests.faults.bench import LEASE, SLACK, TAKE_OVER, Bench, eventually
+from tests.faults.conftest import MakeBench
+
+
+def leave(stage: Bench, job: str) -> None:
+    until = stage.now()
+    stage.wait("settled", job=job, slot=lambda slot: slot > until)
+    stage.end_all()
+    stage.expect_clean(until=until)
+
+
+@pytest.mark.parametrize(
+    ("job", "trap"),
+    [("hold-give-up", ""), ("give-up", "handler-start:1:STOP")],
+    ids=["in the handler", "between mark and handler"],
+)
+def test_a_zombie_that_gives_up_has_started_once(bench: MakeBench, job: str, trap: str) -> None:
+    """give_up: a worker frozen past its lease finishes, or even starts, late; but nobody else ever starts that slot."""
+    stage = bench(job)
+    zombie = stage.start("zombie", trap=trap)
+    start = stage.wait("handler-start", by=zombie)
+    if trap:
+        stage.wait("trap", by=zombie)
+    else:
+        eventually(lambda: stage.starts(job))
+        zombie.freeze()
+    stage.start("other")
+    reaped = stage.wait("reaped", token=start["token"])
+    assert reaped["outcome"] == "lost"
+    stage.wait("settled", job=job, after=reaped)  # the schedule goes on
+    zombie.thaw()
+    stage.wait("claim-lost", by=zombie, token=start["token"])
+    stage.wait("handler-end", by=zombie, token=start["token"])
+    leave(stage, job)
+    assert len([line for line in stage.starts(job) if line.slot == start["slot"]]) == 1
+    row = stage.ledger(job)[start["slot"]]
+    assert (row.outcome, row.reason, row.attempts) == ("lost", "may still be running", 1)
+
+
+def test_an_async_zombie_is_cancelled(bench: MakeBench) -> None:
+    """When it wakes up it learns that its claim is gone, its handler is cancelled, and its outcome is refused."""
+    stage = bench("hold-async")
+    zombie = stage.start("zombie")
+    start = stage.wait("handler-start", by=zombie)
+    eventually(lambda: stage.starts("hold-async"))
+    zombie.freeze()
+    stage.start("other")
+    stage.wait("settled", job="hold-async", slot=start["slot"], attempt=2)
+    zombie.thaw()
+    stage.wait("claim-lost", by=zombie, token=start["token"])
+    end = stage.wait("handler-end", by=zombie, token=start["token"])
+    assert end["outcome"] == "cancelled"
+    leave(stage, "hold-async")
+
+
+def test_a_worker_killed_after_the_users_commit_had_its_effect_once(bench: MakeBench) -> None:
+    """complete_in: the commit decided; the reaper finds the success, and the slot never starts again."""
+    stage = bench("hold-after-commit")
+    victim = stage.start("victim")
+    done = stage.wait("committed", by=victim)
+    victim.kill()
+    stage.start("other")
+    reaped = stage.wait("reaped", token=done["token"])
+    assert reaped["outcome"] == "succeeded"
+    leave(stage, "hold-after-commit")
+    assert stage.rows("select count(*) from effects where key = :key", key=done["slot"].isoformat()) == [(1,)]
+    assert stage.ledger("hold-after-commit")[done["slot"]].outcome == "succeeded"
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_a_task_stopped_after_the_users_commit_had_its_effect_once(bench: MakeBench, number: int) -> None:
+    """The same for a one-time task, which has no slot; killed, or told to stop by a shutdown."""
+    stage = bench("pay", shutdown_grace="0s")
+    victim = stage.start("victim")
+    stage.wait("worker-start", by=victim)
+    stage.registry.client.schedule("pay", id="invoice-1")
+    stage.wait("committed", by=victim)
+    victim.kill(number)
+    victim.wait()
+    stage.start("other")
+    stage.wait_for_empty_queue()
+    stage.end_all()
+    assert stage.rows("select key, count(*) from effects group by 1") == [("invoice-1", 1)]
+
+
+def test_the_lock_of_a_frozen_guard_ends_with_the_lease(bench: MakeBench) -> None:
+    """A worker frozen inside its guarded transaction blocks the slot for a lease, and its effect is never seen."""
+    stage = bench("hold-in-guard")
+    zombie = stage.start("zombie")
+    guarded = stage.wait("guarded", by=zombie)
+    zombie.freeze()
+    other = stage.start("other")
+    again = stage.wait("handler-start", by=other, slot=guarded["slot"])
+    assert timedelta(seconds=again.at - guarded.at) <= LEASE + TAKE_OVER + SLACK
+    zombie.thaw()
+    end = stage.wait("handler-end", by=zombie, token=guarded["token"])
+    assert end["outcome"] == "failed"
+    leave(stage, "hold-in-guard")
+    key = guarded["slot"].isoformat()
+    tokens = stage.rows("select token from effects where key = :key", key=key)
+    assert tokens == [(again["token"],)]
