@@ -6,12 +6,15 @@ import ast
 import doctest
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from tests.docs.markdown import FRAGMENT, PAGES, blocks, name_of
+from tests.docs.markdown import FRAGMENT, PAGES, ROOT, blocks, name_of
 
 from slotwise import JobRegistry
+from slotwise.events import Settled
+from slotwise.testing import ManualWorker
 
 #: How many blocks of each page are shown and not run. Whoever adds one says why, in its first line.
 FRAGMENTS: dict[str, int] = {}
@@ -25,15 +28,39 @@ def test_python_blocks_run(page: Path, pg_url: str, tmp_path: Path, monkeypatch:
     """The Python blocks of a page run one after another, as its reader would type them, on a database with tables."""
     monkeypatch.setenv("DATABASE_URL", pg_url)
     monkeypatch.chdir(tmp_path)
-    names: dict[str, object] = {"__name__": "page"}
+    names: dict[str, Any] = {"__name__": "page"}
     with ExitStack() as left_open:
-        for block in blocks(page, "python"):
-            if not block.is_fragment:
-                exec(compile(block.padded, page, "exec"), names)
-                close_later(names, left_open)
+        run_blocks(page, names, left_open)
 
 
-def close_later(names: dict[str, object], stack: ExitStack) -> None:
+def test_guarded_jobs_do_what_they_say(pg_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The jobs of the page on guarantees leave one row for each slot, and the slot says that it succeeded."""
+    monkeypatch.setenv("DATABASE_URL", pg_url)
+    names: dict[str, Any] = {"__name__": "page"}
+    with ExitStack() as left_open:
+        run_blocks(ROOT / "docs" / "guarantees.md", names, left_open)
+        with names["engine"].begin() as connection:
+            for name in ("closed_days", "open_days"):
+                connection.execute(sa.text(f"CREATE TABLE {name} (day date PRIMARY KEY)"))
+        with ManualWorker([names["CloseDay"], names["OpenDay"]], pg_url) as worker:
+            for _ in range(2):
+                worker.tick("1d")
+                ended = [event for event in worker.run_due() if isinstance(event, Settled)]
+                assert [event.outcome for event in ended] == ["succeeded"] * 2
+        with names["engine"].connect() as connection:
+            for name in ("closed_days", "open_days"):
+                assert connection.scalar(sa.text(f"SELECT count(*) FROM {name}")) == 2
+
+
+def run_blocks(page: Path, names: dict[str, Any], left_open: ExitStack) -> None:
+    """All blocks of a page that are meant to be run, in order."""
+    for block in blocks(page, "python"):
+        if not block.is_fragment:
+            exec(compile(block.padded, page, "exec"), names)
+            close_later(names, left_open)
+
+
+def close_later(names: dict[str, Any], stack: ExitStack) -> None:
     """What a reader's process leaves to its end: the pools of engines and registries."""
     for value in names.values():
         if isinstance(value, sa.Engine):

@@ -15,7 +15,7 @@ import psycopg
 import sqlalchemy as sa
 from tests.docs.markdown import ROOT, blocks, table
 
-from slotwise import Every, JobContext, JobRegistry, events, job, task
+from slotwise import Every, JobContext, JobRegistry, Retry, events, job, task
 from slotwise.cli import exits
 from slotwise.cli.entry import cli
 from slotwise.durations import format_duration
@@ -125,6 +125,12 @@ def note(ctx: JobContext) -> None:
     ran.set()
 
 
+@task(name="fails", retry=Retry(attempts=1))
+def fails(ctx: JobContext) -> None:
+    """Fails for good."""
+    raise RuntimeError("for good")
+
+
 @contextmanager
 def granted(url: str, word: str) -> Iterator[str]:
     """The address of a new role with the grants that the page has for ``word``, and no others."""
@@ -173,7 +179,7 @@ def test_grants_are_enough_for_an_application(pg_url: str) -> None:
 
 def test_clean_up_reopens_nothing(pg_url: str) -> None:
     """After the page's DELETE, and with the job's own row gone, no slot that ran starts again."""
-    (clean_up,) = [block.code for block in blocks(PAGE, "sql") if "DELETE FROM" in block.code]
+    (clean_up,) = [block.code for block in blocks(PAGE, "sql") if "DELETE FROM scheduled_slots" in block.code]
     with ManualWorker([hourly], pg_url, ManualClock(datetime(2020, 1, 1, tzinfo=UTC))) as worker:
         for _ in range(3):
             worker.tick("1h")
@@ -190,3 +196,16 @@ def test_clean_up_reopens_nothing(pg_url: str) -> None:
         worker.plan()
         worker.tick("30m")
         assert worker.run_due() == []
+
+
+def test_deletes_take_what_they_name(pg_url: str) -> None:
+    """The page's DELETEs remove dead rows of long ago and the row of a job, and leave what waits."""
+    (deletes,) = [block.code for block in blocks(PAGE, "sql") if "DELETE FROM scheduled_tasks" in block.code]
+    with ManualWorker([hourly, fails], pg_url, ManualClock(datetime(2020, 1, 1, tzinfo=UTC))) as worker:
+        worker.client.schedule(fails)
+        worker.run_due()
+        worker.client.schedule(fails, in_="1h")
+        with worker.store.transaction() as connection:
+            connection.exec_driver_sql(deletes.replace("old-report", "hourly"))
+            left = connection.execute(sa.select(worker.store.tables.tasks.c.state)).scalars().all()
+        assert left == [None]
