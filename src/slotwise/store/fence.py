@@ -139,6 +139,7 @@ class LedgerFence:
             slots.c.task_instance == key.task_instance,
             slots.c.slot == key.slot,
             slots.c.token == claim.token,
+            slots.c.worker == claim.holder,
         ]
 
 

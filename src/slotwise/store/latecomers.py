@@ -56,11 +56,15 @@ class Latecomers:
         return orphaned and self._dialect.enter(connection, row, now, strict=strict)
 
     def _disown(self, connection: sa.Connection, row: Row) -> bool:
-        """End a ledger row that says "running" though no queue row holds its token: the queue was restored alone."""
+        """End a ledger row that says "running" though no queue row holds its token: the queue was restored alone.
+
+        The row in hand does not count: claimed again from a restored version, it may have that very token.
+        """
         slots, holders = self._slots, self._tasks.alias("holders")
         held = sa.exists().where(
-            holders.c.task_name == slots.c.task_name, holders.c.version == slots.c.token, holders.c.picked
-        )
+            holders.c.task_name == slots.c.task_name, holders.c.version == slots.c.token, holders.c.picked,
+            holders.c.task_instance != row.task_instance,
+        )  # fmt: skip
         statement = (
             slots.update()
             .where(slots.c.task_name == row.task_name, slots.c.task_instance == ledger_instance(row))

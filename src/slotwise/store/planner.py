@@ -32,14 +32,15 @@ class Plan:
 def replanned(row: Row, after: Schedule, now: datetime) -> dict[str, Any]:
     """How a waiting row follows a change of its schedule's text, activated ``now``. Pure.
 
-    Slots up to the activation belong to the old text, later ones to the new. A row that is held, or waits for
-    its retry, gets the text only; its next slot comes at settlement.
+    Slots up to the activation belong to the old text, later ones to the new. A row that is held, or whose slot was
+    begun or is due, gets the text only; its next slot comes at settlement.
     """
     before = _readable(row.schedule)
     schedule = after if before is None else succeed(before, now, after)
     if row.picked:
         return {"schedule": str(schedule)}
-    if row.slot is not None and (row.attempt > 0 or row.slot <= now):
+    # Handed back, a slot is at the watermark without an attempt; a clock stepped back can put it ahead of now.
+    if row.slot is not None and (row.attempt > 0 or row.slot <= max(now, row.watermark or now)):
         following = None if schedule.from_end else schedule.next_after(row.slot)
         return {"schedule": str(schedule), "next_slot": following}
     slot = _first_slot(row, after, now)

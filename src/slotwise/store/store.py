@@ -134,7 +134,8 @@ class Store:
             statement = (
                 slots.update()
                 .where(slots.c.task_name == key.task_name, slots.c.task_instance == key.task_instance)
-                .where(slots.c.slot == key.slot, slots.c.token == claim.token, slots.c.outcome == "claimed")
+                .where(slots.c.slot == key.slot, slots.c.token == claim.token, slots.c.worker == claim.holder)
+                .where(slots.c.outcome == "claimed")
                 .values(outcome="running", started=self.dialect.now(connection))
             )
             marked = connection.execute(statement).rowcount

@@ -1,0 +1,345 @@
+"""Planning: code proposes, the row's text decides; no redeploy reopens, loses or repeats a slot."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from tests.store.bench import MINUTE, NOON, Bench, a_job, at
+
+from slotwise.errors import PlanMissing
+from slotwise.execution import FOREVER, Failed, HandedBack
+from slotwise.schedules import Disabled, Every, FixedDelay, Schedule, succeed
+from slotwise.store.planner import Planner
+from slotwise.store.types import to_micros
+
+HALF_PAST = Every(MINUTE, anchor=NOON + MINUTE / 2)
+
+
+def redeployed(bench: Bench, name: str, schedule: Schedule, revision: str | None = None) -> tuple[Bench, str]:
+    """A worker with this schedule for the job has planned; its bench, and what planning did."""
+    other = bench.beside(a_job(name, schedule))
+    return other, other.plan(name, revision=revision)[name].change
+
+
+def waits_for(bench: Bench, name: str) -> tuple[Any, Any, Any]:
+    row = bench.row(name)
+    return row.slot, row.next_slot, row.execution_time
+
+
+@pytest.mark.parametrize(
+    ("name", "slot", "next_slot", "due"),
+    [
+        pytest.param("plain", at(1), at(2), at(1), id="every minute"),
+        pytest.param("delayed", at(0), None, at(0), id="fixed delay: at once"),
+        pytest.param("off", None, None, FOREVER, id="disabled: a row, parked"),
+    ],
+)
+def test_a_new_job_gets_its_row(bench: Bench, name: str, slot: Any, next_slot: Any, due: Any) -> None:
+    """The first slot after the activation; the first version is the database's time."""
+    assert waits_for(bench, name) == (slot, next_slot, due)
+    row = bench.row(name)
+    assert row.version == row.first_version == to_micros(NOON)
+    assert (row.schedule, row.watermark, row.attempt) == (str(bench.definitions[name].schedule), None, 0)
+
+
+def test_planning_again_keeps_everything(bench: Bench) -> None:
+    """Same text: untouched, whatever the state of the row."""
+    bench.tick()
+    bench.settle(bench.claim_one("plain"))
+    bench.claim_one("strict")
+    before = {name: bench.row(name) for name in ("plain", "strict", "off")}
+    bench.tick(5)
+    plans = bench.plan()
+    assert {plan.change for plan in plans.values()} == {"kept"}
+    assert plans["plain"].next_slot == at(2)
+    assert {name: bench.row(name) for name in before} == before
+
+
+@pytest.mark.parametrize(
+    ("schedule", "slot", "next_slot"),
+    [
+        pytest.param(Every("5m"), at(5), at(10), id="rarer"),
+        pytest.param(Every("10s"), at(10 / 60), at(20 / 60), id="more often: earlier than the old slot"),
+        pytest.param(FixedDelay("10m"), at(1), None, id="fixed delay: at the slot it had"),
+        pytest.param(FixedDelay("10s"), at(1 / 6), None, id="a short fixed delay: sooner"),
+    ],
+)
+def test_a_waiting_row_follows_a_new_schedule(bench: Bench, schedule: Schedule, slot: Any, next_slot: Any) -> None:
+    """Slots after the activation belong to the new text."""
+    other, change = redeployed(bench, "plain", schedule)
+    assert change == "changed"
+    assert waits_for(other, "plain") == (slot, next_slot, slot)
+    assert other.row("plain").schedule == str(schedule)
+
+
+def test_disabling_parks_the_row_and_enabling_wakes_it(bench: Bench) -> None:
+    """Nothing of what the row knows is lost in between."""
+    bench.tick()
+    bench.settle(bench.claim_one("plain"))
+    off, change = redeployed(bench, "plain", Disabled())
+    assert (change, waits_for(off, "plain")) == ("changed", (None, None, FOREVER))
+    bench.tick(10)
+    assert bench.claim("plain") == []
+    assert bench.plan("plain")["plain"].change == "changed"
+    assert waits_for(bench, "plain") == (at(12), at(13), at(12))
+    assert bench.row("plain").watermark == at(1)
+
+
+def test_what_was_due_before_the_change_still_runs(bench: Bench) -> None:
+    """Slots up to the activation belong to the old text: the newest of both runs, the others are accounted for."""
+    bench.tick(3.2)
+    other, _ = redeployed(bench, "plain", HALF_PAST)
+    assert other.row("plain").schedule == str(succeed(Every(MINUTE), at(3.2), HALF_PAST))
+    bench.tick(2)
+    claim = other.claim_one("plain")
+    assert claim.slot == at(4.5)
+    assert other.gaps("plain") == [(1, 3.5, 4, "collapsed")]  # 1, 2, 3 of the old text, 3.5 of the new one
+    other.settle(claim)
+    assert waits_for(other, "plain")[:2] == (at(5.5), at(6.5))
+    assert other.row("plain").schedule == str(HALF_PAST)
+
+
+def test_a_held_row_gets_the_text_only(bench: Bench) -> None:
+    """Its version, slot and due time are the holder's; the next slot comes at settlement, by the new text."""
+    bench.tick()
+    claim = bench.claim_one("plain")
+    before = bench.row("plain")
+    bench.tick(0.2)
+    other, change = redeployed(bench, "plain", Every("5m"))
+    row = other.row("plain")
+    assert change == "changed"
+    assert (row.version, row.slot, row.next_slot, row.execution_time, row.picked) == (
+        before.version, before.slot, before.next_slot, before.execution_time, True,
+    )  # fmt: skip
+    assert bench.store.beat(claim.holder, [claim]) == set()
+    bench.settle(claim)  # by a worker that still has the old definition: the row's text decides
+    assert waits_for(bench, "plain") == (at(5), at(10), at(5))
+
+
+def test_a_row_that_waits_for_its_retry_gets_the_text_only(bench: Bench) -> None:
+    """The slot that was begun is ended first."""
+    bench.tick()
+    bench.settle(bench.claim_one("retried"), Failed("boom"))
+    due = bench.row("retried").execution_time
+    other, _ = redeployed(bench, "retried", Every("5m"))
+    assert waits_for(other, "retried") == (at(1), at(5), due)
+    bench.tick(0.1)
+    claim = bench.claim_one("retried")
+    assert (claim.slot, claim.row.attempt) == (at(1), 2)
+
+
+def test_a_slot_that_was_handed_back_belongs_to_the_old_text(bench: Bench) -> None:
+    """Claimed once, it has been decided to run: also where the clock was stepped back since."""
+    bench.tick()
+    bench.settle(bench.claim_one("plain"), HandedBack("shutdown"))
+    bench.clock.set(at(0.9))
+    other, _ = redeployed(bench, "plain", HALF_PAST)
+    bench.clock.set(at(1))
+    claim = other.claim_one("plain")
+    assert claim.slot == at(1)
+    other.settle(claim)
+    assert waits_for(other, "plain")[0] == at(1.5)
+
+
+@pytest.mark.parametrize("back", [1, 60, 60 * 24])
+def test_no_redeploy_reopens_a_slot(bench: Bench, back: float) -> None:
+    """After every slot that was ever started, also where the clock was stepped back since."""
+    bench.tick(10)
+    bench.settle(bench.claim_one("plain"))
+    bench.clock.set(at(10 - back))
+    other, _ = redeployed(bench, "plain", HALF_PAST, revision="9")
+    assert waits_for(other, "plain")[0] == at(10.5)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "change"),
+    [
+        pytest.param("7", "8", "changed", id="higher"),
+        pytest.param("9", "10", "changed", id="higher, as a number"),
+        pytest.param("8", "8", "changed", id="the same"),
+        pytest.param("8", "7", "outdated", id="lower"),
+        pytest.param("2026-01-02T00:00:00", "2026-01-01T00:00:00", "outdated", id="earlier"),
+    ],
+)
+def test_a_lower_revision_never_replans(bench: Bench, first: str, second: str, change: str) -> None:
+    """A straggler of the last deploy, restarted, does not put the old schedule back."""
+    redeployed(bench, "plain", Every("5m"), first)
+    before = bench.row("plain")
+    other, found = redeployed(bench, "plain", Every("7m"), second)
+    assert found == change
+    assert (other.row("plain") == before) is (change == "outdated")
+
+
+def test_without_a_revision_the_start_orders(bench: Bench) -> None:
+    """Whoever planned later, by the database's time, decides."""
+    _, change = redeployed(bench, "plain", Every("5m"))
+    bench.tick(0.1)
+    assert change == "changed"
+    assert bench.plan("plain")["plain"].change == "changed"
+
+
+def test_a_text_that_cannot_be_read_is_replaced(bench: Bench) -> None:
+    """By whoever has the newest revision; what it meant is unknown."""
+    bench.change("plain", schedule="MOON|full")
+    assert bench.plan("plain")["plain"].change == "changed"
+    assert (bench.row("plain").schedule, bench.row("plain").slot) == (str(Every(MINUTE)), at(1))
+
+
+def test_removed_from_code_the_row_stays(bench: Bench) -> None:
+    """Nobody claims it; nobody deletes it."""
+    bench.tick()
+    before = bench.row("plain")
+    others = Bench(bench.database, [a_job("strict")], bench.clock)
+    others.plan()
+    assert [claim.row.task_name for claim in others.claim()] == ["strict"]
+    assert bench.row("plain") == before
+
+
+def test_a_missing_row_is_named(bench: Bench) -> None:
+    """It would never run, and nobody would know."""
+    jobs = [found for found in bench.definitions.values() if found.is_job]
+    Planner(bench.store).verify(jobs)
+    bench.delete("plain")
+    bench.delete("off")
+    with pytest.raises(PlanMissing, match=r"no row in scheduled_tasks for: (plain, off|off, plain)"):
+        Planner(bench.store).verify(jobs)
+
+
+# -- deleted and made again, restored ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("back", [0, 0.5, 30])
+def test_deleting_and_making_a_job_again_reopens_nothing(bench: Bench, back: float) -> None:
+    """The ledger's and the gaps' newest slot outlives the row."""
+    bench.tick(5)
+    claim = bench.claim_one("plain")
+    bench.settle(claim)
+    bench.delete("plain")
+    bench.clock.set(at(5 - back))
+    assert bench.plan("plain")["plain"].change == "added"
+    row = bench.row("plain")
+    assert (row.slot, row.watermark) == (at(6), at(5))
+    if not back:
+        assert row.version > claim.token
+
+
+def test_a_gap_outlives_the_row_too(bench: Bench) -> None:
+    """Slots that were skipped are decided, as those that ran."""
+    bench.tick()
+    claim = bench.claim_one("plain")
+    bench.tick(5)
+    bench.settle(claim)
+    assert bench.gaps("plain") == [(2, 6, 5, "overlap")]
+    bench.delete("plain")
+    bench.clock.set(at(3))
+    bench.plan("plain")
+    assert bench.row("plain").slot == at(7)
+
+
+def test_triggers_do_not_move_the_watermark(bench: Bench) -> None:
+    """Detached rows never do: a run by hand between two slots takes neither away."""
+    from slotwise.store.enqueue import Enqueue
+
+    bench.clock.set(at(5.5))
+    bench.delete("plain")
+    bench.plan("plain")
+    with bench.store.transaction() as connection:
+        Enqueue(bench.store).trigger(connection, "plain")
+    bench.settle(bench.claim_one("plain"))
+    bench.delete("plain")
+    bench.clock.set(at(3.5))
+    bench.plan("plain")
+    assert bench.row("plain").slot == at(4)
+
+
+@pytest.mark.parametrize("name", ["plain", "strict"])
+@pytest.mark.parametrize("lived", [1, 3, 10], ids=["one slot", "three slots", "ten slots"])
+def test_restoring_the_queue_alone_reopens_nothing(bench: Bench, name: str, lived: int) -> None:
+    """The row is back in the past, the ledger is not: whatever it knows does not start again."""
+    backup = bench.backup()
+    for _ in range(lived):
+        bench.tick()
+        claim = bench.claim_one(name)
+        bench.store.mark_running(claim)
+        bench.settle(claim)
+    bench.restore(backup)
+    assert bench.row(name).slot == at(1)
+    assert bench.claim(name) == []
+    assert waits_for(bench, name) == (at(lived + 1), at(lived + 2), at(lived + 1))
+    assert bench.outcomes(name) == [(number, "succeeded") for number in range(1, lived + 1)]
+    bench.tick()
+    assert bench.claim_one(name).slot == at(lived + 1)
+
+
+def test_restoring_a_held_row_reopens_nothing(bench: Bench) -> None:
+    """The backup was taken while a slot ran that has ended since: its restored holder is dead, and the slot is done."""
+    bench.tick()
+    claim = bench.claim_one("plain")
+    backup = bench.backup()
+    bench.settle(claim)
+    bench.restore(backup)
+    assert bench.row("plain").picked
+    bench.take_over(bench.store.held_by(claim.holder)[0])
+    assert bench.claim("plain") == []
+    assert waits_for(bench, "plain")[0] == at(2)
+    assert bench.outcomes("plain") == [(1, "succeeded")]
+
+
+def test_a_slot_that_ran_during_the_restore_is_taken_up(bench: Bench) -> None:
+    """Begun after the backup, its holder's row gone: no queue row vouches for it, so rerun runs it again."""
+    backup = bench.backup()
+    bench.tick()
+    orphan = bench.claim_one("plain", "host:1:a")
+    bench.restore(backup)
+    assert bench.settle(orphan) is None
+    again = bench.claim_one("plain", "host:2:b")
+    assert (again.slot, again.token) == (at(1), orphan.token)  # told apart by their holders, here and in every guard
+    assert bench.settle(orphan) is None
+    bench.settle(again)
+    entry = bench.slot("plain")
+    assert (entry["outcome"], entry["worker"], entry["lost"]) == ("succeeded", "host:2:b", 1)
+
+
+def test_an_orphan_in_the_middle_of_an_outage_is_ended(bench: Bench) -> None:
+    """A slot of the gap that somebody began and nobody can end any more says so, and is not left open."""
+    backup = bench.backup()
+    bench.tick(2)
+    bench.settle(bench.claim_one("plain"))
+    bench.tick()
+    bench.claim_one("plain")
+    bench.restore(backup)
+    bench.tick(3)
+    claim = bench.claim_one("plain")
+    assert claim.slot == at(6)
+    assert bench.outcomes("plain") == [(1, "skipped"), (2, "succeeded"), (3, "lost"), (6, "running")]
+    assert bench.gaps("plain") == [(3, 5, 3, "collapsed")]
+
+
+@pytest.mark.parametrize("marked", [False, True], ids=["not started", "started"])
+def test_give_up_starts_no_orphan_again(bench: Bench, marked: bool) -> None:
+    """At most one start ever: what may have started is not started again, whatever became of its row."""
+    backup = bench.backup()
+    bench.tick()
+    orphan = bench.claim_one("strict", "host:1:a")
+    if marked:
+        bench.store.mark_running(orphan)
+    bench.restore(backup)
+    again = bench.claim("strict", holder="host:2:b")
+    assert again == []
+    assert waits_for(bench, "strict")[0] == at(2)
+    bench.tick()
+    assert bench.claim_one("strict", "host:2:b").slot == at(2)
+
+
+def test_a_job_of_every_microsecond_moves_on(bench: Bench) -> None:
+    """The smallest step there is."""
+    bench = bench.beside(a_job("tiny", Every(timedelta(microseconds=1))))
+    bench.plan("tiny")
+    bench.tick(1)
+    claim = bench.claim_one("tiny")
+    assert claim.slot == at(1)
+    assert bench.gaps("tiny")[0][2] == 60_000_000 - 1
+    bench.settle(claim)
+    assert bench.row("tiny").slot == at(1) + timedelta(microseconds=1)
