@@ -1,0 +1,105 @@
+"""A connection that breaks around COMMIT: what was written is written once, and what was not is known not to be.
+
+Only a server can lose a reply; in SQLite the commit is a call, which returns or raises.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from sqlalchemy.exc import DBAPIError
+from tests.faults.proxy import Proxy
+from tests.store.bench import Bench, at
+
+from slotwise.execution import Failed, HandedBack, Succeeded
+from slotwise.settings import Settings
+from slotwise.store.database import Database
+
+CLAIM = b"SET picked = true"
+RELEASE = b"SET picked = false"
+MARK = b"SET outcome"
+
+lost = pytest.mark.parametrize("forward", [True, False], ids=["the reply is lost", "the request is lost"])
+
+
+@pytest.fixture
+def proxy(pg_url: str) -> Iterator[Proxy]:
+    with Proxy(pg_url) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def apart(proxy: Proxy) -> Iterator[Bench]:
+    """A bench whose way to the database can be cut."""
+    database = Database(Settings(database_url=proxy.url))
+    yield Bench(database).planned()
+    database.close()
+
+
+@lost
+def test_a_settlement_in_doubt(apart: Bench, proxy: Proxy, forward: bool) -> None:
+    """Committed: told as settled, though no reply came. Not committed: raised, and settled by the next try."""
+    apart.tick()
+    claims = apart.claim("plain", "retried")
+    endings = [(claims[0], Succeeded()), (claims[1], Failed("boom"))]
+    proxy.lose_commit(said=RELEASE, forward=forward)
+    if forward:
+        done = apart.store.settle(endings)
+    else:
+        with pytest.raises(DBAPIError):
+            apart.store.settle(endings)
+        assert apart.slot("plain")["outcome"] == "running"
+        done = apart.store.settle(endings)
+    assert proxy.lost.is_set()
+    assert [settlement.transition and settlement.transition.label for settlement in done] == ["succeeded", "failed"]
+    assert apart.slot("plain")["outcome"] == "succeeded"
+    assert (apart.row("plain").version, apart.row("plain").slot) == (claims[0].token + 1, at(2))
+    assert apart.row("retried").attempt == 1
+
+
+@lost
+def test_a_take_over_in_doubt(apart: Bench, proxy: Proxy, forward: bool) -> None:
+    """The same for a reaper: a loss is counted once."""
+    apart.tick()
+    claim = apart.claim_one("plain")
+    proxy.lose_commit(said=RELEASE, forward=forward)
+    if forward:
+        (taken,) = apart.take_over(claim)
+    else:
+        with pytest.raises(DBAPIError):
+            apart.take_over(claim)
+        (taken,) = apart.take_over(claim)
+    assert taken.transition is not None
+    assert (apart.slot("plain")["lost"], apart.row("plain").lost_count) == (1, 1)
+
+
+@lost
+@pytest.mark.parametrize("name", ["plain", "strict"])
+def test_a_claim_in_doubt(apart: Bench, proxy: Proxy, name: str, forward: bool) -> None:
+    """A claim whose reply was lost is found by the worker's own boot id, and goes back as if it had never been."""
+    apart.tick()
+    proxy.lose_commit(said=CLAIM, forward=forward)
+    with pytest.raises(DBAPIError):
+        apart.claim(name, holder="host:1:a")
+    unknown = apart.store.held_by("host:1:a")
+    assert [claim.key.task_name for claim in unknown] == ([name] if forward else [])
+    for claim in unknown:
+        assert apart.settle(claim, HandedBack("unknown")) is not None
+    assert apart.slots(name) == []
+    again = apart.claim_one(name, "host:2:b")
+    assert (again.slot, again.row.attempt) == (at(1), 1)
+
+
+@lost
+def test_a_mark_in_doubt_starts_nothing(apart: Bench, proxy: Proxy, forward: bool) -> None:
+    """No acknowledgement, no start: the claim goes back, whether the mark was set or not."""
+    apart.tick()
+    claim = apart.claim_one("strict")
+    proxy.lose_commit(said=MARK, forward=forward)
+    with pytest.raises(DBAPIError):
+        apart.store.mark_running(claim)
+    assert apart.slot("strict")["outcome"] == ("running" if forward else "claimed")
+    apart.settle(claim, HandedBack("mark not acknowledged"))
+    assert apart.slots("strict") == []
+    assert apart.claim_one("strict").slot == at(1)
