@@ -108,13 +108,15 @@ class Planner:
         schedule = job.schedule
         assert schedule is not None
         with self._store.transaction() as connection:
-            now = self._store.dialect.now(connection)
             row, theirs = self._read(connection, job.name)
+            # Race: only under the row's lock is no slot claimed that is younger than the activation.
+            now = self._store.dialect.now(connection)
             if row is None:
                 if self._insert(connection, job, schedule, now, revision):
                     row, _ = self._read(connection, job.name)
                     return _plan_of(job, row, "added")
                 row, theirs = self._read(connection, job.name)  # somebody else was first
+                now = self._store.dialect.now(connection)
             if row is None:
                 return Plan(job=job.name, change="deleted", schedule=str(schedule), next_slot=None)
             return self._replan(connection, job, row, theirs, now, revision)
