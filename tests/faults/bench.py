@@ -126,10 +126,11 @@ def _is(value: Any, wanted: Any) -> bool:
 class Player:
     """One worker process, started by the command that users start."""
 
-    def __init__(self, name: str, events: Events, environment: Mapping[str, str], *options: str) -> None:
+    def __init__(self, name: str, events: Events, environment: Mapping[str, str]) -> None:
         self.name = name
         self._events = events
-        command = [sys.executable, "-m", "tests.faults.play"]
+        command = [sys.executable, "-m", "slotwise", "worker", "--app", "tests.faults.cast", "--app-dir", str(ROOT)]
+        command += ["--log-format", "json", "--log-level", "DEBUG", "--worker-name", name]
         self.process = subprocess.Popen(
             command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, cwd=ROOT
         )

@@ -1,0 +1,78 @@
+"""Two releases side by side: other jobs, or another schedule of the same job."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from datetime import datetime
+
+from tests.faults.bench import Bench
+from tests.faults.conftest import MakeBench
+
+from slotwise import Every, Schedule
+from slotwise.execution import TICK
+from slotwise.schedules import succeed
+
+OLD, NEW = Every("1s"), Every("700ms")
+
+
+def after(instant: datetime, stage: Bench, *jobs: str) -> None:
+    for job in jobs:
+        stage.wait("settled", job=job, slot=lambda slot: slot > instant)
+
+
+def test_two_releases_with_other_jobs_leave_each_other_alone(bench: MakeBench) -> None:
+    """The old release runs a and b, the new one b and c; what a release does not know stays untouched, and waits."""
+    stage = bench("rerun,give-up,async")
+    old = stage.start("old", cast="rerun,give-up")
+    stage.wait("settled", job="rerun")
+    new = stage.start("new", cast="give-up,async")
+    after(stage.now(), stage, "rerun", "give-up", "async")
+    # A holder of something that the other does not know dies: nobody may touch it until somebody knows it.
+    victim = stage.wait("handler-start", job="rerun", by=old, after=stage.mark())
+    old.kill()
+    stage.wait("exit", by=old)
+    after(stage.now(), stage, "give-up", "async")
+    taken_over_without_knowing = {seen["job"] for seen in stage.events.all("reaped", by=new)} - {"give-up"}
+    assert taken_over_without_knowing == set()
+    stage.start("both", cast="rerun,give-up,async")
+    stage.wait("settled", job="rerun", slot=victim["slot"])
+    until = stage.now()
+    after(until, stage, "rerun", "give-up", "async")
+    assert set(stage.end_all()) == {0}
+    known = {"old": {"rerun", "give-up"}, "new": {"give-up", "async"}}
+    for seen in stage.events.all("claimed", "reaped", "settled", "planned"):
+        assert seen["job"] in known.get(str(seen.worker), {"rerun", "give-up", "async"})
+    stage.expect_clean(until=until)
+
+
+def test_a_schedule_changed_while_the_old_release_runs_belongs_to_both(bench: MakeBench) -> None:
+    """Slots before the activation are the old text's, later ones the new text's, whoever runs them; none is lost."""
+    stage = bench("rerun,give-up")
+    old, second = stage.start_all(2)
+    after(stage.now(), stage, "rerun", "give-up")
+
+    changed = stage.now()
+    new = stage.start("new", cast=f"rerun={NEW},give-up={NEW}")
+    plans = [stage.wait("planned", by=new, job=job) for job in ("rerun", "give-up")]
+    assert {plan["change"] for plan in plans} == {"changed"}
+    up = stage.wait("worker-start", by=new)
+    active = stage.now()
+    second.kill(signal.SIGTERM)  # the rest of the old release leaves one by one, and runs the new text until then
+    stage.wait("settled", by=old, after=up, slot=lambda slot: slot > active and slot.microsecond != 0)
+    old.kill(signal.SIGTERM)
+    until = stage.now()
+    after(until, stage, "rerun", "give-up")
+    stage.end_all()
+
+    for job in ("rerun", "give-up"):
+        assert any(
+            all(finding.job != job for finding in stage.verdict(until=until, schedules={job: schedule}).findings)
+            for schedule in _activated_between(changed, active)
+        ), stage.verdict(until=until, schedules={job: succeed(OLD, active, NEW)})
+
+
+def _activated_between(earliest: datetime, latest: datetime) -> Iterator[Schedule]:
+    """Every schedule that the job may have had: the old one up to some instant in between, then the new one."""
+    instants = {earliest, *OLD.slots(earliest, latest), *NEW.slots(earliest, latest)}
+    return (succeed(OLD, instant, NEW) for instant in sorted({*instants, *(instant - TICK for instant in instants)}))

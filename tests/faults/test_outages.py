@@ -1,0 +1,161 @@
+"""The database is away, comes and goes, refuses to write, or has no connection left."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+
+import psycopg
+from tests.faults.bench import LEASE, POLL, SLACK, Bench, Player, Seen
+from tests.faults.conftest import MakeBench
+
+from slotwise.embedded import EmbeddedPostgres
+from slotwise.embedded.cluster import Cluster
+
+CAST = "rerun,give-up,completing"
+
+
+def leave(stage: Bench, *jobs: str) -> None:
+    until = stage.now()
+    for job in jobs or CAST.split(","):
+        stage.wait("settled", job=job, slot=lambda slot: slot > until)
+    assert set(stage.end_all()) == {0}
+    stage.expect_clean(until=until)
+
+
+@contextmanager
+def down(server: EmbeddedPostgres) -> Iterator[None]:
+    """The server does not run in here."""
+    cluster: Cluster = server._cluster
+    cluster.stop("fast")
+    try:
+        yield
+    finally:
+        server.start()
+
+
+def expect_one_complaint_each(stage: Bench, after: Seen, *players: Player) -> None:
+    """Each of these workers has said once that the database is gone, and nothing else about it; no traceback."""
+    said = [seen for seen in stage.events.all("database-lost", "log", "text") if seen.number > after.number]
+    loud = [seen for seen in said if seen["level"] not in ("DEBUG", "INFO")]
+    assert Counter(seen.worker for seen in loud) == Counter(players), "\n".join(map(str, loud))
+
+
+def test_a_worker_waits_for_a_database_that_is_down_at_its_start(
+    bench: MakeBench, own_server: EmbeddedPostgres
+) -> None:
+    """It says so once, waits, and begins when the database is there; told to stop meanwhile, it stops."""
+    stage = bench(CAST, url=own_server.dsn)
+    begun = stage.mark()
+    with down(own_server):
+        waits, stops = stage.start("waits"), stage.start("stops")
+        stage.wait("database-lost", by=waits)
+        stage.wait("database-lost", by=stops)
+        assert stops.end(within=8) == 0
+        stage.rest(timedelta(seconds=2))
+        assert waits.is_alive
+    expect_one_complaint_each(stage, begun, waits, stops)
+    up = stage.mark()
+    started = stage.wait("worker-start", by=waits)
+    assert started.at - up.at <= 8
+    stage.wait("database-back", by=waits)
+    leave(stage)
+
+
+def test_workers_outlive_an_outage(bench: MakeBench, own_server: EmbeddedPostgres) -> None:
+    """Five seconds without a database: each loop says so once and waits; then work goes on, and no worker has ended."""
+    stage = bench(CAST, url=own_server.dsn)
+    crew = stage.start_all(2)
+    stage.wait("handler-start", job="rerun")
+    begun = stage.mark()
+    with down(own_server):
+        for player in crew:
+            stage.wait("database-lost", by=player, after=begun)
+        stage.rest(timedelta(seconds=5))
+    back = stage.mark()
+    for player in crew:
+        claimed = stage.wait("claimed", by=player, after=back)
+        assert claimed.at - back.at <= (4 * POLL + 3 * SLACK).total_seconds()
+    expect_one_complaint_each(stage, begun, *crew)
+    assert all(player.is_alive for player in crew)
+    leave(stage)
+
+
+def test_a_read_only_server_burns_no_attempt(bench: MakeBench, own_server: EmbeddedPostgres) -> None:
+    """25006 is the database's trouble, not the job's: nothing fails, nothing is counted, work goes on afterwards."""
+    stage = bench("give-up,completing", url=own_server.dsn)
+    crew = stage.start_all(2)
+    stage.wait("settled", job="give-up")
+    begun = stage.mark()
+    _set_read_only(own_server, "on")
+    late = stage.start("late")
+    for player in (*crew, late):
+        stage.wait("database-lost", by=player, after=begun)
+    stage.rest(LEASE)
+    assert all(player.is_alive for player in [*crew, late])
+    _set_read_only(own_server, "off")
+    back = stage.mark()
+    stage.wait("worker-start", by=late)
+    for player in crew:
+        stage.wait("claimed", by=player, after=back)
+    expect_one_complaint_each(stage, begun, *crew, late)
+    leave(stage, "give-up", "completing")
+    assert {row.outcome for row in stage.ledger("give-up").values()} <= {"succeeded", "skipped"}
+
+
+def _set_read_only(server: EmbeddedPostgres, value: str) -> None:
+    with psycopg.connect(server.dsn, autocommit=True, options="-c default_transaction_read_only=off") as connection:
+        connection.execute(f"alter system set default_transaction_read_only = {value}".encode())
+        connection.execute("select pg_reload_conf()")
+
+
+def test_heartbeats_go_through_when_no_connection_is_left(bench: MakeBench, own_server: EmbeddedPostgres) -> None:
+    """Others take all connections for three leases: no claim is lost; a worker that starts meanwhile waits."""
+    stage = bench("hold-briefly,rerun", url=own_server.dsn)
+    holder = stage.start("holder")
+    start = stage.wait("handler-start", job="hold-briefly", by=holder)
+    other = stage.start("other")
+    stage.wait("worker-start", by=other)
+    with _all_connections(own_server) as taken:
+        assert taken
+        late = stage.start("late")
+        lost = stage.wait("database-lost", by=late)
+        assert "connections" in lost["error"] or "clients" in lost["error"]
+        end = stage.wait("handler-end", job="hold-briefly", token=start["token"])
+    settled = stage.wait("settled", token=start["token"], after=end)
+    assert (settled.worker, settled["outcome"], settled["attempt"]) == (holder, "succeeded", 1)
+    assert stage.events.all("reaped", "claim-lost") == []
+    stage.wait("worker-start", by=late)
+    leave(stage, "hold-briefly", "rerun")
+
+
+@contextmanager
+def _all_connections(server: EmbeddedPostgres) -> Iterator[list[psycopg.Connection]]:
+    """Whoever comes now is refused: all are taken, also those that are kept for superusers."""
+    taken: list[psycopg.Connection] = []
+    try:
+        while True:
+            taken.append(psycopg.connect(server.dsn, connect_timeout=5))
+    except psycopg.OperationalError:
+        yield taken
+    finally:
+        for connection in taken:
+            connection.close()
+
+
+def test_a_row_that_somebody_else_has_locked_costs_no_claim(bench: MakeBench) -> None:
+    """A settlement that waits for a row which somebody else has locked does not stop the heartbeats of its worker."""
+    stage = bench("hold-briefly,rerun")
+    holder = stage.start("holder")
+    start = stage.wait("handler-start", job="hold-briefly", by=holder)
+    other = stage.start("other")
+    stage.wait("worker-start", by=other)
+    with stage.connect() as connection:  # an operator's transaction on a row that is settled each second
+        connection.exec_driver_sql("select from scheduled_tasks where task_name = 'rerun' for update")
+        stage.wait("handler-end", token=start["token"])
+    settled = stage.wait("settled", token=start["token"])
+    assert (settled["outcome"], settled["attempt"]) == ("succeeded", 1)
+    assert stage.events.all("reaped", job="hold-briefly") == []
+    leave(stage, "hold-briefly", "rerun")
