@@ -12,7 +12,7 @@ from tests.docs.markdown import PAGES, ROOT, name_of
 
 INTERNALS = ROOT / "docs" / "internals.md"
 #: Packages that the map names as a whole.
-WHOLE = ("cli", "demo", "embedded", "schedules", "testing")
+WHOLE = ("cli", "contrib", "demo", "embedded", "schedules", "testing")
 
 
 def test_site_builds(tmp_path: Path) -> None:
