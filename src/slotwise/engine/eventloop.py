@@ -123,7 +123,8 @@ class EventLoop:
     def _run(self, ready: Future[asyncio.AbstractEventLoop]) -> None:
         """Ends as asyncio.run does: what still runs is cancelled, asynchronous generators are closed."""
         try:
-            asyncio.run(self._serve(ready))
+            with asyncio.Runner() as runner:
+                runner.run(self._serve(ready))
         except BaseException as error:  # no more file descriptors, for instance
             if ready.done():
                 raise

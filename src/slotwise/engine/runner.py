@@ -119,6 +119,8 @@ class Runner:
             return HandedBack("suspect")
         if holding.waited() > self._margin:
             return HandedBack("queued")  # somebody else may have a thread for it right now
+        if holding.signal.reason is not None:
+            return Aborted(holding.signal.reason)
         if definition.gives_up:
             try:
                 if not self._mark_running(holding.claim):
@@ -151,14 +153,15 @@ class Runner:
         if unreadable is not None:
             return unreadable
         begun = self._began(holding)
-        task = asyncio.ensure_future(self._call_async(ctx, definition, holding))
+        task = asyncio.create_task(self._call_async(ctx, definition, holding))
         loop = asyncio.get_running_loop()
         holding.signal.on_set(lambda: _cancel(loop, task))
         while not task.done():
             try:
                 await asyncio.wait([task])  # not awaited itself: its cancellation is not ours
             except asyncio.CancelledError:
-                task.cancel()  # the host ends; while the handler does not, neither has the attempt ended
+                if not task.cancelling():  # the host ends; while the handler does not, neither has the attempt
+                    task.cancel()
         outcome = self._raised(asyncio.CancelledError(), holding) if task.cancelled() else task.result()
         self._ended(holding, outcome, begun)
         return outcome
@@ -209,7 +212,11 @@ class Runner:
         reason = holding.signal.reason
         if reason is not None and isinstance(error, JobCancelled | asyncio.CancelledError):
             return Aborted(reason)
-        return Failed(error_text(error), exception=error, promised=holding.promised)
+        try:
+            text = error_text(error)
+        except Exception:  # an exception may be anything; the claim must not stay held for want of words
+            text = type(error).__name__
+        return Failed(text, exception=error, promised=holding.promised)
 
 
 def _cancel(loop: asyncio.AbstractEventLoop, task: asyncio.Future[Any]) -> None:

@@ -71,8 +71,9 @@ class SingleRun:
         worker.verify()
         with worker.minding():
             begun = self._elapsed()
-            claim = self._claim()
-            self._holding = worker.poller.adopt(claim, begun)
+            with worker.holdings.claiming():  # else a heartbeat finds the row, does not know it, and hands it back
+                claim = self._claim()
+                self._holding = worker.poller.adopt(claim, begun)
             if self._cancelled is not None:
                 self._holding.signal.set("operator")  # asked before there was anything to stop
             left_behind = self._wait(self._holding)

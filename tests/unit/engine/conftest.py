@@ -1,0 +1,120 @@
+"""A worker that was not started, on SQLite, under a clock that stands still."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from tests.unit.engine.parts import NOON, Gate
+
+from slotwise import Every, JobContext, JobRegistry, job, task
+from slotwise.clock import ManualClock
+from slotwise.engine.holdings import Holding
+from slotwise.engine.worker import Worker
+from slotwise.events import Event
+from slotwise.execution import Outcome, Succeeded
+
+
+@job(name="plain", schedule=Every("1m"))
+def plain(ctx: JobContext) -> None:
+    """Returns."""
+
+
+@job(name="strict", schedule=Every("1m"), on_lost="give_up")
+def strict(ctx: JobContext) -> None:
+    """Starts at most once per slot."""
+
+
+@task(name="mail")
+def mail(ctx: JobContext) -> None:
+    """Returns."""
+
+
+class Bench:
+    """A worker called by hand: what it holds, what it said, what stands in its tables."""
+
+    def __init__(self, url: str, *subjects: object, **settings: Any) -> None:
+        self.clock = ManualClock(NOON)
+        self.events: list[Event] = []
+        self.registry = JobRegistry(
+            jobs=subjects or (plain, strict, mail),
+            listeners=[self.events.append],
+            clock=self.clock,
+            database_url=url,
+            **settings,
+        )
+        self.worker: Worker = self.registry.make_worker()
+        self.worker.plan()
+        self.events.clear()
+
+    def close(self) -> None:
+        self.worker.runner.close()
+        self.registry.database.close()
+
+    def hold(self, count: int = 1, name: str = "mail") -> list[Holding]:
+        """Claims of one-time tasks, or of a job's slot, whose handlers nobody starts."""
+        if name == "mail":
+            for _ in range(count):
+                self.registry.client.schedule(name)
+        else:
+            self.clock.tick(timedelta(minutes=1))
+        sent = self.worker.clock.elapsed()
+        _, claims = self.worker.store.claim(self.worker.name, count, lease=self.worker.settings.lease, names=[name])
+        return self.worker.holdings.add(claims, sent)
+
+    def end(self, holding: Holding, outcome: Outcome | None = None) -> None:
+        self.worker.settler.put(holding, outcome or Succeeded())
+
+    def said(self, kind: type[Event]) -> list[Any]:
+        return [event for event in self.events if isinstance(event, kind)]
+
+    def row(self, holding: Holding) -> Any:
+        """The row as it stands now; None if it is gone."""
+        tasks, key = self.worker.store.tables.tasks.c, holding.claim.key
+        with self.worker.store.transaction() as connection:
+            return connection.execute(
+                sa.select(tasks.picked, tasks.version, tasks.attempt, tasks.slot, tasks.execution_time).where(
+                    tasks.task_name == key.task_name, tasks.task_instance == key.task_instance
+                )
+            ).first()
+
+    def outcome(self, holding: Holding) -> str | None:
+        slots, key = self.worker.store.tables.slots.c, holding.claim.row.ledger_key
+        assert key is not None
+        with self.worker.store.transaction() as connection:
+            return connection.scalar(
+                sa.select(slots.outcome).where(slots.task_name == key.task_name, slots.slot == key.slot)
+            )
+
+
+MakeBench = Callable[..., Bench]
+
+
+@pytest.fixture
+def make_bench(sqlite_url: str) -> Iterator[MakeBench]:
+    """Benches over one database; closed in the end."""
+    made: list[Bench] = []
+
+    def make(*subjects: object, **settings: Any) -> Bench:
+        made.append(Bench(sqlite_url, *subjects, **settings))
+        return made[-1]
+
+    yield make
+    for bench in made:
+        bench.close()
+
+
+@pytest.fixture
+def bench(make_bench: MakeBench) -> Bench:
+    return make_bench()
+
+
+@pytest.fixture
+def gate() -> Iterator[Gate]:
+    """Opened in the end, whatever the test came to."""
+    gate = Gate()
+    yield gate
+    gate.open()

@@ -1,0 +1,121 @@
+"""What the tests of the engine's parts are built from: claims without a database, a runner without a settler."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from queue import SimpleQueue
+from typing import Any
+
+from slotwise.clock import elapsed
+from slotwise.definition import Definition, define
+from slotwise.engine.eventloop import EventLoop
+from slotwise.engine.holdings import Holding, Holdings
+from slotwise.engine.runner import Interceptor, Runner
+from slotwise.events import Event, Listeners
+from slotwise.execution import RECURRING, Claim, Outcome, Row
+from slotwise.job import JobContext
+
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+MINUTE = timedelta(minutes=1)
+PATIENCE = 10.0
+
+_versions = itertools.count(1)
+
+
+def a_claim(name: str = "job", *, lease: timedelta = MINUTE, instance: str = RECURRING, **columns: Any) -> Claim:
+    """Each is of another token."""
+    columns = {"slot": NOON, "schedule": "EVERY|1m", "attempt": 1, "first_version": 1} | columns
+    row = Row(
+        task_name=name, task_instance=instance, execution_time=NOON, version=next(_versions), picked=True, **columns
+    )
+    return Claim(row=row, holder="host:1:a", lease=lease, claimed_at=NOON)
+
+
+class NoFence:
+    """Lets everything through."""
+
+    def guard(self, claim: Claim, connection: Any) -> None:
+        pass
+
+    def complete_in(self, claim: Claim, connection: Any) -> None:
+        pass
+
+
+class Rig:
+    """A runner, and what its attempts came to. ``marks``: whether the mark of a job that gives up can be set."""
+
+    def __init__(
+        self,
+        *subjects: object,
+        capacity: int = 4,
+        margin: timedelta = timedelta(seconds=10),
+        mark: Callable[[Claim], bool] = lambda _: True,
+        loop: EventLoop | None = None,
+        interceptors: tuple[Interceptor, ...] = (),
+    ) -> None:
+        found = [define(subject) for subject in subjects]
+        self.definitions: dict[str, Definition] = {definition.name: definition for definition in found}
+        self.holdings = Holdings()
+        self.events: list[Event] = []
+        self.loop = loop or EventLoop()
+        self._ends: SimpleQueue[tuple[Holding, Outcome]] = SimpleQueue()
+        self.runner = Runner(
+            capacity=capacity,
+            definitions=self.definitions,
+            holdings=self.holdings,
+            listeners=Listeners((self.events.append,)),
+            mark_running=mark,
+            make_context=lambda holding: JobContext(holding, fence=NoFence()),
+            on_end=lambda holding, outcome: self._ends.put((holding, outcome)),
+            margin=margin,
+            loop=self.loop,
+            interceptors=interceptors,
+        )
+
+    def __enter__(self) -> Rig:
+        if self.loop._loop is None:
+            self.loop.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.runner.close()
+        self.loop.stop()
+
+    def hold(self, name: str = "job", *, renewed: float | None = None, **claim: Any) -> Holding:
+        return self.holdings.add([a_claim(name, **claim)], elapsed() if renewed is None else renewed)[0]
+
+    def start(self, name: str = "job", **claim: Any) -> Holding:
+        holding = self.hold(name, **claim)
+        self.runner.start(holding)
+        return holding
+
+    def end(self) -> Outcome:
+        """The next outcome, of whichever attempt."""
+        return self._ends.get(timeout=PATIENCE)[1]
+
+    def run(self, name: str = "job", **claim: Any) -> Outcome:
+        self.start(name, **claim)
+        return self.end()
+
+    def names(self) -> list[str]:
+        return [event.name for event in self.events]
+
+
+class Gate:
+    """A handler comes in, and waits until it is let through."""
+
+    def __init__(self) -> None:
+        self._entered, self._open = threading.Event(), threading.Event()
+
+    def pass_through(self) -> None:
+        self._entered.set()
+        assert self._open.wait(PATIENCE)
+
+    def wait_entered(self) -> None:
+        assert self._entered.wait(PATIENCE)
+
+    def open(self) -> None:
+        self._open.set()

@@ -1,0 +1,144 @@
+"""Keeping claims alive, learning which are lost, giving back what nobody knows."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from tests.unit.engine.conftest import Bench
+
+from slotwise.engine.heartbeat import LeaseWatch
+from slotwise.events import ClaimLostEvent, ClaimSuspect, HandedBackEvent, HeartbeatSent, Settled
+from slotwise.execution import HandedBack, Succeeded
+
+INTERVAL = timedelta(seconds=10)
+
+
+def test_a_heartbeat_renews_everything_that_is_held(bench: Bench) -> None:
+    """Also what still waits to begin; measured from before it was sent."""
+    holdings = bench.hold(3)
+    bench.clock.tick(timedelta(seconds=20))
+    assert bench.worker.heartbeat.run_once() == INTERVAL
+    assert all(holding.age() == timedelta(0) for holding in holdings)
+    (sent,) = bench.said(HeartbeatSent)
+    assert (sent.count, sent.lost) == (3, 0)
+
+
+def test_a_claim_that_was_taken_over_is_lost(bench: Bench) -> None:
+    """Its handler is told, and it is said once."""
+    lost, kept = bench.hold(2)
+    bench.worker.store.settle([(lost.claim, HandedBack("somebody"))])
+    for _ in range(2):
+        bench.worker.heartbeat.run_once()
+    assert (lost.lost, lost.signal.reason, kept.lost) == (True, "lost", False)
+    assert [event.reason for event in bench.said(ClaimLostEvent)] == ["the heartbeat was refused"]
+
+
+def test_a_settlement_on_its_way_is_no_loss(bench: Bench) -> None:
+    """Race: the settlement has been committed, its reply not yet read: the claim is gone, and still in the holdings."""
+    (holding,) = bench.hold()
+    assert holding.end()
+    bench.worker.store.settle([(holding.claim, Succeeded())])
+    bench.worker.heartbeat.run_once()
+    assert bench.said(ClaimLostEvent) == []
+    assert holding.signal.reason is None
+
+
+def test_a_claim_whose_reply_was_lost_goes_back(bench: Bench) -> None:
+    """The database says that we hold it, we do not know of it: nothing is burnt."""
+    (holding,) = bench.hold()
+    bench.worker.holdings.remove(holding.claim)
+    bench.worker.heartbeat.run_once()
+    assert [event.reason for event in bench.said(HandedBackEvent)] == ["unknown"]
+    row = bench.row(holding)
+    assert (row.picked, row.attempt) == (False, 0)
+
+
+def test_nothing_goes_back_while_a_claim_is_under_way(bench: Bench) -> None:
+    """Race: it may be committed, and on its way into the holdings."""
+    (holding,) = bench.hold()
+    bench.worker.holdings.remove(holding.claim)
+    with bench.worker.holdings.claiming():
+        bench.worker.heartbeat.run_once()
+    assert bench.row(holding).picked
+    assert bench.said(HandedBackEvent) == []
+
+
+@pytest.mark.parametrize(("marked", "outcome"), [(False, None), (True, "lost")], ids=["claimed", "running"])
+def test_an_unknown_claim_of_a_job_that_gives_up(bench: Bench, marked: bool, outcome: str | None) -> None:
+    """At most one start: where the mark stands, the handler may have started, so the slot does not start again."""
+    (holding,) = bench.hold(name="strict")
+    if marked:
+        assert bench.worker.store.mark_running(holding.claim)
+    bench.worker.holdings.remove(holding.claim)
+    bench.worker.heartbeat.run_once()
+    row = bench.row(holding)
+    assert not row.picked
+    assert (row.slot == holding.claim.slot) is not marked
+    assert bench.outcome(holding) == outcome
+    assert len(bench.said(Settled)) == int(marked)
+
+
+# -- the lease watch: no database -------------------------------------------------------------------------------
+
+
+def test_a_claim_without_a_heartbeat_is_doubtful_and_then_lost(bench: Bench) -> None:
+    """Below one interval nothing starts on it; at the end of the lease the handler is told. Each is said once."""
+    (holding,) = bench.hold()
+    assert holding.begin()
+    watch = bench.worker.lease_watch
+    assert watch.run_once() == INTERVAL / 4
+    bench.clock.tick(timedelta(seconds=51))
+    for _ in range(2):
+        watch.run_once()
+    assert len(bench.said(ClaimSuspect)) == 1
+    assert holding.signal.reason is None
+    bench.clock.tick(timedelta(seconds=9))
+    for _ in range(2):
+        watch.run_once()
+    assert [event.reason for event in bench.said(ClaimLostEvent)] == ["the lease ran out without a heartbeat"]
+    assert holding.signal.reason == "lost"
+
+
+def test_a_heartbeat_ends_the_doubt(bench: Bench) -> None:
+    """And a later doubt is said again."""
+    (holding,) = bench.hold()
+    assert holding.begin()
+    for _ in range(2):
+        bench.clock.tick(timedelta(seconds=51))
+        bench.worker.lease_watch.run_once()
+        bench.worker.heartbeat.run_once()
+        assert not holding.is_suspect(INTERVAL)
+    assert len(bench.said(ClaimSuspect)) == 2
+    assert bench.said(ClaimLostEvent) == []
+
+
+def test_what_has_ended_is_the_settlers(bench: Bench) -> None:
+    """Nobody runs any more who could be told to stop."""
+    (holding,) = bench.hold()
+    assert holding.end()
+    bench.clock.tick(timedelta(minutes=2))
+    bench.worker.lease_watch.run_once()
+    assert bench.events == []
+
+
+def test_what_could_not_start_within_an_interval_goes_back(bench: Bench) -> None:
+    """A blocked loop cannot look at its own queue; what has begun is left alone."""
+    waiting, running = bench.hold(2)
+    assert running.begin()
+    bench.clock.tick(INTERVAL)
+    bench.worker.lease_watch.run_once()
+    assert not waiting.ended
+    bench.clock.tick(timedelta(seconds=1))
+    bench.worker.lease_watch.run_once()
+    bench.worker.settler.flush()
+    assert [(event.instance, event.reason) for event in bench.said(HandedBackEvent)] == [
+        (waiting.claim.key.task_instance, "queued")
+    ]
+    assert not waiting.begin()
+    assert not running.ended
+
+
+def test_the_lease_watch_needs_no_database() -> None:
+    """It is there for the time when there is none."""
+    assert not hasattr(LeaseWatch, "_store")

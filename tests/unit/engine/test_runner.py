@@ -1,0 +1,481 @@
+"""Where handlers run, and what becomes of whatever they do."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import traceback
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager, suppress
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from tests.unit.engine.parts import PATIENCE, Gate, Rig
+
+from slotwise import Every, JobCancelled, JobContext, job, task
+from slotwise.clock import elapsed
+from slotwise.engine.runner import ERROR_LIMIT, error_text
+from slotwise.events import HandlerEnded
+from slotwise.execution import Aborted, Failed, HandedBack, Succeeded
+
+Handler = Callable[[JobContext], object]
+
+HOURLY = Every("1h")
+
+
+def sync(body: Callable[[JobContext], object]) -> object:
+    return job(name="job", schedule=HOURLY)(body)
+
+
+def asynchronous(body: Callable[[JobContext], object]) -> object:
+    async def handler(ctx: JobContext) -> object:
+        return body(ctx)
+
+    return job(name="job", schedule=HOURLY)(handler)
+
+
+BOTH = pytest.mark.parametrize("make", [sync, asynchronous], ids=["def", "async def"])
+
+
+def raising(error: BaseException) -> Handler:
+    def body(ctx: JobContext) -> object:
+        raise error
+
+    return body
+
+
+# -- how it ends ------------------------------------------------------------------------------------------------
+
+
+@BOTH
+def test_a_handler_that_returns_has_succeeded(make: Callable[[Handler], object]) -> None:
+    """Whatever it returns."""
+    with Rig(make(lambda ctx: "anything")) as rig:
+        assert rig.run() == Succeeded()
+        assert rig.names() == ["handler-start", "handler-end"]
+
+
+@BOTH
+@pytest.mark.parametrize(
+    "error",
+    [
+        ValueError("boom"),
+        SystemExit(1),
+        KeyboardInterrupt(),
+        GeneratorExit(),
+        StopIteration(),
+        asyncio.CancelledError(),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_whatever_a_handler_raises_is_an_outcome(make: Callable[[Handler], object], error: BaseException) -> None:
+    """Also what is meant to end the process, or the loop: the next handler runs as if nothing had happened."""
+    with Rig(make(raising(error)), task(name="next")(lambda ctx: None), task(name="later")(_nothing)) as rig:
+        outcome = rig.run()
+        assert isinstance(outcome, Failed)
+        assert type(error).__name__ in outcome.error.splitlines()[-1] or isinstance(error, StopIteration)
+        assert not outcome.final
+        assert rig.run("next") == Succeeded()
+        assert rig.run("later") == Succeeded()
+
+
+async def _nothing(ctx: JobContext) -> None:
+    pass
+
+
+@BOTH
+def test_the_end_is_told_with_its_error(make: Callable[[Handler], object]) -> None:
+    """The last line of the trace, and how long it took."""
+    with Rig(make(raising(ValueError("boom")))) as rig:
+        rig.run()
+        end = rig.events[-1]
+        assert isinstance(end, HandlerEnded)
+        assert (end.outcome, end.error) == ("failed", "ValueError: boom")
+        assert end.took is not None
+        assert end.took >= timedelta(0)
+
+
+def test_a_coroutine_that_nobody_awaits() -> None:
+    """A `def` that forgot to be `async def` ran nothing: no success, and no other attempt can mend it."""
+    with Rig(sync(_nothing_of)) as rig:
+        outcome = rig.run()
+        assert isinstance(outcome, Failed)
+        assert "declare it `async def`" in outcome.error
+        assert outcome.final
+
+
+def _nothing_of(ctx: JobContext) -> Awaitable[None]:
+    return _nothing(ctx)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"{not json", b"\xac\xed\x00\x05sr", b"\xff\xfe", b"[" * 100_000, b""],
+    ids=["no JSON", "Java's", "no UTF-8", "too deep", "empty"],
+)
+@BOTH
+def test_data_that_cannot_be_decoded(make: Callable[[Handler], object], data: bytes) -> None:
+    """The handler is not entered, and no other attempt is made: it would meet the same."""
+    entered: list[object] = []
+    with Rig(make(entered.append)) as rig:
+        outcome = rig.run(task_data=data)
+        assert isinstance(outcome, Failed)
+        assert outcome.error.startswith("task_data cannot be read as JSON")
+        assert outcome.final
+        assert entered == []
+        assert rig.names() == []
+
+
+def test_the_data_arrives_decoded() -> None:
+    """Once, as JSON has it."""
+    seen: list[Any] = []
+    with Rig(sync(lambda ctx: seen.extend([ctx.data, ctx.data]))) as rig:
+        rig.run(task_data=b'{"id":[1,null,"\xc3\xbc"]}')
+        assert seen[0] == {"id": [1, None, "ü"]}
+        assert seen[0] is seen[1]
+
+
+# -- where it runs ----------------------------------------------------------------------------------------------
+
+
+def test_def_on_threads_of_its_own_async_def_on_the_one_loop() -> None:
+    """A handler that blocks its thread blocks no other; coroutines share one loop."""
+    gate, where = Gate(), []
+
+    async def on_loop(ctx: JobContext) -> None:
+        where.append((threading.current_thread().name, asyncio.get_running_loop()))
+
+    with Rig(sync(lambda ctx: gate.pass_through()), task(name="coroutine")(on_loop)) as rig:
+        rig.start()
+        gate.wait_entered()
+        assert rig.run("coroutine") == Succeeded()
+        assert rig.run("coroutine") == Succeeded()
+        gate.open()
+        assert rig.end() == Succeeded()
+    assert [name for name, _ in where] == ["slotwise-loop"] * 2
+    assert len({loop for _, loop in where}) == 1
+
+
+# -- right before the start -------------------------------------------------------------------------------------
+
+
+@BOTH
+@pytest.mark.parametrize(
+    ("renewed", "lease", "reason"),
+    [(-9.0, 10, "suspect"), (-20.0, 10, "suspect"), (-6.0, 60, "queued")],
+    ids=["little lease left", "no lease left", "waited too long"],
+)
+def test_what_may_not_start_any_more(
+    make: Callable[[Handler], object], renewed: float, lease: int, reason: str
+) -> None:
+    """On a doubtful claim nothing starts, and what waited for longer than a heartbeat goes to somebody else."""
+    entered: list[object] = []
+    with Rig(make(entered.append), margin=timedelta(seconds=5)) as rig:
+        assert rig.run(renewed=elapsed() + renewed, lease=timedelta(seconds=lease)) == HandedBack(reason)
+        assert entered == []
+
+
+@BOTH
+def test_a_drain_starts_nothing(make: Callable[[Handler], object]) -> None:
+    """What has been claimed goes back, and there is no more room."""
+    entered: list[object] = []
+    with Rig(make(entered.append)) as rig:
+        assert rig.runner.free() == 4
+        rig.runner.drain()
+        assert rig.run() == HandedBack("shutdown")
+        assert rig.runner.free() == 0
+        assert entered == []
+
+
+def _refused(claim: object) -> bool:
+    return False
+
+
+def _unacknowledged(claim: object) -> bool:
+    raise OSError("the connection broke before the answer")
+
+
+@pytest.mark.parametrize(
+    ("mark", "reason"),
+    [(_refused, "mark refused"), (_unacknowledged, "mark not acknowledged")],
+    ids=["zero rows", "no reply"],
+)
+@pytest.mark.parametrize("is_async", [False, True], ids=["def", "async def"])
+def test_a_job_that_gives_up_starts_only_under_its_mark(
+    is_async: bool, mark: Callable[[object], bool], reason: str
+) -> None:
+    """Committed and acknowledged; otherwise the handler is not entered."""
+    entered: list[object] = []
+
+    async def later(ctx: JobContext) -> None:
+        entered.append(ctx)
+
+    handler = later if is_async else entered.append
+    subject = job(name="job", schedule=HOURLY, on_lost="give_up")(handler)  # type: ignore[arg-type]
+    with Rig(subject, mark=mark) as rig:
+        assert rig.run() == HandedBack(reason)
+    assert entered == []
+
+
+def test_setting_the_mark_does_not_block_the_loop() -> None:
+    """It asks the database; meanwhile the other coroutines go on."""
+    gate = Gate()
+    strict = job(name="strict", schedule=HOURLY, on_lost="give_up")(_nothing)
+
+    def mark(claim: object) -> bool:
+        gate.pass_through()
+        return True
+
+    with Rig(strict, asynchronous(lambda ctx: None), mark=mark) as rig:
+        rig.start("strict")
+        gate.wait_entered()
+        assert rig.run("job") == Succeeded()
+        gate.open()
+        assert rig.end() == Succeeded()
+
+
+def test_a_claim_that_was_given_back_meanwhile_does_not_start() -> None:
+    """Race: the lease watch takes it out of the queue while its mark is being set."""
+    gate, entered = Gate(), []
+
+    def mark(claim: object) -> bool:
+        gate.pass_through()
+        return True
+
+    with Rig(job(name="job", schedule=HOURLY, on_lost="give_up")(entered.append), mark=mark) as rig:
+        holding = rig.start()
+        gate.wait_entered()
+        assert holding.withdraw()
+        gate.open()
+        assert rig.end() == HandedBack("queued")
+        assert not holding.started
+    assert entered == []
+
+
+def test_a_loop_that_is_gone_loses_no_claim(caplog: pytest.LogCaptureFixture) -> None:
+    """It stays in the holdings, not started: the lease watch gives it back. The poller goes on."""
+    rig = Rig(asynchronous(lambda ctx: None))
+    holding = rig.start()
+    assert not holding.started
+    assert holding.withdraw()
+    assert "job cannot start: the event loop has not been started, or has ended" in caplog.text
+
+
+# -- being told to stop -----------------------------------------------------------------------------------------
+
+
+def test_a_handler_that_listens() -> None:
+    """ctx.wait ends at once, ctx.check raises, and the attempt was aborted for the reason that was given."""
+    gate = Gate()
+
+    def body(ctx: JobContext) -> None:
+        gate.pass_through()
+        assert ctx.wait(PATIENCE)
+        assert (ctx.cancelled, ctx.cancel_reason) == (True, "operator")
+        ctx.check()
+
+    with Rig(sync(body)) as rig:
+        holding = rig.start()
+        gate.wait_entered()
+        assert holding.signal.set("operator")
+        assert not holding.signal.set("shutdown")  # the first reason stays
+        gate.open()
+        assert rig.end() == Aborted("operator")
+
+
+def test_a_handler_that_ends_well_all_the_same() -> None:
+    """It was asked to stop, and had finished: success."""
+    gate = Gate()
+    with Rig(sync(lambda ctx: gate.pass_through())) as rig:
+        holding = rig.start()
+        gate.wait_entered()
+        holding.signal.set("shutdown")
+        gate.open()
+        assert rig.end() == Succeeded()
+
+
+@BOTH
+def test_what_was_told_to_stop_before_it_began_does_not_begin(make: Callable[[Handler], object]) -> None:
+    """An operator is faster than the queue."""
+    entered: list[object] = []
+    with Rig(make(entered.append)) as rig:
+        holding = rig.hold()
+        holding.signal.set("operator")
+        rig.runner.start(holding)
+        assert rig.end() == Aborted("operator")
+    assert entered == []
+
+
+def test_a_cancellation_that_nobody_asked_for_is_a_failure() -> None:
+    """A handler may raise what it likes; without a signal it is not ours."""
+    with Rig(sync(raising(JobCancelled("mine")))) as rig:
+        outcome = rig.run()
+        assert isinstance(outcome, Failed)
+
+
+def test_a_coroutine_is_cancelled() -> None:
+    """Wherever it waits."""
+    entered = threading.Event()
+
+    async def body(ctx: JobContext) -> None:
+        entered.set()
+        await asyncio.get_running_loop().create_future()
+
+    with Rig(job(name="job", schedule=HOURLY)(body)) as rig:
+        holding = rig.start()
+        assert entered.wait(PATIENCE)
+        holding.signal.set("lost")
+        assert rig.end() == Aborted("lost")
+
+
+def test_a_signal_before_the_coroutine_has_begun() -> None:
+    """It does not begin."""
+    gate, entered = Gate(), []
+
+    async def blocking(ctx: JobContext) -> None:
+        gate.pass_through()  # blocks the loop, on purpose
+
+    async def body(ctx: JobContext) -> None:
+        entered.append(ctx)
+
+    with Rig(task(name="blocking")(blocking), job(name="job", schedule=HOURLY)(body)) as rig:
+        rig.start("blocking")
+        gate.wait_entered()
+        rig.start("job").signal.set("operator")
+        gate.open()
+        assert {type(rig.end()), type(rig.end())} == {Succeeded, Aborted}
+    assert entered == []
+
+
+def test_a_coroutine_that_ignores_its_cancellation_has_not_ended() -> None:
+    """Its claim stays held, and its outcome is what it comes to in the end."""
+    entered, go = threading.Event(), asyncio.Event()
+
+    async def stubborn(ctx: JobContext) -> str:
+        while not go.is_set():
+            entered.set()
+            try:
+                await go.wait()
+            except asyncio.CancelledError:
+                deaf.set()
+        return "well"
+
+    deaf = threading.Event()
+    with Rig(job(name="job", schedule=HOURLY)(stubborn), task(name="next")(_nothing)) as rig:
+        holding = rig.start()
+        assert entered.wait(PATIENCE)
+        holding.signal.set("shutdown")
+        assert deaf.wait(PATIENCE)
+        assert rig.run("next") == Succeeded()  # the loop is free, and the other has not ended
+        assert rig.loop._loop is not None
+        rig.loop._loop.call_soon_threadsafe(go.set)
+        assert rig.end() == Succeeded()
+
+
+def test_a_host_that_cancels_all_its_tasks_does_not_end_an_attempt() -> None:
+    """While the handler has not ended, neither has the attempt: another must not start beside it."""
+    entered, deaf, go = threading.Event(), threading.Event(), asyncio.Event()
+
+    async def stubborn(ctx: JobContext) -> None:
+        entered.set()
+        try:
+            await go.wait()
+        except asyncio.CancelledError:
+            deaf.set()
+            await go.wait()
+
+    with Rig(job(name="job", schedule=HOURLY)(stubborn), task(name="next")(_nothing)) as rig:
+        rig.start()
+        assert entered.wait(PATIENCE)
+        loop = rig.loop._loop
+        assert loop is not None
+
+        async def cancel_all() -> None:
+            for each in asyncio.all_tasks() - {asyncio.current_task()}:
+                if "Runner" in repr(each):
+                    each.cancel()
+
+        asyncio.run_coroutine_threadsafe(cancel_all(), loop).result(PATIENCE)
+        assert deaf.wait(PATIENCE)
+        assert rig.run("next") == Succeeded()
+        loop.call_soon_threadsafe(go.set)
+        assert rig.end() == Succeeded()
+
+
+# -- interceptors -----------------------------------------------------------------------------------------------
+
+
+@BOTH
+def test_interceptors_are_around_the_handler(make: Callable[[Handler], object]) -> None:
+    """The first is the outermost, and each sees the context."""
+    seen: list[str] = []
+
+    def around(name: str) -> Callable[[JobContext], Any]:
+        @contextmanager
+        def interceptor(ctx: JobContext) -> Iterator[None]:
+            seen.append(f"{name} in {ctx.name}")
+            yield
+            seen.append(f"{name} out")
+
+        return interceptor
+
+    with Rig(make(lambda ctx: seen.append("handler")), interceptors=(around("a"), around("b"))) as rig:
+        assert rig.run() == Succeeded()
+    assert seen == ["a in job", "b in job", "handler", "b out", "a out"]
+
+
+@contextmanager
+def _swallowing(ctx: JobContext) -> Iterator[None]:
+    with suppress(ValueError):
+        yield
+
+
+@contextmanager
+def _failing(ctx: JobContext) -> Iterator[None]:
+    raise OSError("not today")
+    yield
+
+
+@BOTH
+def test_an_interceptor_may_swallow_an_error(make: Callable[[Handler], object]) -> None:
+    """Then the attempt has succeeded."""
+    with Rig(make(raising(ValueError())), interceptors=(_swallowing,)) as rig:
+        assert rig.run() == Succeeded()
+
+
+@BOTH
+def test_an_interceptor_that_fails_is_a_failure(make: Callable[[Handler], object]) -> None:
+    """And the handler is not entered."""
+    entered: list[object] = []
+    with Rig(make(entered.append), interceptors=(_swallowing, _failing)) as rig:
+        outcome = rig.run()
+        assert isinstance(outcome, Failed)
+        assert outcome.error.endswith("OSError: not today")
+    assert entered == []
+
+
+# -- the error's text -------------------------------------------------------------------------------------------
+
+
+def test_an_errors_text_fits_the_ledger() -> None:
+    """Cut in the middle: where it came from and what it was remain; nothing in it that a database refuses."""
+    try:
+        raise ValueError("x" * 100_000 + "\x00\ud800 end")
+    except ValueError as error:
+        text = error_text(error)
+    assert len(text) < ERROR_LIMIT + 100
+    assert text.startswith("Traceback")
+    assert text.endswith(" end")
+    assert "characters left out" in text
+    assert "\x00" not in text
+    text.encode()
+
+
+def test_an_error_that_cannot_be_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Is told by its name: the claim must not stay held because of it."""
+    with Rig(sync(raising(ValueError("boom")))) as rig, monkeypatch.context() as broken:
+        broken.setattr(traceback, "format_exception", lambda error: 1 / 0)
+        outcome = rig.run()
+    assert isinstance(outcome, Failed)
+    assert outcome.error == "ValueError"

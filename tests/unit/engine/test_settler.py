@@ -1,0 +1,136 @@
+"""How outcomes are written: together, in order, once; and what is free when."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+from tests.unit.engine.conftest import Bench, MakeBench
+
+from slotwise.engine.service import AT_ONCE
+from slotwise.events import ClaimLostEvent, HandedBackEvent, Settled, SettleSent
+from slotwise.execution import Aborted, Failed, HandedBack, Succeeded
+from slotwise.store import sqlite_link
+
+
+def test_whatever_has_gathered_goes_together(bench: Bench) -> None:
+    """Three ends, one transaction; then there is nothing to do until the next."""
+    for holding in bench.hold(3):
+        bench.end(holding)
+    assert bench.worker.settler.run_once() == AT_ONCE
+    assert bench.worker.settler.run_once() is None
+    assert [event.count for event in bench.said(SettleSent)] == [3]
+    assert [event.outcome for event in bench.said(Settled)] == ["succeeded"] * 3
+
+
+def test_capacity_is_free_only_after_the_settlement(bench: Bench) -> None:
+    """Not when the handler ends: what cannot be written must not pile up. Then the poller is woken."""
+    (holding,) = bench.hold()
+    full = bench.worker.capacity
+    bench.end(holding)
+    assert bench.worker.runner.free() == full - 1
+    assert not bench.worker.poller._wake.is_set()
+    bench.worker.settler.run_once()
+    assert bench.worker.runner.free() == full
+    assert bench.worker.poller._wake.is_set()
+
+
+def test_the_first_word_stands(bench: Bench) -> None:
+    """Race: a handler succeeds while the shutdown gives it up, or the other way round."""
+    first, second = bench.hold(2)
+    bench.end(first, Succeeded())
+    bench.end(first, Aborted("shutdown"))
+    bench.end(second, Aborted("shutdown"))
+    bench.end(second, Succeeded())
+    bench.worker.settler.run_once()
+    assert {event.outcome for event in bench.said(Settled)} == {"succeeded", "aborted"}
+    assert bench.row(first) is None
+    assert bench.row(second) is not None
+    assert bench.worker.settler.run_once() is None
+    assert bench.said(ClaimLostEvent) == []
+
+
+def test_only_what_has_not_begun_can_be_handed_back(bench: Bench) -> None:
+    """Nothing is burnt, and what runs goes on."""
+    waiting, running = bench.hold(2)
+    assert running.begin()
+    assert bench.worker.settler.hand_back(waiting, "shutdown")
+    assert not bench.worker.settler.hand_back(running, "shutdown")
+    assert not bench.worker.settler.hand_back(waiting, "shutdown")
+    bench.worker.settler.run_once()
+    assert [(event.instance, event.reason) for event in bench.said(HandedBackEvent)] == [
+        (waiting.claim.key.task_instance, "shutdown")
+    ]
+    row = bench.row(waiting)
+    assert (row.picked, row.attempt) == (False, 0)
+
+
+def test_a_refused_outcome_is_a_lost_claim(bench: Bench) -> None:
+    """Somebody else has the row: said once, and nothing is held any more."""
+    (holding,) = bench.hold()
+    bench.worker.store.settle([(holding.claim, HandedBack("somebody"))])
+    bench.end(holding)
+    bench.worker.settler.run_once()
+    assert [event.reason for event in bench.said(ClaimLostEvent)] == [
+        "its outcome was refused: another worker has the row"
+    ]
+    assert holding.lost
+    assert len(bench.worker.holdings) == 0
+
+
+@contextmanager
+def locked(url: str) -> Iterator[None]:
+    """Somebody else writes: for SQLite that is an outage."""
+    connection = sqlite3.connect(Path(url.removeprefix("sqlite:///")), isolation_level=None)
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+    finally:
+        connection.execute("ROLLBACK")
+        connection.close()
+
+
+def test_an_outage_loses_no_outcome(make_bench: MakeBench, sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are put back, in their order, and capacity stays taken; afterwards all are written."""
+    monkeypatch.setattr(sqlite_link, "BUSY_TIMEOUT", timedelta(milliseconds=50))
+    bench = make_bench(heartbeat_interval="50ms")
+    holdings = bench.hold(3)
+    for holding in holdings[:2]:
+        bench.end(holding)
+    with locked(sqlite_url):
+        for _ in range(2):
+            with pytest.raises(sa.exc.OperationalError):
+                bench.worker.settler.run_once()
+        bench.end(holdings[2], Failed("boom", final=True))
+        assert bench.worker.runner.free() == bench.worker.capacity - 3
+        assert [holding for holding, _ in bench.worker.settler._endings] == holdings
+    bench.worker.settler.flush()
+    assert [event.outcome for event in bench.said(Settled)] == ["succeeded", "succeeded", "dead"]
+    assert len(bench.worker.holdings) == 0
+
+
+def test_an_outage_is_waited_out_by_the_loop(
+    make_bench: MakeBench, sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Said once; the outcome is written when the database is back, without another wake-up."""
+    monkeypatch.setattr(sqlite_link, "BUSY_TIMEOUT", timedelta(milliseconds=20))
+    bench = make_bench(heartbeat_interval="50ms")
+    (holding,) = bench.hold()
+    settler = bench.worker.settler
+    with locked(sqlite_url):
+        bench.end(holding)
+        settler.start()
+        while len(bench.said(SettleSent)) < 3:
+            settler.join(timedelta(milliseconds=10))
+    assert bench.worker.holdings.wait_empty(10)
+    settler.stop()
+    assert settler.join(timedelta(seconds=10))
+    assert [event.name for event in bench.events if event.name.startswith("database")] == [
+        "database-lost", "database-back",
+    ]  # fmt: skip
+    assert [event.outcome for event in bench.said(Settled)] == ["succeeded"]
