@@ -1,0 +1,22 @@
+UPDATE scheduled_tasks AS t
+SET last_heartbeat = statement_timestamp()
+WHERE t.ctid = ANY (ARRAY(
+        SELECT q.ctid
+        FROM unnest(%(names)s::text[], %(instances)s::text[], %(versions)s::bigint[])
+             AS i(task_name, task_instance, version)
+        CROSS JOIN LATERAL (
+            SELECT h.ctid FROM scheduled_tasks AS h
+            WHERE h.task_name = i.task_name AND h.task_instance = i.task_instance
+              AND h.version = i.version AND h.picked_by = %(holder)s AND h.picked
+            FOR NO KEY UPDATE SKIP LOCKED) AS q))
+  AND t.picked AND t.picked_by = %(holder)s
+RETURNING t.task_name, t.task_instance, t.version;
+
+SELECT q.task_name, q.task_instance, q.version
+FROM unnest(%(names)s::text[], %(instances)s::text[], %(versions)s::bigint[]) AS i(task_name, task_instance,
+    version)
+CROSS JOIN LATERAL (
+    SELECT h.task_name, h.task_instance, h.version FROM scheduled_tasks AS h
+    WHERE h.task_name = i.task_name AND h.task_instance = i.task_instance
+      AND h.version = i.version AND h.picked_by = %(holder)s AND h.picked
+    OFFSET 0) AS q;

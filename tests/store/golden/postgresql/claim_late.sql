@@ -1,0 +1,86 @@
+WITH due AS (
+    UPDATE scheduled_tasks AS t
+    SET picked = true, picked_by = %(holder)s, last_heartbeat = statement_timestamp(), lease = %(lease)s,
+        version = t.version + 1, attempt = t.attempt + 1,
+        watermark = CASE WHEN t.schedule IS NULL THEN t.watermark ELSE greatest(t.watermark, t.slot) END
+    WHERE t.ctid = ANY (ARRAY(
+        SELECT d.ctid FROM scheduled_tasks AS d
+        WHERE NOT d.picked AND d.state IS NULL AND d.execution_time <= statement_timestamp()
+          AND d.task_name = ANY (%(names)s::text[])
+        ORDER BY d.execution_time
+        LIMIT %(limit)s
+        FOR UPDATE SKIP LOCKED))
+      AND NOT t.picked AND t.state IS NULL AND t.execution_time <= statement_timestamp()
+      AND t.task_name = ANY (%(names)s::text[])
+    RETURNING t.task_name, t.task_instance, t.execution_time, t.version, t.picked, t.picked_by, t.task_data,
+        t.last_success, t.last_failure, t.consecutive_failures, t.last_heartbeat, t.priority, t.slot, t.watermark,
+        t.next_slot, t.schedule, t.plan_instance, t.origin, t.collapsed, t.first_version, t.attempt, t.lost_count,
+        t.lease, t.state, t.cancel_requested
+), ledger AS (
+    INSERT INTO scheduled_slots AS s
+        (task_name, task_instance, slot, outcome, origin, attempts, collapsed, token, worker, started)
+    SELECT DISTINCT ON (task_name, coalesce(plan_instance, task_instance), slot)
+        task_name, coalesce(plan_instance, task_instance), slot,
+        CASE WHEN task_name = ANY (%(strict)s::text[]) THEN 'claimed' ELSE 'running' END,
+        coalesce(origin, 'schedule'), attempt, collapsed, version, picked_by,
+        CASE WHEN task_name = ANY (%(strict)s::text[]) THEN NULL ELSE statement_timestamp() END
+    FROM due
+    WHERE slot IS NOT NULL
+      AND (plan_instance IS NOT NULL
+           OR schedule IS NOT NULL AND (attempt > 1 OR next_slot IS NULL OR next_slot > statement_timestamp()))
+    ON CONFLICT (task_name, task_instance, slot) DO UPDATE
+    SET outcome = excluded.outcome, reason = NULL, attempts = s.attempts + 1, collapsed = excluded.collapsed,
+        token = excluded.token, worker = excluded.worker, started = excluded.started
+    WHERE s.finished IS NULL AND s.outcome <> 'running' AND NOT excluded.task_name = ANY (%(strict)s::text[])
+    RETURNING s.task_name, s.task_instance, s.slot, s.token
+)
+SELECT statement_timestamp(), schedule IS NULL AND plan_instance IS NULL OR EXISTS (
+        SELECT FROM ledger AS l
+        WHERE l.task_name = due.task_name AND l.task_instance = coalesce(due.plan_instance, due.task_instance)
+          AND l.slot = due.slot AND l.token = due.version),
+    task_name, task_instance, execution_time, version, picked, picked_by, task_data, last_success, last_failure,
+        consecutive_failures, last_heartbeat, priority, slot, watermark, next_slot, schedule, plan_instance, origin,
+        collapsed, first_version, attempt, lost_count, lease, state, cancel_requested
+FROM due
+ORDER BY execution_time;
+
+SELECT scheduled_slots.slot
+FROM scheduled_slots
+WHERE scheduled_slots.task_name = %(task_name_1)s::VARCHAR AND scheduled_slots.task_instance =
+    %(task_instance_1)s::VARCHAR AND scheduled_slots.origin IN (%(origin_1_1)s::VARCHAR, %(origin_1_2)s::VARCHAR)
+    AND scheduled_slots.finished IS NOT NULL ORDER BY scheduled_slots.slot DESC
+ LIMIT %(param_1)s::INTEGER;
+
+SELECT scheduled_gaps.last_slot
+FROM scheduled_gaps
+WHERE scheduled_gaps.task_name = %(task_name_1)s::VARCHAR AND scheduled_gaps.task_instance =
+    %(task_instance_1)s::VARCHAR ORDER BY scheduled_gaps.first_slot DESC
+ LIMIT %(param_1)s::INTEGER;
+
+UPDATE scheduled_slots SET outcome=%(outcome)s::VARCHAR, reason=%(reason)s::VARCHAR,
+    finished=%(finished)s::TIMESTAMP WITH TIME ZONE WHERE scheduled_slots.task_name = %(task_name_1)s::VARCHAR AND
+    scheduled_slots.task_instance = %(task_instance_1)s::VARCHAR AND scheduled_slots.slot >= %(slot_1)s::TIMESTAMP
+    WITH TIME ZONE AND scheduled_slots.slot <= %(slot_2)s::TIMESTAMP WITH TIME ZONE AND scheduled_slots.finished IS
+    NULL AND scheduled_slots.token != %(token_1)s::BIGINT AND scheduled_slots.origin IN (%(origin_1_1)s::VARCHAR,
+    %(origin_1_2)s::VARCHAR);
+
+INSERT INTO scheduled_gaps (task_name, task_instance, first_slot, last_slot, count, reason, created) VALUES
+    (%(task_name)s::VARCHAR, %(task_instance)s::VARCHAR, %(first_slot)s::TIMESTAMP WITH TIME ZONE,
+    %(last_slot)s::TIMESTAMP WITH TIME ZONE, %(count)s::BIGINT, %(reason)s::VARCHAR, %(created)s::TIMESTAMP WITH
+    TIME ZONE) ON CONFLICT (task_name, task_instance, first_slot) DO UPDATE SET last_slot = excluded.last_slot,
+    count = excluded.count, reason = excluded.reason, created = excluded.created;
+
+UPDATE scheduled_tasks SET slot=%(slot)s::TIMESTAMP WITH TIME ZONE, watermark=%(watermark)s::TIMESTAMP WITH TIME
+    ZONE, next_slot=%(next_slot)s::TIMESTAMP WITH TIME ZONE, origin=%(origin)s::VARCHAR,
+    collapsed=%(collapsed)s::BIGINT WHERE scheduled_tasks.task_name = %(task_name_1)s::VARCHAR AND
+    scheduled_tasks.task_instance = %(task_instance_1)s::VARCHAR AND scheduled_tasks.version = %(version_1)s::BIGINT
+    AND scheduled_tasks.picked_by = %(picked_by_1)s::VARCHAR;
+
+INSERT INTO scheduled_slots (task_name, task_instance, slot, outcome, reason, origin, attempts, collapsed, token,
+    worker, started) VALUES (%(task_name)s::VARCHAR, %(task_instance)s::VARCHAR, %(slot)s::TIMESTAMP WITH TIME ZONE,
+    %(outcome)s::VARCHAR, %(reason)s::VARCHAR, %(origin)s::VARCHAR, %(attempts)s::INTEGER, %(collapsed)s::BIGINT,
+    %(token)s::BIGINT, %(worker)s::VARCHAR, %(started)s::TIMESTAMP WITH TIME ZONE) ON CONFLICT (task_name,
+    task_instance, slot) DO UPDATE SET outcome = excluded.outcome, reason = excluded.reason, attempts =
+    (scheduled_slots.attempts + %(attempts_1)s::INTEGER), collapsed = excluded.collapsed, token = excluded.token,
+    worker = excluded.worker, started = excluded.started WHERE scheduled_slots.finished IS NULL AND
+    scheduled_slots.outcome != %(outcome_1)s::VARCHAR AND %(param_1)s RETURNING scheduled_slots.token;

@@ -1,0 +1,62 @@
+SELECT scheduled_tasks.version
+FROM scheduled_tasks
+WHERE scheduled_tasks.task_name = %(task_name_1)s::VARCHAR AND scheduled_tasks.task_instance =
+    %(task_instance_1)s::VARCHAR;
+
+SELECT statement_timestamp();
+
+SELECT scheduled_slots.token
+FROM scheduled_slots
+WHERE scheduled_slots.task_name = %(task_name_1)s::VARCHAR AND scheduled_slots.task_instance =
+    %(task_instance_1)s::VARCHAR AND scheduled_slots.slot = %(slot_1)s::TIMESTAMP WITH TIME ZONE;
+
+INSERT INTO scheduled_tasks (task_name, task_instance, execution_time, picked, version, slot, plan_instance, origin,
+    first_version) VALUES (%(task_name)s::VARCHAR, %(task_instance)s::VARCHAR, %(execution_time)s::TIMESTAMP WITH
+    TIME ZONE, %(picked)s, %(version)s::BIGINT, %(slot)s::TIMESTAMP WITH TIME ZONE, %(plan_instance)s::VARCHAR,
+    %(origin)s::VARCHAR, %(first_version)s::BIGINT) ON CONFLICT DO NOTHING RETURNING scheduled_tasks.version;
+
+WITH due AS (
+    UPDATE scheduled_tasks AS t
+    SET picked = true, picked_by = %(holder)s, last_heartbeat = statement_timestamp(), lease = %(lease)s,
+        version = t.version + 1, attempt = t.attempt + 1,
+        watermark = CASE WHEN t.schedule IS NULL THEN t.watermark ELSE greatest(t.watermark, t.slot) END
+    WHERE t.ctid = ANY (ARRAY(
+        SELECT d.ctid FROM scheduled_tasks AS d
+        WHERE NOT d.picked AND d.state IS NULL AND d.execution_time <= statement_timestamp()
+          AND d.task_name = ANY (%(names)s::text[]) AND d.task_instance = %(instance)s
+        ORDER BY d.execution_time
+        LIMIT %(limit)s
+        FOR UPDATE SKIP LOCKED))
+      AND NOT t.picked AND t.state IS NULL AND t.execution_time <= statement_timestamp()
+      AND t.task_name = ANY (%(names)s::text[])
+    RETURNING t.task_name, t.task_instance, t.execution_time, t.version, t.picked, t.picked_by, t.task_data,
+        t.last_success, t.last_failure, t.consecutive_failures, t.last_heartbeat, t.priority, t.slot, t.watermark,
+        t.next_slot, t.schedule, t.plan_instance, t.origin, t.collapsed, t.first_version, t.attempt, t.lost_count,
+        t.lease, t.state, t.cancel_requested
+), ledger AS (
+    INSERT INTO scheduled_slots AS s
+        (task_name, task_instance, slot, outcome, origin, attempts, collapsed, token, worker, started)
+    SELECT DISTINCT ON (task_name, coalesce(plan_instance, task_instance), slot)
+        task_name, coalesce(plan_instance, task_instance), slot,
+        CASE WHEN task_name = ANY (%(strict)s::text[]) THEN 'claimed' ELSE 'running' END,
+        coalesce(origin, 'schedule'), attempt, collapsed, version, picked_by,
+        CASE WHEN task_name = ANY (%(strict)s::text[]) THEN NULL ELSE statement_timestamp() END
+    FROM due
+    WHERE slot IS NOT NULL
+      AND (plan_instance IS NOT NULL
+           OR schedule IS NOT NULL AND (attempt > 1 OR next_slot IS NULL OR next_slot > statement_timestamp()))
+    ON CONFLICT (task_name, task_instance, slot) DO UPDATE
+    SET outcome = excluded.outcome, reason = NULL, attempts = s.attempts + 1, collapsed = excluded.collapsed,
+        token = excluded.token, worker = excluded.worker, started = excluded.started
+    WHERE s.finished IS NULL AND s.outcome <> 'running' AND NOT excluded.task_name = ANY (%(strict)s::text[])
+    RETURNING s.task_name, s.task_instance, s.slot, s.token
+)
+SELECT statement_timestamp(), schedule IS NULL AND plan_instance IS NULL OR EXISTS (
+        SELECT FROM ledger AS l
+        WHERE l.task_name = due.task_name AND l.task_instance = coalesce(due.plan_instance, due.task_instance)
+          AND l.slot = due.slot AND l.token = due.version),
+    task_name, task_instance, execution_time, version, picked, picked_by, task_data, last_success, last_failure,
+        consecutive_failures, last_heartbeat, priority, slot, watermark, next_slot, schedule, plan_instance, origin,
+        collapsed, first_version, attempt, lost_count, lease, state, cancel_requested
+FROM due
+ORDER BY execution_time;

@@ -1,0 +1,47 @@
+SELECT statement_timestamp();
+
+SELECT scheduled_tasks.revision, scheduled_tasks.task_name, scheduled_tasks.task_instance,
+    scheduled_tasks.execution_time, scheduled_tasks.version, scheduled_tasks.picked, scheduled_tasks.picked_by,
+    scheduled_tasks.task_data, scheduled_tasks.last_success, scheduled_tasks.last_failure,
+    scheduled_tasks.consecutive_failures, scheduled_tasks.last_heartbeat, scheduled_tasks.priority,
+    scheduled_tasks.slot, scheduled_tasks.watermark, scheduled_tasks.next_slot, scheduled_tasks.schedule,
+    scheduled_tasks.plan_instance, scheduled_tasks.origin, scheduled_tasks.collapsed, scheduled_tasks.first_version,
+    scheduled_tasks.attempt, scheduled_tasks.lost_count, scheduled_tasks.lease, scheduled_tasks.state,
+    scheduled_tasks.cancel_requested
+FROM scheduled_tasks
+WHERE scheduled_tasks.task_name = %(task_name_1)s::VARCHAR AND scheduled_tasks.task_instance =
+    %(task_instance_1)s::VARCHAR FOR UPDATE;
+
+SELECT statement_timestamp();
+
+SELECT scheduled_slots.slot
+FROM scheduled_slots
+WHERE scheduled_slots.task_name = %(task_name_1)s::VARCHAR AND scheduled_slots.task_instance =
+    %(task_instance_1)s::VARCHAR AND scheduled_slots.origin IN (%(origin_1_1)s::VARCHAR, %(origin_1_2)s::VARCHAR)
+    AND scheduled_slots.finished IS NOT NULL ORDER BY scheduled_slots.slot DESC
+ LIMIT %(param_1)s::INTEGER;
+
+SELECT scheduled_gaps.last_slot
+FROM scheduled_gaps
+WHERE scheduled_gaps.task_name = %(task_name_1)s::VARCHAR AND scheduled_gaps.task_instance =
+    %(task_instance_1)s::VARCHAR ORDER BY scheduled_gaps.first_slot DESC
+ LIMIT %(param_1)s::INTEGER;
+
+INSERT INTO scheduled_tasks (task_name, task_instance, execution_time, picked, version, slot, watermark, next_slot,
+    schedule, fingerprint, revision, first_version) VALUES (%(task_name)s::VARCHAR, %(task_instance)s::VARCHAR,
+    %(execution_time)s::TIMESTAMP WITH TIME ZONE, %(picked)s, %(version)s::BIGINT, %(slot)s::TIMESTAMP WITH TIME
+    ZONE, %(watermark)s::TIMESTAMP WITH TIME ZONE, %(next_slot)s::TIMESTAMP WITH TIME ZONE, %(schedule)s::VARCHAR,
+    %(fingerprint)s::VARCHAR, %(revision)s::VARCHAR, %(first_version)s::BIGINT) ON CONFLICT DO NOTHING RETURNING
+    scheduled_tasks.version;
+
+SELECT scheduled_tasks.revision, scheduled_tasks.task_name, scheduled_tasks.task_instance,
+    scheduled_tasks.execution_time, scheduled_tasks.version, scheduled_tasks.picked, scheduled_tasks.picked_by,
+    scheduled_tasks.task_data, scheduled_tasks.last_success, scheduled_tasks.last_failure,
+    scheduled_tasks.consecutive_failures, scheduled_tasks.last_heartbeat, scheduled_tasks.priority,
+    scheduled_tasks.slot, scheduled_tasks.watermark, scheduled_tasks.next_slot, scheduled_tasks.schedule,
+    scheduled_tasks.plan_instance, scheduled_tasks.origin, scheduled_tasks.collapsed, scheduled_tasks.first_version,
+    scheduled_tasks.attempt, scheduled_tasks.lost_count, scheduled_tasks.lease, scheduled_tasks.state,
+    scheduled_tasks.cancel_requested
+FROM scheduled_tasks
+WHERE scheduled_tasks.task_name = %(task_name_1)s::VARCHAR AND scheduled_tasks.task_instance =
+    %(task_instance_1)s::VARCHAR FOR UPDATE;

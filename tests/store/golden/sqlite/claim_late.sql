@@ -1,0 +1,44 @@
+SELECT scheduled_tasks.task_name, scheduled_tasks.task_instance
+FROM scheduled_tasks
+WHERE scheduled_tasks.picked = 0 AND scheduled_tasks.state IS NULL AND scheduled_tasks.execution_time <= ? AND
+    scheduled_tasks.task_name IN (?) ORDER BY scheduled_tasks.execution_time, scheduled_tasks.task_name,
+    scheduled_tasks.task_instance
+ LIMIT ? OFFSET ?;
+
+UPDATE scheduled_tasks SET picked=?, picked_by=?, last_heartbeat=?, version=(scheduled_tasks.version + ?),
+    watermark=CASE WHEN (scheduled_tasks.schedule IS NULL) THEN scheduled_tasks.watermark WHEN
+    (scheduled_tasks.watermark IS NULL OR scheduled_tasks.watermark < scheduled_tasks.slot) THEN
+    scheduled_tasks.slot ELSE scheduled_tasks.watermark END, attempt=(scheduled_tasks.attempt + ?), lease=? WHERE
+    scheduled_tasks.task_name = ? AND scheduled_tasks.task_instance = ? AND scheduled_tasks.picked = 0 AND
+    scheduled_tasks.state IS NULL AND scheduled_tasks.execution_time <= ? RETURNING task_name, task_instance,
+    execution_time, version, picked, picked_by, task_data, last_success, last_failure, consecutive_failures,
+    last_heartbeat, priority, slot, watermark, next_slot, schedule, plan_instance, origin, collapsed, first_version,
+    attempt, lost_count, lease, state, cancel_requested;
+
+SELECT scheduled_slots.slot
+FROM scheduled_slots
+WHERE scheduled_slots.task_name = ? AND scheduled_slots.task_instance = ? AND scheduled_slots.origin IN (?, ?) AND
+    scheduled_slots.finished IS NOT NULL ORDER BY scheduled_slots.slot DESC
+ LIMIT ? OFFSET ?;
+
+SELECT scheduled_gaps.last_slot
+FROM scheduled_gaps
+WHERE scheduled_gaps.task_name = ? AND scheduled_gaps.task_instance = ? ORDER BY scheduled_gaps.first_slot DESC
+ LIMIT ? OFFSET ?;
+
+UPDATE scheduled_slots SET outcome=?, reason=?, finished=? WHERE scheduled_slots.task_name = ? AND
+    scheduled_slots.task_instance = ? AND scheduled_slots.slot >= ? AND scheduled_slots.slot <= ? AND
+    scheduled_slots.finished IS NULL AND scheduled_slots.token != ? AND scheduled_slots.origin IN (?, ?);
+
+INSERT INTO scheduled_gaps (task_name, task_instance, first_slot, last_slot, count, reason, created) VALUES (?, ?,
+    ?, ?, ?, ?, ?) ON CONFLICT (task_name, task_instance, first_slot) DO UPDATE SET last_slot = excluded.last_slot,
+    count = excluded.count, reason = excluded.reason, created = excluded.created;
+
+UPDATE scheduled_tasks SET slot=?, watermark=?, next_slot=?, origin=?, collapsed=? WHERE scheduled_tasks.task_name =
+    ? AND scheduled_tasks.task_instance = ? AND scheduled_tasks.version = ? AND scheduled_tasks.picked_by = ?;
+
+INSERT INTO scheduled_slots (task_name, task_instance, slot, outcome, reason, origin, attempts, collapsed, token,
+    worker, started) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (task_name, task_instance, slot) DO UPDATE
+    SET outcome = excluded.outcome, reason = excluded.reason, attempts = (scheduled_slots.attempts + ?), collapsed =
+    excluded.collapsed, token = excluded.token, worker = excluded.worker, started = excluded.started WHERE
+    scheduled_slots.finished IS NULL AND scheduled_slots.outcome != ? AND ? = 1 RETURNING token;

@@ -1,0 +1,5 @@
+SELECT scheduled_tasks.execution_time
+FROM scheduled_tasks
+WHERE scheduled_tasks.picked = 0 AND scheduled_tasks.state IS NULL AND scheduled_tasks.task_name IN (?, ?) ORDER BY
+    scheduled_tasks.execution_time
+ LIMIT ? OFFSET ?;

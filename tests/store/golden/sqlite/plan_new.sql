@@ -1,0 +1,36 @@
+SELECT scheduled_tasks.revision, scheduled_tasks.task_name, scheduled_tasks.task_instance,
+    scheduled_tasks.execution_time, scheduled_tasks.version, scheduled_tasks.picked, scheduled_tasks.picked_by,
+    scheduled_tasks.task_data, scheduled_tasks.last_success, scheduled_tasks.last_failure,
+    scheduled_tasks.consecutive_failures, scheduled_tasks.last_heartbeat, scheduled_tasks.priority,
+    scheduled_tasks.slot, scheduled_tasks.watermark, scheduled_tasks.next_slot, scheduled_tasks.schedule,
+    scheduled_tasks.plan_instance, scheduled_tasks.origin, scheduled_tasks.collapsed, scheduled_tasks.first_version,
+    scheduled_tasks.attempt, scheduled_tasks.lost_count, scheduled_tasks.lease, scheduled_tasks.state,
+    scheduled_tasks.cancel_requested
+FROM scheduled_tasks
+WHERE scheduled_tasks.task_name = ? AND scheduled_tasks.task_instance = ?;
+
+SELECT scheduled_slots.slot
+FROM scheduled_slots
+WHERE scheduled_slots.task_name = ? AND scheduled_slots.task_instance = ? AND scheduled_slots.origin IN (?, ?) AND
+    scheduled_slots.finished IS NOT NULL ORDER BY scheduled_slots.slot DESC
+ LIMIT ? OFFSET ?;
+
+SELECT scheduled_gaps.last_slot
+FROM scheduled_gaps
+WHERE scheduled_gaps.task_name = ? AND scheduled_gaps.task_instance = ? ORDER BY scheduled_gaps.first_slot DESC
+ LIMIT ? OFFSET ?;
+
+INSERT INTO scheduled_tasks (task_name, task_instance, execution_time, picked, version, slot, watermark, next_slot,
+    schedule, fingerprint, revision, first_version) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO
+    NOTHING RETURNING version;
+
+SELECT scheduled_tasks.revision, scheduled_tasks.task_name, scheduled_tasks.task_instance,
+    scheduled_tasks.execution_time, scheduled_tasks.version, scheduled_tasks.picked, scheduled_tasks.picked_by,
+    scheduled_tasks.task_data, scheduled_tasks.last_success, scheduled_tasks.last_failure,
+    scheduled_tasks.consecutive_failures, scheduled_tasks.last_heartbeat, scheduled_tasks.priority,
+    scheduled_tasks.slot, scheduled_tasks.watermark, scheduled_tasks.next_slot, scheduled_tasks.schedule,
+    scheduled_tasks.plan_instance, scheduled_tasks.origin, scheduled_tasks.collapsed, scheduled_tasks.first_version,
+    scheduled_tasks.attempt, scheduled_tasks.lost_count, scheduled_tasks.lease, scheduled_tasks.state,
+    scheduled_tasks.cancel_requested
+FROM scheduled_tasks
+WHERE scheduled_tasks.task_name = ? AND scheduled_tasks.task_instance = ?;

@@ -1,0 +1,205 @@
+"""Every verb of the store, played once on the real clock, and the statements that it sent."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import sqlalchemy as sa
+from tests.store.bench import LEASE, Bench, a_job
+
+from slotwise.client import Client
+from slotwise.execution import Claim, Failed, HandedBack, Succeeded
+from slotwise.schedules import Every
+from slotwise.store.database import Database
+from slotwise.store.enqueue import Enqueue
+from slotwise.store.fence import LedgerFence
+from slotwise.store.planner import Planner
+from slotwise.store.roster import Badge, Roster
+from slotwise.store.store import Silence, Store
+
+LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
+FAR_AWAY = datetime(8000, 1, 1, tzinfo=UTC)
+WIDTH = 116
+
+
+class Stage:
+    """A store by the database's own clock; ``bench`` prepares, ``store`` is listened to."""
+
+    def __init__(self, database: Database) -> None:
+        self.bench = Bench(database).planned()
+        self.store = Store(database, self.bench.definitions)
+        self.names = sorted(self.bench.definitions)
+
+    def due(self, *names: str, late: bool = False) -> None:
+        for name in names:
+            following = LONG_AGO + timedelta(minutes=1) if late else FAR_AWAY
+            self.bench.change(name, slot=LONG_AGO, execution_time=LONG_AGO, next_slot=following)
+
+    def claim(self, *names: str) -> list[Claim]:
+        return self.store.claim("host:1:a", 100, lease=LEASE, names=names or self.names)[1]
+
+    def held(self, *names: str) -> list[Claim]:
+        self.due(*(name for name in names if self.bench.definitions[name].is_job))
+        for name in names:
+            if not self.bench.definitions[name].is_job:
+                self.bench.client.schedule(name, id="1", at=LONG_AGO)
+        return self.claim(*names)
+
+    def silences(self, *names: str) -> list[Silence]:
+        return [Silence(row=claim.row, lease_end=claim.claimed_at) for claim in self.held(*names)]
+
+    def listen(self, play: Callable[[], Any]) -> str:
+        """The statements that this sends, as they are sent."""
+        heard: list[str] = []
+
+        def listen(_connection: Any, _cursor: Any, statement: str, *_rest: Any) -> None:
+            heard.append(tidy(statement))
+
+        engines = {id(engine): engine for engine in (self.store.database.main, self.store.database.heart)}.values()
+        for engine in engines:
+            sa.event.listen(engine, "before_cursor_execute", listen)
+        try:
+            play()
+        finally:
+            for engine in engines:
+                sa.event.remove(engine, "before_cursor_execute", listen)
+        return "\n\n".join(f"{statement};" for statement in heard if statement != "BEGIN IMMEDIATE") + "\n"
+
+
+def tidy(statement: str) -> str:
+    """Folded, so that it can be read, without a change to its words."""
+    lines = []
+    for line in statement.splitlines():
+        text = re.sub(r"\s+$", "", line)
+        indent = " " * (len(text) - len(text.lstrip()))
+        lines += textwrap.wrap(
+            text, WIDTH, subsequent_indent=indent + "    ", break_long_words=False, break_on_hyphens=False
+        )
+    return "\n".join(line for line in lines if line.strip())
+
+
+Verb = Callable[[Stage], Callable[[], Any]]
+
+
+def _claim(stage: Stage) -> Callable[[], Any]:
+    stage.due("plain", "strict")
+    return lambda: stage.claim("plain", "strict", "mail")
+
+
+def _claim_late(stage: Stage) -> Callable[[], Any]:
+    stage.due("plain", late=True)
+    return lambda: stage.claim("plain")
+
+
+def _claim_instance(stage: Stage) -> Callable[[], Any]:
+    return lambda: Enqueue(stage.store).claim_trigger("host:1:a", "plain", lease=LEASE, strict=False)
+
+
+def _mark(stage: Stage) -> Callable[[], Any]:
+    (claim,) = stage.held("strict")
+    return lambda: stage.store.mark_running(claim)
+
+
+def _settle(stage: Stage) -> Callable[[], Any]:
+    claims = stage.held("plain", "mail")
+    return lambda: stage.store.settle([(claim, Succeeded()) for claim in claims])
+
+
+def _settle_with_gap(stage: Stage) -> Callable[[], Any]:
+    (claim,) = stage.held("plain")
+    stage.bench.change("plain", slot=LONG_AGO, watermark=LONG_AGO)
+    return lambda: stage.store.settle([(claim, Failed("boom"))])
+
+
+def _hand_back(stage: Stage) -> Callable[[], Any]:
+    claims = stage.held("plain")
+    return lambda: stage.store.settle([(claim, HandedBack()) for claim in claims])
+
+
+def _take_over(stage: Stage) -> Callable[[], Any]:
+    silences = stage.silences("plain", "mail")
+    return lambda: stage.store.take_over(silences)
+
+
+def _beat(stage: Stage) -> Callable[[], Any]:
+    claims = stage.held("plain", "strict")
+    stage.store.settle([(claims[0], Succeeded())])  # one of them is lost: it is read again
+    return lambda: stage.store.beat("host:1:a", claims)
+
+
+def _look(stage: Stage) -> Callable[[], Any]:
+    stage.held("plain")
+    return lambda: stage.store.look(stage.names)
+
+
+def _held_by(stage: Stage) -> Callable[[], Any]:
+    return lambda: stage.store.held_by("host:1:a")
+
+
+def _next_due(stage: Stage) -> Callable[[], Any]:
+    return lambda: stage.store.next_due(["mail", "plain"])
+
+
+def _plan_new(stage: Stage) -> Callable[[], Any]:
+    return lambda: Planner(stage.store).plan([a_job("fresh")])
+
+
+def _plan_changed(stage: Stage) -> Callable[[], Any]:
+    return lambda: Planner(stage.store).plan([a_job("plain", Every("5m"))], revision="9")
+
+
+def _schedule(stage: Stage) -> Callable[[], Any]:
+    client = Client(lambda: stage.store)
+    return lambda: client.schedule("mail", {"n": 1}, id="1", in_="10s")
+
+
+def _guard(stage: Stage) -> Callable[[], Any]:
+    claims = stage.held("plain", "mail")
+    return lambda: _fenced(stage, "guard", claims)
+
+
+def _complete_in(stage: Stage) -> Callable[[], Any]:
+    claims = stage.held("plain", "mail")
+    return lambda: _fenced(stage, "complete_in", claims)
+
+
+def _fenced(stage: Stage, verb: str, claims: list[Claim]) -> None:
+    fence = LedgerFence(stage.store)
+    for claim in claims:
+        with stage.store.database.main.begin() as connection:
+            getattr(fence, verb)(claim, connection)
+
+
+def _sign_in(stage: Stage) -> Callable[[], Any]:
+    badge = Badge(
+        worker="host:1:a", host="host", pid=1, boot_id="a", version="1", capacity=10, tags=[], tasks=["plain"],
+        lease=LEASE, started=LONG_AGO,
+    )  # fmt: skip
+    return lambda: Roster(stage.store).sign_in(badge, "running")
+
+
+#: Name of the golden file: what is played.
+VERBS: dict[str, Verb] = {
+    "claim": _claim,
+    "claim_late": _claim_late,
+    "claim_trigger": _claim_instance,
+    "mark_running": _mark,
+    "settle": _settle,
+    "settle_with_gap": _settle_with_gap,
+    "hand_back": _hand_back,
+    "take_over": _take_over,
+    "beat": _beat,
+    "look": _look,
+    "held_by": _held_by,
+    "next_due": _next_due,
+    "plan_new": _plan_new,
+    "plan_changed": _plan_changed,
+    "schedule": _schedule,
+    "guard": _guard,
+    "complete_in": _complete_in,
+    "sign_in": _sign_in,
+}
