@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import traceback
 
 import click
@@ -35,13 +34,13 @@ def tell(error: BaseException) -> int:
         case SQLAlchemyError():
             return _line(f"the database refused: {describe(error)}", exits.DATABASE)
         case OSError():
-            return _line(str(error), exits.FAILED)
+            return _line(hide_password(str(error)), exits.FAILED)
     return _bug(error)
 
 
 def _line(text: str, status: int) -> int:
     prefix = click.style("error:", fg="red", bold=True)
-    click.echo(f"{prefix} {escaped(hide_password(text))}", err=True)
+    click.echo(f"{prefix} {escaped(text)}", err=True)
     return status
 
 
@@ -53,11 +52,15 @@ def _usage(error: click.UsageError) -> str:
 
 def _traceback(error: ApplicationFailed) -> int:
     head, _, trace = str(error).partition("\n")
-    click.echo(escaped_lines(hide_password(trace)), err=True)
+    click.echo(_safe(trace), err=True)
     return _line(head.rstrip(":"), exits.FAILED)
 
 
+def _safe(trace: str) -> str:
+    """Line by line: an @ further down must not take everything before it along."""
+    return escaped_lines("\n".join(map(hide_password, trace.splitlines())))
+
+
 def _bug(error: BaseException) -> int:
-    text = "".join(traceback.format_exception(error))
-    sys.stderr.write(hide_password(text))
+    click.echo(_safe("".join(traceback.format_exception(error))), err=True)
     return _line("this is a mistake in slotwise, please report it with the lines above", exits.BUG)

@@ -14,6 +14,7 @@ from slotwise.store.reader import Health
 
 @click.command(
     cls=Command,
+    short_help="One exit status for probes and alarms.",
     notes="""
     0  healthy
     1  too few workers, or rows that wait for too long

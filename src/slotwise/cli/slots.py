@@ -13,6 +13,7 @@ from rich.text import Text
 from slotwise.cli.command import Command
 from slotwise.cli.options import Given, common, pass_given
 from slotwise.cli.output import last_line, moment, outcome, print_json_list, print_table, shortened, span
+from slotwise.contrib.logging import iso
 from slotwise.durations import parse_duration
 from slotwise.errors import SlotwiseError
 from slotwise.store.reader import SlotLine
@@ -36,6 +37,7 @@ def _instant(ctx: click.Context, option: click.Parameter, text: str | None) -> d
 
 @click.command(
     cls=Command,
+    short_help="What ran, what did not, and why.",
     examples="""
     slotwise slots nightly-report
     slotwise slots nightly-report --since 7d --all
@@ -60,22 +62,31 @@ def slots(
     with given.reader() as reader:
         reader.known(name)
         waiting = reader.waiting(name) if before is None else []
-        found = reader.slots(name, limit=None if everything else count + 1, since=since, before=before)
+        found = reader.slots(name, since=since, before=before)
+        lines, more = (found, False) if everything else _page(found, count)
         if given.json:
-            print_json_list(chain(waiting, found if everything else islice(found, count)))
+            print_json_list(chain(waiting, lines))
         else:
-            _print(name, waiting, found, None if everything else count)
+            _print(name, waiting, list(lines), more)
 
 
-def _print(name: str, waiting: list[SlotLine], found: Iterator[SlotLine], count: int | None) -> None:
-    lines = list(found if count is None else islice(found, count))
+def _page(found: Iterator[SlotLine], count: int) -> tuple[list[SlotLine], bool]:
+    """So many lines, and whether there are more. A slot and a gap that end together stay together."""
+    lines = list(islice(found, count))
+    for line in found:
+        if line.place != lines[-1].place:
+            return lines, True
+        lines.append(line)
+    return lines, False
+
+
+def _print(name: str, waiting: list[SlotLine], lines: list[SlotLine], more: bool) -> None:
     if not waiting and not lines:
         click.echo(f"{name}: no slots in this range")
         return
     print_table(_COLUMNS, map(_row, chain(waiting, lines)))
-    if count is not None and next(found, None) is not None:
-        last = (lines[-1].last or lines[-1].slot).isoformat().replace("+00:00", "Z")
-        click.echo(f"… more: slotwise slots {name} --before {last}", err=True)
+    if more:
+        click.echo(f"… more: slotwise slots {name} --before {iso(lines[-1].place)}", err=True)
 
 
 def _row(line: SlotLine) -> list[str | Text]:

@@ -84,7 +84,7 @@ def serve(made: Worker, lifeline: Lifeline | None = None) -> int:
     try:
         with StopSignals(_reaction(made)):
             made.start()
-            if lifeline is not None:
+            if lifeline is not None and not made.wait_for_stop(0):
                 lifeline.say_up()
             made.wait_for_stop()
             unfinished = made.stop()

@@ -62,6 +62,11 @@ class SlotLine:
     due: datetime | None = None
     error: str | None = None
 
+    @property
+    def place(self) -> datetime:
+        """Where it stands in a listing: a gap where its last slot does."""
+        return self.last or self.slot
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerLine:
@@ -141,23 +146,18 @@ class Reader:
         )
         return [_waiting_line(row) for row in self._rows(statement)]
 
-    def slots(
-        self, name: str, *, limit: int | None = None, since: datetime | None = None, before: datetime | None = None
-    ) -> Iterator[SlotLine]:
-        """Ledger and gaps of a job, merged, the newest first, read page by page.
+    def slots(self, name: str, *, since: datetime | None = None, before: datetime | None = None) -> Iterator[SlotLine]:
+        """Ledger and gaps of a job, merged, the newest first, read page by page as far as they are wanted.
 
         A gap stands where its last slot stands. ``before`` goes on where an earlier listing ended.
         """
         cursor = None if before is None else _Place(before, 0, "")
-        left = limit
-        while left is None or left > 0:
-            size = PAGE if left is None else min(left, PAGE)
-            page = self._page(name, size, since, cursor)
+        while True:
+            page = self._page(name, PAGE, since, cursor)
             yield from (line for _, line in page)
-            if len(page) < size:
+            if len(page) < PAGE:
                 return
             cursor = page[-1][0]
-            left = None if left is None else left - len(page)
 
     def slot(self, name: str, slot: datetime) -> SlotLine | None:
         """One slot of a job, as the ledger has it."""

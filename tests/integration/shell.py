@@ -1,0 +1,166 @@
+"""Commands as users start them: real processes in an empty directory, their log events read as they come."""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Self
+
+#: The longest wait for anything that must happen.
+PATIENCE = 30.0
+
+#: Short leases and polls: what takes minutes by default takes a second.
+QUICK = {
+    "SLOTWISE_HEARTBEAT_INTERVAL": "300ms",
+    "SLOTWISE_POLL_INTERVAL": "300ms",
+    "SLOTWISE_SHUTDOWN_GRACE": "10s",
+    "SLOTWISE_THREADS": "4",
+}
+
+
+class Shell:
+    """An empty directory with an application in it, and a database's address in the environment."""
+
+    def __init__(self, directory: Path, url: str) -> None:
+        self.directory = directory
+        kept = {name: value for name, value in os.environ.items() if not name.startswith("SLOTWISE_")}
+        self.environment = {**kept, **QUICK, "DATABASE_URL": url}
+        self._running: list[Process] = []
+
+    def write(self, name: str, text: str) -> Path:
+        file = self.directory / name
+        file.write_text(text)
+        return file
+
+    def run(self, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        """Run ``slotwise …`` to its end."""
+        return subprocess.run(
+            self._command(arguments), cwd=self.directory, env={**self.environment, **environment},
+            capture_output=True, text=True, timeout=PATIENCE, check=False,
+        )  # fmt: skip
+
+    def start(self, *arguments: str, **environment: str) -> Process:
+        """Start ``slotwise …``; it is killed at the end of the test."""
+        process = Process(self._command(arguments), self.directory, {**self.environment, **environment})
+        self._running.append(process)
+        return process
+
+    def worker(self, *arguments: str, **environment: str) -> Process:
+        """A worker that logs each event as JSON."""
+        return self.start("worker", "--log-format", "json", "--log-level", "DEBUG", *arguments, **environment)
+
+    def close(self) -> None:
+        for process in self._running:
+            process.close()
+
+    def _command(self, arguments: tuple[str, ...]) -> list[str]:
+        return [sys.executable, "-m", "slotwise", *arguments]
+
+
+class Process:
+    """A running command; its lines are read by threads, so that nothing blocks it."""
+
+    def __init__(self, command: list[str], directory: Path, environment: dict[str, str]) -> None:
+        self._popen = subprocess.Popen(
+            command, cwd=directory, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            text=True, start_new_session=True,
+        )  # fmt: skip
+        self.seen: list[dict[str, Any]] = []
+        self.out: list[str] = []
+        self._events: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+        self._readers = [threading.Thread(target=work, daemon=True) for work in (self._read_log, self._read_output)]
+        for reader in self._readers:
+            reader.start()
+
+    @property
+    def pid(self) -> int:
+        return self._popen.pid
+
+    def wait_for(self, event: str, **facts: Any) -> dict[str, Any]:
+        """The next event of this name with these facts; events before it are passed over."""
+        deadline = time.monotonic() + PATIENCE
+        while (left := deadline - time.monotonic()) > 0:
+            try:
+                found = self._events.get(timeout=left)
+            except queue.Empty:
+                break
+            if found["event"] == event and all(found.get(name) == value for name, value in facts.items()):
+                return found
+        raise AssertionError(f"no {event} {facts} within {PATIENCE} s; seen: {self.seen[-20:]}")
+
+    def wait_for_output(self, word: str) -> None:
+        """Until a line with this word has come out."""
+        wait_until(lambda: any(word in line for line in self.out), f"output {word!r}, with {self.seen[-5:]}")
+
+    def signal(self, number: int) -> Self:
+        self._popen.send_signal(number)
+        return self
+
+    def end(self) -> int:
+        """The exit status; waits for it, and for the last line."""
+        status = self._popen.wait(PATIENCE)
+        for reader in self._readers:
+            reader.join(PATIENCE)
+        return status
+
+    def stop(self) -> int:
+        """SIGTERM, and the exit status."""
+        return self.signal(signal.SIGTERM).end()
+
+    def children(self) -> list[int]:
+        """The processes that it has started and that still are."""
+        listed = subprocess.run(["ps", "-A", "-o", "pid=,ppid="], capture_output=True, text=True, check=True).stdout
+        pairs = (line.split() for line in listed.splitlines())
+        return [int(pid) for pid, parent in pairs if int(parent) == self.pid]
+
+    def events(self, event: str) -> Iterator[dict[str, Any]]:
+        """All events of this name so far."""
+        return (found for found in list(self.seen) if found["event"] == event)
+
+    def close(self) -> None:
+        """Kill it and whatever it has started."""
+        for pid in [*self.children(), self.pid]:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+        self.end()
+
+    def _read_log(self) -> None:
+        assert self._popen.stderr is not None
+        with self._popen.stderr as lines:
+            for line in lines:
+                try:
+                    event = json.loads(line)
+                except ValueError:
+                    event = {"event": "text", "text": line.rstrip("\n")}
+                self.seen.append(event)
+                self._events.put(event)
+
+    def _read_output(self) -> None:
+        assert self._popen.stdout is not None
+        with self._popen.stdout as lines:
+            for line in lines:
+                self.out.append(line.rstrip("\n"))
+
+
+def alive(pid: int) -> bool:
+    """Whether a process of this number runs; a zombie does not."""
+    listed = subprocess.run(["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True, check=False).stdout
+    return bool(listed.strip()) and not listed.startswith("Z")
+
+
+def wait_until(check: Any, what: str) -> None:
+    """Until ``check()`` is true, for things that no event tells."""
+    deadline = time.monotonic() + PATIENCE
+    while not check():
+        assert time.monotonic() < deadline, f"{what}: not within {PATIENCE} s"
+        time.sleep(0.02)

@@ -1,0 +1,151 @@
+"""``slotwise db``: the tables come, are checked, and go."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+from tests.integration.shell import Shell
+
+from slotwise.cli import exits
+from slotwise.cli.entry import status
+from slotwise.settings import Settings
+from slotwise.store.database import Database
+
+
+@pytest.fixture(params=["pg_empty_url", "sqlite_empty_url"])
+def url(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """An empty database of either kind, named by the environment."""
+    found: str = request.getfixturevalue(request.param)
+    monkeypatch.setenv("DATABASE_URL", found)
+    return found
+
+
+@pytest.fixture
+def connection(url: str) -> Iterator[sa.Connection]:
+    """A connection to it."""
+    database = Database(Settings.load(environ={}, database_url=url))
+    with database.migrations().connect() as made:
+        yield made
+    database.close()
+
+
+def tables(connection: sa.Connection, schema: str | None = None) -> set[str]:
+    found = set(sa.inspect(connection).get_table_names(schema=schema))
+    connection.rollback()
+    return found
+
+
+def test_life(connection: sa.Connection, capsys: pytest.CaptureFixture[str]) -> None:
+    """Upgrade makes the tables, a second one finds nothing to do, check agrees, downgrade takes them away."""
+    assert status(["db", "current"]) == exits.OK
+    assert status(["db", "upgrade"]) == exits.OK
+    assert status(["db", "upgrade"]) == exits.OK
+    assert status(["db", "check"]) == exits.OK
+    assert {"scheduled_tasks", "scheduled_slots"} <= tables(connection)
+    assert status(["db", "current"]) == exits.OK
+    assert status(["db", "downgrade", "--yes"]) == exits.OK
+    assert "scheduled_tasks" not in tables(connection)
+    assert status(["db", "check"]) == exits.DATABASE
+    assert capsys.readouterr().out.splitlines() == [
+        "no tables; this slotwise needs version 1",
+        "applied sw0001",
+        "nothing to do: the tables are up to date",
+        "all in place: schema version 1",
+        "schema version 1; this slotwise needs version 1",
+        "reverted sw0001",
+    ]
+
+
+def test_json(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Each command answers programs, too."""
+    told = []
+    for arguments in (["upgrade"], ["upgrade"], ["check"], ["current"], ["downgrade", "--yes"]):
+        assert status(["db", *arguments, "--json"]) == exits.OK
+        told.append(json.loads(capsys.readouterr().out))
+    assert told == [
+        {"applied": ["sw0001"]}, {"applied": []}, {"version": 1}, {"version": 1, "needed": 1}, {"reverted": ["sw0001"]},
+    ]  # fmt: skip
+
+
+def test_other_names(connection: sa.Connection) -> None:
+    """A prefix, and in PostgreSQL a schema, hold for every command."""
+    where = ["--table-prefix", "x_"]
+    if connection.dialect.name == "postgresql":
+        where += ["--schema", "jobs"]
+    assert status(["db", "upgrade", *where]) == exits.OK
+    assert status(["db", *where, "check"]) == exits.OK
+    assert status([*where, "workers"]) == exits.OK
+    assert "x_tasks" in tables(connection, "jobs" if "--schema" in where else None)
+    assert status(["db", "check"]) == exits.DATABASE
+    assert status(["db", "downgrade", "--yes", *where]) == exits.OK
+    assert status(["db", "check", *where]) == exits.DATABASE
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ("DROP TABLE scheduled_gaps", ["missing in the database: table scheduled_gaps", "db downgrade"]),
+        ("DROP INDEX scheduled_tasks_due", ["missing in the database: index scheduled_tasks_due"]),
+        (
+            "UPDATE scheduled_meta SET value = '0' WHERE key = 'schema_version'",
+            ["version 0", "run: slotwise db upgrade"],
+        ),
+        (
+            "UPDATE scheduled_meta SET value = '99' WHERE key = 'schema_version'",
+            ["version 99", "upgrade slotwise here"],
+        ),
+    ],
+    ids=["table", "index", "older", "newer"],
+)
+@pytest.mark.parametrize("command", [["db", "check"], ["workers"], ["health"]], ids=" ".join)
+def test_check(
+    connection: sa.Connection, change: str, words: list[str], command: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One line says what is wrong and which command mends it, to whoever meets it."""
+    assert status(["db", "upgrade"]) == exits.OK
+    connection.exec_driver_sql(change)
+    connection.commit()
+    capsys.readouterr()
+    assert status(command) == exits.DATABASE
+    err = capsys.readouterr().err
+    assert len(err.splitlines()) == 1
+    for word in words:
+        assert word in err
+
+
+def test_foreign_table(connection: sa.Connection, capsys: pytest.CaptureFixture[str]) -> None:
+    """A foreign scheduled_tasks is left alone, and the ways out are named."""
+    connection.exec_driver_sql("CREATE TABLE scheduled_tasks (id integer PRIMARY KEY)")
+    connection.commit()
+    assert status(["db", "upgrade"]) == exits.DATABASE
+    assert "--table-prefix" in capsys.readouterr().err
+    assert tables(connection) == {"scheduled_tasks"}
+    assert status(["db", "upgrade", "--table-prefix", "mine_"]) == exits.OK
+
+
+def test_sql(connection: sa.Connection, capsys: pytest.CaptureFixture[str]) -> None:
+    """Whoever runs the printed SQL has what ``db upgrade`` makes."""
+    assert status(["db", "sql"]) == exits.OK
+    script = capsys.readouterr().out
+    raw = connection.connection.driver_connection
+    assert raw is not None
+    raw.executescript(script) if connection.dialect.name == "sqlite" else raw.execute(script)
+    connection.commit()
+    assert status(["db", "check"]) == exits.OK
+    assert status(["db", "upgrade"]) == exits.OK
+    assert "nothing to do" in capsys.readouterr().out
+
+
+def test_at_once(tmp_path: Path, pg_empty_url: str) -> None:
+    """Several deploys upgrade at once: one works, the others find nothing to do."""
+    shell = Shell(tmp_path, pg_empty_url)
+    with ThreadPoolExecutor(4) as pool:
+        done = list(pool.map(lambda _: shell.run("db", "upgrade"), range(4)))
+    assert [one.returncode for one in done] == [exits.OK] * 4, [one.stderr for one in done]
+    assert sorted(one.stdout for one in done)[0] == "applied sw0001\n"
+    assert sum("nothing to do" in one.stdout for one in done) == 3

@@ -1,0 +1,276 @@
+"""What can be read from the shell: jobs, slots, workers, health; for people, for programs, and through pipes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from tests.integration.shell import Shell
+
+from slotwise.cli import exits
+from slotwise.cli.entry import status
+from slotwise.settings import Settings
+from slotwise.store.database import Database
+from slotwise.store.store import Store
+
+NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
+FIRST = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+@pytest.fixture(params=["pg_url", "sqlite_url"])
+def store(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
+    """Tables of either kind, named by the environment."""
+    url = request.getfixturevalue(request.param)
+    monkeypatch.setenv("DATABASE_URL", url)
+    monkeypatch.setenv("TZ", "UTC")
+    database = Database(Settings.load(environ={}, database_url=url))
+    yield Store(database, {})
+    database.close()
+
+
+def add(store: Store, table: str, *rows: dict[str, Any]) -> None:
+    """Rows, with what every row of that table needs."""
+    defaults: dict[str, dict[str, Any]] = {
+        "tasks": {"task_instance": "recurring", "picked": False, "version": 1, "execution_time": NOON},
+        "slots": {"task_instance": "recurring", "outcome": "succeeded", "attempts": 1, "finished": NOON},
+        "gaps": {"task_instance": "recurring", "created": NOON},
+        "workers": {"host": "h", "pid": 1, "boot_id": "f0", "tags": "[]", "tasks": "[]", "version": "1",
+                    "capacity": 4, "state": "running", "started": NOON, "lease": timedelta(seconds=60)},
+    }  # fmt: skip
+    with store.transaction() as connection:
+        for row in rows:
+            connection.execute(sa.insert(getattr(store.tables, table)).values(**defaults[table] | row))
+
+
+@pytest.fixture
+def ask(capsys: pytest.CaptureFixture[str]) -> Callable[..., Any]:
+    """Run a command with --json; its answer."""
+
+    def run(*arguments: str, expected: int = exits.OK) -> Any:
+        capsys.readouterr()
+        assert status([*arguments, "--json"]) == expected, capsys.readouterr().err
+        return json.loads(capsys.readouterr().out)
+
+    return run
+
+
+@pytest.fixture
+def history(store: Store) -> Store:
+    """A job that waits for noon, with 30 slots at 12 to 41 past eleven, and two gaps among them."""
+    add(store, "tasks", {"task_name": "report", "schedule": "EVERY|1m|x", "slot": NOON, "next_slot": NOON})
+    slots = [FIRST + timedelta(minutes=n) for n in range(30)]
+    add(store, "slots", *[{"task_name": "report", "slot": slot, "started": slot} for slot in slots])
+    gap = {"task_name": "report", "count": 3, "reason": "overlap"}
+    inside, covered = FIRST + timedelta(minutes=9, seconds=15), FIRST + timedelta(minutes=20)
+    add(store, "gaps", {**gap, "first_slot": inside, "last_slot": inside + timedelta(seconds=30)})
+    add(store, "gaps", {**gap, "first_slot": covered - timedelta(seconds=30), "last_slot": covered})
+    return store
+
+
+class TestSlots:
+    """What waits, then ledger and gaps, the newest first."""
+
+    @pytest.mark.parametrize("page", [1, 2, 3, 7, 500], ids=lambda page: f"pages-of-{page}")
+    def test_all(self, history: Store, ask: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, page: int) -> None:
+        """Every line once, in order, whatever the size of a page: also where a slot and a gap end together."""
+        monkeypatch.setattr("slotwise.store.reader.PAGE", page)
+        waiting, *lines = ask("slots", "report", "--all")
+        assert (waiting["outcome"], waiting["slot"]) == ("waiting", "2026-01-31T12:00:00Z")
+        places = [line["last"] or line["slot"] for line in lines]
+        assert places == sorted(places, reverse=True)
+        assert len(lines) == 32
+        assert [line["outcome"] for line in lines].count("skipped") == 2
+        together = [line["count"] for line in lines if (line["last"] or line["slot"]) == "2026-01-01T00:20:00Z"]
+        assert together == [1, 3]
+
+    def test_some(self, history: Store, ask: Callable[..., Any], capsys: pytest.CaptureFixture[str]) -> None:
+        """The newest twenty, or as many as are wanted; the command for what comes next goes on exactly there."""
+        assert len(ask("slots", "report")) == 21
+        first = ask("slots", "report", "-n", "10")[1:]  # the tenth and the gap that ends with it stay together
+        assert len(first) == 11
+        status(["slots", "report", "-n", "10"])
+        err = capsys.readouterr().err
+        before = err.split("--before ")[1].strip()
+        following = ask("slots", "report", "-n", "10", "--before", before)
+        whole = ask("slots", "report", "-n", "21")[1:]
+        assert first + following == whole
+
+    def test_since(self, history: Store, ask: Callable[..., Any]) -> None:
+        """From an instant on."""
+        lines = ask("slots", "report", "--all", "--since", "2026-01-01T00:28:00Z")
+        assert [line["slot"][11:16] for line in lines[1:]] == ["00:29", "00:28"]
+        assert len(ask("slots", "report", "--since", "1m", "--before", "2030-01-01")) <= 30
+
+    def test_reasons(self, store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+        """Each line says why: the reason, the number of slots, what it stands for, or how the error ends."""
+        add(store, "tasks", {"task_name": "a", "schedule": "EVERY|1m|x", "slot": NOON, "attempt": 1,
+                             "execution_time": NOON + timedelta(seconds=90)})  # fmt: skip
+        hour = timedelta(hours=1)
+        rows = [
+            {"outcome": "failed", "reason": "retry", "error": "Traceback\nValueError: no\x1b[31m", "finished": None},
+            {"outcome": "skipped", "reason": "overlap", "attempts": 0},
+            {"origin": "catch_up", "collapsed": 7, "started": NOON},
+            {"outcome": "running", "finished": None, "started": NOON, "worker": "host:1:f0", "attempts": 2},
+        ]
+        add(
+            store, "slots", *[{"task_name": "a", "slot": NOON - number * hour} | row for number, row in enumerate(rows)]
+        )
+        gap = {"first_slot": NOON - 9 * hour, "last_slot": NOON - 5 * hour, "count": 5, "reason": "collapsed"}
+        add(store, "gaps", {"task_name": "a"} | gap)
+        assert status(["slots", "a"]) == exits.OK
+        lines = capsys.readouterr().out.splitlines()[1:]
+        for line, words in zip(
+            lines,
+            [
+                ["waiting", "retry", "due 2026-01-31 12:01:30 UTC"],
+                ["failed", r"retry; ValueError: no\x1b[31m"],
+                ["skipped", "overlap"],
+                ["succeeded", "stands for 7 more", "catch_up", "+2 h 0 min"],
+                ["running", "2", "host:1", "+3 h 0 min"],
+                ["2026-01-31 03:00:00 UTC … 2026-01-31 07:00:00 UTC", "skipped", "collapsed; 5 slots"],
+            ],
+            strict=True,
+        ):
+            for word in words:
+                assert word in line
+
+    def test_unknown(self, history: Store, capsys: pytest.CaptureFixture[str]) -> None:
+        """An unknown name is told with the known ones."""
+        assert status(["slots", "reports"]) == exits.FAILED
+        assert capsys.readouterr().err == "error: no job 'reports' in this database; known are report\n"
+
+
+class TestJobs:
+    """All jobs with a row, and how the application sees them."""
+
+    APPLICATION = """
+    from slotwise import Every, JobRegistry, job
+    jobs = [job(name=name, schedule=Every("1m"))(lambda ctx: None) for name in ("same", "changed", "fresh")]
+    registry = JobRegistry(jobs=jobs)
+    """
+
+    @pytest.mark.parametrize(
+        ("row", "state"),
+        [
+            ({}, "waiting"),
+            ({"picked": True, "picked_by": "host:1:f0"}, "running"),
+            ({"state": "paused"}, "paused"),
+            ({"slot": None, "execution_time": datetime(9000, 1, 1, tzinfo=UTC)}, "ended"),
+        ],
+        ids=lambda value: value if isinstance(value, str) else "",
+    )
+    def test_states(self, store: Store, ask: Callable[..., Any], row: dict[str, Any], state: str) -> None:
+        """The state of a job, in the list and alone."""
+        add(store, "tasks", {"task_name": "a", "schedule": "x", "slot": NOON} | row, {"task_name": "a-task"})
+        (line,) = ask("jobs", "list")
+        assert (line["job"], line["state"]) == ("a", state)
+        assert ask("jobs", "show", "a") == line
+        assert status(["jobs", "list"]) == status(["jobs", "show", "a"]) == exits.OK
+
+    def test_compared(
+        self, store: Store, ask: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """With --app, what differs between code and database is told."""
+        monkeypatch.setattr(sys, "path", [*sys.path])
+        monkeypatch.delitem(sys.modules, "app_compared", raising=False)
+        (tmp_path / "app_compared.py").write_text("\n".join(line[4:] for line in self.APPLICATION.splitlines()))
+        from slotwise import Every
+
+        texts = {"same": str(Every("1m")), "changed": str(Every("2m")), "orphan": str(Every("1m"))}
+        add(store, "tasks", *[{"task_name": name, "schedule": text, "slot": NOON} for name, text in texts.items()])
+        lines = ask("jobs", "list", "--app", "app_compared", "--app-dir", str(tmp_path))
+        assert {line["job"]: line["code"] for line in lines} == {
+            "same": "same", "changed": "changed", "orphan": "orphan", "fresh": "not planned",
+        }  # fmt: skip
+        assert status(["jobs", "list", "--app", "app_compared", "--app-dir", str(tmp_path)]) == exits.OK
+
+    def test_unknown(self, store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+        """The nearest name."""
+        add(store, "tasks", {"task_name": "nightly-report", "schedule": "x", "slot": NOON})
+        assert status(["jobs", "show", "nightly-reprot"]) == exits.FAILED
+        assert "did you mean 'nightly-report'?" in capsys.readouterr().err
+
+    def test_none(self, store: Store, ask: Callable[..., Any], capsys: pytest.CaptureFixture[str]) -> None:
+        """No jobs, no workers: empty lists, and a hint for people."""
+        assert ask("jobs", "list") == ask("workers") == []
+        assert status(["jobs", "list"]) == status(["workers"]) == exits.OK
+        assert "slotwise worker --app" in capsys.readouterr().out
+
+
+class TestWorkers:
+    """Workers, and whether the cluster is well."""
+
+    def test_list(self, store: Store, ask: Callable[..., Any], capsys: pytest.CaptureFixture[str]) -> None:
+        """Whoever was not seen within its lease is gone; claims are counted."""
+        now = store.now()
+        add(store, "workers", {"worker": "h:1:f0", "last_seen": now, "skew": 0.25, "tags": '["gpu"]'})
+        add(store, "workers", {"worker": "h:2:f1", "last_seen": now - timedelta(seconds=61), "started": FIRST})
+        add(store, "tasks", {"task_name": "a", "picked": True, "picked_by": "h:1:f0"})
+        live, gone = ask("workers")
+        assert (live["worker"], live["live"], live["running"], live["skew"], live["tags"]) == (
+            "h:1:f0", True, 1, 0.25, ["gpu"],
+        )  # fmt: skip
+        assert (gone["worker"], gone["live"], gone["running"], gone["skew"]) == ("h:2:f1", False, 0, None)
+        assert status(["workers"]) == exits.OK
+        _, first, second = capsys.readouterr().out.splitlines()
+        assert "1 of 4" in first
+        assert " gone " in second
+
+    @pytest.mark.parametrize(
+        ("late", "arguments", "problem"),
+        [
+            (None, [], None),
+            (None, ["--min-workers", "2"], "1 live workers, 2 wanted"),
+            (timedelta(seconds=30), [], None),
+            (timedelta(seconds=90), [], "1 rows due for more than 1m, the oldest since"),
+            (timedelta(seconds=90), ["--max-overdue", "2m"], None),
+            (timedelta(seconds=90), ["--max-rows", "1"], None),
+        ],
+    )
+    def test_health(
+        self, store: Store, ask: Callable[..., Any], late: timedelta | None, arguments: list[str], problem: str | None
+    ) -> None:
+        """Well: enough workers, and no row waits for too long."""
+        now = store.now()
+        add(store, "workers", {"worker": "h:1:f0", "last_seen": now})
+        if late is not None:
+            add(store, "tasks", {"task_name": "a", "execution_time": now - late})
+        told = ask("health", *arguments, expected=exits.FAILED if problem else exits.OK)
+        assert told["healthy"] is (problem is None)
+        assert (problem or "") in " ".join(told["problems"])
+
+    def test_silent_claims(self, store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+        """A claim that nobody renews and nobody takes over is not well."""
+        now = store.now()
+        add(store, "workers", {"worker": "h:1:f0", "last_seen": now})
+        held = {"task_name": "a", "picked": True, "picked_by": "x", "lease": timedelta(seconds=5)}
+        add(store, "tasks", held | {"last_heartbeat": now - timedelta(seconds=6)})
+        assert status(["health"]) == exits.FAILED
+        assert "1 claims whose lease ran out" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("json_", [[], ["--json"]], ids=["table", "json"])
+def test_closed_pipe(tmp_path: Path, pg_url: str, json_: list[str]) -> None:
+    """Through ``| head`` nobody complains: neither a traceback nor a word."""
+    shell = Shell(tmp_path, pg_url)
+    database = Database(Settings.load(environ={}, database_url=pg_url))
+    slots = [{"task_name": "a", "slot": FIRST + timedelta(minutes=n)} for n in range(3000)]
+    add(Store(database, {}), "slots", *slots)
+    database.close()
+    command = [sys.executable, "-m", "slotwise", "slots", "a", "--all", *json_]
+    with subprocess.Popen(
+        command, env=shell.environment, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.readline()
+        process.stdout.close()
+        assert process.stderr.read() == b""
+        assert process.wait(30) == exits.PIPE_CLOSED

@@ -1,0 +1,190 @@
+"""Events as log lines: for people, for programs, and for whoever brings a logging of their own."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import subprocess
+import sys
+import warnings
+from collections.abc import Iterator
+from dataclasses import fields
+from datetime import UTC, datetime, timedelta
+from typing import Any, get_type_hints
+
+import pytest
+
+from slotwise import events
+from slotwise.contrib.logging import HumanFormatter, JsonFormatter, LogListener, configure, escaped, escaped_lines
+
+NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
+SETTLED = events.Settled(
+    worker="host:1:f00", job="nightly", instance="recurring", slot=NOON, attempt=2, token=17, outcome="failed",
+    error="ValueError: no\n\x1b[31mway",
+)  # fmt: skip
+DOCUMENTED = {
+    "poll-begin", "claimed", "handler-start", "handler-end", "settle-sent", "settled", "claim-lost", "heartbeat",
+    "reaped", "planned", "drain-begin", "drain-end",
+}  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def _own_root() -> Iterator[None]:
+    """The root logger as it was."""
+    root = logging.getLogger()
+    handlers, level = list(root.handlers), root.level
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(level)
+    logging.captureWarnings(False)
+
+
+@pytest.fixture
+def stream() -> io.StringIO:
+    return io.StringIO()
+
+
+def all_events(base: type[events.Event] = events.Event) -> list[type[events.Event]]:
+    """Every kind of event that has a name."""
+    found = [base] if isinstance(vars(base).get("name"), str) else []
+    return found + [kind for child in base.__subclasses__() for kind in all_events(child)]
+
+
+def example(kind: type[events.Event]) -> events.Event:
+    """An event of this kind with every field set."""
+    samples: dict[Any, Any] = {str: "text", int: 3, float: 0.5, datetime: NOON, timedelta: timedelta(seconds=1.5)}
+    hints = get_type_hints(kind, vars(events) | {"datetime": datetime, "timedelta": timedelta, "Claim": object})
+    values = {}
+    for spec in fields(kind):
+        parts = getattr(hints[spec.name], "__args__", (hints[spec.name],))
+        values[spec.name] = samples[parts[0]]
+    return kind(**values)
+
+
+@pytest.mark.parametrize("kind", all_events(), ids=lambda kind: kind.__name__)
+def test_every_event(kind: type[events.Event], stream: io.StringIO) -> None:
+    """Each event is one line in either format, flushed at once, with its name and all its fields."""
+    event = example(kind)
+    for format in ("human", "json"):
+        handler = configure(format, "DEBUG", stream)
+        LogListener()(event)
+        logging.getLogger().removeHandler(handler)
+    human, machine = stream.getvalue().splitlines()
+    assert f" {event.name} " in f"{human} "
+    line = json.loads(machine)
+    assert line["event"] == event.name
+    assert line["level"] == logging.getLevelName(event.level)
+    assert set(event.facts()) <= set(line)
+
+
+def test_documented_events() -> None:
+    """The names in the documentation are those of events."""
+    assert {kind.name for kind in all_events()} >= DOCUMENTED
+
+
+def test_json_line(stream: io.StringIO) -> None:
+    """The fields under their names: instants in UTC, the rest as it is; control characters cannot break the line."""
+    configure("json", "INFO", stream)
+    LogListener()(SETTLED)
+    assert stream.getvalue().count("\n") == 1
+    line = json.loads(stream.getvalue())
+    datetime.fromisoformat(line.pop("time"))
+    assert line.pop("message").startswith("settled job=nightly")
+    assert line == {
+        "level": "INFO", "event": "settled", "logger": "slotwise", "job": "nightly", "instance": "recurring",
+        "slot": "2026-01-31T12:00:00Z", "attempt": 2, "outcome": "failed", "error": SETTLED.error, "token": 17,
+        "worker": "host:1:f00",
+    }  # fmt: skip
+
+
+def test_human_line(stream: io.StringIO) -> None:
+    """One line, nothing in it that a terminal would obey, and no word about what goes without saying."""
+    configure("human", "INFO", stream)
+    LogListener()(SETTLED)
+    time, level, text = stream.getvalue().rstrip("\n").split(maxsplit=2)
+    datetime.fromisoformat(time)
+    assert level == "INFO"
+    assert text == (
+        "settled job=nightly slot=2026-01-31T12:00:00Z attempt=2 outcome=failed "
+        r'error="ValueError: no\n\u001b[31mway" token=17 worker=host:1:f00'
+    )
+
+
+def test_other_records(stream: io.StringIO) -> None:
+    """Whatever else is logged comes out, too: with its logger, what it carries, its traceback and our worker."""
+    handler = configure("json", "INFO", stream)
+    assert isinstance(handler.formatter, JsonFormatter)
+    handler.formatter.worker = "host:1:f00"
+    try:
+        raise ValueError("no\x1b[31m way")
+    except ValueError:
+        logging.getLogger("shop").exception("could not %s", "sell", extra={"job": "nightly"})
+    line = json.loads(stream.getvalue())
+    assert (line["event"], line["logger"], line["job"], line["worker"]) == ("log", "shop", "nightly", "host:1:f00")
+    assert line["message"] == "could not sell"
+    assert line["traceback"].endswith("ValueError: no\x1b[31m way")
+
+
+def test_traceback_for_people(stream: io.StringIO) -> None:
+    """A traceback keeps its lines and loses its control characters."""
+    configure("human", "INFO", stream)
+    try:
+        raise ValueError("no\x1b[31m way")
+    except ValueError:
+        logging.getLogger("shop").exception("could not", extra={"job": "nightly"})
+    first, *trace = stream.getvalue().splitlines()
+    assert first.endswith("ERROR    shop: could not job=nightly")
+    assert trace[0].startswith("Traceback")
+    assert trace[-1] == r"ValueError: no\x1b[31m way"
+
+
+def test_level(stream: io.StringIO) -> None:
+    """Below the level nothing is written, nor even put together."""
+    configure("human", "WARNING", stream)
+    LogListener()(SETTLED)
+    assert stream.getvalue() == ""
+
+
+def test_warnings(stream: io.StringIO) -> None:
+    """Python's warnings come out as lines, too."""
+    configure("json", "INFO", stream)
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        warnings.warn("old", stacklevel=1)
+    assert json.loads(stream.getvalue())["logger"] == "py.warnings"
+
+
+def test_own_logging(caplog: pytest.LogCaptureFixture) -> None:
+    """Whoever brings a logging of their own gets a readable message, and the fields on the record."""
+    with caplog.at_level(logging.INFO, "slotwise"):
+        LogListener()(SETTLED)
+    (record,) = caplog.records
+    assert record.getMessage().startswith("settled job=nightly slot=2026-01-31T12:00:00Z")
+    assert (vars(record)["event"], vars(record)["slot"], vars(record)["token"]) == ("settled", NOON, 17)
+
+
+def test_nothing_at_import() -> None:
+    """Importing configures nothing."""
+    code = (
+        "import logging, slotwise.cli, slotwise.contrib.logging as l;"
+        "assert not logging.getLogger().handlers; assert not logging.getLogger('slotwise').handlers"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [("plain", "plain"), ("a\nb", r"a\nb"), ("\x1b[2J", r"\x1b[2J"), ("\u2028\x7f\x9b", r"\u2028\x7f\x9b"),
+     ("Grüße 🎉", "Grüße 🎉"), ("\udc80", r"\udc80"), ("\u202egnp", r"\u202egnp"), ("back\\slash", "back\\slash")],
+)  # fmt: skip
+def test_escaped(text: str, shown: str) -> None:
+    """What could move a cursor, begin a line or turn text around is spelled out; letters stay."""
+    assert escaped(text) == shown
+    assert escaped_lines(f"{text}\n\tx").splitlines()[-1] == "        x"
+
+
+def test_human_formatter_alone() -> None:
+    """The formatters work in anybody's handler."""
+    record = logging.makeLogRecord({"name": "a", "msg": "%d %s", "args": (1, "b"), "levelname": "INFO"})
+    assert HumanFormatter().format(record).endswith("INFO     a: 1 b")

@@ -1,0 +1,222 @@
+"""The command line itself: where options may stand, what outranks what, how mistakes are told, what help shows."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+
+from slotwise.cli import exits
+from slotwise.cli.entry import cli, status
+
+APPLICATION = """
+from slotwise import Every, JobRegistry, job
+
+@job(name="tick", schedule=Every("1h"))
+def tick(ctx): ...
+
+registry = JobRegistry(jobs=[tick], database_url="sqlite:///code.db", table_prefix="code_")
+"""
+
+
+@pytest.fixture(autouse=True)
+def _clean(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An empty directory and no settings around."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("DATABASE_URL", "SLOTWISE_DATABASE_URL", "SLOTWISE_APP", "SLOTWISE_CONFIG"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def commands(group: click.Group = cli, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """Every command's path."""
+    yield path
+    for name, command in group.commands.items():
+        if isinstance(command, click.Group):
+            yield from commands(command, (*path, name))
+        else:
+            yield (*path, name)
+
+
+@pytest.mark.parametrize("path", list(commands()), ids=lambda path: "-".join(path) or "root")
+def test_help(path: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    """Every command explains itself: a sentence, its options, the common ones apart, and examples."""
+    assert status([*path, "--help"]) == exits.OK
+    text = capsys.readouterr().out
+    assert "Examples:" in text
+    assert f"slotwise {' '.join(path)}".strip() in text.split("Examples:")[1]
+    assert ("--database-url" in text) == (path != ("completion",))
+    assert "lifeline" not in text
+
+
+def test_short_help(capsys: pytest.CaptureFixture[str]) -> None:
+    """The list of commands is made of whole sentences."""
+    assert status(["--help"]) == exits.OK
+    listed = capsys.readouterr().out.split("Commands:")[1].split("Examples:")[0]
+    assert "..." not in listed
+
+
+def test_worker_help_lists_statuses(capsys: pytest.CaptureFixture[str]) -> None:
+    """Exit statuses are documented where they are needed."""
+    status(["worker", "--help"])
+    text = capsys.readouterr().out
+    for number, meaning in exits.MEANINGS:
+        assert f"{number} " in text
+        assert meaning in text
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    """The version, and what else a report needs."""
+    assert status(["--version"]) == exits.OK
+    assert capsys.readouterr().out.startswith("slotwise ")
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "code_of"),
+    [
+        (["--database-url", "sqlite:///a.db"], [], "a.db"),
+        ([], ["--database-url", "sqlite:///a.db"], "a.db"),
+        (["--database-url", "sqlite:///a.db"], ["--database-url", "sqlite:///b.db"], "b.db"),
+        ([], [], "environment.db"),
+    ],
+    ids=["before", "after", "both", "neither"],
+)
+def test_place_of_options(
+    before: list[str], after: list[str], code_of: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A common option may stand before or after the command; the one after it wins; all outrank the environment."""
+    monkeypatch.setenv("DATABASE_URL", "sqlite:///environment.db")
+    assert status([*before, "db", "upgrade", *after]) == exits.OK
+    assert [file.name for file in tmp_path.glob("*.db")] == [code_of]
+
+
+def test_place_within_a_group(tmp_path: Path) -> None:
+    """Between a group and its command it may stand, too."""
+    assert status(["db", "--database-url", "sqlite:///a.db", "upgrade"]) == exits.OK
+    assert (tmp_path / "a.db").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "files"),
+    [
+        (["--app", "shop", "--app-dir", "src"], ["code.db"]),
+        (["--app", "shop", "--app-dir", "src", "--database-url", "sqlite:///line.db"], ["line.db"]),
+        (["--config", "settings.toml"], ["file.db"]),
+    ],
+    ids=["code", "line-over-code", "file"],
+)
+def test_sources(arguments: list[str], files: list[str], tmp_path: Path) -> None:
+    """The application's settings, the command line's over them; or, without an application, the file's."""
+    (tmp_path / "src").mkdir()
+    (tmp_path / "src" / "shop.py").write_text(APPLICATION)
+    (tmp_path / "settings.toml").write_text('database-url = "sqlite:///file.db"\n')
+    assert status(["db", "upgrade", *arguments]) == exits.OK
+    assert [file.name for file in tmp_path.glob("*.db")] == files
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected", "words"),
+    [
+        (["wrk"], exits.USAGE, ["No such command 'wrk'", "worker", "see: slotwise --help"]),
+        (["worker", "--threds", "3"], exits.USAGE, ["No such option '--threds'", "--threads", "worker --help"]),
+        (["slots"], exits.USAGE, ["Missing argument 'NAME'", "see: slotwise slots --help"]),
+        (["slots", "a", "--since", "5parsecs"], exits.USAGE, ["'5parsecs' is neither an instant"]),
+        (["slots", "a", "-n", "0"], exits.USAGE, ["-n"]),
+        (["db", "downgrade"], exits.USAGE, ["say so with --yes"]),
+        (["worker"], exits.FAILED, ["no application was named", "--app", "SLOTWISE_APP"]),
+        (["run", "a"], exits.FAILED, ["no application was named"]),
+        (["worker", "--app", "a", "--threads", "0"], exits.FAILED, ["--threads must be a whole number from 1", "'0'"]),
+        (["worker", "--app", "a", "--poll-interval", "5"], exits.FAILED, ["--poll-interval must be a duration", "10s"]),
+        (["--log-format", "xml", "run", "a"], exits.FAILED, ["--log-format must be one of human, json"]),
+        (["--config", "nowhere.toml", "workers"], exits.FAILED, ["nowhere.toml: there is no such settings file"]),
+        (["health", "--max-overdue", "soon"], exits.FAILED, ["'soon' is not a duration"]),
+        (["workers"], exits.FAILED, ["no database was named", "--database-url"]),
+        (["workers", "--database-url", "mysql://a:secret@b/c"], exits.FAILED, ["databases are not supported"]),
+        (["workers", "--database-url", "postgresql://a:secret@127.0.0.1:1/c"], exits.DATABASE,
+         ["the database 'c' at host 127.0.0.1, port 1 cannot be reached", "start the server, or correct"]),
+        (["workers", "--database-url", "sqlite:///fresh.db"], exits.DATABASE, ["tables", "run: slotwise db upgrade"]),
+        (["db", "check", "--database-url", "sqlite:///fresh.db"], exits.DATABASE, ["run: slotwise db upgrade"]),
+        (["db", "upgrade", "--table-prefix", "Bad"], exits.FAILED, ["--table-prefix must be a lower-case name"]),
+    ],
+    ids=lambda value: "-".join(value) if isinstance(value, list) else None,
+)  # fmt: skip
+def test_mistakes(arguments: list[str], expected: int, words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """A mistake is one line on stderr with the cure, and a status; no traceback, no secret, nothing on stdout."""
+    assert status(arguments) == expected
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("error: ")
+    assert len(err.splitlines()) == 1
+    assert "secret" not in err
+    for word in words:
+        assert word in err
+
+
+def test_no_arguments(capsys: pytest.CaptureFixture[str]) -> None:
+    """Alone, the command shows its help."""
+    status([])
+    assert "Commands:" in "".join(capsys.readouterr())
+
+
+def test_app_is_not_imported_for_reading(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, sqlite_url: str
+) -> None:
+    """With SLOTWISE_APP around, reading works without importing it; --app imports it."""
+    monkeypatch.setenv("SLOTWISE_APP", "app_that_is_not_there")
+    for arguments in (["jobs", "list"], ["workers"], ["health", "--min-workers", "0"]):
+        assert status([*arguments, "--database-url", sqlite_url]) == exits.OK
+    assert status(["workers", "--database-url", sqlite_url, "--app", "app_that_is_not_there"]) == exits.FAILED
+    assert "there is no module app_that_is_not_there" in capsys.readouterr().err
+
+
+def test_health_never_imports(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Not even where the application would know the database."""
+    monkeypatch.setenv("SLOTWISE_APP", "app_that_is_not_there")
+    assert status(["health"]) == exits.FAILED
+    assert "no database was named" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """The script that completes our commands."""
+    assert status(["completion", shell]) == exits.OK
+    assert "_SLOTWISE_COMPLETE" in capsys.readouterr().out
+
+
+def test_completes(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """What the script asks for."""
+    monkeypatch.setenv("_SLOTWISE_COMPLETE", "bash_complete")
+    monkeypatch.setenv("COMP_WORDS", "slotwise db up")
+    monkeypatch.setenv("COMP_CWORD", "2")
+    with pytest.raises(SystemExit):
+        status([])
+    assert "upgrade" in capsys.readouterr().out
+
+
+def test_bug(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """A mistake of ours is told with its traceback, without secrets, and has a status of its own."""
+
+    def broken(*_: object, **__: object) -> None:
+        raise AssertionError("postgresql://user:secret@host/db")
+
+    monkeypatch.setattr("slotwise.cli.options.Given.settings", broken)
+    assert status(["workers"]) == exits.BUG
+    err = capsys.readouterr().err
+    assert "Traceback" in err
+    assert "secret" not in err
+    assert "please report it" in err
+
+
+def test_sql_needs_no_database(capsys: pytest.CaptureFixture[str]) -> None:
+    """The tables' SQL is printed for whoever runs it, with the names that were asked for."""
+    assert status(["db", "sql", "--schema", "jobs", "--table-prefix", "x_"]) == exits.OK
+    text = capsys.readouterr().out
+    assert "CREATE TABLE jobs.x_tasks" in text
+
+
+def test_current_json(capsys: pytest.CaptureFixture[str], sqlite_url: str) -> None:
+    """Where the database stands, for programs."""
+    assert status(["db", "current", "--json", "--database-url", sqlite_url]) == exits.OK
+    assert json.loads(capsys.readouterr().out) == {"version": 1, "needed": 1}

@@ -1,0 +1,118 @@
+"""What people and programs get to read: times, durations, tables of any width, JSON."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+import click
+import pytest
+
+from slotwise.cli.output import ago, last_line, moment, print_json_list, print_table, shortened, span
+
+NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
+
+
+@pytest.fixture
+def zone(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[None]:
+    """The host's own zone."""
+    monkeypatch.setenv("TZ", request.param)
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
+
+
+@pytest.mark.parametrize(
+    ("zone", "instant", "said"),
+    [
+        ("UTC", NOON, "2026-01-31 12:00:00 UTC"),
+        ("Europe/Vienna", NOON, "2026-01-31 13:00:00 CET (12:00:00 UTC)"),
+        ("Europe/Vienna", NOON + timedelta(hours=11, minutes=30), "2026-02-01 00:30:00 CET (2026-01-31 23:30:00 UTC)"),
+        ("America/New_York", NOON, "2026-01-31 07:00:00 EST (12:00:00 UTC)"),
+        ("Europe/Vienna", datetime(2026, 7, 1, tzinfo=UTC), "2026-07-01 02:00:00 CEST (00:00:00 UTC)"),
+        ("UTC", NOON + timedelta(microseconds=1500), "2026-01-31 12:00:00.001 UTC"),
+        ("UTC", None, "–"),
+    ],
+    indirect=["zone"],
+)
+@pytest.mark.usefixtures("zone")
+def test_moment(instant: datetime | None, said: str) -> None:
+    """An instant is said in local time and in UTC; once where they are the same."""
+    assert moment(instant) == said
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [(0, "0 ms"), (0.0314, "31 ms"), (-0.0001, "0 ms"), (-0.25, "-250 ms"), (1, "1.0 s"), (59.94, "59.9 s"),
+     (60, "1 min 0 s"), (3599, "59 min 59 s"), (7260, "2 h 1 min"), (172_800, "2 d 0 h"), (1e7, "115 d 17 h")],
+)  # fmt: skip
+def test_span(seconds: float, said: str) -> None:
+    """A duration as people say it."""
+    assert span(timedelta(seconds=seconds)) == said
+    assert ago(NOON, NOON + timedelta(seconds=seconds)) == f"{said} ago"
+
+
+def test_absent() -> None:
+    """What is not there is a dash."""
+    assert (span(None), ago(None, NOON), shortened(None), last_line(None)) == ("–", "–", "–", "")
+
+
+@pytest.mark.parametrize(("worker", "said"), [("a:1:f0", "a:1"), ("odd", "odd")])
+def test_shortened(worker: str, said: str) -> None:
+    """A worker by host and process."""
+    assert shortened(worker) == said
+
+
+def test_last_line() -> None:
+    """What a traceback says in the end."""
+    assert last_line("Traceback\n  File\nValueError: no\n\n") == "ValueError: no"
+
+
+COLUMNS = ["JOB", "STATE", "FAILURES", "NOTE"]
+ROWS = [["a-job", "waiting", "–", "x" * 60], ["other", "failed", "3", "no\x1b[31m way [bold]"]]
+
+
+def test_piped(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a terminal: one line per row, however long, without escape codes; what is in a cell stays text."""
+    monkeypatch.setenv("COLUMNS", "30")
+    print_table(COLUMNS, ROWS)
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 3
+    assert lines[0].split() == COLUMNS
+    assert lines[1].split() == ["a-job", "waiting", "–", "x" * 60]
+    assert lines[2].endswith(r"no\x1b[31m way [bold]")
+    assert not any(line != line.rstrip() or "\x1b" in line for line in lines)
+
+
+def test_narrow(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a terminal that is too narrow, a row becomes a few lines; what begins like a number says what it is."""
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "30")
+    monkeypatch.setattr("rich.console.Console.is_terminal", True)
+    print_table(COLUMNS, ROWS)
+    text = click.unstyle(capsys.readouterr().out)
+    assert "failures 3" in text
+    assert max(map(len, text.splitlines())) <= 30
+    assert "".join(text.split()).count("x") == 61  # one more stands in a cell's escape code
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    slot: datetime
+    took: timedelta | None
+    tags: tuple[str, ...] = ("a",)
+
+
+def test_json(capsys: pytest.CaptureFixture[str]) -> None:
+    """An array with one object per line: instants in UTC, durations in seconds; empty is an array, too."""
+    print_json_list([Line(slot=NOON, took=timedelta(seconds=1.5)), Line(slot=NOON, took=None)])
+    text = capsys.readouterr().out
+    assert json.loads(text)[0] == {"slot": "2026-01-31T12:00:00Z", "took": 1.5, "tags": ["a"]}
+    assert json.loads(text)[1]["took"] is None
+    assert len(text.splitlines()) == 4
+    print_json_list([])
+    assert json.loads(capsys.readouterr().out) == []

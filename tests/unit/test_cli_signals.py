@@ -1,0 +1,56 @@
+"""Signals become calls on a thread, and the former handlers come back."""
+
+from __future__ import annotations
+
+import os
+import queue
+import signal
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from slotwise.engine.signals import StopSignals
+
+PATIENCE = 10
+
+
+@pytest.fixture(autouse=True)
+def _former_handlers() -> Iterator[None]:
+    former = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    yield
+    for number, handler in former.items():
+        signal.signal(number, handler)
+
+
+def test_reaction() -> None:
+    """Each signal is one call, on a thread, with its count; a lock that the main thread holds is no danger."""
+    calls: queue.SimpleQueue[tuple[int, int, bool]] = queue.SimpleQueue()
+    lock = threading.Lock()
+
+    def react(number: int, count: int) -> None:
+        with lock:
+            calls.put((number, count, threading.current_thread() is threading.main_thread()))
+
+    with StopSignals(react) as signals:
+        with lock:
+            os.kill(os.getpid(), signal.SIGTERM)
+        assert calls.get(timeout=PATIENCE) == (signal.SIGTERM, 1, False)
+        os.kill(os.getpid(), signal.SIGINT)
+        assert calls.get(timeout=PATIENCE) == (signal.SIGINT, 2, False)
+        assert signals.first == signal.SIGTERM
+
+
+def test_former_handlers_return() -> None:
+    """After it, signals do what they did before."""
+    former = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
+    with StopSignals(lambda number, count: None):
+        assert signal.getsignal(signal.SIGTERM) not in former
+    assert [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)] == former
+
+
+def test_switched_off() -> None:
+    """A SIGINT that was switched off by whoever started us stays off."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with StopSignals(lambda number, count: None):
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
