@@ -117,10 +117,13 @@ def test_links_lead_somewhere() -> None:
 
 
 def test_development_commands_exist() -> None:
-    """The two commands for a checkout are commands of dev.py."""
+    """The two commands for a checkout are commands of dev.py, and contributing lists all there are."""
     (block,) = [block for block in blocks(README, "sh") if "dev.py" in block.code]
     wanted = [line.split()[:3] for line in block.code.splitlines()]
     assert [words[:2] for words in wanted] == [["python3", "dev.py"]] * 2
     told = subprocess.run([sys.executable, ROOT / "dev.py", "--help"], capture_output=True, text=True, timeout=PATIENCE)
     assert told.returncode == 0
-    assert [words[2] for words in wanted if f"\n  {words[2]} " not in told.stdout] == []
+    known = set(re.findall(r"^  (\w+)  +\w", told.stdout, re.MULTILINE)) - {"python3"}
+    assert {words[2] for words in wanted} <= known
+    listed = re.findall(r"^\| `python3 dev\.py (\w+)", (ROOT / "docs" / "contributing.md").read_text(), re.MULTILINE)
+    assert set(listed) == known
