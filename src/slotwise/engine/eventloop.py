@@ -124,7 +124,9 @@ class EventLoop:
         """Ends as asyncio.run does: what still runs is cancelled, asynchronous generators are closed."""
         try:
             with asyncio.Runner() as runner:
-                runner.run(self._serve(ready))
+                serving = runner.get_loop().create_task(self._serve(ready))
+                while not serving.done():
+                    _run_until(serving, runner.get_loop())
         except BaseException as error:  # no more file descriptors, for instance
             if ready.done():
                 raise
@@ -141,3 +143,11 @@ class EventLoop:
         with suppress(RuntimeError):  # it has ended already
             self._loop.call_soon_threadsafe(self._stop.set)
         self._thread.join(PATIENCE.total_seconds())
+
+
+def _run_until(end: asyncio.Task[None], loop: asyncio.AbstractEventLoop) -> None:
+    """A task that a handler made beside itself may raise SystemExit, which stops the loop; it is run on."""
+    try:
+        loop.run_until_complete(end)
+    except (SystemExit, KeyboardInterrupt) as error:
+        logger.error("a task beside a handler raised %r; the event loop goes on without it", error)
