@@ -1,12 +1,14 @@
-"""Handlers that harm the worker that runs them."""
+"""Handlers that harm the worker that runs them. A job does so once; a task does what its payload says."""
 
 from __future__ import annotations
 
+import asyncio
 import ctypes
 import os
 import sys
 import time
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NoReturn
 
 from tests.faults.cast.witness import LOG, first_in_cluster, tell
 
@@ -14,7 +16,7 @@ from slotwise import DistributedJob, Every, JobContext, OneTimeTask
 
 
 class Exits(DistributedJob):
-    """Takes its process down for one slot, three times; later slots are harmless."""
+    """Takes its process down at every attempt of one slot; later slots are harmless."""
 
     name = "exits"
     schedule = Every("1s")
@@ -22,8 +24,7 @@ class Exits(DistributedJob):
 
     def execute(self, ctx: JobContext) -> None:
         with LOG.attempt(ctx):
-            if first_in_cluster(f"{ctx.name}.{ctx.attempt}") or ctx.attempt > 1:
-                tell("exiting", slot=ctx.slot.isoformat(), attempt=ctx.attempt)
+            if ctx.attempt > 1 or first_in_cluster(ctx.name):
                 os._exit(9)
 
 
@@ -35,10 +36,24 @@ class Deaf(DistributedJob):
 
     def execute(self, ctx: JobContext) -> None:
         with LOG.attempt(ctx):
-            while first_in_cluster(ctx.name) or self._forever:
-                time.sleep(60)
+            if first_in_cluster(ctx.name):
+                while True:
+                    time.sleep(60)
 
-    _forever = True
+
+class DeafAsync(DistributedJob):
+    """Never returns either: it swallows its cancellation."""
+
+    name = "deaf-async"
+    schedule = Every("1s")
+
+    async def execute(self, ctx: JobContext) -> None:
+        with LOG.attempt(ctx):
+            while first_in_cluster(ctx.name) or ctx.cancelled:
+                try:
+                    await asyncio.sleep(60)
+                except asyncio.CancelledError:
+                    continue
 
 
 class Hog(DistributedJob):
@@ -50,8 +65,7 @@ class Hog(DistributedJob):
     def execute(self, ctx: JobContext) -> None:
         with LOG.attempt(ctx):
             if first_in_cluster(ctx.name):
-                tell("hogging", slot=ctx.slot.isoformat(), token=ctx.token)
-                ctypes.PyDLL(None).usleep(4_000_000)
+                ctypes.PyDLL(None).usleep(3_500_000)
 
 
 class Busy(DistributedJob):
@@ -67,51 +81,80 @@ class Busy(DistributedJob):
                 sum(range(1000))
 
 
-def _raise(kind: str) -> None:
-    match kind:
-        case "exit":
-            sys.exit(3)
-        case "interrupt":
-            raise KeyboardInterrupt
-        case "base":
-            raise BaseException("as agreed")
-        case "memory":
-            raise MemoryError
-        case "stop":
-            raise StopIteration
-        case "generator":
-            raise GeneratorExit
-        case "recursion":
-            _raise(kind)
-        case "text":
-            raise ValueError("\x00 and \ud800 and \x1b[31m")
-        case "mute":
-            raise _MuteError
+class Blocks(DistributedJob):
+    """Blocks the event loop of its worker for longer than the lease."""
+
+    name = "blocks"
+    schedule = Every("1s")
+
+    async def execute(self, ctx: JobContext) -> None:
+        with LOG.attempt(ctx):
+            if first_in_cluster(ctx.name):
+                tell("blocked")
+                time.sleep(4)
 
 
-class _MuteError(Exception):
+class MuteError(Exception):
     def __str__(self) -> str:
         raise RuntimeError("no text")
 
 
-class Raises(OneTimeTask):
-    """Raises what its payload names; only once, where it says so."""
+def _raise(error: BaseException) -> NoReturn:
+    raise error
 
-    name = "raises"
+
+def _recurse(depth: int) -> None:
+    _recurse(depth + 1)
+
+
+async def _exit_beside() -> None:
+    sys.exit(4)
+
+
+#: What a payload may ask for.
+HARM: dict[str, Callable[[], Any]] = {
+    "nothing": lambda: None,
+    "sys.exit": lambda: sys.exit(3),
+    "KeyboardInterrupt": lambda: _raise(KeyboardInterrupt()),
+    "BaseException": lambda: _raise(BaseException("as agreed")),
+    "GeneratorExit": lambda: _raise(GeneratorExit()),
+    "StopIteration": lambda: _raise(StopIteration()),
+    "CancelledError": lambda: _raise(asyncio.CancelledError()),
+    "MemoryError": lambda: bytearray(1 << 62),
+    "RecursionError": lambda: _recurse(0),
+    "unspeakable text": lambda: _raise(ValueError("\x00 \ud800 \x1b[31m")),
+    "no text": lambda: _raise(MuteError()),
+    "a group": lambda: _raise(BaseExceptionGroup("as agreed", [SystemExit(1), KeyError("x")])),
+    "a long text": lambda: _raise(ValueError("x" * 1_000_000)),
+}
+
+
+class Harm(OneTimeTask):
+    name = "harm"
     retry = None
 
     def execute(self, ctx: JobContext) -> None:
         with LOG.attempt(ctx):
-            _raise(ctx.data)
+            HARM[ctx.data]()
 
 
-class RaisesAsync(OneTimeTask):
-    name = "raises-async"
+class HarmAsync(OneTimeTask):
+    name = "harm-async"
     retry = None
 
-    async def execute(self, ctx: JobContext) -> Any:
+    async def execute(self, ctx: JobContext) -> None:
         with LOG.attempt(ctx):
-            _raise(ctx.data)
+            HARM[ctx.data]()
 
 
-POISON = (Exits, Deaf, Hog, Busy)
+class ExitBeside(OneTimeTask):
+    """A task of its own beside the handler exits: that ends the loop that runs both."""
+
+    name = "exit-beside"
+    retry = None
+
+    async def execute(self, ctx: JobContext) -> None:
+        with LOG.attempt(ctx):
+            beside = asyncio.ensure_future(_exit_beside())
+            await asyncio.sleep(0.1)
+            del beside
