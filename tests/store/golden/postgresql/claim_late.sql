@@ -10,8 +10,8 @@ WITH due AS (
         ORDER BY d.execution_time
         LIMIT %(limit)s
         FOR UPDATE SKIP LOCKED))
-      AND NOT t.picked AND t.state IS NULL AND t.execution_time <= statement_timestamp()
-      AND t.task_name = ANY (%(names)s::text[])
+      AND CASE WHEN t.picked OR t.state IS NOT NULL THEN false
+               ELSE t.execution_time <= statement_timestamp() AND t.task_name = ANY (%(names)s::text[]) END
     RETURNING t.task_name, t.task_instance, t.execution_time, t.version, t.picked, t.picked_by, t.task_data,
         t.last_success, t.last_failure, t.consecutive_failures, t.last_heartbeat, t.priority, t.slot, t.watermark,
         t.next_slot, t.schedule, t.plan_instance, t.origin, t.collapsed, t.first_version, t.attempt, t.lost_count,

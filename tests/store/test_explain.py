@@ -1,0 +1,286 @@
+"""The hot statements stay on their indexes: on 200,000 rows that nobody has ever analysed, for small and full batches,
+with plans made for the values at hand and with generic ones.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+import psycopg
+import pytest
+import sqlalchemy as sa
+from tests.databases import Databases
+from tests.store.bench import LEASE, a_job, a_task
+
+from slotwise.clock import ManualClock
+from slotwise.execution import Claim, HandedBack, Succeeded
+from slotwise.schedules import Every
+from slotwise.settings import Settings
+from slotwise.store.database import Database
+from slotwise.store.store import Silence, Store
+
+ROWS = 200_000
+JOBS = [a_job(f"job-{number:03}", Every("1d")) for number in range(600)]
+TASKS = [a_task(f"task-{number:03}") for number in range(200)]
+BATCHES = [1, 100, 500]
+
+FILL = f"""
+ALTER TABLE scheduled_tasks SET (autovacuum_enabled = false);
+ALTER TABLE scheduled_slots SET (autovacuum_enabled = false);
+INSERT INTO scheduled_tasks (task_name, task_instance, execution_time, slot, picked, version, first_version)
+SELECT 'task-' || lpad((n % 200)::text, 3, '0'), n::text, due, due, false, 1000, 1000
+FROM (SELECT n, now() + (n - 3000) * interval '1 minute' AS due FROM generate_series(1, {ROWS}) AS n) AS rows;
+INSERT INTO scheduled_tasks (task_name, task_instance, execution_time, slot, next_slot, schedule, picked, version)
+SELECT 'job-' || lpad((n - 1)::text, 3, '0'), 'recurring', '2020-01-01Z', '2020-01-01Z', '8000-01-01Z', 'EVERY|1d',
+       false, 1000
+FROM generate_series(1, {len(JOBS)}) AS n;
+INSERT INTO scheduled_slots (task_name, task_instance, slot, outcome, finished, token)
+SELECT 'job-' || lpad((n % 600)::text, 3, '0'), 'recurring', timestamptz '2010-01-01Z' + n * interval '1 minute',
+       'succeeded', now(), 999
+FROM generate_series(1, {ROWS}) AS n;
+"""
+
+GIVE_BACK = """
+UPDATE scheduled_tasks SET picked = false, picked_by = NULL WHERE picked;
+UPDATE scheduled_tasks SET slot = '2020-01-01Z', execution_time = '2020-01-01Z', next_slot = '8000-01-01Z',
+    attempt = 0, version = version + 1000 WHERE schedule IS NOT NULL;
+DELETE FROM scheduled_slots WHERE slot >= '2020-01-01Z';
+DELETE FROM scheduled_gaps;
+"""
+
+Sent = tuple[str, Mapping[str, Any]]
+
+
+class Stage:
+    """A large, never analysed database; each verb is really run, and its statements are explained afterwards."""
+
+    def __init__(self, url: str) -> None:
+        self.database = Database(Settings(database_url=url))
+        self.store = Store(self.database, {found.name: found for found in (*JOBS, *TASKS)})
+        self.jobs, self.tasks = [found.name for found in JOBS], [found.name for found in TASKS]
+        self.driver = psycopg.connect(url, autocommit=True)
+        self.driver.execute(FILL)
+
+    def close(self) -> None:
+        self.driver.close()
+        self.database.close()
+
+    def claim(self, names: list[str], limit: int) -> list[Claim]:
+        _, claims = self.store.claim("host:1:a", limit, lease=LEASE, names=names)
+        assert len(claims) == limit
+        return claims
+
+    def give_back(self) -> None:
+        """The jobs as they were, for the next test."""
+        self.driver.execute(GIVE_BACK)
+
+    def sent(self, play: Callable[[], Any]) -> list[Sent]:
+        heard: list[Sent] = []
+
+        def listen(_connection: Any, _cursor: Any, statement: str, parameters: Any, *_rest: Any) -> None:
+            heard.append((statement, dict(parameters or {})))
+
+        engines = (self.database.main, self.database.heart)
+        for engine in engines:
+            sa.event.listen(engine, "before_cursor_execute", listen)
+        try:
+            play()
+        finally:
+            for engine in engines:
+                sa.event.remove(engine, "before_cursor_execute", listen)
+        return heard
+
+    def plan(self, sent: Sent, mode: str) -> dict[str, Any]:
+        statement, parameters = sent
+        if mode == "custom":
+            found = self.driver.execute(f"EXPLAIN (FORMAT JSON) {statement}", parameters, prepare=False).fetchone()
+        else:
+            found = self._generic_plan(statement)
+        assert found is not None
+        plan = found[0]
+        return (json.loads(plan) if isinstance(plan, str) else plan)[0]["Plan"]  # type: ignore[no-any-return]
+
+    def _generic_plan(self, statement: str) -> Any:
+        names = list(dict.fromkeys(re.findall(r"%\((\w+)\)s", statement)))
+        numbered = re.sub(r"%\((\w+)\)s", lambda found: f"${names.index(found[1]) + 1}", statement)
+        self.driver.execute("SET plan_cache_mode = force_generic_plan")
+        self.driver.execute(f"PREPARE looked_at AS {numbered}")
+        try:
+            values = f"({', '.join(['NULL'] * len(names))})" if names else ""
+            return self.driver.execute(f"EXPLAIN (FORMAT JSON) EXECUTE looked_at{values}").fetchone()
+        finally:
+            self.driver.execute("DEALLOCATE looked_at")
+            self.driver.execute("RESET plan_cache_mode")
+
+
+def nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    yield plan
+    for inner in plan.get("Plans", []):
+        yield from nodes(inner)
+
+
+def scanned(plan: dict[str, Any]) -> set[str]:
+    """The large tables that are read from one end to the other."""
+    return {
+        node["Relation Name"]
+        for node in nodes(plan)
+        if node["Node Type"] == "Seq Scan" and node.get("Relation Name") in ("scheduled_tasks", "scheduled_slots")
+    }
+
+
+@pytest.fixture(scope="module")
+def large(databases: Databases) -> Iterator[Stage]:
+    with databases.provisioned() as url:
+        stage = Stage(url)
+        yield stage
+        stage.close()
+
+
+@pytest.fixture
+def stage(large: Stage) -> Iterator[Stage]:
+    yield large
+    large.give_back()
+
+
+def _claim_jobs(stage: Stage, size: int) -> list[Sent]:
+    return stage.sent(lambda: stage.claim(stage.jobs, size))
+
+
+def _claim_tasks(stage: Stage, size: int) -> list[Sent]:
+    return stage.sent(lambda: stage.claim(stage.tasks, size))
+
+
+def _claim_anything(stage: Stage, size: int) -> list[Sent]:
+    return stage.sent(lambda: stage.claim(sorted([*stage.jobs, *stage.tasks]), size))
+
+
+def _claim_one_kind(stage: Stage, size: int) -> list[Sent]:
+    return stage.sent(lambda: stage.store.claim("host:1:a", size, lease=LEASE, names=["task-007"]))
+
+
+def _settle_jobs(stage: Stage, size: int) -> list[Sent]:
+    claims = stage.claim(stage.jobs, size)
+    return stage.sent(lambda: stage.store.settle([(claim, Succeeded()) for claim in claims]))
+
+
+def _settle_tasks(stage: Stage, size: int) -> list[Sent]:
+    claims = stage.claim(stage.tasks, size)
+    return stage.sent(lambda: stage.store.settle([(claim, Succeeded()) for claim in claims]))
+
+
+def _hand_back(stage: Stage, size: int) -> list[Sent]:
+    claims = stage.claim(stage.jobs, size)
+    return stage.sent(lambda: stage.store.settle([(claim, HandedBack()) for claim in claims]))
+
+
+def _take_over(stage: Stage, size: int) -> list[Sent]:
+    claims = stage.claim(stage.jobs, size)
+    silences = [Silence(row=claim.row, lease_end=claim.claimed_at) for claim in claims]
+    return stage.sent(lambda: stage.store.take_over(silences))
+
+
+def _beat(stage: Stage, size: int) -> list[Sent]:
+    claims = stage.claim(stage.jobs, size)
+    stage.store.settle([(claims[0], HandedBack())])  # one is lost, so that it is read again
+    return stage.sent(lambda: stage.store.beat("host:1:a", claims))
+
+
+def _look(stage: Stage, size: int) -> list[Sent]:
+    stage.claim(stage.jobs, size)
+    return stage.sent(lambda: stage.store.look([*stage.jobs, *stage.tasks]))
+
+
+def _look_for_some(stage: Stage, size: int) -> list[Sent]:
+    return stage.sent(lambda: stage.store.look(stage.tasks[:size]))
+
+
+def _next_due(stage: Stage, size: int) -> list[Sent]:
+    return stage.sent(lambda: stage.store.next_due(stage.tasks[:size]))
+
+
+def _next_due_of_all(stage: Stage, size: int) -> list[Sent]:
+    return stage.sent(lambda: stage.store.next_due([*stage.jobs, *stage.tasks]))
+
+
+def _held_by(stage: Stage, size: int) -> list[Sent]:
+    stage.claim(stage.jobs, size)
+    return stage.sent(lambda: stage.store.held_by("host:1:a"))
+
+
+Verb = Callable[[Stage, int], list[Sent]]
+
+VERBS: list[Verb] = [
+    _claim_jobs, _claim_tasks, _claim_anything, _claim_one_kind, _settle_jobs, _settle_tasks, _hand_back, _take_over,
+    _beat, _look, _look_for_some, _next_due, _next_due_of_all, _held_by,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("size", BATCHES)
+@pytest.mark.parametrize("verb", VERBS, ids=lambda verb: verb.__name__.strip("_"))
+def test_no_large_table_is_read_from_end_to_end(
+    stage: Stage, verb: Callable[[Stage, int], list[Sent]], size: int
+) -> None:
+    """Claim, settlement, heartbeat, reaper: by index or by place, whatever the planner knows of the table."""
+    statements = verb(stage, size)
+    assert statements
+    for mode in ("custom", "generic"):
+        for sent in statements:
+            plan = stage.plan(sent, mode)
+            assert not scanned(plan), f"{mode} plan of\n{sent[0]}\n{json.dumps(plan, indent=1)}"
+
+
+def test_a_late_claim_stays_on_its_indexes(stage: Stage) -> None:
+    """The longer path too: ledger, gaps, and the row itself are found by their keys."""
+    stage.driver.execute(
+        "UPDATE scheduled_tasks SET slot = '2026-01-01Z', next_slot = '2026-01-02Z' WHERE task_name = 'job-000'"
+    )
+    statements = stage.sent(lambda: stage.store.claim("host:1:a", 1, lease=LEASE, names=["job-000"]))
+    assert len(statements) > 3
+    for sent in statements:
+        for mode in ("custom", "generic"):
+            plan = stage.plan(sent, mode)
+            assert not scanned(plan), f"{mode} plan of\n{sent[0]}\n{json.dumps(plan, indent=1)}"
+
+
+@pytest.mark.parametrize("size", BATCHES)
+@pytest.mark.parametrize(
+    "verb",
+    [_claim_jobs, _claim_tasks, _claim_anything, _claim_one_kind, _settle_jobs, _settle_tasks, _hand_back, _take_over],
+    ids=lambda verb: verb.__name__.strip("_"),
+)
+def test_what_is_written_is_found_by_its_place(stage: Stage, verb: Verb, size: int) -> None:
+    """No join and no index to choose: the rows were locked a moment ago, and their places are known."""
+    batches = [sent for sent in verb(stage, size) if "ctid = ANY" in sent[0]]
+    assert batches
+    for mode in ("custom", "generic"):
+        for sent in batches:
+            (written,) = [
+                node for node in nodes(stage.plan(sent, mode)) if node.get("Operation") in ("Update", "Delete")
+            ]
+            found = [node["Node Type"] for node in nodes(written) if node.get("Alias") == written["Alias"]]
+            assert found[1:] == ["Tid Scan"], f"{mode} plan of\n{sent[0]}\n{json.dumps(written, indent=1)}"
+
+
+def test_the_check_itself_sees_a_scan(stage: Stage) -> None:
+    """A volatile now, and a condition that no index knows: both are found out."""
+    for statement in (
+        "SELECT count(*) FROM scheduled_tasks WHERE execution_time <= clock_timestamp()",
+        "SELECT count(*) FROM scheduled_slots WHERE token = 7",
+    ):
+        for mode in ("custom", "generic"):
+            assert scanned(stage.plan((statement, {}), mode))
+
+
+def test_rows_of_the_future_cost_a_poll_nothing(stage: Stage) -> None:
+    """A claim that finds nothing due reads a handful of pages, however much waits for later."""
+    early = Store(stage.database, stage.store.definitions, clock=ManualClock(datetime(2000, 1, 1, tzinfo=UTC)))
+    (sent,) = stage.sent(lambda: early.claim("host:1:a", 100, lease=LEASE, names=stage.tasks))
+    statement, parameters = sent
+    found = stage.driver.execute(f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {statement}", parameters).fetchone()
+    assert found is not None
+    plan = found[0][0]["Plan"]
+    assert plan["Shared Hit Blocks"] + plan["Shared Read Blocks"] < 20
