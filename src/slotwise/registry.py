@@ -277,7 +277,10 @@ async def _beside(
 
 
 class RegistryBuilder:
-    """Builds a JobRegistry step by step; every setting has a method of its name."""
+    """Builds a JobRegistry step by step; the same checks, with the same words, as its constructor.
+
+    The usual settings have a method of their name; ``setting`` takes them all.
+    """
 
     def __init__(self) -> None:
         self._parts: dict[str, Any] = {"jobs": [], "tasks": [], "listeners": [], "interceptors": []}
@@ -291,7 +294,10 @@ class RegistryBuilder:
         return self
 
     def with_task(self, task: object) -> Self:
-        self._parts["tasks"].append(task)
+        return self.with_tasks([task])
+
+    def with_tasks(self, tasks: Iterable[object]) -> Self:
+        self._parts["tasks"].extend(_listed(tasks, "tasks"))
         return self
 
     def with_listener(self, listener: Listener) -> Self:
@@ -385,6 +391,8 @@ def _unique(definitions: list[Definition]) -> dict[str, Definition]:
 def _customized(settings: Settings, customize: Customize | None) -> Settings:
     if customize is None:
         return settings
+    if not callable(customize):
+        raise ConfigurationError(f"customize is {customize!r:.80}; pass a function from settings to settings")
     customized = customize(settings)
     if not isinstance(customized, Settings):
         raise ConfigurationError(

@@ -1,0 +1,132 @@
+"""When another attempt is made, and when not: from counters alone."""
+
+from __future__ import annotations
+
+import itertools
+from datetime import timedelta
+from typing import Any
+
+import pytest
+import tenacity
+
+from slotwise import CatchUp, InvalidJob, Overlap, Retry
+from slotwise.policies import LONGEST_WAIT, TASK_RETRY, growing_pauses, pause_after_loss
+
+SECOND = timedelta(seconds=1)
+NOTHING = timedelta(0)
+
+
+def test_all_attempts_count() -> None:
+    """Three attempts are two retries."""
+    retry = Retry(attempts=3, wait=tenacity.wait_fixed(5))
+    assert [retry.delay_after(attempt, NOTHING) for attempt in (1, 2, 3, 4)] == [5 * SECOND, 5 * SECOND, None, None]
+
+
+def test_exponential_doubles_up_to_its_cap() -> None:
+    """With up to the first wait of jitter on top, so that those who failed together do not come back together."""
+    retry = Retry.exponential(10, first=2 * SECOND, cap=10 * SECOND)
+    for attempt, least in zip(range(1, 8), [2, 4, 8, 10, 10, 10, 10], strict=True):
+        delay = retry.delay_after(attempt, NOTHING)
+        assert delay is not None
+        assert least * SECOND <= delay <= (least + 2) * SECOND
+    assert len({retry.delay_after(1, NOTHING) for _ in range(20)}) > 1
+
+
+def test_tenacitys_strategies_are_asked_from_the_rows_counters() -> None:
+    """Another process, another worker, another day: the same answer."""
+    chain = tenacity.wait_chain(*[tenacity.wait_fixed(seconds) for seconds in (1, 2, 3)])
+    retry = Retry(attempts=99, wait=chain, stop=tenacity.stop_after_delay(60) | tenacity.stop_after_attempt(5))
+    assert retry.delay_after(2, 10 * SECOND) == 2 * SECOND
+    assert retry.delay_after(4, 59 * SECOND) == 3 * SECOND
+    assert retry.delay_after(2, 60 * SECOND) is None
+    assert retry.delay_after(5, NOTHING) is None
+
+
+def test_a_strategy_may_look_at_the_failure() -> None:
+    """A tenacity state as if one process had made all attempts."""
+
+    def wait(state: tenacity.RetryCallState) -> float:
+        assert state.outcome is not None
+        return 7.0 if state.outcome.failed else 0.0
+
+    assert Retry(wait=wait).delay_after(1, NOTHING) == 7 * SECOND  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "expected"),
+    [(-5, NOTHING), (float("nan"), NOTHING), (float("inf"), LONGEST_WAIT), (10**18, LONGEST_WAIT)],
+    ids=str,
+)
+def test_no_pause_leaves_the_calendar(seconds: float, expected: timedelta) -> None:
+    """An exponential wait without a bound of its own grows beyond any date."""
+    assert Retry(wait=lambda state: seconds).delay_after(1, NOTHING) == expected  # type: ignore[arg-type]
+
+
+def test_an_exponential_wait_without_a_bound() -> None:
+    """Its fiftieth pause would last for thirty million years."""
+    assert Retry(attempts=99, wait=tenacity.wait_exponential()).delay_after(50, NOTHING) == LONGEST_WAIT
+
+
+def _raises(state: Any) -> float:
+    raise KeyError("a mistake of the user's")
+
+
+@pytest.mark.parametrize(
+    "strategies",
+    [{"wait": _raises}, {"stop": _raises}, {"wait": lambda state: "soon"}, {"wait": lambda state: None}],
+    ids=["wait raises", "stop raises", "wait gives a text", "wait gives nothing"],
+)
+def test_a_strategy_with_a_mistake(strategies: dict[str, Any], caplog: pytest.LogCaptureFixture) -> None:
+    """It is asked while outcomes are written: it is logged, a doubling pause stands in, attempts count."""
+    retry = Retry(**strategies)
+    delay = retry.delay_after(1, NOTHING)
+    assert delay is not None
+    assert 2 * SECOND <= delay <= 4 * SECOND
+    assert retry.delay_after(3, NOTHING) is None
+    assert "the next attempt comes after a doubling pause" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"attempts": 0}, "Retry(attempts=0): expected a whole number, 1 or more"),
+        ({"attempts": True}, "Retry(attempts=True): expected a whole number"),
+        ({"attempts": "3"}, "Retry(attempts='3'): expected a whole number"),
+        ({"wait": 5}, "Retry(wait=5): expected one of tenacity's wait_* objects"),
+        ({"stop": 5}, "Retry(stop=5): expected one of tenacity's stop_* objects"),
+    ],
+)
+def test_what_is_no_retry(options: dict[str, Any], words: str) -> None:
+    """Said where it is written, not where it fails."""
+    with pytest.raises(InvalidJob) as refused:
+        Retry(**options)
+    assert words in str(refused.value)
+
+
+def test_tasks_are_tried_ten_times() -> None:
+    """Within some hours."""
+    delays = [TASK_RETRY.delay_after(attempt, NOTHING) for attempt in range(1, 11)]
+    assert delays[-1] is None
+    assert all(delay is not None and delay <= timedelta(hours=1, seconds=2) for delay in delays[:-1])
+
+
+def test_a_job_that_kills_its_workers_gives_them_air() -> None:
+    """At once, then 5 s, 10 s, … up to five minutes."""
+    pauses = [pause_after_loss(lost).total_seconds() for lost in (1, 2, 3, 4, 8, 9, 1000)]
+    assert pauses == [0, 5, 10, 20, 300, 300, 300]
+
+
+def test_pauses_of_those_who_wait_grow_and_never_end() -> None:
+    """Up to the cap and its jitter; no two alike."""
+    pauses = list(itertools.islice(growing_pauses(SECOND, 8 * SECOND), 200))
+    assert all(SECOND <= pause <= 9 * SECOND for pause in pauses)
+    assert all(pause >= 8 * SECOND for pause in pauses[4:])
+    assert len(set(pauses)) > 100
+
+
+def test_the_policies_are_values() -> None:
+    """Equal when they say the same, and frozen."""
+    assert CatchUp.latest() == CatchUp()
+    assert Overlap.skip() == Overlap()
+    with pytest.raises(AttributeError):
+        CatchUp().mode = "all"  # type: ignore[misc, assignment]
