@@ -96,6 +96,10 @@ class Process:
                 return found
         raise AssertionError(f"no {event} {facts} within {PATIENCE} s; seen: {self.seen[-20:]}")
 
+    def wait_until_text(self, words: str) -> None:
+        """Until a line that is not JSON has told this."""
+        wait_until(lambda: any(words in event["text"] for event in self.events("text")), f"log {words!r}")
+
     def wait_for_output(self, word: str) -> None:
         """Until a line with this word has come out."""
         wait_until(lambda: any(word in line for line in self.out), f"output {word!r}, with {self.seen[-5:]}")

@@ -41,6 +41,32 @@ def test_reaction() -> None:
         assert signals.first == signal.SIGTERM
 
 
+def test_blocked_main_thread() -> None:
+    """The reaction does not need the main thread, which may be waiting for it without ever looking up."""
+    heard = threading.Event()
+    with StopSignals(lambda number, count: heard.set()):
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])  # so that another thread is interrupted
+        try:
+            os.kill(os.getpid(), signal.SIGTERM)
+            assert heard.wait(PATIENCE)
+        finally:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
+
+
+def test_other_signals() -> None:
+    """A signal that the application handles itself is no reason to stop."""
+    calls: queue.SimpleQueue[int] = queue.SimpleQueue()
+    former = signal.signal(signal.SIGUSR1, lambda number, frame: None)
+    try:
+        with StopSignals(lambda number, count: calls.put(number)) as signals:
+            os.kill(os.getpid(), signal.SIGUSR1)
+            os.kill(os.getpid(), signal.SIGTERM)
+            assert calls.get(timeout=PATIENCE) == signal.SIGTERM
+            assert (signals.first, calls.empty()) == (signal.SIGTERM, True)
+    finally:
+        signal.signal(signal.SIGUSR1, former)
+
+
 def test_former_handlers_return() -> None:
     """After it, signals do what they did before."""
     former = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]

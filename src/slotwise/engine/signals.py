@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import signal
+import socket
 import threading
 from collections.abc import Callable
-from queue import SimpleQueue
 from types import FrameType, TracebackType
 from typing import Any, Self
 
@@ -15,24 +15,28 @@ NUMBERS = (signal.SIGTERM, signal.SIGINT)
 class StopSignals:
     """While entered, each SIGTERM and SIGINT calls ``react(number, count)``; then the former handlers are back.
 
-    Race: a signal handler interrupts the main thread anywhere, also within a lock that the reaction needs. So
-    the handler only puts the number into a queue, which may be interrupted by itself, and a thread reacts.
+    Races: a Python signal handler runs only when the main thread gets to its next bytecode, which it never does
+    if the signal comes just before it begins to wait; and it interrupts that thread anywhere, also within a lock
+    that the reaction needs. So the number goes through the interpreter's wake-up socket, which is written by the
+    system's own handler at once, and a thread reacts. Only in the main thread.
     A SIGINT that whoever started us had switched off (``command &`` in a script) stays off.
     """
 
     def __init__(self, react: Callable[[int, int], None]) -> None:
         self._react = react
-        self._numbers: SimpleQueue[int | None] = SimpleQueue()
         self._former: dict[int, Any] = {}
-        self._thread = threading.Thread(target=self._listen, name="slotwise-signals", daemon=True)
+        self._former_socket = -1
         #: The first signal that came, if any.
         self.first: int | None = None
 
     def __enter__(self) -> Self:
-        self._thread.start()
+        self._heard, self._told = socket.socketpair()
+        self._told.setblocking(False)
+        threading.Thread(target=self._listen, name="slotwise-signals", daemon=True).start()
+        self._former_socket = signal.set_wakeup_fd(self._told.fileno(), warn_on_full_buffer=False)
         for number in NUMBERS:
             if signal.getsignal(number) is not signal.SIG_IGN:
-                self._former[number] = signal.signal(number, self._on_signal)
+                self._former[number] = signal.signal(number, _heard_by_the_thread)
         return self
 
     def __exit__(
@@ -40,14 +44,19 @@ class StopSignals:
     ) -> None:
         for number, handler in self._former.items():
             signal.signal(number, handler if handler is not None else signal.SIG_DFL)
-        self._numbers.put(None)
-
-    def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        self.first = self.first or number
-        self._numbers.put(number)
+        signal.set_wakeup_fd(self._former_socket)
+        self._told.close()  # the thread hears the end
 
     def _listen(self) -> None:
         count = 0
-        while (number := self._numbers.get()) is not None:
-            count += 1
-            self._react(number, count)
+        with self._heard:
+            while numbers := self._heard.recv(64):
+                for number in numbers:
+                    if number in self._former:  # the application may handle other signals
+                        count += 1
+                        self.first = self.first or number
+                        self._react(number, count)
+
+
+def _heard_by_the_thread(number: int, frame: FrameType | None) -> None:
+    """There must be a handler, or the system would end the process."""

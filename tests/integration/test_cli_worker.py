@@ -1,0 +1,247 @@
+"""``slotwise worker`` as one process: starts, tells what it does, drains, and always ends."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.databases import Databases
+from tests.integration.shell import Process, Shell
+
+from slotwise.cli import exits
+from slotwise.settings import Settings
+from slotwise.store.database import Database
+from slotwise.store.reader import Reader, SlotLine
+from slotwise.store.store import Store
+
+JOBS = """
+import asyncio, concurrent.futures, logging, os, threading, time
+from slotwise import Every, JobRegistry, job
+
+@job(name="tick", schedule=Every("1s"))
+def tick(ctx): ...
+
+@job(name="nap", schedule=Every("1s"))
+def nap(ctx):
+    time.sleep(1)
+
+@job(name="polite", schedule=Every("1s"))
+def polite(ctx):
+    ctx.wait(60)
+    ctx.check()
+
+@job(name="deaf", schedule=Every("1s"))
+def deaf(ctx):
+    time.sleep(60)
+
+@job(name="bad", schedule=Every("1s"))
+def bad(ctx):
+    ctx.log.warning("about to fail")
+    raise ValueError("no way")
+
+@job(name="thread", schedule=Every("1s"))
+def thread(ctx):
+    threading.Thread(target=time.sleep, args=(60,), name="forgotten", daemon=False).start()
+
+@job(name="executor", schedule=Every("1s"))
+async def executor(ctx):
+    await asyncio.to_thread(time.sleep, 60)
+
+logging.getLogger("shop").info("imported")
+only = os.environ.get("ONLY", "tick")
+registry = JobRegistry(jobs=[tick, nap, polite, deaf, bad, thread, executor], only=only, poll_interval="200ms")
+two_processes = JobRegistry(jobs=[tick], processes=2)
+silenced = JobRegistry(jobs=[tick])
+if "SILENCE" in os.environ:
+    import logging.config
+    logging.config.dictConfig({"version": 1, "root": {"level": "INFO", "handlers": ["h"]}, "handlers": {
+        "h": {"class": "logging.StreamHandler", "formatter": "f"}}, "formatters": {"f": {"format": "OWN %(message)s"}}})
+"""
+
+
+@pytest.fixture
+def shell(tmp_path: Path, pg_url: str) -> Iterator[Shell]:
+    """An application whose jobs behave in many ways, on a fresh PostgreSQL database."""
+    made = Shell(tmp_path, pg_url)
+    made.environment["SLOTWISE_APP"] = "jobs:registry"
+    made.write("jobs.py", JOBS)
+    yield made
+    made.close()
+
+
+def ledger(url: str, job: str) -> list[SlotLine]:
+    """The slots of a job, the newest first."""
+    database = Database(Settings.load(environ={}, database_url=url))
+    try:
+        return list(Reader(Store(database, {})).slots(job))
+    finally:
+        database.close()
+
+
+def started(shell: Shell, job: str, *arguments: str, **environment: str) -> Process:
+    """A worker in which this job's handler has just started."""
+    worker = shell.worker(*arguments, ONLY=job, **environment)
+    worker.wait_for("handler-start", job=job)
+    return worker
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "SIGINT"])
+def test_drain(shell: Shell, pg_url: str, number: int) -> None:
+    """Either signal: what runs may finish, then the process ends with 0; nothing of it is left in the tables."""
+    worker = started(shell, "nap", "--threads", "1")
+    worker.signal(number)
+    assert worker.wait_for("drain-begin")["running"] == 1
+    assert worker.wait_for("drain-end")["unfinished"] == 0
+    assert worker.end() == exits.OK
+    assert {line.outcome for line in ledger(pg_url, "nap")} <= {"succeeded", "skipped"}
+    assert shell.run("workers", "--json").stdout.strip() == "[]"
+
+
+def test_second_signal(shell: Shell, pg_url: str) -> None:
+    """The second one does not wait: what runs is told to stop."""
+    worker = started(shell, "polite")
+    worker.signal(signal.SIGTERM).wait_for("drain-begin")
+    begun = time.monotonic()
+    worker.signal(signal.SIGTERM)
+    assert worker.end() == exits.OK
+    assert time.monotonic() - begun < 5, "it waited for the grace"
+    assert [line.outcome for line in ledger(pg_url, "polite")] == ["cancelled"]
+
+
+def test_third_signal(shell: Shell, pg_url: str) -> None:
+    """The third one ends the process at once; the claim stays for a reaper."""
+    worker = started(shell, "deaf")
+    worker.signal(signal.SIGINT).wait_for("drain-begin")
+    worker.signal(signal.SIGINT)
+    worker.wait_for("log", message="SIGINT: cancelling what runs")
+    worker.signal(signal.SIGINT)
+    assert worker.end() == exits.UNFINISHED
+    assert [line.outcome for line in ledger(pg_url, "deaf")] == ["running"]
+
+
+def test_deaf_handler(shell: Shell, pg_url: str) -> None:
+    """A handler that does not listen is handed back when its time is up, and the process ends all the same."""
+    worker = started(shell, "deaf", "--shutdown-grace", "0s")
+    assert worker.stop() == exits.UNFINISHED
+    (line,) = ledger(pg_url, "deaf")
+    assert (line.outcome, line.reason) == ("cancelled", "shutdown")
+    assert next(worker.events("drain-end"))["unfinished"] == 1
+
+
+@pytest.mark.parametrize("job", ["thread", "executor"])
+def test_forgotten_threads(shell: Shell, job: str) -> None:
+    """Threads that the application forgot do not keep the process."""
+    worker = started(shell, job, "--shutdown-grace", "100ms")
+    begun = time.monotonic()
+    assert worker.stop() == exits.OK
+    assert time.monotonic() - begun < 20
+    assert any("go on" in event.get("message", "") for event in worker.events("log"))
+
+
+def test_events(shell: Shell) -> None:
+    """Each phase is told when it happens, with job, slot, attempt, token and worker."""
+    worker = shell.worker(ONLY="bad")
+    planned = worker.wait_for("planned")
+    assert (planned["job"], planned["change"]) == ("bad", "added")
+    for name in ("worker-start", "poll-begin", "claimed", "handler-start", "handler-end", "settle-sent", "settled"):
+        event = worker.wait_for(name)
+        assert event["worker"] == planned["worker"]
+        if "job" in event:
+            assert (event["job"], event["attempt"], event["token"] > 1, event["slot"][-1]) == ("bad", 1, True, "Z")
+    assert (event["outcome"], event["error"]) == ("failed", "ValueError: no way")
+    worker.wait_for("heartbeat")
+    assert worker.stop() == exits.OK
+    (imported,) = (line for line in worker.events("log") if line["logger"] == "shop")
+    assert (imported["message"], imported["level"]) == ("imported", "INFO")
+    own = next(line for line in worker.events("log") if line["logger"] == "slotwise.job")
+    assert (own["message"], own["job"], own["worker"]) == ("about to fail", "bad", planned["worker"])
+    assert not list(worker.events("text")), "a line that is not JSON"
+
+
+def test_human(shell: Shell) -> None:
+    """For people: readable lines, and at the usual level only what matters."""
+    worker = shell.start("worker")
+    worker.wait_until_text("settled job=tick")
+    assert worker.stop() == exits.OK
+    text = "\n".join(event["text"] for event in worker.events("text"))
+    assert "poll-begin" not in text
+    assert "SIGTERM: draining" in text
+    assert "\x1b" not in text
+
+
+@pytest.mark.parametrize("format", [["--json"], ["--log-format", "json"]], ids=" ".join)
+def test_json(shell: Shell, format: list[str]) -> None:
+    """For programs, in both spellings."""
+    worker = shell.start("worker", *format)
+    worker.wait_for("settled", job="tick")
+    assert worker.stop() == exits.OK
+
+
+def test_own_logging(shell: Shell) -> None:
+    """An application that configures logging keeps its own; our events come out through it."""
+    worker = shell.start("worker", "--app", "jobs:silenced", SILENCE="1")
+    worker.wait_until_text("OWN settled job=tick")
+    assert worker.stop() == exits.OK
+
+
+def test_command_line_wins(shell: Shell) -> None:
+    """Options outrank what the code says."""
+    worker = shell.worker("--only", "bad", "--threads", "3", "--worker-name", "one", ONLY="tick")
+    begun = worker.wait_for("worker-start")
+    assert (begun["jobs"], begun["capacity"], begun["worker"].split(":")[0]) == (1, 3, "one")
+    assert worker.stop() == exits.OK
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "words"),
+    [
+        (["--only", "tock"], exits.FAILED, "only names 'tock', which is not registered"),
+        (["--app", "jobz"], exits.FAILED, "there is no module jobz"),
+        (["--database-url", "sqlite:///new.db"], exits.DATABASE, "run: slotwise db upgrade"),
+        (["--poll-interval", "0s"], exits.FAILED, "--poll-interval must be positive"),
+    ],
+    ids=["only", "app", "tables", "setting"],
+)
+@pytest.mark.parametrize("processes", ["1", "3"])
+def test_cannot_start(shell: Shell, arguments: list[str], status: int, words: str, processes: str) -> None:
+    """What cannot work ends at once, is told once, and has its status: alone and under a supervisor."""
+    done = shell.run("worker", *arguments, "--processes", processes)
+    assert done.returncode == status, done.stderr
+    assert done.stderr.count("error: ") == 1
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+class TestDatabaseAway:
+    """A database that is not there is waited for."""
+
+    def test_at_start(self, shell: Shell, databases: Databases) -> None:
+        """It waits, says so once and with the place, and starts when the database has come."""
+        with databases.provisioned() as url:
+            name = url.rpartition("/")[2].partition("?")[0]
+            away = f"{url.rpartition('/')[0]}/{name}_later"
+            worker = shell.worker("--app", "jobs:silenced", "--database-url", away)
+            lost = worker.wait_for("database-lost")
+            assert f"'{name}_later'" in lost["error"]
+            databases._execute(_rename(name, f"{name}_later"))
+            worker.wait_for("database-back")
+            worker.wait_for("worker-start")
+            assert len(list(worker.events("database-lost"))) == 1
+            assert worker.stop() == exits.OK
+            databases._execute(_rename(f"{name}_later", name))
+
+    def test_stopped_while_waiting(self, shell: Shell) -> None:
+        """A signal ends the wait."""
+        worker = shell.worker("--database-url", "postgresql://a:secret@127.0.0.1:1/c")
+        worker.wait_for("database-lost")
+        assert worker.stop() == exits.OK
+        assert "secret" not in str(worker.seen)
+
+
+def _rename(before: str, after: str):  # type: ignore[no-untyped-def]
+    from psycopg import sql
+
+    return sql.SQL("alter database {} rename to {}").format(sql.Identifier(before), sql.Identifier(after))
