@@ -53,8 +53,8 @@ class Scene:
 
     def token(self, job: str) -> int:
         """That of the claim which the worker held when it fell: it had only one."""
-        held = self.stage.events.all("claimed", by=self.doomed[job])
-        return int([seen["token"] for seen in held if seen.number < self.traps[job].number][-1])
+        held = [self.traps[job], *self.stage.events.all("claimed", by=self.doomed[job])]
+        return int(next(seen["token"] for seen in held if seen["token"]))
 
     def all_are_taken_over(self) -> None:
         """Whatever was held has gone to somebody else, in time, and as what it should."""
@@ -97,6 +97,48 @@ def freeze_everywhere(bench: MakeBench) -> None:
     scene.goes_on()
 
 
+def kill_at_drain(bench: MakeBench) -> None:
+    stage = bench("hold")
+    victim = stage.start("victim", trap="drain-begin:1:KILL")
+    start = stage.wait("handler-start", by=victim)
+    victim.kill(signal.SIGTERM)
+    assert stage.wait("trap", by=victim)["phase"] == "drain-begin"
+    assert victim.wait() == -signal.SIGKILL
+    _is_taken_over_by_another(stage, start)
+
+
+def kill_at_take_over(bench: MakeBench) -> None:
+    stage = bench("hold")
+    first = stage.start("first")
+    start = stage.wait("handler-start", by=first)
+    reaper = stage.start("reaper", trap="reaped:1:KILL")
+    stage.wait("worker-start", by=reaper)
+    first.kill()
+    assert stage.wait("trap", by=reaper)["token"] == start["token"]
+    assert reaper.wait() == -signal.SIGKILL
+    _is_taken_over_by_another(stage, start)
+
+
+def _is_taken_over_by_another(stage: Bench, start: Seen) -> None:
+    last = stage.start("last")
+    again = stage.wait("settled", by=last, slot=start["slot"])
+    assert (again["outcome"], again["attempt"]) == ("succeeded", 2)
+    until = stage.now()
+    stage.wait("settled", by=last, slot=lambda slot: slot > until)
+    stage.end_all()
+    stage.expect_clean(until=until)
+
+
+def test_a_kill_while_draining_loses_nothing(bench: MakeBench) -> None:
+    """SIGTERM, and SIGKILL when the drain begins: what it still held is taken over."""
+    kill_at_drain(bench)
+
+
+def test_a_kill_right_after_a_take_over_loses_nothing(bench: MakeBench) -> None:
+    """The reaper itself dies: what it let go is let go once."""
+    kill_at_take_over(bench)
+
+
 def test_a_kill_at_any_phase_loses_nothing(bench: MakeBench) -> None:
     """SIGKILL at each of these places: what was held is taken over in time, and every slot is accounted for."""
     kill_everywhere(bench)
@@ -112,6 +154,13 @@ def test_a_freeze_at_any_phase_changes_nothing_afterwards(bench: MakeBench) -> N
 def test_kills_at_any_phase_again(bench: MakeBench, number: int) -> None:
     """Thirty times over."""
     kill_everywhere(bench)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", range(30))
+def test_kills_of_those_who_let_go_again(bench: MakeBench, number: int) -> None:
+    """Thirty times over."""
+    kill_at_drain(bench) if number % 2 else kill_at_take_over(bench)
 
 
 @pytest.mark.slow

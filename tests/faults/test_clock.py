@@ -1,0 +1,102 @@
+"""The database's clock jumps. Needs libfaketime (apt-get install faketime); the workers' own clocks stay true."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from tests.faults.bench import LEASE, SLACK, TAKE_OVER, Bench
+from tests.faults.conftest import MakeBench
+
+from slotwise.embedded import EmbeddedPostgres
+
+LIBRARIES = sorted(Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"))
+HOUR = timedelta(hours=1)
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not LIBRARIES, reason="libfaketime is not installed; run: apt-get install faketime"),
+]
+
+
+class DatabaseClock:
+    """Steps the clock that a server sees; spans, and thereby its timeouts, stay true."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self.step(timedelta(0))
+
+    def step(self, offset: timedelta) -> None:
+        """To so much beside the true time, at once."""
+        draft = self._file.with_suffix(".new")
+        draft.write_text(f"{offset.total_seconds():+.0f}")
+        draft.chmod(0o644)
+        draft.rename(self._file)
+
+
+@pytest.fixture
+def database_clock(
+    own_server: EmbeddedPostgres, open_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[DatabaseClock]:
+    """The clock of ``own_server``, which is restarted for it."""
+    file = open_path / "clock"
+    clock = DatabaseClock(file)
+    own_server._cluster.stop()
+    with monkeypatch.context() as environment:
+        environment.setenv("LD_PRELOAD", str(LIBRARIES[0]))
+        environment.setenv("FAKETIME_TIMESTAMP_FILE", str(file))
+        environment.setenv("FAKETIME_NO_CACHE", "1")
+        environment.setenv("FAKETIME_DONT_FAKE_MONOTONIC", "1")
+        own_server._cluster.ensure_running()
+    yield clock
+    clock.step(timedelta(0))
+
+
+def expect_step(stage: Bench, clock: DatabaseClock, offset: timedelta) -> None:
+    """A fault that does not fire proves nothing."""
+    before = stage.now()
+    clock.step(offset)
+    assert abs(abs(stage.now() - before) - HOUR) < timedelta(minutes=1)
+
+
+def test_steps_of_the_databases_clock_steal_no_claim_and_make_none_immortal(
+    bench: MakeBench, own_server: EmbeddedPostgres, database_clock: DatabaseClock
+) -> None:
+    """An hour back, to the truth, an hour on: the living keep their claims, the dead lose theirs, slots go on."""
+    stage = bench("rerun,give-up,hold,hold-give-up", url=own_server.dsn)
+    holder, victim = stage.start("holder", only="hold"), stage.start("victim", only="hold-give-up")
+    start = stage.wait("handler-start", job="hold", by=holder)
+    doomed = stage.wait("handler-start", job="hold-give-up", by=victim)
+    others = [stage.start("other-1", only="rerun,give-up,hold-give-up,hold"), stage.start("other-2", only="rerun,hold")]
+    for other in others:
+        stage.wait("settled", job="rerun")
+        stage.wait("worker-start", by=other)
+
+    expect_step(stage, database_clock, -HOUR)
+    victim.kill()
+    dead = stage.wait("exit", by=victim)
+    reaped = stage.wait("reaped", token=doomed["token"])
+    assert timedelta(seconds=reaped.at - dead.at) <= TAKE_OVER + SLACK
+    stage.rest(LEASE)
+
+    expect_step(stage, database_clock, timedelta(0))
+    true = stage.now()
+    stage.wait("settled", job="rerun", slot=lambda slot: slot > true)
+
+    expect_step(stage, database_clock, HOUR)
+    late = stage.now()
+    for job in ("rerun", "give-up", "hold-give-up"):
+        settled = stage.wait("settled", job=job, slot=lambda slot: slot > late - timedelta(seconds=1))
+        assert settled["outcome"] == "succeeded"
+    stage.rest(LEASE)
+
+    assert stage.events.all("reaped", "claim-lost", token=start["token"]) == []
+    assert [seen["job"] for seen in stage.events.all("reaped")] == ["hold-give-up"]
+    until = stage.now()
+    for job in ("rerun", "give-up", "hold-give-up"):
+        stage.wait("settled", job=job, slot=lambda slot: slot > until)
+    stage.end_all()
+    found = stage.expect_clean()
+    assert found.tally.skipped > 2 * HOUR.total_seconds()
