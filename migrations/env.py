@@ -28,6 +28,7 @@ def run() -> None:
     if context.is_offline_mode():
         context.configure(dialect_name=target.dialect_name, literal_binds=True, **target.options())
         with context.begin_transaction():
+            target.make_schema(context.execute)
             context.run_migrations()
         return
     given = context.config.attributes.get("connection")

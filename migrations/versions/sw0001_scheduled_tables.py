@@ -7,8 +7,6 @@ Revision ID: sw0001
 
 from __future__ import annotations
 
-import uuid
-
 import sqlalchemy as sa
 from alembic import op
 
@@ -230,10 +228,10 @@ def _fill_meta(prefix: str, schema: str | None) -> None:
         sa.Column("value", sa.Text, nullable=False),
         schema=schema,
     )
-    op.bulk_insert(
-        meta,
-        [{"key": "installation_id", "value": str(uuid.uuid4())}, {"key": "schema_version", "value": "1"}],
-    )
+    # The database that runs this makes the id: SQL that is run twice makes two installations.
+    random = "lower(hex(randomblob(16)))" if _is_sqlite() else "gen_random_uuid()::text"
+    op.execute(meta.insert().values(key="installation_id", value=sa.literal_column(random)))
+    op.execute(meta.insert().values(key="schema_version", value="1"))
 
 
 def downgrade() -> None:

@@ -22,7 +22,7 @@ from slotwise.errors import SchemaMismatch, SchemaMissing
 from slotwise.store.tables import SCHEMA_VERSION, tables
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 #: The columns by which a table of db-scheduler is known.
 _DB_SCHEDULER = frozenset(
@@ -132,9 +132,13 @@ class Target:
                 sa.text("SELECT pg_advisory_xact_lock(hashtext(:name))"),
                 {"name": f"slotwise.migrate.{self.prefix}"},
             )
-            if self.schema:
-                connection.execute(sa.schema.CreateSchema(self.schema, if_not_exists=True))
+            self.make_schema(connection.execute)
         _refuse_foreign(connection, self)
+
+    def make_schema(self, execute: Callable[[Any], object]) -> None:
+        """PostgreSQL's schema, if one was chosen: before everything else, also in SQL for somebody else."""
+        if self.schema:
+            execute(sa.schema.CreateSchema(self.schema, if_not_exists=True))
 
 
 def _refuse_foreign(connection: sa.Connection, target: Target) -> None:
@@ -243,7 +247,8 @@ def sql(dialect_name: str = "postgresql", *, prefix: str = "scheduled_", schema:
             "literal_binds": True,
         },
     )
-    with context.begin_transaction(), Operations.context(context):
+    with context.begin_transaction(), Operations.context(context) as operations:
+        target.make_schema(operations.execute)
         context.run_migrations()
     return buffer.getvalue()
 

@@ -1,0 +1,462 @@
+"""The tables: made, checked, taken away; by our commands, by alembic's, and from a user's own project."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import psycopg
+import pytest
+import sqlalchemy as sa
+from alembic.autogenerate import compare_metadata
+from alembic.runtime.migration import MigrationContext
+from tests.store.bench import Bench, at
+
+from slotwise import migrate
+from slotwise.errors import SchemaMismatch, SchemaMissing
+from slotwise.settings import Settings
+from slotwise.store.database import Database
+from slotwise.store.tables import SCHEMA_VERSION, tables
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+TABLES = {"tasks", "slots", "gaps", "workers", "controls", "calendars", "meta"}
+
+DB_SCHEDULER = """
+CREATE TABLE scheduled_tasks (
+    task_name text NOT NULL, task_instance text NOT NULL, task_data bytea,
+    execution_time timestamptz NOT NULL, picked boolean NOT NULL, picked_by text,
+    last_success timestamptz, last_failure timestamptz, consecutive_failures int, last_heartbeat timestamptz,
+    version bigint NOT NULL, priority smallint,
+    PRIMARY KEY (task_name, task_instance)
+)"""
+
+
+@pytest.fixture(params=["postgresql", "sqlite"])
+def empty_url(request: pytest.FixtureRequest) -> str:
+    fixture = {"postgresql": "pg_empty_url", "sqlite": "sqlite_empty_url"}[request.param]
+    found: str = request.getfixturevalue(fixture)
+    return found
+
+
+def engine_of(url: str) -> sa.Engine:
+    return Database(Settings(database_url=url)).migrations()
+
+
+@pytest.fixture
+def connection(empty_url: str) -> Iterator[sa.Connection]:
+    with engine_of(empty_url).connect() as connection:
+        yield connection
+
+
+@pytest.fixture
+def pg(pg_empty_url: str) -> Iterator[sa.Connection]:
+    with engine_of(pg_empty_url).connect() as connection:
+        yield connection
+
+
+def names(connection: sa.Connection, schema: str | None = None) -> set[str]:
+    found = set(sa.inspect(connection).get_table_names(schema=schema))
+    connection.rollback()
+    return found
+
+
+# -- up, down, and whether all is there -------------------------------------------------------------------------
+
+
+def test_up_and_down(connection: sa.Connection) -> None:
+    """Once is enough; down leaves nothing but the memory that there was something."""
+    assert migrate.apply(connection) == ["sw0001"]
+    assert names(connection) == {f"scheduled_{name}" for name in TABLES} | {"scheduled_alembic_version"}
+    assert migrate.apply(connection) == []
+    migrate.check(connection)
+    assert migrate.current(connection) == SCHEMA_VERSION
+    connection.rollback()
+    assert migrate.revert(connection) == ["sw0001"]
+    assert names(connection) == {"scheduled_alembic_version"}
+    assert migrate.apply(connection) == ["sw0001"]
+
+
+@pytest.mark.parametrize("schema", [None, "ops"])
+def test_the_code_and_the_migrations_speak_of_the_same_tables(pg: sa.Connection, schema: str | None) -> None:
+    """Types, defaults, indexes and nullability; what alembic would generate is nothing."""
+    migrate.apply(pg, schema=schema)
+    target = migrate.Target(schema=schema)
+    options = {**target.options(), "compare_type": True, "compare_server_default": True}
+    context = MigrationContext.configure(pg, opts=options)
+    assert compare_metadata(context, target.metadata) == []
+
+
+def test_they_do_in_sqlite_too(sqlite_empty_url: str) -> None:
+    """Where a type says less, the names and columns at least."""
+    with engine_of(sqlite_empty_url).connect() as connection:
+        migrate.apply(connection)
+        context = MigrationContext.configure(connection, opts=migrate.Target().options())
+        assert compare_metadata(context, migrate.Target().metadata) == []
+
+
+def test_the_code_misses_nothing_that_the_migrations_do_not_make(connection: sa.Connection) -> None:
+    """Column by column, also where alembic does not look."""
+    migrate.apply(connection)
+    inspector = sa.inspect(connection)
+    for table in tables().metadata.sorted_tables:
+        found = {column["name"]: column["nullable"] for column in inspector.get_columns(table.name)}
+        assert found == {column.name: column.nullable for column in table.columns}, table.name
+        assert set(inspector.get_pk_constraint(table.name)["constrained_columns"]) == set(
+            table.primary_key.columns.keys()
+        )
+
+
+def test_indexes_are_partial(pg: sa.Connection) -> None:
+    """Due rows and held rows have one each, and there is none on the heartbeat, which changes all the time."""
+    migrate.apply(pg)
+    statement = sa.text("SELECT indexname, indexdef FROM pg_indexes WHERE tablename = 'scheduled_tasks'")
+    found = {row.indexname: row.indexdef for row in pg.execute(statement)}
+    assert set(found) == {"scheduled_tasks_pkey", "scheduled_tasks_due", "scheduled_tasks_held"}
+    assert found["scheduled_tasks_due"].endswith("(execution_time) WHERE ((NOT picked) AND (state IS NULL))")
+    assert found["scheduled_tasks_held"].endswith("(picked_by) WHERE picked")
+
+
+def test_the_queue_is_vacuumed_by_dead_rows(pg: sa.Connection) -> None:
+    """All churn: a share of the table would be too late, and a delay too slow."""
+    migrate.apply(pg)
+    options = pg.scalar(sa.text("SELECT reloptions FROM pg_class WHERE relname = 'scheduled_tasks'"))
+    assert set(options) == {
+        "fillfactor=80",
+        "autovacuum_vacuum_scale_factor=0",
+        "autovacuum_vacuum_threshold=1000",
+        "autovacuum_analyze_scale_factor=0.05",
+        "autovacuum_vacuum_cost_delay=0",
+    }
+
+
+def test_each_installation_has_an_id_of_its_own(pg: sa.Connection) -> None:
+    """By which a guard tells one database from another."""
+    migrate.apply(pg)
+    migrate.apply(pg, prefix="other_")
+    ids = {pg.scalar(sa.text(f"SELECT value FROM {prefix}meta WHERE key = 'installation_id'"))
+           for prefix in ("scheduled_", "other_")}  # fmt: skip
+    assert len(ids) == 2
+    assert all(len(found) >= 32 for found in ids)
+
+
+@pytest.mark.parametrize(
+    ("damage", "error", "words"),
+    [
+        pytest.param("DROP TABLE scheduled_meta", SchemaMissing, "run: slotwise db upgrade", id="never made"),
+        pytest.param("DROP TABLE scheduled_gaps", SchemaMismatch, "table scheduled_gaps", id="a table"),
+        pytest.param("DROP INDEX scheduled_tasks_due", SchemaMismatch, "index scheduled_tasks_due", id="an index"),
+        pytest.param(
+            "ALTER TABLE scheduled_tasks DROP COLUMN catch_up_until",
+            SchemaMismatch,
+            "column scheduled_tasks.catch_up_until",
+            id="a column",
+        ),
+        pytest.param(
+            "UPDATE scheduled_meta SET value = '0' WHERE key = 'schema_version'",
+            SchemaMismatch,
+            "schema version 0, this slotwise needs 1; run: slotwise db upgrade",
+            id="older",
+        ),
+        pytest.param(
+            "UPDATE scheduled_meta SET value = '99' WHERE key = 'schema_version'",
+            SchemaMismatch,
+            "schema version 99, this slotwise knows 1; upgrade slotwise here",
+            id="newer",
+        ),
+    ],
+)
+def test_what_is_missing_is_said_in_one_line(
+    connection: sa.Connection, damage: str, error: type[Exception], words: str
+) -> None:
+    """With the command that mends it."""
+    migrate.apply(connection)
+    connection.execute(sa.text(damage))
+    connection.commit()
+    with pytest.raises(error) as raised:
+        migrate.check(connection)
+    assert words in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+# -- transactions, several at once ------------------------------------------------------------------------------
+
+
+def test_it_joins_the_callers_transaction(connection: sa.Connection) -> None:
+    """Whoever has begun commits; a rollback leaves nothing behind."""
+    with connection.begin():
+        migrate.apply(connection)
+        connection.get_transaction().rollback()  # type: ignore[union-attr]
+    assert names(connection) == set()
+    with connection.begin():
+        migrate.apply(connection)
+    assert "scheduled_tasks" in names(connection)
+
+
+def test_an_upgrade_that_breaks_off_leaves_nothing(connection: sa.Connection, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All or nothing: the next one starts afresh."""
+    from alembic.operations import Operations
+
+    def fail(*_: object, **__: object) -> None:
+        raise RuntimeError("killed half way")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(Operations, "create_index", fail)
+        with pytest.raises(RuntimeError, match="half way"):
+            migrate.apply(connection)
+    assert names(connection) == set()
+    assert migrate.apply(connection) == ["sw0001"]
+
+
+@pytest.mark.parametrize("kind", ["postgresql", "sqlite"])
+def test_upgrades_at_the_same_time(kind: str, request: pytest.FixtureRequest) -> None:
+    """One of them works, the others wait and find nothing to do."""
+    url = request.getfixturevalue({"postgresql": "pg_empty_url", "sqlite": "sqlite_empty_url"}[kind])
+    together = threading.Barrier(6)
+
+    def upgrade(_: int) -> list[str]:
+        with engine_of(url).connect() as connection:
+            together.wait()
+            return migrate.apply(connection)
+
+    with ThreadPoolExecutor(6) as threads:
+        applied = list(threads.map(upgrade, range(6)))
+    assert sorted(applied) == [[], [], [], [], [], ["sw0001"]]
+    with engine_of(url).connect() as connection:
+        migrate.check(connection)
+
+
+# -- names of one's own -----------------------------------------------------------------------------------------
+
+
+def test_tables_by_any_name(pg_empty_url: str) -> None:
+    """Prefix and schema can be chosen, several sets live in one database, and the engine works on each."""
+    for prefix, schema in (("scheduled_", None), ("jobs_", None), ("scheduled_", "ops"), ("sw_", "ops")):
+        with engine_of(pg_empty_url).connect() as connection:
+            assert migrate.apply(connection, prefix=prefix, schema=schema) == ["sw0001"]
+            migrate.check(connection, prefix=prefix, schema=schema)
+            expected = {f"{prefix}{name}" for name in (*TABLES, "alembic_version")}
+            assert expected <= names(connection, schema)
+        database = Database(Settings(database_url=pg_empty_url, table_prefix=prefix, schema=schema))
+        bench = Bench(database).planned()
+        bench.tick()
+        bench.settle(bench.claim_one("plain"))
+        assert bench.outcomes("plain") == [(1, "succeeded")]
+        assert bench.row("plain").slot == at(2)
+        database.close()
+
+
+def test_taking_one_set_away_leaves_the_others(pg: sa.Connection) -> None:
+    """Down is down for its own tables."""
+    migrate.apply(pg)
+    migrate.apply(pg, prefix="other_", schema="ops")
+    migrate.revert(pg, prefix="other_", schema="ops")
+    assert names(pg, "ops") == {"other_alembic_version"}
+    migrate.check(pg)
+
+
+# -- a foreign table --------------------------------------------------------------------------------------------
+
+
+def test_a_table_of_db_scheduler_is_not_touched_unasked(pg: sa.Connection) -> None:
+    """One line: its columns match; adopt it, or choose another name."""
+    pg.execute(sa.text(DB_SCHEDULER))
+    pg.commit()
+    with pytest.raises(SchemaMismatch, match="adopt it with `slotwise db upgrade --adopt`, or choose another name"):
+        migrate.apply(pg)
+    pg.rollback()
+    assert names(pg) == {"scheduled_tasks"}
+    assert migrate.apply(pg, prefix="jobs_") == ["sw0001"]
+
+
+@pytest.mark.parametrize("adopt", [False, True])
+def test_a_foreign_table_is_not_touched_at_all(connection: sa.Connection, adopt: bool) -> None:
+    """Somebody else's table of that name: only another name helps."""
+    connection.execute(sa.text("CREATE TABLE scheduled_tasks (id integer PRIMARY KEY, cron text)"))
+    connection.commit()
+    with pytest.raises(SchemaMismatch, match="is not slotwise's; choose another name: --table-prefix"):
+        migrate.apply(connection, adopt=adopt)
+    connection.rollback()
+    assert names(connection) == {"scheduled_tasks"}
+
+
+def adopted(pg: sa.Connection, url: str) -> Bench:
+    """Our tables around Java's, with rows of both."""
+    pg.execute(sa.text(DB_SCHEDULER))
+    columns = "task_name, task_instance, task_data, execution_time, picked, version"
+    pg.execute(sa.text(f"INSERT INTO scheduled_tasks ({columns}) VALUES ('java', '1', '\\xaced', now(), false, 1)"))
+    pg.commit()
+    assert migrate.apply(pg, adopt=True) == ["sw0001"]
+    migrate.check(pg)
+    pg.rollback()
+    return Bench(Database(Settings(database_url=url))).planned()
+
+
+def test_an_adopted_table_serves_both(pg: sa.Connection, pg_empty_url: str) -> None:
+    """Java's rows stay as they were; ours are claimed, settled, and the table is as the code has it."""
+    bench = adopted(pg, pg_empty_url)
+    row = bench.row("java", "1")
+    assert (row.version, row.task_data, row.attempt, row.state) == (1, b"\xac\xed", 0, None)
+    bench.tick()
+    bench.settle(bench.claim_one("plain"))
+    assert bench.outcomes("plain") == [(1, "succeeded")]
+    context = MigrationContext.configure(pg, opts=migrate.Target().options())
+    assert compare_metadata(context, migrate.Target().metadata) == []
+    bench.database.close()
+
+
+def test_javas_clean_up_does_not_take_our_rows(pg: sa.Connection, pg_empty_url: str) -> None:
+    """It deletes rows of tasks that it does not know; a guard keeps those that we have made, and only those."""
+    bench = adopted(pg, pg_empty_url)
+    bench.client.schedule("mail", id="1")
+    bench.client.schedule("mail", id="2")
+    with psycopg.connect(pg_empty_url, autocommit=True) as java:
+        assert java.execute("DELETE FROM scheduled_tasks WHERE task_name IN ('plain', 'mail')").rowcount == 0
+        assert java.execute("DELETE FROM scheduled_tasks WHERE task_name = 'java'").rowcount == 1
+    assert bench.row("plain").slot == at(1)
+    claims = bench.claim("mail")
+    assert len(claims) == 2
+    assert all(bench.settle(claim) for claim in claims)  # those that we hold, we may delete
+    assert bench.find("mail", "1") is None
+    bench.database.close()
+
+
+# -- alembic's own commands -------------------------------------------------------------------------------------
+
+
+def alembic(*words: str, url: str, folder: Path = CHECKOUT) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "DATABASE_URL": url}
+    command = [sys.executable, "-m", "alembic", *words]
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_alembic_in_the_checkout(empty_url: str) -> None:
+    """upgrade head, check, downgrade base: as everybody knows them."""
+    assert alembic("upgrade", "head", url=empty_url).returncode == 0
+    with engine_of(empty_url).connect() as connection:
+        migrate.check(connection)
+    done = alembic("check", url=empty_url)
+    assert (done.returncode, done.stdout.strip()) == (0, "No new upgrade operations detected.")
+    assert "sw0001 (head)" in alembic("current", url=empty_url).stdout
+    assert alembic("downgrade", "base", url=empty_url).returncode == 0
+    with engine_of(empty_url).connect() as connection:
+        assert names(connection) == {"scheduled_alembic_version"}
+
+
+def test_alembic_with_names_of_ones_own(pg_empty_url: str) -> None:
+    """-x says them; so does the environment."""
+    own = ("-x", f"url={pg_empty_url}", "-x", "prefix=jobs_", "-x", "schema=ops")
+    assert alembic(*own, "upgrade", "head", url="postgresql://nowhere.invalid/x").returncode == 0
+    with engine_of(pg_empty_url).connect() as connection:
+        migrate.check(connection, prefix="jobs_", schema="ops")
+    assert alembic(*own, "check", url="postgresql://nowhere.invalid/x").returncode == 0
+
+
+USERS_ENV = """
+from alembic import context
+from sqlalchemy import create_engine
+from slotwise import migrate
+
+engine = create_engine(context.config.get_main_option("sqlalchemy.url"))
+with engine.connect() as connection:
+    context.configure(connection=connection)
+    with context.begin_transaction():
+        migrate.apply(connection)
+        context.run_migrations()
+"""
+
+USERS_REVISION = """
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0001"
+down_revision = None
+
+
+def upgrade():
+    op.create_table("orders", sa.Column("id", sa.Integer, primary_key=True))
+
+
+def downgrade():
+    op.drop_table("orders")
+"""
+
+
+def test_within_a_users_own_project(empty_url: str, tmp_path: Path) -> None:
+    """Their env.py calls apply: one command makes both, each with its own version table."""
+    address = sa.make_url(empty_url)
+    if address.get_backend_name() == "postgresql":
+        address = address.set(drivername="postgresql+psycopg")
+    url = address.render_as_string(hide_password=False)
+    versions = tmp_path / "migrations" / "versions"
+    versions.mkdir(parents=True)
+    (tmp_path / "alembic.ini").write_text(f"[alembic]\nscript_location = migrations\nsqlalchemy.url = {url}\n")
+    (tmp_path / "migrations" / "env.py").write_text(USERS_ENV)
+    (tmp_path / "migrations" / "script.py.mako").write_text("")
+    (versions / "0001_orders.py").write_text(USERS_REVISION)
+    for _ in range(2):
+        done = alembic("upgrade", "head", url=empty_url, folder=tmp_path)
+        assert done.returncode == 0, done.stderr
+    with engine_of(empty_url).connect() as connection:
+        assert {"orders", "alembic_version", "scheduled_tasks", "scheduled_alembic_version"} <= names(connection)
+        migrate.check(connection)
+
+
+# -- as SQL -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("schema", [None, "ops"])
+def test_the_sql_makes_the_tables(pg: sa.Connection, pg_empty_url: str, schema: str | None) -> None:
+    """For those who let somebody else run it: on an empty database, in one go; afterwards nothing is left to do."""
+    with psycopg.connect(pg_empty_url, autocommit=True) as administrator:
+        administrator.execute(migrate.sql("postgresql", schema=schema).encode())
+    migrate.check(pg, schema=schema)
+    pg.rollback()
+    assert migrate.apply(pg, schema=schema) == []
+
+
+def test_the_sql_makes_the_tables_in_sqlite_too(sqlite_empty_url: str) -> None:
+    """With the program that everybody has."""
+    file = sqlite3.connect(sqlite_empty_url.removeprefix("sqlite:///"))
+    file.executescript(migrate.sql("sqlite"))
+    file.close()
+    with engine_of(sqlite_empty_url).connect() as connection:
+        migrate.check(connection)
+        connection.rollback()
+        assert migrate.apply(connection) == []
+
+
+@pytest.mark.parametrize("kind", ["postgresql", "sqlite"])
+def test_the_same_sql_makes_different_installations(kind: str, request: pytest.FixtureRequest) -> None:
+    """The id is made by the database that runs it: a copy of the script is not a copy of the installation."""
+    text = migrate.sql(kind)
+    ids = set()
+    for prefix in ("a_", "b_"):
+        url = request.getfixturevalue({"postgresql": "pg_empty_url", "sqlite": "sqlite_empty_url"}[kind])
+        raw = engine_of(url).raw_connection()
+        own = text.replace("scheduled_", prefix)
+        if kind == "sqlite":
+            raw.driver_connection.executescript(own)  # type: ignore[union-attr]
+        else:
+            raw.cursor().execute(own)
+        cursor = raw.cursor()
+        cursor.execute(f"SELECT value FROM {prefix}meta WHERE key = 'installation_id'")
+        ids.add(cursor.fetchone()[0])  # type: ignore[index]
+        raw.commit()
+        raw.close()
+    assert len(ids) == 2
+
+
+def test_alembics_own_sql(pg_empty_url: str) -> None:
+    """alembic upgrade head --sql says the same."""
+    done = alembic("upgrade", "head", "--sql", url=pg_empty_url)
+    assert done.returncode == 0
+    with psycopg.connect(pg_empty_url, autocommit=True) as administrator:
+        administrator.execute(done.stdout.encode())
+    with engine_of(pg_empty_url).connect() as connection:
+        migrate.check(connection)
