@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from tests.connections import Open
+from tests.integration.hearing import Heard
 
 from slotwise.settings import Settings
 from slotwise.store.database import Database
@@ -25,3 +26,16 @@ def database(pg_empty_url: str) -> Iterator[Open]:
     yield open_
     for each in opened:
         each.close()
+
+
+@pytest.fixture(params=["postgresql", "sqlite"])
+def url(request: pytest.FixtureRequest) -> str:
+    """A fresh database of each kind, with the tables."""
+    found: str = request.getfixturevalue({"postgresql": "pg_url", "sqlite": "sqlite_url"}[request.param])
+    return found
+
+
+@pytest.fixture
+def heard() -> Heard:
+    """A listener for the registry under test."""
+    return Heard()

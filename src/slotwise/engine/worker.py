@@ -26,6 +26,7 @@ from slotwise.execution import Aborted
 from slotwise.identity import Identity
 from slotwise.job import JobContext
 from slotwise.policies import growing_pauses
+from slotwise.schedules import Disabled
 from slotwise.settings import Settings
 from slotwise.store.database import Database, describe, is_transient
 from slotwise.store.fence import LedgerFence
@@ -181,7 +182,7 @@ class Worker:
         return (self.store.now() - age).isoformat(timespec="microseconds")
 
     def verify(self) -> None:
-        """Raise DatabaseUnreachable, SchemaMissing or SchemaMismatch unless the tables are as this version needs them."""
+        """Raise DatabaseUnreachable, SchemaMissing or SchemaMismatch unless the tables are as they must be."""
         self._database.verify()
         with self._database.main.connect() as connection:
             migrate.check(connection, prefix=self.settings.table_prefix, schema=self.settings.schema)
@@ -213,7 +214,7 @@ class Worker:
                     next_slot=plan.next_slot,
                 )
             )
-        planner.verify(jobs)
+        planner.verify([found for found in jobs if not isinstance(found.schedule, Disabled)])
         return plans
 
     def _enter_cluster(self) -> bool:

@@ -1,0 +1,52 @@
+"""A listener that tests wait with: for events, never for time."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+from slotwise.events import Event
+
+#: The longest wait for anything that must happen.
+PATIENCE = 20.0
+
+
+class Heard:
+    """Everything that a worker said."""
+
+    def __init__(self) -> None:
+        self._events: list[Event] = []
+        self._said = threading.Condition()
+
+    def __call__(self, event: Event) -> None:
+        with self._said:
+            self._events.append(event)
+            self._said.notify_all()
+
+    def of(self, name: str, **fields: Any) -> list[Any]:
+        """Those of this name whose fields are these."""
+        with self._said:
+            return self._of(name, fields)
+
+    def _of(self, name: str, fields: dict[str, Any]) -> list[Any]:
+        return [
+            event
+            for event in self._events
+            if event.name == name and all(getattr(event, field) == value for field, value in fields.items())
+        ]
+
+    def wait(self, name: str, count: int = 1, **fields: Any) -> list[Any]:
+        """Until there are so many."""
+        with self._said:
+            there = self._said.wait_for(lambda: len(self._of(name, fields)) >= count, PATIENCE)
+            assert there, f"no {count} × {name} {fields} within {PATIENCE} s; said was: {self.names()}"
+            return self._of(name, fields)
+
+    def names(self) -> list[str]:
+        with self._said:
+            return [event.name for event in self._events]
+
+
+def threads_of_ours() -> list[str]:
+    """Names of the threads that belong to slotwise."""
+    return sorted(thread.name for thread in threading.enumerate() if thread.name.startswith("slotwise"))

@@ -1,0 +1,545 @@
+"""Starting, running and stopping a worker inside this process, on both databases."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from tests.integration.hearing import PATIENCE, Heard, threads_of_ours
+
+from slotwise import (
+    ConfigurationError,
+    Disabled,
+    Every,
+    JobContext,
+    JobRegistry,
+    PlanMissing,
+    SchemaMismatch,
+    SchemaMissing,
+    job,
+    task,
+)
+from slotwise.engine import settler
+from slotwise.execution import Failed
+
+
+def nothing(ctx: JobContext) -> None:
+    """Returns."""
+
+
+async def nothing_later(ctx: JobContext) -> None:
+    """Returns."""
+
+
+HOURLY = job(name="hourly", schedule=Every("1h"))(nothing)
+MAIL = task(name="mail")(nothing)
+
+
+def a_registry(url: str, heard: Heard, *subjects: object, **options: Any) -> JobRegistry:
+    options = {"process_hook": False, "shutdown_grace": "10s", "poll_interval": "1s"} | options
+    return JobRegistry(jobs=subjects or (HOURLY, MAIL), listeners=[heard], database_url=url, **options)
+
+
+@pytest.fixture(autouse=True)
+def nothing_stays() -> Iterator[None]:
+    """Whatever a test does, no thread of ours outlives it."""
+    yield
+    for thread in threading.enumerate():
+        if thread.name.startswith("slotwise"):
+            thread.join(PATIENCE)
+    assert threads_of_ours() == []
+
+
+def execute(registry: JobRegistry, *statements: str) -> None:
+    with registry.database.migrations().connect() as connection, connection.begin():
+        for statement in statements:
+            connection.exec_driver_sql(statement)
+    registry.database.close()
+
+
+def rows(registry: JobRegistry, statement: str) -> list[tuple[Any, ...]]:
+    with registry.database.main.connect() as connection:
+        return [tuple(row) for row in connection.exec_driver_sql(statement)]
+
+
+# -- start ------------------------------------------------------------------------------------------------------
+
+
+def test_a_worker_runs_and_leaves_nothing(url: str, heard: Heard) -> None:
+    """It plans, signs in, runs what is due, signs out; no thread and no connection stays."""
+    ran = threading.Event()
+    registry = a_registry(url, heard, HOURLY, task(name="ring")(lambda ctx: ran.set()))
+    with registry:
+        registry.client.schedule("ring")
+        assert ran.wait(PATIENCE)
+        assert [(event.job, event.change) for event in heard.of("planned")] == [("hourly", "added")]
+        assert rows(registry, "select state from scheduled_workers") == [("running",)]
+        worker = registry.worker
+        assert worker is not None
+    assert registry.worker is None
+    assert rows(registry, "select count(*) from scheduled_workers") == [(0,)]
+    assert rows(registry, "select count(*) from scheduled_tasks where task_name = 'ring'") == [(0,)]
+    assert heard.names()[-1] == "drain-end"
+    registry.database.close()
+    assert not any(engine.pool.checkedout() for engine in registry.database._engines.values())  # type: ignore[attr-defined]
+
+
+def test_start_and_stop_as_often_as_one_likes(url: str, heard: Heard) -> None:
+    """A stopped registry can be started again: another worker, the same rows."""
+    registry = a_registry(url, heard)
+    for _ in range(3):
+        registry.start()
+        with pytest.raises(ConfigurationError, match="the registry is running already; stop it first"):
+            registry.start()
+        with pytest.raises(ConfigurationError, match="stop it before changing its settings"):
+            registry.configured(threads=3)
+        assert registry.stop() == 0
+        assert registry.stop() == 0
+    assert [event.change for event in heard.of("planned")] == ["added", "kept", "kept"]
+    assert len({event.worker for event in heard.of("worker-start")}) == 3
+
+
+def test_two_threads_that_start_make_one_worker(sqlite_url: str, heard: Heard) -> None:
+    """Race: both find that none is running."""
+    registry = a_registry(sqlite_url, heard)
+    barrier, refused = threading.Barrier(2), []
+
+    def start() -> None:
+        barrier.wait(PATIENCE)
+        try:
+            registry.start()
+        except ConfigurationError as error:
+            refused.append(error)
+
+    threads = [threading.Thread(target=start) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(PATIENCE)
+    assert len(refused) == 1
+    registry.stop()
+    assert len(heard.of("worker-start")) == 1
+
+
+@pytest.mark.parametrize("kind", ["pg_empty_url", "sqlite_empty_url"])
+def test_no_tables(kind: str, request: pytest.FixtureRequest, heard: Heard) -> None:
+    """One line, with the command that mends it; nothing is left."""
+    registry = a_registry(request.getfixturevalue(kind), heard)
+    with pytest.raises(SchemaMissing) as missing:
+        registry.start()
+    assert str(missing.value) == "the tables scheduled_* are missing in this database; run: slotwise db upgrade"
+    assert registry.worker is None
+    assert threads_of_ours() == []
+
+
+@pytest.mark.parametrize(
+    ("version", "words"),
+    [
+        ("0", "are of schema version 0, this slotwise needs 1; run: slotwise db upgrade"),
+        ("99", "upgrade slotwise here"),
+    ],
+    ids=["older", "newer"],
+)
+def test_tables_of_another_version(url: str, heard: Heard, version: str, words: str) -> None:
+    """Older: mend them. Newer: mend us."""
+    registry = a_registry(url, heard)
+    execute(registry, f"update scheduled_meta set value = '{version}' where key = 'schema_version'")
+    with pytest.raises(SchemaMismatch) as mismatch:
+        registry.start()
+    assert words in str(mismatch.value)
+
+
+def test_a_missing_table(url: str, heard: Heard) -> None:
+    """Named, with what to do."""
+    registry = a_registry(url, heard)
+    execute(registry, "drop table scheduled_gaps")
+    with pytest.raises(SchemaMismatch, match="missing in the database: table scheduled_gaps"):
+        registry.start()
+
+
+SWALLOW = {
+    "pg_url": (
+        "create function swallow() returns trigger language plpgsql as $$ begin return null; end $$",
+        "create trigger swallow before insert on scheduled_tasks for each row "
+        "when (new.task_name = 'hourly') execute function swallow()",
+    ),
+    "sqlite_url": (
+        "create trigger swallow after insert on scheduled_tasks when new.task_name in ('hourly', 'off') begin "
+        "delete from scheduled_tasks where task_name = new.task_name; end",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", SWALLOW)
+def test_a_job_without_its_row(kind: str, request: pytest.FixtureRequest, heard: Heard) -> None:
+    """It would never run, and nobody would know: the start fails, and names it."""
+    other = job(name="other", schedule=Every("1h"))(nothing)
+    off = job(name="off", schedule=Disabled())(nothing)
+    registry = a_registry(request.getfixturevalue(kind), heard, HOURLY, other, off)
+    execute(registry, *SWALLOW[kind])
+    with pytest.raises(PlanMissing) as missing:
+        registry.start()
+    assert str(missing.value) == "no row in scheduled_tasks for: hourly; something deletes rows of that table"
+    assert registry.worker is None
+    assert rows(registry, "select count(*) from scheduled_workers") == [(0,)]
+    registry.database.close()
+
+
+def test_a_disabled_job_has_a_row_and_does_not_run(url: str, heard: Heard) -> None:
+    """Parked, for people to see."""
+    registry = a_registry(url, heard, job(name="off", schedule=Disabled())(nothing))
+    with registry:
+        pass
+    assert rows(registry, "select task_name, picked, schedule from scheduled_tasks") in (
+        [("off", False, "-")], [("off", 0, "-")],
+    )  # fmt: skip
+    registry.database.close()
+
+
+def test_a_start_that_waits_for_its_database_can_be_stopped(heard: Heard) -> None:
+    """Said once; stop() ends the wait, and both return."""
+    registry = a_registry(
+        "postgresql://nobody@127.0.0.1:1/none", heard, job(name="a", schedule=Every("1s"))(nothing_later)
+    )
+    starter = threading.Thread(target=registry.start, name="starter")
+    starter.start()
+    (lost,) = heard.wait("database-lost")
+    assert lost.loop == "start"
+    assert "127.0.0.1" in lost.error
+    assert registry.stop() == 0
+    starter.join(PATIENCE)
+    assert not starter.is_alive()
+    assert registry.worker is None
+    assert "worker-start" not in heard.names()
+    assert len(heard.of("database-lost")) == 1
+
+
+def test_a_start_goes_on_when_the_database_comes(databases: Any, pg_empty_url: str, heard: Heard) -> None:
+    """The tables are there, the address is right, the server refuses: it waits, and then starts."""
+    from tests.databases import provision
+
+    name = sa.make_url(pg_empty_url).database
+    provision(pg_empty_url)
+    admin = databases._connect()
+    admin.execute(f'alter database "{name}" allow_connections false')
+    registry = a_registry(pg_empty_url, heard)
+    starter = threading.Thread(target=registry.start)
+    starter.start()
+    try:
+        heard.wait("database-lost")
+    finally:
+        admin.execute(f'alter database "{name}" allow_connections true')
+    heard.wait("worker-start")
+    starter.join(PATIENCE)
+    registry.stop()
+    assert heard.names().index("database-back") < heard.names().index("worker-start")
+
+
+# -- the lifespan -----------------------------------------------------------------------------------------------
+
+
+class Life:
+    """A lifespan that writes down when it is entered and left."""
+
+    def __init__(self, fails: str = "") -> None:
+        self.said: list[str] = []
+        self._fails = fails
+
+    @asynccontextmanager
+    async def __call__(self) -> AsyncIterator[dict[str, int]]:
+        self._say("enter")
+        yield {"answer": 42}
+        self._say("leave")
+
+    def _say(self, word: str) -> None:
+        self.said.append(word)
+        if word == self._fails:
+            raise OSError(f"cannot {word}")
+
+
+@pytest.mark.parametrize("is_async", [False, True], ids=["def", "async def"])
+def test_the_lifespan_is_around_everything(url: str, heard: Heard, is_async: bool) -> None:
+    """Entered before the first handler starts, left after the last has ended; its value is ctx.state."""
+    life, seen, entered = Life(), [], threading.Event()
+
+    def handle(ctx: JobContext) -> None:
+        seen.append(ctx.state)
+        entered.set()
+        ctx.wait(0.2)
+        life.said.append("handled")
+
+    async def handle_later(ctx: JobContext) -> None:
+        handle(ctx)
+
+    registry = a_registry(url, heard, task(name="mail")(handle_later if is_async else handle), lifespan=life)
+    with registry:
+        registry.client.schedule("mail")
+        assert entered.wait(PATIENCE)
+    assert life.said == ["enter", "handled", "leave"]
+    assert seen == [{"answer": 42}]
+
+
+def test_a_lifespan_that_cannot_be_entered(url: str, heard: Heard) -> None:
+    """The start raises what it raised; no thread, no loop, no connection, no worker's row stays."""
+    registry = a_registry(url, heard, lifespan=Life(fails="enter"))
+    with pytest.raises(OSError, match="cannot enter"):
+        registry.start()
+    assert threads_of_ours() == []
+    assert registry.worker is None
+    assert rows(registry, "select count(*) from scheduled_workers") == [(0,)]
+    registry.database.close()
+
+
+def test_a_lifespan_that_cannot_be_left(url: str, heard: Heard) -> None:
+    """The stop raises what it raised; everything has ended all the same."""
+    registry = a_registry(url, heard, lifespan=Life(fails="leave"))
+    registry.start()
+    with pytest.raises(OSError, match="cannot leave"):
+        registry.stop()
+    assert threads_of_ours() == []
+    assert heard.names()[-1] == "drain-end"
+    assert rows(registry, "select count(*) from scheduled_workers") == [(0,)]
+    assert registry.stop() == 0
+    registry.database.close()
+
+
+# -- stop -------------------------------------------------------------------------------------------------------
+
+
+def test_a_drain_lets_handlers_finish(url: str, heard: Heard) -> None:
+    """What runs ends, what waits goes back, nothing new starts."""
+    entered, go = threading.Event(), threading.Event()
+
+    def work(ctx: JobContext) -> None:
+        entered.set()
+        assert go.wait(PATIENCE)
+        assert ctx.stopping
+
+    registry = a_registry(url, heard, task(name="mail")(work), threads=1)
+    registry.start()
+    registry.client.schedule("mail", id="running")
+    assert entered.wait(PATIENCE)
+    registry.client.schedule("mail", id="waiting")
+    stopped: list[int] = []
+    stopper = threading.Thread(target=lambda: stopped.append(registry.stop()))
+    stopper.start()
+    heard.wait("drain-begin")
+    go.set()
+    stopper.join(PATIENCE)
+    assert stopped == [0]
+    assert [event.instance for event in heard.of("settled", outcome="succeeded")] == ["running"]
+    assert rows(registry, "select task_instance, attempt from scheduled_tasks") == [("waiting", 0)]
+    registry.database.close()
+
+
+def test_a_second_stop_waits_for_the_first(url: str, heard: Heard) -> None:
+    """Whoever leaves the with block meanwhile must not take away what the handlers still use."""
+    entered, go = threading.Event(), threading.Event()
+    registry = a_registry(url, heard, task(name="mail")(lambda ctx: entered.set() or (go.wait(PATIENCE) and None)))
+    registry.start()
+    registry.client.schedule("mail")
+    assert entered.wait(PATIENCE)
+    stoppers = [threading.Thread(target=registry.stop) for _ in range(3)]
+    for stopper in stoppers:
+        stopper.start()
+    heard.wait("drain-begin")
+    assert all(stopper.is_alive() for stopper in stoppers)
+    go.set()
+    for stopper in stoppers:
+        stopper.join(PATIENCE)
+    assert len(heard.of("drain-end")) == 1
+    assert registry.worker is None
+
+
+def test_a_handler_that_does_not_stop_is_left_behind(url: str, heard: Heard, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is told, then its slot goes to somebody else; what it comes to later changes nothing."""
+    entered, told, go = threading.Event(), threading.Event(), threading.Event()
+
+    def deaf(ctx: JobContext) -> None:
+        entered.set()
+        if ctx.wait(PATIENCE):
+            told.set()
+        go.wait(PATIENCE)
+
+    registry = a_registry(url, heard, task(name="mail")(deaf), shutdown_grace="1s")
+    registry.start()
+    registry.client.schedule("mail")
+    assert entered.wait(PATIENCE)
+    try:
+        assert registry.stop(timedelta(0)) == 1
+        assert told.is_set()
+        assert [event.unfinished for event in heard.of("drain-end")] == [1]
+        assert [event.outcome for event in heard.of("settled")] == ["aborted"]
+        assert rows(registry, "select picked, attempt from scheduled_tasks") in ([(False, 1)], [(0, 1)])
+    finally:
+        go.set()
+        registry.database.close()
+
+
+def test_unstarted_coroutines_go_back_at_once(url: str, heard: Heard) -> None:
+    """Also when a handler blocks the loop, so that nobody there can look at the queue."""
+    entered, go = threading.Event(), threading.Event()
+
+    async def blocking(ctx: JobContext) -> None:
+        entered.set()
+        go.wait(PATIENCE)
+
+    registry = a_registry(url, heard, task(name="blocks")(blocking), task(name="waits")(nothing_later))
+    registry.start()
+    registry.client.schedule("blocks")
+    assert entered.wait(PATIENCE)
+    registry.client.schedule("waits")
+    heard.wait("claimed", job="waits")
+    stopper = threading.Thread(target=registry.stop)
+    stopper.start()
+    (back,) = heard.wait("handed-back")
+    assert (back.job, back.reason) == ("waits", "shutdown")
+    assert heard.of("handler-start", job="waits") == []
+    go.set()
+    stopper.join(PATIENCE)
+    assert [event.outcome for event in heard.of("settled", job="blocks")] == ["succeeded"]
+
+
+def test_two_hundred_short_jobs_on_a_few_threads(url: str, heard: Heard) -> None:
+    """As many threads as there is capacity, and none in the end."""
+    seen: set[str] = set()
+    registry = a_registry(
+        url, heard, task(name="mail")(lambda ctx: seen.add(threading.current_thread().name)), threads=5
+    )
+    with registry:
+        for _ in range(200):
+            registry.client.schedule("mail")
+        heard.wait("settled", 200)
+        assert sum(name.startswith("slotwise-handler") for name in threads_of_ours()) <= 5
+    assert len(seen) <= 5
+
+
+# -- what no handler can do -------------------------------------------------------------------------------------
+
+
+def test_handlers_that_try_to_end_the_process(url: str, heard: Heard) -> None:
+    """SystemExit and KeyboardInterrupt are failures like any other, in def and in async def; the next runs."""
+
+    def leave(ctx: JobContext) -> None:
+        raise SystemExit(3)
+
+    async def leave_later(ctx: JobContext) -> None:
+        raise KeyboardInterrupt
+
+    registry = a_registry(
+        url, heard, task(name="exit", retry=None)(leave), task(name="interrupt", retry=None)(leave_later),
+        task(name="next")(nothing), task(name="next-later")(nothing_later),
+    )  # fmt: skip
+    with registry:
+        for name in ("exit", "interrupt", "next", "next-later"):
+            registry.client.schedule(name)
+        heard.wait("settled", 4)
+    assert {event.job: (event.outcome, event.error) for event in heard.of("settled")} == {
+        "exit": ("dead", "SystemExit: 3"),
+        "interrupt": ("dead", "KeyboardInterrupt"),
+        "next": ("succeeded", None),
+        "next-later": ("succeeded", None),
+    }
+
+
+def test_bad_rows_disturb_nobody(url: str, heard: Heard) -> None:
+    """Data that is no JSON ends as dead, with the reason; a row of an unknown task is not touched."""
+    registry = a_registry(url, heard)
+    registry.client.schedule("of-another-service", {"id": 1})
+    registry.client.schedule("mail", id="bad")
+    spelled = "'\\xaced0005'" if url.startswith("postgres") else "X'aced0005'"
+    execute(registry, f"update scheduled_tasks set task_data = {spelled} where task_instance = 'bad'")
+    with registry:
+        registry.client.schedule("mail", id="good")
+        heard.wait("settled", 2)
+    assert {event.instance: event.outcome for event in heard.of("settled")} == {"bad": "dead", "good": "succeeded"}
+    left = rows(registry, "select task_name, state, last_error, attempt from scheduled_tasks order by task_name")
+    assert [row[:2] for row in left] == [("hourly", None), ("mail", "dead"), ("of-another-service", None)]
+    assert "task_data cannot be read as JSON" in left[1][2]
+    assert left[2][3] == 0
+    registry.database.close()
+
+
+def test_a_schedule_that_cannot_be_read_any_more(url: str, heard: Heard) -> None:
+    """A newer release re-plans the row while it is held: the slot ends, the others settle, the row waits for those
+    who can read it."""
+    entered, go = threading.Event(), threading.Event()
+    every = job(name="every", schedule=Every("1s"))(lambda ctx: entered.set() or (go.wait(PATIENCE) and None))
+    registry = a_registry(url, heard, every, MAIL)
+    with registry:
+        assert entered.wait(PATIENCE)
+        execute_beside(registry, "update scheduled_tasks set schedule = 'MOON|full' where task_name = 'every'")
+        go.set()
+        (settled,) = heard.wait("settled", job="every")
+        assert settled.outcome == "succeeded"
+        registry.client.schedule("mail")
+        heard.wait("settled", job="mail")
+    ((schedule, error),) = rows(registry, "select schedule, last_error from scheduled_tasks where task_name = 'every'")
+    assert schedule == "MOON|full"
+    assert "MOON" in error
+    assert rows(registry, "select outcome from scheduled_slots where task_name = 'every'") == [("succeeded",)]
+    registry.database.close()
+
+
+def execute_beside(registry: JobRegistry, statement: str) -> None:
+    with registry.database.main.begin() as connection:
+        connection.exec_driver_sql(statement)
+
+
+STUBBORN = (
+    """create function refuse() returns trigger language plpgsql as $$ begin
+    if old.picked and not new.picked then
+        if old.task_instance = 'bad' then raise 'not this one' using errcode = '22000'; end if;
+        if old.task_instance = 'later' then raise 'not now' using errcode = '40001'; end if;
+    end if;
+    return new;
+    end $$""",
+    "create trigger refuse before update on scheduled_tasks for each row execute function refuse()",
+)
+
+
+def test_one_row_that_cannot_be_written(
+    pg_url: str, heard: Heard, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The others settle; it waits, which is said once, and is written when it can be."""
+    monkeypatch.setattr(settler, "STUCK_PAUSE", timedelta(milliseconds=50))
+    barrier = threading.Barrier(3)
+
+    def fail(ctx: JobContext) -> None:
+        barrier.wait(PATIENCE)  # so that all of them end together
+        raise ValueError
+
+    registry = a_registry(pg_url, heard, task(name="mail", retry=None)(fail), threads=3)
+    execute(registry, *STUBBORN)
+    for name in ("bad", "good", "also good"):
+        registry.client.schedule("mail", id=name)
+    with registry:
+        heard.wait("settled", 2)
+        heard.wait("settle-sent", len(heard.of("settle-sent")) + 2)  # it is tried again
+        execute_beside(registry, "drop trigger refuse on scheduled_tasks")
+        heard.wait("settled", instance="bad")
+    assert heard.of("claim-lost") == []
+    assert caplog.text.count("the outcome of mail/bad cannot be written yet") == 1
+
+
+def test_a_batch_that_breaks_half_way(pg_url: str, heard: Heard) -> None:
+    """What was written is told as written: to write it again would look like a loss."""
+    registry = a_registry(pg_url, heard, MAIL)
+    execute(registry, *STUBBORN)
+    names = ["bad", "good", "also good", "later"]
+    for name in names:
+        registry.client.schedule("mail", id=name)
+    store = registry.make_worker().store
+    _, claims = store.claim("w:1:a", 4, lease=timedelta(minutes=1), names=["mail"])
+    claims.sort(key=lambda claim: names.index(claim.key.task_instance))
+    settled = store.settle([(claim, Failed("boom", final=True)) for claim in claims])
+    registry.database.close()
+    assert [one.claim for one in settled] == claims
+    assert [(one.transition is not None, one.error is not None) for one in settled] == [
+        (False, True), (True, False), (False, True), (False, True),
+    ]  # fmt: skip
