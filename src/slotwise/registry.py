@@ -260,7 +260,7 @@ async def _beside(
     worker that nobody knows, on a loop that may be closed soon: so it is told, waited for, and undone.
     """
     cancelled: asyncio.CancelledError | None = None
-    threads = Threads(1)
+    threads = Threads(1, "slotwise-life")
     running = asyncio.wrap_future(threads.call(work))
     threads.close()
     while not running.done():

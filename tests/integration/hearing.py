@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from typing import Any
 
 from slotwise.events import Event
@@ -50,3 +51,12 @@ class Heard:
 def threads_of_ours() -> list[str]:
     """Names of the threads that belong to slotwise."""
     return sorted(thread.name for thread in threading.enumerate() if thread.name.startswith("slotwise"))
+
+
+def gone() -> bool:
+    """Whether all of them end, as they do a moment after whoever waited for their work."""
+    deadline = time.monotonic() + PATIENCE
+    for thread in threading.enumerate():
+        if thread.name.startswith("slotwise"):
+            thread.join(max(deadline - time.monotonic(), 0))
+    return threads_of_ours() == []

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from tests.integration.hearing import PATIENCE, Heard, threads_of_ours
+from tests.integration.hearing import PATIENCE, Heard, gone, threads_of_ours
 
 from slotwise import (
     ConfigurationError,
@@ -49,10 +49,7 @@ def a_registry(url: str, heard: Heard, *subjects: object, **options: Any) -> Job
 def nothing_stays() -> Iterator[None]:
     """Whatever a test does, no thread of ours outlives it."""
     yield
-    for thread in threading.enumerate():
-        if thread.name.startswith("slotwise"):
-            thread.join(PATIENCE)
-    assert threads_of_ours() == []
+    assert gone()
 
 
 def execute(registry: JobRegistry, *statements: str) -> None:

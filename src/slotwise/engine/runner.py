@@ -28,6 +28,8 @@ OnEnd: TypeAlias = Callable[[Holding, Outcome], None]
 
 logger = logging.getLogger(__name__)
 
+#: How long idle threads may take to end.
+FAREWELL = timedelta(milliseconds=200)
 #: What the ledger keeps of an error's text.
 ERROR_LIMIT = 16_384
 
@@ -87,7 +89,9 @@ class Runner:
         self._draining = True
 
     def close(self) -> None:
+        """Let the threads end; a handler that still runs is left behind."""
         self._threads.close()
+        self._threads.join(FAREWELL)
 
     # -- one attempt ------------------------------------------------------------------------------------------
 

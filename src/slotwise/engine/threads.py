@@ -6,8 +6,11 @@ import logging
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
+from datetime import timedelta
 from queue import SimpleQueue
 from typing import TypeVar
+
+from slotwise.clock import elapsed
 
 logger = logging.getLogger(__name__)
 
@@ -17,8 +20,9 @@ T = TypeVar("T")
 class Threads:
     """Runs callables on at most ``limit`` threads, made as they are needed and kept until ``close``."""
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, name: str = "slotwise-handler") -> None:
         self._limit = limit
+        self._name = name
         self._queue: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._lock = threading.Lock()
         self._threads: list[threading.Thread] = []
@@ -53,8 +57,15 @@ class Threads:
             for _ in self._threads:
                 self._queue.put(None)
 
+    def join(self, timeout: timedelta) -> None:
+        """Wait, after ``close``, for the threads that end within this time."""
+        until = elapsed() + timeout.total_seconds()
+        for thread in self._threads:
+            if thread is not threading.current_thread():
+                thread.join(max(until - elapsed(), 0))
+
     def _add_thread(self) -> None:
-        name = f"slotwise-handler-{len(self._threads) + 1}"
+        name = f"{self._name}-{len(self._threads) + 1}"
         thread = threading.Thread(target=self._work, name=name, daemon=True)
         try:
             thread.start()
