@@ -71,7 +71,7 @@ def _latest(row: Row, schedule: Schedule, oldest: datetime, now: datetime) -> St
     newest = oldest if schedule.from_end else schedule.latest_before(now + TICK, floor=oldest) or oldest
     gap = None
     if newest > oldest:
-        missed = schedule.count_between(oldest - TICK, newest - TICK)
+        missed = 1 + schedule.count_between(oldest, newest - TICK)
         last = schedule.latest_before(newest, floor=oldest - TICK) or oldest
         gap = Gap(first=oldest, last=last, count=missed, reason="collapsed")
     return Start(

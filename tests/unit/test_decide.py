@@ -198,6 +198,13 @@ def test_missed_slots_follow_the_schedule_in_force() -> None:
     assert decision.gap == Gap(first=at(0), last=at(10), count=5, reason="collapsed")  # 0, 1, 2, 5, 10
 
 
+def test_the_slot_that_waits_counts_whatever_its_text_says_now() -> None:
+    """Planned under a text that has been replaced since, it is missed like any other."""
+    decision = decide.at_claim(plan_row(slot=at(0.5)), MINUTELY, at(3), None)
+    assert isinstance(decision, decide.Start)
+    assert decision.gap == Gap(first=at(0.5), last=at(2), count=3, reason="collapsed")
+
+
 def test_a_fixed_delay_has_only_one_slot_ahead() -> None:
     """However late it is claimed, nothing was missed."""
     delay = FixedDelay("2m")

@@ -35,12 +35,13 @@ def replanned(row: Row, after: Schedule, now: datetime) -> dict[str, Any]:
     Slots up to the activation belong to the old text, later ones to the new. A row that is held, or whose slot was
     begun or is due, gets the text only; its next slot comes at settlement.
     """
+    # A clock stepped back puts slots that were begun ahead of now: those belong to the old text all the same.
+    activation = max(now, row.watermark or now)
     before = _readable(row.schedule)
-    schedule = after if before is None else succeed(before, now, after)
+    schedule = after if before is None else succeed(before, activation, after)
     if row.picked:
         return {"schedule": str(schedule)}
-    # Handed back, a slot is at the watermark without an attempt; a clock stepped back can put it ahead of now.
-    if row.slot is not None and (row.attempt > 0 or row.slot <= max(now, row.watermark or now)):
+    if row.slot is not None and (row.attempt > 0 or row.slot <= activation):
         following = None if schedule.from_end else schedule.next_after(row.slot)
         return {"schedule": str(schedule), "next_slot": following}
     slot = _first_slot(row, after, now)
