@@ -205,8 +205,8 @@ class JobContext:
         self.client = client
         #: What the registry's lifespan gave, else None.
         self.state = state
-        #: A logger whose lines carry job, slot, attempt and token.
         claim = hold.claim
+        #: A logger whose lines carry job, slot, attempt and token.
         self.log = logging.LoggerAdapter(
             logging.getLogger("slotwise.job"),
             {"job": claim.row.task_name, "slot": claim.slot, "attempt": self.attempt, "token": claim.token},

@@ -185,6 +185,8 @@ class JobRegistry:
         """
         worker = self._worker
         if worker is None or self._worker_pid != os.getpid():
+            if self._database is not None:
+                self._database.close()  # the client may have used it
             return 0
         try:
             return worker.stop(grace)

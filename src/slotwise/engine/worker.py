@@ -225,6 +225,7 @@ class Worker:
                 return False
             try:
                 self.verify()
+                self._database.check_capacity()
                 self.plan()
                 self._badge = self._make_badge()
                 self._roster.sweep(FORGET_WORKERS_AFTER)
