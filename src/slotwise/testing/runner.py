@@ -18,7 +18,10 @@ class HeldRunner(Runner):
         self.waiting: list[Holding] = []
 
     def start(self, holding: Holding) -> None:
-        self.waiting.append(holding)
+        if self._draining:
+            super().start(holding)  # which hands it back
+        else:
+            self.waiting.append(holding)
 
     def run(self, holding: Holding) -> None:
         """Run the handler to its end: in this thread, or on the loop if it is ``async def``."""

@@ -105,7 +105,7 @@ class ManualWorker:
     @property
     def waiting(self) -> list[Claim]:
         """Those of them whose attempts have neither begun nor ended."""
-        return [holding.claim for holding in self._runner.waiting if not holding.started]
+        return [holding.claim for holding in self._runner.waiting if not holding.started and not holding.ended]
 
     # -- time -------------------------------------------------------------------------------------------------
 
@@ -129,7 +129,7 @@ class ManualWorker:
             self._worker.poller.run_once()
         elif (free := min(limit, self._runner.free())) > 0:
             self._worker.poller.claim(free)
-        return [holding.claim for holding in self._runner.waiting[before:]]
+        return [holding.claim for holding in self._runner.waiting[before:] if not holding.ended]
 
     def run_due(self) -> list[Ended]:
         """Claim, run and settle until nothing is due; what became of each attempt, in order.
