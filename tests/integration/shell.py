@@ -96,6 +96,15 @@ class Process:
                 return found
         raise AssertionError(f"no {event} {facts} within {PATIENCE} s; seen: {self.seen[-20:]}")
 
+    def wait_until_seen(self, event: str, count: int = 1, **facts: Any) -> None:
+        """Until so many events of this name with these facts have come, in whatever order with others."""
+
+        def enough() -> bool:
+            found = [one for one in self.events(event) if all(one.get(name) == value for name, value in facts.items())]
+            return len(found) >= count
+
+        wait_until(enough, f"{count} {event} {facts}; seen: {self.seen[-20:]}")
+
     def wait_until_text(self, words: str) -> None:
         """Until a line that is not JSON has told this."""
         wait_until(lambda: any(words in event["text"] for event in self.events("text")), f"log {words!r}")

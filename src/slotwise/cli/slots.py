@@ -62,7 +62,8 @@ def slots(
     with given.reader() as reader:
         reader.known(name)
         waiting = reader.waiting(name) if before is None else []
-        found = reader.slots(name, since=since, before=before)
+        limit = None if everything else count + 2  # whether there is more, and whether it ends with the last one
+        found = reader.slots(name, limit=limit, since=since, before=before)
         lines, more = (found, False) if everything else _page(found, count)
         if given.json:
             print_json_list(chain(waiting, lines))

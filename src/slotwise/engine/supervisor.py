@@ -178,10 +178,10 @@ class Supervisor:
     def _plan_restart(self, child: Child, status: int) -> None:
         if child.lived > LONGEST_PAUSE:
             self._pauses.pop(child.place, None)
-        pause, lived = self._pause(child.place).total_seconds(), child.lived.total_seconds()
-        self._due[child.place] = elapsed() + pause
-        text = f"ended with {_spelled(status)} after {lived:.1f} s; starting it again in {pause:.1f} s"
-        self._tell(logging.WARNING, "child-exit", child, text)
+        pause, lived = self._pause(child.place), child.lived.total_seconds()
+        self._due[child.place] = elapsed() + pause.total_seconds()
+        text = f"ended with {_spelled(status)} after {lived:.1f} s; starting it again in {pause.total_seconds():.1f} s"
+        self._tell(logging.WARNING, "child-exit", child, text, pause=pause)
 
     def _pause(self, place: int) -> timedelta:
         """Each longer than the one before, until a child has lived for a while."""
@@ -197,11 +197,10 @@ class Supervisor:
         for child in self._children.values():
             child.send(signal.SIGTERM if count < 3 else signal.SIGKILL)
 
-    def _tell(self, level: int, event: str, child: Child, text: str) -> None:
+    def _tell(self, level: int, event: str, child: Child, text: str, **facts: object) -> None:
         pid = child.process.pid
-        logger.log(
-            level, "worker process %d (pid %d) %s", child.place + 1, pid, text, extra={"event": event, "pid": pid}
-        )
+        extra = {"event": event, "pid": pid, **facts}
+        logger.log(level, "worker process %d (pid %d) %s", child.place + 1, pid, text, extra=extra)
 
 
 def _spelled(status: int) -> str:

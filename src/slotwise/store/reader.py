@@ -146,18 +146,23 @@ class Reader:
         )
         return [_waiting_line(row) for row in self._rows(statement)]
 
-    def slots(self, name: str, *, since: datetime | None = None, before: datetime | None = None) -> Iterator[SlotLine]:
+    def slots(
+        self, name: str, *, limit: int | None = None, since: datetime | None = None, before: datetime | None = None
+    ) -> Iterator[SlotLine]:
         """Ledger and gaps of a job, merged, the newest first, read page by page as far as they are wanted.
 
         A gap stands where its last slot stands. ``before`` goes on where an earlier listing ended.
         """
         cursor = None if before is None else _Place(before, 0, "")
-        while True:
-            page = self._page(name, PAGE, since, cursor)
+        left = limit
+        while left is None or left > 0:
+            size = PAGE if left is None else min(left, PAGE)
+            page = self._page(name, size, since, cursor)
             yield from (line for _, line in page)
-            if len(page) < PAGE:
+            if len(page) < size:
                 return
             cursor = page[-1][0]
+            left = None if left is None else left - len(page)
 
     def slot(self, name: str, slot: datetime) -> SlotLine | None:
         """One slot of a job, as the ledger has it."""
