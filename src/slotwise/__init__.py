@@ -29,12 +29,14 @@ from slotwise.job import DistributedJob, JobContext, OneTimeTask, job, task
 from slotwise.policies import CatchUp, Overlap, Retry
 from slotwise.schedules import Cron, Daily, Disabled, Every, FixedDelay, Schedule
 from slotwise.settings import Settings
+from slotwise.steering import Cancel, Fail, Snooze
 
 if TYPE_CHECKING:
     from slotwise.client import Client
     from slotwise.registry import JobRegistry
 
 __all__ = [
+    "Cancel",
     "CatchUp",
     "ClaimLost",
     "Client",
@@ -47,6 +49,7 @@ __all__ = [
     "DistributedJob",
     "DriverMissing",
     "Every",
+    "Fail",
     "FixedDelay",
     "InstanceExists",
     "InvalidJob",
@@ -64,6 +67,7 @@ __all__ = [
     "SchemaMissing",
     "Settings",
     "SlotwiseError",
+    "Snooze",
     "UnknownTask",
     "job",
     "task",

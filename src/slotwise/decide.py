@@ -16,6 +16,7 @@ from slotwise.execution import (
     FOREVER,
     TICK,
     Aborted,
+    Cancelled,
     Died,
     Failed,
     Gap,
@@ -25,6 +26,7 @@ from slotwise.execution import (
     Record,
     Row,
     SlotOutcome,
+    Snoozed,
     Succeeded,
     Transition,
 )
@@ -100,6 +102,10 @@ def at_finish(
             return _final(row, schedule, now, now, "succeeded")
         case Failed():
             return _failed(row, definition, schedule, outcome, now, ledger)
+        case Snoozed(duration):
+            return _snoozed(row, definition, schedule, duration, now)
+        case Cancelled(reason):
+            return _final(row, schedule, now, now, "cancelled", reason=reason)
         case HandedBack(reason):
             return _hand_back(row, reason)
         case Aborted(reason):
@@ -197,6 +203,20 @@ def _aborted(row: Row, definition: Definition, schedule: Schedule | None, reason
         label="aborted",
         row=_again(row, now),
         record=Record(outcome="cancelled", reason=reason, aborted=1, attempts=row.attempt, final=False),
+    )
+
+
+def _snoozed(
+    row: Row, definition: Definition, schedule: Schedule | None, duration: timedelta, now: datetime
+) -> Transition:
+    """The same slot later; an attempt that counts as none for the retries."""
+    if definition.gives_up:
+        error = 'Snooze asks for a second start, and on_lost="give_up" allows one'
+        return _final(row, schedule, now, now, "failed", error=error)
+    return Transition(
+        label="snoozed",
+        row=_again(row, now + duration),
+        record=Record(outcome="cancelled", reason="snoozed", aborted=1, attempts=row.attempt, final=False),
     )
 
 

@@ -7,9 +7,11 @@ import hashlib
 import inspect
 from abc import ABC
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Generic, Protocol
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Generic, Protocol, cast
 
-from slotwise.errors import InvalidJob
+from slotwise.durations import parse_duration
+from slotwise.errors import InvalidJob, InvalidSetting
 from slotwise.job import DistributedJob, FunctionJob, FunctionTask, OneTimeTask, declared
 from slotwise.policies import TASK_RETRY, CatchUp, Overlap, Retry
 from slotwise.schedules import Schedule
@@ -30,10 +32,11 @@ POLICIES: dict[str, tuple[tuple[type, ...], Any]] = {
     "on_lost": ((str,), "rerun"),
     "max_lost": ((int,), 3),
     "retry": ((Retry, type(None)), _UNSAID),  # None for a job, TASK_RETRY for a task
+    "timeout": ((timedelta, str, type(None)), None),
 }
 _OF_JOBS = {"schedule", "catch_up", "overlap"}
 #: Words of the contract that this version does not act upon: refused, never silently ignored.
-_NOT_YET = ("start_within", "timeout", "min_interval", "runs_on", "spread", "isolation", "priority")
+_NOT_YET = ("start_within", "min_interval", "runs_on", "spread", "isolation", "priority")
 _NOT_THE_USERS = (object, ABC, Generic, Protocol, DistributedJob, OneTimeTask)
 _ALIASES = {
     "on_dead": "on_lost", "misfire": "catch_up", "coalesce": "catch_up", "misfire_grace_time": "catch_up",
@@ -54,6 +57,7 @@ class Definition:
     on_lost: str = "rerun"
     max_lost: int = 3
     retry: Retry | None = None
+    timeout: timedelta | None = None
 
     @property
     def is_job(self) -> bool:
@@ -172,9 +176,21 @@ def _policy(source: object, where: str, word: str) -> Any:
         raise InvalidJob(f"{where}.{word} is a {type(value).__name__}, expected {wanted}; rename your own attribute")
     if word == "on_lost" and value not in ("rerun", "give_up"):
         raise InvalidJob(f'{where}.on_lost is {value!r}; expected "rerun" or "give_up"')
+    if word == "timeout" and value is not None:
+        return _timeout(cast("timedelta | str", value), where)
     if word == "max_lost" and isinstance(value, int) and value < 1:
         raise InvalidJob(f"{where}.max_lost is {value}; expected a whole number, 1 or more")
     return value
+
+
+def _timeout(value: timedelta | str, where: str) -> timedelta:
+    try:
+        timeout = parse_duration(value)
+    except InvalidSetting as error:
+        raise InvalidJob(f"{where}.timeout: {error}") from None
+    if timeout <= timedelta(0):
+        raise InvalidJob(f"{where}.timeout is {value!r}; expected more than zero, or None")
+    return timeout
 
 
 def _own_names(source: object) -> set[str]:

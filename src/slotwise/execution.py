@@ -172,6 +172,22 @@ class HandedBack:
 
 
 @dataclass(frozen=True, slots=True)
+class Snoozed:
+    """The handler asked for another start of the same slot, after ``duration``."""
+
+    duration: timedelta
+    name = "snoozed"
+
+
+@dataclass(frozen=True, slots=True)
+class Cancelled:
+    """The handler itself called the slot off."""
+
+    reason: str
+    name = "cancelled"
+
+
+@dataclass(frozen=True, slots=True)
 class Died:
     """The holder fell silent; ``lease_end`` is when its lease ran out, by the database's time."""
 
@@ -179,7 +195,7 @@ class Died:
     name = "lost"
 
 
-Outcome: TypeAlias = Succeeded | Failed | Aborted | HandedBack | Died
+Outcome: TypeAlias = Succeeded | Failed | Snoozed | Cancelled | Aborted | HandedBack | Died
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

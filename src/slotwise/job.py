@@ -49,6 +49,8 @@ class DistributedJob(ABC):
     max_lost: int
     #: Further attempts of a failed slot; None: the next slot is the next try.
     retry: Retry | None
+    #: How long an attempt may run (``timedelta`` or ``"10m"``) before it is told to stop, and fails; None: for ever.
+    timeout: timedelta | str | None
 
     @abstractmethod
     def execute(self, ctx: JobContext, /) -> object:
@@ -66,6 +68,7 @@ class OneTimeTask(ABC):
     on_lost: OnLost
     max_lost: int
     retry: Retry | None
+    timeout: timedelta | str | None
 
     @abstractmethod
     def execute(self, ctx: JobContext, /) -> object:

@@ -15,6 +15,7 @@ from slotwise.execution import (
     FOREVER,
     RECURRING,
     Aborted,
+    Cancelled,
     Died,
     Failed,
     Gap,
@@ -22,6 +23,7 @@ from slotwise.execution import (
     LedgerEntry,
     Outcome,
     Row,
+    Snoozed,
     Succeeded,
     Transition,
 )
@@ -570,3 +572,41 @@ def test_a_task_is_retried_like_a_job() -> None:
     again = finish(Failed("boom"), row=task_row(), retry=retry(seconds=86_400))
     assert part(again, "state", "attempt") == (None, 1)
     assert columns(again)["execution_time"] == at(0.5) + timedelta(days=1)
+
+
+# -- a handler that steers ------------------------------------------------------------------------------------
+
+
+def test_snooze_is_the_same_slot_later_and_counts_as_no_try() -> None:
+    """The retries are not burnt: the ledger counts it as stopped, and the decision subtracts that."""
+    snoozed = finish(Snoozed(10 * MINUTE), retry=retry(2))
+    assert part(snoozed, "slot", "execution_time", "attempt") == (at(0), IN_TIME + 10 * MINUTE, 1)
+    assert snoozed.record is not None
+    assert (snoozed.record.outcome, snoozed.record.reason, snoozed.record.aborted) == ("cancelled", "snoozed", 1)
+    assert not snoozed.record.final
+    again = finish(Failed("no"), row=plan_row(attempt=2), ledger=entry("running", aborted=1), retry=retry(2, seconds=1))
+    assert again.label == "failed"
+    assert again.record is not None
+    assert not again.record.final
+
+
+def test_snooze_of_a_job_that_gives_up_fails_it() -> None:
+    """It would be a second start."""
+    ended = finish(Snoozed(MINUTE), on_lost="give_up")
+    assert ended.record is not None
+    assert (ended.record.outcome, ended.record.final) == ("failed", True)
+    assert part(ended, "slot") == (at(1),)
+
+
+def test_cancel_ends_the_slot_and_the_schedule_goes_on() -> None:
+    """Neither a success nor a failure: the counters stay."""
+    ended = finish(Cancelled("nothing to do"), row=plan_row(consecutive_failures=2))
+    assert ended.record is not None
+    assert (ended.record.outcome, ended.record.reason) == ("cancelled", "nothing to do")
+    assert part(ended, "slot", "consecutive_failures") == (at(1), 2)
+
+
+def test_cancel_parks_a_task_with_its_reason() -> None:
+    """What a handler called off stays to be read."""
+    ended = finish(Cancelled("nothing to do"), row=task_row())
+    assert part(ended, "state", "last_error") == ("dead", "nothing to do")

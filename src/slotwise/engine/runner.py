@@ -14,13 +14,15 @@ from typing import Any, TypeAlias
 
 from slotwise.clock import elapsed
 from slotwise.definition import Definition
+from slotwise.durations import format_duration
 from slotwise.engine.eventloop import EventLoop
 from slotwise.engine.holdings import Holding, Holdings
 from slotwise.engine.threads import Threads
 from slotwise.errors import JobCancelled
 from slotwise.events import HandlerEnded, HandlerStarted, Listeners, about
-from slotwise.execution import Aborted, Claim, Failed, HandedBack, Outcome, Succeeded
+from slotwise.execution import Aborted, Cancelled, Claim, Failed, HandedBack, Outcome, Snoozed, Succeeded
 from slotwise.job import JobContext
+from slotwise.steering import Cancel, Fail, Snooze
 
 Interceptor: TypeAlias = Callable[[JobContext], AbstractContextManager[Any]]
 MakeContext: TypeAlias = Callable[[Holding], JobContext]
@@ -48,6 +50,7 @@ class Runner:
         make_context: MakeContext,
         on_end: OnEnd,
         margin: timedelta,
+        watch: Callable[[Holding, timedelta], None] = lambda holding, timeout: None,
         loop: EventLoop | None = None,
         interceptors: tuple[Interceptor, ...] = (),
     ) -> None:
@@ -59,6 +62,7 @@ class Runner:
         self._make_context = make_context
         self._on_end = on_end
         self._margin = margin
+        self._watch = watch
         self._loop = loop
         self._interceptors = interceptors
         self._threads = Threads(capacity)
@@ -197,6 +201,9 @@ class Runner:
         return ctx, None
 
     def _began(self, holding: Holding) -> float:
+        timeout = self._definitions[holding.claim.row.task_name].timeout
+        if timeout is not None:
+            self._watch(holding, timeout)
         self._listeners.publish(HandlerStarted(**about(holding.claim)))
         return elapsed()
 
@@ -210,12 +217,27 @@ class Runner:
             if inspect.iscoroutine(result):
                 result.close()
             return Failed("the handler returned a coroutine that nobody awaited; declare it `async def`", final=True)
-        return Succeeded(promised=holding.promised)
+        return self._timed_out(holding) or Succeeded(promised=holding.promised)
+
+    def _timed_out(self, holding: Holding) -> Outcome | None:
+        """An attempt that was told to stop has failed, also if its handler came to a good end after that."""
+        if holding.signal.reason != "timeout":
+            return None
+        timeout = self._definitions[holding.claim.row.task_name].timeout
+        said = f"timed out after {format_duration(timeout)}" if timeout else "timed out"
+        return Failed(said, promised=holding.promised)
 
     def _raised(self, error: BaseException, holding: Holding) -> Outcome:
         reason = holding.signal.reason
         if reason is not None and isinstance(error, JobCancelled | asyncio.CancelledError):
-            return Aborted(reason)
+            return self._timed_out(holding) or Aborted(reason)
+        match error:
+            case Snooze(duration=duration):
+                return Snoozed(duration)
+            case Cancel(reason=said):
+                return Cancelled(said)
+            case Fail(reason=said):
+                return Failed(said, final=True, promised=holding.promised)
         try:
             text = error_text(error)
         except Exception:  # an exception may be anything; the claim must not stay held for want of words

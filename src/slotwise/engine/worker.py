@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 from slotwise import events, migrate
 from slotwise.clock import Clock, DatabaseClock
 from slotwise.definition import Definition
+from slotwise.engine.deadlines import Deadlines
 from slotwise.engine.eventloop import EventLoop, Lifespan
 from slotwise.engine.heartbeat import Heartbeat, LeaseWatch
 from slotwise.engine.holdings import Holding, Holdings
@@ -105,6 +106,7 @@ class Worker:
             "outage": Outage(self.listeners, self.name),
         }
         self.settler = Settler(self.store, self.holdings, on_free=self.wake, **service)
+        self.deadlines = Deadlines(**service)
         self.runner = self.runner_class(
             capacity=self.capacity,
             definitions=self.definitions,
@@ -114,6 +116,7 @@ class Worker:
             make_context=self._context,
             on_end=self.settler.put,
             margin=settings.heartbeat_interval,
+            watch=self.deadlines.watch,
             loop=self._loop,
             interceptors=interceptors,
         )
@@ -135,7 +138,7 @@ class Worker:
     @property
     def services(self) -> tuple[Service, ...]:
         """In the order in which they start: whoever keeps claims alive before whoever takes them."""
-        return (self.heartbeat, self.lease_watch, self.settler, self.reaper, self.poller)
+        return (self.heartbeat, self.lease_watch, self.deadlines, self.settler, self.reaper, self.poller)
 
     # -- start ------------------------------------------------------------------------------------------------
 
@@ -193,7 +196,7 @@ class Worker:
         try:
             if self._loop is not None:
                 self.state = self._loop.start()
-            for service in (self.heartbeat, self.lease_watch, self.settler):
+            for service in (self.heartbeat, self.lease_watch, self.deadlines, self.settler):
                 service.start()
             yield
         finally:

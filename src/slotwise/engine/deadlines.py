@@ -1,0 +1,46 @@
+"""Tells attempts that have run for longer than their job's timeout to stop."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import threading
+from datetime import timedelta
+from typing import Any
+
+from slotwise.engine.holdings import Holding
+from slotwise.engine.service import Service
+
+
+class Deadlines(Service):
+    """Sleeps until the earliest deadline; measures with the worker's own clock, needs no database."""
+
+    name = "deadlines"
+
+    def __init__(self, **service: Any) -> None:
+        super().__init__(**service)
+        self._lock = threading.Lock()
+        self._number = itertools.count()
+        self._heap: list[tuple[float, int, Holding]] = []
+
+    def watch(self, holding: Holding, timeout: timedelta) -> None:
+        """From now on, ``timeout`` is left to this attempt."""
+        with self._lock:
+            due = self.elapsed() + timeout.total_seconds()
+            heapq.heappush(self._heap, (due, next(self._number), holding))
+        self.wake()
+
+    def run_once(self) -> timedelta | None:
+        while (due := self._pop_due()) is not None:
+            if not due.ended:
+                due.signal.set("timeout")
+        with self._lock:
+            return timedelta(seconds=self._heap[0][0] - self.elapsed()) if self._heap else None
+
+    def _pop_due(self) -> Holding | None:
+        with self._lock:
+            while self._heap and (self._heap[0][2].ended or self._heap[0][0] <= self.elapsed()):
+                holding = heapq.heappop(self._heap)[2]
+                if not holding.ended:
+                    return holding
+        return None
