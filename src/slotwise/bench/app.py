@@ -1,0 +1,70 @@
+"""The application of slotwise's own workers in a benchmark: handlers that do nothing but note that they started."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from slotwise.bench.journal import Journal
+from slotwise.job import DistributedJob, FunctionTask, JobContext, job, task
+from slotwise.registry import JobRegistry
+from slotwise.schedules import Every
+
+TASK = "bench"
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+
+#: What makes an id of an execution.
+Number = Callable[[JobContext], int]
+
+
+def job_name(number: int) -> str:
+    return f"bench-{number:05}"
+
+
+def make_registry() -> JobRegistry:
+    """What ``--app slotwise.bench.app:make_registry`` runs, as BENCH_OPTIONS says."""
+    options = json.loads(os.environ["BENCH_OPTIONS"])
+    note = Journal(Path(os.environ["BENCH_JOURNAL"])).note
+    if options["kind"] == "tasks":
+        return JobRegistry(tasks=[_task(note, is_async=options["is_async"])])
+    number = {"jobs": _by_job, "slots": _by_slot}[options["kind"]]
+    return JobRegistry(jobs=make_jobs(options["schedules"], note, number))
+
+
+def make_jobs(schedules: list[tuple[float, float]], note: Callable[[int], None], number: Number) -> list[Any]:
+    """A job for each (interval, anchor), both in seconds."""
+    return [
+        _job(place, Every(timedelta(seconds=interval), anchor=_EPOCH + timedelta(seconds=anchor)), note, number)
+        for place, (interval, anchor) in enumerate(schedules, 1)
+    ]
+
+
+def _task(note: Callable[[int], None], *, is_async: bool) -> FunctionTask:
+    def run(ctx: JobContext) -> None:
+        note(int(ctx.instance))
+
+    async def run_async(ctx: JobContext) -> None:
+        note(int(ctx.instance))
+
+    return task(name=TASK)(run_async if is_async else run)
+
+
+def _job(place: int, schedule: Every, note: Callable[[int], None], number: Number) -> DistributedJob:
+    def run(ctx: JobContext) -> None:
+        note(number(ctx))
+
+    return job(name=job_name(place), schedule=schedule)(run)
+
+
+def _by_job(ctx: JobContext) -> int:
+    return int(ctx.name[-5:])
+
+
+def _by_slot(ctx: JobContext) -> int:
+    """The slot's instant: staggered jobs have no slot in common."""
+    return (ctx.slot - _EPOCH) // _MICROSECOND

@@ -1,0 +1,52 @@
+"""How late slots start: staggered by 100 ms over some 20 seconds, with a poll interval of 10 s."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+
+from slotwise.bench.contender import Contender, NotYet, micros
+from slotwise.bench.crew import Crew
+from slotwise.bench.journal import expect_once
+from slotwise.bench.raw import Raw
+from slotwise.bench.readings import Reading, distribution
+from slotwise.bench.run import Cell, Run
+from slotwise.bench.slotwise_contender import Slotwise
+
+SLOTS = 200
+APART = timedelta(milliseconds=100)
+#: Until the first slot: workers start, plan, and find it.
+AHEAD = timedelta(seconds=6)
+
+
+def _punctuality(run: Run) -> Iterator[Reading]:
+    one, three = Slotwise(), Slotwise("slotwise ×3")
+    rounds = min(run.rounds, 2)
+    for number, contender in run.turns([Raw(100, name="raw-timer"), one, three, *run.peers], rounds):
+        try:
+            yield _one(run, contender, number, 3 if contender is three else 1)
+        except NotYet as reason:
+            yield Reading(cell="punctuality", contender=contender.name, round=number, note=f"not compared: {reason}")
+
+
+def _one(run: Run, contender: Contender, number: int, processes: int) -> Reading:
+    """At off-beat instants, 37 ms after each tenth: nobody's own timer ticks there."""
+    count, url = run.scaled(SLOTS, 10), run.prepared(contender)
+    first = datetime.now(UTC).replace(microsecond=37_000) + AHEAD
+    due = [first + place * APART for place in range(count)]
+    wanted = {micros(instant) for instant in due}
+    with Crew(run.server, contender.plan(url, due), processes, capacity=20 * count + 5000) as crew:
+        crew.wait(lambda: wanted <= {one for journal in crew.journals for one in journal.ids()}, "all were due", 150)
+        crew.stop()
+        starts = [pair for journal in crew.journals for pair in journal.starts().items() if pair[0] in wanted]
+        expect_once(crew.journals, {one for journal in crew.journals for one in journal.ids()}, contender.name)
+    spread = tuple(at / 1e6 - slot / 1e3 for slot, at in starts)
+    return Reading(
+        cell="punctuality", contender=contender.name, round=number, figures=distribution(spread), spread=spread,
+        checked=len(spread),
+    )  # fmt: skip
+
+
+PUNCTUALITY = Cell(
+    name="punctuality", title="start minus slot, 1 and 3 workers, poll interval 10 s", measure=_punctuality
+)

@@ -1,0 +1,144 @@
+"""The worker processes of one measurement, and what they have done and cost so far."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from slotwise.bench.journal import Journal, RanWrong
+from slotwise.bench.server import Server
+from slotwise.bench.usage import cpu_of, memory_of
+from slotwise.clock import elapsed
+
+#: How long anything may take before the benchmark gives up.
+PATIENCE = 900.0
+_LOOK = 0.002
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """How far it was, and what it had cost, at one moment."""
+
+    at: float
+    done: int
+    client: float | None
+    server: float | None
+
+    def since(self, before: Sample) -> dict[str, float]:
+        """Executions per second, and microseconds of CPU per execution."""
+        done, seconds = max(self.done - before.done, 1), max(self.at - before.at, 1e-6)
+        figures = {"rate": done / seconds}
+        for name in ("client", "server"):
+            after, earlier = getattr(self, name), getattr(before, name)
+            if after is not None and earlier is not None:
+                figures[f"{name}_us"] = (after - earlier) / done * 1e6
+        return figures
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Command:
+    """How a worker process is started; its journal's path is added to the environment as BENCH_JOURNAL."""
+
+    arguments: Sequence[str]
+    environment: Mapping[str, str]
+
+
+class Crew:
+    """Worker processes, each with a journal of its own; entered, they run; left, none is left."""
+
+    def __init__(self, server: Server, command: Command, processes: int, capacity: int) -> None:
+        """``capacity``: how many starts each journal has room for."""
+        self._server = server
+        self._command = command
+        self._folder = tempfile.TemporaryDirectory(prefix="slotwise-bench-")
+        paths = [Path(self._folder.name) / f"journal-{number}" for number in range(processes)]
+        self.journals = [Journal(path, capacity) for path in paths]
+        self._processes: list[subprocess.Popen[bytes]] = []
+
+    def __enter__(self) -> Self:
+        for number, journal in enumerate(self.journals):
+            with (Path(self._folder.name) / f"log-{number}").open("wb") as log:
+                self._processes.append(
+                    subprocess.Popen(
+                        [sys.executable, *self._command.arguments],
+                        env={**clean_environment(), **self._command.environment, "BENCH_JOURNAL": str(journal.path)},
+                        cwd=self._folder.name,
+                        stdin=subprocess.DEVNULL,
+                        stdout=log,
+                        stderr=subprocess.STDOUT,
+                    )
+                )
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+        self._folder.cleanup()
+
+    @property
+    def pids(self) -> list[int]:
+        return [process.pid for process in self._processes]
+
+    def done(self) -> int:
+        """How many handlers have started."""
+        return sum(journal.count() for journal in self.journals)
+
+    def sample(self) -> Sample:
+        return Sample(at=elapsed(), done=self.done(), client=cpu_of(self.pids), server=self._server.cpu())
+
+    def peak(self) -> float | None:
+        """The highest memory of any of them, in MiB."""
+        found = [memory_of(pid, peak=True) for pid in self.pids]
+        return max((one for one in found if one is not None), default=None)
+
+    def wait(self, check: Callable[[], bool], what: str, patience: float = PATIENCE) -> None:
+        """Until ``check()``. Raises RanWrong when it takes too long, or a worker has ended."""
+        end = elapsed() + patience
+        while not check():
+            if any(process.poll() is not None for process in self._processes) and not check():
+                raise RanWrong(f"a worker ended before {what}: {self._last_words()}")
+            if elapsed() > end:
+                raise RanWrong(f"{what}: not within {patience:.0f} s, {self.done()} done: {self._last_words()}")
+            time.sleep(_LOOK)
+
+    def rest(self, seconds: float) -> None:
+        """Let them work for so long."""
+        end = elapsed() + seconds
+        self.wait(lambda: elapsed() >= end, "the time was up", seconds + PATIENCE)
+
+    def warm(self, total: int) -> None:
+        """Until each has done a twentieth of its share: connections, imports and plans are then paid for."""
+        share = max(total // 20 // len(self.journals), 1)
+        self.wait(lambda: all(one.count() >= share for one in self.journals) or self.done() >= total, "it was warm")
+
+    def stop(self) -> None:
+        """SIGTERM, and SIGKILL for whoever does not listen."""
+        for process in self._processes:
+            process.terminate()
+        for process in self._processes:
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(20)
+            if process.poll() is None:
+                process.kill()
+                process.wait()
+
+    def _last_words(self) -> str:
+        logs = sorted(Path(self._folder.name).glob("log-*"))
+        words = [log.read_text(errors="replace").strip()[-600:] for log in logs]
+        return " | ".join(word for word in words if word) or "it said nothing"
+
+
+def clean_environment() -> dict[str, str]:
+    """Ours, without what would configure slotwise or libpq behind the benchmark's back."""
+    prefixes = ("SLOTWISE_", "PG", "BENCH_", "DATABASE_URL")
+    return {name: value for name, value in os.environ.items() if not name.startswith(prefixes)}

@@ -1,0 +1,157 @@
+"""slotwise itself: its own tables, its own command, its own client."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import sqlalchemy as sa
+
+from slotwise import migrate
+from slotwise.bench.app import TASK, job_name
+from slotwise.bench.contender import Contender, Send
+from slotwise.bench.crew import Command
+from slotwise.job import JobContext, task
+from slotwise.registry import JobRegistry
+from slotwise.schedules import Every
+from slotwise.store.dsn import database_url, psycopg
+
+DAY = 86_400.0
+
+# What client.schedule writes, for many.
+_TASKS = """
+INSERT INTO scheduled_tasks
+    (task_name, task_instance, task_data, execution_time, picked, version, first_version, slot, priority)
+SELECT %(name)s, (%(first)s + i)::text, '{}', due, false, born, born, due, %(priority)s + 10 * (i %% %(priorities)s)
+FROM generate_series(0, %(count)s - 1) AS i,
+     LATERAL (SELECT statement_timestamp() + %(after)s + i * interval '1 microsecond') AS t(due),
+     LATERAL (SELECT (extract(epoch FROM statement_timestamp()) * 1000000)::bigint) AS v(born)"""
+
+# What planning writes, for many jobs whose slot of today is due, and whose next is tomorrow's: all on time.
+_JOBS = """
+INSERT INTO scheduled_tasks
+    (task_name, task_instance, execution_time, picked, version, first_version, slot, next_slot, schedule, revision)
+SELECT 'bench-' || lpad(i::text, 5, '0'), 'recurring', today, false, born, born, today,
+       today + interval '1 day', %(schedule)s, '0'
+FROM generate_series(1, %(count)s) AS i,
+     LATERAL (SELECT date_trunc('day', statement_timestamp(), 'UTC')) AS t(today),
+     LATERAL (SELECT (extract(epoch FROM statement_timestamp()) * 1000000)::bigint) AS v(born)"""
+
+_QUIET = ("NOT EXISTS (SELECT FROM scheduled_tasks WHERE picked)", "NOT EXISTS (SELECT FROM scheduled_tasks)")
+
+
+class Slotwise(Contender):
+    """One-time tasks, run by ``slotwise worker``."""
+
+    family = "slotwise"
+
+    def __init__(self, name: str = "slotwise", *, is_async: bool = False, **settings: str) -> None:
+        """``settings`` are the worker's, as in the environment; what is not said is the default."""
+        self.name = name
+        self._is_async = is_async
+        self._settings = settings
+
+    def prepare(self, url: str) -> None:
+        engine = sa.create_engine(database_url(url), poolclass=sa.NullPool)
+        with engine.connect() as connection:
+            migrate.apply(connection)
+        engine.dispose()
+
+    def empty(self, url: str) -> None:
+        with psycopg().connect(url, autocommit=True) as connection:
+            connection.execute("TRUNCATE scheduled_tasks, scheduled_slots, scheduled_gaps, scheduled_workers")
+
+    def fill(self, url: str, count: int) -> None:
+        fill_tasks(url, count)
+
+    def command(self, url: str) -> Command:
+        return self._worker(url, kind="tasks", is_async=self._is_async)
+
+    def is_done(self, connection: Any) -> bool:
+        return bool(connection.execute(f"SELECT {_QUIET[1]} /* bench:watch */").fetchone()[0])
+
+    @contextmanager
+    def sender(self, url: str) -> Iterator[Send]:
+        registry = registry_for(url)
+        try:
+            yield lambda number: registry.client.schedule(TASK, id=str(number))
+        finally:
+            registry.database.close()
+
+    def plan(self, url: str, due: Sequence[datetime]) -> Command:
+        """A job for each instant of the first two seconds, each every two seconds."""
+        places = [instant for instant in due if instant < due[0] + timedelta(seconds=2)]
+        return self._worker(url, kind="slots", schedules=[(2.0, instant.timestamp()) for instant in places])
+
+    def _worker(self, url: str, **options: Any) -> Command:
+        settings = {f"SLOTWISE_{name.upper()}": value for name, value in self._settings.items()}
+        arguments = ["-m", "slotwise", "worker", "--app", "slotwise.bench.app:make_registry", "--log-level", "WARNING"]
+        return Command(
+            arguments=arguments,
+            environment={**settings, "SLOTWISE_DATABASE_URL": url, "BENCH_OPTIONS": json.dumps(options)},
+        )
+
+
+class SlotwiseJobs(Slotwise):
+    """Recurring jobs: a ledger row for each slot, the next slot computed at each end."""
+
+    def fill(self, url: str, count: int) -> None:
+        self._count = count
+        with psycopg().connect(url, autocommit=True) as connection:
+            connection.execute(_JOBS, {"count": count, "schedule": str(Every(timedelta(seconds=DAY)))})
+
+    def command(self, url: str) -> Command:
+        return self._worker(url, kind="jobs", schedules=[(DAY, 0.0)] * self._count)
+
+    def is_done(self, connection: Any) -> bool:
+        return bool(connection.execute(f"SELECT {_QUIET[0]} /* bench:watch */").fetchone()[0])
+
+
+class SlotwiseSeconds(SlotwiseJobs):
+    """Jobs that are due each second, planned by the worker itself."""
+
+    def fill(self, url: str, count: int) -> None:
+        self._count = count
+
+    def command(self, url: str) -> Command:
+        return self._worker(url, kind="jobs", schedules=[(1.0, 0.0)] * self._count)
+
+
+def fill_tasks(
+    url: str,
+    count: int,
+    *,
+    name: str = TASK,
+    first: int = 1,
+    after: timedelta = timedelta(minutes=-1),
+    priorities: int = 1,
+) -> None:
+    """Rows ``first`` and on of a task, due ``after`` now, spread over so many priorities."""
+    with psycopg().connect(url, autocommit=True) as connection:
+        connection.execute(
+            _TASKS,
+            {
+                "name": name, "count": count, "first": first, "after": after, "priorities": priorities,
+                "priority": 50 if priorities == 1 else 30,
+            },
+        )  # fmt: skip
+
+
+def registry_for(url: str) -> JobRegistry:
+    """A registry that knows the benchmark's task, for its client and its store; runs nothing."""
+
+    def nothing(ctx: JobContext) -> None:
+        del ctx
+
+    return JobRegistry(tasks=[task(name=TASK)(nothing)], database_url=url, process_hook=False)
+
+
+def today() -> datetime:
+    """The slot that ``_JOBS`` makes due."""
+    return datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
+
+
+__all__ = ["DAY", "Slotwise", "SlotwiseJobs", "SlotwiseSeconds", "fill_tasks", "job_name", "registry_for", "today"]
