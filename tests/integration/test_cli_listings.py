@@ -227,9 +227,9 @@ class TestWorkers:
         ("late", "arguments", "problem"),
         [
             (None, [], None),
-            (None, ["--min-workers", "2"], "1 live workers, 2 wanted"),
+            (None, ["--min-workers", "2"], "live workers: 1, wanted: 2"),
             (timedelta(seconds=30), [], None),
-            (timedelta(seconds=90), [], "1 rows due for more than 1m, the oldest since"),
+            (timedelta(seconds=90), [], "rows due for more than 1m: 1, the oldest since"),
             (timedelta(seconds=90), ["--max-overdue", "2m"], None),
             (timedelta(seconds=90), ["--max-rows", "1"], None),
         ],
@@ -253,7 +253,7 @@ class TestWorkers:
         held = {"task_name": "a", "picked": True, "picked_by": "x", "lease": timedelta(seconds=5)}
         add(store, "tasks", held | {"last_heartbeat": now - timedelta(seconds=6)})
         assert status(["health"]) == exits.FAILED
-        assert "1 claims whose lease ran out" in capsys.readouterr().err
+        assert "lease ran out and that nobody takes over: 1" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("json_", [[], ["--json"]], ids=["table", "json"])

@@ -173,6 +173,7 @@ def test_unknown(shell: Shell, job: str, words: str) -> None:
     [
         ("polite", signal.SIGINT, exits.INTERRUPTED),
         ("polite", signal.SIGTERM, exits.TERMINATED),
+        ("polite", signal.SIGHUP, exits.HUNG_UP),
         ("loop", signal.SIGINT, exits.INTERRUPTED),
     ],
 )

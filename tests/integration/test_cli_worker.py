@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from psycopg import sql
 from tests.databases import Databases
 from tests.integration.shell import Process, Shell
 
@@ -53,7 +54,7 @@ async def executor(ctx):
 logging.getLogger("shop").info("imported")
 only = os.environ.get("ONLY", "tick")
 registry = JobRegistry(jobs=[tick, nap, polite, deaf, bad, thread, executor], only=only, poll_interval="200ms")
-two_processes = JobRegistry(jobs=[tick], processes=2)
+customized = JobRegistry(jobs=[tick], threads=2, customize=lambda settings: settings.with_(worker_name="last"))
 silenced = JobRegistry(jobs=[tick])
 if "SILENCE" in os.environ:
     import logging.config
@@ -88,9 +89,9 @@ def started(shell: Shell, job: str, *arguments: str, **environment: str) -> Proc
     return worker
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "SIGINT"])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP], ids=lambda number: number.name)
 def test_drain(shell: Shell, pg_url: str, number: int) -> None:
-    """Either signal: what runs may finish, then the process ends with 0; nothing of it is left in the tables."""
+    """Each signal: what runs may finish, then the process ends with 0; nothing of it is left in the tables."""
     worker = started(shell, "nap", "--threads", "1")
     worker.signal(number)
     assert worker.wait_for("drain-begin")["running"] == 1
@@ -195,6 +196,14 @@ def test_command_line_wins(shell: Shell) -> None:
     assert worker.stop() == exits.OK
 
 
+def test_customize_wins(shell: Shell) -> None:
+    """What the application's own function says last outranks the command line."""
+    worker = shell.worker("--app", "jobs:customized", "--threads", "3", "--worker-name", "one")
+    begun = worker.wait_for("worker-start")
+    assert (begun["capacity"], begun["worker"].split(":")[0]) == (3, "last")
+    assert worker.stop() == exits.OK
+
+
 @pytest.mark.parametrize(
     ("arguments", "status", "words"),
     [
@@ -241,7 +250,5 @@ class TestDatabaseAway:
         assert "secret" not in str(worker.seen)
 
 
-def _rename(before: str, after: str):  # type: ignore[no-untyped-def]
-    from psycopg import sql
-
+def _rename(before: str, after: str) -> sql.Composed:
     return sql.SQL("alter database {} rename to {}").format(sql.Identifier(before), sql.Identifier(after))

@@ -170,24 +170,24 @@ def test_frozen_child(shell: Shell) -> None:
     assert not any(map(alive, pids))
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGHUP], ids=lambda number: number.name)
-def test_supervisor_dies(shell: Shell, store: Store, number: int) -> None:
+def test_supervisor_dies(shell: Shell, store: Store) -> None:
     """Without their supervisor the children drain: what runs may finish, and nobody is left behind."""
-    pool = shell.worker("--processes", "2", ONLY="polite")
+    pool = shell.worker("--processes", "2", "--shutdown-grace", "1s", ONLY="polite")
     pids = up(pool, 2)
     pool.wait_until_seen("handler-start", job="polite")
-    pool.signal(number)
+    pool.signal(signal.SIGKILL)
     wait_until(lambda: not any(map(alive, pids)), "the children have ended")
-    assert pool.end() == -number
+    assert pool.end() == -signal.SIGKILL
     assert len(list(pool.events("drain-end"))) == 2
     assert not Reader(store).workers()
 
 
-def test_terminal(shell: Shell) -> None:
-    """A terminal's Ctrl-C reaches the whole group; each child still gets it once: nothing is cancelled."""
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP], ids=lambda number: number.name)
+def test_terminal(shell: Shell, number: int) -> None:
+    """A terminal's signal reaches the whole group; each child still gets it once: nothing is cancelled."""
     pool = shell.worker("--processes", "2")
     up(pool, 2)
-    os.killpg(pool.pid, signal.SIGINT)
+    os.killpg(pool.pid, number)
     assert pool.end() == exits.OK
     assert not any("cancelling" in event.get("message", "") for event in pool.seen)
 

@@ -10,14 +10,14 @@ from collections.abc import Iterator
 
 import pytest
 
-from slotwise.engine.signals import StopSignals
+from slotwise.engine.signals import NUMBERS, StopSignals
 
 PATIENCE = 10
 
 
 @pytest.fixture(autouse=True)
 def _former_handlers() -> Iterator[None]:
-    former = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    former = {number: signal.getsignal(number) for number in NUMBERS}
     yield
     for number, handler in former.items():
         signal.signal(number, handler)
@@ -69,14 +69,15 @@ def test_other_signals() -> None:
 
 def test_former_handlers_return() -> None:
     """After it, signals do what they did before."""
-    former = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
+    former = [signal.getsignal(number) for number in NUMBERS]
     with StopSignals(lambda number, count: None):
         assert signal.getsignal(signal.SIGTERM) not in former
-    assert [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)] == former
+    assert [signal.getsignal(number) for number in NUMBERS] == former
 
 
-def test_switched_off() -> None:
-    """A SIGINT that was switched off by whoever started us stays off."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+@pytest.mark.parametrize("number", NUMBERS, ids=lambda number: number.name)
+def test_switched_off(number: int) -> None:
+    """What was switched off by whoever started us stays off: nohup keeps its promise."""
+    signal.signal(number, signal.SIG_IGN)
     with StopSignals(lambda number, count: None):
-        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+        assert signal.getsignal(number) is signal.SIG_IGN

@@ -16,7 +16,8 @@ DATABASE: Final = 3
 UNFINISHED: Final = 4
 #: An error in slotwise itself.
 BUG: Final = 70
-#: Ended by Ctrl-C, by SIGTERM, or because nobody reads the output any more, as shells count signals.
+#: Ended by a closed terminal, by Ctrl-C, by SIGTERM, or because nobody reads the output any more, as shells count.
+HUNG_UP: Final = 129
 INTERRUPTED: Final = 130
 TERMINATED: Final = 143
 PIPE_CLOSED: Final = 141

@@ -49,13 +49,13 @@ def health(given: Given, min_workers: int, max_overdue: str, max_rows: int) -> i
 def _problems(found: Health, min_workers: int, max_rows: int, limit: str) -> list[str]:
     problems = []
     if found.live_workers < min_workers:
-        problems.append(f"{found.live_workers} live workers, {min_workers} wanted")
+        problems.append(f"live workers: {found.live_workers}, wanted: {min_workers}")
     if found.overdue > max_rows:
-        problems.append(f"{found.overdue} rows due for more than {limit}, the oldest since {moment(found.oldest_due)}")
+        problems.append(f"rows due for more than {limit}: {found.overdue}, the oldest since {moment(found.oldest_due)}")
     if found.silent:
-        problems.append(f"{found.silent} claims whose lease ran out, and nobody has taken them over")
+        problems.append(f"claims whose lease ran out and that nobody takes over: {found.silent}")
     return problems
 
 
 def _summary(found: Health) -> str:
-    return f"{found.live_workers} live workers, {found.overdue} overdue rows, {found.dead} dead tasks"
+    return f"live workers: {found.live_workers}, overdue rows: {found.overdue}, dead tasks: {found.dead}"

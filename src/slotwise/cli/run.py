@@ -17,7 +17,11 @@ from slotwise.engine.signals import StopSignals
 from slotwise.engine.single import Ended, SingleRun
 from slotwise.settings import Settings
 
-_STATUS = {signal.SIGINT: exits.INTERRUPTED, signal.SIGTERM: exits.TERMINATED}
+_STATUS = {
+    signal.SIGINT: exits.INTERRUPTED,
+    signal.SIGTERM: exits.TERMINATED,
+    signal.SIGHUP: exits.HUNG_UP,
+}
 
 
 @click.command(

@@ -1,4 +1,4 @@
-"""SIGTERM and SIGINT as calls on a thread, for the commands that own their process."""
+"""SIGTERM, SIGINT and SIGHUP as calls on a thread, for the commands that own their process."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from collections.abc import Callable
 from types import FrameType, TracebackType
 from typing import Any, Self
 
-NUMBERS = (signal.SIGTERM, signal.SIGINT)
+NUMBERS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 class StopSignals:
-    """While entered, each SIGTERM and SIGINT calls ``react(number, count)``; then the former handlers are back.
+    """While entered, each of these signals calls ``react(number, count)``; then the former handlers are back.
 
     Races: a Python signal handler runs only when the main thread gets to its next bytecode, which it never does
     if the signal comes just before it begins to wait; and it interrupts that thread anywhere, also within a lock
     that the reaction needs. So the number goes through the interpreter's wake-up socket, which is written by the
     system's own handler at once, and a thread reacts. Only in the main thread.
-    A SIGINT that whoever started us had switched off (``command &`` in a script) stays off.
+    What whoever started us had switched off (``nohup command``, ``command &`` in a script) stays off.
     """
 
     def __init__(self, react: Callable[[int, int], None]) -> None:
