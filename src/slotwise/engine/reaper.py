@@ -78,13 +78,20 @@ class Reaper(Service):
         self._on_reaped = on_reaped
 
     def run_once(self) -> timedelta:
+        self.take_over(self.look())
+        return self._interval
+
+    def look(self) -> list[Silence]:
+        """Take in one look at all held rows; who is dead."""
         now, rows = self._store.look(self._names)
-        dead = self._watch.look(rows, now, self.elapsed())
+        return self._watch.look(rows, now, self.elapsed())
+
+    def take_over(self, dead: Sequence[Silence]) -> None:
+        """Race: since the look, a holder may have stirred, or another reaper been here. Those rows are left."""
         for start in range(0, len(dead), BATCH):
             self._take_over(dead[start : start + BATCH])
         if dead:
             self._on_reaped()  # what was taken over is due now, and this worker is awake
-        return self._interval
 
     def _take_over(self, dead: Sequence[Silence]) -> None:
         for settlement in self._store.take_over(dead):

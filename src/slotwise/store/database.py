@@ -77,6 +77,11 @@ class Database:
         return self.main if self._link.single else self._engine("migrations", self._link.migrations)
 
     @property
+    def in_memory(self) -> bool:
+        """One connection for everybody, who take turns; nobody else can reach this database."""
+        return self._link.single
+
+    @property
     def connections_needed(self) -> int:
         """How many connections this process may hold at its peak."""
         return 1 if self._link.single else self._pool_size + self._overflow + 1

@@ -48,8 +48,6 @@ class LedgerFence:
 
     def _check_database(self, connection: sa.Connection) -> None:
         """Work and settlement can only commit together in the database that holds the tables."""
-        mine = self._installation or self._read_installation()
-        self._installation = mine
         meta = self._store.tables.meta
         try:
             theirs = connection.scalar(sa.select(meta.c.value).where(meta.c.key == "installation_id"))
@@ -59,10 +57,16 @@ class LedgerFence:
             raise ConfigurationError(
                 f"this connection does not reach {meta.name}: pass one to the database that holds slotwise's tables"
             ) from error
-        if theirs != mine:
+        if theirs != self._own_installation(theirs):
             raise ConfigurationError(
                 "this connection leads to another installation of slotwise; pass one to the worker's own database"
             )
+
+    def _own_installation(self, theirs: str | None) -> str | None:
+        if self._installation is None:
+            # In memory there is but the one connection, which the caller has.
+            self._installation = theirs if self._store.database.in_memory else self._read_installation()
+        return self._installation
 
     def _read_installation(self) -> str | None:
         """Without a transaction of ours: on SQLite those are all writers', and would wait for the caller's."""

@@ -107,6 +107,11 @@ class ManualWorker:
         """Those of them whose attempts have neither begun nor ended."""
         return [holding.claim for holding in self._runner.waiting if not holding.started and not holding.ended]
 
+    def is_lost(self, claim: Claim) -> bool:
+        """Whether this worker knows, or must believe, that the claim is somebody else's."""
+        holding = self._worker.holdings.get(claim)
+        return holding is None or holding.lost
+
     # -- time -------------------------------------------------------------------------------------------------
 
     def tick(self, by: timedelta | str) -> datetime:
