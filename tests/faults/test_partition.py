@@ -67,7 +67,7 @@ def test_a_settlement_whose_commit_is_in_doubt_is_neither_lost_nor_repeated(
     """The connection breaks around COMMIT: a new one asks what became of it, and the slot is settled once."""
     stage = bench("rerun,give-up,completing", missed_heartbeats_limit="8")
     stage.start("apart", database_url=proxy.url)
-    for _ in range(5):
+    for _ in range(3):
         stage.wait("settled", after=stage.mark())
         proxy.lose_commit(**SETTLEMENT, forward=forward)
         assert proxy.lost.wait(10)
@@ -86,7 +86,7 @@ def test_a_start_whose_commit_is_in_doubt_is_neither_lost_nor_repeated(
     """A claim that nobody learned of goes back; a mark that was not acknowledged starts nothing."""
     stage = bench("rerun,give-up", missed_heartbeats_limit="8")
     stage.start("apart", database_url=proxy.url)
-    for _ in range(3):
+    for _ in range(2):
         stage.wait("settled", after=stage.mark())
         proxy.lose_commit(**words, forward=forward)
         assert proxy.lost.wait(10)
@@ -100,7 +100,7 @@ def test_all_sessions_ended_by_the_server_cost_nothing(bench: MakeBench) -> None
     """pg_terminate_backend for everybody, again and again: no worker ends, no attempt is lost."""
     stage = bench("rerun,give-up,async,completing")
     stage.start_all(2)
-    for _ in range(4):
+    for _ in range(3):
         stage.wait("settled", after=stage.mark())
         gone = stage.rows(
             "select pg_terminate_backend(pid) from pg_stat_activity"

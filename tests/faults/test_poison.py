@@ -38,7 +38,9 @@ def test_a_slot_that_kills_its_workers_ends_as_dead(bench: MakeBench) -> None:
 LOOP_PATIENCE = 5.0
 
 
-@pytest.mark.parametrize(("job", "patience"), [("deaf", 0.0), ("deaf-async", LOOP_PATIENCE)])
+@pytest.mark.parametrize(
+    ("job", "patience"), [("deaf", 0.0), pytest.param("deaf-async", LOOP_PATIENCE, marks=pytest.mark.slow)]
+)
 def test_a_handler_that_never_returns_cannot_keep_its_worker(bench: MakeBench, job: str, patience: float) -> None:
     """SIGTERM: grace, one more wait, and the process ends and says so; the slot starts elsewhere at once."""
     stage = bench(job, shutdown_grace="1s")

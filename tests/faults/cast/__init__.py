@@ -7,12 +7,13 @@ CAST_TRAP a trap. Settings of the worker are said as always, with ``SLOTWISE_…
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import Any, Self
 
 from tests.faults.cast import deploys, holds, poison, tasks, ticks
 from tests.faults.cast.trap import Trap
 
 from slotwise import DistributedJob, JobRegistry, OneTimeTask
+from slotwise.events import Listener
 
 KNOWN: dict[str, type[Any]] = {
     kind.name: kind
@@ -22,10 +23,18 @@ KNOWN: dict[str, type[Any]] = {
 }
 
 
+class CastRegistry(JobRegistry):
+    """Puts traps behind those who tell: an event is told, and then the trap springs."""
+
+    def listen(self, listener: Listener) -> Self:
+        self.listeners = (listener, *self.listeners)
+        return self
+
+
 def registry_of(names: str, **settings: Any) -> JobRegistry:
     """A registry of the jobs and tasks with these names, separated by commas."""
     found = [deploys.edited(KNOWN, name) for name in names.split(",")]
-    return JobRegistry(
+    return CastRegistry(
         jobs=[kind for kind in found if isinstance(kind, DistributedJob)],
         tasks=[kind for kind in found if isinstance(kind, OneTimeTask)],
         listeners=[Trap(text) for text in os.environ.get("CAST_TRAP", "").split() if text],
