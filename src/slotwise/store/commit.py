@@ -14,6 +14,7 @@ from typing import TypeAlias, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from slotwise.policies import growing_pauses
 from slotwise.store.database import Database, is_transient
@@ -50,7 +51,7 @@ def _was_committed(database: Database, dialect: Dialect, transaction_id: str) ->
         try:
             with database.main.connect() as connection:
                 verdict = dialect.committed(connection, transaction_id)
-        except DBAPIError as error:
+        except (DBAPIError, PoolTimeout) as error:
             if not is_transient(error):
                 return False  # a failover forgot the transaction: the fence decides, and the ledger tells
             verdict = None
