@@ -30,7 +30,8 @@ from slotwise.execution import (
     Succeeded,
     Transition,
 )
-from slotwise.policies import pause_after_loss
+from slotwise.missed import choose_missed, choose_overlapped, span
+from slotwise.policies import CatchUp, pause_after_loss
 from slotwise.schedules import Disabled, Schedule
 
 #: When a row that cannot be read here comes up again.
@@ -39,12 +40,15 @@ UNREADABLE_PAUSE = timedelta(minutes=1)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Start:
-    """Run ``slot`` now; ``gap`` lists the older missed slots that it stands for."""
+    """Run ``slot`` now; ``gaps`` list the missed slots that do not run."""
 
     slot: datetime
     next_slot: datetime | None
-    collapsed: int
-    gap: Gap | None
+    watermark: datetime
+    collapsed: int = 0
+    gaps: tuple[Gap, ...] = ()
+    until: datetime | None = None
+    origin: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,9 +56,16 @@ class Advance:
     """Nothing to run: the row moves on and is let go."""
 
     row: dict[str, Any]
+    gaps: tuple[Gap, ...] = ()
 
 
-def at_claim(row: Row, schedule: Schedule, now: datetime, newest: datetime | None) -> Start | Advance:
+def at_claim(
+    row: Row,
+    schedule: Schedule,
+    now: datetime,
+    newest: datetime | None,
+    definition: Definition | None = None,
+) -> Start | Advance:
     """What to do with a claimed plan row whose next slot has already come (or whose slot ran already).
 
     ``newest`` is the newest slot that the ledger and the gaps know: after a restore of the queue alone it
@@ -65,22 +76,41 @@ def at_claim(row: Row, schedule: Schedule, now: datetime, newest: datetime | Non
         slot = None if newest is None else schedule.next_after(newest)
         if slot is None or slot > now:
             return Advance(row=_waiting(row, schedule, slot, watermark=newest))
-    return _latest(row, schedule, slot, now)
-
-
-def _latest(row: Row, schedule: Schedule, oldest: datetime, now: datetime) -> Start:
-    """One run for all missed slots, labelled with the newest."""
-    newest = oldest if schedule.from_end else schedule.latest_before(now + TICK, floor=oldest) or oldest
-    gap = None
-    if newest > oldest:
-        missed = 1 + schedule.count_between(oldest, newest - TICK)
-        last = schedule.latest_before(newest, floor=oldest - TICK) or oldest
-        gap = Gap(first=oldest, last=last, count=missed, reason="collapsed")
+    catch_up = definition.catch_up if definition else CatchUp.latest()
+    within = definition.start_within if definition else None
+    if row.catch_up_until is not None:
+        return _go_on(row, schedule, slot, now, within)
+    choice = choose_missed(catch_up, within, schedule, slot, now)
+    if choice.slot is None:
+        following = schedule.next_after(choice.watermark)
+        return Advance(row=_waiting(row, schedule, following, watermark=choice.watermark), gaps=choice.gaps)
+    was_missed = choice.watermark > slot or choice.until not in (None, slot) or bool(choice.gaps)
     return Start(
-        slot=newest,
-        next_slot=None if schedule.from_end else schedule.next_after(newest),
-        collapsed=row.collapsed + (gap.count if gap else 0),
-        gap=gap,
+        slot=choice.slot,
+        next_slot=None if schedule.from_end else schedule.next_after(choice.watermark),
+        watermark=choice.watermark,
+        collapsed=row.collapsed + choice.collapsed,
+        gaps=choice.gaps,
+        until=choice.until if was_missed else None,
+        origin="catch_up" if was_missed else row.origin,
+    )
+
+
+def _go_on(row: Row, schedule: Schedule, slot: datetime, now: datetime, within: timedelta | None) -> Start | Advance:
+    """The next of several slots that run one after another, as was decided when they were first seen."""
+    if within is not None and now - slot > within:
+        late = span(schedule, slot, slot, "late")
+        following = schedule.next_after(slot)
+        going_on = _waiting(row, schedule, following, watermark=slot)
+        if following is not None and following <= now:
+            going_on = {**going_on, "catch_up_until": row.catch_up_until, "origin": row.origin}
+        return Advance(row=going_on, gaps=(late,))
+    return Start(
+        slot=slot,
+        next_slot=schedule.next_after(slot),
+        watermark=slot,
+        until=row.catch_up_until,
+        origin=row.origin,
     )
 
 
@@ -99,13 +129,13 @@ def at_finish(
         outcome = Failed("complete_in was called, but its transaction was not committed")
     match outcome:
         case Succeeded():
-            return _final(row, schedule, now, now, "succeeded")
+            return _final(row, definition, schedule, now, now, "succeeded", ledger=ledger)
         case Failed():
             return _failed(row, definition, schedule, outcome, now, ledger)
         case Snoozed(duration):
             return _snoozed(row, definition, schedule, duration, now)
         case Cancelled(reason):
-            return _final(row, schedule, now, now, "cancelled", reason=reason)
+            return _final(row, definition, schedule, now, now, "cancelled", reason=reason)
         case HandedBack(reason):
             return _hand_back(row, reason)
         case Aborted(reason):
@@ -142,16 +172,16 @@ def at_loss(
 ) -> Transition:
     """What becomes of a row whose holder fell silent."""
     if ledger is not None and ledger.outcome == "succeeded" and ledger.token == row.version:
-        return _final(row, schedule, now, now, "succeeded")
+        return _final(row, definition, schedule, now, now, "succeeded", ledger=ledger)
     if ledger is not None and ledger.outcome == "claimed":
         return _hand_back(row, "lost")  # the mark was never set, so the handler never started
     end = min(lease_end, now)
     lost = row.lost_count + 1
     if definition.gives_up:
-        return _final(row, schedule, now, end, "lost", reason="may still be running", lost=1)
+        return _final(row, definition, schedule, now, end, "lost", reason="may still be running", lost=1)
     if lost >= definition.max_lost:
         error = f"lost {lost} times; the handler seems to take its workers down"
-        return _final(row, schedule, now, end, "dead", reason="max_lost", error=error, lost=1)
+        return _final(row, definition, schedule, now, end, "dead", reason="max_lost", error=error, lost=1)
     return Transition(
         label="lost",
         row=_again(row, now + pause_after_loss(lost), lost_count=lost),
@@ -169,7 +199,7 @@ def _failed(
 ) -> Transition:
     due = None if outcome.final else _retry_due(row, definition, now, ledger)
     if due is None:
-        return _final(row, schedule, now, now, "failed", error=outcome.error)
+        return _final(row, definition, schedule, now, now, "failed", error=outcome.error, ledger=ledger)
     counters = {
         "consecutive_failures": row.consecutive_failures + 1,
         "last_failure": now,
@@ -198,7 +228,7 @@ def _aborted(row: Row, definition: Definition, schedule: Schedule | None, reason
     """Stopped while it ran: by an operator, or a job that gives up, it ends here; any other starts again elsewhere."""
     if definition.gives_up or reason == "operator":
         outcome: SlotOutcome = "lost" if reason == "lost" else "cancelled"
-        return _final(row, schedule, now, now, outcome, reason=reason)
+        return _final(row, definition, schedule, now, now, outcome, reason=reason)
     return Transition(
         label="aborted",
         row=_again(row, now),
@@ -212,7 +242,7 @@ def _snoozed(
     """The same slot later; an attempt that counts as none for the retries."""
     if definition.gives_up:
         error = 'Snooze asks for a second start, and on_lost="give_up" allows one'
-        return _final(row, schedule, now, now, "failed", error=error)
+        return _final(row, definition, schedule, now, now, "failed", error=error)
     return Transition(
         label="snoozed",
         row=_again(row, now + duration),
@@ -250,6 +280,7 @@ def _carried(row: Row) -> dict[str, Any]:
         "schedule": row.schedule,
         "origin": row.origin,
         "collapsed": row.collapsed,
+        "catch_up_until": row.catch_up_until,
         "attempt": row.attempt,
         "lost_count": row.lost_count,
         "state": row.state,
@@ -263,6 +294,7 @@ def _carried(row: Row) -> dict[str, Any]:
 
 def _final(
     row: Row,
+    definition: Definition,
     schedule: Schedule | None,
     now: datetime,
     held_until: datetime,
@@ -271,6 +303,7 @@ def _final(
     reason: str | None = None,
     error: str | None = None,
     lost: int = 0,
+    ledger: LedgerEntry | None = None,
 ) -> Transition:
     """The slot has ended: a plan row moves on, a detached row goes, a task goes or stays as dead."""
     record = Record(outcome=outcome, reason=reason, error=error, attempts=row.attempt, lost=lost)
@@ -279,31 +312,49 @@ def _final(
     if not row.is_plan or schedule is None:
         return _end_task(row, now, outcome, error, record)
     base = max(row.slot or held_until, row.watermark or row.slot or held_until)
-    gap = _overlapped(schedule, base, held_until)
-    base = gap.last if gap else base
-    slot = max(now, base) if schedule.from_end else base
-    following = schedule.settled(base).next_after(slot)
+    columns, gap = _onward(row, definition, schedule, base, now, held_until, ledger)
     return Transition(
         label=outcome,
-        row={
-            **_waiting(row, schedule, following, watermark=base),
-            **_counters(row, outcome, now),
-            "last_error": error,
-        },
+        row={**columns, **_counters(row, outcome, now), "last_error": error},
         record=record,
         gap=gap,
     )
 
 
-def _overlapped(schedule: Schedule, base: datetime, held_until: datetime) -> Gap | None:
-    """The slots that came due while the row was held: overlap's, and overlap is skip."""
+def _onward(
+    row: Row,
+    definition: Definition,
+    schedule: Schedule,
+    base: datetime,
+    now: datetime,
+    held_until: datetime,
+    ledger: LedgerEntry | None,
+) -> tuple[dict[str, Any], Gap | None]:
+    """What a plan row waits for after ``base``, and which slots that came due meanwhile will not run."""
     if schedule.from_end:
-        return None
-    last = schedule.latest_before(held_until + TICK, floor=base)
-    if last is None or last <= base:
-        return None
-    first = schedule.next_after(base) or last
-    return Gap(first=first, last=last, count=schedule.count_between(base, last), reason="overlap")
+        following = schedule.settled(base).next_after(max(now, base))
+        return _waiting(row, schedule, following, watermark=base), None
+    if row.origin == "catch_up" and row.catch_up_until is not None and definition.catch_up.mode == "all":
+        return _catching_up(row, definition, schedule, base, now, ledger), None
+    choice = choose_overlapped(definition.overlap, schedule, base, held_until)
+    base = choice.watermark
+    slot = choice.slot or schedule.settled(base).next_after(base)
+    columns = _waiting(row, schedule, slot, watermark=base)
+    return {**columns, "catch_up_until": choice.until}, choice.gaps[0] if choice.gaps else None
+
+
+def _catching_up(
+    row: Row, definition: Definition, schedule: Schedule, base: datetime, now: datetime, ledger: LedgerEntry | None
+) -> dict[str, Any]:
+    """The next missed slot, in its pace; slots that came due during the catch-up join the tail, without one."""
+    slot = schedule.settled(base).next_after(base)
+    columns = _waiting(row, schedule, slot, watermark=base)
+    if slot is None or slot > now or row.catch_up_until is None:
+        return columns
+    due, pace = slot, definition.catch_up.pace
+    if pace is not None and slot <= row.catch_up_until:
+        due = max(slot, (ledger.started if ledger and ledger.started else now) + pace)
+    return {**columns, "execution_time": due, "catch_up_until": row.catch_up_until, "origin": "catch_up"}
 
 
 def _waiting(row: Row, schedule: Schedule, slot: datetime | None, watermark: datetime | None) -> dict[str, Any]:
@@ -319,6 +370,7 @@ def _waiting(row: Row, schedule: Schedule, slot: datetime | None, watermark: dat
         "schedule": str(remaining),
         "origin": None,
         "collapsed": 0,
+        "catch_up_until": None,
         "attempt": 0,
         "lost_count": 0,
     }
@@ -353,9 +405,10 @@ def started(row: Row, decision: Start) -> Row:
         row,
         slot=decision.slot,
         next_slot=decision.next_slot,
-        watermark=max(decision.slot, row.watermark or decision.slot),
-        origin="catch_up" if decision.gap else row.origin,
+        watermark=max(decision.watermark, row.watermark or decision.watermark),
+        origin=decision.origin,
         collapsed=decision.collapsed,
+        catch_up_until=decision.until,
     )
 
 

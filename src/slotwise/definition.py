@@ -7,10 +7,11 @@ import hashlib
 import inspect
 from abc import ABC
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
+from itertools import islice, pairwise
 from typing import TYPE_CHECKING, Any, Generic, Protocol, cast
 
-from slotwise.durations import parse_duration
+from slotwise.durations import format_duration, parse_duration
 from slotwise.errors import InvalidJob, InvalidSetting
 from slotwise.job import DistributedJob, FunctionJob, FunctionTask, OneTimeTask, declared
 from slotwise.policies import TASK_RETRY, CatchUp, Overlap, Retry
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 NAME_LIMIT = 100
 
 _UNSAID = object()
+_SAMPLE = datetime(2026, 1, 1, tzinfo=UTC)
 
 #: What a job may declare besides name, schedule and execute, with its type and its default.
 POLICIES: dict[str, tuple[tuple[type, ...], Any]] = {
@@ -32,11 +34,12 @@ POLICIES: dict[str, tuple[tuple[type, ...], Any]] = {
     "on_lost": ((str,), "rerun"),
     "max_lost": ((int,), 3),
     "retry": ((Retry, type(None)), _UNSAID),  # None for a job, TASK_RETRY for a task
+    "start_within": ((timedelta, str, type(None)), None),
     "timeout": ((timedelta, str, type(None)), None),
 }
-_OF_JOBS = {"schedule", "catch_up", "overlap"}
+_OF_JOBS = {"schedule", "catch_up", "overlap", "start_within"}
 #: Words of the contract that this version does not act upon: refused, never silently ignored.
-_NOT_YET = ("start_within", "min_interval", "runs_on", "spread", "isolation", "priority")
+_NOT_YET = ("min_interval", "runs_on", "spread", "isolation", "priority")
 _NOT_THE_USERS = (object, ABC, Generic, Protocol, DistributedJob, OneTimeTask)
 _ALIASES = {
     "on_dead": "on_lost", "misfire": "catch_up", "coalesce": "catch_up", "misfire_grace_time": "catch_up",
@@ -58,10 +61,16 @@ class Definition:
     max_lost: int = 3
     retry: Retry | None = None
     timeout: timedelta | None = None
+    start_within: timedelta | None = None
 
     @property
     def is_job(self) -> bool:
         return self.schedule is not None
+
+    @property
+    def is_timed(self) -> bool:
+        """A slot of it may be too late to start, even if it is the only one due."""
+        return self.start_within is not None or self.catch_up.mode == "none"
 
     @property
     def gives_up(self) -> bool:
@@ -97,7 +106,27 @@ def define(subject: object) -> Definition:
     )
     if definition.gives_up and definition.retry is not None:
         raise InvalidJob(f'{where}: retry contradicts on_lost="give_up" (at most one start); drop one of them')
+    if definition.schedule is not None and definition.catch_up.mode == "all":
+        _check_catch_up_all(definition.schedule, definition.catch_up, where)
     return definition
+
+
+def _check_catch_up_all(schedule: Schedule, catch_up: CatchUp, where: str) -> None:
+    """Catching up must be possible, and come to an end."""
+    if schedule.from_end:
+        raise InvalidJob(f"{where}: {schedule} misses no slots, so CatchUp.all() means nothing; remove catch_up")
+    shortest = _shortest_interval(schedule)
+    if catch_up.pace is not None and shortest is not None and catch_up.pace >= shortest:
+        raise InvalidJob(
+            f"{where}: CatchUp.all(pace={format_duration(catch_up.pace)}) never catches up with a schedule that comes "
+            f"every {format_duration(shortest)}; make the pace shorter"
+        )
+
+
+def _shortest_interval(schedule: Schedule) -> timedelta | None:
+    """The shortest of the schedule's next hundred intervals."""
+    slots = list(islice(schedule.slots(_SAMPLE, _SAMPLE + timedelta(days=3660)), 100))
+    return min((after - before for before, after in pairwise(slots)), default=None)
 
 
 def _instance(subject: object) -> DistributedJob | OneTimeTask:
@@ -176,21 +205,21 @@ def _policy(source: object, where: str, word: str) -> Any:
         raise InvalidJob(f"{where}.{word} is a {type(value).__name__}, expected {wanted}; rename your own attribute")
     if word == "on_lost" and value not in ("rerun", "give_up"):
         raise InvalidJob(f'{where}.on_lost is {value!r}; expected "rerun" or "give_up"')
-    if word == "timeout" and value is not None:
-        return _timeout(cast("timedelta | str", value), where)
+    if word in ("timeout", "start_within") and value is not None:
+        return _limit(cast("timedelta | str", value), where, word)
     if word == "max_lost" and isinstance(value, int) and value < 1:
         raise InvalidJob(f"{where}.max_lost is {value}; expected a whole number, 1 or more")
     return value
 
 
-def _timeout(value: timedelta | str, where: str) -> timedelta:
+def _limit(value: timedelta | str, where: str, word: str) -> timedelta:
     try:
-        timeout = parse_duration(value)
+        limit = parse_duration(value)
     except InvalidSetting as error:
-        raise InvalidJob(f"{where}.timeout: {error}") from None
-    if timeout <= timedelta(0):
-        raise InvalidJob(f"{where}.timeout is {value!r}; expected more than zero, or None")
-    return timeout
+        raise InvalidJob(f"{where}.{word}: {error}") from None
+    if limit <= timedelta(0):
+        raise InvalidJob(f"{where}.{word} is {value!r}; expected more than zero, or None")
+    return limit
 
 
 def _own_names(source: object) -> set[str]:

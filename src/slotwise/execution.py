@@ -68,6 +68,7 @@ class Row:
     attempt: int = 0
     lost_count: int = 0
     lease: timedelta | None = None
+    catch_up_until: datetime | None = None
     state: str | None = None
     cancel_requested: datetime | None = None
 
@@ -230,6 +231,7 @@ class LedgerEntry:
     token: int | None
     final: bool
     aborted: int = 0
+    started: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -49,6 +49,8 @@ class DistributedJob(ABC):
     max_lost: int
     #: Further attempts of a failed slot; None: the next slot is the next try.
     retry: Retry | None
+    #: How late after its slot the first attempt may start; later, it is skipped (late). None: any time.
+    start_within: timedelta | str | None
     #: How long an attempt may run (``timedelta`` or ``"10m"``) before it is told to stop, and fails; None: for ever.
     timeout: timedelta | str | None
 

@@ -12,12 +12,16 @@ import tenacity
 from tenacity.stop import stop_base
 from tenacity.wait import wait_base
 
-from slotwise.errors import InvalidJob
+from slotwise.durations import parse_duration
+from slotwise.errors import InvalidJob, InvalidSetting
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 OnLost: TypeAlias = Literal["rerun", "give_up"]
+
+#: Slots that may wait to run one after another; whoever wants more wants all of them.
+LONGEST_QUEUE = 10_000
 
 logger = logging.getLogger(__name__)
 
@@ -31,13 +35,44 @@ class CatchUp:
 
     ``CatchUp.latest()`` (the default): one run for the whole outage, labelled with the newest missed slot;
     ``ctx.collapsed`` says how many older ones it stands for, and the ledger lists them as skipped (collapsed).
+    ``CatchUp.none()``: a slot that is later than ``grace`` does not run: skipped (late).
+    ``CatchUp.first()``: one run, labelled with the oldest missed slot.
+    ``CatchUp.all()``: every missed slot runs, the oldest first, at least ``pace`` apart; only the newest ``max``,
+    and none older than ``window``. New slots join the tail until the job has caught up.
+
+    Raises InvalidJob for a limit that makes no sense.
     """
 
-    mode: Literal["latest"] = "latest"
+    mode: Literal["none", "latest", "first", "all"] = "latest"
+    grace: timedelta = timedelta(minutes=1)
+    max: int | None = None
+    window: timedelta | None = None
+    pace: timedelta | None = None
+
+    @classmethod
+    def none(cls, *, grace: timedelta | str = timedelta(minutes=1)) -> CatchUp:
+        return cls("none", grace=_span("CatchUp.none", "grace", grace))
 
     @classmethod
     def latest(cls) -> CatchUp:
         return cls()
+
+    @classmethod
+    def first(cls) -> CatchUp:
+        return cls("first")
+
+    @classmethod
+    def all(
+        cls, *, max: int | None = None, window: timedelta | str | None = None, pace: timedelta | str | None = None
+    ) -> CatchUp:
+        if max is not None:
+            _whole("CatchUp.all", max)
+        return cls(
+            "all",
+            max=max,
+            window=None if window is None else _span("CatchUp.all", "window", window),
+            pace=None if pace is None else _span("CatchUp.all", "pace", pace),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,13 +80,39 @@ class Overlap:
     """What happens to slots that came due while the previous one was held or waited for its retry.
 
     ``Overlap.skip()`` (the default): they do not run; the ledger lists them as skipped (overlap).
+    ``Overlap.queue(max=1)``: the newest ``max`` of them run afterwards, the older ones are skipped.
+    ``Overlap.queue_all()``: all of them run afterwards, one after another.
+
+    Raises InvalidJob for a ``max`` below 1.
     """
 
-    mode: Literal["skip"] = "skip"
+    mode: Literal["skip", "queue", "queue_all"] = "skip"
+    max: int = 1
 
     @classmethod
     def skip(cls) -> Overlap:
         return cls()
+
+    @classmethod
+    def queue(cls, max: int = 1) -> Overlap:
+        _whole("Overlap.queue", max)
+        return cls("queue", max)
+
+    @classmethod
+    def queue_all(cls) -> Overlap:
+        return cls("queue_all")
+
+
+def _span(where: str, name: str, value: timedelta | str) -> timedelta:
+    try:
+        return parse_duration(value)
+    except InvalidSetting as error:
+        raise InvalidJob(f"{where}({name}={value!r}): {error}") from None
+
+
+def _whole(where: str, value: int) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= LONGEST_QUEUE:
+        raise InvalidJob(f"{where}(max={value!r}): expected a whole number, 1 to {LONGEST_QUEUE}")
 
 
 @dataclass(frozen=True, slots=True)

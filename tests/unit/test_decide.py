@@ -124,7 +124,7 @@ def test_one_run_for_all_missed_slots(
     assert isinstance(decision, decide.Start)
     assert (decision.slot, decision.next_slot) == (slot, next_slot)
     expected = gap and Gap(first=gap[0], last=gap[1], count=gap[2], reason="collapsed")
-    assert decision.gap == expected
+    assert decision.gaps == (() if expected is None else (expected,))
     assert decision.collapsed == (gap[2] if gap else 0)
 
 
@@ -151,7 +151,7 @@ def test_the_newest_of_ledger_and_gaps_outranks_the_row(
     decision = decide.at_claim(plan_row(), MINUTELY, at(7.5), newest)
     assert isinstance(decision, decide.Start)
     assert decision.slot == slot
-    assert decision.gap == (gap and Gap(first=gap[0], last=gap[1], count=gap[2], reason="collapsed"))
+    assert decision.gaps == ((Gap(first=gap[0], last=gap[1], count=gap[2], reason="collapsed"),) if gap else ())
 
 
 @pytest.mark.parametrize(
@@ -197,21 +197,21 @@ def test_missed_slots_follow_the_schedule_in_force() -> None:
     decision = decide.at_claim(plan_row(), succeed(MINUTELY, at(2), Every("5m")), at(16), None)
     assert isinstance(decision, decide.Start)
     assert decision.slot == at(15)
-    assert decision.gap == Gap(first=at(0), last=at(10), count=5, reason="collapsed")  # 0, 1, 2, 5, 10
+    assert decision.gaps == (Gap(first=at(0), last=at(10), count=5, reason="collapsed"),)  # 0, 1, 2, 5, 10
 
 
 def test_the_slot_that_waits_counts_whatever_its_text_says_now() -> None:
     """Planned under a text that has been replaced since, it is missed like any other."""
     decision = decide.at_claim(plan_row(slot=at(0.5)), MINUTELY, at(3), None)
     assert isinstance(decision, decide.Start)
-    assert decision.gap == Gap(first=at(0.5), last=at(2), count=3, reason="collapsed")
+    assert decision.gaps == (Gap(first=at(0.5), last=at(2), count=3, reason="collapsed"),)
 
 
 def test_a_fixed_delay_has_only_one_slot_ahead() -> None:
     """However late it is claimed, nothing was missed."""
     delay = FixedDelay("2m")
     decision = decide.at_claim(plan_row(delay), delay, at(60), None)
-    assert decision == decide.Start(slot=at(0), next_slot=None, collapsed=0, gap=None)
+    assert decision == decide.Start(slot=at(0), next_slot=None, watermark=at(0))
 
 
 def test_a_late_start_is_labelled_as_catch_up() -> None:

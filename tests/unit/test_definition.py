@@ -261,7 +261,7 @@ def test_a_near_miss_is_refused(attribute: str, meant: str) -> None:
     assert f"did you mean {meant}?" in refusal(a_job(**{attribute: 1}))
 
 
-@pytest.mark.parametrize("word", ["start_within", "min_interval", "runs_on", "spread"])
+@pytest.mark.parametrize("word", ["min_interval", "runs_on", "spread"])
 def test_a_policy_that_is_not_acted_upon_is_refused(word: str) -> None:
     """Nothing that a job declares is silently ignored."""
     assert f"Report.{word}" in refusal(a_job(**{word: 1}))

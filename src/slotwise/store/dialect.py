@@ -159,10 +159,12 @@ class Dialect:
         found: dict[LedgerKey, tuple[LedgerEntry | None, str | None]] = {}
         for key in keys:
             values = connection.execute(
-                sa.select(slots.c.outcome, slots.c.token, slots.c.finished, slots.c.aborted).where(*self._at(key))
+                sa.select(slots.c.outcome, slots.c.token, slots.c.finished, slots.c.aborted, slots.c.started).where(
+                    *self._at(key)
+                )
             ).first()
             entry = values and LedgerEntry(
-                outcome=values[0], token=values[1], final=values[2] is not None, aborted=values[3]
+                outcome=values[0], token=values[1], final=values[2] is not None, aborted=values[3], started=values[4]
             )
             found[key] = (entry, None)
         return found

@@ -6,12 +6,14 @@ nothing starts, are seen by others together or not at all.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
 import sqlalchemy as sa
 
 from slotwise import decide
+from slotwise.definition import Definition
 from slotwise.errors import InvalidSchedule
 from slotwise.execution import Row, Transition
 from slotwise.schedules import parse_schedule
@@ -22,13 +24,21 @@ from slotwise.store.rows import Change, Held, ledger_instance
 class Latecomers:
     """Decides, row by row, which slot of a claimed row starts, if any."""
 
-    def __init__(self, dialect: Dialect) -> None:
+    def __init__(self, dialect: Dialect, definitions: Mapping[str, Definition]) -> None:
         self._dialect = dialect
+        self._definitions = definitions
         self._tasks = dialect.tables.tasks
         self._slots = dialect.tables.slots
 
-    def start(self, connection: sa.Connection, row: Row, now: datetime, *, strict: bool) -> Row | None:
-        """The row with the slot that starts; None if nothing does, and the row has moved on."""
+    def start(
+        self, connection: sa.Connection, row: Row, now: datetime, *, strict: bool, entered: bool = False
+    ) -> Row | None:
+        """The row with the slot that starts; None if nothing does, and the row has moved on.
+
+        ``entered``: the claim has put the slot into the ledger as if nothing spoke against it.
+        """
+        if entered:
+            self._withdraw(connection, row)
         if row.is_detached:
             # Its only slot has run, or is held under another claim: nothing is left to do here.
             return self._move_on(connection, row, now, None)
@@ -38,16 +48,24 @@ class Latecomers:
             reason = f"schedule {row.schedule!r}: {error}"
             return self._let_go(connection, row, now, decide.postponed(row, now, reason))
         newest = newest_decided(connection, self._dialect, row.task_name, row.task_instance, strict=strict)
-        decision = decide.at_claim(row, schedule, now, newest)
+        decision = decide.at_claim(row, schedule, now, newest, self._definitions.get(row.task_name))
+        self._dialect.gaps(connection, [(row, gap) for gap in decision.gaps], now)
         if isinstance(decision, decide.Advance):
             return self._move_on(connection, row, now, decision.row)
-        if decision.gap is not None:
-            self._dialect.gaps(connection, [(row, decision.gap)], now)
         started = decide.started(row, decision)
         self._retarget(connection, row, started)
         if self._enter(connection, started, now, strict=strict):
             return started
         return self._move_on(connection, started, now, decide.past(started, schedule))
+
+    def _withdraw(self, connection: sa.Connection, row: Row) -> None:
+        """Take back this very claim's entry: only now it is decided whether its slot starts."""
+        slots = self._slots
+        connection.execute(
+            slots.delete()
+            .where(slots.c.task_name == row.task_name, slots.c.task_instance == ledger_instance(row))
+            .where(slots.c.slot == row.slot, slots.c.token == row.version, slots.c.finished.is_(None))
+        )
 
     def _enter(self, connection: sa.Connection, row: Row, now: datetime, *, strict: bool) -> bool:
         if self._dialect.enter(connection, row, now, strict=strict):
@@ -82,7 +100,7 @@ class Latecomers:
             .where(tasks.c.version == row.version, tasks.c.picked_by == row.picked_by)
             .values(
                 slot=started.slot, next_slot=started.next_slot, watermark=started.watermark,
-                origin=started.origin, collapsed=started.collapsed,
+                origin=started.origin, collapsed=started.collapsed, catch_up_until=started.catch_up_until,
             )
         )  # fmt: skip
         expect(connection.execute(statement).rowcount, 1, row)

@@ -87,7 +87,8 @@ CROSS JOIN LATERAL (
     FOR UPDATE{skip}) AS q"""
 
 ENTRIES = """\
-SELECT l.ctid::text, l.task_name, l.task_instance, l.slot, l.outcome, l.token, l.finished IS NOT NULL, l.aborted
+SELECT l.ctid::text, l.task_name, l.task_instance, l.slot, l.outcome, l.token, l.finished IS NOT NULL, l.aborted,
+    l.started
 FROM unnest(%(names)s::text[], %(instances)s::text[], %(slots)s::timestamptz[]) AS i(task_name, task_instance, slot)
 CROSS JOIN LATERAL (
     SELECT e.ctid, e.* FROM {slots} AS e
@@ -250,9 +251,9 @@ class PostgreSQL(Dialect):
         }
         return {
             LedgerKey(name, instance, utc(slot)): (
-                LedgerEntry(outcome=outcome, token=token, final=final, aborted=aborted), place
+                LedgerEntry(outcome=outcome, token=token, final=final, aborted=aborted, started=utc(started)), place
             )
-            for place, name, instance, slot, outcome, token, final, aborted in self._run(
+            for place, name, instance, slot, outcome, token, final, aborted, started in self._run(
                 connection, ENTRIES, parameters, lock=lock
             )
         }  # fmt: skip

@@ -14,7 +14,7 @@ ROW_COLUMNS = (
     "task_name", "task_instance", "execution_time", "version", "picked", "picked_by", "task_data",
     "last_success", "last_failure", "consecutive_failures", "last_heartbeat", "priority", "slot", "watermark",
     "next_slot", "schedule", "plan_instance", "origin", "collapsed", "first_version", "attempt", "lost_count",
-    "lease", "state", "cancel_requested",
+    "lease", "state", "cancel_requested", "catch_up_until",
 )  # fmt: skip
 
 #: What is read of a row when only the hold on it matters: no payload travels.
@@ -28,6 +28,7 @@ CHANGED_COLUMNS = {
     "execution_time": "timestamptz", "slot": "timestamptz", "next_slot": "timestamptz", "watermark": "timestamptz",
     "schedule": "text", "origin": "text", "collapsed": "bigint", "attempt": "integer", "lost_count": "integer",
     "state": "text", "parked_due": "timestamptz", "consecutive_failures": "integer",
+    "catch_up_until": "timestamptz",
     "last_success": "timestamptz", "last_failure": "timestamptz", "last_error": "text",
 }  # fmt: skip
 

@@ -70,7 +70,8 @@ class Store:
         self.definitions = definitions
         self.tables = tables(database.settings.table_prefix, database.settings.schema)
         self.dialect = _DIALECTS[database.dialect_name](self.tables, clock or DatabaseClock())
-        self._latecomers = Latecomers(self.dialect)
+        self._latecomers = Latecomers(self.dialect, definitions)
+        self._timed = frozenset(name for name, found in definitions.items() if found.is_timed)
         self._strict = tuple(sorted(name for name, found in definitions.items() if found.gives_up))
 
     @contextmanager
@@ -100,7 +101,7 @@ class Store:
                 lease=lease, instance=instance,
             )  # fmt: skip
             started = [
-                row if entered and self._can_read(row) else self._late(connection, row, now)
+                row if entered and self._may_start(row) else self._late(connection, row, now, entered=entered)
                 for row, now, entered in found
             ]
         claimed_at = found[0][1] if found else None
@@ -109,8 +110,16 @@ class Store:
         ]
         return len(found), claims
 
-    def _late(self, connection: sa.Connection, row: Row, now: datetime) -> Row | None:
-        return self._latecomers.start(connection, row, now, strict=row.task_name in self._strict)
+    def _late(self, connection: sa.Connection, row: Row, now: datetime, *, entered: bool) -> Row | None:
+        withdraw = entered and self._is_timed(row) and self._can_read(row)
+        return self._latecomers.start(connection, row, now, strict=row.task_name in self._strict, entered=withdraw)
+
+    def _may_start(self, row: Row) -> bool:
+        return not self._is_timed(row) and self._can_read(row)
+
+    def _is_timed(self, row: Row) -> bool:
+        """Whether it has yet to be asked if this slot is too late to start; a retry is not."""
+        return row.is_plan and row.attempt == 1 and row.task_name in self._timed
 
     def schedule_of(self, row: Row) -> Schedule:
         """The schedule that decides: the row's text, never the code's. Raises InvalidSchedule."""

@@ -15,7 +15,7 @@ WITH due AS (
     RETURNING t.task_name, t.task_instance, t.execution_time, t.version, t.picked, t.picked_by, t.task_data,
         t.last_success, t.last_failure, t.consecutive_failures, t.last_heartbeat, t.priority, t.slot, t.watermark,
         t.next_slot, t.schedule, t.plan_instance, t.origin, t.collapsed, t.first_version, t.attempt, t.lost_count,
-        t.lease, t.state, t.cancel_requested
+        t.lease, t.state, t.cancel_requested, t.catch_up_until
 ), ledger AS (
     INSERT INTO scheduled_slots AS s
         (task_name, task_instance, slot, outcome, origin, attempts, collapsed, token, worker, started)
@@ -40,7 +40,7 @@ SELECT statement_timestamp(), schedule IS NULL AND plan_instance IS NULL OR EXIS
           AND l.slot = due.slot AND l.token = due.version),
     task_name, task_instance, execution_time, version, picked, picked_by, task_data, last_success, last_failure,
         consecutive_failures, last_heartbeat, priority, slot, watermark, next_slot, schedule, plan_instance, origin,
-        collapsed, first_version, attempt, lost_count, lease, state, cancel_requested
+        collapsed, first_version, attempt, lost_count, lease, state, cancel_requested, catch_up_until
 FROM due
 ORDER BY execution_time;
 
@@ -72,9 +72,10 @@ INSERT INTO scheduled_gaps (task_name, task_instance, first_slot, last_slot, cou
 
 UPDATE scheduled_tasks SET slot=%(slot)s::TIMESTAMP WITH TIME ZONE, watermark=%(watermark)s::TIMESTAMP WITH TIME
     ZONE, next_slot=%(next_slot)s::TIMESTAMP WITH TIME ZONE, origin=%(origin)s::VARCHAR,
-    collapsed=%(collapsed)s::BIGINT WHERE scheduled_tasks.task_name = %(task_name_1)s::VARCHAR AND
-    scheduled_tasks.task_instance = %(task_instance_1)s::VARCHAR AND scheduled_tasks.version = %(version_1)s::BIGINT
-    AND scheduled_tasks.picked_by = %(picked_by_1)s::VARCHAR;
+    collapsed=%(collapsed)s::BIGINT, catch_up_until=%(catch_up_until)s::TIMESTAMP WITH TIME ZONE WHERE
+    scheduled_tasks.task_name = %(task_name_1)s::VARCHAR AND scheduled_tasks.task_instance =
+    %(task_instance_1)s::VARCHAR AND scheduled_tasks.version = %(version_1)s::BIGINT AND scheduled_tasks.picked_by =
+    %(picked_by_1)s::VARCHAR;
 
 INSERT INTO scheduled_slots (task_name, task_instance, slot, outcome, reason, origin, attempts, collapsed, token,
     worker, started) VALUES (%(task_name)s::VARCHAR, %(task_instance)s::VARCHAR, %(slot)s::TIMESTAMP WITH TIME ZONE,

@@ -2,7 +2,7 @@ SELECT statement_timestamp(), pg_current_xact_id()::text, q.ctid::text, q.task_n
     q.execution_time, q.version, q.picked, q.picked_by, NULL::bytea, q.last_success, q.last_failure,
     q.consecutive_failures, q.last_heartbeat, q.priority, q.slot, q.watermark, q.next_slot, q.schedule,
     q.plan_instance, q.origin, q.collapsed, q.first_version, q.attempt, q.lost_count, q.lease, q.state,
-    q.cancel_requested
+    q.cancel_requested, q.catch_up_until
 FROM unnest(%(names)s::text[], %(instances)s::text[], %(versions)s::bigint[], %(holders)s::text[])
      AS i(task_name, task_instance, version, holder)
 CROSS JOIN LATERAL (
@@ -11,7 +11,8 @@ CROSS JOIN LATERAL (
       AND h.version = i.version AND h.picked_by = i.holder AND h.picked
     FOR UPDATE) AS q;
 
-SELECT l.ctid::text, l.task_name, l.task_instance, l.slot, l.outcome, l.token, l.finished IS NOT NULL, l.aborted
+SELECT l.ctid::text, l.task_name, l.task_instance, l.slot, l.outcome, l.token, l.finished IS NOT NULL, l.aborted,
+    l.started
 FROM unnest(%(names)s::text[], %(instances)s::text[], %(slots)s::timestamptz[]) AS i(task_name, task_instance, slot)
 CROSS JOIN LATERAL (
     SELECT e.ctid, e.* FROM scheduled_slots AS e
@@ -30,17 +31,17 @@ SET picked = false, picked_by = NULL, last_heartbeat = NULL, lease = NULL, cance
     version = t.version + 1, execution_time = i.execution_time, slot = i.slot, next_slot = i.next_slot, watermark =
         i.watermark, schedule = i.schedule, origin = i.origin, collapsed = i.collapsed, attempt = i.attempt,
         lost_count = i.lost_count, state = i.state, parked_due = i.parked_due, consecutive_failures =
-        i.consecutive_failures, last_success = i.last_success, last_failure = i.last_failure, last_error =
-        i.last_error
+        i.consecutive_failures, catch_up_until = i.catch_up_until, last_success = i.last_success, last_failure =
+        i.last_failure, last_error = i.last_error
 FROM unnest(%(names)s::text[], %(instances)s::text[], %(versions)s::bigint[], %(holders)s::text[],
     %(c_execution_time)s::timestamptz[], %(c_slot)s::timestamptz[], %(c_next_slot)s::timestamptz[],
     %(c_watermark)s::timestamptz[], %(c_schedule)s::text[], %(c_origin)s::text[], %(c_collapsed)s::bigint[],
     %(c_attempt)s::integer[], %(c_lost_count)s::integer[], %(c_state)s::text[], %(c_parked_due)s::timestamptz[],
-    %(c_consecutive_failures)s::integer[], %(c_last_success)s::timestamptz[], %(c_last_failure)s::timestamptz[],
-    %(c_last_error)s::text[])
+    %(c_consecutive_failures)s::integer[], %(c_catch_up_until)s::timestamptz[], %(c_last_success)s::timestamptz[],
+    %(c_last_failure)s::timestamptz[], %(c_last_error)s::text[])
      AS i(task_name, task_instance, version, holder, execution_time, slot, next_slot, watermark, schedule, origin,
-         collapsed, attempt, lost_count, state, parked_due, consecutive_failures, last_success, last_failure,
-         last_error)
+         collapsed, attempt, lost_count, state, parked_due, consecutive_failures, catch_up_until, last_success,
+         last_failure, last_error)
 WHERE t.ctid = ANY (%(places)s::text[]::tid[])
   AND t.task_name = i.task_name AND t.task_instance = i.task_instance
   AND t.version = i.version AND t.picked_by = i.holder;

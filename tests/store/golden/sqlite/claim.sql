@@ -13,7 +13,7 @@ UPDATE scheduled_tasks SET picked=?, picked_by=?, last_heartbeat=?, version=(sch
     scheduled_tasks.state IS NULL AND scheduled_tasks.execution_time <= ? RETURNING task_name, task_instance,
     execution_time, version, picked, picked_by, task_data, last_success, last_failure, consecutive_failures,
     last_heartbeat, priority, slot, watermark, next_slot, schedule, plan_instance, origin, collapsed, first_version,
-    attempt, lost_count, lease, state, cancel_requested;
+    attempt, lost_count, lease, state, cancel_requested, catch_up_until;
 
 UPDATE scheduled_tasks SET picked=?, picked_by=?, last_heartbeat=?, version=(scheduled_tasks.version + ?),
     watermark=CASE WHEN (scheduled_tasks.schedule IS NULL) THEN scheduled_tasks.watermark WHEN
@@ -23,7 +23,7 @@ UPDATE scheduled_tasks SET picked=?, picked_by=?, last_heartbeat=?, version=(sch
     scheduled_tasks.state IS NULL AND scheduled_tasks.execution_time <= ? RETURNING task_name, task_instance,
     execution_time, version, picked, picked_by, task_data, last_success, last_failure, consecutive_failures,
     last_heartbeat, priority, slot, watermark, next_slot, schedule, plan_instance, origin, collapsed, first_version,
-    attempt, lost_count, lease, state, cancel_requested;
+    attempt, lost_count, lease, state, cancel_requested, catch_up_until;
 
 INSERT INTO scheduled_slots (task_name, task_instance, slot, outcome, reason, origin, attempts, collapsed, token,
     worker, started) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (task_name, task_instance, slot) DO UPDATE

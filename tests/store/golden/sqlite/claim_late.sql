@@ -13,7 +13,7 @@ UPDATE scheduled_tasks SET picked=?, picked_by=?, last_heartbeat=?, version=(sch
     scheduled_tasks.state IS NULL AND scheduled_tasks.execution_time <= ? RETURNING task_name, task_instance,
     execution_time, version, picked, picked_by, task_data, last_success, last_failure, consecutive_failures,
     last_heartbeat, priority, slot, watermark, next_slot, schedule, plan_instance, origin, collapsed, first_version,
-    attempt, lost_count, lease, state, cancel_requested;
+    attempt, lost_count, lease, state, cancel_requested, catch_up_until;
 
 SELECT scheduled_slots.slot
 FROM scheduled_slots
@@ -34,8 +34,9 @@ INSERT INTO scheduled_gaps (task_name, task_instance, first_slot, last_slot, cou
     ?, ?, ?, ?, ?) ON CONFLICT (task_name, task_instance, first_slot) DO UPDATE SET last_slot = excluded.last_slot,
     count = excluded.count, reason = excluded.reason, created = excluded.created;
 
-UPDATE scheduled_tasks SET slot=?, watermark=?, next_slot=?, origin=?, collapsed=? WHERE scheduled_tasks.task_name =
-    ? AND scheduled_tasks.task_instance = ? AND scheduled_tasks.version = ? AND scheduled_tasks.picked_by = ?;
+UPDATE scheduled_tasks SET slot=?, watermark=?, next_slot=?, origin=?, collapsed=?, catch_up_until=? WHERE
+    scheduled_tasks.task_name = ? AND scheduled_tasks.task_instance = ? AND scheduled_tasks.version = ? AND
+    scheduled_tasks.picked_by = ?;
 
 INSERT INTO scheduled_slots (task_name, task_instance, slot, outcome, reason, origin, attempts, collapsed, token,
     worker, started) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (task_name, task_instance, slot) DO UPDATE

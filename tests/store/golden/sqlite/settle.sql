@@ -4,7 +4,7 @@ SELECT scheduled_tasks.task_name, scheduled_tasks.task_instance, scheduled_tasks
     scheduled_tasks.last_heartbeat, scheduled_tasks.priority, scheduled_tasks.slot, scheduled_tasks.watermark,
     scheduled_tasks.next_slot, scheduled_tasks.schedule, scheduled_tasks.plan_instance, scheduled_tasks.origin,
     scheduled_tasks.collapsed, scheduled_tasks.first_version, scheduled_tasks.attempt, scheduled_tasks.lost_count,
-    scheduled_tasks.lease, scheduled_tasks.state, scheduled_tasks.cancel_requested
+    scheduled_tasks.lease, scheduled_tasks.state, scheduled_tasks.cancel_requested, scheduled_tasks.catch_up_until
 FROM scheduled_tasks
 WHERE scheduled_tasks.task_name = ? AND scheduled_tasks.task_instance = ? AND scheduled_tasks.version = ? AND
     scheduled_tasks.picked_by = ? AND scheduled_tasks.picked = 1;
@@ -15,12 +15,13 @@ SELECT scheduled_tasks.task_name, scheduled_tasks.task_instance, scheduled_tasks
     scheduled_tasks.last_heartbeat, scheduled_tasks.priority, scheduled_tasks.slot, scheduled_tasks.watermark,
     scheduled_tasks.next_slot, scheduled_tasks.schedule, scheduled_tasks.plan_instance, scheduled_tasks.origin,
     scheduled_tasks.collapsed, scheduled_tasks.first_version, scheduled_tasks.attempt, scheduled_tasks.lost_count,
-    scheduled_tasks.lease, scheduled_tasks.state, scheduled_tasks.cancel_requested
+    scheduled_tasks.lease, scheduled_tasks.state, scheduled_tasks.cancel_requested, scheduled_tasks.catch_up_until
 FROM scheduled_tasks
 WHERE scheduled_tasks.task_name = ? AND scheduled_tasks.task_instance = ? AND scheduled_tasks.version = ? AND
     scheduled_tasks.picked_by = ? AND scheduled_tasks.picked = 1;
 
-SELECT scheduled_slots.outcome, scheduled_slots.token, scheduled_slots.finished, scheduled_slots.aborted
+SELECT scheduled_slots.outcome, scheduled_slots.token, scheduled_slots.finished, scheduled_slots.aborted,
+    scheduled_slots.started
 FROM scheduled_slots
 WHERE scheduled_slots.task_name = ? AND scheduled_slots.task_instance = ? AND scheduled_slots.slot = ?;
 
@@ -30,8 +31,8 @@ DELETE FROM scheduled_tasks WHERE scheduled_tasks.task_name = ? AND scheduled_ta
 UPDATE scheduled_tasks SET execution_time=?, picked=?, picked_by=?, last_success=?, last_failure=?,
     consecutive_failures=?, last_heartbeat=?, version=(scheduled_tasks.version + ?), slot=?, watermark=?,
     next_slot=?, schedule=?, origin=?, collapsed=?, attempt=?, lost_count=?, lease=?, state=?, parked_due=?,
-    cancel_requested=?, last_error=? WHERE scheduled_tasks.task_name = ? AND scheduled_tasks.task_instance = ? AND
-    scheduled_tasks.version = ? AND scheduled_tasks.picked_by = ?;
+    cancel_requested=?, catch_up_until=?, last_error=? WHERE scheduled_tasks.task_name = ? AND
+    scheduled_tasks.task_instance = ? AND scheduled_tasks.version = ? AND scheduled_tasks.picked_by = ?;
 
 UPDATE scheduled_slots SET outcome=?, reason=?, attempts=?, lost=(scheduled_slots.lost + ?),
     aborted=(scheduled_slots.aborted + ?), finished=?, error=? WHERE scheduled_slots.task_name = ? AND

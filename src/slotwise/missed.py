@@ -1,0 +1,121 @@
+"""Which of several due slots runs, and what becomes of the others. Pure: catch-up for slots that were missed
+while nobody held the job, overlap for those that came due while the slot before them was held.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from slotwise.execution import TICK, Gap
+from slotwise.policies import CatchUp, Overlap
+from slotwise.schedules import Schedule
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """``slot`` runs now (None: none of them); ``watermark`` is the newest that is decided with it.
+
+    ``until``: slots up to here run one after another, each without another decision.
+    """
+
+    slot: datetime | None
+    watermark: datetime
+    gaps: tuple[Gap, ...] = ()
+    collapsed: int = 0
+    until: datetime | None = None
+
+
+def span(schedule: Schedule, first: datetime, last: datetime, reason: str) -> Gap:
+    """The slots from ``first`` to ``last``, both included, as a gap. The first counts whatever the text says now."""
+    return Gap(first=first, last=last, count=1 + schedule.count_between(first, last), reason=reason)
+
+
+def choose_missed(
+    catch_up: CatchUp, start_within: timedelta | None, schedule: Schedule, oldest: datetime, now: datetime
+) -> Choice:
+    """Of the slots from ``oldest`` (due) up to ``now``: which one runs, by the job's catch-up."""
+    newest = oldest if schedule.from_end else schedule.latest_before(now + TICK, floor=oldest) or oldest
+    limit = _limit(catch_up, start_within)
+    first = _first_from(schedule, oldest, newest, None if limit is None else now - limit)
+    if first is None:
+        return Choice(slot=None, watermark=newest, gaps=(span(schedule, oldest, newest, "late"),))
+    late = _before(schedule, oldest, first, "late")
+    match catch_up.mode:
+        case "all":
+            kept = first if catch_up.max is None else _newest_few(schedule, first, newest, catch_up.max)
+            dropped = _before(schedule, first, kept, "collapsed")
+            return Choice(slot=kept, watermark=kept, gaps=(*late, *dropped), until=newest)
+        case "first":
+            rest = _after(schedule, first, newest, "collapsed")
+            return Choice(slot=first, watermark=newest, gaps=(*late, *rest), collapsed=_count(rest))
+        case "none":
+            return Choice(slot=newest, watermark=newest, gaps=_before(schedule, oldest, newest, "late"))
+        case _:
+            older = _before(schedule, oldest, newest, "collapsed")
+            return Choice(slot=newest, watermark=newest, gaps=older, collapsed=_count(older))
+
+
+def choose_overlapped(overlap: Overlap, schedule: Schedule, base: datetime, held_until: datetime) -> Choice:
+    """Of the slots after ``base`` that came due while it was held: which are kept to run next, by the job's overlap."""
+    newest = None if schedule.from_end else schedule.latest_before(held_until + TICK, floor=base)
+    first = None if newest is None else schedule.next_after(base)
+    if newest is None or first is None:
+        return Choice(slot=None, watermark=base)
+    match overlap.mode:
+        case "queue_all":
+            return Choice(slot=first, watermark=base, until=newest)
+        case "queue":
+            kept = _newest_few(schedule, first, newest, overlap.max)
+            gaps = _before(schedule, first, kept, "overlap")
+            return Choice(slot=kept, watermark=gaps[-1].last if gaps else base, gaps=gaps, until=newest)
+        case _:
+            return Choice(slot=None, watermark=newest, gaps=(span(schedule, first, newest, "overlap"),))
+
+
+def _limit(catch_up: CatchUp, start_within: timedelta | None) -> timedelta | None:
+    """How late a slot may start, at the most."""
+    limits = [start_within]
+    if catch_up.mode == "none":
+        limits.append(catch_up.grace)
+    if catch_up.mode == "all":
+        limits.append(catch_up.window)
+    return min((limit for limit in limits if limit is not None), default=None)
+
+
+def _first_from(schedule: Schedule, oldest: datetime, newest: datetime, bound: datetime | None) -> datetime | None:
+    """The first slot at or after ``bound``, of those from ``oldest`` to ``newest``."""
+    if bound is None or bound <= oldest:
+        return oldest
+    found = schedule.next_after(bound - TICK)
+    return found if found is not None and found <= newest else None
+
+
+def _newest_few(schedule: Schedule, first: datetime, newest: datetime, few: int) -> datetime:
+    """The oldest of the newest ``few`` slots from ``first`` to ``newest``."""
+    slot = newest
+    for _ in range(few - 1):
+        before = schedule.latest_before(slot, floor=first - TICK)
+        if before is None:
+            return slot
+        slot = before
+    return slot
+
+
+def _before(schedule: Schedule, first: datetime, end: datetime, reason: str) -> tuple[Gap, ...]:
+    """The slots from ``first`` up to, and without, ``end``; nothing if there are none."""
+    if end <= first:
+        return ()
+    return (span(schedule, first, schedule.latest_before(end, floor=first - TICK) or first, reason),)
+
+
+def _after(schedule: Schedule, start: datetime, last: datetime, reason: str) -> tuple[Gap, ...]:
+    """The slots after ``start`` up to ``last``; nothing if there are none."""
+    following = schedule.next_after(start)
+    if following is None or following > last:
+        return ()
+    return (span(schedule, following, last, reason),)
+
+
+def _count(gaps: tuple[Gap, ...]) -> int:
+    return sum(gap.count for gap in gaps)

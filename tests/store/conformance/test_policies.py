@@ -1,0 +1,190 @@
+"""Catch-up, overlap and lateness, as they come out in the ledger, on each database."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from slotwise import CatchUp, Every, JobContext, Overlap, Retry, job
+from slotwise.clock import ManualClock
+from slotwise.store.database import Database
+from slotwise.testing.worker import ManualWorker
+
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+MINUTE = timedelta(minutes=1)
+
+
+class Line(tuple[float, str]):
+    """Minutes after noon, and what became of the slot."""
+
+
+@contextmanager
+def working(database: Database, body: Any = None, **policies: Any) -> Iterator[tuple[ManualWorker, list[float]]]:
+    """A worker with one minutely job, planned just before noon; and the slots that its handler was started for."""
+    started: list[float] = []
+
+    def handler(ctx: JobContext) -> None:
+        started.append((ctx.slot - NOON) / MINUTE)
+        if body is not None:
+            body(ctx)
+
+    subject = job(name="minutely", schedule=Every("1m"), **policies)(handler)
+    clock = ManualClock(NOON - timedelta(seconds=1))
+    with ManualWorker([subject], database, clock) as worker:
+        yield worker, started
+
+
+def ledger(database: Database) -> dict[float, str]:
+    """Minutes after noon: the outcome, and the reason if there is one; gaps slot by slot."""
+    with database.main.connect() as connection:
+        slots = connection.execute(sa.text("SELECT slot, outcome, reason FROM scheduled_slots")).all()
+        gaps = connection.execute(sa.text("SELECT first_slot, last_slot, count, reason FROM scheduled_gaps")).all()
+    found = {minute(slot): f"{outcome} {reason or ''}".strip() for slot, outcome, reason in slots}
+    for first, last, count, reason in gaps:
+        covered = [minute(first) + step for step in range(int(minute(last) - minute(first)) + 1)]
+        assert len(covered) == count
+        assert not set(covered) & set(found)
+        found |= dict.fromkeys(covered, f"gap {reason}")
+    return dict(sorted(found.items()))
+
+
+def minute(value: Any) -> float:
+    instant = value if isinstance(value, datetime) else datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=value)
+    return (instant - NOON) / MINUTE
+
+
+def drain(worker: ManualWorker) -> None:
+    """Everything that is due now, and what becomes due by it."""
+    while worker.run_due():
+        pass
+
+
+def test_catch_up_all_runs_every_missed_slot_in_order(database: Database) -> None:
+    """Three hours of slots, each once, the oldest first, and then the schedule goes on."""
+    with working(database, catch_up=CatchUp.all()) as (worker, started):
+        worker.tick(180.5 * MINUTE)
+        drain(worker)
+        assert started == list(range(181))
+        worker.tick(MINUTE)
+        drain(worker)
+    assert started[-1] == 181
+    assert set(ledger(database).values()) == {"succeeded"}
+
+
+def test_catch_up_all_within_its_limits(database: Database) -> None:
+    """The newest three run; what is older is one gap."""
+    with working(database, catch_up=CatchUp.all(max=3)) as (worker, started):
+        worker.tick(10.5 * MINUTE)
+        drain(worker)
+    assert started == [8, 9, 10]
+    assert ledger(database) == {**dict.fromkeys(range(8), "gap collapsed"), **dict.fromkeys((8, 9, 10), "succeeded")}
+
+
+def test_catch_up_all_keeps_its_pace_and_lets_new_slots_join(database: Database) -> None:
+    """A slot each twenty seconds until the outage is caught up; then whatever came due meanwhile, at once."""
+    with working(database, catch_up=CatchUp.all(pace="20s")) as (worker, started):
+        worker.tick(5.5 * MINUTE)
+        drain(worker)
+        assert started == [0]
+        for _ in range(5):
+            worker.tick(timedelta(seconds=20))
+            drain(worker)
+        assert started == list(range(8))  # 6 and 7 came due meanwhile, and follow without a pace
+    assert set(ledger(database).values()) == {"succeeded"}
+
+
+def test_catch_up_first_is_labelled_with_the_oldest(database: Database) -> None:
+    """One run for all of them; the rest is its gap, and nothing of it comes back."""
+    with working(database, catch_up=CatchUp.first()) as (worker, started):
+        worker.tick(4.5 * MINUTE)
+        drain(worker)
+        worker.tick(MINUTE)
+        drain(worker)
+    assert started == [0, 5]
+    assert ledger(database) == {0: "succeeded", **dict.fromkeys(range(1, 5), "gap collapsed"), 5: "succeeded"}
+
+
+@pytest.mark.parametrize("policies", [{"catch_up": CatchUp.none(grace="10s")}, {"start_within": "10s"}], ids=str)
+def test_a_slot_that_is_too_late_does_not_start(database: Database, policies: Any) -> None:
+    """Also when it is the only one that is due; the next one runs again."""
+    with working(database, **policies) as (worker, started):
+        worker.tick(timedelta(seconds=41))
+        drain(worker)
+        assert started == []
+        worker.tick(timedelta(seconds=20))
+        drain(worker)
+    assert started == [1]
+    assert ledger(database) == {0: "skipped late", 1: "succeeded"}
+
+
+def test_a_retry_is_never_too_late(database: Database) -> None:
+    """start_within is about the first attempt."""
+
+    def fail_once(ctx: JobContext) -> None:
+        if ctx.attempt == 1:
+            raise ConnectionError("busy")
+
+    retry = Retry.exponential(3, first=timedelta(seconds=20))
+    with working(database, fail_once, start_within="5s", retry=retry) as (worker, started):
+        worker.tick("1s")
+        drain(worker)
+        worker.tick("45s")
+        drain(worker)
+    assert started == [0, 0]
+    assert ledger(database) == {0: "succeeded"}
+
+
+@pytest.mark.parametrize(
+    ("overlap", "runs", "skipped"),
+    [
+        (Overlap.skip(), [0], [1, 2, 3]),
+        (Overlap.queue(), [0, 3], [1, 2]),
+        (Overlap.queue(2), [0, 2, 3], [1]),
+        (Overlap.queue_all(), [0, 1, 2, 3], []),
+    ],
+    ids=["skip", "queue", "queue of two", "queue_all"],
+)
+def test_slots_that_come_due_during_a_run(
+    database: Database, overlap: Overlap, runs: list[float], skipped: list[float]
+) -> None:
+    """The first run takes three and a half minutes; what follows is decided when it is settled."""
+    with working(database, overlap=overlap) as (worker, started):
+        worker.tick("1s")
+        (claim,) = worker.poll()
+        assert worker.begin(claim)
+        for _ in range(7):
+            worker.tick("30s")
+            worker.beat()
+        worker.finish(claim)
+        worker.settle()
+        drain(worker)
+    assert [0, *started] == runs
+    found = ledger(database)
+    assert [slot for slot, said in found.items() if said == "succeeded"] == runs
+    assert [slot for slot, said in found.items() if said.endswith("overlap")] == skipped
+
+
+def test_a_crash_during_a_catch_up_loses_no_slot(database: Database) -> None:
+    """The tail is in the row: whoever takes over goes on where the dead worker was."""
+    policies = {"catch_up": CatchUp.all()}
+    with working(database, **policies) as (worker, started):
+        worker.tick(5.5 * MINUTE)
+        (claim,) = worker.poll()
+        assert worker.begin(claim)
+        worker.crash()
+    handler_started: list[float] = []
+    subject = job(name="minutely", schedule=Every("1m"), **policies)(
+        lambda ctx: handler_started.append((ctx.slot - NOON) / MINUTE)
+    )
+    with ManualWorker([subject], database, worker.clock) as heir:
+        for _ in range(9):
+            heir.reap()
+            heir.tick("10s")
+        drain(heir)
+    assert [*started, *handler_started] == [0, 1, 2, 3, 4, 5, 6]
+    assert set(ledger(database).values()) == {"succeeded"}
