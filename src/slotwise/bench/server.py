@@ -43,7 +43,8 @@ class Server:
         self._stack = ExitStack()
         self._given = dsn
         self._token = f"slotwise_bench_{secrets.token_hex(3)}"
-        self._made: set[str] = set()
+        #: The databases that it has made.
+        self.made: set[str] = set()
         self._head: int | None = None
         self.home: Path | None = None
         self.counts_statements = False
@@ -79,9 +80,9 @@ class Server:
     def url(self, family: str) -> str:
         """The database of one family of contenders; made when it is first asked for."""
         name = f"{self._token}_{family}"
-        if name not in self._made:
+        if name not in self.made:
             self._execute(f'CREATE DATABASE "{name}"')
-            self._made.add(name)
+            self.made.add(name)
             if self.counts_statements:
                 with self._connect(self._server.url(name)) as connection:
                     self.counts_statements = _try(connection, "CREATE EXTENSION IF NOT EXISTS pg_stat_statements")
@@ -100,7 +101,7 @@ class Server:
             _try(connection, "CHECKPOINT")
 
     def _drop_all(self) -> None:
-        for name in self._made:
+        for name in self.made:
             self._execute(f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)')
 
     def _execute(self, statement: str) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import click
@@ -62,8 +63,7 @@ def bench(
         return
     chosen = [ALL[name] for name in _known(_split(cells))]
     found, versions = peers.find(_split(against))
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # workers and databases are cleared away then, too
-    with Server(given.values.get("database_url")) as server:
+    with _ended_cleanly(), Server(given.values.get("database_url")) as server:
         facts = machine.describe(server, versions)
         run = Run(server=server, rounds=rounds, scale=scale, peers=found, tell=_tell)
         readings = measure(run, chosen)
@@ -78,6 +78,16 @@ def bench(
         click.echo("\n".join(report.markdown()), nl=False)
     else:
         _print(report)
+
+
+@contextmanager
+def _ended_cleanly() -> Iterator[None]:
+    """SIGTERM ends it as Ctrl-C does: workers, databases and the server are cleared away."""
+    former = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, former)
 
 
 def _split(text: str) -> list[str]:
