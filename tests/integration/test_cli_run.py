@@ -16,7 +16,8 @@ from tests.integration.shell import QUICK, Shell
 from slotwise.cli import exits
 from slotwise.settings import Settings
 from slotwise.store.database import Database
-from slotwise.store.reader import Reader, SlotLine
+from slotwise.store.lines import SlotLine
+from slotwise.store.reader import Reader
 from slotwise.store.store import Store
 
 JOBS = """

@@ -9,7 +9,7 @@ from slotwise.cli.command import Command
 from slotwise.cli.options import Given, common, pass_given
 from slotwise.cli.output import as_json, moment, print_json_object
 from slotwise.durations import format_duration, parse_duration
-from slotwise.store.reader import Health
+from slotwise.store.lines import Health
 
 
 @click.command(

@@ -26,7 +26,7 @@ from slotwise.cli.output import (
 )
 from slotwise.definition import Definition
 from slotwise.errors import UnknownTask
-from slotwise.store.reader import JobLine
+from slotwise.store.lines import JobLine
 
 
 @click.group(cls=Group, examples="slotwise jobs list\nslotwise jobs show nightly-report")

@@ -16,7 +16,7 @@ from slotwise.cli.output import last_line, moment, outcome, print_json_list, pri
 from slotwise.contrib.logging import iso
 from slotwise.durations import parse_duration
 from slotwise.errors import SlotwiseError
-from slotwise.store.reader import SlotLine
+from slotwise.store.lines import SlotLine
 
 _COLUMNS = ("SLOT", "OUTCOME", "WHY", "ORIGIN", "TRIES", "STARTED", "TOOK", "WORKER")
 

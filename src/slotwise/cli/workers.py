@@ -10,7 +10,7 @@ from rich.text import Text
 from slotwise.cli.command import Command
 from slotwise.cli.options import Given, common, pass_given
 from slotwise.cli.output import ago, moment, outcome, print_json_list, print_table, span
-from slotwise.store.reader import WorkerLine
+from slotwise.store.lines import WorkerLine
 
 _COLUMNS = ("WORKER", "STATE", "RUNNING", "TAGS", "STARTED", "LAST SEEN", "SKEW", "VERSION")
 

@@ -2,101 +2,29 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
 from slotwise.errors import UnknownTask
-from slotwise.execution import FOREVER
+from slotwise.store.lines import (
+    Health,
+    JobLine,
+    SlotLine,
+    WorkerLine,
+    gap_line,
+    job_line,
+    slot_line,
+    waiting_line,
+    worker_line,
+)
 from slotwise.store.rows import utc
 from slotwise.store.store import Store
 
 #: Rows of one page of the ledger.
 PAGE = 500
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobLine:
-    """A job's own row. ``state``: waiting, running, paused, dead, or ended (nothing is due any more)."""
-
-    job: str
-    state: str
-    schedule: str
-    next_slot: datetime | None
-    due: datetime | None
-    attempt: int
-    worker: str | None
-    heartbeat: datetime | None
-    last_success: datetime | None
-    last_failure: datetime | None
-    consecutive_failures: int
-    last_error: str | None
-    priority: int
-    revision: str | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SlotLine:
-    """A slot as the ledger has it; or a gap: then ``count`` slots from ``slot`` to ``last`` did not run.
-
-    ``outcome`` is also ``waiting``: for the slot that comes next, or for one that waits for its retry.
-    """
-
-    slot: datetime
-    last: datetime | None = None
-    count: int = 1
-    outcome: str
-    reason: str | None = None
-    origin: str | None = None
-    attempts: int = 0
-    collapsed: int = 0
-    worker: str | None = None
-    token: int | None = None
-    started: datetime | None = None
-    finished: datetime | None = None
-    took: timedelta | None = None
-    due: datetime | None = None
-    error: str | None = None
-
-    @property
-    def place(self) -> datetime:
-        """Where it stands in a listing: a gap where its last slot does."""
-        return self.last or self.slot
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerLine:
-    """A worker's row; ``live``: it was seen within its lease, by the database's time."""
-
-    worker: str
-    host: str
-    pid: int
-    state: str
-    live: bool
-    capacity: int
-    running: int
-    tags: Sequence[str]
-    tasks: Sequence[str]
-    version: str
-    started: datetime
-    last_seen: datetime
-    skew: timedelta | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Health:
-    """What the tables say about the cluster, at one instant."""
-
-    now: datetime
-    live_workers: int
-    overdue: int
-    oldest_due: datetime | None
-    silent: int
-    dead: int
 
 
 class Reader:
@@ -115,11 +43,11 @@ class Reader:
 
     def jobs(self) -> list[JobLine]:
         """All jobs that have a row, by name."""
-        return [_job_line(row) for row in self._rows(self._plans().order_by(self._tasks.c.task_name))]
+        return [job_line(row) for row in self._rows(self._plans().order_by(self._tasks.c.task_name))]
 
     def job(self, name: str) -> JobLine | None:
         found = self._rows(self._plans().where(self._tasks.c.task_name == name))
-        return _job_line(found[0]) if found else None
+        return job_line(found[0]) if found else None
 
     def _plans(self) -> sa.Select[Any]:
         return sa.select(self._tasks).where(self._tasks.c.schedule.is_not(None))
@@ -144,7 +72,7 @@ class Reader:
             .where(tasks.c.schedule.is_not(None) | tasks.c.plan_instance.is_not(None))
             .order_by(tasks.c.slot.desc())
         )
-        return [_waiting_line(row) for row in self._rows(statement)]
+        return [waiting_line(row) for row in self._rows(statement)]
 
     def slots(
         self, name: str, *, limit: int | None = None, since: datetime | None = None, before: datetime | None = None
@@ -167,7 +95,7 @@ class Reader:
     def slot(self, name: str, slot: datetime) -> SlotLine | None:
         """One slot of a job, as the ledger has it."""
         found = self._rows(self._ledger(name).where(self._slots.c.slot == slot))
-        return _slot_line(found[0]) if found else None
+        return slot_line(found[0]) if found else None
 
     def _page(
         self, name: str, size: int, since: datetime | None, cursor: _Place | None
@@ -176,9 +104,9 @@ class Reader:
         gaps = sa.select(self._gaps).where(self._gaps.c.task_name == name)
         cut_slots = _cut(self._ledger(name), self._slots.c.slot, self._slots, 1, size, since, cursor)
         cut_gaps = _cut(gaps, self._gaps.c.last_slot, self._gaps, 0, size, since, cursor)
-        lines = [(_Place(utc(row["slot"]), 1, row["task_instance"]), _slot_line(row)) for row in self._rows(cut_slots)]
+        lines = [(_Place(utc(row["slot"]), 1, row["task_instance"]), slot_line(row)) for row in self._rows(cut_slots)]
         lines += [
-            (_Place(utc(row["last_slot"]), 0, row["task_instance"]), _gap_line(row)) for row in self._rows(cut_gaps)
+            (_Place(utc(row["last_slot"]), 0, row["task_instance"]), gap_line(row)) for row in self._rows(cut_gaps)
         ]
         return sorted(lines, key=lambda line: line[0], reverse=True)[:size]
 
@@ -199,7 +127,7 @@ class Reader:
         with self._store.transaction() as connection:
             now = self._store.dialect.now(connection)
             rows = connection.execute(sa.select(workers, held).order_by(workers.c.started.desc())).mappings().all()
-        return [_worker_line(row, now) for row in rows]
+        return [worker_line(row, now) for row in rows]
 
     def health(self, overdue_after: timedelta) -> Health:
         """Counts rows that are due for longer than ``overdue_after`` and still wait, and holders that fell silent."""
@@ -253,51 +181,3 @@ def _cut(
         after = column < cursor.instant
         statement = statement.where(after | same if kind <= cursor.kind else after)
     return statement.order_by(column.desc(), table.c.task_instance.desc()).limit(size)
-
-
-def _job_line(row: sa.RowMapping) -> JobLine:
-    parked = row["slot"] is None or row["execution_time"] >= FOREVER
-    state = row["state"] or ("running" if row["picked"] else "ended" if parked else "waiting")
-    return JobLine(
-        job=row["task_name"], state=state, schedule=row["schedule"],
-        next_slot=None if parked else utc(row["slot"]), due=None if parked else utc(row["execution_time"]),
-        attempt=row["attempt"], worker=row["picked_by"], heartbeat=utc(row["last_heartbeat"]),
-        last_success=utc(row["last_success"]), last_failure=utc(row["last_failure"]),
-        consecutive_failures=row["consecutive_failures"] or 0, last_error=row["last_error"],
-        priority=50 if row["priority"] is None else row["priority"], revision=row["revision"],
-    )  # fmt: skip
-
-
-def _waiting_line(row: sa.RowMapping) -> SlotLine:
-    return SlotLine(
-        slot=utc(row["slot"]), outcome=row["state"] or "waiting", reason="retry" if row["attempt"] else None,
-        origin=row["origin"] or "schedule", attempts=row["attempt"], collapsed=row["collapsed"],
-        due=utc(row["execution_time"]), error=row["last_error"],
-    )  # fmt: skip
-
-
-def _slot_line(row: sa.RowMapping) -> SlotLine:
-    started, finished = utc(row["started"]), utc(row["finished"])
-    return SlotLine(
-        slot=utc(row["slot"]), outcome=row["outcome"], reason=row["reason"], origin=row["origin"],
-        attempts=row["attempts"], collapsed=row["collapsed"], worker=row["worker"], token=row["token"],
-        started=started, finished=finished, took=finished - started if started and finished else None,
-        error=row["error"],
-    )  # fmt: skip
-
-
-def _gap_line(row: sa.RowMapping) -> SlotLine:
-    return SlotLine(
-        slot=utc(row["first_slot"]), last=utc(row["last_slot"]), count=row["count"], outcome="skipped",
-        reason=row["reason"], origin="schedule", finished=utc(row["created"]),
-    )  # fmt: skip
-
-
-def _worker_line(row: sa.RowMapping, now: datetime) -> WorkerLine:
-    return WorkerLine(
-        worker=row["worker"], host=row["host"], pid=row["pid"], state=row["state"],
-        live=row["last_seen"] + row["lease"] >= now, capacity=row["capacity"], running=row["running"],
-        tags=json.loads(row["tags"] or "[]"), tasks=json.loads(row["tasks"] or "[]"), version=row["version"],
-        started=utc(row["started"]), last_seen=utc(row["last_seen"]),
-        skew=None if row["skew"] is None else timedelta(seconds=row["skew"]),
-    )  # fmt: skip

@@ -1,0 +1,146 @@
+"""Rows as people read them: a job, a slot, a worker, the cluster's health."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+import sqlalchemy as sa
+
+from slotwise.execution import FOREVER
+from slotwise.store.rows import utc
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobLine:
+    """A job's own row. ``state``: waiting, running, paused, dead, or ended (nothing is due any more)."""
+
+    job: str
+    state: str
+    schedule: str
+    next_slot: datetime | None
+    due: datetime | None
+    attempt: int
+    worker: str | None
+    heartbeat: datetime | None
+    last_success: datetime | None
+    last_failure: datetime | None
+    consecutive_failures: int
+    last_error: str | None
+    priority: int
+    revision: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotLine:
+    """A slot as the ledger has it; or a gap: then ``count`` slots from ``slot`` to ``last`` did not run.
+
+    ``outcome`` is also ``waiting``: for the slot that comes next, or for one that waits for its retry.
+    """
+
+    slot: datetime
+    last: datetime | None = None
+    count: int = 1
+    outcome: str
+    reason: str | None = None
+    origin: str | None = None
+    attempts: int = 0
+    collapsed: int = 0
+    worker: str | None = None
+    token: int | None = None
+    started: datetime | None = None
+    finished: datetime | None = None
+    took: timedelta | None = None
+    due: datetime | None = None
+    error: str | None = None
+
+    @property
+    def place(self) -> datetime:
+        """Where it stands in a listing: a gap where its last slot does."""
+        return self.last or self.slot
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerLine:
+    """A worker's row; ``live``: it was seen within its lease, by the database's time."""
+
+    worker: str
+    host: str
+    pid: int
+    state: str
+    live: bool
+    capacity: int
+    running: int
+    tags: Sequence[str]
+    tasks: Sequence[str]
+    version: str
+    started: datetime
+    last_seen: datetime
+    skew: timedelta | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Health:
+    """What the tables say about the cluster, at one instant."""
+
+    now: datetime
+    live_workers: int
+    overdue: int
+    oldest_due: datetime | None
+    silent: int
+    dead: int
+
+
+def job_line(row: sa.RowMapping) -> JobLine:
+    """A job's own row."""
+    parked = row["slot"] is None or row["execution_time"] >= FOREVER
+    state = row["state"] or ("running" if row["picked"] else "ended" if parked else "waiting")
+    return JobLine(
+        job=row["task_name"], state=state, schedule=row["schedule"],
+        next_slot=None if parked else utc(row["slot"]), due=None if parked else utc(row["execution_time"]),
+        attempt=row["attempt"], worker=row["picked_by"], heartbeat=utc(row["last_heartbeat"]),
+        last_success=utc(row["last_success"]), last_failure=utc(row["last_failure"]),
+        consecutive_failures=row["consecutive_failures"] or 0, last_error=row["last_error"],
+        priority=50 if row["priority"] is None else row["priority"], revision=row["revision"],
+    )  # fmt: skip
+
+
+def waiting_line(row: sa.RowMapping) -> SlotLine:
+    """A slot that waits in the queue."""
+    return SlotLine(
+        slot=utc(row["slot"]), outcome=row["state"] or "waiting", reason="retry" if row["attempt"] else None,
+        origin=row["origin"] or "schedule", attempts=row["attempt"], collapsed=row["collapsed"],
+        due=utc(row["execution_time"]), error=row["last_error"],
+    )  # fmt: skip
+
+
+def slot_line(row: sa.RowMapping) -> SlotLine:
+    """A row of the ledger."""
+    started, finished = utc(row["started"]), utc(row["finished"])
+    return SlotLine(
+        slot=utc(row["slot"]), outcome=row["outcome"], reason=row["reason"], origin=row["origin"],
+        attempts=row["attempts"], collapsed=row["collapsed"], worker=row["worker"], token=row["token"],
+        started=started, finished=finished, took=finished - started if started and finished else None,
+        error=row["error"],
+    )  # fmt: skip
+
+
+def gap_line(row: sa.RowMapping) -> SlotLine:
+    """A row of the gaps."""
+    return SlotLine(
+        slot=utc(row["first_slot"]), last=utc(row["last_slot"]), count=row["count"], outcome="skipped",
+        reason=row["reason"], origin="schedule", finished=utc(row["created"]),
+    )  # fmt: skip
+
+
+def worker_line(row: sa.RowMapping, now: datetime) -> WorkerLine:
+    """A worker's row; whether it lives, at ``now``."""
+    return WorkerLine(
+        worker=row["worker"], host=row["host"], pid=row["pid"], state=row["state"],
+        live=row["last_seen"] + row["lease"] >= now, capacity=row["capacity"], running=row["running"],
+        tags=json.loads(row["tags"] or "[]"), tasks=json.loads(row["tasks"] or "[]"), version=row["version"],
+        started=utc(row["started"]), last_seen=utc(row["last_seen"]),
+        skew=None if row["skew"] is None else timedelta(seconds=row["skew"]),
+    )  # fmt: skip
