@@ -148,6 +148,14 @@ def test_second_signal(shell: Shell, store: Store) -> None:
     assert "cancelled" in {line.outcome for line in ledger(store, "polite")}
 
 
+def test_many_signals(shell: Shell) -> None:
+    """Signals that reach children which have drained, and are ending, do not count as their death."""
+    pool = shell.worker("--processes", "3")
+    up(pool, 3)
+    pool.signal(signal.SIGTERM).wait_for("drain-end")
+    assert pool.signal(signal.SIGTERM).end() == exits.OK
+
+
 def test_unfinished(shell: Shell) -> None:
     """A handler that does not listen: the status says that something was handed back."""
     pool = shell.worker("--processes", "2", "--shutdown-grace", "0s", ONLY="deaf")

@@ -75,6 +75,14 @@ def test_former_handlers_return() -> None:
     assert [signal.getsignal(number) for number in NUMBERS] == former
 
 
+def test_final() -> None:
+    """Where the process ends next, a signal that comes too late changes nothing any more."""
+    with StopSignals(lambda number, count: None, final=True):
+        pass
+    os.kill(os.getpid(), signal.SIGTERM)
+    assert {signal.getsignal(number) for number in NUMBERS} == {signal.SIG_IGN}
+
+
 @pytest.mark.parametrize("number", NUMBERS, ids=lambda number: number.name)
 def test_switched_off(number: int) -> None:
     """What was switched off by whoever started us stays off: nohup keeps its promise."""

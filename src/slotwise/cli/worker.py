@@ -51,9 +51,9 @@ logger = logging.getLogger("slotwise.worker")
 def worker(given: Given, lifeline: int | None, born: float | None) -> int:
     """Run what is due, until told to stop.
 
-    SIGTERM or Ctrl-C drains: nothing new starts, what has not started is handed back at once, what runs may
-    finish. The second one cancels what runs. The third one ends the process at once; its claims are taken over
-    when their leases run out.
+    SIGTERM, Ctrl-C or a closed terminal drains: nothing new starts, what has not started is handed back at once,
+    what runs may finish. The second one cancels what runs. The third one ends the process at once; its claims are
+    taken over when their leases run out.
     """
     settings = given.settings()
     handler = configure("json" if given.json else settings.log_format, settings.log_level)
@@ -82,7 +82,7 @@ def serve(made: Worker, lifeline: Lifeline | None = None) -> int:
     if lifeline is not None:
         lifeline.watch(made.request_stop)
     try:
-        with StopSignals(_reaction(made)):
+        with StopSignals(_reaction(made), final=True):
             made.start()
             if lifeline is not None and not made.wait_for_stop(0):
                 lifeline.say_up()

@@ -20,10 +20,14 @@ class StopSignals:
     that the reaction needs. So the number goes through the interpreter's wake-up socket, which is written by the
     system's own handler at once, and a thread reacts. Only in the main thread.
     What whoever started us had switched off (``nohup command``, ``command &`` in a script) stays off.
+
+    ``final``: the process ends next. Instead of the former handlers, nothing reacts to a further signal: it would
+    kill a worker that has drained, and its exit status would say so.
     """
 
-    def __init__(self, react: Callable[[int, int], None]) -> None:
+    def __init__(self, react: Callable[[int, int], None], *, final: bool = False) -> None:
         self._react = react
+        self._final = final
         self._former: dict[int, Any] = {}
         self._former_socket = -1
         #: The first signal that came, if any.
@@ -43,7 +47,8 @@ class StopSignals:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         for number, handler in self._former.items():
-            signal.signal(number, handler if handler is not None else signal.SIG_DFL)
+            former = signal.SIG_DFL if handler is None else handler
+            signal.signal(number, signal.SIG_IGN if self._final else former)
         signal.set_wakeup_fd(self._former_socket)
         self._told.close()  # the thread hears the end
 

@@ -117,7 +117,7 @@ class Supervisor:
 
     def run(self) -> int:
         """Until a signal has stopped all children, or the first one could not start; the exit status."""
-        with StopSignals(lambda _, count: self._news.put(Stop(count))):
+        with StopSignals(lambda _, count: self._news.put(Stop(count)), final=True):
             while self._due or self._children:
                 self._start_due()
                 self._take_in(self._next_news())
