@@ -33,7 +33,7 @@ def make_registry() -> JobRegistry:
     if options["kind"] == "tasks":
         return JobRegistry(tasks=[_task(note, is_async=options["is_async"])])
     number = {"jobs": _by_job, "slots": _by_slot}[options["kind"]]
-    return JobRegistry(jobs=make_jobs(options["schedules"], note, number))
+    return JobRegistry(jobs=make_jobs(options["schedules"] * options.get("times", 1), note, number))
 
 
 def make_jobs(schedules: list[tuple[float, float]], note: Callable[[int], None], number: Number) -> list[Any]:

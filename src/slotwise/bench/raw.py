@@ -68,6 +68,8 @@ UPDATE raw_slots AS s SET outcome = 'succeeded', finished = statement_timestamp(
 FROM done AS d
 WHERE s.task_name = d.task_name AND s.task_instance = d.task_instance AND s.slot = d.slot AND s.token = d.version"""
 
+_DONE = """
+SELECT NOT EXISTS (SELECT FROM raw_tasks WHERE picked) AND NOT EXISTS (SELECT FROM raw_slots WHERE finished IS NULL)"""
 _NEXT = "SELECT min(execution_time) - statement_timestamp() FROM raw_tasks WHERE NOT picked"
 _SEND = """
 WITH sent AS (
@@ -102,7 +104,7 @@ class Raw(Contender):
         return python("slotwise.bench.raw", url=url, mode=self._mode, batch=self._batch)
 
     def is_done(self, connection: Any) -> bool:
-        return bool(connection.execute("SELECT NOT EXISTS (SELECT FROM raw_tasks WHERE picked)").fetchone()[0])
+        return bool(connection.execute(_DONE).fetchone()[0])
 
     def listening(self, url: str) -> Command:
         return python("slotwise.bench.raw", url=url, mode="listen", batch=self._batch)

@@ -40,7 +40,10 @@ FROM generate_series(1, %(count)s) AS i,
      LATERAL (SELECT date_trunc('day', statement_timestamp(), 'UTC')) AS t(today),
      LATERAL (SELECT (extract(epoch FROM statement_timestamp()) * 1000000)::bigint) AS v(born)"""
 
-_QUIET = ("NOT EXISTS (SELECT FROM scheduled_tasks WHERE picked)", "NOT EXISTS (SELECT FROM scheduled_tasks)")
+_NO_TASKS = "SELECT NOT EXISTS (SELECT FROM scheduled_tasks) /* bench:watch */"
+_NO_OPEN_SLOTS = """
+SELECT NOT EXISTS (SELECT FROM scheduled_tasks WHERE picked)
+       AND NOT EXISTS (SELECT FROM scheduled_slots WHERE finished IS NULL) /* bench:watch */"""
 
 
 class Slotwise(Contender):
@@ -71,7 +74,7 @@ class Slotwise(Contender):
         return self._worker(url, kind="tasks", is_async=self._is_async)
 
     def is_done(self, connection: Any) -> bool:
-        return bool(connection.execute(f"SELECT {_QUIET[1]} /* bench:watch */").fetchone()[0])
+        return bool(connection.execute(_NO_TASKS).fetchone()[0])
 
     @contextmanager
     def sender(self, url: str) -> Iterator[Send]:
@@ -104,10 +107,10 @@ class SlotwiseJobs(Slotwise):
             connection.execute(_JOBS, {"count": count, "schedule": str(Every(timedelta(seconds=DAY)))})
 
     def command(self, url: str) -> Command:
-        return self._worker(url, kind="jobs", schedules=[(DAY, 0.0)] * self._count)
+        return self._worker(url, kind="jobs", schedules=[(DAY, 0.0)], times=self._count)
 
     def is_done(self, connection: Any) -> bool:
-        return bool(connection.execute(f"SELECT {_QUIET[0]} /* bench:watch */").fetchone()[0])
+        return bool(connection.execute(_NO_OPEN_SLOTS).fetchone()[0])
 
 
 class SlotwiseSeconds(SlotwiseJobs):
@@ -117,7 +120,7 @@ class SlotwiseSeconds(SlotwiseJobs):
         self._count = count
 
     def command(self, url: str) -> Command:
-        return self._worker(url, kind="jobs", schedules=[(1.0, 0.0)] * self._count)
+        return self._worker(url, kind="jobs", schedules=[(1.0, 0.0)], times=self._count)
 
 
 def fill_tasks(
