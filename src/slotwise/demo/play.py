@@ -23,7 +23,7 @@ LENGTH = 36.0
 
 #: The verdict's columns, and the counts behind them.
 COUNTS = {
-    "due": "due", "ran": "ran", "ok": "succeeded", "failed": "failed", "skipped": "skipped", "dead": "dead",
+    "due": "due", "ran": "ran", "ok": "succeeded", "failed": "failed", "skipped": "skipped",
     "taken over": "taken_over", "lost": "lost", "missing": "missing", "twice": "twice",
 }  # fmt: skip
 
@@ -125,7 +125,7 @@ def pronounce(console: Console, engine: sa.Engine, log: Path, *, running: bool) 
 
 def _table(verdict: Verdict) -> Table:
     table = Table(title="verdict, from the ledger and from the handlers' own log", title_justify="left", box=box.SIMPLE)
-    table.add_column("job")
+    table.add_column("job", no_wrap=True)
     for heading in COUNTS:
         table.add_column(heading, justify="right", no_wrap=True)
     for job, tally in sorted(verdict.jobs.items()):

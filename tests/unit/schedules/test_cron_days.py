@@ -20,7 +20,6 @@ def shown(value: object) -> str | None:
     return value if isinstance(value, str) else None
 
 
-
 def picked(expression: str, *, end: datetime = END, **options: str) -> list[date]:
     schedule = Cron(f"0 0 {expression}", **options)  # type: ignore[arg-type]
     return [slot.date() for slot in schedule.slots(BEGIN, end)]
