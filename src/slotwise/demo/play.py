@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import sqlalchemy as sa
-from rich import box
 from rich.console import Console
 from rich.table import Table
 
@@ -130,7 +129,6 @@ def _table(verdict: Verdict) -> Table:
         table.add_column(heading, justify="right", no_wrap=True)
     for job, tally in sorted(verdict.jobs.items()):
         table.add_row(job, *(str(getattr(tally, name)) for name in COUNTS.values()))
-    table.add_section()
     table.add_row("all", *(str(getattr(verdict.tally, name)) for name in COUNTS.values()))
     return table
 
