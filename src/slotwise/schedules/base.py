@@ -3,9 +3,19 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar, NoReturn
+
+from slotwise.errors import InvalidSchedule
+from slotwise.schedules.instants import EPOCH, MICROSECOND, SECOND, ceiling_second, floor_second
+
+if TYPE_CHECKING:
+    from zoneinfo import ZoneInfo
+
+    from slotwise.schedules.businessdays import Roll
+    from slotwise.schedules.calendar import Calendar
+    from slotwise.schedules.lines import Line
 
 
 class Schedule(ABC):
@@ -53,6 +63,99 @@ class Schedule(ABC):
     def last(self) -> Schedule:
         """The schedule that is in force in the end: what code has proposed last."""
         return self
+
+    # -- slots that are not to run ---------------------------------------------------------------------------
+
+    @property
+    def running(self) -> Schedule:
+        """The schedule of those slots only that are to run: all, but for those that a calendar passes over."""
+        return self
+
+    def runs(self, slot: datetime) -> bool:
+        """Whether a slot is to run."""
+        return self.running is self or self.running.next_after(slot - MICROSECOND) == slot
+
+    def skipped_after(self, t: datetime, until: datetime) -> datetime | None:
+        """The first slot after `t` up to and including `until` that is not to run."""
+        running = self.running
+        if running is self or not self._skips(running, t, until):
+            return None
+        low, high = floor_second(t), ceiling_second(until)  # no skipped slot up to `low`, one up to `high`
+        while high - low > 1:
+            middle = (low + high) // 2
+            if self._skips(running, max(t, EPOCH + low * SECOND), EPOCH + middle * SECOND):
+                high = middle
+            else:
+                low = middle
+        return EPOCH + high * SECOND
+
+    def _skips(self, running: Schedule, a: datetime, b: datetime) -> bool:
+        return self.count_between(a, b) > running.count_between(a, b)
+
+    # -- binding ---------------------------------------------------------------------------------------------
+
+    @property
+    def calendars(self) -> Mapping[str, Calendar | None]:
+        """The business calendars it goes by: under each name the days that were bound, or None."""
+        return {}
+
+    def bind(self, name: str, calendars: Mapping[str, Calendar] | None = None) -> Schedule:
+        """The same for the job of this name: `H` becomes a number, calendars become these (older ones are replaced).
+
+        Its text is complete. What needs no binding, or is bound already, stays as it is. Raises InvalidSchedule
+        if a calendar is missing, or if nothing is left of the schedule.
+        """
+        del name, calendars
+        return self
+
+    # -- combinators -----------------------------------------------------------------------------------------
+
+    def between(self, start: datetime | str | None = None, end: datetime | str | None = None) -> Schedule:
+        """Only its slots from `start` on and before `end`: aware datetimes, ISO 8601 with an offset, or None."""
+        from slotwise.schedules.between import Between
+
+        return Between(self, start, end)
+
+    def excluding(self, *calendars: str | Calendar, roll: Roll = "skip") -> Schedule:
+        """Around the days that these business calendars do not work on.
+
+        `roll` says what becomes of a slot on such a day: `skip` (it exists, does not run, and the ledger says
+        so), `drop` (it does not exist), `following` (the next business day, same local time), `preceding`,
+        `modified_following` (the next one; where that is in another month, the one before).
+        Cron and Daily only, alone or combined, for others know no local days. Raises InvalidSchedule.
+        """
+        del calendars, roll
+        self._refuse_calendar()
+
+    def nth_business_day(self, n: int, *calendars: str | Calendar) -> Schedule:
+        """Only its slots on the n-th business day of a month; from the month's end where `n` is negative.
+
+        Without a calendar, Monday to Friday are business days. Cron and Daily only, alone or combined.
+        Raises InvalidSchedule.
+        """
+        del n, calendars
+        self._refuse_calendar()
+
+    def last_business_day(self, *calendars: str | Calendar) -> Schedule:
+        """Only its slots on the last business day of a month; as `nth_business_day(-1)`."""
+        return self.nth_business_day(-1, *calendars)
+
+    def _refuse_calendar(self) -> NoReturn:
+        raise InvalidSchedule(
+            f'{self} goes by no local days, so no calendar fits; write Cron("*/5 * * * *", tz="Europe/Vienna")'
+        )
+
+    @property
+    def line(self) -> Line:
+        """Its slots, for laying them over others. Raises InvalidSchedule where they are not at whole seconds."""
+        raise InvalidSchedule(f"{self} cannot be one of several: only slots at whole seconds of real time can")
+
+    @property
+    def local_zone(self) -> ZoneInfo | None:
+        """The zone in whose local time it thinks; None: it does not, or in several."""
+        return None
+
+    # -- a value ---------------------------------------------------------------------------------------------
 
     def __str__(self) -> str:
         """The complete text form: `parse_schedule` makes an equal schedule of it."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import lru_cache
@@ -12,11 +12,15 @@ from zoneinfo import ZoneInfo
 from croniter import CroniterError, croniter
 
 from slotwise.errors import InvalidSchedule
+from slotwise.schedules.base import Schedule
+from slotwise.schedules.calendar import Calendar
 from slotwise.schedules.dayfields import month_days, week_days
 from slotwise.schedules.days import DatePattern, days_of
-from slotwise.schedules.fields import FIELDS, HOUR, MINUTE, MONTH, SECOND, Field, quoted
+from slotwise.schedules.fields import FIELDS, HOUR, MINUTE, MONTH, SECOND, Field, has_hash, quoted
+from slotwise.schedules.lines import Unbound
 from slotwise.schedules.local import LocalSchedule, one_of
-from slotwise.schedules.walk import CombinedTimes, Fold, Gap, LocalPattern
+from slotwise.schedules.times import CombinedTimes
+from slotwise.schedules.walk import Fold, Gap, LocalPattern
 from slotwise.schedules.zones import zone_named
 
 DayRule = Literal["or", "and", "vixie"]
@@ -47,6 +51,9 @@ class Cron(LocalSchedule):
     change: in a gap by `gap` (`end`: right after it, `shift`: later by its length, `skip`: not at all), in a
     fold by `fold` (`first`, `second`, `both`). All others are intervals, for which real time goes on.
 
+    `H` leaves a value to the name of the job, `H(0-29)` within a range, `H/15` where steps begin: each job has its
+    own, always the same. Until it is bound, such a schedule has no slots to ask for.
+
     Raises InvalidSchedule for what it does not understand and for what can never fire.
     """
 
@@ -67,15 +74,24 @@ class Cron(LocalSchedule):
             raise InvalidSchedule(f"{expression!r:.40} is not the text of a cron expression")
         one_of("day_rule", day_rule, DayRule)
         parsed = _parse(expression, day_rule)
-        self._prepare(parsed.pattern, zone_named(tz), gap, fold, fixed=parsed.fixed)
+        lack = Unbound(f"{quoted(parsed.text)} has an H, which only the name of a job turns into a number")
+        self._prepare(lack if parsed.hashed else parsed.pattern, zone_named(tz), gap, fold, fixed=parsed.fixed)
         self._set(expression=parsed.text, day_rule=day_rule)
         rule = "" if day_rule == "or" else f"|day_rule={day_rule}"
         self._set(_text=f"CRON|{parsed.text}|{self.zone.key}{rule}{self._options()}")
+
+    def bind(self, name: str, calendars: Mapping[str, Calendar] | None = None) -> Schedule:
+        del calendars
+        bound = _hashed(self.expression, name)
+        if bound == self.expression:
+            return self
+        return Cron(bound, self.zone, day_rule=self.day_rule, gap=self.gap, fold=self.fold)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Parsed:
     text: str
+    hashed: bool
     fixed: bool
     pattern: LocalPattern
 
@@ -83,7 +99,7 @@ class _Parsed:
 @lru_cache(maxsize=4096)
 def _parse(expression: str, rule: DayRule) -> _Parsed:
     texts = _split(expression)
-    second, minute, hour, day, month, weekday = texts if len(texts) == 6 else ["0", *texts]
+    second, minute, hour, day, month, weekday = _six(_hashed(" ".join(texts), "any").split())
     times = (SECOND.plain(second), MINUTE.plain(minute), HOUR.plain(hour))
     of_month, month_text, of_week = month_days(day), MONTH.plain(month), week_days(weekday)
     plain = (*times, of_month.plain, month_text, of_week.plain)
@@ -102,6 +118,7 @@ def _parse(expression: str, rule: DayRule) -> _Parsed:
         raise InvalidSchedule(f"{quoted(expression)} can never fire: day {day} and month {month} never meet")
     return _Parsed(
         text=" ".join(texts),
+        hashed=any(map(has_hash, texts)),
         fixed=not (minute.startswith("*") or hour.startswith("*")),
         pattern=LocalPattern(days_of(dates), CombinedTimes(hours, minutes, seconds)),
     )
@@ -122,6 +139,16 @@ def _split(expression: str) -> list[str]:
             "5 (minute hour day-of-month month day-of-week), or 6 with seconds first"
         )
     return texts
+
+
+def _six(texts: list[str]) -> list[str]:
+    return texts if len(texts) == 6 else ["0", *texts]
+
+
+def _hashed(text: str, name: str) -> str:
+    """The expression for the job of this name. Raises InvalidSchedule."""
+    texts = text.split()
+    return " ".join(field.hashed(part, name) for field, part in zip(FIELDS[-len(texts) :], texts, strict=True))
 
 
 def _macro(text: str) -> str:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
+from datetime import date
 from functools import lru_cache
 from itertools import accumulate
-from typing import Final
+from typing import Final, NamedTuple, Protocol
 
 _CYCLE_YEARS: Final = 400
 _CYCLE: Final = 146_097  # days in 400 years: the calendar then repeats, weekdays included
@@ -16,13 +17,23 @@ _BEFORE_1970: Final = 719_162  # days from 1 January of year 1, a Monday, to 197
 LAST: Final = -1
 
 
+class YearKind(NamedTuple):
+    """Years that are alike, weekdays included; `first` is the weekday of 1 January, Sunday = 0."""
+
+    leap: bool
+    first: int
+
+
 def _is_leap(year: int) -> bool:
     return year % 4 == 0 and (year % 100 != 0 or year % 400 == 0)
 
 
 _LENGTHS: Final = {leap: (31, 29 if leap else 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31) for leap in (False, True)}
 _YEAR_STARTS: Final = (0, *accumulate(366 if _is_leap(year) else 365 for year in range(1, _CYCLE_YEARS + 1)))
-_YEAR_KINDS: Final = tuple((_is_leap(year), (_YEAR_STARTS[year - 1] + 1) % 7) for year in range(1, _CYCLE_YEARS + 1))
+_YEAR_KINDS: Final = tuple(
+    YearKind(_is_leap(year), (_YEAR_STARTS[year - 1] + 1) % 7) for year in range(1, _CYCLE_YEARS + 1)
+)
+_SPECIMENS: Final = {kind: year for year, kind in enumerate(_YEAR_KINDS, start=1)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,21 +91,29 @@ def _nearest_working_day(day: int, length: int, first: int) -> int:
     return day
 
 
-class Days:
-    """The days of a pattern in order: `rank(day)` of them lie before a day, `at(rank)` is one of them.
+class DaySet(Hashable, Protocol):
+    """Days in order, numbered from 1 January 1970 = 0: `rank(day)` of them lie before a day, `at(rank)` is one.
 
-    Days are numbered from 1 January 1970 = 0. Both take a few look-ups, however rare or distant the days.
+    Both take a few look-ups, however rare or distant the days.
     """
+
+    def __bool__(self) -> bool:
+        """Whether there is any day at all."""
+
+    def rank(self, day: int) -> int: ...
+    def at(self, rank: int) -> int: ...
+
+
+class Days:
+    """Days that are the same in all years of a kind: for each, those picked, counted from 1 January = 0."""
 
     __slots__ = ("_of_year", "_starts")
 
-    def __init__(self, pattern: DatePattern) -> None:
-        kinds = {kind: tuple(_days_of_year(pattern, *kind)) for kind in set(_YEAR_KINDS)}
+    def __init__(self, kinds: Mapping[YearKind, tuple[int, ...]]) -> None:
         self._of_year = tuple(kinds[kind] for kind in _YEAR_KINDS)
         self._starts = (0, *accumulate(map(len, self._of_year)))
 
     def __bool__(self) -> bool:
-        """Whether the pattern picks any day at all."""
         return self._starts[-1] > 0
 
     def rank(self, day: int) -> int:
@@ -110,6 +129,31 @@ class Days:
         return cycle * _CYCLE + day - _BEFORE_1970
 
 
+class ChangedDays:
+    """Days of which some are missing and to which some are added: two short lists, each sorted."""
+
+    __slots__ = ("_added", "_days", "_missing")
+
+    def __init__(self, days: DaySet, missing: Iterable[int], added: Iterable[int]) -> None:
+        self._days, self._missing, self._added = days, sorted(missing), sorted(added)
+
+    def __bool__(self) -> bool:
+        return bool(self._days)  # what comes back for ever; a few days of certain years do not make a schedule
+
+    def rank(self, day: int) -> int:
+        return self._days.rank(day) - bisect_left(self._missing, day) + bisect_left(self._added, day)
+
+    def at(self, rank: int) -> int:
+        low, high = self._days.at(rank - len(self._added)), self._days.at(rank + len(self._missing))
+        return low + bisect_left(range(low, high), rank + 1, key=lambda day: self.rank(day + 1))
+
+
+@lru_cache(maxsize=1024)
+def days_of(pattern: DatePattern) -> Days:
+    """The days of a pattern, computed once for all schedules that share it."""
+    return Days({kind: tuple(_days_of_year(pattern, *kind)) for kind in _SPECIMENS})
+
+
 def _days_of_year(pattern: DatePattern, leap: bool, first: int) -> Iterable[int]:
     """The days picked, counted from 1 January = 0, in a year that begins on weekday `first`."""
     start = 0
@@ -119,7 +163,19 @@ def _days_of_year(pattern: DatePattern, leap: bool, first: int) -> Iterable[int]
         start += length
 
 
-@lru_cache(maxsize=1024)
-def days_of(pattern: DatePattern) -> Days:
-    """The days of a pattern, computed once for all schedules that share it."""
-    return Days(pattern)
+def years_of_each_kind() -> Iterable[tuple[YearKind, int, int]]:
+    """One year of each kind, with the numbers of its first and last day."""
+    for kind, year in _SPECIMENS.items():
+        yield kind, _YEAR_STARTS[year - 1] - _BEFORE_1970, _YEAR_STARTS[year] - _BEFORE_1970 - 1
+
+
+def days_within(days: DaySet, first: int, last: int) -> list[int]:
+    """The days from `first` up to and including `last`."""
+    return [days.at(rank) for rank in range(days.rank(first), days.rank(last + 1))]
+
+
+def month_around(day: int) -> tuple[int, int]:
+    """The first and the last day of the month of a day."""
+    found = date.fromordinal(day + _BEFORE_1970 + 1)
+    first = day - found.day + 1
+    return first, first + _LENGTHS[_is_leap(found.year)][found.month - 1] - 1

@@ -7,7 +7,8 @@ from datetime import datetime, timedelta
 from slotwise.durations import format_duration, parse_duration
 from slotwise.errors import InvalidSchedule, InvalidSetting
 from slotwise.schedules.base import Schedule
-from slotwise.schedules.instants import EPOCH, MICROSECOND, in_utc, instant_text
+from slotwise.schedules.instants import EPOCH, MICROSECOND, SECOND, floor_second, in_utc, instant_text
+from slotwise.schedules.lines import Grid, Line
 
 
 class Every(Schedule):
@@ -44,6 +45,12 @@ class Every(Schedule):
 
     def count_between(self, a: datetime, b: datetime) -> int:
         return max(0, self._number(b) - self._number(a))
+
+    @property
+    def line(self) -> Line:
+        if self.interval % SECOND or (self.anchor - EPOCH) % SECOND:
+            return super().line
+        return Grid(floor_second(self.anchor), self.interval // SECOND)
 
     def _number(self, t: datetime) -> int:
         """The number on the grid of the newest slot at or before `t`."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, NoReturn
 
@@ -11,7 +13,9 @@ from slotwise.errors import InvalidSchedule
 _ITEM: Final = re.compile(
     r"(?:(?P<star>\*)|(?P<first>[0-9]+|[A-Z]{3})(?:-(?P<last>[0-9]+|[A-Z]{3}))?)(?:/(?P<step>[0-9]+))?"
 )
+_HASH: Final = re.compile(r"H(?:\((?P<first>[0-9]+)-(?P<last>[0-9]+)\))?(?:/(?P<step>[0-9]+))?")
 _HASH_OR_RANDOM: Final = re.compile(r"([HR])(?:\(.*\))?(?:/.*)?")
+_IN_EVERY_MONTH: Final = 28
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +42,30 @@ class Field:
             self.refuse(text)
         return self._wrapped(int(text))
 
+    def hashed(self, text: str, name: str) -> str:
+        """The same with a value in the place of each `H`: always the same for a name. Raises InvalidSchedule.
+
+        `H(9-17)` lies in a range, `H/15` and `H(0-29)/10` are steps from a hashed beginning.
+        """
+        if "H" not in text:
+            return text
+        return ",".join(self._hashed_item(item, match, name) for item, match in _matched(text))
+
     def refuse(self, item: str, because: str = "") -> NoReturn:
         """Raise InvalidSchedule: the field, the value, and what is allowed."""
         raise InvalidSchedule(f"{self.name} field {quoted(item)}: {because or self._range}")
+
+    def _hashed_item(self, item: str, match: re.Match[str] | None, name: str) -> str:
+        if match is None:
+            return item
+        high = _IN_EVERY_MONTH if self is DAY else self.high
+        first, last = int(match["first"] or self.low), int(match["last"] or high)
+        if not self.low <= first <= last <= high:
+            self.refuse(item, f"H({self.low}-{high}) is the widest")
+        step = self._step(item, match["step"])
+        width = min(step, last - first + 1) if match["step"] else last - first + 1
+        value = first + _hash(f"{self.name}|{name}") % width
+        return f"{value}-{last}/{step}" if match["step"] else str(value)
 
     @property
     def _size(self) -> int:
@@ -95,8 +120,21 @@ class Field:
         if match and match[1] == "R":
             self.refuse(item, f"a random value would differ on each node; write {self._range}")
         if match:
-            self.refuse(item, f"H is not supported; write {self._range}")
+            self.refuse(item, f"write H, H(9-17), H/15 or {self._range}")
         self.refuse(item)
+
+
+def has_hash(text: str) -> bool:
+    """Whether a field's text leaves a value to the job's name."""
+    return "H" in text and any(match for _, match in _matched(text))
+
+
+def _matched(text: str) -> Iterator[tuple[str, re.Match[str] | None]]:
+    return ((item, _HASH.fullmatch(item)) for item in text.split(","))
+
+
+def _hash(text: str) -> int:
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big")
 
 
 def quoted(text: str) -> str:

@@ -21,11 +21,12 @@ def parse_instant(text: str) -> datetime:
     """The instant of an ISO 8601 text that says its offset. Raises InvalidSchedule."""
     text = text.strip()
     try:
-        return in_utc(datetime.fromisoformat(text))
+        instant = datetime.fromisoformat(text)
+        if instant.utcoffset() is not None:
+            return in_utc(instant)
     except (ValueError, OverflowError):
-        raise InvalidSchedule(
-            f"{text[:40]!r} is not an instant; write ISO 8601 with an offset, as 2026-11-21T02:00:00Z"
-        ) from None
+        pass
+    raise InvalidSchedule(f"{text[:40]!r} is not an instant; write ISO 8601 with an offset, as 2026-11-21T02:00:00Z")
 
 
 def in_utc(instant: datetime) -> datetime:
@@ -33,3 +34,18 @@ def in_utc(instant: datetime) -> datetime:
     if not isinstance(instant, datetime) or instant.utcoffset() is None:
         raise InvalidSchedule(f"{instant!r:.60} is not an aware datetime; give it a tzinfo")
     return instant.astimezone(UTC)
+
+
+def floor_second(instant: datetime) -> int:
+    """The last whole second since 1970 that is not after the instant."""
+    return (instant - EPOCH) // SECOND
+
+
+def ceiling_second(instant: datetime) -> int:
+    """The first whole second since 1970 that is not before the instant."""
+    return -((EPOCH - instant) // SECOND)
+
+
+def an_instant(value: datetime | str) -> datetime:
+    """The instant in UTC of an aware datetime or of its text. Raises InvalidSchedule."""
+    return parse_instant(value) if isinstance(value, str) else in_utc(value)

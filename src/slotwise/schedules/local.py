@@ -3,50 +3,64 @@
 from __future__ import annotations
 
 from abc import ABC
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from difflib import get_close_matches
 from typing import Any, Final, get_args
 from zoneinfo import ZoneInfo
 
 from slotwise.errors import InvalidSchedule
 from slotwise.schedules.base import Schedule
+from slotwise.schedules.businessdays import Roll
+from slotwise.schedules.calendar import Calendar
 from slotwise.schedules.instants import EPOCH, SECOND
+from slotwise.schedules.lines import LineSchedule, Unbound
 from slotwise.schedules.walk import Fold, Gap, LocalPattern, Walk
-from slotwise.schedules.zones import BEGINNING, DAY
+from slotwise.schedules.zones import DAY
 
 _SAMPLE_START: Final = (datetime(2024, 1, 1, tzinfo=UTC) - EPOCH) // SECOND
 _SAMPLE_END: Final = _SAMPLE_START + 40 * 366 * DAY  # in which even 29 February meets every weekday
 
 
-class LocalSchedule(Schedule, ABC):
+class LocalSchedule(LineSchedule, ABC):
     """Slots at whole seconds of a zone's local time.
 
     `gap` and `fold` say what becomes of fixed times when clocks change. Slots lie in the years 1900 to 8999.
     """
 
-    __slots__ = ("_walk", "fold", "gap", "zone")
+    __slots__ = ("fold", "gap", "zone")
     zone: ZoneInfo
     gap: Gap
     fold: Fold
-    _walk: Walk
+    _line: Walk | Unbound
 
-    def next_after(self, t: datetime) -> datetime | None:
-        return _instant(self._walk.first(_floor(t) + 1))
+    @property
+    def local_zone(self) -> ZoneInfo | None:
+        return self.zone
 
-    def latest_before(self, t: datetime, *, floor: datetime | None = None) -> datetime | None:
-        low = BEGINNING if floor is None else _floor(floor) + 1
-        return _instant(self._walk.last(low, _ceiling(t)))
+    @property
+    def walk(self) -> Walk | Unbound:
+        """Its line, in which days can be told from times of day."""
+        return self._line
 
-    def count_between(self, a: datetime, b: datetime) -> int:
-        return self._walk.count(_floor(a) + 1, _floor(b) + 1)
+    def excluding(self, *calendars: str | Calendar, roll: Roll = "skip") -> Schedule:
+        from slotwise.schedules.arranged import Excluding
 
-    def _prepare(self, pattern: LocalPattern, zone: ZoneInfo, gap: Gap, fold: Fold, *, fixed: bool) -> None:
+        return Excluding(self, calendars, roll)
+
+    def nth_business_day(self, n: int, *calendars: str | Calendar) -> Schedule:
+        from slotwise.schedules.arranged import BusinessDay
+
+        return BusinessDay(self, n, calendars)
+
+    def _prepare(
+        self, pattern: LocalPattern | Unbound, zone: ZoneInfo, gap: Gap, fold: Fold, *, fixed: bool = False
+    ) -> None:
         """Fill a new instance. Raises InvalidSchedule if a rule is unknown or no slot can ever come."""
         one_of("gap", gap, Gap)
         one_of("fold", fold, Fold)
-        walk = Walk(pattern, zone, fixed, gap, fold)
-        self._set(zone=zone, gap=gap, fold=fold, _walk=walk)
-        if gap == "skip" and walk.first(_SAMPLE_START, _SAMPLE_END) is None:
+        line = pattern if isinstance(pattern, Unbound) else Walk(pattern, zone, fixed, gap, fold)
+        self._set(zone=zone, gap=gap, fold=fold, _line=line)
+        if isinstance(line, Walk) and gap == "skip" and line.first(_SAMPLE_START, _SAMPLE_END) is None:
             raise InvalidSchedule(f'never fires: its times never exist in {zone.key}; use gap="end" or "shift"')
 
     def _options(self) -> str:
@@ -62,15 +76,3 @@ def one_of(name: str, value: object, choice: Any) -> None:
         near = get_close_matches(str(value)[:20], allowed, n=1)
         hint = f" (did you mean {near[0]}?)" if near else ""
         raise InvalidSchedule(f"{name} {value!r:.40}: one of {', '.join(allowed)}{hint}")
-
-
-def _floor(t: datetime) -> int:
-    return (t - EPOCH) // SECOND
-
-
-def _ceiling(t: datetime) -> int:
-    return -((EPOCH - t) // SECOND)
-
-
-def _instant(seconds: int | None) -> datetime | None:
-    return None if seconds is None else EPOCH + timedelta(seconds=seconds)

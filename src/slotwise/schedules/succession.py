@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import NamedTuple
 
 from slotwise.schedules.base import Schedule
+from slotwise.schedules.calendar import Calendar
 from slotwise.schedules.instants import MICROSECOND, in_utc, instant_text
 
 
@@ -82,6 +83,20 @@ class Succession(Schedule):
     @property
     def last(self) -> Schedule:
         return self._parts[-1].schedule
+
+    @property
+    def running(self) -> Schedule:
+        parts = tuple(part._replace(schedule=part.schedule.running) for part in self._parts)
+        return self if parts == self._parts else Succession(parts)
+
+    @property
+    def calendars(self) -> Mapping[str, Calendar | None]:
+        return self.last.calendars
+
+    def bind(self, name: str, calendars: Mapping[str, Calendar] | None = None) -> Schedule:
+        """What came before was bound when it came into force: only the last part follows a calendar's change."""
+        *earlier, last = self._parts
+        return in_a_row((*earlier, last._replace(schedule=last.schedule.bind(name, calendars))))
 
     def _after(self, t: datetime) -> Iterator[Part]:
         return (part for part in self._parts if part.until is None or t < part.until)

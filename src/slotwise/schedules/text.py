@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 from functools import lru_cache
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from slotwise.errors import InvalidSchedule
+from slotwise.schedules.anyof import MOST_PARTS, AnyOf
 from slotwise.schedules.base import Schedule
+from slotwise.schedules.calendar import Calendar, parse_calendar
 from slotwise.schedules.cron import Cron
 from slotwise.schedules.daily import Daily
 from slotwise.schedules.delay import FixedDelay
@@ -16,12 +19,16 @@ from slotwise.schedules.disabled import Disabled
 from slotwise.schedules.every import Every
 from slotwise.schedules.fields import quoted
 from slotwise.schedules.instants import parse_instant
+from slotwise.schedules.once import Once
 from slotwise.schedules.succession import succeed
 
-LONGEST_TEXT: Final = 16_384
+LONGEST_TEXT: Final = 65_536
+DEEPEST: Final = 8
 ARROW: Final = ">>"
 
+Found = TypeVar("Found")
 Reader = Callable[[list[str], dict[str, Any]], Schedule]
+_COMBINED: Final = re.compile(r"([A-Za-z_]{2,})\s*\((.*)\)", re.DOTALL)
 
 
 @lru_cache(maxsize=4096)
@@ -33,14 +40,19 @@ def parse_schedule(text: str) -> Schedule:
     DAILY|02:00,14:30|Europe/Vienna
     EVERY|90s    EVERY|90s|2026-11-21T02:00:00Z   with an anchor
     FIXED_DELAY|2m
+    ONCE|2026-11-21T02:00:00Z
     -                                             disabled
+    ANY(A; B)                                     the slots of all of them
+    BETWEEN(A; 2026-01-01T00:00:00Z; -)           from an instant on, before another one
+    EXCLUDING(A; AT; following)                   around business calendars
+    BUSINESS_DAY(A; -1; AT)                       on the n-th business day of a month
     OLD >> 2026-11-21T02:00:00Z >> NEW            one up to the instant, then the other
     """
     if not isinstance(text, str):
         raise InvalidSchedule(f"{text!r:.60} is not the text of a schedule")
     if len(text) > LONGEST_TEXT:
         raise InvalidSchedule(f"a schedule of {len(text)} characters ({quoted(text[:20])}…); at most {LONGEST_TEXT}")
-    *earlier, last = text.split(ARROW)
+    *earlier, last = _split(text, ARROW)
     if len(earlier) % 2:
         raise InvalidSchedule(f"{quoted(text)}: write SCHEDULE {ARROW} INSTANT {ARROW} SCHEDULE")
     schedule = _parse_one(last)
@@ -49,25 +61,46 @@ def parse_schedule(text: str) -> Schedule:
     return schedule
 
 
-def _parse_one(text: str) -> Schedule:
+def _split(text: str, separator: str) -> list[str]:
+    """The text in parts, at separators outside all brackets."""
+    parts, depth, begin = [], 0, 0
+    for mark in re.finditer(rf"[()\[\]]|{separator}", text):
+        if mark[0] in "([])":
+            depth += 1 if mark[0] in "([" else -1
+        elif depth == 0:
+            parts.append(text[begin : mark.start()])
+            begin = mark.end()
+        if depth < 0:
+            break
+    if depth:
+        raise InvalidSchedule(f"{quoted(text)}: its brackets do not match")
+    return [*parts, text[begin:]]
+
+
+def _parse_one(text: str, depth: int = 0) -> Schedule:
     text = text.strip()
     if text == "-":
         return Disabled()
+    if match := _COMBINED.fullmatch(text):
+        if depth == DEEPEST:
+            raise InvalidSchedule(f"{quoted(text)}: nested more than {DEEPEST} deep")
+        return _combined(match[1], [part.strip() for part in _split(match[2], ";")], depth + 1)
     if "|" not in text:
         return Cron(text)
     kind, *given = (part.strip() for part in text.split("|"))
-    try:
-        read, most, allowed = _KINDS[kind.upper()]
-    except KeyError:
-        near = get_close_matches(kind.upper()[:20], _KINDS, n=1)
-        hint = f" (did you mean {near[0]}?)" if near else ""
-        raise InvalidSchedule(
-            f"{quoted(kind)} is not a kind of schedule{hint}; there are {', '.join(_KINDS)}"
-        ) from None
+    read, most, allowed = _known(kind, _KINDS)
     values, options = [part for part in given if "=" not in part], [part for part in given if "=" in part]
     if not 1 <= len(values) <= most:
         raise InvalidSchedule(f"{quoted(text)}: 1 to {most} values after {kind.upper()}, options apart")
     return read(values, dict(_option(part, allowed) for part in options))
+
+
+def _known(kind: str, kinds: Mapping[str, Found]) -> Found:
+    if kind.upper() in kinds:
+        return kinds[kind.upper()]
+    near = get_close_matches(kind.upper()[:20], kinds, n=1)
+    hint = f" (did you mean {near[0]}?)" if near else ""
+    raise InvalidSchedule(f"{quoted(kind)} is not a kind of schedule{hint}; there are {', '.join(kinds)}")
 
 
 def _option(text: str, allowed: tuple[str, ...]) -> tuple[str, str]:
@@ -96,9 +129,50 @@ def _fixed_delay(values: list[str], options: dict[str, Any]) -> Schedule:
     return FixedDelay(*values)
 
 
+def _once(values: list[str], options: dict[str, Any]) -> Schedule:
+    del options
+    return Once(*values)
+
+
 _KINDS: Final[dict[str, tuple[Reader, int, tuple[str, ...]]]] = {
     "CRON": (_cron, 2, ("day_rule", "gap", "fold")),
     "DAILY": (_daily, 2, ("gap", "fold")),
     "EVERY": (_every, 2, ()),
     "FIXED_DELAY": (_fixed_delay, 1, ()),
+    "ONCE": (_once, 1, ()),
+}
+
+
+def _combined(kind: str, parts: list[str], depth: int) -> Schedule:
+    read, counts, form = _known(kind, _COMBINATORS)
+    if len(parts) - 1 not in counts:
+        raise InvalidSchedule(f"{quoted(kind)} with {len(parts)} parts: write {form}")
+    if kind.upper() == "ANY":
+        return AnyOf(*(_parse_one(part, depth) for part in parts))
+    return read(_parse_one(parts[0], depth), *parts[1:])
+
+
+def _between(schedule: Schedule, start: str, end: str) -> Schedule:
+    return schedule.between(*(None if bound == "-" else bound for bound in (start, end)))
+
+
+def _excluding(schedule: Schedule, calendars: str, roll: Any = "skip") -> Schedule:
+    return schedule.excluding(*_calendars(calendars), roll=roll)
+
+
+def _business_day(schedule: Schedule, n: str, calendars: str = "") -> Schedule:
+    if not re.fullmatch(r"-?[0-9]{1,2}", n):
+        raise InvalidSchedule(f"business day {quoted(n)}: 1–23, or -1 to -23 from the month's end")
+    return schedule.nth_business_day(int(n), *_calendars(calendars))
+
+
+def _calendars(text: str) -> list[Calendar | str]:
+    return [parse_calendar(part) for part in _split(text, ",")] if text else []
+
+
+_COMBINATORS: Final[dict[str, tuple[Callable[..., Schedule], range, str]]] = {
+    "ANY": (AnyOf, range(MOST_PARTS), "ANY(A; B; …)"),
+    "BETWEEN": (_between, range(2, 3), "BETWEEN(A; 2026-01-01T00:00:00Z; -), with - for no bound"),
+    "EXCLUDING": (_excluding, range(1, 3), "EXCLUDING(A; AT; following)"),
+    "BUSINESS_DAY": (_business_day, range(1, 3), "BUSINESS_DAY(A; -1; AT)"),
 }

@@ -7,13 +7,12 @@ at the span's two ends. All instants here are whole seconds since 1970, local on
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Final, Literal, Protocol
+from dataclasses import dataclass, replace
+from typing import Final, Literal
 from zoneinfo import ZoneInfo
 
-from slotwise.schedules.days import Days
+from slotwise.schedules.days import DaySet
+from slotwise.schedules.times import Times
 from slotwise.schedules.zones import BEGINNING, DAY, END, Span, span_at
 
 Gap = Literal["end", "shift", "skip"]
@@ -23,80 +22,35 @@ HORIZON: Final = 100 * 366 * DAY
 """The rarest date, 29 February on a given weekday, comes back within 40 years: after 100, nothing comes."""
 
 
-class Times(Protocol):
-    """Times of day in order, in seconds after midnight: `rank(time)` of them lie before a time."""
-
-    def __len__(self) -> int: ...
-    def rank(self, time: int) -> int: ...
-    def at(self, rank: int) -> int: ...
-
-
-class ListedTimes:
-    """Times of day named one by one."""
-
-    __slots__ = ("_times",)
-
-    def __init__(self, times: Sequence[int]) -> None:
-        self._times = tuple(sorted(set(times)))
-
-    def __len__(self) -> int:
-        return len(self._times)
-
-    def rank(self, time: int) -> int:
-        return bisect_left(self._times, time)
-
-    def at(self, rank: int) -> int:
-        return self._times[rank]
-
-
-class CombinedTimes:
-    """Every combination of these hours, minutes and seconds, each sorted."""
-
-    __slots__ = ("_hours", "_minutes", "_seconds")
-
-    def __init__(self, hours: Sequence[int], minutes: Sequence[int], seconds: Sequence[int]) -> None:
-        self._hours, self._minutes, self._seconds = tuple(hours), tuple(minutes), tuple(seconds)
-
-    def __len__(self) -> int:
-        return len(self._hours) * len(self._minutes) * len(self._seconds)
-
-    def rank(self, time: int) -> int:
-        hour, rest = divmod(time, 3600)
-        minute, second = divmod(rest, 60)
-        rank = bisect_left(self._hours, hour) * len(self._minutes) * len(self._seconds)
-        if hour in self._hours:
-            rank += bisect_left(self._minutes, minute) * len(self._seconds)
-            if minute in self._minutes:
-                rank += bisect_left(self._seconds, second)
-        return rank
-
-    def at(self, rank: int) -> int:
-        rank, second = divmod(rank, len(self._seconds))
-        hour, minute = divmod(rank, len(self._minutes))
-        return self._hours[hour] * 3600 + self._minutes[minute] * 60 + self._seconds[second]
-
-
 class LocalPattern:
     """Times of day on certain days: `rank(local)` of them lie before a local time, `at(rank)` is one."""
 
-    __slots__ = ("_days", "_times")
+    __slots__ = ("days", "times")
 
-    def __init__(self, days: Days, times: Times) -> None:
-        self._days, self._times = days, times
+    def __init__(self, days: DaySet, times: Times) -> None:
+        self.days, self.times = days, times
 
     def rank(self, local: int) -> int:
         day, time = divmod(local, DAY)
-        days_before = self._days.rank(day)
-        rank = days_before * len(self._times)
-        return rank + self._times.rank(time) if self._days.rank(day + 1) > days_before else rank
+        days_before = self.days.rank(day)
+        rank = days_before * len(self.times)
+        return rank + self.times.rank(time) if self.days.rank(day + 1) > days_before else rank
 
     def at(self, rank: int) -> int:
-        day, time = divmod(rank, len(self._times))
-        return self._days.at(day) * DAY + self._times.at(time)
+        day, time = divmod(rank, len(self.times))
+        return self.days.at(day) * DAY + self.times.at(time)
 
     def between(self, low: int, high: int) -> range:
         """The ranks of the local times with `low <= local < high`."""
         return range(self.rank(low), self.rank(high))
+
+    def bits(self, low: int, high: int) -> int:
+        """The local times with `low <= local < high` as the bits of a number, the lowest first."""
+        first, last = low // DAY, (high - 1) // DAY
+        found = 0
+        for rank in range(self.days.rank(first), self.days.rank(last + 1)):
+            found |= self.times.bits << (self.days.at(rank) - first) * DAY
+        return found >> low - first * DAY & (1 << high - low) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +66,10 @@ class Walk:
     fixed: bool
     gap: Gap
     fold: Fold
+
+    def on(self, days: DaySet) -> Walk:
+        """The same times, zone and rules on other days."""
+        return replace(self, pattern=LocalPattern(days, self.pattern.times))
 
     def first(self, low: int, high: int = END) -> int | None:
         """The first slot with `low <= slot < high`."""
@@ -145,6 +103,16 @@ class Walk:
             low = span.end
         return total
 
+    def bits(self, low: int, high: int) -> int:
+        """The slots with `low <= slot < high` as the bits of a number, that of `low` first."""
+        found, at = 0, low
+        while at < high:
+            span = span_at(self.zone, at)
+            end = min(high, span.end)
+            found |= self._bits_in(span, at, end) << at - low
+            at = end
+        return found
+
     def _first_in(self, span: Span, low: int) -> int | None:
         ranks = self._ranks(span, low, span.end)
         moved = self._moved(span, low, span.end)
@@ -160,14 +128,25 @@ class Walk:
     def _count_in(self, span: Span, low: int, high: int) -> int:
         return len(self._ranks(span, low, high)) + len(self._moved(span, low, high))
 
+    def _bits_in(self, span: Span, low: int, high: int) -> int:
+        first, end = self._own(span, low, high)
+        found = self.pattern.bits(first, end) << first - span.offset - low if first < end else 0
+        for slot in self._moved(span, low, high):
+            found |= 1 << slot - low
+        return found
+
     def _ranks(self, span: Span, low: int, high: int) -> range:
         """The ranks of the local times that fire at their own time within the span."""
+        return self.pattern.between(*self._own(span, low, high))
+
+    def _own(self, span: Span, low: int, high: int) -> tuple[int, int]:
+        """The local times, from the first up to before the second, that fire at their own time within the span."""
         low, high = max(low, span.start), min(high, span.end)
         if self.fixed and self.fold == "first":  # the span's beginning may repeat local times of the one before
             low = max(low, span.start + span.before - span.offset)
         if self.fixed and self.fold == "second":  # its end may be repeated by the one after
             high = min(high, span.end - (span.offset - span.after))
-        return self.pattern.between(low + span.offset, max(low, high) + span.offset)
+        return low + span.offset, max(low, high) + span.offset
 
     def _moved(self, span: Span, low: int, high: int) -> list[int]:
         """The slots that the gap before the span swallowed and the gap rule puts where no other is."""

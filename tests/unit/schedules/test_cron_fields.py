@@ -118,8 +118,6 @@ REFUSED = [
     ("? * * * *", 'minute field "?": 0–59'),
     ("R * * * *", 'minute field "R": a random value would differ on each node; write 0–59'),
     ("0 R(1-5) * * *", 'hour field "R(1-5)": a random value would differ on each node; write 0–23'),
-    ("H * * * *", 'minute field "H": H is not supported; write 0–59'),
-    ("H/15 * * * *", 'minute field "H/15": H is not supported; write 0–59'),
     ("0 0 L-31 * *", 'day-of-month field "L-31": L-1 to L-30'),
     ("0 0 32W * *", 'day-of-month field "32": 1–31'),
     ("0 0 * * MON#6", 'day-of-week field "MON#6": #1 to #5'),

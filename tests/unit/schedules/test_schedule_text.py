@@ -4,13 +4,26 @@ from __future__ import annotations
 
 import copy
 import pickle
+from datetime import UTC, date, datetime
 from zoneinfo import ZoneInfo
 
 import pytest
 
 from slotwise.errors import InvalidSchedule
-from slotwise.schedules import Cron, Daily, Disabled, Every, FixedDelay, Schedule, parse_schedule
+from slotwise.schedules import (
+    AnyOf,
+    Calendar,
+    Cron,
+    Daily,
+    Disabled,
+    Every,
+    FixedDelay,
+    Once,
+    Schedule,
+    parse_schedule,
+)
 
+AUSTRIA = Calendar(name="AT", revision=3, days=frozenset({date(2026, 1, 1), date(2026, 1, 6), date(2027, 1, 1)}))
 FORMS = [
     ("0 2 * * *", Cron("0 2 * * *"), "CRON|0 2 * * *|UTC"),
     ("0 */5 * * * *", Cron("0 */5 * * * *"), "CRON|0 */5 * * * *|UTC"),
@@ -29,6 +42,44 @@ FORMS = [
     ("EVERY|1h|2026-01-01T01:00:00+01:00", Every("1h"), None),
     ("FIXED_DELAY|120s", FixedDelay("2m"), "FIXED_DELAY|2m"),
     (" - ", Disabled(), "-"),
+    ("ONCE|2026-01-01T01:00:00+01:00", Once(datetime(2026, 1, 1, tzinfo=UTC)), "ONCE|2026-01-01T00:00:00Z"),
+    ("H 2 * * *", Cron("H 2 * * *"), "CRON|H 2 * * *|UTC"),
+    (
+        "any(0 2 * * *; EVERY|1h)",
+        AnyOf(Cron("0 2 * * *"), Every("1h")),
+        "ANY(CRON|0 2 * * *|UTC; EVERY|1h|1970-01-01T00:00:00Z)",
+    ),
+    (
+        "BETWEEN(H(0-29) H(2-5) * * *; 2026-01-01T00:00Z; -)",
+        Cron("H(0-29) H(2-5) * * *").between("2026-01-01T00:00Z"),
+        "BETWEEN(CRON|H(0-29) H(2-5) * * *|UTC; 2026-01-01T00:00:00Z; -)",
+    ),
+    ("EXCLUDING(DAILY|09:00; AT)", Daily("09:00").excluding("AT"), "EXCLUDING(DAILY|09:00|UTC; AT; skip)"),
+    (
+        "EXCLUDING(DAILY|09:00; AT, company; preceding)",
+        Daily("09:00").excluding("AT", "company", roll="preceding"),
+        "EXCLUDING(DAILY|09:00|UTC; AT, company; preceding)",
+    ),
+    (
+        "EXCLUDING(DAILY|09:00; AT@3[SAT,SUN 2026:0101,0106 2027:0101], CO@1[-]; following)",
+        Daily("09:00").excluding(AUSTRIA, Calendar(name="CO", revision=1, weekend=frozenset()), roll="following"),
+        "EXCLUDING(DAILY|09:00|UTC; AT@3[SAT,SUN 2026:0101,0106 2027:0101], CO@1[-]; following)",
+    ),
+    ("BUSINESS_DAY(0 9 * * *; 3)", Cron("0 9 * * *").nth_business_day(3), "BUSINESS_DAY(CRON|0 9 * * *|UTC; 3)"),
+    (
+        "BUSINESS_DAY(DAILY|09:00; -1; AT@3[SAT,SUN 2026:0101,0106 2027:0101])",
+        Daily("09:00").last_business_day(AUSTRIA),
+        "BUSINESS_DAY(DAILY|09:00|UTC; -1; AT@3[SAT,SUN 2026:0101,0106 2027:0101])",
+    ),
+    (
+        "EXCLUDING(ANY(0 9 * * *; BETWEEN(0 10 * * *; -; 2027-01-01T00:00Z)); AT; drop)",
+        AnyOf(
+            Cron("0 9 * * *").excluding("AT", roll="drop"),
+            Cron("0 10 * * *").between(end="2027-01-01T00:00Z").excluding("AT", roll="drop"),
+        ),
+        "ANY(EXCLUDING(CRON|0 9 * * *|UTC; AT; drop); "
+        "BETWEEN(EXCLUDING(CRON|0 10 * * *|UTC; AT; drop); -; 2027-01-01T00:00:00Z))",
+    ),
 ]
 
 
@@ -44,7 +95,9 @@ def test_text_forms(text: str, schedule: Schedule, canonical: str | None) -> Non
 
 REFUSED = [
     ("EVRY|90s", '"EVRY" is not a kind of schedule (did you mean EVERY?)'),
-    ("ONCE|2026-01-01", '"ONCE" is not a kind of schedule; there are CRON, DAILY, EVERY, FIXED_DELAY'),
+    ("TWICE|2026-01-01", '"TWICE" is not a kind of schedule; there are CRON, DAILY, EVERY, FIXED_DELAY, ONCE'),
+    ("ONCE|2026-01-01", "'2026-01-01' is not an instant; write ISO 8601 with an offset"),
+    ("ONCE", "has 1 field"),
     ("CRON", "has 1 field"),
     ("CRON|0 2 * * *|UTC|more", "1 to 2 values after CRON"),
     ("FIXED_DELAY|1m|2m", "1 to 1 values after FIXED_DELAY"),
@@ -54,11 +107,37 @@ REFUSED = [
     ("CRON|61 2 * * *|UTC", 'minute field "61": 0–59'),
     ("CRON|0 2 * * *|Europe/Viena", "did you mean Europe/Vienna"),
     ("EVERY|90s|tomorrow", "'tomorrow' is not an instant"),
-    ("EVERY|90s|2026-01-01T00:00:00", "is not an aware datetime"),
+    ("EVERY|90s|2026-01-01T00:00:00", "write ISO 8601 with an offset"),
     ("DAILY||UTC", "time of day ''"),
     ("- >> -", "write SCHEDULE >> INSTANT >> SCHEDULE"),
     ("- >> soon >> -", "'soon' is not an instant"),
     (" >> 2026-01-01T00:00:00Z >> ", "has 0 fields"),
+    ("ANYOF(0 2 * * *)", '"ANYOF" is not a kind of schedule (did you mean ANY?)'),
+    ("ANY(0 2 * * *; 61 2 * * *)", 'minute field "61": 0–59'),
+    ("ANY()", "has 0 fields"),
+    ("ANY(-; FIXED_DELAY|1m)", "- cannot be one of several"),
+    ("BETWEEN(0 2 * * *; 2026-01-01T00:00Z)", '"BETWEEN" with 2 parts: write BETWEEN(A; 2026-01-01T00:00:00Z; -)'),
+    ("BETWEEN(0 2 * * *; -; -)", "between takes a start, an end or both"),
+    ("EXCLUDING(0 2 * * *)", '"EXCLUDING" with 1 parts: write EXCLUDING(A; AT; following)'),
+    ("EXCLUDING(0 2 * * *; AT; forward)", "roll 'forward': one of skip, drop, following, preceding"),
+    ("EXCLUDING(0 2 * * *; )", "excluding takes calendars"),
+    ("EXCLUDING(0 2 * * *; A T)", 'calendar name "A T": at most 40 letters'),
+    ("EXCLUDING(0 2 * * *; AT, AT)", "2 calendars: each once, and at most 8"),
+    ("EXCLUDING(EVERY|5m; AT)", "EVERY|5m|1970-01-01T00:00:00Z goes by no local days"),
+    ("EXCLUDING(EXCLUDING(0 2 * * *; AT); CO)", "goes around calendars already; name all of them at once"),
+    ("EXCLUDING(0 2 * * *; AT@3[SAT,SUN 2026:0101,1301])", 'calendar day "20261301": there is no such date'),
+    ("EXCLUDING(0 2 * * *; AT@3[SAT,SUN 20260101])", 'calendar year "20260101": write 2026:0101,0106'),
+    ("EXCLUDING(0 2 * * *; AT@3)", 'calendar "AT@3": write a name, or AT@3[SAT,SUN 2026:0101,0106]'),
+    ("EXCLUDING(0 2 * * *; AT@3[SAT,SUM])", 'day-of-week field "SUM": 0–7 or SUN–SAT'),
+    ("EXCLUDING(0 2 * * *; AT@3[SUN,MON,TUE,WED,THU,FRI,SAT])", "calendar AT: a week needs a working day"),
+    ("EXCLUDING(0 2 * * SAT; AT@3[SAT,SUN])", "never fires: none of its days is left"),
+    ("BUSINESS_DAY(0 2 * * *; 0)", "business day 0: 1–23, or -1 to -23 from the month's end"),
+    ("BUSINESS_DAY(0 2 * * *; first)", 'business day "first": 1–23'),
+    ("BUSINESS_DAY(0 2 1 * *; 5)", "never fires: none of its days is left"),
+    ("ANY(" * 9 + "-" + ")" * 9, "nested more than 8 deep"),
+    ("ANY(" * 5000, "its brackets do not match"),
+    ("ANY(0 2 * * *", '"ANY(0 2 * * *": its brackets do not match'),
+    (")(", "its brackets do not match"),
     ("x" * 100_000, "a schedule of 100000 characters"),
     ("- >> " * 20, "has 0 fields"),
 ]
