@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 from slotwise.errors import (
     ClaimLost,
+    CommandFailed,
     ConfigurationError,
     DatabaseProblem,
     DatabaseUnreachable,
     DriverMissing,
     InstanceExists,
+    InvalidCrontab,
     InvalidJob,
     InvalidSchedule,
     InvalidSetting,
@@ -33,6 +35,7 @@ from slotwise.steering import Cancel, Fail, Snooze
 
 if TYPE_CHECKING:
     from slotwise.client import Client
+    from slotwise.contrib.command import CommandJob
     from slotwise.registry import JobRegistry
 
 __all__ = [
@@ -40,6 +43,8 @@ __all__ = [
     "CatchUp",
     "ClaimLost",
     "Client",
+    "CommandFailed",
+    "CommandJob",
     "ConfigurationError",
     "Cron",
     "Daily",
@@ -52,6 +57,7 @@ __all__ = [
     "Fail",
     "FixedDelay",
     "InstanceExists",
+    "InvalidCrontab",
     "InvalidJob",
     "InvalidSchedule",
     "InvalidSetting",
@@ -75,7 +81,11 @@ __all__ = [
 
 #: These bring the whole engine with SQLAlchemy and alembic: loaded when first used, for a pytest plugin imports
 #: this package in every run of its users' tests.
-_LATE = {"Client": "slotwise.client", "JobRegistry": "slotwise.registry"}
+_LATE = {
+    "Client": "slotwise.client",
+    "CommandJob": "slotwise.contrib.command",
+    "JobRegistry": "slotwise.registry",
+}
 
 
 def __getattr__(name: str) -> Any:

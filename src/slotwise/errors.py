@@ -2,6 +2,7 @@
 
 SlotwiseError
 ├── ConfigurationError          a setting, a job or a registry that cannot work
+│   ├── InvalidCrontab          lines of a crontab that cannot run
 │   ├── InvalidJob              a job declares something impossible
 │   ├── InvalidSchedule         a schedule that cannot be understood or can never fire
 │   └── InvalidSetting          a setting with a wrong name, type or range
@@ -13,6 +14,7 @@ SlotwiseError
 │   └── PostgresMissing         no programs to start a PostgreSQL of our own
 ├── ClaimLost                   the claim is no longer ours
 ├── JobCancelled                the handler was asked to stop
+├── CommandFailed               a command ended badly, or could not start
 ├── InstanceExists              a one-time task with this id is already scheduled
 ├── UnknownTask                 no job or task of this name
 └── PlanMissing                 jobs without a row after the start
@@ -30,6 +32,10 @@ class SlotwiseError(Exception):
 
 class ConfigurationError(SlotwiseError):
     """A setting, a job or a registry cannot work as declared."""
+
+
+class InvalidCrontab(ConfigurationError):
+    """Lines of a crontab cannot run."""
 
 
 class InvalidJob(ConfigurationError):
@@ -74,6 +80,15 @@ class ClaimLost(SlotwiseError):
 
 class JobCancelled(SlotwiseError):
     """The handler was asked to stop."""
+
+
+class CommandFailed(SlotwiseError):
+    """The command ended badly, or could not be started."""
+
+    def __init__(self, message: str | None = None, *, status: int | None = None) -> None:
+        super().__init__(message)
+        #: Its exit status, negative for a signal; None if it never ran, or nobody knows.
+        self.status = status
 
 
 class InstanceExists(SlotwiseError):

@@ -16,7 +16,8 @@ PREFIX = "SLOTWISE_"
 DEFAULT_FILE = "slotwise.toml"
 
 # Variables that start like settings and are not: they say where things are, before there are settings, or
-# belong to the quick start's database, the test suite and the worker command's own children.
+# belong to the quick start's database, the test suite and the worker command's own children; or tell a command
+# which slot it runs for, which may call slotwise itself.
 OTHERS_VARIABLES = frozenset(
     {
         "SLOTWISE_CONFIG",
@@ -24,6 +25,11 @@ OTHERS_VARIABLES = frozenset(
         "SLOTWISE_BOOT",
         "SLOTWISE_PG_BINDIR",
         "SLOTWISE_TEST_DSN",
+        "SLOTWISE_JOB",
+        "SLOTWISE_SLOT",
+        "SLOTWISE_ATTEMPT",
+        "SLOTWISE_TOKEN",
+        "SLOTWISE_KEY",
     }
 )
 

@@ -1,0 +1,106 @@
+"""One attempt: start the command, watch it, the clock and the claim, and say how it ended."""
+
+from __future__ import annotations
+
+import os
+import signal
+from datetime import timedelta
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from slotwise.clock import elapsed
+from slotwise.contrib.command.account import Account, account_of
+from slotwise.contrib.command.environment import environment
+from slotwise.contrib.command.group import ProcessGroup
+from slotwise.contrib.command.output import Output
+from slotwise.durations import format_duration
+from slotwise.errors import CommandFailed, JobCancelled
+
+if TYPE_CHECKING:
+    from slotwise.contrib.command.invocation import Invocation
+    from slotwise.job import JobContext
+
+#: From SIGTERM to SIGKILL; less than a worker that ends waits for cancelled handlers.
+KILL_AFTER: Final = timedelta(seconds=4)
+#: How soon a cancelled claim is noticed.
+LOOK: Final = timedelta(milliseconds=100)
+
+_HOME: Final = "~"
+_HINTS: Final = {
+    126: " (it cannot be executed)",
+    127: " (not found; PATH is {path})",
+}
+
+
+def run(invocation: Invocation, ctx: JobContext) -> None:
+    """Run the command to its end. Raises CommandFailed, with the end of its output, and JobCancelled."""
+    account = account_of(invocation.user)
+    env = environment(invocation, account, ctx)
+    say = partial(ctx.log.info, "%s")
+    output = Output(say)
+    with _started(invocation, account, env, output, ctx) as group:
+        stop = _watch(group, ctx, invocation.timeout)
+        if stop is not None:
+            group.end(KILL_AFTER)
+        status = group.finish(say)
+    if isinstance(stop, JobCancelled):
+        raise stop
+    if stop is not None or status != 0:
+        raise CommandFailed(_failure(str(stop) if stop else _told(status, env), output), status=status)
+
+
+def _started(
+    invocation: Invocation, account: Account, env: dict[str, str], output: Output, ctx: JobContext
+) -> ProcessGroup:
+    cwd = _directory(invocation, env, ctx)
+    try:
+        return ProcessGroup(invocation.argv, output, stdin=invocation.input, cwd=cwd, env=env, **account.switch())
+    except OSError as error:
+        raise CommandFailed(f"the command could not be started: {error}; its directory is {cwd or os.curdir}") from None
+
+
+def _directory(invocation: Invocation, env: dict[str, str], ctx: JobContext) -> str | None:
+    """As cron does it: ``~`` is the command's HOME, and / where that is missing."""
+    if invocation.cwd != _HOME:
+        return invocation.cwd
+    home = env.get("HOME", "/")
+    if os.path.isdir(home):  # noqa: PTH112 - a text for the operating system
+        return home
+    ctx.log.warning("HOME %s is not a directory; the command runs in /", home)
+    return "/"
+
+
+def _watch(group: ProcessGroup, ctx: JobContext, timeout: timedelta | None) -> JobCancelled | CommandFailed | None:
+    """Until the command has ended (None), or must be ended: why."""
+    begun = elapsed()
+    while not group.wait(LOOK):
+        if ctx.cancelled or ctx.lost:
+            return JobCancelled(f"the command was ended: {ctx.cancel_reason or 'lost'}")
+        if timeout is not None and elapsed() - begun >= timeout.total_seconds():
+            return CommandFailed(f"timed out after {format_duration(timeout)}; ended with all that it had started")
+    return None
+
+
+def _told(status: int | None, env: dict[str, str]) -> str:
+    if status is None:
+        return "exit status unknown: this process ignores SIGCHLD, or somebody else waits for its children"
+    if status < 0:
+        return f"ended by {_signal_name(-status)}"
+    if status > 128:
+        return f"exit status {status} (of a shell: ended by {_signal_name(status - 128)})"
+    return f"exit status {status}{_HINTS.get(status, '').format(path=env.get('PATH', ''))}"
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def _failure(told: str, output: Output) -> str:
+    """Listings show an error's last line: how it ended, and the last that the command said."""
+    if not output.last_line:
+        return f"{told}; it wrote nothing"
+    shown = "\n".join(f"  {line}" for line in output.tail)
+    return f"the end of what the command wrote:\n{shown}\n{told}; its last line: {output.last_line[:200]}"
