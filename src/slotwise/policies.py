@@ -146,12 +146,15 @@ class Retry:
         cls,
         attempts: int = 3,
         *,
-        first: timedelta = timedelta(seconds=1),
-        cap: timedelta = timedelta(minutes=5),
+        first: timedelta | str = timedelta(seconds=1),
+        cap: timedelta | str = timedelta(minutes=5),
     ) -> Retry:
-        """``attempts`` in all; the wait doubles from ``first`` up to ``cap``, with up to ``first`` of jitter on top."""
-        wait = _doubling(first, cap)
-        return cls(attempts=attempts, wait=wait)
+        """``attempts`` in all; the wait doubles from ``first`` up to ``cap``, with up to ``first`` of jitter on top.
+
+        Durations are ``timedelta`` or text such as ``"10s"``. Raises InvalidJob for what is neither.
+        """
+        doubling = _doubling(_span("Retry.exponential", "first", first), _span("Retry.exponential", "cap", cap))
+        return cls(attempts=attempts, wait=doubling)
 
     def delay_after(self, attempt: int, elapsed: timedelta) -> timedelta | None:
         """How long to wait after the failure of attempt number ``attempt`` (from 1), or None to give up.

@@ -123,7 +123,12 @@ def pronounce(console: Console, engine: sa.Engine, log: Path, *, running: bool) 
 
 
 def _table(verdict: Verdict) -> Table:
-    table = Table(title="verdict, from the ledger and from the handlers' own log", title_justify="left", box=box.SIMPLE)
+    table = Table(
+        title="verdict, from the ledger and from the handlers' own log",
+        title_justify="left",
+        box=None,
+        padding=(0, 2, 0, 0),
+    )
     table.add_column("job", no_wrap=True)
     for heading in COUNTS:
         table.add_column(heading, justify="right", no_wrap=True)

@@ -252,8 +252,11 @@ def _cancel(loop: asyncio.AbstractEventLoop, task: asyncio.Future[Any]) -> None:
 
 
 def error_text(error: BaseException) -> str:
-    """The traceback, cut in the middle to what the ledger keeps; the last line names the error."""
-    text = "".join(traceback.format_exception(error)).replace("\x00", "\\x00").strip()
+    """The traceback from the handler on, cut in the middle to what the ledger keeps; the last line names the error."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
+        trace = trace.tb_next
+    text = "".join(traceback.format_exception(type(error), error, trace)).replace("\x00", "\\x00").strip()
     text = text.encode("utf-8", "backslashreplace").decode("utf-8")
     if len(text) <= ERROR_LIMIT:
         return text
