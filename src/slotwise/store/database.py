@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
+import weakref
 from collections.abc import Callable
 from typing import Protocol
 
@@ -12,6 +13,7 @@ from sqlalchemy import URL, Connection, Engine
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import QueuePool
 
+from slotwise.errors import DatabaseProblem
 from slotwise.settings import Settings
 from slotwise.store.dsn import SQLITE, database_url
 from slotwise.store.failures import describe, is_transient, unreachable
@@ -42,8 +44,10 @@ class Database:
     """Owns the connections of one process to one database.
 
     Making it touches nothing: engines come at first use, and again after a fork, where the parent's are left
-    alone. Safe to share between threads. Raises `InvalidSetting` for a wrong address, `DriverMissing` without
-    libpq.
+    alone. Of SQLite, idle connections are closed before a fork, and a child of a process that used one at that
+    moment is refused: SQLite would believe in the parent's locks. Safe to share between threads.
+
+    Raises `InvalidSetting` for a wrong address, `DriverMissing` without libpq.
     """
 
     def __init__(self, settings: Settings, *, pool_size: int = POOL_SIZE, overflow: int = POOL_SIZE) -> None:
@@ -53,7 +57,9 @@ class Database:
         self._link: Link = _link(self.url, settings)
         self._pool_size = pool_size
         self._overflow = overflow
+        self._used_at_fork = False
         self._start_afresh()
+        _databases.add(self)
 
     @property
     def dialect_name(self) -> str:
@@ -126,8 +132,22 @@ class Database:
                 self._engines[role] = make()
             return self._engines[role]
 
+    def before_fork(self) -> None:
+        """SQLite counts its locks per process: a child would inherit the count, and not the locks."""
+        if self._counts_locks() and self._pid == os.getpid():
+            self._used_at_fork = self._in_use()
+            self.close()
+
     def _forget_parent(self) -> None:
-        """After a fork: the sockets are the parent's, and a thread of its may have held the lock then."""
+        """After a fork: the sockets are the parent's, and a thread of its may have held the lock then.
+
+        Raises `DatabaseProblem` where that cannot be done without danger for the file.
+        """
+        if self._counts_locks() and (self._used_at_fork or self._in_use()):
+            raise DatabaseProblem(
+                "this process was forked while its parent used the SQLite database: fork before the worker starts, "
+                "start fresh processes instead of forking, or use PostgreSQL"
+            )
         inherited = list(self._engines.values())
         self._start_afresh()
         for engine in inherited:
@@ -138,9 +158,29 @@ class Database:
         self._lock = threading.Lock()
         self._pid = os.getpid()
 
+    def _counts_locks(self) -> bool:
+        return self._link.name == SQLiteLink.name and not self._link.single
+
+    def _in_use(self) -> bool:
+        pools = [engine.pool for engine in list(self._engines.values())]
+        return any(pool.checkedout() for pool in pools if isinstance(pool, QueuePool))
+
     def _open(self) -> int:
         pools = [engine.pool for engine in self._engines.values()]
         return sum(pool.checkedin() + pool.checkedout() for pool in pools if isinstance(pool, QueuePool))
+
+
+#: All that this process has; a hook that the interpreter calls cannot be taken back, so there is one for all.
+_databases: weakref.WeakSet[Database] = weakref.WeakSet()
+
+
+def _before_fork() -> None:
+    for database in list(_databases):
+        database.before_fork()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_before_fork)
 
 
 def _link(url: URL, settings: Settings) -> Link:
