@@ -58,8 +58,11 @@ class Proxy:
         self._said: bytes | None = None
         self._heard = b""
         self._forwards_commit = True
-        #: Set when an answer was lost.
+        #: Set when a commit, or its answer, was lost.
         self.lost = threading.Event()
+        self._held: bytes | None = None
+        #: Set while a statement is held up.
+        self.holding = threading.Event()
 
     @property
     def url(self) -> str:
@@ -107,6 +110,15 @@ class Proxy:
         self._forwards_commit = forward
         self._said, self._heard = said, heard
 
+    def hold(self, said: bytes) -> None:
+        """Hold up the next statement that says this, until ``release``; all other connections go on."""
+        self.holding.clear()
+        self._held = said
+
+    def release(self) -> None:
+        """Let the statement that is held up go on."""
+        self.holding.clear()
+
     # -- forwarding -------------------------------------------------------------------------------------------
 
     async def _serve(self, reader: asyncio.StreamReader, client: asyncio.StreamWriter) -> None:
@@ -130,6 +142,7 @@ class Proxy:
             while data := await reader.read(CHUNK):
                 await self._passable()
                 link.said = (link.said + data)[-CHUNK:]
+                await self._held_up(data)
                 if COMMIT in data and self._is_doomed(link):
                     await self._lose(link, data)
                     return
@@ -162,6 +175,13 @@ class Proxy:
             await asyncio.sleep(0.2)
         link.client.transport.abort()
         self.lost.set()
+
+    async def _held_up(self, data: bytes) -> None:
+        if self._held is not None and self._held in data:
+            self._held = None
+            self.holding.set()
+            while self.holding.is_set():
+                await asyncio.sleep(0.01)
 
     async def _passable(self) -> None:
         while not self._open.is_set():

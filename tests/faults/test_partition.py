@@ -96,6 +96,26 @@ def test_a_start_whose_commit_is_in_doubt_is_neither_lost_nor_repeated(
         assert stage.events.all("handed-back")
 
 
+def test_a_mark_that_comes_too_late_starts_nothing(bench: MakeBench, proxy: Proxy) -> None:
+    """give_up: frozen while its mark is on the way, taken over meanwhile: the mark is refused, and nothing starts."""
+    stage = bench("give-up")
+    apart = stage.start("apart", database_url=proxy.url)
+    stage.wait("settled", job="give-up", by=apart)
+    proxy.hold(MARK["said"])
+    assert proxy.holding.wait(10)
+    apart.freeze()
+    claim = stage.events.all("claimed", by=apart)[-1]
+    other = stage.start("other")
+    reaped = stage.wait("reaped", token=claim["token"])
+    assert reaped["outcome"] == "handed-back"
+    stage.wait("settled", by=other, after=reaped)
+    proxy.release()
+    apart.thaw()
+    stage.wait("claim-lost", by=apart, token=claim["token"])
+    leave(stage, "give-up")
+    assert stage.events.all("handler-start", token=claim["token"]) == []
+
+
 def test_all_sessions_ended_by_the_server_cost_nothing(bench: MakeBench) -> None:
     """pg_terminate_backend for everybody, again and again: no worker ends, no attempt is lost."""
     stage = bench("rerun,give-up,async,completing")

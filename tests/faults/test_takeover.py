@@ -59,17 +59,31 @@ def test_after_sigterm_aborted_work_starts_elsewhere_at_once(bench: MakeBench) -
 def test_after_sigterm_unstarted_work_starts_elsewhere_at_once(bench: MakeBench) -> None:
     """A claim whose handler has not started when the drain begins is handed back, and nothing is burnt."""
     stage = bench("give-up")
-    holder = stage.start("holder", trap="claimed:1:NAP")
+    holder = stage.start("holder", trap="claimed:1:NAP", heartbeat_interval="2s")  # a nap is shorter than that
     trap = stage.wait("trap", by=holder)
     holder.kill(signal.SIGTERM)
     other = stage.start("other")
     back = stage.wait("handed-back", by=holder, token=trap["token"])
+    assert back["reason"] == "shutdown"
     slot = back["slot"]
     begun = max(back.at, stage.wait("worker-start", by=other).at)
     again = stage.wait("handler-start", job="give-up", by=other)
     assert timedelta(seconds=again.at - begun) <= POLL + timedelta(seconds=1)
     assert again["slot"] >= slot
     assert holder.wait() == 0
+    leave(stage)
+
+
+def test_a_drain_longer_than_the_lease_takes_nothing_away(bench: MakeBench) -> None:
+    """Heartbeats go on while running handlers end: nobody else starts what a draining worker still runs."""
+    stage = bench("hold-briefly", shutdown_grace="10s")
+    holder, _, start = held_by_first(stage, "hold-briefly")
+    holder.kill(signal.SIGTERM)
+    stage.wait("drain-begin", by=holder)
+    end = stage.wait("settled", job="hold-briefly", slot=start["slot"])
+    assert (end.worker, end["attempt"], end["outcome"]) == (holder, 1, "succeeded")
+    assert holder.wait() == 0
+    assert stage.events.all("reaped", "claim-lost") == []
     leave(stage)
 
 

@@ -45,6 +45,23 @@ def test_a_zombie_that_gives_up_has_started_once(bench: MakeBench, job: str, tra
     assert (row.outcome, row.reason, row.attempts) == ("lost", "may still be running", 1)
 
 
+def test_the_outcome_of_a_zombie_is_refused_while_another_holds_its_slot(bench: MakeBench) -> None:
+    """The row is held again, under another token and by another worker: the zombie's success is not taken for its."""
+    stage = bench("hold-again")
+    zombie = stage.start("zombie", trap="handler-start:1:STOP")
+    stage.wait("trap", by=zombie)
+    other = stage.start("other")
+    again = stage.wait("handler-start", by=other, attempt=2)
+    zombie.thaw()
+    stage.wait("handler-end", by=zombie, slot=again["slot"], outcome="succeeded")
+    end = stage.wait("handler-end", by=other, token=again["token"])
+    settled = stage.wait("settled", "claim-lost", token=again["token"])
+    assert (settled.name, settled.number > end.number) == ("settled", True)
+    assert stage.events.all("settled", by=zombie, slot=again["slot"]) == []
+    leave(stage, "hold-again")
+    assert stage.ledger("hold-again")[again["slot"]].token == again["token"]
+
+
 def test_an_async_zombie_is_cancelled(bench: MakeBench) -> None:
     """When it wakes up it learns that its claim is gone, its handler is cancelled, and its outcome is refused."""
     stage = bench("hold-async")

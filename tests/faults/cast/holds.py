@@ -48,6 +48,17 @@ class HoldBriefly(DistributedJob):
                 time.sleep(4)
 
 
+class HoldAgain(DistributedJob):
+    """The second attempt takes its time; all others end soon. Listens to nobody."""
+
+    name = "hold-again"
+    schedule = Every("1s")
+
+    def execute(self, ctx: JobContext) -> None:
+        with LOG.attempt(ctx):
+            time.sleep(3 if ctx.attempt == 2 else 0.2)
+
+
 class HoldInGuard(DistributedJob):
     """Holds inside the transaction that it has guarded."""
 
