@@ -51,12 +51,12 @@ class Latecomers:
         decision = decide.at_claim(row, schedule, now, newest, self._definitions.get(row.task_name))
         self._dialect.gaps(connection, [(row, gap) for gap in decision.gaps], now)
         if isinstance(decision, decide.Advance):
-            return self._move_on(connection, row, now, decision.row)
+            return self._pass(connection, row, now, decision.row)
         started = decide.started(row, decision)
         self._retarget(connection, row, started)
         if self._enter(connection, started, now, strict=strict):
             return started
-        return self._move_on(connection, started, now, decide.past(started, schedule))
+        return self._pass(connection, started, now, decide.past(started, schedule))
 
     def _withdraw(self, connection: sa.Connection, row: Row) -> None:
         """Take back this very claim's entry: only now it is decided whether its slot starts."""
@@ -111,6 +111,12 @@ class Latecomers:
         """Let the row go with these columns (None: delete it); nothing starts."""
         return self._let_go(connection, row, now, Transition(label="moved-on", row=columns))
 
+    def _pass(self, connection: sa.Connection, row: Row, now: datetime, columns: dict[str, Any]) -> Row | None:
+        """Move on to a later slot; what was begun before it, and stands in no row any more, has ended."""
+        self._move_on(connection, row, now, columns)
+        end_orphans(connection, self._dialect, row.task_name, row.task_instance, now)
+        return None
+
     def _let_go(self, connection: sa.Connection, row: Row, now: datetime, transition: Transition) -> Row | None:
         """By key and not by place: this very transaction has claimed the row, and so moved it."""
         change = Change(held=Held(row=row, now=now), transition=transition)
@@ -141,6 +147,25 @@ def newest_decided(
         .limit(1)
     )
     return max((found for found in (in_ledger, in_gaps) if found), default=None)
+
+
+def end_orphans(connection: sa.Connection, dialect: Dialect, name: str, instance: str, now: datetime) -> None:
+    """End slots that are open in the ledger and stand in no row: it was deleted, or the queue was restored alone.
+
+    Those are among the newest; the others of a long history are not looked through.
+    """
+    slots, rows = dialect.tables.slots, dialect.tables.tasks.alias("standing")
+    plan = [slots.c.task_name == name, slots.c.task_instance == instance]
+    newest = sa.select(slots.c.slot).where(*plan).order_by(slots.c.slot.desc()).limit(100)
+    stands = sa.exists().where(
+        rows.c.task_name == name, rows.c.slot == slots.c.slot,
+        sa.func.coalesce(rows.c.plan_instance, rows.c.task_instance) == instance,
+    )  # fmt: skip
+    connection.execute(
+        slots.update()
+        .where(*plan, slots.c.slot.in_(newest.scalar_subquery()), slots.c.finished.is_(None), ~stands)
+        .values(outcome="lost", reason="orphaned", lost=slots.c.lost + 1, finished=now)
+    )
 
 
 def expect(written: int, expected: int, row: Row) -> None:

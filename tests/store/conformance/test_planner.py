@@ -329,8 +329,46 @@ def test_give_up_starts_no_orphan_again(bench: Bench, marked: bool) -> None:
     again = bench.claim("strict", holder="host:2:b")
     assert again == []
     assert waits_for(bench, "strict")[0] == at(2)
+    entry = bench.slot("strict")
+    assert (entry["outcome"], entry["reason"], entry["finished"]) == ("lost", "orphaned", at(1))
+    assert not bench.store.mark_running(orphan)
     bench.tick()
     assert bench.claim_one("strict", "host:2:b").slot == at(2)
+
+
+@pytest.mark.parametrize("name", ["plain", "strict", "retried"])
+def test_a_deleted_row_leaves_no_slot_open(bench: Bench, name: str) -> None:
+    """What was begun and stands in no row any more has ended, and says so, once the job is planned again."""
+    bench.tick()
+    claim = bench.claim_one(name)
+    bench.store.mark_running(claim)
+    if name == "retried":
+        bench.settle(claim, Failed("boom"))
+    bench.delete(name)
+    bench.tick()
+    bench.plan(name)
+    entry = bench.slot(name)
+    assert (entry["outcome"], entry["reason"], entry["lost"], entry["finished"]) == ("lost", "orphaned", 1, at(2))
+    assert bench.settle(claim) is None
+
+
+@pytest.mark.parametrize("state", ["held", "waiting for its retry", "triggered"])
+def test_planning_ends_nothing_that_stands(bench: Bench, state: str) -> None:
+    """A slot is open for as long as its row stands at it: held, between two attempts, or beside the plan row."""
+    from slotwise.store.enqueue import Enqueue
+
+    if state == "triggered":
+        with bench.store.transaction() as connection:
+            Enqueue(bench.store).trigger(connection, "retried")
+    else:
+        bench.tick()
+    claim = bench.claim_one("retried")
+    if state == "waiting for its retry":
+        bench.settle(claim, Failed("boom"))
+    before = bench.slots("retried")
+    bench.plan()
+    assert bench.slots("retried") == before
+    assert before[0]["finished"] is None
 
 
 def test_a_job_of_every_microsecond_moves_on(bench: Bench) -> None:

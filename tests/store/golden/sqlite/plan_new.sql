@@ -9,6 +9,16 @@ SELECT scheduled_tasks.revision, scheduled_tasks.task_name, scheduled_tasks.task
 FROM scheduled_tasks
 WHERE scheduled_tasks.task_name = ? AND scheduled_tasks.task_instance = ?;
 
+UPDATE scheduled_slots SET outcome=?, reason=?, lost=(scheduled_slots.lost + ?), finished=? WHERE
+    scheduled_slots.task_name = ? AND scheduled_slots.task_instance = ? AND scheduled_slots.slot IN (SELECT
+    scheduled_slots.slot
+FROM scheduled_slots
+WHERE scheduled_slots.task_name = ? AND scheduled_slots.task_instance = ? ORDER BY scheduled_slots.slot DESC
+ LIMIT ? OFFSET ?) AND scheduled_slots.finished IS NULL AND NOT (EXISTS (SELECT *
+FROM scheduled_tasks AS standing
+WHERE standing.task_name = ? AND standing.slot = scheduled_slots.slot AND coalesce(standing.plan_instance,
+    standing.task_instance) = ?));
+
 SELECT scheduled_slots.slot
 FROM scheduled_slots
 WHERE scheduled_slots.task_name = ? AND scheduled_slots.task_instance = ? AND scheduled_slots.origin IN (?, ?) AND
