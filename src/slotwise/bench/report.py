@@ -37,6 +37,10 @@ class Report:
     def cells(self) -> list[str]:
         return list(dict.fromkeys(one.cell for one in self.readings.all))
 
+    def title(self, cell: str) -> str:
+        """What the cell measures."""
+        return ALL[cell].title
+
     @property
     def verdicts(self) -> list[Verdict]:
         return judge(self.readings, set(self.cells))
@@ -93,7 +97,7 @@ class Report:
         yield f"```text\n{self.command}\n\n{_aligned(self.machine)}\n```\n"
         yield _table(["cell", "figure", "target", "measured", "share", ""], self.targets())
         for cell in self.cells:
-            yield f"### {cell}: {ALL[cell].title}\n"
+            yield f"### {cell}: {self.title(cell)}\n"
             yield _table(*self.rows(cell))
 
 

@@ -1,0 +1,81 @@
+"""One call of the benchmark, from the words of its user to the report."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from slotwise.bench import machine, peers, plot
+from slotwise.bench.cells import ALL
+from slotwise.bench.readings import Reading
+from slotwise.bench.report import Report, number
+from slotwise.bench.run import Cell, Run, measure
+from slotwise.bench.server import Server
+from slotwise.errors import ConfigurationError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wish:
+    """What the user asked for; ``cells`` and ``against`` are names with commas between, no cells means all."""
+
+    cells: str = ""
+    rounds: int = 5
+    scale: float = 1.0
+    against: str = ""
+    database_url: str | None = None
+    pictures: Path | None = None
+
+    @property
+    def command(self) -> str:
+        """How to run the same again."""
+        words = ["slotwise bench", f"--rounds {self.rounds}", f"--scale {self.scale:g}"]
+        words += [f"--{name} {value}" for name in ("cells", "against") if (value := getattr(self, name))]
+        return " ".join(words)
+
+
+def fulfil(wish: Wish, tell: Callable[[str], None] = lambda _: None) -> Report:
+    """Measure, and say each reading as it comes. Raises ConfigurationError, RanWrong, and what a database raises."""
+    cells = list(_known(_split(wish.cells))) or list(ALL.values())
+    found, versions = peers.find(_split(wish.against))
+    with _ended_cleanly(), Server(wish.database_url) as server:
+        facts = machine.describe(server, versions)
+        run = Run(server=server, rounds=wish.rounds, scale=wish.scale, peers=found, tell=lambda one: tell(line_of(one)))
+        readings = measure(run, cells)
+    if wish.pictures is not None:
+        plot.draw(readings, wish.pictures)
+    return Report(readings=readings, machine=facts, command=wish.command, is_whole=wish.scale >= 1)
+
+
+def cells() -> list[list[str]]:
+    """Each cell's name, and what it measures."""
+    return [[cell.name, cell.title] for cell in ALL.values()]
+
+
+def line_of(reading: Reading) -> str:
+    """A reading on one line."""
+    figures = "  ".join(f"{name}={number(value)}" for name, value in reading.figures.items())
+    return f"{reading.cell:<12} {reading.contender:<34} {reading.round}  {figures or reading.note}"
+
+
+def _split(text: str) -> list[str]:
+    return [name for part in text.split(",") if (name := part.strip())]
+
+
+def _known(names: Iterable[str]) -> Iterator[Cell]:
+    for name in names:
+        if name not in ALL:
+            raise ConfigurationError(f"--cells {name}: known are {', '.join(ALL)}")
+        yield ALL[name]
+
+
+@contextmanager
+def _ended_cleanly() -> Iterator[None]:
+    """SIGTERM ends it as Ctrl-C does: workers, databases and the server are cleared away."""
+    former = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, former)
