@@ -119,14 +119,16 @@ SOON = timedelta(seconds=20)
         ({"in_": "10m"}, timedelta(minutes=10)),
         ({"in_": timedelta(hours=3)}, timedelta(hours=3)),
         ({"in_": "0s"}, timedelta(0)),
-        ({"at": datetime.now(UTC) + timedelta(days=1)}, timedelta(days=1)),
-        ({"at": datetime.now(timezone(timedelta(hours=5))) + timedelta(days=1)}, timedelta(days=1)),
-        ({"at": datetime.now(UTC) - timedelta(days=1)}, -timedelta(days=1)),
+        ({"at": UTC}, timedelta(days=1)),
+        ({"at": timezone(timedelta(hours=5))}, timedelta(days=1)),
+        ({"at": UTC}, -timedelta(days=1)),
     ],
     ids=["now", "in a text", "in a timedelta", "in nothing", "at UTC", "at another zone", "in the past"],
 )
 def test_when_it_is_due(office: Office, when: dict[str, Any], expected: timedelta) -> None:
     """By the database's clock; an instant is an instant in any zone."""
+    if "at" in when:
+        when = {"at": datetime.now(when["at"]) + expected}
     office.client.schedule("send-mail", **when)
     assert abs(due(office) - expected) < SOON
 

@@ -237,6 +237,38 @@ def test_a_start_goes_on_when_the_database_comes(databases: Any, pg_empty_url: s
     assert heard.names().index("database-back") < heard.names().index("worker-start")
 
 
+def test_a_start_can_be_stopped_by_what_it_calls(url: str, heard: Heard) -> None:
+    """Race: a signal handler, or a listener, stops the registry in the very thread that is starting it."""
+    life = Life()
+    later = job(name="a", schedule=Every("1h"))(nothing_later)
+    registry = a_registry(url, heard, later, lifespan=life)
+    registry.listen(lambda event: event.name == "planned" and registry.stop() and None)
+    registry.start()
+    assert registry.worker is None
+    assert threads_of_ours() == []
+    assert "worker-start" not in heard.names()
+    assert life.said in ([], ["enter", "leave"])
+    assert rows(registry, "select count(*) from scheduled_workers") == [(0,)]
+    registry.database.close()
+
+
+def test_a_slot_in_the_foreground_keeps_its_claim(url: str, heard: Heard, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Race: a heartbeat between the commit of the claim and its arrival in the holdings must not hand it back."""
+    registry = a_registry(url, heard)
+    run = registry.make_run("hourly")
+    claim = run._claim
+
+    def claim_with_a_heartbeat_after_it() -> Any:
+        claimed = claim()
+        run._worker.heartbeat.run_once()
+        return claimed
+
+    monkeypatch.setattr(run, "_claim", claim_with_a_heartbeat_after_it)
+    assert run.run().succeeded
+    assert heard.of("handed-back") == []
+    registry.database.close()
+
+
 # -- the lifespan -----------------------------------------------------------------------------------------------
 
 
