@@ -11,6 +11,9 @@ from typing import Any
 from slotwise.engine.holdings import Holding
 from slotwise.engine.service import Service
 
+#: So many entries are looked through for ended ones; later, twice as many as were left.
+SWEEP = 1024
+
 
 class Deadlines(Service):
     """Sleeps until the earliest deadline; measures with the worker's own clock, needs no database."""
@@ -22,13 +25,24 @@ class Deadlines(Service):
         self._lock = threading.Lock()
         self._number = itertools.count()
         self._heap: list[tuple[float, int, Holding]] = []
+        self._sweep_at = SWEEP
 
     def watch(self, holding: Holding, timeout: timedelta) -> None:
         """From now on, ``timeout`` is left to this attempt."""
         with self._lock:
-            due = self.elapsed() + timeout.total_seconds()
-            heapq.heappush(self._heap, (due, next(self._number), holding))
-        self.wake()
+            if len(self._heap) >= self._sweep_at:
+                self._sweep()
+            entry = (self.elapsed() + timeout.total_seconds(), next(self._number), holding)
+            heapq.heappush(self._heap, entry)
+            is_earliest = self._heap[0] is entry
+        if is_earliest:
+            self.wake()
+
+    def _sweep(self) -> None:
+        """Forget what has ended: a thousand short tasks a second with a long timeout would gather by the hour."""
+        self._heap = [entry for entry in self._heap if not entry[2].ended]
+        heapq.heapify(self._heap)
+        self._sweep_at = max(2 * len(self._heap), SWEEP)
 
     def run_once(self) -> timedelta | None:
         while (due := self._pop_due()) is not None:
