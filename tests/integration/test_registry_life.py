@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import AsyncIterator, Iterator
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Any
@@ -19,6 +20,7 @@ from slotwise import (
     JobContext,
     JobRegistry,
     PlanMissing,
+    Retry,
     SchemaMismatch,
     SchemaMissing,
     job,
@@ -269,6 +271,33 @@ def test_a_slot_in_the_foreground_keeps_its_claim(url: str, heard: Heard, monkey
     registry.database.close()
 
 
+def test_no_connection_stays(pg_url: str, heard: Heard) -> None:
+    """Neither of a worker that has stopped, nor of a start that failed."""
+    sessions = "select count(*) from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()"
+    engine = sa.create_engine(pg_url.replace("postgresql://", "postgresql+psycopg://"), poolclass=sa.NullPool)
+
+    def others() -> int:
+        with engine.connect() as connection:
+            return int(connection.exec_driver_sql(sessions).scalar_one())
+
+    with a_registry(pg_url, heard):
+        assert others() >= 2
+    gone_by_now(lambda: others() == 0)
+    failing = a_registry(pg_url, heard, lifespan=Life(fails="enter"))
+    with pytest.raises(OSError, match="cannot enter"):
+        failing.start()
+    gone_by_now(lambda: others() == 0)
+    engine.dispose()
+
+
+def gone_by_now(condition: Callable[[], bool]) -> None:
+    """The server notices the end of a session a moment after it."""
+    until = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < until
+        time.sleep(0.02)
+
+
 # -- the lifespan -----------------------------------------------------------------------------------------------
 
 
@@ -491,6 +520,26 @@ def test_bad_rows_disturb_nobody(url: str, heard: Heard) -> None:
     assert [row[:2] for row in left] == [("hourly", None), ("mail", "dead"), ("of-another-service", None)]
     assert "task_data cannot be read as JSON" in left[1][2]
     assert left[2][3] == 0
+    registry.database.close()
+
+
+def test_a_retry_strategy_with_a_mistake_disturbs_nobody(url: str, heard: Heard) -> None:
+    """It is asked while outcomes are written: its own task is tried again later, all others settle."""
+
+    def fail(ctx: JobContext) -> None:
+        raise ValueError
+
+    bad = task(name="bad", retry=Retry(attempts=3, wait=lambda state: 1 / 0))(fail)  # type: ignore[arg-type]
+    registry = a_registry(url, heard, bad, MAIL)
+    with registry:
+        registry.client.schedule("bad")
+        heard.wait("handler-end", job="bad")
+        registry.client.schedule("mail")
+        heard.wait("settled", 2)
+    assert [(event.job, event.outcome, event.reason) for event in heard.of("settled", job="bad")] == [
+        ("bad", "failed", "retry")
+    ]
+    assert rows(registry, "select attempt, last_error is not null from scheduled_tasks") in ([(1, True)], [(1, 1)])
     registry.database.close()
 
 

@@ -102,12 +102,13 @@ def waiting_rows(url: str) -> list[tuple[bool, int]]:
     return found  # type: ignore[return-value]
 
 
-def test_sigterm_drains_and_then_ends_the_process(start: Start, sqlite_url: str) -> None:
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_drains_and_then_ends_the_process(start: Start, sqlite_url: str, number: int) -> None:
     """What runs may finish and is settled; then the signal does what it would have done: status -15."""
     script = start("run(a_registry()); sleep_on()")
     script.wait_for("entered")
-    script.send(signal.SIGTERM)
-    assert script.end() == (-signal.SIGTERM, ["finished None"])
+    script.send(number)
+    assert script.end() == (-number, ["finished None"])
     assert waiting_rows(sqlite_url) == []
 
 
