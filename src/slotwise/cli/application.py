@@ -8,10 +8,13 @@ import inspect
 import re
 import sys
 import traceback
+from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import Any
 
+from slotwise.contrib.command import CommandJob
+from slotwise.definition import define
 from slotwise.errors import ConfigurationError, SlotwiseError
 from slotwise.registry import JobRegistry, RegistryBuilder
 
@@ -37,6 +40,15 @@ def load_registry(spec: str, app_dir: Path) -> JobRegistry:
     if match["name"] is None:
         return _only_registry(module)
     return _registry(_attribute(module, match["name"], spec), spec)
+
+
+def add_jobs(registry: JobRegistry, jobs: Sequence[CommandJob]) -> JobRegistry:
+    """The same registry with these jobs, too. Raises ConfigurationError if a name is taken."""
+    added = {found.name: found for found in map(define, jobs)}
+    if double := sorted(added.keys() & registry.definitions.keys()):
+        raise ConfigurationError(f"the application has jobs of the same names as the crontab: {', '.join(double)}")
+    registry.definitions = {**registry.definitions, **added}
+    return registry
 
 
 def _not_a_module(spec: str) -> str:

@@ -15,6 +15,7 @@ import sqlalchemy
 from slotwise.cli import exits
 from slotwise.cli.command import Group
 from slotwise.cli.completion import completion
+from slotwise.cli.crontab import crontab
 from slotwise.cli.db import db
 from slotwise.cli.failures import tell
 from slotwise.cli.health import health
@@ -62,7 +63,7 @@ def cli() -> None:
     """Recurring jobs and one-time tasks on a cluster, coordinated only by your database."""
 
 
-for command in (worker, run, jobs, slots, workers, health, db, completion):
+for command in (worker, run, jobs, slots, workers, health, crontab, db, completion):
     cli.add_command(command)
 
 

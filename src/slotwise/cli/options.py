@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -12,7 +12,8 @@ import click
 from click.core import ParameterSource
 
 from slotwise import migrate
-from slotwise.cli.application import load_registry
+from slotwise.cli.application import add_jobs, load_registry
+from slotwise.contrib.command import CommandJob
 from slotwise.errors import ConfigurationError
 from slotwise.registry import JobRegistry
 from slotwise.settings import Settings
@@ -50,14 +51,19 @@ class Given:
         config = self.values.get("config")
         return Settings.load(config=Path(config) if config else None, **self.overrides)
 
-    def registry(self) -> JobRegistry:
-        """The application's registry, with the command line's settings over its own; its ``customize`` runs last."""
+    def registry(self, jobs: Sequence[CommandJob] = ()) -> JobRegistry:
+        """The application's registry, with the command line's settings over its own; its ``customize`` runs last.
+
+        ``jobs`` are added to it; with them, no application need be named.
+        """
         app = self.settings().app
-        if app is None:
+        if app is None and not jobs:
             raise ConfigurationError(NO_APP)
         if config := self.values.get("config"):
             os.environ["SLOTWISE_CONFIG"] = str(Path(config).resolve())  # the registry reads its file when it is made
-        return load_registry(app, self.app_dir).configured(**self.overrides)
+        if app is None:
+            return JobRegistry(jobs=jobs, **self.overrides)
+        return add_jobs(load_registry(app, self.app_dir).configured(**self.overrides), jobs)
 
     def table_settings(self) -> Settings:
         """Where the tables are. The application is imported only if it was named, or if nothing else knows."""

@@ -11,6 +11,7 @@ import click
 
 from slotwise.cli import exits
 from slotwise.cli.command import Command
+from slotwise.cli.crontabs import CrontabChoice, crontab_options
 from slotwise.cli.ending import end_now, end_soon
 from slotwise.cli.options import Given, common, kept, pass_given
 from slotwise.contrib.logging import JsonFormatter, LogListener, configure
@@ -29,6 +30,7 @@ logger = logging.getLogger("slotwise.worker")
     slotwise worker --app jobs                                   one process, its registry found by itself
     slotwise worker --app shop.jobs:registry --processes 4 --threads 8
     slotwise worker --app jobs --only nightly-report --log-format json
+    slotwise worker --crontab shop.crontab --crontab-tz Europe/Vienna            a crontab instead of an application
     slotwise worker --app jobs --revision "$GIT_COMMIT_TIME"     an older deploy never re-plans a newer one's jobs
     """,
 )
@@ -44,11 +46,12 @@ logger = logging.getLogger("slotwise.worker")
 @kept("--shutdown-grace", metavar="DURATION", help="How long handlers may finish after a stop; default: 30s.")
 @kept("--worker-name", metavar="TEXT", help="What this worker is called; default: the host's name.")
 @kept("--pooler", is_flag=True, help="A transaction pooler stands between here and the database.")
+@crontab_options
 @click.option("--lifeline", type=int, hidden=True)
 @click.option("--born", type=float, hidden=True)
 @common
 @pass_given
-def worker(given: Given, lifeline: int | None, born: float | None) -> int:
+def worker(given: Given, lifeline: int | None, born: float | None, crontabs: CrontabChoice) -> int:
     """Run what is due, until told to stop.
 
     SIGTERM, Ctrl-C or a closed terminal drains: nothing new starts, what has not started is handed back at once,
@@ -58,22 +61,22 @@ def worker(given: Given, lifeline: int | None, born: float | None) -> int:
     settings = given.settings()
     handler = configure("json" if given.json else settings.log_format, settings.log_level)
     if lifeline is None and settings.processes > 1:
-        return supervise(given, settings.processes)
-    registry = given.registry()
+        return supervise(given, settings.processes, crontabs)
+    registry = given.registry(crontabs.jobs())
     _enable_loggers()
     if lifeline is None and registry.settings.processes > 1:
-        return supervise(given, registry.settings.processes)
+        return supervise(given, registry.settings.processes, crontabs)
     made = registry.listen(LogListener()).make_worker(born=born)
     if isinstance(handler.formatter, JsonFormatter):
         handler.formatter.worker = made.name
     return serve(made, Lifeline(lifeline) if lifeline is not None else None)
 
 
-def supervise(given: Given, processes: int) -> int:
+def supervise(given: Given, processes: int, crontabs: CrontabChoice) -> int:
     """Children of this very command line, one process each."""
     options = {**given.values, "app_dir": str(given.app_dir)}
     flags = [f"--{name.replace('_', '-')}{'' if value is True else f'={value}'}" for name, value in options.items()]
-    command = [sys.executable, "-P", "-m", "slotwise", "worker", *flags, "--processes=1"]
+    command = [sys.executable, "-P", "-m", "slotwise", "worker", *flags, *crontabs.flags(), "--processes=1"]
     return Supervisor(command, processes, fatal=(exits.FAILED, exits.USAGE, exits.DATABASE)).run()
 
 
