@@ -65,7 +65,7 @@ def waiting():
 def run(text: str, url: str, directory: Path) -> list[str]:
     """What the script says."""
     done = subprocess.run(
-        [sys.executable, "-X", "faulthandler", "-W", "ignore:This process:DeprecationWarning", "-c", PREAMBLE + textwrap.dedent(text)],
+        [sys.executable, "-W", "ignore:This process:DeprecationWarning", "-c", PREAMBLE + textwrap.dedent(text)],
         env={**os.environ, "DATABASE_URL": url}, cwd=directory, timeout=PATIENCE, capture_output=True, text=True,
         check=False,
     )  # fmt: skip
