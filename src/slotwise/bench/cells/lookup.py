@@ -16,7 +16,7 @@ from slotwise.clock import elapsed
 from slotwise.store.store import Store
 
 ROWS = 1_000_000
-LOOKS = 100
+LOOKS = 40
 _LEASE = timedelta(minutes=1)
 
 _CLAIMS = """

@@ -17,7 +17,7 @@ from slotwise.clock import elapsed
 SLOTS = 200
 APART = timedelta(milliseconds=100)
 #: Until the first slot: workers start, plan, and find it.
-AHEAD = timedelta(seconds=6)
+AHEAD = timedelta(seconds=8)
 #: How long, in seconds, a late one is waited for. A job whose next slot comes due skips the one that it missed.
 LATEST = 12.0
 
