@@ -38,8 +38,9 @@ class Storm:
         victim = self._at("handler-start", job=lambda job: job in ("give-up", "rerun"))
         victim.worker.freeze()
         reaped = self.stage.wait("reaped", after=victim, token=victim["token"])
-        if victim["job"] == "rerun":
-            self.stage.wait("claimed", after=reaped, job="rerun", slot=victim["slot"])
+        if victim["job"] == "rerun" and reaped["outcome"] == "lost":  # not dead, after too many of these in a row
+            again = {"job": "rerun", "slot": victim["slot"], "attempt": lambda number: number > victim["attempt"]}
+            self.stage.wait("claimed", after=victim, **again)
         thawed = self.stage.mark()
         victim.worker.thaw()
         self.stage.wait("claim-lost", by=victim.worker, token=victim["token"])
@@ -84,9 +85,10 @@ class Storm:
         self._at("handler-start")
         self.server.restart(mode)  # type: ignore[arg-type]
         begun = self.stage.mark()
-        for player in self.crew:
-            back = self.stage.wait("claimed", after=begun, by=player)
-        assert back.at - begun.at <= (4 * POLL + 3 * SLACK).total_seconds()
+        back = [self.stage.wait("heartbeat", after=begun, by=player) for player in self.crew]
+        back += [self.stage.wait("claimed", after=begun)]
+        late = max(seen.at for seen in back) - begun.at
+        assert late <= (4 * POLL + 2 * SLACK).total_seconds()
 
     def _at(self, event: str, **facts: object) -> Seen:
         """The next such event of somebody of the crew."""

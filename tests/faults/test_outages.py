@@ -76,8 +76,8 @@ def test_workers_outlive_an_outage(bench: MakeBench, own_server: EmbeddedPostgre
         stage.rest(timedelta(seconds=5))
     back = stage.mark()
     for player in crew:
-        claimed = stage.wait("claimed", by=player, after=back)
-        assert claimed.at - back.at <= (4 * POLL + 3 * SLACK).total_seconds()
+        beats = stage.wait("heartbeat", by=player, after=back)
+        assert beats.at - back.at <= (4 * POLL + 3 * SLACK).total_seconds()
     expect_one_complaint_each(stage, begun, *crew)
     assert all(player.is_alive for player in crew)
     leave(stage)
@@ -99,7 +99,7 @@ def test_a_read_only_server_burns_no_attempt(bench: MakeBench, own_server: Embed
     back = stage.mark()
     stage.wait("worker-start", by=late)
     for player in crew:
-        stage.wait("claimed", by=player, after=back)
+        stage.wait("heartbeat", by=player, after=back)
     expect_one_complaint_each(stage, begun, *crew, late)
     leave(stage, "give-up", "completing")
     assert {row.outcome for row in stage.ledger("give-up").values()} <= {"succeeded", "skipped"}
