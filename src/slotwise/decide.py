@@ -30,7 +30,7 @@ from slotwise.execution import (
     Succeeded,
     Transition,
 )
-from slotwise.missed import choose_missed, choose_overlapped, span
+from slotwise.missed import around, choose_missed, choose_overlapped, due_at, passed_over, slot_after, span
 from slotwise.policies import CatchUp, pause_after_loss
 from slotwise.schedules import Disabled, Schedule
 
@@ -76,24 +76,47 @@ def at_claim(
         slot = None if newest is None else schedule.next_after(newest)
         if slot is None or slot > now:
             return Advance(row=_waiting(row, schedule, slot, watermark=newest))
+    if not schedule.runs(slot):
+        return _pass_over(row, schedule, slot, now, newest, definition)
     catch_up = definition.catch_up if definition else CatchUp.latest()
     within = definition.start_within if definition else None
     if row.catch_up_until is not None:
         return _go_on(row, schedule, slot, now, within)
-    choice = choose_missed(catch_up, within, schedule, slot, now)
+    choice = choose_missed(catch_up, within, schedule.running, slot, now)
+    gaps = around(schedule, passed_over(schedule, slot, choice.watermark), choice.gaps)
     if choice.slot is None:
         following = schedule.next_after(choice.watermark)
-        return Advance(row=_waiting(row, schedule, following, watermark=choice.watermark), gaps=choice.gaps)
+        return Advance(row=_waiting(row, schedule, following, watermark=choice.watermark), gaps=gaps)
     was_missed = choice.watermark > slot or choice.until not in (None, slot) or bool(choice.gaps)
     return Start(
         slot=choice.slot,
-        next_slot=None if schedule.from_end else schedule.next_after(choice.watermark),
+        next_slot=slot_after(schedule, choice.watermark),
         watermark=choice.watermark,
         collapsed=row.collapsed + choice.collapsed,
-        gaps=choice.gaps,
+        gaps=gaps,
         until=choice.until if was_missed else None,
         origin="catch_up" if was_missed else row.origin,
     )
+
+
+def _pass_over(
+    row: Row,
+    schedule: Schedule,
+    slot: datetime,
+    now: datetime,
+    newest: datetime | None,
+    definition: Definition | None,
+) -> Start | Advance:
+    """A calendar passes over the slot: it is written down, and what comes after it is decided."""
+    running = schedule.running.next_after(slot)
+    if running is None or running > now:
+        last = schedule.latest_before(now + TICK, floor=slot) or slot
+        following = schedule.next_after(last)
+        columns = _waiting(row, schedule, following, watermark=last)
+        return Advance(row=columns, gaps=(span(schedule, slot, last, "calendar"),))
+    last = schedule.latest_before(running, floor=slot) or slot
+    decided = at_claim(replace(row, slot=running), schedule, now, newest, definition)
+    return replace(decided, gaps=(span(schedule, slot, last, "calendar"), *decided.gaps))
 
 
 def _go_on(row: Row, schedule: Schedule, slot: datetime, now: datetime, within: timedelta | None) -> Start | Advance:
@@ -107,7 +130,7 @@ def _go_on(row: Row, schedule: Schedule, slot: datetime, now: datetime, within: 
         return Advance(row=going_on, gaps=(late,))
     return Start(
         slot=slot,
-        next_slot=schedule.next_after(slot),
+        next_slot=slot_after(schedule, slot),
         watermark=slot,
         until=row.catch_up_until,
         origin=row.origin,
@@ -312,12 +335,12 @@ def _final(
     if not row.is_plan or schedule is None:
         return _end_task(row, now, outcome, error, record)
     base = max(row.slot or held_until, row.watermark or row.slot or held_until)
-    columns, gap = _onward(row, definition, schedule, base, now, held_until, ledger)
+    columns, gaps = _onward(row, definition, schedule, base, now, held_until, ledger)
     return Transition(
         label=outcome,
         row={**columns, **_counters(row, outcome, now), "last_error": error},
         record=record,
-        gap=gap,
+        gaps=gaps,
     )
 
 
@@ -329,18 +352,19 @@ def _onward(
     now: datetime,
     held_until: datetime,
     ledger: LedgerEntry | None,
-) -> tuple[dict[str, Any], Gap | None]:
+) -> tuple[dict[str, Any], tuple[Gap, ...]]:
     """What a plan row waits for after ``base``, and which slots that came due meanwhile will not run."""
     if schedule.from_end:
         following = schedule.settled(base).next_after(max(now, base))
-        return _waiting(row, schedule, following, watermark=base), None
+        return _waiting(row, schedule, following, watermark=base), ()
     if row.origin == "catch_up" and row.catch_up_until is not None and definition.catch_up.mode == "all":
-        return _catching_up(row, definition, schedule, base, now, ledger), None
-    choice = choose_overlapped(definition.overlap, schedule, base, held_until)
+        return _catching_up(row, definition, schedule, base, now, ledger), ()
+    choice = choose_overlapped(definition.overlap, schedule.running, base, held_until)
+    gaps = around(schedule, passed_over(schedule, base + TICK, choice.slot or choice.watermark), choice.gaps)
     base = choice.watermark
     slot = choice.slot or schedule.settled(base).next_after(base)
     columns = _waiting(row, schedule, slot, watermark=base)
-    return {**columns, "catch_up_until": choice.until}, choice.gaps[0] if choice.gaps else None
+    return {**columns, "catch_up_until": choice.until}, gaps
 
 
 def _catching_up(
@@ -351,7 +375,7 @@ def _catching_up(
     columns = _waiting(row, schedule, slot, watermark=base)
     if slot is None or slot > now or row.catch_up_until is None:
         return columns
-    due, pace = slot, definition.catch_up.pace
+    due, pace = columns["execution_time"], definition.catch_up.pace
     if pace is not None and slot <= row.catch_up_until:
         due = max(slot, (ledger.started if ledger and ledger.started else now) + pace)
     return {**columns, "execution_time": due, "catch_up_until": row.catch_up_until, "origin": "catch_up"}
@@ -360,12 +384,9 @@ def _catching_up(
 def _waiting(row: Row, schedule: Schedule, slot: datetime | None, watermark: datetime | None) -> dict[str, Any]:
     """A plan row that waits for ``slot`` (None: the schedule has ended, the row stays, parked)."""
     remaining = schedule.settled(watermark) if watermark else schedule
-    after = None if slot is None or remaining.from_end else remaining.next_after(slot)
     return {
         **_carried(row),
-        "execution_time": FOREVER if slot is None else slot,
-        "slot": slot,
-        "next_slot": after,
+        **ahead(remaining, slot),
         "watermark": watermark or row.watermark,
         "schedule": str(remaining),
         "origin": None,
@@ -373,6 +394,15 @@ def _waiting(row: Row, schedule: Schedule, slot: datetime | None, watermark: dat
         "catch_up_until": None,
         "attempt": 0,
         "lost_count": 0,
+    }
+
+
+def ahead(schedule: Schedule, slot: datetime | None) -> dict[str, Any]:
+    """The columns of a plan row that waits for ``slot``; None: for nothing any more."""
+    return {
+        "execution_time": FOREVER if slot is None else due_at(schedule, slot),
+        "slot": slot,
+        "next_slot": None if slot is None else slot_after(schedule, slot),
     }
 
 

@@ -241,7 +241,7 @@ class Transition:
     label: str
     row: dict[str, Any] | None
     record: Record | None = None
-    gap: Gap | None = None
+    gaps: tuple[Gap, ...] = ()
 
     @property
     def remove(self) -> bool:

@@ -1,5 +1,6 @@
 """Which of several due slots runs, and what becomes of the others. Pure: catch-up for slots that were missed
-while nobody held the job, overlap for those that came due while the slot before them was held.
+while nobody held the job, overlap for those that came due while the slot before them was held. Slots that a calendar
+passes over are no choice: policies look at a schedule's running slots, and the others are written down beside them.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ from datetime import datetime, timedelta
 from slotwise.execution import TICK, Gap
 from slotwise.policies import CatchUp, Overlap
 from slotwise.schedules import Schedule
+
+_DAY = timedelta(days=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +74,58 @@ def choose_overlapped(overlap: Overlap, schedule: Schedule, base: datetime, held
             return Choice(slot=kept, watermark=gaps[-1].last if gaps else base, gaps=gaps, until=newest)
         case _:
             return Choice(slot=None, watermark=newest, gaps=(span(schedule, first, newest, "overlap"),))
+
+
+def passed_over(schedule: Schedule, first: datetime, until: datetime) -> tuple[Gap, ...]:
+    """The slots from ``first`` up to ``until`` that a calendar passes over: each run of them a gap."""
+    found, slot = [], schedule.skipped_after(first - TICK, until)
+    while slot is not None:
+        following = schedule.running.next_after(slot)
+        end = until + TICK if following is None else min(following, until + TICK)
+        last = schedule.latest_before(end, floor=slot) or slot
+        found.append(span(schedule, slot, last, "calendar"))
+        slot = schedule.skipped_after(last, until)
+    return tuple(found)
+
+
+def around(schedule: Schedule, passed: tuple[Gap, ...], gaps: tuple[Gap, ...]) -> tuple[Gap, ...]:
+    """The gaps of a schedule's running slots, cut where passed over slots lie among them; with those, in order."""
+    if not passed:
+        return gaps
+    running = schedule.running
+    found = list(passed)
+    for gap in gaps:
+        first = gap.first
+        for between in passed:
+            if first < between.first < gap.last:
+                found.extend(_before(running, first, between.first, gap.reason))
+                first = running.next_after(between.last) or gap.last
+        found.append(span(running, first, gap.last, gap.reason))
+    return tuple(sorted(found, key=lambda gap: gap.first))
+
+
+def due_at(schedule: Schedule, slot: datetime) -> datetime:
+    """When the row that waits for ``slot`` is due: at its time.
+
+    A slot that a calendar passes over waits for the next one that runs, or for the last one within a day: a claim
+    then writes down the whole run of them.
+    """
+    if schedule.from_end or schedule.runs(slot):
+        return slot
+    following = schedule.running.next_after(slot)
+    if following is not None and following - slot <= _DAY:
+        return following
+    return schedule.latest_before(slot + _DAY, floor=slot) or slot
+
+
+def slot_after(schedule: Schedule, slot: datetime) -> datetime | None:
+    """What a row notes as its next slot while it waits for ``slot``: once that has come, slots were missed.
+
+    For a slot that a calendar passes over it is that slot itself: it is always for a decision.
+    """
+    if schedule.from_end:
+        return None
+    return schedule.running.next_after(slot) if schedule.runs(slot) else slot
 
 
 def _limit(catch_up: CatchUp, start_within: timedelta | None) -> timedelta | None:

@@ -267,7 +267,7 @@ def test_a_finished_slot_makes_way_for_the_next(outcome: Outcome, label: str, fa
     assert columns(done)["consecutive_failures"] == failures
     assert done.record is not None
     assert (done.record.outcome, done.record.attempts, done.record.final) == (label, 2, True)
-    assert done.gap is None
+    assert done.gaps == ()
 
 
 def test_success_and_failure_are_remembered_on_the_row() -> None:
@@ -292,7 +292,7 @@ def test_slots_that_came_due_meanwhile_are_skipped(
 ) -> None:
     """overlap=skip: what came due while the row was held becomes one gap, and the row moves past it."""
     done = finish(Succeeded(), now=now)
-    assert done.gap == (gap and Gap(first=gap[0], last=gap[1], count=gap[2], reason="overlap"))
+    assert done.gaps == ((Gap(first=gap[0], last=gap[1], count=gap[2], reason="overlap"),) if gap else ())
     assert part(done, "slot", "watermark") == (slot, gap[1] if gap else at(0))
 
 
@@ -309,7 +309,7 @@ def test_a_fixed_delay_counts_from_the_end(now: datetime, slot: datetime) -> Non
     delay = FixedDelay("2m")
     done = finish(Succeeded(), row=plan_row(delay), schedule=delay, now=now)
     assert part(done, "slot", "execution_time", "next_slot") == (slot, slot, None)
-    assert done.gap is None
+    assert done.gaps == ()
 
 
 def test_an_ended_schedule_parks_its_row() -> None:
@@ -343,7 +343,7 @@ def test_an_unreadable_text_loses_no_outcome(outcome: Outcome, final: bool) -> N
     done = decide.at_finish_unread(row, definition(), outcome, IN_TIME, entry("running"), "MOON|full?")
     assert done.record is not None
     assert done.record.final is final
-    assert done.gap is None
+    assert done.gaps == ()
     assert part(done, "slot", "next_slot", "schedule", "collapsed") == (at(0), at(1), "MOON|full", 2)
     assert columns(done)["attempt"] == (0 if final or isinstance(outcome, HandedBack) else 1)
 
@@ -441,7 +441,7 @@ def test_a_hand_back_burns_nothing(attempt: int, forget: bool) -> None:
     assert part(back, "lost_count", "collapsed", "origin") == (attempt - 1, 4, "catch_up")
     assert back.record is not None
     assert (back.record.forget, back.record.final) == (forget, False)
-    assert back.gap is None
+    assert back.gaps == ()
 
 
 # -- complete_in ------------------------------------------------------------------------------------------------
@@ -484,7 +484,7 @@ def test_a_lost_slot_runs_again() -> None:
     assert lost.record is not None
     assert (lost.record.outcome, lost.record.reason, lost.record.lost) == ("lost", "rerun", 1)
     assert not lost.record.final
-    assert lost.gap is None  # decided at the slot's final settlement
+    assert lost.gaps == ()  # decided at the slot's final settlement
 
 
 @pytest.mark.parametrize(("lost_count", "seconds"), [(0, 0), (1, 5), (2, 10), (3, 20), (9, 300)])
@@ -527,7 +527,7 @@ def test_a_lost_claim_counts_as_held_until_its_lease_ends(
 ) -> None:
     """What came due under the lease is overlap's; what came due after it is for catch-up to decide."""
     done = finish(Died(lease_end=lease_end), now=now, on_lost="give_up")
-    assert done.gap == (gap and Gap(first=gap[0], last=gap[1], count=gap[2], reason="overlap"))
+    assert done.gaps == ((Gap(first=gap[0], last=gap[1], count=gap[2], reason="overlap"),) if gap else ())
     assert columns(done)["slot"] == slot
 
 

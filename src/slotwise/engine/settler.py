@@ -142,12 +142,11 @@ def settlement_events(settlement: Settlement) -> list[Settled | HandedBackEvent 
             error=error.splitlines()[-1] if error else None,
         )
     ]
-    if transition.gap is not None:
-        gap = transition.gap
-        events.append(
-            SlotsSkipped(
-                worker=claim.holder, job=claim.row.task_name, first=gap.first, last=gap.last, count=gap.count,
-                reason=gap.reason,
-            )
-        )  # fmt: skip
+    events += [
+        SlotsSkipped(
+            worker=claim.holder, job=claim.row.task_name, first=gap.first, last=gap.last, count=gap.count,
+            reason=gap.reason,
+        )
+        for gap in transition.gaps
+    ]  # fmt: skip
     return events

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from difflib import get_close_matches
 from typing import NoReturn
 from zoneinfo import ZoneInfo
 
@@ -123,6 +122,4 @@ def _found(calendar: Calendar | str, known: Mapping[str, Calendar]) -> Calendar:
         return known[name]
     if isinstance(calendar, Calendar):
         return calendar
-    near = get_close_matches(name, known, n=1)
-    hint = f" (did you mean {near[0]}?)" if near else ""
-    raise InvalidSchedule(f"there is no calendar {name}{hint}; make it with: slotwise calendar import {name}")
+    raise InvalidSchedule(f"calendar {name} is not among those given: {', '.join(known) or 'none'}")

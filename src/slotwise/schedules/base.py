@@ -72,8 +72,9 @@ class Schedule(ABC):
         return self
 
     def runs(self, slot: datetime) -> bool:
-        """Whether a slot is to run."""
-        return self.running is self or self.running.next_after(slot - MICROSECOND) == slot
+        """Whether a slot is to run: all but those that a calendar passes over."""
+        before = slot - MICROSECOND
+        return self.running is self or self.running.next_after(before) == slot or self.next_after(before) != slot
 
     def skipped_after(self, t: datetime, until: datetime) -> datetime | None:
         """The first slot after `t` up to and including `until` that is not to run."""

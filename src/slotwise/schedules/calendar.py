@@ -50,9 +50,7 @@ class Calendar:
 
     def __str__(self) -> str:
         """Name, revision and all that counts: `AT@3[SAT,SUN 2026:0101,0106]`."""
-        years = groupby(sorted(self.days), key=lambda day: day.year)
-        listed = [f"{year:04}:{','.join(f'{day:%m%d}' for day in days)}" for year, days in years]
-        return f"{self.name}@{self.revision}[{' '.join([weekend_text(self.weekend), *listed])}]"
+        return f"{self.name}@{self.revision}[{f'{weekend_text(self.weekend)} {days_text(self.days)}'.rstrip()}]"
 
 
 def calendar_name(name: object) -> str:
@@ -67,6 +65,12 @@ def calendar_name(name: object) -> str:
 def weekend_text(weekend: Iterable[int]) -> str:
     """The days of a weekend by name, `-` for none."""
     return ",".join(WEEKDAY.names[day] for day in sorted(weekend, key=lambda day: day or 7)) or "-"
+
+
+def days_text(days: Iterable[date]) -> str:
+    """Days by year: `2026:0101,0106 2027:0101`."""
+    years = groupby(sorted(days), key=lambda day: day.year)
+    return " ".join(f"{year:04}:{','.join(f'{day:%m%d}' for day in days)}" for year, days in years)
 
 
 def parse_weekend(text: str) -> frozenset[int]:
@@ -84,12 +88,13 @@ def parse_calendar(text: str) -> Calendar | str:
     match = _SNAPSHOT.fullmatch(text)
     if match is None:
         raise InvalidSchedule(f"calendar {quoted(text)}: write a name, or AT@3[SAT,SUN 2026:0101,0106]")
-    return Calendar(
-        name=match["name"],
-        revision=int(match["revision"]),
-        weekend=parse_weekend(match["weekend"]),
-        days=frozenset(day for year in match["years"].split() for day in _days(year)),
-    )
+    return calendar_of(match["name"], int(match["revision"]), match["weekend"], match["years"])
+
+
+def calendar_of(name: str, revision: int, weekend: str, days: str) -> Calendar:
+    """The calendar of texts as `weekend_text` and `days_text` write them. Raises InvalidSchedule."""
+    found = frozenset(day for year in days.split() for day in _days(year))
+    return Calendar(name=name, revision=revision, weekend=parse_weekend(weekend), days=found)
 
 
 def _days(text: str) -> Iterable[date]:

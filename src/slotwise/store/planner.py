@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
 import sqlalchemy as sa
 
+from slotwise import decide
 from slotwise.definition import Definition
 from slotwise.errors import InvalidSchedule, PlanMissing
-from slotwise.execution import FOREVER, RECURRING, TICK, Row
+from slotwise.execution import RECURRING, TICK, Row
+from slotwise.missed import due_at, slot_after
 from slotwise.schedules import Schedule, parse_schedule, succeed
+from slotwise.store.calendars import calendars_of
 from slotwise.store.latecomers import end_orphans, newest_decided
 from slotwise.store.rows import row_of
 from slotwise.store.store import Store
@@ -42,14 +45,11 @@ def replanned(row: Row, after: Schedule, now: datetime) -> dict[str, Any]:
     if row.picked:
         return {"schedule": str(schedule)}
     if row.slot is not None and (row.attempt > 0 or row.slot <= activation):
-        following = None if schedule.from_end else schedule.next_after(row.slot)
-        return {"schedule": str(schedule), "next_slot": following}
-    slot = _first_slot(row, after, now)
-    following = None if slot is None or after.from_end else after.next_after(slot)
-    return {
-        "schedule": str(after), "slot": slot, "next_slot": following,
-        "execution_time": FOREVER if slot is None else slot,
-    }  # fmt: skip
+        columns = {"schedule": str(schedule), "next_slot": slot_after(schedule, row.slot)}
+        if row.attempt == 0 and not schedule.runs(row.slot):
+            columns["execution_time"] = due_at(schedule, row.slot)
+        return columns
+    return {"schedule": str(after), **decide.ahead(after, _first_slot(row, after, now))}
 
 
 def _first_slot(row: Row, after: Schedule, now: datetime) -> datetime | None:
@@ -106,9 +106,8 @@ class Planner:
             )
 
     def _plan(self, job: Definition, revision: str) -> Plan:
-        schedule = job.schedule
-        assert schedule is not None
         with self._store.transaction() as connection:
+            job, schedule = self._bound(connection, job)
             row, theirs = self._read(connection, job.name)
             # Race: only under the row's lock is no slot claimed that is younger than the activation.
             now = self._store.dialect.now(connection)
@@ -122,6 +121,16 @@ class Planner:
             if row is None:
                 return Plan(job=job.name, change="deleted", schedule=str(schedule), next_slot=None)
             return self._replan(connection, job, row, theirs, now, revision)
+
+    def _bound(self, connection: sa.Connection, job: Definition) -> tuple[Definition, Schedule]:
+        """The job with its schedule bound: to its name, and to the calendars as they are now."""
+        assert job.schedule is not None
+        try:
+            found = calendars_of(connection, self._store.tables, job.schedule)
+            schedule = job.schedule.bind(job.name, found)
+        except InvalidSchedule as error:
+            raise InvalidSchedule(f"job {job.name}: {error}") from None
+        return replace(job, schedule=schedule), schedule
 
     def _replan(
         self,
@@ -163,9 +172,8 @@ class Planner:
         slot = _first_slot(blank, schedule, now)
         statement = self._store.dialect.insert(self._tasks).values(
             task_name=job.name, task_instance=RECURRING, picked=False, version=to_micros(now),
-            first_version=to_micros(now), execution_time=FOREVER if slot is None else slot, slot=slot,
-            next_slot=None if slot is None or schedule.from_end else schedule.next_after(slot),
-            watermark=newest, schedule=str(schedule), fingerprint=job.fingerprint, revision=revision,
+            first_version=to_micros(now), **decide.ahead(schedule, slot), watermark=newest,
+            schedule=str(schedule), fingerprint=job.fingerprint, revision=revision,
         )  # fmt: skip
         inserted = statement.on_conflict_do_nothing().returning(self._tasks.c.version)
         return connection.execute(inserted).first() is not None

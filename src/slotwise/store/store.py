@@ -216,7 +216,7 @@ class Store:
             return
         expect(self.dialect.let_go(connection, changes), len(changes), changes[0].held.row)
         self.dialect.record(connection, changes)
-        gaps = [(change.held.row, change.transition.gap) for change in changes if change.transition.gap]
+        gaps = [(change.held.row, gap) for change in changes for gap in change.transition.gaps]
         self.dialect.gaps(connection, gaps, changes[0].held.now)
 
     # -- heartbeat and reaper ---------------------------------------------------------------------------------
