@@ -13,7 +13,19 @@ from sqlalchemy.orm import Session
 from tests.databases import provision
 from tests.integration.hearing import PATIENCE, Heard
 
-from slotwise import ClaimLost, ConfigurationError, Every, JobContext, JobRegistry, Retry, job, task
+from slotwise import (
+    Cancel,
+    ClaimLost,
+    ConfigurationError,
+    Every,
+    Fail,
+    JobContext,
+    JobRegistry,
+    Retry,
+    Snooze,
+    job,
+    task,
+)
 
 SOON = timedelta(milliseconds=20)
 
@@ -65,7 +77,10 @@ KINDS = pytest.mark.parametrize("kind", ["job", "task"])
 
 
 @KINDS
-def test_work_and_success_commit_together(shop: Shop, kind: str) -> None:
+@pytest.mark.parametrize(
+    "afterwards", [ValueError("x"), Snooze("1s"), Cancel("x"), Fail("x")], ids=lambda e: type(e).__name__
+)
+def test_work_and_success_commit_together(shop: Shop, kind: str, afterwards: Exception) -> None:
     """Once, whatever the handler does afterwards."""
 
     def buy(ctx: JobContext) -> None:
@@ -75,7 +90,7 @@ def test_work_and_success_commit_together(shop: Shop, kind: str) -> None:
             ctx.guard(connection)
             shop.write(connection, ctx)
             ctx.complete_in(connection)
-        raise ValueError("after the commit")
+        raise afterwards
 
     shop.run(buy, kind=kind)
     assert shop.heard.of("settled")[0].outcome == "succeeded"

@@ -18,7 +18,19 @@ from slotwise import decide
 from slotwise.clock import Clock, DatabaseClock
 from slotwise.definition import Definition
 from slotwise.errors import InvalidSchedule
-from slotwise.execution import Aborted, Claim, Died, Fence, LedgerEntry, LedgerKey, Outcome, Row, Transition
+from slotwise.execution import (
+    Aborted,
+    Cancelled,
+    Claim,
+    Died,
+    Fence,
+    LedgerEntry,
+    LedgerKey,
+    Outcome,
+    Row,
+    Snoozed,
+    Transition,
+)
 from slotwise.schedules import Schedule, parse_schedule
 from slotwise.store.commit import commit_surely
 from slotwise.store.database import Database
@@ -286,7 +298,7 @@ def _claim_of(row: Row) -> Claim:
 
 def _ledger_key(held: Held, outcome: Outcome) -> LedgerKey | None:
     """Which ledger row to look at: a slot's own; a one-time task's only where complete_in may have written it."""
-    doubtful = isinstance(outcome, Died | Aborted) or getattr(outcome, "promised", False)
+    doubtful = isinstance(outcome, Died | Aborted | Cancelled | Snoozed) or getattr(outcome, "promised", False)
     return held.row.history_key if doubtful else held.row.ledger_key
 
 
