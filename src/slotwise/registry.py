@@ -14,6 +14,7 @@ from importlib.metadata import PackageNotFoundError, version
 from types import TracebackType
 from typing import Any, Self, TypeAlias
 
+from slotwise.builder import RegistryBuilder, listed
 from slotwise.client import Client
 from slotwise.clock import Clock
 from slotwise.definition import Definition, define
@@ -59,7 +60,7 @@ class JobRegistry:
         **settings: Any,
     ) -> None:
         self.definitions: Mapping[str, Definition] = _unique(
-            [*map(define, _listed(jobs, "jobs")), *map(define, _listed(tasks, "tasks"))]
+            [*map(define, listed(jobs, "jobs")), *map(define, listed(tasks, "tasks"))]
         )
         self._asked = Settings.load(**settings)
         self._customize = customize
@@ -278,86 +279,8 @@ async def _beside(
     running.result()
 
 
-class RegistryBuilder:
-    """Builds a JobRegistry step by step; the same checks, with the same words, as its constructor.
-
-    The usual settings have a method of their name; ``setting`` takes them all.
-    """
-
-    def __init__(self) -> None:
-        self._parts: dict[str, Any] = {"jobs": [], "tasks": [], "listeners": [], "interceptors": []}
-        self._options: dict[str, Any] = {}
-
-    def with_job(self, job: object) -> Self:
-        return self.with_jobs([job])
-
-    def with_jobs(self, jobs: Iterable[object]) -> Self:
-        self._parts["jobs"].extend(_listed(jobs, "jobs"))
-        return self
-
-    def with_task(self, task: object) -> Self:
-        return self.with_tasks([task])
-
-    def with_tasks(self, tasks: Iterable[object]) -> Self:
-        self._parts["tasks"].extend(_listed(tasks, "tasks"))
-        return self
-
-    def with_listener(self, listener: Listener) -> Self:
-        self._parts["listeners"].append(listener)
-        return self
-
-    def with_interceptor(self, interceptor: Interceptor) -> Self:
-        self._parts["interceptors"].append(interceptor)
-        return self
-
-    def lifespan(self, lifespan: Lifespan) -> Self:
-        return self.setting("lifespan", lifespan)
-
-    def database_url(self, url: str) -> Self:
-        return self.setting("database_url", url)
-
-    def poll_interval(self, interval: timedelta | str) -> Self:
-        return self.setting("poll_interval", interval)
-
-    def heartbeat_interval(self, interval: timedelta | str) -> Self:
-        return self.setting("heartbeat_interval", interval)
-
-    def missed_heartbeats_limit(self, limit: int) -> Self:
-        return self.setting("missed_heartbeats_limit", limit)
-
-    def shutdown_grace(self, grace: timedelta | str) -> Self:
-        return self.setting("shutdown_grace", grace)
-
-    def threads(self, threads: int) -> Self:
-        return self.setting("threads", threads)
-
-    def process_hook(self, wanted: bool) -> Self:
-        return self.setting("process_hook", wanted)
-
-    def setting(self, name: str, value: Any) -> Self:
-        """Any other setting, by name."""
-        self._options[name] = value
-        return self
-
-    def customize(self, function: Customize) -> Self:
-        """``function(settings) -> settings`` runs last, in ``build``, and wins over everything."""
-        return self.setting("customize", function)
-
-    def build(self) -> JobRegistry:
-        """Check everything and build. Touches no database."""
-        return JobRegistry(**self._parts, **self._options)
-
-
-def _listed(given: Any, what: str) -> Iterable[Any]:
-    if given is None:
-        raise InvalidJob(f"{what} cannot be None; pass a list of {what}")
-    if isinstance(given, str | bytes) or not isinstance(given, Iterable):
-        raise InvalidJob(f"{what} is {given!r:.80}; pass a list of {what}")
-    return given
-
-
 def _callables(given: Any, what: str) -> Iterable[Any]:
-    for one in _listed(given, what):
+    for one in listed(given, what):
         if not callable(one):
             raise ConfigurationError(f"{what}: {one!r:.80} cannot be called")
         yield one

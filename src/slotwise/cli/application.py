@@ -13,10 +13,11 @@ from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import Any
 
+from slotwise.builder import RegistryBuilder
 from slotwise.contrib.command import CommandJob
 from slotwise.definition import define
 from slotwise.errors import ConfigurationError, SlotwiseError
-from slotwise.registry import JobRegistry, RegistryBuilder
+from slotwise.registry import JobRegistry
 
 _SPEC = re.compile(r"(?P<module>\w+(?:\.\w+)*)(?::(?P<name>\w+(?:\.\w+)*))?")
 _OURS = str(Path(__file__).resolve().parents[1])

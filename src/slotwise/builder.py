@@ -1,0 +1,96 @@
+"""A registry step by step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Self
+
+from slotwise.engine.eventloop import Lifespan
+from slotwise.engine.runner import Interceptor
+from slotwise.errors import InvalidJob
+from slotwise.events import Listener
+
+if TYPE_CHECKING:
+    from slotwise.registry import Customize, JobRegistry
+
+
+class RegistryBuilder:
+    """Builds a JobRegistry step by step; the same checks, with the same words, as its constructor.
+
+    The usual settings have a method of their name; ``setting`` takes them all.
+    """
+
+    def __init__(self) -> None:
+        self._parts: dict[str, Any] = {"jobs": [], "tasks": [], "listeners": [], "interceptors": []}
+        self._options: dict[str, Any] = {}
+
+    def with_job(self, job: object) -> Self:
+        return self.with_jobs([job])
+
+    def with_jobs(self, jobs: Iterable[object]) -> Self:
+        self._parts["jobs"].extend(listed(jobs, "jobs"))
+        return self
+
+    def with_task(self, task: object) -> Self:
+        return self.with_tasks([task])
+
+    def with_tasks(self, tasks: Iterable[object]) -> Self:
+        self._parts["tasks"].extend(listed(tasks, "tasks"))
+        return self
+
+    def with_listener(self, listener: Listener) -> Self:
+        self._parts["listeners"].append(listener)
+        return self
+
+    def with_interceptor(self, interceptor: Interceptor) -> Self:
+        self._parts["interceptors"].append(interceptor)
+        return self
+
+    def lifespan(self, lifespan: Lifespan) -> Self:
+        return self.setting("lifespan", lifespan)
+
+    def database_url(self, url: str) -> Self:
+        return self.setting("database_url", url)
+
+    def poll_interval(self, interval: timedelta | str) -> Self:
+        return self.setting("poll_interval", interval)
+
+    def heartbeat_interval(self, interval: timedelta | str) -> Self:
+        return self.setting("heartbeat_interval", interval)
+
+    def missed_heartbeats_limit(self, limit: int) -> Self:
+        return self.setting("missed_heartbeats_limit", limit)
+
+    def shutdown_grace(self, grace: timedelta | str) -> Self:
+        return self.setting("shutdown_grace", grace)
+
+    def threads(self, threads: int) -> Self:
+        return self.setting("threads", threads)
+
+    def process_hook(self, wanted: bool) -> Self:
+        return self.setting("process_hook", wanted)
+
+    def setting(self, name: str, value: Any) -> Self:
+        """Any other setting, by name."""
+        self._options[name] = value
+        return self
+
+    def customize(self, function: Customize) -> Self:
+        """``function(settings) -> settings`` runs last, in ``build``, and wins over everything."""
+        return self.setting("customize", function)
+
+    def build(self) -> JobRegistry:
+        """Check everything and build. Touches no database."""
+        from slotwise.registry import JobRegistry  # late: it offers this builder
+
+        return JobRegistry(**self._parts, **self._options)
+
+
+def listed(given: Any, what: str) -> Iterable[Any]:
+    """What was given, if it is a list of something. Raises InvalidJob."""
+    if given is None:
+        raise InvalidJob(f"{what} cannot be None; pass a list of {what}")
+    if isinstance(given, str | bytes) or not isinstance(given, Iterable):
+        raise InvalidJob(f"{what} is {given!r:.80}; pass a list of {what}")
+    return given
