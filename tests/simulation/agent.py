@@ -1,0 +1,57 @@
+"""One worker of the simulated cluster: alive, frozen (a zombie to be), or down."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import timedelta
+
+from slotwise.execution import Claim
+from slotwise.store.store import Silence
+from slotwise.testing import ManualWorker
+
+BEAT = timedelta(seconds=10)
+
+
+class SimulatedWorker(ManualWorker):
+    """A worker whose reaper may be slow, and that may never learn of what it has claimed."""
+
+    def look(self) -> list[Silence]:
+        """The first half of ``reap``: who is dead."""
+        return self._worker.reaper.look()
+
+    def take_over(self, verdict: list[Silence]) -> None:
+        """The second half."""
+        self._worker.reaper.take_over(verdict)
+
+    def forget(self, claim: Claim) -> None:
+        """The reply to the claim was lost on its way."""
+        holding = self._worker.holdings.remove(claim)
+        assert holding is not None
+        self._runner.waiting.remove(holding)
+
+
+@dataclass(eq=False)
+class Agent:
+    """What happens to it is the world's decision; what it does then is the engine's."""
+
+    name: str
+    worker: SimulatedWorker
+    revision: int
+    #: Elapsed seconds before which it does nothing; a frozen one keeps all that it believes in.
+    sleeps_until: float = 0.0
+    is_down: bool = False
+    #: Attempts that have begun and not ended.
+    running: list[Claim] = field(default_factory=list)
+    #: A reaper's verdict that has not been carried out yet.
+    verdict: list[Silence] = field(default_factory=list)
+    beat_at: float = 0.0
+    looked_at: float = 0.0
+    #: How many of its worker's events have been heard.
+    heard: int = 0
+
+    def is_awake(self) -> bool:
+        return self.worker.clock.elapsed() >= self.sleeps_until
+
+    def is_due(self, since: float) -> bool:
+        """Whether a heartbeat interval has passed since."""
+        return self.worker.clock.elapsed() - since >= BEAT.total_seconds()

@@ -1,0 +1,39 @@
+"""How many worlds: --seeds 500, or --seeds 17-17 for one of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import pytest
+
+from slotwise.settings import Settings
+from slotwise.store.database import Database
+from slotwise.testing.worker import IN_MEMORY, provision
+
+SEEDS = "20"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--seeds", default=SEEDS, help="simulated worlds: how many, or FIRST-LAST")
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """``seed``: every world; ``rare_seed``: one in four, for what takes longer or says less."""
+    seeds = _seeds(str(metafunc.config.getoption("--seeds", SEEDS)))
+    for name, some in (("seed", seeds), ("rare_seed", seeds[::4])):
+        if name in metafunc.fixturenames:
+            metafunc.parametrize(name, some, ids=lambda seed: f"seed-{seed}")
+
+
+def _seeds(wanted: str) -> Sequence[int]:
+    first, _, last = wanted.partition("-")
+    return range(int(first), int(last) + 1) if last else range(int(first))
+
+
+@pytest.fixture
+def memory() -> Iterator[Database]:
+    """A database that is gone with the test."""
+    database = Database(Settings(database_url=IN_MEMORY))
+    provision(database)
+    yield database
+    database.close()

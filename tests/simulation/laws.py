@@ -1,0 +1,231 @@
+"""The laws of the contract, as checks on what happened and on what the tables say."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections import Counter, defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from tests.simulation.ledger import Ledger
+from tests.simulation.trace import Trace
+
+from slotwise.definition import Definition
+from slotwise.events import Reaped, Settled
+from slotwise.execution import TICK, Claim, Key
+from slotwise.schedules import Schedule, succeed
+
+#: A slot of a job, or the life of a one-time task: id and first version.
+Slot = tuple[str, Any]
+
+
+@dataclass
+class Laws:
+    """Told of everything that happens; raises LawBroken at once, or when it looks at the tables."""
+
+    trace: Trace
+    definitions: Mapping[str, Definition]
+    #: Whether a clock stepped on may take a claim from a holder that still believes in it.
+    trusts_clock: bool = True
+    #: Whether the queue may be put back from a backup.
+    after_restores: bool = False
+    starts: Counter[Slot] = field(default_factory=Counter)
+    #: By which claims: token and holder.
+    successes: defaultdict[Slot, set[tuple[int, str]]] = field(default_factory=lambda: defaultdict(set))
+    failures: Counter[Slot] = field(default_factory=Counter)
+    #: The newest token of each row's life, and what each claim was for.
+    tokens: dict[tuple[Key, int | None], int] = field(default_factory=dict)
+    claims: dict[tuple[str, str, int, str], Slot] = field(default_factory=dict)
+    #: Schedule texts that were ever in force, as one schedule, and since when.
+    history: dict[str, Schedule] = field(default_factory=dict)
+    since: dict[str, datetime] = field(default_factory=dict)
+    watermarks: dict[str, datetime] = field(default_factory=dict)
+    final: dict[Slot, tuple[str, int | None]] = field(default_factory=dict)
+
+    # -- what happens -------------------------------------------------------------------------------------------
+
+    def claimed(self, claim: Claim) -> None:
+        """Tokens rise with every claim of a row."""
+        life = (claim.key, claim.row.first_version)
+        last = self.tokens.get(life, 0)
+        if claim.token <= last:
+            raise self._broken("tokens rise", f"token {claim.token} after {last}", claim)
+        self.tokens[life] = claim.token
+        self.claims[(*claim.key, claim.token, claim.holder)] = _slot(claim)
+
+    def started(self, claim: Claim) -> None:
+        """give_up: at most one start; nobody starts what has succeeded."""
+        slot = _slot(claim)
+        self.starts[slot] += 1
+        if self.successes[slot]:
+            raise self._broken("one completion", "a start after a success", claim)
+        if self.definitions[claim.row.task_name].gives_up and self.starts[slot] > 1:
+            raise self._broken("give_up: one start", f"start number {self.starts[slot]}", claim)
+
+    def ended(self, event: Settled | Reaped) -> None:
+        """At most one attempt completes a slot."""
+        holder = event.holder if isinstance(event, Reaped) else str(event.worker)
+        slot = self.claims[event.job, event.instance, event.token, holder]
+        if event.outcome == "failed":
+            self.failures[slot] += 1
+        if event.outcome == "succeeded" and not (self.after_restores and isinstance(event, Reaped)):
+            self.successes[slot].add((event.token, holder))  # a restored row may find its slot done long ago
+        if len(self.successes[slot]) > 1:
+            raise self.trace.fail("one completion", f"by {self.successes[slot]}", event.job, event.slot)
+
+    def taken_over(self, event: Reaped, *, believed: bool) -> None:
+        """Nobody loses a claim that it has every reason to believe in."""
+        if believed and self.trusts_clock:
+            text = f"token {event.token} was taken from a holder whose lease was good"
+            raise self.trace.fail("death is observed", text, event.job, event.slot)
+
+    def planned(self, job: str, schedule: Schedule, now: datetime, watermark: datetime | None) -> None:
+        """The text of a job's row has changed (or it is new): slots after this activation are the new text's."""
+        before = self.history.get(job)
+        if before is None:
+            self.history[job], self.since[job] = schedule, now
+        else:
+            self.history[job] = succeed(before, max(now, watermark or now), schedule)
+
+    def restored(self) -> None:
+        """The queue is back where it was: rows may be behind; one-time tasks, which have no ledger, live again."""
+        self.watermarks.clear()
+        self.tokens.clear()
+        counted: list[dict[Slot, Any]] = [self.starts, self.successes, self.failures]
+        for counter in counted:
+            for slot in [slot for slot in counter if not self.definitions[slot[0]].is_job]:
+                del counter[slot]
+
+    def _broken(self, law: str, text: str, claim: Claim) -> Exception:
+        return self.trace.fail(law, text, claim.row.task_name, claim.slot)
+
+    # -- what the tables say ------------------------------------------------------------------------------------
+
+    def check(self, ledger: Ledger) -> None:
+        """Every law that can be read off the tables at any moment."""
+        for row in ledger.rows:
+            if row["schedule"] is not None:
+                self._only_forward(row)
+        self._one_claim(ledger)
+        for entry in ledger.slots.values():
+            if entry["origin"] != "task":  # complete_in's word for a one-time task, whose id may live again
+                self._final_stays(entry)
+                if not self.after_restores:  # a hand-back forgets an orphan's start with its own
+                    self._starts_are_explained(entry)
+        for job in self.history:
+            self._every_slot_is_accounted_for(job, ledger)
+
+    def _only_forward(self, row: Any) -> None:
+        """Slots of a plan row only move forward: the watermark never falls, and no row waits for a slot before it."""
+        job, slot, watermark = row["task_name"], row["slot"], row["watermark"]
+        last = self.watermarks.get(job)
+        if last is not None and (watermark is None or watermark < last):
+            raise self.trace.fail("only forward", f"watermark {watermark} after {last}", job, slot)
+        if watermark is not None:
+            self.watermarks[job] = watermark
+        if slot is not None and watermark is not None and slot < watermark:
+            raise self.trace.fail("only forward", f"waits behind its watermark {watermark}", job, slot)
+
+    def _one_claim(self, ledger: Ledger) -> None:
+        """At most one claim holds a slot; the ledger's open row, if any, carries its token."""
+        for row in ledger.rows:
+            if not row["picked"] or row["schedule"] is None or self.after_restores:
+                continue  # restored, a row may be held by somebody whom the ledger has forgotten
+            entry = ledger.slots.get((row["task_name"], row["slot"]))
+            if entry is None or entry["token"] != row["version"] or entry["worker"] != row["picked_by"]:
+                found = entry and (entry["outcome"], entry["token"], entry["worker"])
+                raise self.trace.fail("one claim", f"held, and the ledger says {found}", row["task_name"], row["slot"])
+
+    def _final_stays(self, entry: Any) -> None:
+        """What has ended stays as it ended."""
+        slot = (entry["task_name"], entry["slot"])
+        if entry["finished"] is None:
+            if slot in self.final:
+                raise self.trace.fail("final", f"open again after {self.final[slot]}", *slot)
+            return
+        end = (entry["outcome"], entry["token"])
+        if self.final.setdefault(slot, end) != end:
+            raise self.trace.fail("final", f"{self.final[slot]} became {end}", *slot)
+
+    def _starts_are_explained(self, entry: Any) -> None:
+        """Each start after the first has a lost, aborted or failed attempt in the ledger."""
+        slot = (entry["task_name"], entry["slot"])
+        reasons = entry["lost"] + entry["aborted"] + self.failures[slot]
+        if self.starts[slot] > 1 + reasons:
+            raise self.trace.fail("starts have reasons", f"{self.starts[slot]} starts, {reasons} reasons", *slot)
+        if entry["outcome"] == "succeeded" and not self.starts[slot]:
+            raise self.trace.fail("starts have reasons", "succeeded without a start", *slot)
+        if self.starts[slot] > entry["attempts"] and entry["finished"] is not None:
+            raise self.trace.fail("attempts", f"{self.starts[slot]} starts in {entry['attempts']}", *slot)
+
+    def _every_slot_is_accounted_for(self, job: str, ledger: Ledger) -> None:
+        """Every slot up to the watermark is in the ledger or in exactly one gap; none is missing, none there twice."""
+        row = ledger.plan_row(job)
+        if row is None or row["watermark"] is None:
+            return
+        gaps = ledger.gaps.get(job, [])
+        entries = sorted(
+            slot for (name, slot), entry in ledger.slots.items()
+            if name == job and entry["origin"] in ("schedule", "catch_up")
+        )  # fmt: skip
+        if self.history[job].from_end or (self.after_restores and job == "changing"):
+            return  # … whose older text may be back, and then come to be replaced a second time
+        # The effective watermark: after a restore, ledger and gaps know more than the row.
+        watermark = max([row["watermark"], *entries[-1:], *(gap["last_slot"] for gap in gaps)])
+        waiting = row["slot"] if row["slot"] is not None and not row["picked"] else None
+        due = [slot for slot in self.history[job].slots(self.since[job], watermark) if slot != waiting]
+        self._none_missing(job, due, entries, gaps)
+        self._none_double(job, due, entries, gaps, waiting)
+
+    def _none_missing(self, job: str, due: list[datetime], entries: list[datetime], gaps: list[Any]) -> None:
+        known = set(entries)
+        for slot in due:
+            if slot not in known and not any(gap["first_slot"] <= slot <= gap["last_slot"] for gap in gaps):
+                raise self.trace.fail("every slot", "neither in the ledger nor in a gap", job, slot)
+
+    def _none_double(
+        self, job: str, due: list[datetime], entries: list[datetime], gaps: list[Any], waiting: datetime | None
+    ) -> None:
+        known = set(due)
+        for slot in entries:
+            if slot not in known and slot != waiting:
+                raise self.trace.fail("every slot", "in the ledger, but never due", job, slot)
+        if self.after_restores:
+            return  # a restored holder's settlement writes gaps over what the ledger has; its own rows outrank them
+        end = None
+        for gap in gaps:
+            first, last = gap["first_slot"], gap["last_slot"]
+            if end is not None and first <= end:
+                raise self.trace.fail("every slot", f"two gaps overlap at {first}", job, first)
+            end = last
+            count = bisect_right(due, last) - bisect_left(due, first)
+            if count != gap["count"]:
+                raise self.trace.fail("every slot", f"a gap of {gap['count']} covers {count} to {last}", job, first)
+            inside = entries[bisect_left(entries, first) : bisect_right(entries, last)]
+            if inside:
+                raise self.trace.fail("every slot", f"in the ledger and in the gap from {first}", job, inside[0])
+
+    def check_end(self, ledger: Ledger, now: datetime) -> None:
+        """After the storm: nothing is held, nothing is due, nothing is left open."""
+        for row in ledger.rows:
+            name, slot = row["task_name"], row["slot"]
+            if row["picked"]:
+                raise self.trace.fail("nothing stays held", f"held by {row['picked_by']}", name, slot)
+            if row["state"] is None and row["execution_time"] <= now:
+                raise self.trace.fail("nothing stays due", f"due since {row['execution_time']}", name, slot)
+        for (name, slot), entry in ledger.slots.items():
+            row = ledger.plan_row(name)
+            if entry["finished"] is None and (row is None or row["slot"] != slot):
+                raise self.trace.fail("nothing stays open", entry["outcome"], name, slot)
+        for job, schedule in self.history.items():
+            row = ledger.plan_row(job)
+            if row is not None and not schedule.from_end and row["slot"] is not None and row["slot"] <= now - TICK:
+                raise self.trace.fail("nothing stays due", "not decided", job, row["slot"])
+
+
+def _slot(claim: Claim) -> Slot:
+    if claim.slot is not None:
+        return claim.row.task_name, claim.slot
+    return claim.row.task_name, (claim.row.task_instance, claim.row.first_version)

@@ -1,0 +1,65 @@
+"""A checker is trusted after it has failed: worlds whose engines lack one rule break a law."""
+
+from __future__ import annotations
+
+import pytest
+from tests.simulation.mutants import AFTER_RESTORES, DIALECTS, SABOTAGES
+from tests.simulation.trace import LawBroken
+from tests.simulation.world import Sabotage, World
+
+from slotwise.settings import Settings
+from slotwise.store import store
+from slotwise.store.database import Database
+from slotwise.store.dialect import Dialect
+from slotwise.testing.worker import IN_MEMORY, provision
+
+#: So many worlds may pass before a mutant must have been found out.
+WORLDS = 10
+
+
+def first_breach(sabotage: Sabotage = lambda worker: None, *, restores: bool = False) -> str:
+    """What the first world says that finds the mutant out; empty if none does."""
+    for seed in range(WORLDS):
+        database = Database(Settings(database_url=IN_MEMORY))
+        provision(database)
+        try:
+            World(seed, database, sabotage=sabotage, restores=restores).run()
+        except LawBroken as broken:
+            return str(broken)
+        finally:
+            database.close()
+    return ""
+
+
+def test_an_engine_whole_breaks_nothing() -> None:
+    """The other half of the proof: it is the missing rule that is found, not something else."""
+    assert first_breach() == ""
+
+
+@pytest.mark.parametrize("dialect", DIALECTS, ids=lambda kind: kind.__name__)
+def test_a_dialect_without_a_rule_is_found_out(dialect: type[Dialect], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Among them a settlement that ignores the version."""
+    monkeypatch.setitem(store._DIALECTS, "sqlite", dialect)
+    assert first_breach()
+
+
+@pytest.mark.parametrize("sabotage", SABOTAGES, ids=lambda function: function.__name__)
+def test_a_worker_without_a_rule_is_found_out(sabotage: Sabotage) -> None:
+    """Whoever takes from the living, starts unasked or leaves the dead what they held."""
+    assert first_breach(sabotage)
+
+
+@pytest.mark.parametrize("dialect", AFTER_RESTORES, ids=lambda kind: kind.__name__)
+def test_a_ledger_that_nobody_asks_is_found_out(dialect: type[Dialect], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the queue is put back, only the ledger knows what has run."""
+    monkeypatch.setitem(store._DIALECTS, "sqlite", dialect)
+    assert first_breach(restores=True)
+
+
+def test_a_broken_law_tells_seed_and_story(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Enough to see what happened, and to play it again."""
+    monkeypatch.setitem(store._DIALECTS, "sqlite", DIALECTS[0])
+    headline, *events = first_breach().splitlines()
+    assert headline.startswith("seed ")
+    assert 1 < len(events) <= 50
+    assert any("settled as" in event for event in events)
