@@ -35,7 +35,7 @@ def test_the_laws_hold_on_postgresql(pg_url: str, rare_seed: int) -> None:
 
 @pytest.mark.xfail(
     strict=False,
-    reason="open: a token repeats when the queue alone is restored; an older start of the slot can be forgotten with it",
+    reason="open: a token can repeat when the queue alone is restored, and an older start is forgotten with it",
 )
 def test_the_laws_hold_where_the_queue_is_restored(memory: Database, rare_seed: int) -> None:
     """Also where scheduled_tasks, alone, comes back from a backup: nothing that the ledger knows is done again."""
