@@ -1,8 +1,8 @@
 """The verdict over a run: were the laws kept, and do database and handlers tell the same story?
 
-    log = HandlerLog(Path("run.log"))  # in every handler: with log.attempt(ctx): …
-    verdict = judge(gather(connection, registry.jobs, log.read()))
-    verdict.clean, verdict.findings, verdict.tally
+log = HandlerLog(Path("run.log"))  # in every handler: with log.attempt(ctx): …
+verdict = judge(gather(connection, registry.jobs, log.read()))
+verdict.clean, verdict.findings, verdict.tally
 """
 
 from __future__ import annotations
