@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -81,6 +83,36 @@ def test_workers_outlive_an_outage(bench: MakeBench, own_server: EmbeddedPostgre
     expect_one_complaint_each(stage, begun, *crew)
     assert all(player.is_alive for player in crew)
     leave(stage)
+
+
+@contextmanager
+def frozen(server: EmbeddedPostgres) -> Iterator[None]:
+    """All processes of the server stand still in here; connections stay, and the kernel acknowledges what comes."""
+    with psycopg.connect(server.dsn) as connection:
+        pids = [pid for (pid,) in connection.execute("select pid from pg_stat_activity where pid <> pg_backend_pid()")]
+    pids.append(int((server.data / "postmaster.pid").read_text().split()[0]))
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for pid in pids:
+            os.kill(pid, signal.SIGCONT)
+
+
+def test_a_paused_database_takes_no_work_away(bench: MakeBench, own_server: EmbeddedPostgres) -> None:
+    """Two leases in which nobody could write prove nobody's death: work that ended meanwhile counts, once."""
+    stage = bench("hold-briefly,rerun,give-up", url=own_server.dsn)
+    crew = stage.start_all(2)
+    start = stage.wait("handler-start", job="hold-briefly")
+    with frozen(own_server):
+        stage.rest(2 * LEASE)
+    end = stage.wait("handler-end", token=start["token"])
+    settled = stage.wait("settled", job="hold-briefly", slot=start["slot"])
+    assert (settled.worker, settled["attempt"], settled.at >= end.at) == (start.worker, 1, True)
+    assert all(player.is_alive for player in crew)
+    leave(stage, "hold-briefly", "rerun", "give-up")
+    assert stage.events.all("reaped") == []
 
 
 def test_a_read_only_server_burns_no_attempt(bench: MakeBench, own_server: EmbeddedPostgres) -> None:
