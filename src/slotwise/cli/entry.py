@@ -13,6 +13,7 @@ import click
 import sqlalchemy
 
 from slotwise.cli import exits
+from slotwise.cli.bench import bench
 from slotwise.cli.command import Group
 from slotwise.cli.completion import completion
 from slotwise.cli.crontab import crontab
@@ -63,7 +64,7 @@ def cli() -> None:
     """Recurring jobs and one-time tasks on a cluster, coordinated only by your database."""
 
 
-for command in (worker, run, jobs, slots, workers, health, crontab, db, completion):
+for command in (worker, run, jobs, slots, workers, health, crontab, db, bench, completion):
     cli.add_command(command)
 
 
