@@ -23,6 +23,7 @@ from slotwise.cli.health import health
 from slotwise.cli.jobs import jobs
 from slotwise.cli.options import common
 from slotwise.cli.run import run
+from slotwise.cli.schedule import schedule
 from slotwise.cli.slots import slots
 from slotwise.cli.worker import worker
 from slotwise.cli.workers import workers
@@ -64,7 +65,7 @@ def cli() -> None:
     """Recurring jobs and one-time tasks on a cluster, coordinated only by your database."""
 
 
-for command in (worker, run, jobs, slots, workers, health, crontab, db, bench, completion):
+for command in (worker, run, jobs, slots, workers, health, schedule, crontab, db, bench, completion):
     cli.add_command(command)
 
 

@@ -73,17 +73,23 @@ class Given:
         return settings
 
     @contextmanager
-    def reader(self, *, import_app: bool = True) -> Iterator[Reader]:
-        """The tables, for reading. Raises DatabaseUnreachable, SchemaMissing or SchemaMismatch."""
+    def store(self, *, import_app: bool = True) -> Iterator[Store]:
+        """The tables. Raises DatabaseUnreachable, SchemaMissing or SchemaMismatch."""
         settings = self.table_settings() if import_app else self.settings()
         database = Database(settings)
         try:
             database.verify()
             with database.main.connect() as connection:
                 migrate.check(connection, prefix=settings.table_prefix, schema=settings.schema)
-            yield Reader(Store(database, {}))
+            yield Store(database, {})
         finally:
             database.close()
+
+    @contextmanager
+    def reader(self, *, import_app: bool = True) -> Iterator[Reader]:
+        """The tables, for reading; raises what ``store`` does."""
+        with self.store(import_app=import_app) as store:
+            yield Reader(store)
 
 
 pass_given = click.make_pass_decorator(Given, ensure=True)

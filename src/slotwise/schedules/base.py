@@ -78,20 +78,7 @@ class Schedule(ABC):
 
     def skipped_after(self, t: datetime, until: datetime) -> datetime | None:
         """The first slot after `t` up to and including `until` that is not to run."""
-        running = self.running
-        if running is self or not self._skips(running, t, until):
-            return None
-        low, high = floor_second(t), ceiling_second(until)  # no skipped slot up to `low`, one up to `high`
-        while high - low > 1:
-            middle = (low + high) // 2
-            if self._skips(running, max(t, EPOCH + low * SECOND), EPOCH + middle * SECOND):
-                high = middle
-            else:
-                low = middle
-        return EPOCH + high * SECOND
-
-    def _skips(self, running: Schedule, a: datetime, b: datetime) -> bool:
-        return self.count_between(a, b) > running.count_between(a, b)
+        return None if self.running is self else first_beyond(self.running, self, t, until)
 
     # -- binding ---------------------------------------------------------------------------------------------
 
@@ -186,3 +173,24 @@ class Schedule(ABC):
         """Fill the slots of a new instance; for constructors only."""
         for name, value in values.items():
             object.__setattr__(self, name, value)
+
+
+def first_beyond(part: Schedule, whole: Schedule, t: datetime, until: datetime) -> datetime | None:
+    """The first slot after `t` up to and including `until` that `whole` has beyond those of `part`, a part of it.
+
+    Found by counting; it must lie at a whole second.
+    """
+
+    def has_more(a: datetime, b: datetime) -> bool:
+        return whole.count_between(a, b) > part.count_between(a, b)
+
+    if t >= until or not has_more(t, until):
+        return None
+    low, high = floor_second(t), ceiling_second(until)  # none up to `low`, one up to `high`
+    while high - low > 1:
+        middle = (low + high) // 2
+        if has_more(max(t, EPOCH + low * SECOND), EPOCH + middle * SECOND):
+            high = middle
+        else:
+            low = middle
+    return EPOCH + high * SECOND

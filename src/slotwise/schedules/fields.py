@@ -34,6 +34,15 @@ class Field:
         """
         return ",".join(self._plain_item(item) for item in text.split(","))
 
+    def values(self, text: str) -> list[int]:
+        """The values of a text that is `plain`, sorted."""
+        found: set[int] = set()
+        for item in text.split(","):
+            span, _, step = item.partition("/")
+            first, _, last = span.partition("-")
+            found.update(range(int(first), int(last or first) + 1, int(step or 1)))
+        return sorted(found)
+
     def value(self, text: str) -> int:
         """The number that a number or name stands for. Raises InvalidSchedule."""
         if text in self.names:

@@ -27,10 +27,11 @@ class LocalSchedule(LineSchedule, ABC):
     `gap` and `fold` say what becomes of fixed times when clocks change. Slots lie in the years 1900 to 8999.
     """
 
-    __slots__ = ("fold", "gap", "zone")
+    __slots__ = ("fixed", "fold", "gap", "zone")
     zone: ZoneInfo
     gap: Gap
     fold: Fold
+    fixed: bool
     _line: Walk | Unbound
 
     @property
@@ -52,14 +53,12 @@ class LocalSchedule(LineSchedule, ABC):
 
         return BusinessDay(self, n, calendars)
 
-    def _prepare(
-        self, pattern: LocalPattern | Unbound, zone: ZoneInfo, gap: Gap, fold: Fold, *, fixed: bool = False
-    ) -> None:
+    def _prepare(self, pattern: LocalPattern | Unbound, zone: ZoneInfo, gap: Gap, fold: Fold, *, fixed: bool) -> None:
         """Fill a new instance. Raises InvalidSchedule if a rule is unknown or no slot can ever come."""
         one_of("gap", gap, Gap)
         one_of("fold", fold, Fold)
         line = pattern if isinstance(pattern, Unbound) else Walk(pattern, zone, fixed, gap, fold)
-        self._set(zone=zone, gap=gap, fold=fold, _line=line)
+        self._set(zone=zone, gap=gap, fold=fold, fixed=fixed, _line=line)
         if isinstance(line, Walk) and gap == "skip" and line.first(_SAMPLE_START, _SAMPLE_END) is None:
             raise InvalidSchedule(f'never fires: its times never exist in {zone.key}; use gap="end" or "shift"')
 

@@ -113,6 +113,21 @@ class Walk:
             at = end
         return found
 
+    def swallowed(self, start: int) -> list[int]:
+        """The local times that the gap before an instant swallows, if one ends there and the pattern is fixed."""
+        span = span_at(self.zone, start)
+        if not self.fixed or start != span.start:
+            return []
+        return [self.pattern.at(rank) for rank in self.pattern.between(start + span.before, start + span.offset)]
+
+    def moved_to(self, slot: int) -> list[int]:
+        """The local times that do not exist and have this slot instead."""
+        swallowed = self.swallowed(span_at(self.zone, slot).start)
+        if self.gap == "end":
+            return swallowed if slot == span_at(self.zone, slot).start else []
+        before = span_at(self.zone, slot).before
+        return [local for local in swallowed if self.gap == "shift" and local - before == slot]
+
     def _first_in(self, span: Span, low: int) -> int | None:
         ranks = self._ranks(span, low, span.end)
         moved = self._moved(span, low, span.end)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+from collections.abc import Iterator
 from datetime import UTC, datetime, timezone
 from functools import lru_cache
 from itertools import pairwise
@@ -55,6 +56,17 @@ def span_at(zone: ZoneInfo, instant: int) -> Span:
         if instant < span.end:
             return span
     raise AssertionError(f"no span of {zone.key} holds {instant}")
+
+
+def changes_between(zone: ZoneInfo, low: int, high: int) -> Iterator[Span]:
+    """The spans that begin with another offset than the one before, with `low <= start < high`."""
+    span = span_at(zone, low)
+    while span.start < high:
+        if span.start >= low and span.offset != span.before:
+            yield span
+        if span.end >= END:
+            return
+        span = span_at(zone, span.end)
 
 
 def _look_up(name: str) -> ZoneInfo:

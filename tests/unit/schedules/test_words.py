@@ -1,0 +1,145 @@
+"""What schedules mean in words, and the slots to come as people look at them."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+import pytest
+
+from slotwise.schedules import parse_schedule
+from slotwise.schedules.outlook import outlook
+from slotwise.schedules.words import explain
+
+FIRST_SENTENCE = [
+    ("0 2 * * *", "At 02:00 every day"),
+    ("15,45 9 * * *", "At 09:15 and 09:45 every day"),
+    ("30 0 2 * * *", "At 02:00:30 every day"),
+    ("*/5 * * * *", "Every 5 minutes every day"),
+    ("0 */5 * * * *", "Every 5 minutes every day"),
+    ("* * * * * *", "Every second every day"),
+    ("7-59/10 * * * *", "Every 10 minutes from :07 every day"),
+    ("0 9-17 * * 1-5", "Every hour from 09:00 to 17:00, Monday to Friday"),
+    ("30 * * * *", "Every hour from 00:30 on every day"),
+    ("0 */2 * * *", "Every 2 hours from 00:00 on every day"),
+    ("*/15 9-17 * * *", "Every 15 minutes, from 09:00 to 17:59 every day"),
+    ("1-3,7 * * * *", "At minutes 1 to 3 and 7 every day"),
+    ("5 1-4,9-20 * * *", "At :05 in the hours 1 to 4 and 9 to 20 every day"),
+    ("0 0 1 1 *", "At 00:00 on day 1 of January"),
+    ("0 0 1,15 6-8 *", "At 00:00 on days 1 and 15 of June to August"),
+    ("0 0 13 * FRI", "At 00:00 on day 13 of the month, and on Friday"),
+    ("0 0 13 3 FRI", "At 00:00 on day 13 of March, and in March on Friday"),
+    ("CRON|0 0 13 * FRI|UTC|day_rule=and", "At 00:00 on day 13 of the month if it is Friday"),
+    ("CRON|0 0 */2 * FRI|UTC|day_rule=vixie",
+     "At 00:00 on days 1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29 and 31 of the month if it is Friday"),
+    ("0 0 L * *", "At 00:00 on the last day of the month"),
+    ("0 0 L-3,15W,LW * *", "At 00:00 on the day 3 before the last, the weekday nearest to day 15 and the last weekday "
+                           "of the month"),
+    ("0 0 * * MON#2,5L", "At 00:00 on the second Monday of the month and the last Friday of the month"),
+    ("0 3 * * 6,0", "At 03:00 on Saturday and Sunday"),
+    ("H 2 * * *", "At hour 2 and minute H (H is decided by the name of the job) every day"),
+    ("0 0 H H *", "At 00:00 on day H (H is decided by the name of the job) of H (H is decided by the name of the job)"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "words"), FIRST_SENTENCE, ids=[text for text, _ in FIRST_SENTENCE])
+def test_cron_in_words(text: str, words: str) -> None:
+    """However it is spelled, what it comes to."""
+    assert explain(parse_schedule(text)) == [f"{words}, by the clocks of UTC."]
+
+
+WHOLE = [
+    (
+        "CRON|30 2 * * *|Europe/Vienna|gap=shift|fold=both",
+        "At 02:30 every day, by the clocks of Europe/Vienna. When clocks change, a time that does not exist comes "
+        "later by the length of the gap, and one that exists twice comes both times.",
+    ),
+    (
+        "CRON|*/30 * * * *|Europe/Vienna",
+        "Every 30 minutes every day, by the clocks of Europe/Vienna. When clocks change, real time goes on: it fires "
+        "in both passes of a repeated hour, and what a gap swallows does not exist.",
+    ),
+    ("DAILY|12:00,13:45:30", "At 12:00 and 13:45:30 every day, by the clocks of UTC."),
+    ("EVERY|90s", "Every 90s of real time, on a grid that counts from 1970. Changes of clocks do not matter."),
+    ("FIXED_DELAY|2m", "2m after the end of the run before, by the database's clock."),
+    ("-", "Never: the job keeps its row and does not run."),
+    (
+        "BETWEEN(0 2 * * *; 2026-01-01T00:00Z; 2027-01-01T00:00Z)",
+        "At 02:00 every day, by the clocks of UTC. "
+        "Only from 2026-01-01 00:00:00 UTC on and before 2027-01-01 00:00:00 UTC.",
+    ),
+    (
+        "EXCLUDING(0 9 * * *; AT@3[SAT,SUN 2026:0101]; following)",
+        "At 09:00 every day, by the clocks of UTC. Around calendar AT (1 day, weekend SAT,SUN, revision 3): where a "
+        "slot falls on a day that is not worked on, it moves to the next business day, same local time.",
+    ),
+    (
+        "BUSINESS_DAY(0 9 * * *; -2; AT)",
+        "At 09:00 every day, by the clocks of UTC. Only on the 2nd business day from the end of the month of calendar "
+        "AT (its days are in the database).",
+    ),
+    (
+        "ANY(0 2 * * *; EVERY|1h)",
+        "At the slots of any of these; those that coincide are one:   1. At 02:00 every day, by the clocks of UTC.   "
+        "2. Every 1h of real time, on a grid that counts from 1970. Changes of clocks do not matter.",
+    ),
+    (
+        "0 2 * * * >> 2026-01-01T00:00Z >> -",
+        "Up to 2026-01-01 00:00:00 UTC: At 02:00 every day, by the clocks of UTC. "
+        "Then: Never: the job keeps its row and does not run.",
+    ),
+]
+
+
+@pytest.mark.parametrize(("text", "words"), WHOLE, ids=[text for text, _ in WHOLE])
+def test_every_kind_in_words(text: str, words: str) -> None:
+    """Zone, rules, bounds and calendars included."""
+    assert " ".join(explain(parse_schedule(text))) == words
+
+
+# The outlook. -----------------------------------------------------------------------------------------------------
+
+NIGHTS = [
+    (
+        "CRON|30 2 * * *|Europe/Vienna", "2026-03-28T00:00Z",
+        ["slot 03-28 02:30:00 CET ", "clocks 03-29 03:00:00 CEST clocks go forward from 02:00 to 03:00",
+         "slot 03-29 03:00:00 CEST for 02:30:00, which does not exist", "slot 03-30 02:30:00 CEST "],
+    ),
+    (
+        "CRON|30 2 * * *|Europe/Vienna|gap=skip", "2026-03-28T12:00Z",
+        ["clocks 03-29 03:00:00 CEST clocks go forward from 02:00 to 03:00", "missing 03-29 02:30:00 does not exist",
+         "slot 03-30 02:30:00 CEST ", "slot 03-31 02:30:00 CEST ", "slot 04-01 02:30:00 CEST "],
+    ),
+    (
+        "CRON|30 2 * * *|Europe/Vienna|gap=shift", "2026-03-28T12:00Z",
+        ["clocks 03-29 03:00:00 CEST clocks go forward from 02:00 to 03:00",
+         "slot 03-29 03:30:00 CEST for 02:30:00, which does not exist", "slot 03-30 02:30:00 CEST ",
+         "slot 03-31 02:30:00 CEST "],
+    ),
+    (
+        "CRON|*/30 2 * * *|Europe/Vienna", "2026-10-25T00:10Z",
+        ["slot 10-25 02:30:00 CEST the first time", "clocks 10-25 02:00:00 CET clocks go back from 03:00 to 02:00",
+         "slot 10-25 02:00:00 CET the second time", "slot 10-25 02:30:00 CET the second time"],
+    ),
+    (
+        "EXCLUDING(DAILY|09:00|Europe/Vienna; AT@1[SAT,SUN 2026:0501])", "2026-04-30T00:00Z",
+        ["slot 04-30 09:00:00 CEST ", "skipped 05-01 09:00:00 CEST does not run: nobody works on this day",
+         "skipped 05-02 09:00:00 CEST does not run: nobody works on this day"],
+    ),
+    (
+        "BETWEEN(ANY(DAILY|02:15|Europe/Vienna; DAILY|02:45|Europe/Vienna); 2026-03-29T00:00Z; -)", "2026-03-28T12:00Z",
+        ["clocks 03-29 03:00:00 CEST clocks go forward from 02:00 to 03:00",
+         "slot 03-29 03:00:00 CEST for 02:15:00, 02:45:00, which does not exist", "slot 03-30 02:15:00 CEST ",
+         "slot 03-30 02:45:00 CEST "],
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "after", "expected"), NIGHTS, ids=[text for text, _, _ in NIGHTS])
+def test_changes_of_clocks_are_marked(text: str, after: str, expected: list[str]) -> None:
+    """Where they fall between the slots, and what they do to them."""
+    schedule = parse_schedule(text)
+    zone = schedule.local_zone
+    assert zone is not None
+    slots = sum(line.startswith(("slot", "skipped")) for line in expected)
+    found = outlook(schedule, datetime.fromisoformat(after), slots, zone)
+    assert [f"{entry.kind} {entry.local[5:]} {entry.note}" for entry in found] == expected
