@@ -29,6 +29,10 @@ class SimulatedWorker(ManualWorker):
         assert holding is not None
         self._runner.waiting.remove(holding)
 
+    def trust_marks(self) -> None:
+        """Sabotage: every mark counts as set, none is set."""
+        self._runner._mark_running = lambda claim: True
+
 
 @dataclass(eq=False)
 class Agent:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -14,7 +14,7 @@ from tests.simulation.trace import Trace
 
 from slotwise.definition import Definition
 from slotwise.events import Reaped, Settled
-from slotwise.execution import TICK, Claim, Key
+from slotwise.execution import TICK, Claim, Fence, Key
 from slotwise.schedules import Schedule, succeed
 
 #: A slot of a job, or the life of a one-time task: id and first version.
@@ -27,8 +27,6 @@ class Laws:
 
     trace: Trace
     definitions: Mapping[str, Definition]
-    #: Whether a clock stepped on may take a claim from a holder that still believes in it.
-    trusts_clock: bool = True
     #: Whether the queue may be put back from a backup.
     after_restores: bool = False
     starts: Counter[Slot] = field(default_factory=Counter)
@@ -75,10 +73,10 @@ class Laws:
         if len(self.successes[slot]) > 1:
             raise self.trace.fail("one completion", f"by {self.successes[slot]}", event.job, event.slot)
 
-    def taken_over(self, event: Reaped, *, believed: bool) -> None:
-        """Nobody loses a claim that it has every reason to believe in."""
-        if believed and self.trusts_clock:
-            text = f"token {event.token} was taken from a holder whose lease was good"
+    def taken_over(self, event: Reaped, alive: Collection[Fence]) -> None:
+        """Nobody loses a claim who stirred, or has every reason to believe in it."""
+        if Fence(Key(event.job, event.instance), event.token) in alive:
+            text = f"token {event.token} was taken from a holder that lives"
             raise self.trace.fail("death is observed", text, event.job, event.slot)
 
     def planned(self, job: str, schedule: Schedule, now: datetime, watermark: datetime | None) -> None:
@@ -176,8 +174,17 @@ class Laws:
         watermark = max([row["watermark"], *entries[-1:], *(gap["last_slot"] for gap in gaps)])
         waiting = row["slot"] if row["slot"] is not None and not row["picked"] else None
         due = [slot for slot in self.history[job].slots(self.since[job], watermark) if slot != waiting]
+        self._none_started_is_skipped(job, ledger)
         self._none_missing(job, due, entries, gaps)
         self._none_double(job, due, entries, gaps, waiting)
+
+    def _none_started_is_skipped(self, job: str, ledger: Ledger) -> None:
+        """What has started is in the ledger as that, and not among those that did not run."""
+        for name, slot in self.starts:
+            entry = ledger.slots.get((name, slot))
+            if name == job and (entry is None or entry["outcome"] == "skipped"):
+                outcome = entry and entry["outcome"]
+                raise self.trace.fail("every slot", f"has started, and the ledger says {outcome}", job, slot)
 
     def _none_missing(self, job: str, due: list[datetime], entries: list[datetime], gaps: list[Any]) -> None:
         known = set(entries)

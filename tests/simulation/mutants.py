@@ -87,7 +87,7 @@ def reaps_without_looking_again(worker: SimulatedWorker) -> None:
 
 def starts_without_a_mark(worker: SimulatedWorker) -> None:
     """Believes that its claim still stands, and does not ask."""
-    worker.store.mark_running = lambda claim: True  # type: ignore[method-assign]
+    worker.trust_marks()
 
 
 def never_reaps(worker: SimulatedWorker) -> None:

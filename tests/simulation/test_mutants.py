@@ -62,4 +62,4 @@ def test_a_broken_law_tells_seed_and_story(monkeypatch: pytest.MonkeyPatch) -> N
     headline, *events = first_breach().splitlines()
     assert headline.startswith("seed ")
     assert 1 < len(events) <= 50
-    assert any("settled as" in event for event in events)
+    assert all(len(event.split()) > 3 for event in events)
