@@ -259,7 +259,9 @@ class Dialect:
         again = {name: statement.excluded[name] for name in ("last_slot", "count", "reason", "created")}
         connection.execute(
             statement.on_conflict_do_update(
-                index_elements=[table.c.task_name, table.c.task_instance, table.c.first_slot], set_=again
+                index_elements=[table.c.task_name, table.c.task_instance, table.c.first_slot],
+                set_=again,
+                where=statement.excluded.last_slot > table.c.last_slot,  # what was decided once is never undone
             )
         )
 

@@ -317,6 +317,26 @@ def test_an_orphan_in_the_middle_of_an_outage_is_ended(bench: Bench) -> None:
     assert bench.gaps("plain") == [(3, 5, 3, "collapsed")]
 
 
+def test_a_restored_holder_takes_no_decision_back(bench: Bench) -> None:
+    """A gap that was written once never shrinks, whoever comes to settle with an older view of it."""
+    bench.tick()
+    bench.claim_one("plain")
+    backup = bench.backup()
+    bench.tick(3)
+    bench.settle(bench.store.held_by("host:1:a")[0])
+    bench.tick(2)
+    bench.settle(bench.claim_one("plain"))
+    decided = (bench.gaps("plain"), bench.outcomes("plain"))
+    bench.restore(backup)
+    bench.clock.set(at(3))
+    bench.take_over(bench.store.held_by("host:1:a")[0])
+    assert bench.gaps("plain") == decided[0] == [(2, 4, 3, "overlap")]
+    assert bench.outcomes("plain") == decided[1]
+    bench.clock.set(at(6))
+    assert bench.claim("plain") == []
+    assert waits_for(bench, "plain")[0] == at(7)
+
+
 @pytest.mark.parametrize("marked", [False, True], ids=["not started", "started"])
 def test_give_up_starts_no_orphan_again(bench: Bench, marked: bool) -> None:
     """At most one start ever: what may have started is not started again, whatever became of its row."""

@@ -68,4 +68,5 @@ INSERT INTO scheduled_gaps (task_name, task_instance, first_slot, last_slot, cou
     (%(task_name)s::VARCHAR, %(task_instance)s::VARCHAR, %(first_slot)s::TIMESTAMP WITH TIME ZONE,
     %(last_slot)s::TIMESTAMP WITH TIME ZONE, %(count)s::BIGINT, %(reason)s::VARCHAR, %(created)s::TIMESTAMP WITH
     TIME ZONE) ON CONFLICT (task_name, task_instance, first_slot) DO UPDATE SET last_slot = excluded.last_slot,
-    count = excluded.count, reason = excluded.reason, created = excluded.created;
+    count = excluded.count, reason = excluded.reason, created = excluded.created WHERE excluded.last_slot >
+    scheduled_gaps.last_slot;
