@@ -239,7 +239,8 @@ class Dialect:
             slots.update()
             .where(slots.c.task_name == row.task_name, slots.c.task_instance == ledger_instance(row))
             .where(slots.c.slot >= gap.first, slots.c.slot <= gap.last, slots.c.finished.is_(None))
-            .where(slots.c.token != row.version, slots.c.origin.in_(("schedule", "catch_up")))
+            .where((slots.c.token != row.version) | (slots.c.worker != row.picked_by))
+            .where(slots.c.origin.in_(("schedule", "catch_up")))
             .values(outcome="lost", reason=gap.reason, finished=now)
         )
 

@@ -337,6 +337,18 @@ def test_a_restored_holder_takes_no_decision_back(bench: Bench) -> None:
     assert waits_for(bench, "plain")[0] == at(7)
 
 
+def test_an_orphan_with_a_token_that_comes_again_is_ended_too(bench: Bench) -> None:
+    """Restored, a row is claimed under the orphan's own token: the holder tells them apart."""
+    backup = bench.backup()
+    bench.tick()
+    orphan = bench.claim_one("strict", "host:1:a")
+    bench.restore(backup)
+    bench.tick()
+    claim = bench.claim_one("strict", "host:2:b")
+    assert (claim.token, claim.slot) == (orphan.token, at(2))
+    assert bench.outcomes("strict") == [(1, "lost"), (2, "claimed")]
+
+
 @pytest.mark.parametrize("marked", [False, True], ids=["not started", "started"])
 def test_give_up_starts_no_orphan_again(bench: Bench, marked: bool) -> None:
     """At most one start ever: what may have started is not started again, whatever became of its row."""
