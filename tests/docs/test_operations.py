@@ -159,7 +159,7 @@ def test_grants_are_enough_for_a_worker(pg_url: str) -> None:
         ran.clear()
         registry.client.schedule(note)
         with registry:
-            assert ran.wait(20)
+            assert ran.wait(60)
         with registry.database.main.connect() as connection:
             left = connection.execute(sa.text("SELECT task_name FROM scheduled_tasks")).scalars().all()
             assert left == ["hourly"]

@@ -155,12 +155,12 @@ class Player:
     def thaw(self) -> None:
         self.kill(signal.SIGCONT)
 
-    def end(self, within: float = 15.0) -> int:
+    def end(self, within: float = 40.0) -> int:
         """Drain it, and wait for its exit status."""
         self.kill(signal.SIGTERM)
         return self.wait(within)
 
-    def wait(self, within: float = 15.0) -> int:
+    def wait(self, within: float = 40.0) -> int:
         """Its exit status, once everything that it told has been read."""
         status = self.process.wait(within)
         self._reader.join(5)

@@ -70,7 +70,7 @@ def test_a_settlement_whose_commit_is_in_doubt_is_neither_lost_nor_repeated(
     for _ in range(3):
         stage.wait("settled", after=stage.mark())
         proxy.lose_commit(**SETTLEMENT, forward=forward)
-        assert proxy.lost.wait(10)
+        assert proxy.lost.wait(30)
     leave(stage, "rerun", "give-up", "completing")
     assert stage.events.all("claim-lost", "reaped") == []
     assert len({(line.job, line.slot) for line in stage.log.read()}) == len(
@@ -89,7 +89,7 @@ def test_a_start_whose_commit_is_in_doubt_is_neither_lost_nor_repeated(
     for _ in range(2):
         stage.wait("settled", after=stage.mark())
         proxy.lose_commit(**words, forward=forward)
-        assert proxy.lost.wait(10)
+        assert proxy.lost.wait(30)
     leave(stage, "rerun", "give-up")
     assert stage.events.all("reaped") == []
     if forward or words == MARK:
@@ -102,7 +102,7 @@ def test_a_mark_that_comes_too_late_starts_nothing(bench: MakeBench, proxy: Prox
     apart = stage.start("apart", database_url=proxy.url)
     stage.wait("settled", job="give-up", by=apart)
     proxy.hold(MARK["said"])
-    assert proxy.holding.wait(10)
+    assert proxy.holding.wait(30)
     apart.freeze()
     claim = stage.events.all("claimed", by=apart)[-1]
     other = stage.start("other")

@@ -9,7 +9,7 @@ from typing import Any
 from slotwise.events import Event
 
 #: The longest wait for anything that must happen.
-PATIENCE = 20.0
+PATIENCE = 60.0
 
 
 class Heard:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Self
 
 #: The longest wait for anything that must happen.
-PATIENCE = 30.0
+PATIENCE = 60.0
 
 #: Short leases and polls: what takes minutes by default takes a second.
 QUICK = {

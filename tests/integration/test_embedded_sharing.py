@@ -17,7 +17,7 @@ from slotwise.embedded import EmbeddedPostgres
 from slotwise.embedded.postmaster import Postmaster
 
 USER = Path(__file__).with_name("embedded_user.py")
-PATIENCE = 20.0
+PATIENCE = 60.0
 
 
 class User:

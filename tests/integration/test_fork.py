@@ -85,7 +85,7 @@ def test_a_preloading_server(url: str, tmp_path: Path) -> None:
             registry.client.schedule(work, "child")
             assert backend() != mine
             with registry:
-                assert ran.wait(20)
+                assert ran.wait(60)
                 registry.client.schedule(work, "child, running")
             assert registry.worker is None
 
@@ -96,7 +96,7 @@ def test_a_preloading_server(url: str, tmp_path: Path) -> None:
         ran.clear()
         with registry:
             while waiting():
-                assert ran.wait(20)
+                assert ran.wait(60)
         say("parent, after" in runs)
         """,
         url,
@@ -126,7 +126,7 @@ def test_a_fork_beside_a_running_worker(pg_url: str, tmp_path: Path) -> None:
         say(registry.worker is not None)
         registry.client.schedule(work, "parent")
         while "parent" not in runs:
-            assert ran.wait(20)
+            assert ran.wait(60)
             ran.clear()
         registry.stop()
         with registry.database.main.connect() as connection:

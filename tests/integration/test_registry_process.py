@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-PATIENCE = 30
+PATIENCE = 60
 
 PREAMBLE = """
 import asyncio, os, signal, sys, threading, time
@@ -39,7 +39,7 @@ def a_registry(**options):
 def run(registry):
     registry.start()
     registry.client.schedule(work)
-    assert entered.wait(20)
+    assert entered.wait(60)
 
 def sleep_on():
     while True:

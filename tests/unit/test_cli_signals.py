@@ -12,7 +12,7 @@ import pytest
 
 from slotwise.engine.signals import NUMBERS, StopSignals
 
-PATIENCE = 10
+PATIENCE = 30
 
 
 @pytest.fixture(autouse=True)

@@ -349,16 +349,17 @@ def test_root_becomes_the_user(said: Callable[[], list[str]], monkeypatch: pytes
 
 
 @AS_ROOT
-def test_another_users_command_is_ended_too(tmp_path: Path) -> None:
+def test_another_users_command_is_ended_too(
+    open_path: Path, on_line: Callable[[str, Callable[[], object]], None]
+) -> None:
     """Root may, whoever it runs as."""
-    tmp_path.chmod(0o777)
-    script = tmp_path / "pid"
-    script.touch()
-    script.chmod(0o666)
-    for parent in [tmp_path, *tmp_path.parents][:3]:
-        parent.chmod(parent.stat().st_mode | 0o011)
-    error_of(f"echo $$ > {script}; exec sleep 300", user="nobody", cwd="/", timeout="3s")
-    assert not alive(int(script.read_text()))
+    open_path.chmod(0o777)
+    pid = open_path / "pid"
+    with ManualWorker([a_job(f"echo $$ > {pid}; echo ready; exec sleep 300", user="nobody", cwd="/")]) as worker:
+        worker.tick("1m")
+        on_line("ready", lambda: worker.tick("1h"))
+        worker.run_due()
+    assert not alive(int(pid.read_text()))
 
 
 def test_nobody_but_root_becomes_somebody_else(monkeypatch: pytest.MonkeyPatch) -> None:

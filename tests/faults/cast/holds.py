@@ -48,6 +48,18 @@ class HoldBriefly(DistributedJob):
                 time.sleep(4)
 
 
+class HoldLong(DistributedJob):
+    """For longer than all that is done to it meanwhile; listens to nobody, and ends well."""
+
+    name = "hold-long"
+    schedule = Every("1s")
+
+    def execute(self, ctx: JobContext) -> None:
+        with LOG.attempt(ctx):
+            if first_in_cluster(ctx.name):
+                time.sleep(12)
+
+
 class HoldAgain(DistributedJob):
     """The second attempt takes its time; all others end soon. Listens to nobody."""
 

@@ -20,7 +20,7 @@ from slotwise.job import JobContext
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
-PATIENCE = 10.0
+PATIENCE = 30.0
 
 _versions = itertools.count(1)
 

@@ -13,7 +13,7 @@ import pytest
 from slotwise.engine.service import AT_ONCE, Outage, Service
 from slotwise.events import DatabaseBack, DatabaseLost, Event, Listeners
 
-PATIENCE = timedelta(seconds=10)
+PATIENCE = timedelta(seconds=30)
 
 
 class Away(Exception):

@@ -9,7 +9,7 @@ import pytest
 
 from slotwise.engine.threads import Threads
 
-PATIENCE = 10
+PATIENCE = 30
 
 
 def handler_threads() -> int:
