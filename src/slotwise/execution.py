@@ -83,7 +83,7 @@ class Row:
     @property
     def is_plan(self) -> bool:
         """A job's own row: it lives on from slot to slot."""
-        return self.schedule is not None
+        return self.schedule is not None and self.plan_instance is None
 
     @property
     def is_detached(self) -> bool:

@@ -276,7 +276,7 @@ class Worker:
         row = holding.claim.row
         schedule = None
         with suppress(InvalidSchedule):  # a newer release wrote it: the slot runs, the next is for others to tell
-            schedule = self.store.schedule_of(row).running if row.is_plan else None
+            schedule = self.store.schedule_of(row).running if row.schedule else None
         return JobContext(
             holding,
             fence=self._fence,

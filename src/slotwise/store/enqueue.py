@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import uuid
 from datetime import datetime, timedelta
 from typing import Any
 
 import sqlalchemy as sa
 
-from slotwise.errors import UnknownTask
-from slotwise.execution import RECURRING, TICK, Claim
+from slotwise.execution import Claim
+from slotwise.store.detached import trigger
 from slotwise.store.store import Store
 from slotwise.store.types import to_micros
 
@@ -42,14 +41,7 @@ class Enqueue:
 
     def trigger(self, connection: sa.Connection, name: str) -> str:
         """A detached row for a job, now, beside its schedule; the instance. Raises UnknownTask without a plan row."""
-        if connection.execute(self._plan_row(name)).first() is None:
-            raise UnknownTask(f"job {name!r} has no row yet; start a worker that knows it once, or check the name")
-        now, instance = self._store.dialect.now(connection), f"trigger:{uuid.uuid4()}"
-        self._insert(
-            connection, now, task_name=name, task_instance=instance, execution_time=now,
-            slot=self._free_slot(connection, name, now), plan_instance=RECURRING, origin="trigger",
-        )  # fmt: skip
-        return instance
+        return trigger(connection, self._store.dialect, name).task_instance
 
     def claim_trigger(self, holder: str, name: str, *, lease: timedelta, strict: bool) -> Claim | None:
         """Trigger a job and claim it in one transaction, so that no other worker can be first."""
@@ -61,22 +53,6 @@ class Enqueue:
             )  # fmt: skip
         row, now, entered = found[0]
         return Claim(row=row, holder=holder, lease=lease, claimed_at=now) if entered else None
-
-    def _plan_row(self, name: str) -> sa.Select[Any]:
-        return sa.select(self._tasks.c.version).where(
-            self._tasks.c.task_name == name, self._tasks.c.task_instance == RECURRING
-        )
-
-    def _free_slot(self, connection: sa.Connection, name: str, now: datetime) -> datetime:
-        """The time of the request, moved on by a microsecond while the ledger has that slot already."""
-        slots, slot = self._store.tables.slots, now
-        while connection.execute(
-            sa.select(slots.c.token).where(
-                slots.c.task_name == name, slots.c.task_instance == RECURRING, slots.c.slot == slot
-            )
-        ).first():
-            slot += TICK
-        return slot
 
     def _insert(self, connection: sa.Connection, now: datetime, **values: Any) -> bool:
         born = to_micros(now)

@@ -50,7 +50,7 @@ class Reader:
         return job_line(found[0]) if found else None
 
     def _plans(self) -> sa.Select[Any]:
-        return sa.select(self._tasks).where(self._tasks.c.schedule.is_not(None))
+        return sa.select(self._tasks).where(self._tasks.c.schedule.is_not(None), self._tasks.c.plan_instance.is_(None))
 
     # -- slots ------------------------------------------------------------------------------------------------
 

@@ -140,10 +140,9 @@ class Store:
     def _can_read(self, row: Row) -> bool:
         """Race: during a deploy a newer release plans rows with schedules that this one does not know."""
         try:
-            self.schedule_of(row)
+            return not row.is_plan or self.schedule_of(row) is not None
         except InvalidSchedule:
             return False
-        return True
 
     def mark_running(self, claim: Claim) -> bool:
         """Say, before a handler that gives up starts, that it starts. True only after the commit is acknowledged."""

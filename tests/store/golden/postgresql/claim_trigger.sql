@@ -1,19 +1,29 @@
 SELECT scheduled_tasks.version
 FROM scheduled_tasks
 WHERE scheduled_tasks.task_name = %(task_name_1)s::VARCHAR AND scheduled_tasks.task_instance =
-    %(task_instance_1)s::VARCHAR;
+    %(task_instance_1)s::VARCHAR FOR UPDATE;
 
 SELECT statement_timestamp();
 
-SELECT scheduled_slots.token
+SELECT %(param_1)s::INTEGER AS anon_1
 FROM scheduled_slots
 WHERE scheduled_slots.task_name = %(task_name_1)s::VARCHAR AND scheduled_slots.task_instance =
-    %(task_instance_1)s::VARCHAR AND scheduled_slots.slot = %(slot_1)s::TIMESTAMP WITH TIME ZONE;
+    %(task_instance_1)s::VARCHAR AND scheduled_slots.slot = %(slot_1)s::TIMESTAMP WITH TIME ZONE UNION ALL SELECT
+    %(param_2)s::INTEGER AS anon_2
+FROM scheduled_tasks
+WHERE scheduled_tasks.task_name = %(task_name_2)s::VARCHAR AND scheduled_tasks.slot = %(slot_2)s::TIMESTAMP WITH
+    TIME ZONE;
 
-INSERT INTO scheduled_tasks (task_name, task_instance, execution_time, picked, version, slot, plan_instance, origin,
-    first_version) VALUES (%(task_name)s::VARCHAR, %(task_instance)s::VARCHAR, %(execution_time)s::TIMESTAMP WITH
-    TIME ZONE, %(picked)s, %(version)s::BIGINT, %(slot)s::TIMESTAMP WITH TIME ZONE, %(plan_instance)s::VARCHAR,
-    %(origin)s::VARCHAR, %(first_version)s::BIGINT) ON CONFLICT DO NOTHING RETURNING scheduled_tasks.version;
+SELECT scheduled_tasks.schedule
+FROM scheduled_tasks
+WHERE scheduled_tasks.task_name = %(task_name_1)s::VARCHAR AND scheduled_tasks.task_instance =
+    %(task_instance_1)s::VARCHAR;
+
+INSERT INTO scheduled_tasks (task_name, task_instance, execution_time, picked, version, slot, schedule,
+    plan_instance, origin, first_version) VALUES (%(task_name)s::VARCHAR, %(task_instance)s::VARCHAR,
+    %(execution_time)s::TIMESTAMP WITH TIME ZONE, %(picked)s, %(version)s::BIGINT, %(slot)s::TIMESTAMP WITH TIME
+    ZONE, %(schedule)s::VARCHAR, %(plan_instance)s::VARCHAR, %(origin)s::VARCHAR, %(first_version)s::BIGINT) ON
+    CONFLICT DO NOTHING RETURNING scheduled_tasks.task_instance;
 
 WITH due AS (
     UPDATE scheduled_tasks AS t

@@ -2,12 +2,20 @@ SELECT scheduled_tasks.version
 FROM scheduled_tasks
 WHERE scheduled_tasks.task_name = ? AND scheduled_tasks.task_instance = ?;
 
-SELECT scheduled_slots.token
+SELECT ? AS anon_1
 FROM scheduled_slots
-WHERE scheduled_slots.task_name = ? AND scheduled_slots.task_instance = ? AND scheduled_slots.slot = ?;
+WHERE scheduled_slots.task_name = ? AND scheduled_slots.task_instance = ? AND scheduled_slots.slot = ? UNION ALL
+    SELECT ? AS anon_2
+FROM scheduled_tasks
+WHERE scheduled_tasks.task_name = ? AND scheduled_tasks.slot = ?;
 
-INSERT INTO scheduled_tasks (task_name, task_instance, execution_time, picked, version, slot, plan_instance, origin,
-    first_version) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING RETURNING version;
+SELECT scheduled_tasks.schedule
+FROM scheduled_tasks
+WHERE scheduled_tasks.task_name = ? AND scheduled_tasks.task_instance = ?;
+
+INSERT INTO scheduled_tasks (task_name, task_instance, execution_time, picked, version, slot, schedule,
+    plan_instance, origin, first_version) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING RETURNING
+    task_instance;
 
 SELECT scheduled_tasks.task_name, scheduled_tasks.task_instance
 FROM scheduled_tasks

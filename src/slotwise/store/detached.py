@@ -1,0 +1,79 @@
+"""Detached rows: one slot each, beside the plan row. They are made here and nowhere else."""
+
+from __future__ import annotations
+
+import uuid
+from datetime import datetime
+from typing import Any
+
+import sqlalchemy as sa
+
+from slotwise.errors import UnknownTask
+from slotwise.execution import RECURRING, TICK, Key
+from slotwise.store.dialect import Dialect
+from slotwise.store.types import to_micros
+
+
+def detach(
+    connection: sa.Connection,
+    dialect: Dialect,
+    now: datetime,
+    *,
+    name: str,
+    slot: datetime,
+    origin: str,
+    plan_instance: str = RECURRING,
+    instance: str | None = None,
+    due: datetime | None = None,
+    **columns: Any,
+) -> Key | None:
+    """A row of its own for ``slot``, due at ``due`` (now); None if there is one of this instance already.
+
+    Its instance is the plan row's with the slot, unless another is given; ``columns`` are any others that the row
+    begins with. It carries the plan's schedule, so that a handler knows the interval that its slot ends.
+
+    Races: two that detach the same slot make one row, by its key. Against a claim of the plan row, the ledger
+    decides which of the two slots starts. The row's first version is the database's time, so that tokens rise when
+    the instance is used again.
+    """
+    tasks, born = dialect.tables.tasks, to_micros(now)
+    plan = sa.select(tasks.c.schedule).where(tasks.c.task_name == name, tasks.c.task_instance == plan_instance)
+    row = {
+        "task_name": name, "task_instance": instance or f"{plan_instance}@{slot.isoformat()}",
+        "plan_instance": plan_instance, "slot": slot, "origin": origin, "execution_time": due or now,
+        "picked": False, "version": born, "first_version": born, **columns,
+    }  # fmt: skip
+    row.setdefault("schedule", connection.scalar(plan))
+    statement = dialect.insert(tasks).values(**row).on_conflict_do_nothing().returning(tasks.c.task_instance)
+    added = connection.execute(statement).first()
+    return None if added is None else Key(name, added[0])
+
+
+def trigger(connection: sa.Connection, dialect: Dialect, name: str, **columns: Any) -> Key:
+    """A detached row for a job, now, beside its schedule. Raises UnknownTask without a plan row.
+
+    Race: triggers of the same microsecond would both find its slot free; the plan row's lock lets them take turns.
+    """
+    tasks = dialect.tables.tasks
+    plan = sa.select(tasks.c.version).where(tasks.c.task_name == name, tasks.c.task_instance == RECURRING)
+    if connection.execute(plan.with_for_update()).first() is None:
+        raise UnknownTask(f"job {name!r} has no row yet; start a worker that knows it once, or check the name")
+    now = dialect.now(connection)
+    key = detach(
+        connection, dialect, now, name=name, slot=_free_slot(connection, dialect, name, now), origin="trigger",
+        instance=f"trigger:{uuid.uuid4()}", **columns,
+    )  # fmt: skip
+    assert key is not None  # nobody else has this id
+    return key
+
+
+def _free_slot(connection: sa.Connection, dialect: Dialect, name: str, now: datetime) -> datetime:
+    """The time of the request, moved on by a microsecond while a ledger row or another detached row has it."""
+    slots, tasks, slot = dialect.tables.slots, dialect.tables.tasks, now
+    while connection.execute(
+        sa.select(sa.literal(1))
+        .where(slots.c.task_name == name, slots.c.task_instance == RECURRING, slots.c.slot == slot)
+        .union_all(sa.select(sa.literal(1)).where(tasks.c.task_name == name, tasks.c.slot == slot))
+    ).first():
+        slot += TICK
+    return slot

@@ -1,0 +1,90 @@
+"""Detached rows: one slot beside the plan row, claimed, settled and written down like any other."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
+from typing import Any
+
+import pytest
+from tests.store.bench import MINUTE, NOON, Bench, at
+
+from slotwise.execution import RECURRING, Failed, HandedBack, Key
+from slotwise.store.detached import detach, trigger
+
+
+def detached(bench: Bench, slot: datetime, name: str = "plain", **columns: Any) -> Key | None:
+    with bench.store.transaction() as connection:
+        return detach(
+            connection, bench.store.dialect, bench.clock.now(), name=name, slot=slot, origin="backfill", **columns
+        )
+
+
+def test_a_detached_row_is_a_slot_of_its_own(bench: Bench) -> None:
+    """It has the plan's schedule and leaves the plan row and its watermark alone; it goes when its slot is final."""
+    before = bench.row("plain")
+    key = detached(bench, at(-5))
+    assert key == Key("plain", f"{RECURRING}@{at(-5).isoformat()}")
+    claim = bench.claim_one("plain")
+    assert (claim.key, claim.slot, claim.row.schedule, claim.row.origin) == (key, at(-5), before.schedule, "backfill")
+    assert (claim.row.is_plan, claim.row.is_detached) == (False, True)
+    bench.settle(claim)
+    assert bench.find(*key) is None
+    assert bench.row("plain") == before
+    entry = bench.slot("plain")
+    assert (entry["task_instance"], entry["outcome"], entry["origin"]) == (RECURRING, "succeeded", "backfill")
+
+
+def test_one_slot_is_detached_once(bench: Bench) -> None:
+    """The key says so: whoever comes second learns it."""
+    assert detached(bench, at(-5)) is not None
+    assert detached(bench, at(-5)) is None
+
+
+def test_a_slot_that_has_run_does_not_run_from_a_detached_row(bench: Bench) -> None:
+    """The ledger's key says so in the claim; the row goes, and nothing else of the batch is stopped."""
+    bench.tick()
+    bench.settle(bench.claim_one("plain"))
+    key = detached(bench, at(1))
+    assert key is not None
+    assert bench.claim("plain") == []
+    assert bench.find(*key) is None
+    assert bench.slot("plain")["outcome"] == "succeeded"
+
+
+@pytest.mark.parametrize("columns", [{"due": at(3)}, {"state": "paused"}], ids=["later", "paused"])
+def test_a_detached_row_waits_like_any_other(bench: Bench, columns: dict[str, Any]) -> None:
+    """For its due time, and while it has a state."""
+    detached(bench, at(-5), **columns)
+    assert bench.claim("plain") == []
+
+
+def test_a_detached_row_that_cannot_be_read_here_runs_all_the_same(bench: Bench) -> None:
+    """Its slot is known; the schedule says only what the interval before it was."""
+    detached(bench, at(-5), schedule="MOON|full")
+    assert bench.claim_one("plain").slot == at(-5)
+
+
+def test_a_detached_row_is_retried_and_handed_back(bench: Bench) -> None:
+    """As the same slot, in its own row."""
+    key = detached(bench, at(-5), "retried")
+    assert key is not None
+    bench.settle(bench.claim_one("retried"), HandedBack())
+    assert bench.slots("retried") == []
+    bench.settle(bench.claim_one("retried"), Failed("boom"))
+    row = bench.row(*key)
+    assert (row.slot, row.attempt, row.picked) == (at(-5), 1, False)
+    assert bench.slot("retried")["reason"] == "retry"
+
+
+def test_triggers_of_one_instant_all_run(bench: Bench) -> None:
+    """Each has a slot of its own, though none of them has started, whoever asked at the same time."""
+
+    def ask(_: int) -> None:
+        with bench.store.transaction() as connection:
+            trigger(connection, bench.store.dialect, "plain")
+
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(ask, range(8)))
+    slots = sorted(claim.slot for claim in bench.claim("plain") if claim.slot)
+    assert slots == [NOON + number * (MINUTE / 60_000_000) for number in range(8)]
