@@ -14,6 +14,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Self
 
+from slotwise.engine.signals import ECHO
+
 #: The longest wait for anything that must happen.
 PATIENCE = 60.0
 
@@ -60,6 +62,12 @@ class Shell:
     def close(self) -> None:
         for process in self._running:
             process.close()
+
+    def start_under(self, *wrapper: str, arguments: tuple[str, ...]) -> Process:
+        """Start ``wrapper … slotwise …``."""
+        process = Process([*wrapper, *self._command(arguments)], self.directory, self.environment)
+        self._running.append(process)
+        return process
 
     def _command(self, arguments: tuple[str, ...]) -> list[str]:
         return [sys.executable, "-m", "slotwise", *arguments]
@@ -116,6 +124,11 @@ class Process:
     def signal(self, number: int) -> Self:
         self._popen.send_signal(number)
         return self
+
+    def signal_again(self, number: int) -> Self:
+        """A further request, after the one that has been seen to work: so late that it is no echo of that."""
+        time.sleep(ECHO.total_seconds() + 0.1)
+        return self.signal(number)
 
     def end(self) -> int:
         """The exit status; waits for it, and for the last line."""

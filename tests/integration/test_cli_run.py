@@ -196,7 +196,7 @@ def test_deaf(shell: Shell, pg_url: str, times: int) -> None:
     process.signal(signal.SIGINT)
     process.wait_for("text", text="asked the job to stop; once more does not wait for it")
     for _ in range(1, times):
-        process.signal(signal.SIGINT)
+        process.signal_again(signal.SIGINT)
     assert process.end() == exits.INTERRUPTED
     (line,) = ledger(pg_url, "deaf")
     assert (line.outcome, line.reason) == ("cancelled", "operator")

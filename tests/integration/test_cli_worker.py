@@ -104,22 +104,37 @@ def test_drain(shell: Shell, pg_url: str, number: int) -> None:
 
 def test_second_signal(shell: Shell, pg_url: str) -> None:
     """The second one does not wait: what runs is told to stop."""
-    worker = started(shell, "polite")
+    worker = started(shell, "polite", "--shutdown-grace", "60s")
     worker.signal(signal.SIGTERM).wait_for("drain-begin")
     begun = time.monotonic()
-    worker.signal(signal.SIGTERM)
+    worker.signal_again(signal.SIGTERM)
     assert worker.end() == exits.OK
-    assert time.monotonic() - begun < 5, "it waited for the grace"
+    assert time.monotonic() - begun < 30, "it waited for the grace"
     assert [line.outcome for line in ledger(pg_url, "polite")] == ["cancelled"]
+
+
+@pytest.mark.parametrize("processes", ["1", "2"])
+def test_under_timeout(shell: Shell, pg_url: str, processes: str) -> None:
+    """`timeout` signals its child and then the group that the child is in: one request, what runs may finish."""
+    shell.environment["ONLY"] = "nap"
+    arguments = ("worker", "--log-format", "json", "--threads", "1", "--processes", processes)
+    wrapped = shell.start_under("timeout", "-s", "TERM", "1h", arguments=arguments)
+    wrapped.wait_for("handler-start")
+    wrapped.signal(signal.SIGTERM)  # it does then what it does when its time is up
+    wrapped.wait_for("drain-begin", running=1)
+    wrapped.wait_for("drain-end")
+    wrapped.end()
+    assert "cancelling what runs" not in str(wrapped.seen)
+    assert {line.outcome for line in ledger(pg_url, "nap")} <= {"succeeded", "skipped"}
 
 
 def test_third_signal(shell: Shell, pg_url: str) -> None:
     """The third one ends the process at once; the claim stays for a reaper."""
     worker = started(shell, "deaf")
     worker.signal(signal.SIGINT).wait_for("drain-begin")
-    worker.signal(signal.SIGINT)
+    worker.signal_again(signal.SIGINT)
     worker.wait_for("log", message="SIGINT: cancelling what runs")
-    worker.signal(signal.SIGINT)
+    worker.signal_again(signal.SIGINT)
     assert worker.end() == exits.UNFINISHED
     assert [line.outcome for line in ledger(pg_url, "deaf")] == ["running"]
 

@@ -7,11 +7,14 @@ import signal
 import subprocess
 import sys
 import textwrap
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
+
+from slotwise.engine.signals import ECHO
 
 PATIENCE = 60
 
@@ -143,6 +146,7 @@ def test_a_second_signal_cancels(start: Start, sqlite_url: str, number: int) -> 
     script.wait_for("entered")
     script.send(number)
     script.wait_for("drain-begin")
+    time.sleep(ECHO.total_seconds() + 0.1)  # sooner it would be an echo of the first
     script.send(number)
     script.wait_for("finished shutdown")
     status, _ = script.end()
@@ -350,6 +354,7 @@ def test_a_fork_is_not_drained(start: Start) -> None:
     script.wait_for("True")
     script.send(signal.SIGTERM)
     script.wait_for("drain-begin")
+    time.sleep(ECHO.total_seconds() + 0.1)  # sooner it would be an echo of the first
     script.send(signal.SIGTERM)
     script.wait_for("finished shutdown")
     assert script.end()[0] == -signal.SIGTERM

@@ -15,6 +15,7 @@ import sqlalchemy as sa
 from tests.integration.shell import Process, Shell, alive, wait_until
 
 from slotwise.cli import exits
+from slotwise.engine.signals import ECHO
 from slotwise.settings import Settings
 from slotwise.store.database import Database
 from slotwise.store.lines import SlotLine
@@ -45,7 +46,12 @@ def polite(ctx):
 def deaf(ctx):
     time.sleep(60)
 
-registry = JobRegistry(jobs=[tick, polite, deaf], only=os.environ.get("ONLY", "tick"))
+@job(name="brief", schedule=Every("1s"))
+def brief(ctx):
+    ctx.wait(4)
+    ctx.check()
+
+registry = JobRegistry(jobs=[tick, polite, deaf, brief], only=os.environ.get("ONLY", "tick"))
 two = JobRegistry(jobs=[tick], processes=2)
 """
 
@@ -137,14 +143,41 @@ def test_poison(shell: Shell, store: Store) -> None:
 
 
 def test_second_signal(shell: Shell, store: Store) -> None:
-    """Signals are passed on, the second one, too: what runs is told to stop."""
-    pool = shell.worker("--processes", "2", ONLY="polite")
+    """The second one is passed on, too: what runs is told to stop."""
+    pool = shell.worker("--processes", "2", "--shutdown-grace", "60s", ONLY="polite")
     pool.wait_until_seen("worker-start", 2)
     pool.wait_until_seen("handler-start", job="polite")
     pool.signal(signal.SIGINT).wait_for("drain-begin", running=1)
     begun = time.monotonic()
-    assert pool.signal(signal.SIGINT).end() == exits.OK
-    assert time.monotonic() - begun < 8, "it waited for the grace"
+    assert pool.signal_again(signal.SIGINT).end() == exits.OK
+    assert time.monotonic() - begun < 30, "it waited for the grace"
+    assert "cancelled" in {line.outcome for line in ledger(store, "polite")}
+
+
+def test_a_stop_of_the_whole_group_drains(shell: Shell, store: Store) -> None:
+    """systemd signals the supervisor and its children at once: one request for each, and what runs may finish."""
+    pool = shell.worker("--processes", "2", ONLY="brief")
+    pids = up(pool, 2)
+    pool.wait_until_seen("handler-start", job="brief")
+    for pid in (*pids, pool.pid):
+        os.kill(pid, signal.SIGTERM)
+    assert pool.end() == exits.OK
+    assert {line.outcome for line in ledger(store, "brief")} <= {"succeeded", "skipped"}
+    assert "succeeded" in {line.outcome for line in ledger(store, "brief")}
+
+
+def test_a_second_stop_of_the_whole_group_cancels(shell: Shell, store: Store) -> None:
+    """Later than a second it is another request, for the supervisor as for its children."""
+    pool = shell.worker("--processes", "2", "--shutdown-grace", "60s", ONLY="polite")
+    pids = up(pool, 2)
+    pool.wait_until_seen("handler-start", job="polite")
+    for pid in (*pids, pool.pid):
+        os.kill(pid, signal.SIGTERM)
+    pool.wait_until_seen("drain-begin", 2)
+    time.sleep(ECHO.total_seconds() + 0.1)
+    for pid in [pid for pid in (*pids, pool.pid) if alive(pid)]:
+        os.kill(pid, signal.SIGTERM)
+    assert pool.end() == exits.OK
     assert "cancelled" in {line.outcome for line in ledger(store, "polite")}
 
 
@@ -172,9 +205,9 @@ def test_frozen_child(shell: Shell) -> None:
     pool.signal(signal.SIGTERM)
     pool.wait_for("drain-end")
     assert alive(pids[0])
-    pool.signal(signal.SIGTERM)
+    pool.signal_again(signal.SIGTERM)
     pool.wait_for("supervisor-stop")
-    pool.signal(signal.SIGTERM)
+    pool.signal_again(signal.SIGTERM)
     assert pool.end() == exits.UNFINISHED
     assert not any(map(alive, pids))
 

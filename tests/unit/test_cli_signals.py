@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from slotwise.engine.signals import NUMBERS, StopSignals
+from slotwise.engine.signals import NUMBERS, Requests, StopSignals
 
 PATIENCE = 30
 
@@ -26,19 +26,34 @@ def _former_handlers() -> Iterator[None]:
 def test_reaction() -> None:
     """Each signal is one call, on a thread, with its count; a lock that the main thread holds is no danger."""
     calls: queue.SimpleQueue[tuple[int, int, bool]] = queue.SimpleQueue()
-    lock = threading.Lock()
+    lock, times = threading.Lock(), iter([0.0, 2.0])
 
     def react(number: int, count: int) -> None:
         with lock:
             calls.put((number, count, threading.current_thread() is threading.main_thread()))
 
-    with StopSignals(react) as signals:
+    with StopSignals(react, elapsed=lambda: next(times)) as signals:
         with lock:
             os.kill(os.getpid(), signal.SIGTERM)
         assert calls.get(timeout=PATIENCE) == (signal.SIGTERM, 1, False)
         os.kill(os.getpid(), signal.SIGINT)
         assert calls.get(timeout=PATIENCE) == (signal.SIGINT, 2, False)
         assert signals.first == signal.SIGTERM
+
+
+@pytest.mark.parametrize(
+    ("times", "counts"),
+    [
+        pytest.param([5.0, 5.0], [1, None], id="at-once"),
+        pytest.param([5.0, 5.9, 6.1], [1, None, 2], id="an-echo-has-no-echo"),
+        pytest.param([5.0, 6.0, 6.5, 7.0, 9.0], [1, 2, None, 3, 4], id="impatience"),
+    ],
+)
+def test_echoes(times: list[float], counts: list[int | None]) -> None:
+    """What comes within a second after a request is that request once more, whoever sent it."""
+    clock = iter(times)
+    requests = Requests(lambda: next(clock))
+    assert [requests.next() for _ in times] == counts
 
 
 def test_blocked_main_thread() -> None:

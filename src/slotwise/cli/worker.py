@@ -56,7 +56,7 @@ def worker(given: Given, lifeline: int | None, born: float | None, crontabs: Cro
 
     SIGTERM, Ctrl-C or a closed terminal drains: nothing new starts, what has not started is handed back at once,
     what runs may finish. The second one cancels what runs. The third one ends the process at once; its claims are
-    taken over when their leases run out.
+    taken over when their leases run out. What comes within a second counts as one.
     """
     settings = given.settings()
     handler = configure("json" if given.json else settings.log_format, settings.log_level)
@@ -83,7 +83,7 @@ def supervise(given: Given, processes: int, crontabs: CrontabChoice) -> int:
 def serve(made: Worker, lifeline: Lifeline | None = None) -> int:
     """One worker, in this process and in the foreground; the exit status."""
     if lifeline is not None:
-        lifeline.watch(made.request_stop)
+        lifeline.watch(on_drain=made.request_stop, on_cancel=made.cancel)
     try:
         with StopSignals(_reaction(made), final=True):
             made.start()
@@ -104,8 +104,12 @@ def _reaction(made: Worker) -> Callable[[int, int], None]:
         if count > 2:
             logger.warning("%s again: ending at once; the leases of what ran run out", word)
             end_now(exits.UNFINISHED)
-        logger.info("%s: %s", word, "draining; once more cancels what runs" if count == 1 else "cancelling what runs")
-        made.request_stop()
+        if count == 1:
+            logger.info("%s: draining; once more, after a second, cancels what runs", word)
+            made.request_stop()
+        else:
+            logger.info("%s: cancelling what runs", word)
+            made.cancel()
 
     return react
 

@@ -12,7 +12,7 @@ from queue import SimpleQueue
 from types import FrameType
 from typing import Any
 
-from slotwise.engine.signals import NUMBERS
+from slotwise.engine.signals import NUMBERS, Requests
 
 logger = logging.getLogger(__name__)
 
@@ -20,8 +20,8 @@ logger = logging.getLogger(__name__)
 class ProcessHook:
     """At exit, and on SIGTERM and SIGINT, calls ``stop``; then the former handler of the signal has its turn.
 
-    A further signal calls ``hurry``. What was switched off (SIG_IGN), or set by something other than Python,
-    stays as it is.
+    A further signal, after a second, calls ``hurry``. What was switched off (SIG_IGN), or set by something other
+    than Python, stays as it is.
 
     Race: the handler interrupts the main thread anywhere, also within a lock that the drain needs. So the drain
     is a thread's, which has been started before: at the end of the interpreter none can be started any more.
@@ -32,7 +32,7 @@ class ProcessHook:
         self._hurry = hurry
         self._pid = os.getpid()
         self._former: dict[int, Any] = {}
-        self._first: int | None = None
+        self._requests = Requests()
         self._drained = False
         self._numbers: SimpleQueue[int | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._listen, name="slotwise-signals", daemon=True)
@@ -64,17 +64,17 @@ class ProcessHook:
         if self._drained or self._pid != os.getpid():  # a fork inherits the handler, and nothing to drain
             self._restore()
             signal.raise_signal(number)
-        elif self._first is None:
-            self._first = number
-            self._numbers.put(number)
-        else:
-            self._hurry()
+        elif count := self._requests.next():
+            if count == 1:
+                self._numbers.put(number)
+            else:
+                self._hurry()
 
     def _listen(self) -> None:
         number = self._numbers.get()
         if number is None:
             return
-        logger.info("%s: draining; once more cancels what runs", signal.Signals(number).name)
+        logger.info("%s: draining; once more, after a second, cancels what runs", signal.Signals(number).name)
         try:
             self._stop()
         except BaseException:

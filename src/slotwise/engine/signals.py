@@ -6,14 +6,43 @@ import signal
 import socket
 import threading
 from collections.abc import Callable
+from datetime import timedelta
 from types import FrameType, TracebackType
 from typing import Any, Self
 
+from slotwise.clock import Stopwatch, elapsed
+
 NUMBERS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+#: Signals that come within this time after one that counted are the same one.
+ECHO = timedelta(seconds=1)
+
+
+class Requests:
+    """Counts what people mean, not what arrives: one stop often comes as two signals.
+
+    ``timeout`` signals its child and then the group that the child is in; systemd sends SIGHUP after SIGTERM on
+    request; a terminal that closes sends both to all. To take the second for impatience would cancel what runs.
+    """
+
+    def __init__(self, elapsed: Stopwatch = elapsed) -> None:
+        self._elapsed = elapsed
+        self._counted: float | None = None
+        self._count = 0
+
+    def next(self) -> int | None:
+        """A signal has come: the how manieth request is it? None: it is the echo of the last."""
+        now = self._elapsed()
+        if self._counted is not None and now - self._counted < ECHO.total_seconds():
+            return None
+        self._counted = now
+        self._count += 1
+        return self._count
 
 
 class StopSignals:
     """While entered, each of these signals calls ``react(number, count)``; then the former handlers are back.
+
+    Further signals within a second count as the same one, and are not passed on.
 
     Races: a Python signal handler runs only when the main thread gets to its next bytecode, which it never does
     if the signal comes just before it begins to wait; and it interrupts that thread anywhere, also within a lock
@@ -25,8 +54,9 @@ class StopSignals:
     kill a worker that has drained, and its exit status would say so.
     """
 
-    def __init__(self, react: Callable[[int, int], None], *, final: bool = False) -> None:
+    def __init__(self, react: Callable[[int, int], None], *, final: bool = False, elapsed: Stopwatch = elapsed) -> None:
         self._react = react
+        self._requests = Requests(elapsed)
         self._final = final
         self._former: dict[int, Any] = {}
         self._former_socket = -1
@@ -53,12 +83,10 @@ class StopSignals:
         self._told.close()  # the thread hears the end
 
     def _listen(self) -> None:
-        count = 0
         with self._heard:
             while numbers := self._heard.recv(64):
                 for number in numbers:
-                    if number in self._former:  # the application may handle other signals
-                        count += 1
+                    if number in self._former and (count := self._requests.next()):  # others are the application's
                         self.first = self.first or number
                         self._react(number, count)
 

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import logging
 import signal
-import socket
 import subprocess
 import threading
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from queue import Empty, SimpleQueue
 from typing import TypeAlias
 
 from slotwise.clock import elapsed
-from slotwise.engine.lifeline import is_up_message
+from slotwise.engine.lifeline import Leash
 from slotwise.engine.signals import StopSignals
 from slotwise.policies import growing_pauses
 
@@ -33,20 +31,20 @@ class Child:
         self.is_up = False
         self.since = elapsed()
         self._news = news
-        self._line, theirs = socket.socketpair()
+        self._leash = Leash()
         try:
-            # A group of its own: a terminal's Ctrl-C reaches the supervisor alone, which passes it on once.
+            # A group of its own: a terminal's Ctrl-C reaches the supervisor alone, and Ctrl-C thrice kills in order.
             self.process = subprocess.Popen(
-                [*command, f"--lifeline={theirs.fileno()}"],
+                [*command, f"--lifeline={self._leash.descriptor}"],
                 stdin=subprocess.DEVNULL,
-                pass_fds=[theirs.fileno()],
+                pass_fds=[self._leash.descriptor],
                 process_group=0,
             )
         except BaseException:
-            self._line.close()
+            self._leash.close()
             raise
         finally:
-            theirs.close()
+            self._leash.hand_over()
         for work in (self._listen, self._wait):
             threading.Thread(target=work, name=f"slotwise-child-{place}", daemon=True).start()
 
@@ -54,17 +52,29 @@ class Child:
     def lived(self) -> timedelta:
         return timedelta(seconds=elapsed() - self.since)
 
-    def send(self, number: int) -> None:
-        self.process.send_signal(number)
+    def drain(self) -> None:
+        """Race: before its application is imported a child does not listen; but a signal ends it, as it should.
+
+        If it listens just now, word and signal mean the same, and so does the signal that others may have sent it.
+        """
+        self._leash.drain()
+        if not self.is_up:
+            self.process.terminate()
+
+    def cancel(self) -> None:
+        """Wait no longer for what runs there."""
+        self._leash.cancel()
+
+    def kill(self) -> None:
+        self.process.kill()
 
     def _listen(self) -> None:
-        with suppress(OSError):  # closed when the child is gone
-            if is_up_message(self._line.recv(16)):
-                self._news.put(Up(self))
+        if self._leash.wait_until_up():
+            self._news.put(Up(self))
 
     def _wait(self) -> None:
         status = self.process.wait()
-        self._line.close()
+        self._leash.close()
         self._news.put(Gone(self, status))
 
 
@@ -190,12 +200,12 @@ class Supervisor:
         return next(self._pauses[place])
 
     def _on_stop(self, count: int) -> None:
-        """Drain, then cancel, then kill: the children count the first two by themselves."""
+        """Drain, then cancel, then kill."""
         self._stops = count
         self._due.clear()
         logger.info("stopping %d worker processes", len(self._children), extra={"event": "supervisor-stop"})
         for child in self._children.values():
-            child.send(signal.SIGTERM if count < 3 else signal.SIGKILL)
+            (child.drain, child.cancel, child.kill)[min(count, 3) - 1]()
 
     def _tell(self, level: int, event: str, child: Child, text: str, **facts: object) -> None:
         pid = child.process.pid

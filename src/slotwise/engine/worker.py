@@ -293,9 +293,7 @@ class Worker:
     # -- stop -------------------------------------------------------------------------------------------------
 
     def request_stop(self) -> None:
-        """Ask for an end from a signal handler: drain at the first call, cancel what runs at the second."""
-        if self._stopping.is_set():
-            self._cancelling.set()
+        """Ask for an end, from any thread: whoever waits for it drains. Asking again changes nothing."""
         self._stopping.set()
 
     def cancel(self) -> None:
