@@ -153,13 +153,24 @@ class SlotsSkipped(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Planned(Event):
-    """``change``: added, changed, kept, disabled or outdated (a newer revision has planned it)."""
+    """``change``: added, changed, kept, deleted or outdated."""
 
     name = "planned"
     job: str
     change: str
     schedule: str
     next_slot: datetime | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanRefused(Planned):
+    """The row keeps ``schedule``, of revision ``planned_by``; this worker proposed ``refused`` with ``revision``."""
+
+    level = logging.WARNING
+    refused: str
+    revision: str
+    planned_by: str
+    cure: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

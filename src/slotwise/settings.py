@@ -66,7 +66,7 @@ class Settings:
     """How often claims of others are looked at; None is the heartbeat interval."""
 
     revision: str | None = None
-    """Deploy id; a definition of a lower revision never replaces one of a higher. None is the start time."""
+    """Deploy id: a number, version or time that grows; a lower one never re-plans what a higher has planned."""
 
     worker_name: str | None = None
     """What this worker is called; None is the host name."""

@@ -239,7 +239,7 @@ class TestWorkers:
     ) -> None:
         """Well: enough workers, and no row waits for too long."""
         now = store.now()
-        add(store, "workers", {"worker": "h:1:f0", "last_seen": now})
+        add(store, "workers", {"worker": "h:1:f0", "last_seen": now, "tasks": '["a"]'})
         if late is not None:
             add(store, "tasks", {"task_name": "a", "execution_time": now - late})
         told = ask("health", *arguments, expected=exits.FAILED if problem else exits.OK)
@@ -249,11 +249,52 @@ class TestWorkers:
     def test_silent_claims(self, store: Store, capsys: pytest.CaptureFixture[str]) -> None:
         """A claim that nobody renews and nobody takes over is not well."""
         now = store.now()
-        add(store, "workers", {"worker": "h:1:f0", "last_seen": now})
+        add(store, "workers", {"worker": "h:1:f0", "last_seen": now, "tasks": '["a"]'})
         held = {"task_name": "a", "picked": True, "picked_by": "x", "lease": timedelta(seconds=5)}
         add(store, "tasks", held | {"last_heartbeat": now - timedelta(seconds=6)})
         assert status(["health"]) == exits.FAILED
         assert "lease ran out and that nobody takes over: 1" in capsys.readouterr().err
+
+    @pytest.mark.parametrize(
+        ("tasks", "arguments", "problem", "note"),
+        [
+            ('["a", "gone"]', [], "rows due for more than 1m: 2", None),
+            ('["a"]', [], None, "orphans, due rows that no live worker runs: 2, of gone"),
+            ('["a"]', ["--max-orphans", "2"], None, "orphans"),
+            ('["a"]', ["--max-orphans", "1"], "orphans, due rows that no live worker runs: 2, of gone", None),
+            (None, ["--min-workers", "0"], "rows due for more than 1m: 2", None),
+        ],
+        ids=["known", "orphans", "few", "too many", "nobody lives"],
+    )
+    def test_orphans(
+        self,
+        store: Store,
+        ask: Callable[..., Any],
+        tasks: str | None,
+        arguments: list[str],
+        problem: str | None,
+        note: str | None,
+    ) -> None:
+        """Rows that no live worker runs are no alarm for ever: told apart, and a failure only where that is asked."""
+        now = store.now()
+        late = now - timedelta(seconds=90)
+        add(store, "workers", {"worker": "h:2:f1", "last_seen": late, "tasks": '["gone"]'})
+        if tasks is not None:
+            add(store, "workers", {"worker": "h:1:f0", "last_seen": now, "tasks": tasks})
+        add(store, "tasks", {"task_name": "gone", "execution_time": late})
+        add(store, "tasks", {"task_name": "gone", "task_instance": "2", "execution_time": late})
+        told = ask("health", *arguments, expected=exits.FAILED if problem else exits.OK)
+        assert (problem or "") in " ".join(told["problems"])
+        assert [(note or "") in one for one in told["notes"]] == ([True] if note else [])
+
+    def test_silent_orphans(self, store: Store, ask: Callable[..., Any]) -> None:
+        """A claim that nobody can take over, since its job is nobody's any more, is an orphan, too."""
+        now = store.now()
+        add(store, "workers", {"worker": "h:1:f0", "last_seen": now})
+        held = {"task_name": "a", "picked": True, "picked_by": "x", "lease": timedelta(seconds=5)}
+        add(store, "tasks", held | {"last_heartbeat": now - timedelta(seconds=6)})
+        told = ask("health")
+        assert (told["silent"], told["orphans"], told["orphan_tasks"]) == (0, 1, ["a"])
 
 
 @pytest.mark.parametrize("json_", [[], ["--json"]], ids=["table", "json"])

@@ -18,6 +18,7 @@ from slotwise.policies import Retry
 from slotwise.schedules import Disabled, Every, FixedDelay, Schedule
 from slotwise.store.database import Database
 from slotwise.store.planner import Plan, Planner
+from slotwise.store.revision import Revision
 from slotwise.store.rows import ROW_COLUMNS, row_of
 from slotwise.store.store import Settlement, Silence, Store
 
@@ -82,9 +83,10 @@ class Bench:
         self.plan()
         return self
 
-    def plan(self, *names: str, revision: str | None = None) -> dict[str, Plan]:
+    def plan(self, *names: str, revision: str | None = None, started: datetime | None = None) -> dict[str, Plan]:
         jobs = [found for found in self.definitions.values() if found.is_job and (not names or found.name in names)]
-        return {plan.job: plan for plan in Planner(self.store).plan(jobs, revision)}
+        deploy = Revision(text=revision, started=started or self.clock.now())
+        return {plan.job: plan for plan in Planner(self.store).plan(jobs, deploy)}
 
     def claim(self, *names: str, holder: str = "host:1:a", limit: int = 100, lease: timedelta = LEASE) -> list[Claim]:
         """What is due of these tasks (all), oldest first."""

@@ -18,6 +18,7 @@ from slotwise.store.database import Database
 from slotwise.store.enqueue import Enqueue
 from slotwise.store.fence import LedgerFence
 from slotwise.store.planner import Planner
+from slotwise.store.revision import Revision
 from slotwise.store.roster import Badge, Roster
 from slotwise.store.store import Silence, Store
 
@@ -149,7 +150,7 @@ def _plan_new(stage: Stage) -> Callable[[], Any]:
 
 
 def _plan_changed(stage: Stage) -> Callable[[], Any]:
-    return lambda: Planner(stage.store).plan([a_job("plain", Every("5m"))], revision="9")
+    return lambda: Planner(stage.store).plan([a_job("plain", Every("5m"))], Revision(text="9"))
 
 
 def _schedule(stage: Stage) -> Callable[[], Any]:
@@ -177,7 +178,7 @@ def _fenced(stage: Stage, verb: str, claims: list[Claim]) -> None:
 def _sign_in(stage: Stage) -> Callable[[], Any]:
     badge = Badge(
         worker="host:1:a", host="host", pid=1, boot_id="a", version="1", capacity=10, tags=[], tasks=["plain"],
-        lease=LEASE, started=LONG_AGO,
+        lease=LEASE, started=LONG_AGO, revision="9", refused=[],
     )  # fmt: skip
     return lambda: Roster(stage.store).sign_in(badge, "running")
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import click
 
 from slotwise.cli import exits
 from slotwise.cli.command import Command
 from slotwise.cli.options import Given, common, pass_given
 from slotwise.cli.output import as_json, moment, print_json_object
+from slotwise.contrib.logging import escaped
 from slotwise.durations import format_duration, parse_duration
 from slotwise.store.lines import Health
 
@@ -16,34 +19,55 @@ from slotwise.store.lines import Health
     cls=Command,
     short_help="One exit status for probes and alarms.",
     notes="""
-    0  healthy
+    0  healthy; notes on orphans and refused schedules change nothing
     1  too few workers, or rows that wait for too long
     3  the database cannot be used, or its tables are missing or of another version
     """,
     examples="""
     slotwise health
     slotwise health --min-workers 3 --max-overdue 5m
+    slotwise health --max-orphans 0               also: every due row has a live worker that knows its task
     """,
 )
 @click.option("--min-workers", type=click.IntRange(0), default=1, show_default=True, help="Live workers wanted.")
 @click.option("--max-overdue", default="1m", show_default=True, metavar="DURATION", help="How long a due row may wait.")
 @click.option("--max-rows", type=click.IntRange(0), default=0, show_default=True, help="How many may wait for longer.")
+@click.option("--max-orphans", type=click.IntRange(0), help="How many of them no live worker may know; default: any.")
 @common
 @pass_given
-def health(given: Given, min_workers: int, max_overdue: str, max_rows: int) -> int:
+def health(given: Given, min_workers: int, max_overdue: str, max_rows: int, max_orphans: int | None) -> int:
     """Whether the database is reachable, its tables are right, workers live, and due rows get claimed.
 
-    Never imports the application.
+    Rows of tasks that no live worker runs are orphans: a job that is no longer in the code, or one whose own
+    workers are down. They are told, and fail only with --max-orphans. Never imports the application.
     """
     limit = parse_duration(max_overdue)
     with given.reader(import_app=False) as reader:
         found = reader.health(limit)
-    problems = _problems(found, min_workers, max_rows, format_duration(limit))
+    problems, notes = _problems(found, min_workers, max_rows, format_duration(limit)), _notes(found)
+    if max_orphans is not None and found.orphans > max_orphans:
+        problems, notes = [*problems, notes[0]], notes[1:]
     if given.json:
-        print_json_object({"healthy": not problems, "problems": problems, **as_json(found)})
+        print_json_object({"healthy": not problems, "problems": problems, "notes": notes, **as_json(found)})
     else:
         click.echo("; ".join(problems) if problems else f"healthy: {_summary(found)}", err=bool(problems))
+        for note in notes:
+            click.echo(f"note: {note}", err=True)
     return exits.FAILED if problems else exits.OK
+
+
+def _notes(found: Health) -> list[str]:
+    """What somebody should look at in the day; the orphans first."""
+    notes = []
+    if found.orphans:
+        notes.append(f"orphans, due rows that no live worker runs: {found.orphans}, of {_some(found.orphan_tasks)}")
+    if found.refused:
+        notes.append(f"live workers have other schedules, refused for a newer revision's: {_some(found.refused)}")
+    return notes
+
+
+def _some(names: Sequence[str]) -> str:
+    return escaped(", ".join([*names[:5], *([f"{len(names) - 5} more"] if len(names) > 5 else [])]))
 
 
 def _problems(found: Health, min_workers: int, max_rows: int, limit: str) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -24,9 +25,11 @@ from slotwise.cli.output import (
     print_json_list,
     print_table,
 )
+from slotwise.contrib.logging import escaped
 from slotwise.definition import Definition
 from slotwise.errors import UnknownTask
 from slotwise.store.lines import JobLine
+from slotwise.store.revision import Revision
 
 
 @click.group(cls=Group, examples="slotwise jobs list\nslotwise jobs show nightly-report")
@@ -77,6 +80,8 @@ def list_jobs(given: Given) -> None:
 
     With --app, jobs are compared with the application: "orphan" is no longer in the code, "not planned" has
     no row before a worker starts, "changed" has another schedule in the code than in the row, which decides.
+
+    Below the list: jobs of which live workers have another schedule, refused because a newer revision planned them.
     """
     definitions = _definitions(given)
     with given.reader() as reader:
@@ -89,6 +94,9 @@ def list_jobs(given: Given) -> None:
         return
     columns = ["JOB", "STATE", "NEXT SLOT", "LAST SUCCESS", "FAILURES", "SCHEDULE"]
     print_table([*columns, "CODE"] if definitions is not None else columns, [_row(entry, now) for entry in entries])
+    for line in (entry.line for entry in entries):
+        if line is not None and line.refused:
+            click.echo(f"{escaped(line.job)}: {_refused(line)}", err=True)
 
 
 def _definitions(given: Given) -> Mapping[str, Definition] | None:
@@ -151,8 +159,21 @@ def _fields(line: JobLine) -> list[tuple[str, str | Text]]:
         ("failures in a row", str(line.consecutive_failures)),
         ("last error", last_line(line.last_error) or "–"),
         ("priority", str(line.priority)),
-        ("revision", line.revision or "–"),
+        ("revision", _planned_by(line)),
+        *([("refused", _refused(line))] if line.refused else []),
     ]
+
+
+def _planned_by(line: JobLine) -> str:
+    """By which deploy its schedule came."""
+    return str(Revision(text=line.revision, started=line.deployed)) if line.revision or line.deployed else "–"
+
+
+def _refused(line: JobLine) -> str:
+    """Who proposes another schedule and was not heard."""
+    whose = Counter(worker["revision"] for worker in line.refused)
+    told = ", ".join(f"{count} with revision {revision or 'none'}" for revision, count in whose.items())
+    return f"live workers whose schedule was refused: {told}; revision {_planned_by(line)} has planned it"
 
 
 def _unknown(name: str, known: Sequence[str]) -> str:

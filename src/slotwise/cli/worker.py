@@ -31,14 +31,18 @@ logger = logging.getLogger("slotwise.worker")
     slotwise worker --app shop.jobs:registry --processes 4 --threads 8
     slotwise worker --app jobs --only nightly-report --log-format json
     slotwise worker --crontab shop.crontab --crontab-tz Europe/Vienna            a crontab instead of an application
-    slotwise worker --app jobs --revision "$GIT_COMMIT_TIME"     an older deploy never re-plans a newer one's jobs
+    slotwise worker --app jobs --revision "$(git log -1 --format=%cI)"           an older deploy re-plans nothing
     """,
 )
 @kept("--processes", metavar="N", help="Processes, each a fresh interpreter under a supervisor; default: 1.")
 @kept("--threads", metavar="N", help="Handlers at a time, per process; default: 10, or one for each job.")
 @kept("--only", metavar="NAME", multiple=True, help="Run only this job or task; may be given more than once.")
 @kept("--tags", metavar="TAG", multiple=True, help="What this worker offers to jobs that ask for it.")
-@kept("--revision", metavar="TEXT", help="Orders deploys; default: when this command started.")
+@kept(
+    "--revision",
+    metavar="TEXT",
+    help="Orders deploys: a number, version or time that grows; default: when this command started.",
+)
 @kept("--poll-interval", metavar="DURATION", help="Longest pause between two looks for due rows; default: 10s.")
 @kept("--heartbeat-interval", metavar="DURATION", help="How often claims are renewed; default: 10s.")
 @kept("--missed-heartbeats-limit", metavar="N", help="The lease, in heartbeat intervals; default: 6.")

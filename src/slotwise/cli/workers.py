@@ -33,10 +33,11 @@ def workers(given: Given) -> None:
     elif not lines:
         click.echo("no workers; start one: slotwise worker --app …")
     else:
-        print_table(_COLUMNS, [_row(line, now) for line in lines])
+        told = any(line.revision for line in lines)
+        print_table([*_COLUMNS, *["REVISION"] * told], [_row(line, now, told) for line in lines])
 
 
-def _row(line: WorkerLine, now: datetime) -> list[str | Text]:
+def _row(line: WorkerLine, now: datetime, told: bool) -> list[str | Text]:
     return [
         line.worker,
         outcome(line.state if line.live else "gone"),
@@ -46,4 +47,5 @@ def _row(line: WorkerLine, now: datetime) -> list[str | Text]:
         ago(line.last_seen, now),
         span(line.skew),
         line.version,
+        *[line.revision or "–"] * told,
     ]

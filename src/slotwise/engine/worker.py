@@ -32,6 +32,7 @@ from slotwise.settings import Settings
 from slotwise.store.database import Database, describe, is_transient
 from slotwise.store.fence import LedgerFence
 from slotwise.store.planner import Plan, Planner
+from slotwise.store.revision import Revision
 from slotwise.store.roster import Badge, Roster
 from slotwise.store.store import Store
 
@@ -90,6 +91,7 @@ class Worker:
         self._is_draining = False
         self._unfinished: int | None = None
         self._badge: Badge | None = None
+        self._refused: list[str] = []
         self._skew_told = False
         needs_loop = lifespan is not None or any(found.is_async for found in self.definitions.values())
         self._loop = EventLoop(lifespan, host_loop) if needs_loop else None
@@ -173,16 +175,14 @@ class Worker:
         jobs = sum(found.is_job for found in self.definitions.values())
         self.listeners.publish(events.WorkerStarted(worker=self.name, capacity=self.capacity, jobs=jobs))
 
-    def revision(self) -> str | None:
-        """What orders deploys: as set, else when this deploy started, by the database's clock; None: now.
+    def revision(self) -> Revision:
+        """What orders deploys: the id that was set, and when this deploy started, by the database's clock.
 
         Race: a supervisor restarts a child after a newer deploy has planned. By the child's own start it would
         look like the newest of all, and put the old schedule back.
         """
-        if self.settings.revision or self._born is None:
-            return self.settings.revision
-        age = timedelta(seconds=self.clock.elapsed() - self._born)
-        return (self.store.now() - age).isoformat(timespec="microseconds")
+        age = timedelta(seconds=0.0 if self._born is None else self.clock.elapsed() - self._born)
+        return Revision(text=self.settings.revision, started=self.store.now() - age)
 
     def verify(self) -> None:
         """Raise DatabaseUnreachable, SchemaMissing or SchemaMismatch unless the tables are as they must be."""
@@ -206,19 +206,25 @@ class Worker:
         """Bring the jobs' rows in line with the code, and make sure that each is there."""
         planner = Planner(self.store)
         jobs = [found for found in self.definitions.values() if found.is_job]
-        plans = planner.plan(jobs, self.revision())
+        revision = self.revision()
+        plans = planner.plan(jobs, revision)
         for plan in plans:
-            self.listeners.publish(
-                events.Planned(
-                    worker=self.name,
-                    job=plan.job,
-                    change=plan.change,
-                    schedule=plan.schedule,
-                    next_slot=plan.next_slot,
-                )
-            )
+            self.listeners.publish(self._planned(plan, revision))
+        self._refused = [plan.job for plan in plans if plan.refused is not None]
         planner.verify([found for found in jobs if not isinstance(found.schedule, Disabled)])
         return plans
+
+    def _planned(self, plan: Plan, ours: Revision) -> events.Planned:
+        facts: dict[str, Any] = {
+            "worker": self.name, "job": plan.job, "change": plan.change, "schedule": plan.schedule,
+            "next_slot": plan.next_slot,
+        }  # fmt: skip
+        if plan.refused is None or plan.planned_by is None:
+            return events.Planned(**facts)
+        theirs = plan.planned_by
+        return events.PlanRefused(
+            **facts, refused=plan.refused, revision=str(ours), planned_by=str(theirs), cure=ours.cure(theirs)
+        )
 
     def _enter_cluster(self) -> bool:
         """Check, plan, sign in: until it has succeeded; False if asked to stop first. An outage is said once."""
@@ -258,6 +264,8 @@ class Worker:
             tasks=sorted(self.definitions),
             lease=self.settings.lease,
             started=self.store.now(),
+            revision=self.settings.revision,
+            refused=self._refused,
         )
 
     def _sign_in(self) -> float | None:

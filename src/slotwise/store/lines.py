@@ -15,7 +15,10 @@ from slotwise.store.rows import utc
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobLine:
-    """A job's own row. ``state``: waiting, running, paused, dead, or ended (nothing is due any more)."""
+    """A job's own row. ``state``: waiting, running, paused, dead, or ended (nothing is due any more).
+
+    ``refused``: live workers whose own schedule for it was not taken over, each with its revision.
+    """
 
     job: str
     state: str
@@ -31,6 +34,8 @@ class JobLine:
     last_error: str | None
     priority: int
     revision: str | None
+    deployed: datetime | None
+    refused: Sequence[dict[str, str | None]] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +80,8 @@ class WorkerLine:
     running: int
     tags: Sequence[str]
     tasks: Sequence[str]
+    revision: str | None
+    refused: Sequence[str]
     version: str
     started: datetime
     last_seen: datetime
@@ -83,7 +90,11 @@ class WorkerLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Health:
-    """What the tables say about the cluster, at one instant."""
+    """What the tables say about the cluster, at one instant.
+
+    ``overdue`` rows wait, ``silent`` ones are held past their lease. ``orphans`` do the one or the other, too, but
+    no live worker runs their tasks. ``refused``: jobs of which a live worker has another schedule than the row.
+    """
 
     now: datetime
     live_workers: int
@@ -91,10 +102,13 @@ class Health:
     oldest_due: datetime | None
     silent: int
     dead: int
+    orphans: int
+    orphan_tasks: Sequence[str]
+    refused: Sequence[str]
 
 
-def job_line(row: sa.RowMapping) -> JobLine:
-    """A job's own row."""
+def job_line(row: sa.RowMapping, workers: Sequence[WorkerLine] = ()) -> JobLine:
+    """A job's own row; with what its workers think of it."""
     parked = row["slot"] is None or row["execution_time"] >= FOREVER
     state = row["state"] or ("running" if row["picked"] else "ended" if parked else "waiting")
     return JobLine(
@@ -104,6 +118,10 @@ def job_line(row: sa.RowMapping) -> JobLine:
         last_success=utc(row["last_success"]), last_failure=utc(row["last_failure"]),
         consecutive_failures=row["consecutive_failures"] or 0, last_error=row["last_error"],
         priority=50 if row["priority"] is None else row["priority"], revision=row["revision"],
+        deployed=utc(row["deployed"]), refused=[
+            {"worker": worker.worker, "revision": worker.revision}
+            for worker in workers if worker.live and row["task_name"] in worker.refused
+        ],
     )  # fmt: skip
 
 
@@ -141,6 +159,7 @@ def worker_line(row: sa.RowMapping, now: datetime) -> WorkerLine:
         worker=row["worker"], host=row["host"], pid=row["pid"], state=row["state"],
         live=row["last_seen"] + row["lease"] >= now, capacity=row["capacity"], running=row["running"],
         tags=json.loads(row["tags"] or "[]"), tasks=json.loads(row["tasks"] or "[]"), version=row["version"],
+        revision=row["revision"], refused=json.loads(row["refused"] or "[]"),
         started=utc(row["started"]), last_seen=utc(row["last_seen"]),
         skew=None if row["skew"] is None else timedelta(seconds=row["skew"]),
     )  # fmt: skip

@@ -17,19 +17,25 @@ from slotwise.missed import due_at, slot_after
 from slotwise.schedules import Schedule, parse_schedule, succeed
 from slotwise.store.calendars import calendars_of
 from slotwise.store.latecomers import end_orphans, newest_decided
-from slotwise.store.rows import row_of
+from slotwise.store.revision import Revision
+from slotwise.store.rows import row_of, utc
 from slotwise.store.store import Store
 from slotwise.store.types import to_micros
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What planning did to one job: added, changed, kept or outdated (a newer revision has planned it)."""
+    """What planning did to one job: added, changed, kept or outdated (a newer revision has planned it).
+
+    ``outdated``: the row keeps ``schedule``, which ``planned_by`` has written; ``refused`` was not taken over.
+    """
 
     job: str
     change: str
     schedule: str
     next_slot: datetime | None
+    refused: str | None = None
+    planned_by: Revision | None = None
 
 
 def replanned(row: Row, after: Schedule, now: datetime) -> dict[str, Any]:
@@ -70,15 +76,6 @@ def _readable(text: str | None) -> Schedule | None:
         return None
 
 
-def is_older(ours: str, theirs: str | None) -> bool:
-    """Whether our revision is lower: numbers by value, everything else as text (times sort as text)."""
-    if theirs is None:
-        return False
-    if ours.isdigit() and theirs.isdigit():
-        return int(ours) < int(theirs)
-    return ours < theirs
-
-
 class Planner:
     """Plans jobs one by one, each in its own short transaction, so that any number of workers may start at once."""
 
@@ -86,9 +83,9 @@ class Planner:
         self._store = store
         self._tasks = store.tables.tasks
 
-    def plan(self, jobs: Iterable[Definition], revision: str | None = None) -> list[Plan]:
-        """Insert, re-plan or leave each job's row. ``revision`` orders deploys; without one, the database's time."""
-        ours = revision or self._store.now().isoformat(timespec="microseconds")
+    def plan(self, jobs: Iterable[Definition], revision: Revision | None = None) -> list[Plan]:
+        """Insert, re-plan or leave each job's row. ``revision`` orders deploys; None: one that starts just now."""
+        ours = revision or Revision(started=self._store.now())
         return [self._plan(job, ours) for job in sorted(jobs, key=lambda job: job.name)]
 
     def verify(self, jobs: Sequence[Definition]) -> None:
@@ -105,7 +102,7 @@ class Planner:
                 f"no row in {self._tasks.name} for: {', '.join(missing)}; something deletes rows of that table"
             )
 
-    def _plan(self, job: Definition, revision: str) -> Plan:
+    def _plan(self, job: Definition, revision: Revision) -> Plan:
         with self._store.transaction() as connection:
             job, schedule = self._bound(connection, job)
             row, theirs = self._read(connection, job.name)
@@ -137,35 +134,39 @@ class Planner:
         connection: sa.Connection,
         job: Definition,
         row: Row,
-        theirs: str | None,
+        theirs: Revision,
         now: datetime,
-        revision: str,
+        revision: Revision,
     ) -> Plan:
         planned = _readable(row.schedule)
         same = planned is not None and str(planned.last) == str(job.schedule)
-        if is_older(revision, theirs):
-            return _plan_of(job, row, "kept" if same else "outdated")
+        if revision.is_older(theirs):
+            if same:
+                return _plan_of(job, row, "kept")
+            return replace(_plan_of(job, row, "outdated"), refused=str(job.schedule), planned_by=theirs)
         changes = {} if same or job.schedule is None else replanned(row, job.schedule, now)
         connection.execute(
             self._tasks.update()
             .where(self._tasks.c.task_name == job.name, self._tasks.c.task_instance == RECURRING)
-            .values(fingerprint=job.fingerprint, revision=revision, **changes)
+            .values(fingerprint=job.fingerprint, **_deploy(revision, theirs), **changes)
         )
         if not changes:
             return _plan_of(job, row, "kept")
         return _plan_of(job, self._read(connection, job.name)[0], "changed")
 
-    def _read(self, connection: sa.Connection, name: str) -> tuple[Row | None, str | None]:
+    def _read(self, connection: sa.Connection, name: str) -> tuple[Row | None, Revision]:
         statement = (
-            sa.select(self._tasks.c.revision, *self._store.dialect.row_columns)
+            sa.select(self._tasks.c.revision, self._tasks.c.deployed, *self._store.dialect.row_columns)
             .where(self._tasks.c.task_name == name, self._tasks.c.task_instance == RECURRING)
             .with_for_update()
         )
         found = connection.execute(statement).first()
-        return (None, None) if found is None else (row_of(found[1:]), found[0])
+        if found is None:
+            return None, Revision()
+        return row_of(found[2:]), Revision(text=found[0], started=utc(found[1]))
 
     def _insert(
-        self, connection: sa.Connection, job: Definition, schedule: Schedule, now: datetime, revision: str
+        self, connection: sa.Connection, job: Definition, schedule: Schedule, now: datetime, revision: Revision
     ) -> bool:
         newest = newest_decided(connection, self._store.dialect, job.name, RECURRING, strict=job.gives_up)
         blank = Row(task_name=job.name, task_instance=RECURRING, execution_time=now, version=0, watermark=newest)
@@ -173,10 +174,20 @@ class Planner:
         statement = self._store.dialect.insert(self._tasks).values(
             task_name=job.name, task_instance=RECURRING, picked=False, version=to_micros(now),
             first_version=to_micros(now), **decide.ahead(schedule, slot), watermark=newest,
-            schedule=str(schedule), fingerprint=job.fingerprint, revision=revision,
+            schedule=str(schedule), fingerprint=job.fingerprint, **_deploy(revision),
         )  # fmt: skip
         inserted = statement.on_conflict_do_nothing().returning(self._tasks.c.version)
         return connection.execute(inserted).first() is not None
+
+
+def _deploy(revision: Revision, before: Revision | None = None) -> dict[str, Any]:
+    """The columns of a row that this deploy has planned.
+
+    A deploy with an id started when its first worker did: one that is restarted later must not look newer than
+    the next deploy, whose workers start meanwhile.
+    """
+    again = before is not None and before.text is not None and before.text == revision.text
+    return {"revision": revision.text, "deployed": before.started if before and again else revision.started}
 
 
 def _plan_of(job: Definition, row: Row | None, change: str) -> Plan:

@@ -43,11 +43,12 @@ class Reader:
 
     def jobs(self) -> list[JobLine]:
         """All jobs that have a row, by name."""
-        return [job_line(row) for row in self._rows(self._plans().order_by(self._tasks.c.task_name))]
+        rows, workers = self._rows(self._plans().order_by(self._tasks.c.task_name)), self.workers()
+        return [job_line(row, workers) for row in rows]
 
     def job(self, name: str) -> JobLine | None:
         found = self._rows(self._plans().where(self._tasks.c.task_name == name))
-        return job_line(found[0]) if found else None
+        return job_line(found[0], self.workers()) if found else None
 
     def _plans(self) -> sa.Select[Any]:
         return sa.select(self._tasks).where(self._tasks.c.schedule.is_not(None), self._tasks.c.plan_instance.is_(None))
@@ -130,23 +131,38 @@ class Reader:
         return [worker_line(row, now) for row in rows]
 
     def health(self, overdue_after: timedelta) -> Health:
-        """Counts rows that are due for longer than ``overdue_after`` and still wait, and holders that fell silent."""
+        """Counts rows that are due for longer than ``overdue_after`` and still wait, and holders that fell silent.
+
+        Those that no live worker runs are counted apart, as orphans; without any live worker nothing is an orphan.
+        """
         tasks = self._tasks
         with self._store.transaction() as connection:
             now = self._store.dialect.now(connection)
             due = sa.and_(~tasks.c.picked, tasks.c.state.is_(None), tasks.c.execution_time < now - overdue_after)
-            count, oldest = connection.execute(
-                sa.select(sa.func.count(), sa.func.min(tasks.c.execution_time)).where(due)
-            ).one()
-            held = connection.execute(sa.select(tasks.c.last_heartbeat, tasks.c.lease).where(tasks.c.picked)).all()
+            waiting = connection.execute(
+                sa.select(tasks.c.task_name, sa.func.count(), sa.func.min(tasks.c.execution_time))
+                .where(due)
+                .group_by(tasks.c.task_name)
+            ).all()
+            held = connection.execute(
+                sa.select(tasks.c.task_name, tasks.c.last_heartbeat, tasks.c.lease).where(tasks.c.picked)
+            ).all()
             dead = connection.scalar(sa.select(sa.func.count()).where(tasks.c.state == "dead")) or 0
+        live = [worker for worker in self.workers() if worker.live]
+        known = {name for worker in live for name in worker.tasks} if live else {name for name, *_ in [*waiting, *held]}
+        silent = [name for name, beat, lease in held if beat is not None and lease is not None and beat + lease < now]
+        orphans = [(name, count) for name, count, _ in waiting if name not in known]
+        orphans += [(name, 1) for name in silent if name not in known]
         return Health(
             now=utc(now),
-            live_workers=sum(worker.live for worker in self.workers()),
-            overdue=count,
-            oldest_due=utc(oldest),
-            silent=sum(1 for beat, lease in held if beat is not None and lease is not None and beat + lease < now),
+            live_workers=len(live),
+            overdue=sum(count for name, count, _ in waiting if name in known),
+            oldest_due=utc(min((oldest for name, _, oldest in waiting if name in known), default=None)),
+            silent=sum(name in known for name in silent),
             dead=dead,
+            orphans=sum(count for _, count in orphans),
+            orphan_tasks=sorted({name for name, _ in orphans}),
+            refused=sorted({name for worker in live for name in worker.refused}),
         )
 
     def _rows(self, statement: sa.Select[Any]) -> Sequence[sa.RowMapping]:

@@ -15,7 +15,10 @@ from slotwise.store.store import Store
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Badge:
-    """What a worker says of itself; ``worker`` is host, pid and boot id, and stands in ``picked_by``."""
+    """What a worker says of itself; ``worker`` is host, pid and boot id, and stands in ``picked_by``.
+
+    ``refused``: the jobs whose schedules stayed as a newer deploy has planned them.
+    """
 
     worker: str
     host: str
@@ -27,6 +30,8 @@ class Badge:
     tasks: Sequence[str]
     lease: timedelta
     started: datetime
+    revision: str | None
+    refused: Sequence[str]
 
 
 class Roster:
@@ -46,6 +51,7 @@ class Roster:
                 "worker": badge.worker, "host": badge.host, "pid": badge.pid, "boot_id": badge.boot_id,
                 "version": badge.version, "capacity": badge.capacity, "tags": json.dumps(sorted(badge.tags)),
                 "tasks": json.dumps(sorted(badge.tasks)), "lease": badge.lease, "started": badge.started,
+                "revision": badge.revision, "refused": json.dumps(sorted(badge.refused)),
                 "state": state, "last_seen": now, "skew": skew,
             }  # fmt: skip
             statement = self._store.dialect.insert(self._workers).values(**values)

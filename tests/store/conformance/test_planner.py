@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
@@ -17,10 +17,12 @@ from slotwise.store.types import to_micros
 HALF_PAST = Every(MINUTE, anchor=NOON + MINUTE / 2)
 
 
-def redeployed(bench: Bench, name: str, schedule: Schedule, revision: str | None = None) -> tuple[Bench, str]:
+def redeployed(
+    bench: Bench, name: str, schedule: Schedule, revision: str | None = None, started: datetime | None = None
+) -> tuple[Bench, str]:
     """A worker with this schedule for the job has planned; its bench, and what planning did."""
     other = bench.beside(a_job(name, schedule))
-    return other, other.plan(name, revision=revision)[name].change
+    return other, other.plan(name, revision=revision, started=started)[name].change
 
 
 def waits_for(bench: Bench, name: str) -> tuple[Any, Any, Any]:
@@ -161,12 +163,17 @@ def test_no_redeploy_reopens_a_slot(bench: Bench, back: float) -> None:
         pytest.param("8", "8", "changed", id="the same"),
         pytest.param("8", "7", "outdated", id="lower"),
         pytest.param("2026-01-02T00:00:00", "2026-01-01T00:00:00", "outdated", id="earlier"),
+        pytest.param("v9", "v10", "changed", id="higher, as a version"),
+        pytest.param("8", None, "outdated", id="none after one"),
+        pytest.param(None, "8", "changed", id="one after none"),
+        pytest.param("9fceb02", "1ab4c55", "changed", id="another hash, started later"),
     ],
 )
-def test_a_lower_revision_never_replans(bench: Bench, first: str, second: str, change: str) -> None:
+def test_a_lower_revision_never_replans(bench: Bench, first: str | None, second: str | None, change: str) -> None:
     """A straggler of the last deploy, restarted, does not put the old schedule back."""
     redeployed(bench, "plain", Every("5m"), first)
     before = bench.row("plain")
+    bench.tick(0.1)
     other, found = redeployed(bench, "plain", Every("7m"), second)
     assert found == change
     assert (other.row("plain") == before) is (change == "outdated")
@@ -178,6 +185,30 @@ def test_without_a_revision_the_start_orders(bench: Bench) -> None:
     bench.tick(0.1)
     assert change == "changed"
     assert bench.plan("plain")["plain"].change == "changed"
+
+
+@pytest.mark.parametrize(("first", "second"), [("9fceb02", "1ab4c55"), (None, None)], ids=["hashes", "none"])
+def test_without_an_order_an_earlier_start_never_replans(bench: Bench, first: str | None, second: str | None) -> None:
+    """A child of the old pool is started again: its deploy started before the one that has planned."""
+    start = bench.clock.now()
+    bench.tick(0.1)
+    redeployed(bench, "plain", Every("5m"), second)
+    bench.tick(0.1)
+    other = bench.beside(a_job("plain", Every("7m")))
+    plan = other.plan("plain", revision=first, started=start)["plain"]
+    assert (plan.change, plan.refused) == ("outdated", str(Every("7m").bind("plain", {})))
+    assert plan.planned_by is not None
+    assert plan.planned_by.text == second
+
+
+def test_a_restart_makes_a_deploy_no_newer(bench: Bench) -> None:
+    """One host of the old deploy starts again while the new one starts: the new one plans all the same."""
+    redeployed(bench, "plain", Every("5m"), "9fceb02")
+    new_started = bench.tick(0.1)
+    bench.tick(0.1)
+    redeployed(bench, "plain", Every("5m"), "9fceb02")
+    bench.tick(0.1)
+    assert redeployed(bench, "plain", Every("7m"), "1ab4c55", new_started)[1] == "changed"
 
 
 def test_a_text_that_cannot_be_read_is_replaced(bench: Bench) -> None:

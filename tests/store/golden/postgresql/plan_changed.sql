@@ -1,4 +1,4 @@
-SELECT scheduled_tasks.revision, scheduled_tasks.task_name, scheduled_tasks.task_instance,
+SELECT scheduled_tasks.revision, scheduled_tasks.deployed, scheduled_tasks.task_name, scheduled_tasks.task_instance,
     scheduled_tasks.execution_time, scheduled_tasks.version, scheduled_tasks.picked, scheduled_tasks.picked_by,
     scheduled_tasks.task_data, scheduled_tasks.last_success, scheduled_tasks.last_failure,
     scheduled_tasks.consecutive_failures, scheduled_tasks.last_heartbeat, scheduled_tasks.priority,
@@ -25,10 +25,11 @@ WHERE standing.task_name = %(task_name_2)s::VARCHAR AND standing.slot = schedule
     coalesce(standing.plan_instance, standing.task_instance) = %(coalesce_1)s::VARCHAR));
 
 UPDATE scheduled_tasks SET next_slot=%(next_slot)s::TIMESTAMP WITH TIME ZONE, schedule=%(schedule)s::VARCHAR,
-    fingerprint=%(fingerprint)s::VARCHAR, revision=%(revision)s::VARCHAR WHERE scheduled_tasks.task_name =
-    %(task_name_1)s::VARCHAR AND scheduled_tasks.task_instance = %(task_instance_1)s::VARCHAR;
+    fingerprint=%(fingerprint)s::VARCHAR, revision=%(revision)s::VARCHAR, deployed=%(deployed)s::TIMESTAMP WITH TIME
+    ZONE WHERE scheduled_tasks.task_name = %(task_name_1)s::VARCHAR AND scheduled_tasks.task_instance =
+    %(task_instance_1)s::VARCHAR;
 
-SELECT scheduled_tasks.revision, scheduled_tasks.task_name, scheduled_tasks.task_instance,
+SELECT scheduled_tasks.revision, scheduled_tasks.deployed, scheduled_tasks.task_name, scheduled_tasks.task_instance,
     scheduled_tasks.execution_time, scheduled_tasks.version, scheduled_tasks.picked, scheduled_tasks.picked_by,
     scheduled_tasks.task_data, scheduled_tasks.last_success, scheduled_tasks.last_failure,
     scheduled_tasks.consecutive_failures, scheduled_tasks.last_heartbeat, scheduled_tasks.priority,

@@ -1,6 +1,6 @@
 SELECT statement_timestamp();
 
-SELECT scheduled_tasks.revision, scheduled_tasks.task_name, scheduled_tasks.task_instance,
+SELECT scheduled_tasks.revision, scheduled_tasks.deployed, scheduled_tasks.task_name, scheduled_tasks.task_instance,
     scheduled_tasks.execution_time, scheduled_tasks.version, scheduled_tasks.picked, scheduled_tasks.picked_by,
     scheduled_tasks.task_data, scheduled_tasks.last_success, scheduled_tasks.last_failure,
     scheduled_tasks.consecutive_failures, scheduled_tasks.last_heartbeat, scheduled_tasks.priority,
@@ -40,13 +40,13 @@ WHERE scheduled_gaps.task_name = %(task_name_1)s::VARCHAR AND scheduled_gaps.tas
  LIMIT %(param_1)s::INTEGER;
 
 INSERT INTO scheduled_tasks (task_name, task_instance, execution_time, picked, version, slot, watermark, next_slot,
-    schedule, fingerprint, revision, first_version) VALUES (%(task_name)s::VARCHAR, %(task_instance)s::VARCHAR,
-    %(execution_time)s::TIMESTAMP WITH TIME ZONE, %(picked)s, %(version)s::BIGINT, %(slot)s::TIMESTAMP WITH TIME
-    ZONE, %(watermark)s::TIMESTAMP WITH TIME ZONE, %(next_slot)s::TIMESTAMP WITH TIME ZONE, %(schedule)s::VARCHAR,
-    %(fingerprint)s::VARCHAR, %(revision)s::VARCHAR, %(first_version)s::BIGINT) ON CONFLICT DO NOTHING RETURNING
-    scheduled_tasks.version;
+    schedule, fingerprint, revision, deployed, first_version) VALUES (%(task_name)s::VARCHAR,
+    %(task_instance)s::VARCHAR, %(execution_time)s::TIMESTAMP WITH TIME ZONE, %(picked)s, %(version)s::BIGINT,
+    %(slot)s::TIMESTAMP WITH TIME ZONE, %(watermark)s::TIMESTAMP WITH TIME ZONE, %(next_slot)s::TIMESTAMP WITH TIME
+    ZONE, %(schedule)s::VARCHAR, %(fingerprint)s::VARCHAR, %(revision)s::VARCHAR, %(deployed)s::TIMESTAMP WITH TIME
+    ZONE, %(first_version)s::BIGINT) ON CONFLICT DO NOTHING RETURNING scheduled_tasks.version;
 
-SELECT scheduled_tasks.revision, scheduled_tasks.task_name, scheduled_tasks.task_instance,
+SELECT scheduled_tasks.revision, scheduled_tasks.deployed, scheduled_tasks.task_name, scheduled_tasks.task_instance,
     scheduled_tasks.execution_time, scheduled_tasks.version, scheduled_tasks.picked, scheduled_tasks.picked_by,
     scheduled_tasks.task_data, scheduled_tasks.last_success, scheduled_tasks.last_failure,
     scheduled_tasks.consecutive_failures, scheduled_tasks.last_heartbeat, scheduled_tasks.priority,

@@ -1,4 +1,4 @@
-SELECT scheduled_tasks.revision, scheduled_tasks.task_name, scheduled_tasks.task_instance,
+SELECT scheduled_tasks.revision, scheduled_tasks.deployed, scheduled_tasks.task_name, scheduled_tasks.task_instance,
     scheduled_tasks.execution_time, scheduled_tasks.version, scheduled_tasks.picked, scheduled_tasks.picked_by,
     scheduled_tasks.task_data, scheduled_tasks.last_success, scheduled_tasks.last_failure,
     scheduled_tasks.consecutive_failures, scheduled_tasks.last_heartbeat, scheduled_tasks.priority,
@@ -19,10 +19,10 @@ FROM scheduled_tasks AS standing
 WHERE standing.task_name = ? AND standing.slot = scheduled_slots.slot AND coalesce(standing.plan_instance,
     standing.task_instance) = ?));
 
-UPDATE scheduled_tasks SET next_slot=?, schedule=?, fingerprint=?, revision=? WHERE scheduled_tasks.task_name = ?
-    AND scheduled_tasks.task_instance = ?;
+UPDATE scheduled_tasks SET next_slot=?, schedule=?, fingerprint=?, revision=?, deployed=? WHERE
+    scheduled_tasks.task_name = ? AND scheduled_tasks.task_instance = ?;
 
-SELECT scheduled_tasks.revision, scheduled_tasks.task_name, scheduled_tasks.task_instance,
+SELECT scheduled_tasks.revision, scheduled_tasks.deployed, scheduled_tasks.task_name, scheduled_tasks.task_instance,
     scheduled_tasks.execution_time, scheduled_tasks.version, scheduled_tasks.picked, scheduled_tasks.picked_by,
     scheduled_tasks.task_data, scheduled_tasks.last_success, scheduled_tasks.last_failure,
     scheduled_tasks.consecutive_failures, scheduled_tasks.last_heartbeat, scheduled_tasks.priority,

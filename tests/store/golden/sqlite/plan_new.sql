@@ -1,4 +1,4 @@
-SELECT scheduled_tasks.revision, scheduled_tasks.task_name, scheduled_tasks.task_instance,
+SELECT scheduled_tasks.revision, scheduled_tasks.deployed, scheduled_tasks.task_name, scheduled_tasks.task_instance,
     scheduled_tasks.execution_time, scheduled_tasks.version, scheduled_tasks.picked, scheduled_tasks.picked_by,
     scheduled_tasks.task_data, scheduled_tasks.last_success, scheduled_tasks.last_failure,
     scheduled_tasks.consecutive_failures, scheduled_tasks.last_heartbeat, scheduled_tasks.priority,
@@ -31,10 +31,10 @@ WHERE scheduled_gaps.task_name = ? AND scheduled_gaps.task_instance = ? ORDER BY
  LIMIT ? OFFSET ?;
 
 INSERT INTO scheduled_tasks (task_name, task_instance, execution_time, picked, version, slot, watermark, next_slot,
-    schedule, fingerprint, revision, first_version) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO
-    NOTHING RETURNING version;
+    schedule, fingerprint, revision, deployed, first_version) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON
+    CONFLICT DO NOTHING RETURNING version;
 
-SELECT scheduled_tasks.revision, scheduled_tasks.task_name, scheduled_tasks.task_instance,
+SELECT scheduled_tasks.revision, scheduled_tasks.deployed, scheduled_tasks.task_name, scheduled_tasks.task_instance,
     scheduled_tasks.execution_time, scheduled_tasks.version, scheduled_tasks.picked, scheduled_tasks.picked_by,
     scheduled_tasks.task_data, scheduled_tasks.last_success, scheduled_tasks.last_failure,
     scheduled_tasks.consecutive_failures, scheduled_tasks.last_heartbeat, scheduled_tasks.priority,

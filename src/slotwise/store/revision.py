@@ -1,0 +1,82 @@
+"""Which of two deploys is the newer one: what a worker proposes counts only if it is not the older."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+_HASH = re.compile(r"(?=.*[a-f])[0-9a-f]{7,64}", re.IGNORECASE)
+_NUMBER = re.compile(r"\d+(?:\.\d+)*")
+_DESCRIBED = re.compile(r"-g[0-9a-f]{4,40}(-dirty)?$")  # what `git describe` appends
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Revision:
+    """A deploy. ``text``: its id, if somebody gave one; ``started``: when it started, by the database's clock."""
+
+    text: str | None = None
+    started: datetime | None = None
+
+    def is_older(self, than: Revision) -> bool:
+        """Whether it is the older of two: an id outranks none, and like ids are compared by what they say.
+
+        Numbers, versions (v9 < v10) and ISO times have an order. Where there is none (hashes, ids of unlike form,
+        no ids at all) the later start is the newer.
+        """
+        if self.text == than.text and self.text is not None:
+            return False
+        if self.text is None or than.text is None:
+            return than.text is not None or (self.text is None and self._started_before(than))
+        (ours, place), (theirs, their_place) = _ranked(self.text), _ranked(than.text)
+        return bool(place < their_place) if ours == theirs else self._started_before(than)
+
+    def _started_before(self, other: Revision) -> bool:
+        return self.started is not None and other.started is not None and self.started < other.started
+
+    def __str__(self) -> str:
+        if self.text is not None:
+            return self.text
+        return "none" if self.started is None else f"none (started {self.started.isoformat(' ', 'seconds')})"
+
+    def cure(self, newer: Revision) -> str:
+        """What helps if this one, which was refused for ``newer``, is the right one after all."""
+        if newer.text is None:
+            return "if this code is the newer: start its workers again"
+        form, place = _ranked(newer.text)
+        if self.text is None:
+            above = f"above {newer.text}" if place else "of its own"
+            return f"if this code is the newer: start its workers with a --revision {above}"
+        if form == _ranked(self.text)[0]:
+            return f"if this code is the newer: give it a --revision above {newer.text}"
+        return "if this code is the newer: start its workers again"
+
+
+def _ranked(text: str) -> tuple[str, Any]:
+    """Its form, and its place among those of the same form. A hash is a form of its own."""
+    if not text.isdigit():
+        if (instant := _instant(text)) is not None:
+            return "time", instant
+        if _HASH.fullmatch(text):
+            return text, ()
+    text = _DESCRIBED.sub("", text).casefold()
+    numbers = tuple(_numbers(found) for found in _NUMBER.findall(text))
+    return _NUMBER.sub("#", text), numbers
+
+
+def _numbers(dotted: str) -> tuple[int, ...]:
+    """1.10 as (1, 10); 1.0 is 1."""
+    numbers = [int(part) for part in dotted.split(".")]
+    while len(numbers) > 1 and numbers[-1] == 0:
+        numbers.pop()
+    return tuple(numbers)
+
+
+def _instant(text: str) -> datetime | None:
+    """ISO 8601, in UTC unless it says otherwise; also as `git log` spells it, with spaces."""
+    try:
+        found = datetime.fromisoformat(re.sub(r" (?=[+-]\d)", "", text))
+    except ValueError:
+        return None
+    return found.astimezone(UTC) if found.tzinfo else found.replace(tzinfo=UTC)
