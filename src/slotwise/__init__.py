@@ -29,7 +29,18 @@ from slotwise.errors import (
 )
 from slotwise.job import DistributedJob, JobContext, OneTimeTask, job, task
 from slotwise.policies import CatchUp, Overlap, Retry
-from slotwise.schedules import Cron, Daily, Disabled, Every, FixedDelay, Schedule
+from slotwise.schedules import (
+    AnyOf,
+    Calendar,
+    Cron,
+    Daily,
+    Disabled,
+    Every,
+    FixedDelay,
+    Once,
+    Schedule,
+    parse_schedule,
+)
 from slotwise.settings import Settings
 from slotwise.steering import Cancel, Fail, Snooze
 
@@ -39,6 +50,8 @@ if TYPE_CHECKING:
     from slotwise.registry import JobRegistry
 
 __all__ = [
+    "AnyOf",
+    "Calendar",
     "Cancel",
     "CatchUp",
     "ClaimLost",
@@ -64,6 +77,7 @@ __all__ = [
     "JobCancelled",
     "JobContext",
     "JobRegistry",
+    "Once",
     "OneTimeTask",
     "Overlap",
     "PlanMissing",
@@ -76,6 +90,7 @@ __all__ = [
     "Snooze",
     "UnknownTask",
     "job",
+    "parse_schedule",
     "task",
 ]
 

@@ -14,6 +14,7 @@ import sqlalchemy
 
 from slotwise.cli import exits
 from slotwise.cli.bench import bench
+from slotwise.cli.calendar import calendar
 from slotwise.cli.command import Group
 from slotwise.cli.completion import completion
 from slotwise.cli.crontab import crontab
@@ -65,7 +66,7 @@ def cli() -> None:
     """Recurring jobs and one-time tasks on a cluster, coordinated only by your database."""
 
 
-for command in (worker, run, jobs, slots, workers, health, schedule, crontab, db, bench, completion):
+for command in (worker, run, jobs, slots, workers, health, schedule, calendar, crontab, db, bench, completion):
     cli.add_command(command)
 
 

@@ -1,0 +1,245 @@
+"""``slotwise calendar import``, ``add`` and ``remove``."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import click
+
+from slotwise.cli.calendarfacts import changes, facts
+from slotwise.cli.command import Command
+from slotwise.cli.options import AnyFunction, Given, common, pass_given
+from slotwise.cli.output import moment, print_json_object
+from slotwise.contrib.calendars import Source, from_holidays, from_ics
+from slotwise.contrib.logging import plain
+from slotwise.errors import ConfigurationError, InvalidSchedule
+from slotwise.schedules.calendar import Calendar, calendar_name, parse_weekend, weekend_text
+from slotwise.store.calendar_changes import Change, Edit, Followed
+
+_DAY = timedelta(days=1)
+#: Far more than any calendar holds: a typing mistake in a range.
+_LONGEST_RANGE = 366
+_MOST_TOLD = 20
+
+_SHARED: tuple[Callable[[Any], Any], ...] = (
+    click.option("--dry-run", is_flag=True, help="Only say what would change, and which jobs would follow."),
+    common,
+    pass_given,
+)
+
+
+def _changing(function: AnyFunction) -> AnyFunction:
+    for decorate in reversed(_SHARED):
+        function = decorate(function)
+    return function
+
+
+def _years(ctx: click.Context, option: click.Parameter, text: str | None) -> range:
+    """`2026` or `2026-2028`; without it, this year and the next two."""
+    if text is None:
+        return range(datetime.now(UTC).year, datetime.now(UTC).year + 3)
+    first, _, last = text.partition("-")
+    try:
+        years = range(int(first), int(last or first) + 1)
+    except ValueError:
+        years = range(0)
+    if not years or not 1970 <= years[0] <= years[-1] < 2200:
+        raise click.BadParameter(f"{text!r}: write 2026 or 2026-2028", ctx, option)
+    return years
+
+
+@click.command(
+    "import",
+    cls=Command,
+    examples="""
+    slotwise calendar import AT --years 2026-2028            a country; also DE-BY, or a market: XNYS
+    slotwise calendar import closed.ics --as office          all-day events of a calendar file
+    slotwise calendar import SA --weekend FRI,SAT
+    slotwise calendar import AT --years 2027 --dry-run       what would change, and for which jobs
+    """,
+)
+@click.argument("source")
+@click.option("--years", callback=_years, metavar="YEARS", help="2026 or 2026-2028; default: this year and two more.")
+@click.option("--as", "name", metavar="NAME", help="The calendar's name; default: the code, or the file's name.")
+@click.option("--weekend", metavar="DAYS", help="As SAT,SUN, or - for none; default: as the source says, or as it was.")
+@_changing
+def import_calendar(
+    given: Given, source: str, years: range, name: str | None, weekend: str | None, dry_run: bool
+) -> None:
+    """Take the days of SOURCE into a calendar: a code of the holidays library, or an .ics file.
+
+    The days of these years are replaced, those of other years stay. Needs: pip install 'slotwise[calendars]'
+    """
+    file = Path(source)
+    is_file = file.suffix.lower() in (".ics", ".ical") or file.is_file()
+    found = _from_file(file, years) if is_file else from_holidays(source, years)
+    if found.ignored:
+        click.echo(f"ignored {found.ignored} events with a time of day, or cancelled", err=True)
+    if not found.days:
+        raise ConfigurationError(f"{source} has no days from {years[0]} to {years[-1]}; give others with --years")
+    wanted = calendar_name(name or (file.stem if is_file else source.upper()))
+    given_weekend = parse_weekend(weekend) if weekend else None
+
+    def edit(before: Calendar | None) -> Calendar:
+        kept = {day for day in before.days if day.year not in years} if before else set()
+        known = before.weekend if before else found.weekend or frozenset({0, 6})
+        return Calendar(
+            name=wanted,
+            days=frozenset(kept | set(found.days)),
+            weekend=known if given_weekend is None else given_weekend,
+        )
+
+    _change(given, wanted, edit, f"calendar import {source}", found, dry=dry_run)
+
+
+def _from_file(file: Path, years: range) -> Source:
+    try:
+        return from_ics(file.read_text(encoding="utf-8-sig"), years)
+    except OSError as error:
+        raise ConfigurationError(f"{file} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise ConfigurationError(f"{file} is not UTF-8 text, so no iCalendar") from None
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{file}: {error}") from None
+
+
+@click.command(
+    "add",
+    cls=Command,
+    examples="""
+    slotwise calendar add AT 2026-12-24 2026-12-28..2026-12-31
+    slotwise calendar add office 2026-06-05 --create
+    """,
+)
+@click.argument("name")
+@click.argument("days", nargs=-1, required=True)
+@click.option("--create", is_flag=True, help="Make the calendar if there is none of this name.")
+@_changing
+def add_days(given: Given, name: str, days: Sequence[str], create: bool, dry_run: bool) -> None:
+    """Add DAYS on which nobody works: 2026-12-24, or a range 2026-12-28..2026-12-31."""
+    wanted = _dates(days)
+
+    def edit(before: Calendar | None) -> Calendar:
+        start = before or Calendar(name=calendar_name(name))
+        return replace(start, days=start.days | wanted)
+
+    _change(given, name, edit, "calendar add", create=create, dry=dry_run)
+
+
+@click.command(
+    "remove",
+    cls=Command,
+    examples="""
+    slotwise calendar remove AT 2026-12-24             one day of it
+    slotwise calendar remove office --yes              the whole calendar
+    """,
+)
+@click.argument("name")
+@click.argument("days", nargs=-1)
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@_changing
+def remove_days(given: Given, name: str, days: Sequence[str], yes: bool, dry_run: bool) -> None:
+    """Take DAYS out of a calendar; without any, the whole calendar, unless a job goes by it."""
+    if not days:
+        _remove_whole(given, name, yes=yes, dry=dry_run)
+        return
+    wanted = _dates(days)
+
+    def edit(before: Calendar | None) -> Calendar:
+        assert before is not None  # it is not to be created
+        absent = sorted(wanted - before.days)
+        if absent:
+            raise InvalidSchedule(f"calendar {name} has no {absent[0]}; see: slotwise calendar show {name}")
+        return replace(before, days=before.days - wanted)
+
+    _change(given, name, edit, "calendar remove", create=False, dry=dry_run)
+
+
+def _remove_whole(given: Given, name: str, *, yes: bool, dry: bool) -> None:
+    if not (yes or dry):
+        if not sys.stdin.isatty():
+            raise click.UsageError(f"the whole calendar {name} would be gone; say so with --yes, or name days")
+        click.confirm(f"Remove the calendar {name}?", abort=True, err=True)
+    with changes(given) as known:
+        gone = known.remove(name, "calendar remove", dry=dry)
+    if given.json:
+        print_json_object({"removed": facts(gone), "dry_run": dry})
+    else:
+        click.echo(f"{'would remove' if dry else 'removed'} {name}")
+
+
+def _dates(texts: Sequence[str]) -> frozenset[date]:
+    """Days and ranges of days. Raises UsageError."""
+    found: set[date] = set()
+    for text in texts:
+        first, _, last = text.partition("..")
+        try:
+            low, high = date.fromisoformat(first), date.fromisoformat(last or first)
+        except ValueError:
+            raise click.UsageError(f"{text}: write a day, 2026-12-24, or a range, 2026-12-28..2026-12-31") from None
+        if not 0 <= (high - low).days <= _LONGEST_RANGE:
+            raise click.UsageError(f"{text}: a range begins first, and is at most {_LONGEST_RANGE} days long")
+        found |= {low + number * _DAY for number in range((high - low).days + 1)}
+    return frozenset(found)
+
+
+# -- what came of it ----------------------------------------------------------------------------------------------
+
+
+def _change(
+    given: Given, name: str, edit: Edit, command: str, source: Source | None = None, *, create: bool = True, dry: bool
+) -> None:
+    """Change a calendar, and tell what came of it. Raises ConfigurationError if a job could not follow."""
+    with changes(given) as known:
+        change = known.change(name, edit, command, create=create, dry=dry)
+    refused = [one for one in change.followed if one.refused]
+    if given.json:
+        print_json_object({**_json(change), "dry_run": dry})
+    else:
+        _tell(change, source.days if source else {}, dry=dry)
+    if refused:
+        raise ConfigurationError(
+            f"{len(refused)} of {len(change.followed)} jobs keep the days they had: "
+            f"{refused[0].job}: {refused[0].refused}"
+        )
+
+
+def _json(change: Change) -> dict[str, Any]:
+    before = change.before.days if change.before else frozenset()
+    return {
+        **facts(change.after),
+        "added": [day.isoformat() for day in sorted(change.after.days - before)],
+        "removed": [day.isoformat() for day in sorted(before - change.after.days)],
+        "followed": [
+            {"job": one.job, "instance": one.instance, "next_slot": plain(one.next_slot), "refused": one.refused}
+            for one in change.followed
+        ],
+    }
+
+
+def _tell(change: Change, names: Mapping[date, str], *, dry: bool) -> None:
+    before = change.before.days if change.before else frozenset()
+    for sign, days in (("+", change.after.days - before), ("-", before - change.after.days)):
+        for day in sorted(days):
+            click.echo(f"{sign} {day} {day:%a} {names.get(day, '')}".rstrip())
+    after = change.after
+    if change.before == after:
+        click.echo(f"{after.name}: nothing to do, revision {after.revision} has these days")
+    else:
+        told = f"revision {after.revision}, {len(after.days)} days, weekend {weekend_text(after.weekend)}"
+        click.echo(f"{after.name}: {'would become ' if dry else ''}{told}")
+    _tell_followed([one for one in change.followed if one.refused is None], dry=dry)
+
+
+def _tell_followed(followed: Sequence[Followed], *, dry: bool) -> None:
+    for one in followed[:_MOST_TOLD]:
+        instance = "" if one.instance == "recurring" else f" {one.instance}"
+        verb = "would follow" if dry else "follows"
+        click.echo(f"  {one.job}{instance} {verb}, next slot {moment(one.next_slot)}")
+    if len(followed) > _MOST_TOLD:
+        click.echo(f"  … and {len(followed) - _MOST_TOLD} more")

@@ -1,0 +1,143 @@
+"""``slotwise calendar``: import, list, show, add and remove, for people and for programs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from slotwise import Cron, JobContext, JobRegistry, job
+from slotwise.cli import exits
+from slotwise.cli.entry import status
+from slotwise.errors import InvalidSchedule
+from slotwise.testing import ManualClock, ManualWorker
+
+#: A Thursday.
+NEW_YEARS_EVE = datetime(2026, 12, 31, 12, tzinfo=UTC)
+ICS = """BEGIN:VCALENDAR
+VERSION:2.0
+PRODID:-//slotwise//tests//EN
+BEGIN:VEVENT
+UID:1@tests
+DTSTAMP:20260101T000000Z
+DTSTART;VALUE=DATE:20270104
+SUMMARY:Inventory
+END:VEVENT
+END:VCALENDAR
+"""
+
+Say = Callable[..., str]
+Ask = Callable[..., Any]
+
+
+@job(name="office", schedule=Cron("0 9 * * *", tz="Europe/Vienna").excluding("AT", "office", roll="following"))
+def office(ctx: JobContext) -> None:
+    """Does nothing."""
+
+
+@pytest.fixture(autouse=True)
+def _url(pg_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DATABASE_URL", pg_url)
+    monkeypatch.setenv("TZ", "UTC")
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def say(capsys: pytest.CaptureFixture[str]) -> Say:
+    """Run a command; what it prints, errors included."""
+
+    def run(*arguments: str, expected: int = exits.OK) -> str:
+        capsys.readouterr()
+        found = status(["calendar", *arguments])
+        captured = capsys.readouterr()
+        assert found == expected, captured
+        return captured.out + captured.err
+
+    return run
+
+
+@pytest.fixture
+def ask(say: Say) -> Ask:
+    """Run a command with --json; its answer."""
+    return lambda *arguments, expected=exits.OK: json.loads(say(*arguments, "--json", expected=expected))
+
+
+def test_a_job_follows_imports_and_days(say: Say, ask: Ask, pg_url: str, tmp_path: Path) -> None:
+    """Two calendars: the country's, and the firm's own from a file; the job goes around both as they change."""
+    say("add", "office", "2026-12-24", "--create")
+    assert "+ 2027-01-01 Fri " in say("import", "AT", "--years", "2026-2027")
+    with ManualWorker([office], pg_url, ManualClock(NEW_YEARS_EVE)) as worker:
+        worker.plan()
+        listed = [(line["calendar"], line["jobs"]) for line in ask("list")]
+        assert listed == [("AT", ["office"]), ("office", ["office"])]
+        (tmp_path / "closed.ics").write_text(ICS)
+        dry = ask("import", "closed.ics", "--as", "office", "--years", "2027", "--dry-run")
+        told = ask("import", "closed.ics", "--as", "office", "--years", "2027")
+        assert {**dry, "dry_run": False} == told
+        assert (told["added"], told["removed"], told["revision"]) == (["2027-01-04"], [], 2)
+        assert told["followed"][0]["job"] == "office"
+        assert ask("import", "closed.ics", "--as", "office", "--years", "2027")["followed"] == []
+
+
+def test_what_people_see(say: Say) -> None:
+    """Days with weekdays, what goes and what comes, and that nobody goes by it."""
+    told = say("add", "firm", "2026-12-24", "2026-12-28..2026-12-29", "--create")
+    assert told.splitlines() == [
+        "+ 2026-12-24 Thu",
+        "+ 2026-12-28 Mon",
+        "+ 2026-12-29 Tue",
+        "firm: revision 1, 3 days, weekend SAT,SUN",
+    ]
+    assert say("remove", "firm", "2026-12-28", "--dry-run").splitlines()[-1].startswith("firm: would become revision 2")
+    assert "nothing to do, revision 1" in say("add", "firm", "2026-12-24")
+    shown = say("show", "firm", "--year", "2026")
+    assert "  2026-12-24 Thu" in shown
+    assert "no job goes by it" in shown
+    assert say("list").split()[:3] == ["CALENDAR", "REVISION", "DAYS"]
+
+
+def test_removing(say: Say, ask: Ask) -> None:
+    """A day, then all; the whole calendar only if that is said."""
+    say("add", "firm", "2026-12-24", "2026-12-25", "--create")
+    assert ask("remove", "firm", "2026-12-24")["removed"] == ["2026-12-24"]
+    assert "say so with --yes" in say("remove", "firm", expected=exits.USAGE)
+    assert ask("remove", "firm", "--dry-run")["dry_run"] is True
+    assert ask("remove", "firm", "--yes")["removed"]["calendar"] == "firm"
+    assert ask("list") == []
+    assert say("list").startswith("no calendars yet")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected", "words"),
+    [
+        (("show", "AT"), exits.FAILED, "there is no calendar AT in the database; make it with: slotwise calendar"),
+        (("add", "AT", "2026-12-24"), exits.FAILED, "there is no calendar AT"),
+        (("add", "AT", "tomorrow", "--create"), exits.USAGE, "tomorrow: write a day, 2026-12-24, or a range"),
+        (("add", "A T", "2026-12-24", "--create"), exits.FAILED, 'calendar name "A T": at most 40 letters'),
+        (("add", "AT", "2026-12-24..2026-12-01", "--create"), exits.USAGE, "a range begins first"),
+        (("import", "Narnia"), exits.FAILED, "the holidays library knows no Narnia"),
+        (("import", "AT", "--years", "soon"), exits.USAGE, "'soon': write 2026 or 2026-2028"),
+        (("import", "AT", "--weekend", "SAX"), exits.FAILED, 'day-of-week field "SAX"'),
+        (("import", "closed.ics"), exits.FAILED, "closed.ics cannot be read: No such file or directory"),
+    ],
+)
+def test_mistakes_are_one_line(say: Say, arguments: tuple[str, ...], expected: int, words: str) -> None:
+    """The value, the place, the cure."""
+    told = say(*arguments, expected=expected)
+    assert words in told
+    assert "Traceback" not in told
+
+
+def test_a_job_without_its_calendar_is_not_planned_silently(say: Say, pg_url: str) -> None:
+    """The error names the job, the calendar and the command that makes it."""
+    cure = "job office: there is no calendar AT in the database; make it with: slotwise calendar import AT"
+    with pytest.raises(InvalidSchedule, match=cure):
+        JobRegistry(jobs=[office], database_url=pg_url).start()
+    say("import", "AT", "--years", "2026-2027")
+    say("add", "office", "2026-12-24", "--create")
+    with ManualWorker([office], pg_url, ManualClock(NEW_YEARS_EVE)) as worker:
+        assert [plan.change for plan in worker.plan()] == ["kept"]

@@ -1,0 +1,99 @@
+"""Where the days of calendars come from: the holidays library, and .ics files."""
+
+from __future__ import annotations
+
+import builtins
+from datetime import date
+from typing import Any
+
+import pytest
+
+from slotwise.contrib.calendars import from_holidays, from_ics
+from slotwise.errors import ConfigurationError
+
+ICS = """BEGIN:VCALENDAR
+VERSION:2.0
+PRODID:-//slotwise//tests//EN
+{events}END:VCALENDAR
+"""
+
+
+def ics(*events: str) -> str:
+    """A calendar file with these events."""
+    told = [
+        f"BEGIN:VEVENT\nUID:{number}@tests\nDTSTAMP:20260101T000000Z\n{event}\nEND:VEVENT\n"
+        for number, event in enumerate(events)
+    ]
+    return ICS.format(events="".join(told))
+
+
+@pytest.mark.parametrize(
+    ("code", "day"),
+    [("AT", date(2026, 10, 26)), ("at", date(2027, 1, 6)), ("DE-BY", date(2026, 1, 6)), ("XNYS", date(2026, 11, 26))],
+)
+def test_holidays_of_countries_parts_and_markets(code: str, day: date) -> None:
+    """Each day with a name, in whatever language, and only those of the years asked for."""
+    found = from_holidays(code, range(2026, 2028))
+    assert found.days[day]
+    assert {day.year for day in found.days} == {2026, 2027}
+
+
+def test_the_weekend_is_the_countrys() -> None:
+    """Where it is Friday and Saturday, too."""
+    assert from_holidays("AT", [2026]).weekend == frozenset({0, 6})
+    assert from_holidays("EG", [2026]).weekend == frozenset({5, 6})
+
+
+@pytest.mark.parametrize(
+    ("code", "hint"),
+    [("AUX", "did you mean"), ("DE-BX", "DE-B"), ("??", "codes are like AT, DE-BY or XNYS")],
+)
+def test_unknown_codes_name_near_ones(code: str, hint: str) -> None:
+    """In one line."""
+    with pytest.raises(ConfigurationError, match="the holidays library knows no") as refusal:
+        from_holidays(code, [2026])
+    assert hint in str(refusal.value)
+    assert "\n" not in str(refusal.value)
+
+
+def test_all_day_events_are_days() -> None:
+    """One day, several (the end is the day after), each year again; what has a time or is cancelled is not a day."""
+    text = ics(
+        "DTSTART;VALUE=DATE:20260105\nSUMMARY:Inventory",
+        "DTSTART;VALUE=DATE:20261230\nDTEND;VALUE=DATE:20270103\nSUMMARY:Closed",
+        "DTSTART;VALUE=DATE:20200814\nRRULE:FREQ=YEARLY\nSUMMARY:Outing",
+        "DTSTART:20260301T090000Z\nDTEND:20260301T100000Z\nSUMMARY:Meeting",
+        "DTSTART;VALUE=DATE:20260401\nSTATUS:CANCELLED\nSUMMARY:Not at all",
+    )
+    found = from_ics(text, [2026])
+    assert {day.isoformat(): name for day, name in found.days.items()} == {
+        "2026-01-05": "Inventory",
+        "2026-08-14": "Outing",
+        "2026-12-30": "Closed",
+        "2026-12-31": "Closed",
+    }
+    assert found.ignored == 2
+    assert date(2027, 1, 2) in from_ics(text, [2027]).days
+
+
+@pytest.mark.parametrize("text", ["", "hello", "BEGIN:VCALENDAR", ics("DTSTART;VALUE=DATE:tomorrow")], ids=range(4))
+def test_what_is_no_calendar_is_refused(text: str) -> None:
+    """One line, whatever is wrong with it."""
+    with pytest.raises(ConfigurationError) as refusal:
+        from_ics(text, [2026])
+    assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize(("library", "read"), [("holidays", from_holidays), ("icalendar", from_ics)])
+def test_without_the_extra(library: str, read: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The message says what to install."""
+    importing = builtins.__import__
+
+    def without(name: str, *arguments: Any, **options: Any) -> Any:
+        if name == library:
+            raise ImportError(name)
+        return importing(name, *arguments, **options)
+
+    monkeypatch.setattr(builtins, "__import__", without)
+    with pytest.raises(ConfigurationError, match=r"pip install 'slotwise\[calendars\]'"):
+        read("AT", [2026])
