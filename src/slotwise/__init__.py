@@ -8,6 +8,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from slotwise.codecs import register_codec
 from slotwise.errors import (
     ClaimLost,
     CommandFailed,
@@ -18,6 +19,7 @@ from slotwise.errors import (
     InstanceExists,
     InvalidCrontab,
     InvalidJob,
+    InvalidPayload,
     InvalidSchedule,
     InvalidSetting,
     JobCancelled,
@@ -27,7 +29,7 @@ from slotwise.errors import (
     SlotwiseError,
     UnknownTask,
 )
-from slotwise.job import DistributedJob, JobContext, OneTimeTask, job, task
+from slotwise.job import DistributedJob, JobContext, OneTimeTask, TaskContext, job, task
 from slotwise.policies import CatchUp, Overlap, Retry
 from slotwise.schedules import (
     AnyOf,
@@ -72,6 +74,7 @@ __all__ = [
     "InstanceExists",
     "InvalidCrontab",
     "InvalidJob",
+    "InvalidPayload",
     "InvalidSchedule",
     "InvalidSetting",
     "JobCancelled",
@@ -88,9 +91,11 @@ __all__ = [
     "Settings",
     "SlotwiseError",
     "Snooze",
+    "TaskContext",
     "UnknownTask",
     "job",
     "parse_schedule",
+    "register_codec",
     "task",
 ]
 

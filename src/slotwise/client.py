@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import uuid
 from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta
@@ -11,7 +10,9 @@ from typing import TYPE_CHECKING, Any, Literal
 from slotwise.durations import parse_duration
 from slotwise.errors import ConfigurationError, InstanceExists, InvalidJob
 from slotwise.execution import FOREVER
-from slotwise.job import DistributedJob, declared
+from slotwise.job import DistributedJob, T, declared
+from slotwise.payload import UNTYPED, Payload
+from slotwise.payload_reader import payload_of
 from slotwise.store.enqueue import Enqueue
 from slotwise.store.fence import sqlalchemy_connection
 
@@ -20,11 +21,10 @@ if TYPE_CHECKING:
 
     import sqlalchemy as sa
 
+    from slotwise.definition import Definition
     from slotwise.job import OneTimeTask
     from slotwise.store.store import Store
 
-#: The largest payload; whatever is larger belongs into a table or an object store, with its key as the payload.
-PAYLOAD_LIMIT = 1_048_576
 ID_LIMIT = 250
 PRIORITY_LIMIT = 32_767
 LONGEST_DELAY = timedelta(days=36_500)
@@ -39,8 +39,8 @@ class Client:
 
     def schedule(
         self,
-        task: OneTimeTask | type[OneTimeTask] | str,
-        data: Any = None,
+        task: OneTimeTask[T] | type[OneTimeTask[T]] | str,
+        data: T | None = None,
         *,
         id: str | None = None,
         at: datetime | None = None,
@@ -63,7 +63,6 @@ class Client:
         name = _task_name(task)
         instance = _checked_id(id if id is not None else str(uuid.uuid4()), name)
         due, delay = _checked_due(at, in_, name)
-        payload = encode(data, name)
         if not isinstance(priority, int) or isinstance(priority, bool) or abs(priority) > PRIORITY_LIMIT:
             raise ConfigurationError(
                 f"schedule({name!r}, priority={priority!r}): a whole number, for instance 10 to 90"
@@ -73,6 +72,7 @@ class Client:
         store = self._make_store()
         if (known := store.definitions.get(name)) is not None and known.is_job:
             raise InvalidJob(f"{name!r} is a job, its schedule says when it runs; pass a one-time task")
+        payload = _payload(task, name, known).encode(data, name)
         own = store.transaction() if connection is None else nullcontext(_joined(connection, store, name))
         with own as joined:
             added = Enqueue(store).task(
@@ -87,20 +87,11 @@ class Client:
         return instance
 
 
-def encode(data: Any, name: str) -> bytes | None:
-    """The payload as JSON bytes; None for None. Raises InvalidJob with the reason."""
-    if data is None:
-        return None
-    try:
-        payload = json.dumps(data, separators=(",", ":"), allow_nan=False).encode()
-    except (TypeError, ValueError, RecursionError) as error:
-        raise InvalidJob(f"the data for task {name!r} cannot be written as JSON: {error}") from None
-    if len(payload) > PAYLOAD_LIMIT:
-        raise InvalidJob(
-            f"the data for task {name!r} has {len(payload)} bytes, at most {PAYLOAD_LIMIT} are allowed; store it "
-            "elsewhere and schedule its key"
-        )
-    return payload
+def _payload(task: Any, name: str, known: Definition | None) -> Payload:
+    """What the data of this task is; of a name that this process does not know, whatever JSON can say."""
+    if isinstance(task, str):
+        return known.payload if known else UNTYPED
+    return payload_of(task, name)
 
 
 def _task_name(task: Any) -> str:

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, cast
 from slotwise.durations import format_duration, parse_duration
 from slotwise.errors import InvalidJob, InvalidSetting
 from slotwise.job import DistributedJob, FunctionJob, FunctionTask, OneTimeTask, declared
+from slotwise.payload import UNTYPED, Payload
+from slotwise.payload_reader import PAYLOAD_WORDS, payload_of
 from slotwise.policies import TASK_RETRY, CatchUp, Overlap, Retry
 from slotwise.schedules import Schedule
 
@@ -62,6 +64,7 @@ class Definition:
     retry: Retry | None = None
     timeout: timedelta | None = None
     start_within: timedelta | None = None
+    payload: Payload = UNTYPED
 
     @property
     def is_job(self) -> bool:
@@ -102,6 +105,7 @@ def define(subject: object) -> Definition:
         handler=handler,
         is_async=inspect.iscoroutinefunction(handler),
         schedule=_schedule(source, where) if is_job else None,
+        payload=payload_of(source, where) if isinstance(source, OneTimeTask) else UNTYPED,
         **policies,
     )
     if definition.gives_up and definition.retry is not None:
@@ -183,7 +187,7 @@ def _schedule(source: object, where: str) -> Schedule:
 
 
 def _handler(source: DistributedJob | OneTimeTask, where: str) -> Callable[[JobContext], object]:
-    handler = source.execute
+    handler: Callable[[Any], object] = source.execute
     if inspect.isgeneratorfunction(handler) or inspect.isasyncgenfunction(handler):
         raise InvalidJob(f"{where}.execute contains yield, so that calling it would run nothing; remove the yield")
     try:
@@ -235,6 +239,8 @@ def _refuse_near_misses(source: object, where: str) -> None:
     """`catchup = …` would silently change nothing: say so, and name the word that was meant."""
     known = {"name", "schedule", "execute", *POLICIES}
     own = _own_names(source)
+    if isinstance(source, OneTimeTask):
+        known |= {*PAYLOAD_WORDS}
     if isinstance(source, OneTimeTask) and (slots := own & _OF_JOBS):
         raise InvalidJob(f"{where}.{min(slots)}: a one-time task has no slots; make it a DistributedJob, or remove it")
     for name in sorted(own - known):

@@ -4,6 +4,7 @@ SlotwiseError
 ├── ConfigurationError          a setting, a job or a registry that cannot work
 │   ├── InvalidCrontab          lines of a crontab that cannot run
 │   ├── InvalidJob              a job declares something impossible
+│   │   └── InvalidPayload      data that a task cannot take, or that cannot be read
 │   ├── InvalidSchedule         a schedule that cannot be understood or can never fire
 │   └── InvalidSetting          a setting with a wrong name, type or range
 ├── DatabaseProblem             the database cannot be used as it is
@@ -40,6 +41,10 @@ class InvalidCrontab(ConfigurationError):
 
 class InvalidJob(ConfigurationError):
     """A job declares something impossible."""
+
+
+class InvalidPayload(InvalidJob):
+    """Data is not what its task takes, or cannot be read."""
 
 
 class InvalidSchedule(ConfigurationError):

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import inspect
-import json
 import logging
 import threading
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, overload
+
+from typing_extensions import TypeVar
 
 from slotwise.errors import InvalidJob, JobCancelled
+from slotwise.payload import UNTYPED
 from slotwise.policies import CatchUp, OnLost, Overlap, Retry
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from datetime import datetime, timedelta
 
     from slotwise.execution import Claim
     from slotwise.schedules import Schedule
+
+#: The type of a task's data.
+T = TypeVar("T", default=Any)
 
 
 class DistributedJob(ABC):
@@ -59,11 +64,23 @@ class DistributedJob(ABC):
         """Run one slot."""
 
 
-class OneTimeTask(ABC):
+class OneTimeTask(ABC, Generic[T]):
     """A one-time task with a payload: subclass it, say ``name`` and ``execute``; schedule it through a client.
 
-    ``ctx.data`` is the payload as it came out of JSON. Without a ``retry`` of its own a task is tried ten
-    times with exponential pauses; then its row stays, as ``dead``, with the reason.
+    ``OneTimeTask[Mail]`` takes a Mail: a dataclass, a TypedDict, a model of pydantic or msgspec, or any type made
+    of those and of what JSON can say. Both sides are held to it: what is scheduled, and what ``ctx.data`` gives.
+    Without a type the data is whatever JSON can say. Without a ``retry`` of its own a task is tried ten times with
+    exponential pauses; then its row stays, as ``dead``, with the reason. Data that cannot be read is dead at once.
+
+    >>> from dataclasses import dataclass
+    >>> from slotwise import OneTimeTask, TaskContext
+    >>> @dataclass
+    ... class Mail:
+    ...     to: str
+    >>> class SendMail(OneTimeTask[Mail]):
+    ...     name = "send-mail"
+    ...     def execute(self, ctx: TaskContext[Mail]) -> None:
+    ...         print("mail to", ctx.data.to)
     """
 
     name: str
@@ -71,9 +88,17 @@ class OneTimeTask(ABC):
     max_lost: int
     retry: Retry | None
     timeout: timedelta | str | None
+    #: The type of the data, where the brackets after OneTimeTask cannot say it.
+    payload: Any
+    #: Rises with each change of the data that older workers, or rows that wait, cannot take as it is.
+    payload_version: int
+    #: For each older version a function from its plain data (dicts, lists, …) to that of the next.
+    upgrades: Mapping[int, Callable[[Any], Any]]
+    #: How the data becomes bytes: ``json``, or what ``register_codec`` was told.
+    codec: str
 
     @abstractmethod
-    def execute(self, ctx: JobContext, /) -> object:
+    def execute(self, ctx: TaskContext[T], /) -> object:
         """Run the task."""
 
 
@@ -92,19 +117,28 @@ class FunctionJob(DistributedJob):
         return self.execute(ctx)
 
 
-class FunctionTask(OneTimeTask):
+class FunctionTask(OneTimeTask[T]):
     """A one-time task made from a function by ``@task``; calling it calls the function."""
 
-    def __init__(self, function: Callable[[JobContext], object], declared: dict[str, Any]) -> None:
+    def __init__(self, function: Callable[[TaskContext[T]], object], declared: dict[str, Any]) -> None:
         self.execute = function  # type: ignore[method-assign]
         self.__dict__.update(declared)
         self.__doc__ = function.__doc__
 
-    def execute(self, ctx: JobContext, /) -> object:  # pragma: no cover - hidden by the instance's attribute
+    def execute(self, ctx: TaskContext[T], /) -> object:  # pragma: no cover - hidden by the instance's attribute
         raise NotImplementedError
 
-    def __call__(self, ctx: JobContext) -> object:
+    def __call__(self, ctx: TaskContext[T]) -> object:
         return self.execute(ctx)
+
+
+class MakeTask(Protocol):
+    """What ``@task(…)`` puts around a function: its data has the type that the context's annotation says."""
+
+    @overload
+    def __call__(self, function: Callable[[JobContext], object], /) -> FunctionTask[Any]: ...
+    @overload
+    def __call__(self, function: Callable[[TaskContext[T]], object], /) -> FunctionTask[T]: ...
 
 
 def job(*, name: str, schedule: Schedule, **policies: Any) -> Callable[[Callable[[JobContext], object]], FunctionJob]:
@@ -116,10 +150,13 @@ def job(*, name: str, schedule: Schedule, **policies: Any) -> Callable[[Callable
     return make
 
 
-def task(*, name: str, **policies: Any) -> Callable[[Callable[[JobContext], object]], FunctionTask]:
-    """Make a one-time task of a function: ``@task(name="send-mail")``; further keywords are policies."""
+def task(*, name: str, **policies: Any) -> MakeTask:
+    """Make a one-time task of a function: ``@task(name="send-mail")``; further keywords are policies.
 
-    def make(function: Callable[[JobContext], object]) -> FunctionTask:
+    The type of its data stands in the annotation: ``def send_mail(ctx: TaskContext[Mail])``.
+    """
+
+    def make(function: Callable[[Any], object]) -> FunctionTask[Any]:
         return FunctionTask(function, {"name": name, **policies})
 
     return make
@@ -188,7 +225,7 @@ class Fence(Protocol):
 class JobContext:
     """What a handler knows about its slot and its claim."""
 
-    __slots__ = ("_data", "_fence", "_hold", "_stopping", "client", "log", "schedule", "state")
+    __slots__ = ("_data", "_fence", "_hold", "_read", "_stopping", "client", "log", "schedule", "state")
     _MISSING: ClassVar[object] = object()
 
     def __init__(
@@ -197,6 +234,7 @@ class JobContext:
         *,
         fence: Fence,
         schedule: Schedule | None = None,
+        read: Callable[[bytes | None], Any] = UNTYPED.decode,
         client: Any = None,
         state: Any = None,
         stopping: Callable[[], bool] = lambda: False,
@@ -204,6 +242,7 @@ class JobContext:
         self._hold = hold
         self._fence = fence
         self._stopping = stopping
+        self._read = read
         self._data: Any = self._MISSING
         self.schedule = schedule
         #: A client bound to the registry: schedules further tasks.
@@ -284,10 +323,9 @@ class JobContext:
 
     @property
     def data(self) -> Any:
-        """The payload, decoded from JSON once; None without one."""
+        """The payload, decoded once; None without one."""
         if self._data is self._MISSING:
-            raw = self._hold.claim.row.task_data
-            self._data = None if raw is None else json.loads(raw)
+            self._data = self._read(self._hold.claim.row.task_data)
         return self._data
 
     @property
@@ -340,6 +378,18 @@ class JobContext:
         """
         self._fence.complete_in(self._hold.claim, connection)
         self._hold.promised = True
+
+
+class TaskContext(JobContext, Generic[T]):
+    """What the handler of a one-time task knows: as JobContext, with data of the task's own type."""
+
+    __slots__ = ()
+
+    @property
+    def data(self) -> T:
+        """The payload, of the type that the task declares."""
+        found: T = super().data
+        return found
 
 
 def declared(source: object, attribute: str, default: Any = None) -> Any:

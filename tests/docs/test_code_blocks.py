@@ -56,7 +56,7 @@ def run_blocks(page: Path, names: dict[str, Any], left_open: ExitStack) -> None:
     """All blocks of a page that are meant to be run, in order."""
     for block in blocks(page, "python"):
         if not block.is_fragment:
-            exec(compile(block.padded, page, "exec"), names)
+            exec(compile(block.padded, page, "exec", dont_inherit=True), names)
             close_later(names, left_open)
 
 

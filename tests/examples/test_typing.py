@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 SAMPLES = Path(__file__).parent / "typing"
-GOOD = ["classes.py", "functions.py"]
-MISTAKES = "wrong.py"
+GOOD = ["classes.py", "functions.py", "tasks.py"]
+MISTAKES = ["wrong.py", "wrong_tasks.py"]
 
 
 @pytest.fixture
@@ -20,7 +20,7 @@ def workplace(tmp_path: Path) -> Path:
     """A user's project: the samples, no configuration of ours, and pyright at its strictest."""
     for sample in SAMPLES.glob("*.py"):
         (tmp_path / sample.name).write_text(sample.read_text())
-    strict = {"typeCheckingMode": "strict", "include": [*GOOD, MISTAKES]}
+    strict = {"typeCheckingMode": "strict", "include": [*GOOD, *MISTAKES]}
     (tmp_path / "pyrightconfig.json").write_text(json.dumps(strict))
     return tmp_path
 
@@ -54,10 +54,11 @@ def test_samples_pass(check: object, workplace: Path) -> None:
     assert check(workplace, *GOOD) == set()
 
 
+@pytest.mark.parametrize("mistakes", MISTAKES)
 @pytest.mark.parametrize("check", [mypy, pyright])
-def test_mistakes_are_found(check: object, workplace: Path) -> None:
+def test_mistakes_are_found(check: object, mistakes: str, workplace: Path) -> None:
     """A wrong type in a job is an error where it stands, before anything runs."""
     assert callable(check)
-    lines = (SAMPLES / MISTAKES).read_text().splitlines()
+    lines = (SAMPLES / mistakes).read_text().splitlines()
     wanted = {number for number, line in enumerate(lines, 1) if line.endswith("# wrong")}
-    assert {line for _, line, _ in check(workplace, MISTAKES)} == wanted
+    assert {line for _, line, _ in check(workplace, mistakes)} == wanted

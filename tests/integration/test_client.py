@@ -28,7 +28,8 @@ from slotwise import (
     job,
     task,
 )
-from slotwise.client import ID_LIMIT, PAYLOAD_LIMIT
+from slotwise.client import ID_LIMIT
+from slotwise.payload import PAYLOAD_LIMIT
 
 
 def nothing(ctx: JobContext) -> None:

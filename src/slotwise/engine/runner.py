@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import json
 import logging
 import traceback
 from collections.abc import Callable, Iterator, Mapping
@@ -18,7 +17,7 @@ from slotwise.durations import format_duration
 from slotwise.engine.eventloop import EventLoop
 from slotwise.engine.holdings import Holding, Holdings
 from slotwise.engine.threads import Threads
-from slotwise.errors import JobCancelled
+from slotwise.errors import InvalidPayload, JobCancelled
 from slotwise.events import HandlerEnded, HandlerStarted, Listeners, about
 from slotwise.execution import Aborted, Cancelled, Claim, Failed, HandedBack, Outcome, Snoozed, Succeeded
 from slotwise.job import JobContext
@@ -196,8 +195,8 @@ class Runner:
         ctx = self._make_context(holding)
         try:
             _ = ctx.data
-        except (ValueError, RecursionError, json.JSONDecodeError) as error:
-            return ctx, Failed(f"task_data cannot be read as JSON: {error}", final=True)
+        except InvalidPayload as error:
+            return ctx, Failed(str(error), final=True)
         return ctx, None
 
     def _began(self, holding: Holding) -> float:

@@ -25,7 +25,7 @@ from slotwise.engine.settler import Settler
 from slotwise.errors import InvalidSchedule
 from slotwise.execution import Aborted
 from slotwise.identity import Identity
-from slotwise.job import JobContext
+from slotwise.job import JobContext, TaskContext
 from slotwise.policies import growing_pauses
 from slotwise.schedules import Disabled
 from slotwise.settings import Settings
@@ -285,10 +285,12 @@ class Worker:
         schedule = None
         with suppress(InvalidSchedule):  # a newer release wrote it: the slot runs, the next is for others to tell
             schedule = self.store.schedule_of(row).running if row.schedule else None
-        return JobContext(
+        definition = self.definitions[row.task_name]
+        return (JobContext if definition.is_job else TaskContext)(
             holding,
             fence=self._fence,
             schedule=schedule,
+            read=definition.payload.decode,
             client=self._client,
             state=self.state,
             stopping=lambda: self._is_draining,

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 from tests.store.bench import Bench, at
 
 from slotwise import JobContext, job, task
@@ -180,3 +182,25 @@ def test_a_dead_task_can_be_revived_by_sql(office: Office) -> None:
     office.worker.tick(timedelta(seconds=1))
     assert [event.outcome for event in office.worker.run_due()] == ["succeeded"]
     assert office.given == [2]
+
+
+@dataclass
+class Mail:
+    to: str
+
+
+def test_typed_data_that_is_not_what_the_task_takes(database: Database) -> None:
+    """Dead at once, with the reason: no attempt of ten is made; what fits arrives as its type."""
+    given: list[Mail] = []
+    mail = task(name="mail", payload=Mail)(lambda ctx: given.append(ctx.data))
+    worker = ManualWorker([mail], database, ManualClock(at(0)))
+    bench = Bench(database, [], worker.clock)
+    bench.insert("mail", "1", task_data=b'{"to": 7}')
+    bench.insert("mail", "2", task_data=b'{"to": "ann"}')
+    worker.run_due()
+    assert given == [Mail("ann")]
+    row = bench.row("mail", "1")
+    assert (row.state, row.attempt, row.task_data) == ("dead", 1, b'{"to": 7}')
+    with bench.store.transaction() as connection:
+        said = connection.scalar(sa.select(bench.tables.tasks.c.last_error))
+    assert said == "task_data is not what the task takes: to: expected str, got 7"

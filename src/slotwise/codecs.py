@@ -1,0 +1,66 @@
+"""How the plain values of a payload become bytes, and bytes plain values again: JSON, or whatever is registered."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any, Protocol
+
+from slotwise.errors import ConfigurationError
+
+_NAME = re.compile(r"[a-z0-9][a-z0-9.+-]{0,31}")
+
+
+class Codec(Protocol):
+    """Turns plain values (None, bool, int, float, str, list, dict with text keys) into bytes and back.
+
+    Whoever can write to the table feeds ``decode``: it must never run what it reads, as pickle does.
+    """
+
+    @property
+    def name(self) -> str:
+        """1 to 32 of ``a-z0-9.+-``; it is stored with each payload."""
+
+    def encode(self, value: Any, /) -> bytes:
+        """Raises ValueError or TypeError for what it cannot say."""
+
+    def decode(self, data: bytes, /) -> Any:
+        """Raises anything for bytes that it cannot read."""
+
+
+class JsonCodec:
+    """JSON in UTF-8, without NaN and infinities: what every other program can write and read."""
+
+    name = "json"
+
+    def encode(self, value: Any, /) -> bytes:
+        return json.dumps(value, separators=(",", ":"), allow_nan=False).encode()
+
+    def decode(self, data: bytes, /) -> Any:
+        return json.loads(data)
+
+
+JSON = JsonCodec()
+_codecs: dict[str, Codec] = {JSON.name: JSON}
+
+
+def register_codec(codec: Codec) -> None:
+    """Make a codec known under its name, in every process that schedules or runs tasks with it.
+
+    Raises ConfigurationError for a name that is taken, or cannot be one.
+    """
+    name = getattr(codec, "name", None)
+    if not isinstance(name, str) or _NAME.fullmatch(name) is None:
+        raise ConfigurationError(f"codec name {name!r}: 1 to 32 of a-z, 0-9, '.', '+' and '-', for instance 'msgpack'")
+    if _codecs.setdefault(name, codec) is not codec:
+        raise ConfigurationError(f"codec {name!r} is registered already; choose another name")
+
+
+def codec_named(name: str) -> Codec | None:
+    """The codec that is registered under ``name``."""
+    return _codecs.get(name)
+
+
+def codec_names() -> list[str]:
+    """What is registered, for messages."""
+    return sorted(_codecs)

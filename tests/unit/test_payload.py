@@ -1,0 +1,386 @@
+"""Payloads: what a task's data may be, how it is written, and what becomes of bytes that cannot be read."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime, time
+from decimal import Decimal
+from enum import Enum
+from typing import Annotated, Any, Generic, Literal, NewType, NotRequired, TypedDict, TypeVar
+from uuid import UUID
+
+import pytest
+
+from slotwise import ConfigurationError, InvalidJob, InvalidPayload, JobContext, OneTimeTask, TaskContext, task
+from slotwise.codecs import JSON, register_codec
+from slotwise.definition import define
+from slotwise.payload import PAYLOAD_LIMIT, Payload
+from slotwise.shapes import shape_of
+
+pydantic = pytest.importorskip("pydantic")
+msgspec = pytest.importorskip("msgspec")
+
+
+class Colour(Enum):
+    RED = "red"
+    BLUE = 2
+
+
+@dataclass
+class Line:
+    sku: str
+    count: int = 1
+
+
+@dataclass(frozen=True)
+class Order:
+    number: int
+    lines: list[Line] = field(default_factory=list)
+    due: datetime | None = None
+
+
+class Address(TypedDict):
+    city: str
+    code: NotRequired[str]
+
+
+class Person(pydantic.BaseModel):  # type: ignore[name-defined, misc]
+    name: str
+    born: date
+
+
+class Point(msgspec.Struct):  # type: ignore[name-defined, misc]
+    x: int
+    at: UUID
+
+
+Kilos = NewType("Kilos", int)
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+ID = UUID(int=7)
+
+
+def payload(kind: Any, **declared: Any) -> Payload:
+    return define(task(name="t", payload=kind, **declared)(_nothing)).payload
+
+
+def _nothing(ctx: JobContext) -> None:
+    """A handler that no test here runs."""
+
+
+# -- there and back ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "stored"),
+    [
+        (Any, {"a": [1, None]}, {"a": [1, None]}),
+        (int, 7, 7),
+        (float, 7, 7),
+        (bool, False, False),
+        (str | None, "x", "x"),
+        (int | str, "x", "x"),
+        (list[int], [1, 2], [1, 2]),
+        (Sequence[int], (1, 2), [1, 2]),
+        (tuple[int, ...], (1, 2), [1, 2]),
+        (tuple[int, str], (1, "x"), [1, "x"]),
+        (set[str], {"x"}, ["x"]),
+        (dict[str, int], {"x": 1}, {"x": 1}),
+        (Mapping[str, Any], {"x": []}, {"x": []}),
+        (Literal["a", 1], 1, 1),
+        (Kilos, 5, 5),
+        (Annotated[int, "positive"], 5, 5),
+        (datetime, NOON, "2026-01-01T12:00:00+00:00"),
+        (date, NOON.date(), "2026-01-01"),
+        (time, time(1, 2), "01:02:00"),
+        (UUID, ID, str(ID)),
+        (Decimal, Decimal("0.10"), "0.10"),
+        (Colour, Colour.BLUE, 2),
+        (Order, Order(1, [Line("a", 2)], NOON),
+         {"number": 1, "lines": [{"sku": "a", "count": 2}], "due": "2026-01-01T12:00:00+00:00"}),
+        (Address, {"city": "Graz"}, {"city": "Graz"}),
+        (Person, Person(name="Ann", born=NOON.date()), {"name": "Ann", "born": "2026-01-01"}),
+        (Point, Point(1, ID), {"x": 1, "at": str(ID)}),
+        (list[Person | None], [None, Person(name="A", born=NOON.date())],
+         [None, {"name": "A", "born": "2026-01-01"}]),
+    ],
+    ids=lambda value: str(value)[:40] if not isinstance(value, dict | list) else "",
+)  # fmt: skip
+def test_a_value_comes_back_as_it_went(kind: Any, value: Any, stored: Any) -> None:
+    """As JSON that any other program can read."""
+    one = payload(kind)
+    written = one.encode(value, "t")
+    assert written is not None
+    assert json.loads(written) == stored
+    back = one.decode(written)
+    assert back == (list(value) if kind == Sequence[int] else value)
+    assert type(back) is type(value) or kind == Sequence[int]
+
+
+@pytest.mark.parametrize("kind", [Any, None, str | None], ids=str)
+def test_no_data(kind: Any) -> None:
+    """Is stored as none, not as the text null."""
+    assert payload(kind).encode(None, "t") is None
+    assert payload(kind).decode(None) is None
+    assert payload(kind).decode(b"null") is None
+
+
+def test_what_a_reader_does_not_know_is_passed_over() -> None:
+    """A field that a newer release added with a default stops no older worker, and the reverse."""
+    assert payload(Order).decode(b'{"number":1,"colour":"red"}') == Order(1)
+    assert payload(Address).decode(b'{"city":"Graz","street":"x"}') == {"city": "Graz"}
+
+
+# -- what does not fit ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "words"),
+    [
+        (int, True, "expected int, got True"),
+        (int, 1.0, "expected int, got 1.0"),
+        (str, None, "expected str, got None"),
+        (date, NOON, "expected date, got datetime"),
+        (list[int], "12", "expected list[int], got '12'"),
+        (dict[str, int], {"a": "x"}, "a: expected int, got 'x'"),
+        (dict[str, int], {1: 1}, "expected dict[str, int], got {1: 1}"),
+        (tuple[int, str], (1,), "expected tuple[int, str], got (1,)"),
+        (Literal["a"], "b", "expected typing.Literal['a'], got 'b'"),
+        (Colour, "red", "expected Colour, got 'red'"),
+        (Order, {"number": 1}, "expected Order, got {'number': 1}"),
+        (Order, Order(1, [Line("a"), Line(2)]), "lines[1].sku: expected str, got 2"),  # type: ignore[arg-type]
+        (Address, {"code": "8010"}, "city is missing"),
+        (Person, {"name": "Ann"}, "expected Person"),
+        (Point, 1, "expected Point, got 1"),
+        (Any, {1, 2}, "cannot be written as JSON: Object of type set"),
+        (Any, Order(1), "cannot be written as JSON: Object of type Order"),
+    ],
+    ids=lambda value: str(value)[:40],
+)
+def test_data_of_another_type(kind: Any, value: Any, words: str) -> None:
+    """Is refused where it is scheduled, with the place and the value, in one line."""
+    with pytest.raises(InvalidPayload) as refused:
+        payload(kind).encode(value, "t")
+    assert words in str(refused.value)
+    assert str(refused.value).startswith("the data for task 't' ")
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("kind", "stored", "words"),
+    [
+        (Any, b"{", "task_data cannot be read as JSON: "),
+        (Any, b"slotwise/nonesuch/1\nx", "task_data needs the codec 'nonesuch'; registered are "),
+        (Any, b"slotwise/json/2\n1", "task_data has version 2, this worker knows 1"),
+        (Order, None, "expected Order, got None"),
+        (Order, b"7", "expected Order, got 7"),
+        (Order, b"{}", "number"),
+        (Order, b'{"number":1,"lines":[{"sku":1}]}', "lines[0].sku: expected str, got 1"),
+        (datetime, b'"yesterday"', "expected datetime, got 'yesterday'"),
+        (Decimal, b'"x"', "expected Decimal, got 'x'"),
+        (Colour, b"[]", "expected Colour"),
+        (Colour, b"2.0", "expected Colour, got 2.0"),
+        (Address, b"[]", "expected Address"),
+        (Person, b'{"name":1}', "task_data is not what the task takes: 2 validation errors"),
+        (Point, b'{"x":"1"}', "Expected `int`"),
+        (int | None, b'"x"', "expected int, got 'x'"),
+    ],
+    ids=lambda value: str(value)[:40],
+)
+def test_stored_data_that_is_not_what_the_task_takes(kind: Any, stored: bytes | None, words: str) -> None:
+    """Is one kind of error, whatever was wrong with it, in one line."""
+    with pytest.raises(InvalidPayload) as refused:
+        payload(kind).decode(stored)
+    assert words in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_the_largest() -> None:
+    """The limit is included, counts bytes, and one more is told with the cure."""
+    assert len(payload(str).encode("x" * (PAYLOAD_LIMIT - 2), "t") or b"") == PAYLOAD_LIMIT
+    with pytest.raises(InvalidPayload, match="has 1048577 bytes, at most 1048576 are allowed; store it elsewhere"):
+        payload(str).encode("x" * (PAYLOAD_LIMIT - 1), "t")
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        (complex, "complex is no type for a payload; take str, int"),
+        (dict[int, str], "the keys of a dict are str"),
+        (list[Exception], "Exception is no type for a payload"),
+        (Line | Order, "which of them a stored one was cannot be told"),
+    ],
+    ids=str,
+)
+def test_a_type_that_no_payload_can_have(kind: Any, words: str) -> None:
+    """Is refused when the task is registered, not when it runs."""
+    with pytest.raises(InvalidPayload, match=r"^_nothing: ") as refused:
+        payload(kind)
+    assert words in str(refused.value)
+
+
+# -- versions and codecs ----------------------------------------------------------------------------------------
+
+
+def test_older_data_is_upgraded_step_by_step() -> None:
+    """Through plain values: the old type need not exist any more."""
+    steps = {1: lambda old: {"number": old}, 2: lambda old: {**old, "lines": []}}
+    third = payload(Order, payload_version=3, upgrades=steps)
+    assert third.decode(b"7") == third.decode(b'slotwise/json/2\n{"number":7}') == Order(7)
+    assert third.encode(Order(7), "t") == b'slotwise/json/3\n{"number":7,"lines":[],"due":null}'
+    assert third.decode(third.encode(Order(7), "t")) == Order(7)
+
+
+def test_an_upgrade_that_fails() -> None:
+    """Is the data's fault: nothing is tried again."""
+    second = payload(Order, payload_version=2, upgrades={1: lambda old: old["missing"]})
+    with pytest.raises(InvalidPayload, match="task_data of version 1 cannot be upgraded: KeyError: 'missing'"):
+        second.decode(b"{}")
+
+
+class Hex:
+    """JSON, spelled out."""
+
+    name = "test-hex"
+
+    def encode(self, value: Any, /) -> bytes:
+        return JSON.encode(value).hex().encode()
+
+    def decode(self, data: bytes, /) -> Any:
+        return JSON.decode(bytes.fromhex(data.decode()))
+
+
+HEX = Hex()
+register_codec(HEX)
+
+
+def test_another_codec() -> None:
+    """Its name goes with the data, so that rows of either kind may wait side by side."""
+    spelled = payload(Order, codec="test-hex")
+    written = spelled.encode(Order(7), "t")
+    assert written is not None
+    assert written.startswith(b"slotwise/test-hex/1\n7b22")
+    assert spelled.decode(written) == payload(Order).decode(written) == Order(7)
+    assert spelled.decode(b'{"number":8}') == Order(8)
+
+
+class Unnamed(Hex):
+    name = "Not A Name"
+
+
+@pytest.mark.parametrize(
+    ("codec", "words"), [(Hex(), "'test-hex' is registered already"), (Unnamed(), "'Not A Name': 1 to 32 of a-z")]
+)
+def test_a_codec_that_cannot_be_registered(codec: Hex, words: str) -> None:
+    """A name stands in rows, so it means one thing; to register the same one again is no mistake."""
+    register_codec(HEX)
+    with pytest.raises(ConfigurationError, match=words):
+        register_codec(codec)
+
+
+@pytest.mark.parametrize(
+    ("declared", "words"),
+    [
+        ({"payload_version": 0}, "payload_version is 0; expected a whole number, 1 or more"),
+        ({"payload_version": "2"}, "payload_version is '2'"),
+        ({"payload_version": 3, "upgrades": {2: repr}}, "upgrades has [2]; for payload_version 3 give: 1, 2"),
+        ({"upgrades": {1: repr}}, "upgrades has [1]; for payload_version 1 give: none"),
+        ({"upgrades": [repr]}, "expected {1: function from 1 to 2, …}"),
+        ({"codec": "pickle"}, "codec is 'pickle'; registered are json"),
+        ({"payload_versoin": 2}, "unknown keyword payload_versoin"),
+    ],
+    ids=str,
+)
+def test_a_declaration_that_cannot_work(declared: dict[str, Any], words: str) -> None:
+    """Is refused at registration with the cure."""
+    with pytest.raises(InvalidJob) as refused:
+        payload(Any, **declared)
+    assert words in str(refused.value)
+
+
+# -- where the type stands --------------------------------------------------------------------------------------
+
+P = TypeVar("P")
+
+
+class InBrackets(OneTimeTask[Order]):
+    name = "t"
+
+    def execute(self, ctx: TaskContext[Order]) -> None: ...
+
+
+class Base(OneTimeTask[P], Generic[P]):
+    name = "t"
+
+    def execute(self, ctx: TaskContext[P]) -> None: ...
+
+
+class Middle(Base[list[P]]):
+    pass
+
+
+class OfABase(Middle[int]):
+    pass
+
+
+class Below(InBrackets):
+    pass
+
+
+class Bare(OneTimeTask):
+    name = "t"
+
+    def execute(self, ctx: TaskContext[Order]) -> None: ...
+
+
+class Quoted(OneTimeTask["Order"]):
+    name = "t"
+
+    def execute(self, ctx: JobContext) -> None: ...
+
+
+class Said(OneTimeTask):
+    name = "t"
+    payload = Order
+
+    def execute(self, ctx: JobContext) -> None: ...
+
+
+@task(name="t")
+def function(ctx: TaskContext[Order]) -> None: ...
+
+
+@task(name="t")
+async def coroutine(ctx: TaskContext[Order]) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("subject", "kind"),
+    [
+        (InBrackets, Order), (InBrackets(), Order), (Below, Order), (Bare, Order), (Quoted, Order), (Said, Order),
+        (Base, Any), (function, Order), (coroutine, Order), (task(name="t")(_nothing), Any),
+        (task(name="t")(lambda ctx: None), Any),
+    ],
+)  # fmt: skip
+def test_where_the_type_stands(subject: Any, kind: Any) -> None:
+    """In the brackets of the class or of the context, or in ``payload``; else the data is what JSON can say."""
+    assert define(subject).payload.kind == kind
+
+
+def test_a_type_through_generic_bases() -> None:
+    """As a type checker sees it, nearly."""
+    assert define(Below).payload.shape is shape_of(Order)
+    assert define(OfABase).payload.kind == list[int]
+
+
+def test_an_annotation_that_cannot_be_resolved() -> None:
+    """Is no reason to guess: the type can be named."""
+
+    class Local:
+        pass
+
+    def handler(ctx: TaskContext[Local]) -> None: ...
+
+    with pytest.raises(InvalidJob, match="name 'Local' is not defined; name the type of the data: payload=…"):
+        define(task(name="t")(handler))
