@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from alembic import context
+from alembic.util import CommandError
 
 from slotwise import migrate
+from slotwise.errors import SlotwiseError
 
 
 def _database_url() -> str | None:
@@ -39,4 +41,7 @@ def run() -> None:
             context.run_migrations()
 
 
-run()
+try:
+    run()
+except SlotwiseError as error:
+    raise CommandError(str(error)) from None  # which alembic tells in one line

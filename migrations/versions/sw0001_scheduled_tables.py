@@ -240,6 +240,6 @@ def _fill_meta(prefix: str, schema: str | None) -> None:
 def downgrade() -> None:
     prefix, schema = _names()
     for name in ("meta", "calendars", "controls", "workers", "gaps", "slots", "tasks"):
-        op.drop_table(f"{prefix}{name}", schema=schema)
+        op.drop_table(f"{prefix}{name}", schema=schema, if_exists=True)  # somebody may have dropped one
     if not _is_sqlite():
         op.execute(f"DROP FUNCTION IF EXISTS {_quoted(f'{prefix}keep_rows', schema)}()")

@@ -13,16 +13,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
-from alembic.config import Config
-from alembic.operations import Operations
-from alembic.runtime.migration import MigrationContext
-from alembic.script import ScriptDirectory
 
 from slotwise.errors import SchemaMismatch, SchemaMissing
 from slotwise.store.tables import SCHEMA_VERSION, tables
 
+# alembic is imported late: every command and every worker imports this file, few of them migrate.
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
+
+    from alembic.runtime.migration import MigrationContext
+    from alembic.script import ScriptDirectory
 
 #: The columns by which a table of db-scheduler is known.
 _DB_SCHEDULER = frozenset(
@@ -78,6 +78,11 @@ class Target:
         return f"{self.prefix}alembic_version"
 
     @property
+    def table_names(self) -> frozenset[str]:
+        """All that is ours, with alembic's own."""
+        return frozenset(table.name for table in self.metadata.sorted_tables) | {self.version_table}
+
+    @property
     def metadata(self) -> sa.MetaData:
         return tables(self.prefix, self.schema).metadata
 
@@ -103,7 +108,7 @@ class Target:
         if kind == "schema":
             return name == self.schema
         if kind == "table":
-            return bool(name and name.startswith(self.prefix) and name != self.version_table)
+            return name in self.table_names and name != self.version_table
         return True
 
     @contextmanager
@@ -117,6 +122,7 @@ class Target:
 
         database = Database(Settings.load(database_url=self.database_url))
         try:
+            database.verify()
             with database.migrations().connect() as connection:
                 yield connection
         finally:
@@ -144,9 +150,9 @@ class Target:
 def _refuse_foreign(connection: sa.Connection, target: Target) -> None:
     inspector = sa.inspect(connection)
     name = f"{target.prefix}tasks"
-    if not inspector.has_table(name, schema=target.schema) or inspector.has_table(
-        f"{target.prefix}meta", schema=target.schema
-    ):
+    # One of our own marks is enough, so that a downgrade clears away what somebody else has left over.
+    ours = any(inspector.has_table(f"{target.prefix}{mark}", schema=target.schema) for mark in ("meta", "slots"))
+    if ours or not inspector.has_table(name, schema=target.schema):
         return
     found = {column["name"] for column in inspector.get_columns(name, schema=target.schema)}
     if found != _DB_SCHEDULER:
@@ -169,7 +175,28 @@ def scripts() -> Path:
     raise SchemaMissing(f"no migrations beside {here}: this installation of slotwise is incomplete; install it again")
 
 
+def include_name(
+    name: str | None,
+    kind: str,
+    parents: Mapping[str, str | None],
+    *,
+    prefix: str = "scheduled_",
+    schema: str | None = None,
+) -> bool:
+    """Keep ``alembic revision --autogenerate`` of your own project from dropping slotwise's tables.
+
+    Give it to ``context.configure(include_name=…)`` in your env.py, or call it from yours; where the tables have
+    another prefix or schema, as ``functools.partial(include_name, prefix="jobs_")``. False for slotwise's tables,
+    alembic's version table for them included; True for all else.
+    """
+    ours = kind == "table" and name in Target(prefix=prefix, schema=schema).table_names
+    return not ours or parents.get("schema_name") != schema
+
+
 def _script_directory() -> ScriptDirectory:
+    from alembic.config import Config
+    from alembic.script import ScriptDirectory
+
     config = Config()
     config.set_main_option("script_location", str(scripts()).replace("%", "%%"))
     return ScriptDirectory.from_config(config)
@@ -204,6 +231,9 @@ def revert(
 
 
 def _migrate(connection: sa.Connection, target: Target, revision: str, *, up: bool) -> list[str]:
+    from alembic.operations import Operations
+    from alembic.runtime.migration import MigrationContext
+
     own = not connection.in_transaction()
     script = _script_directory()
     applied: list[str] = []
@@ -231,6 +261,9 @@ def _migrate(connection: sa.Connection, target: Target, revision: str, *, up: bo
 
 def sql(dialect_name: str = "postgresql", *, prefix: str = "scheduled_", schema: str | None = None) -> str:
     """The SQL of a fresh installation, for those who let somebody else run it."""
+    from alembic.operations import Operations
+    from alembic.runtime.migration import MigrationContext
+
     script, buffer = _script_directory(), io.StringIO()
     target = Target(prefix=prefix, schema=schema)
 
@@ -265,17 +298,22 @@ def current(connection: sa.Connection, *, prefix: str = "scheduled_", schema: st
 def check(connection: sa.Connection, *, prefix: str = "scheduled_", schema: str | None = None) -> None:
     """Raise SchemaMissing or SchemaMismatch, in one line with the mending command, unless all is in place."""
     found = current(connection, prefix=prefix, schema=schema)
-    if found is None:
+    expected = tables(prefix, schema)
+    if found is None and not sa.inspect(connection).has_table(expected.slots.name, schema=schema):
         raise SchemaMissing(f"the tables {prefix}* are missing in this database; run: slotwise db upgrade")
-    if found < SCHEMA_VERSION:
+    if found is not None and found < SCHEMA_VERSION:
         raise SchemaMismatch(
             f"the tables are of schema version {found}, this slotwise needs {SCHEMA_VERSION}; run: slotwise db upgrade"
         )
-    if found > SCHEMA_VERSION:
+    if found is not None and found > SCHEMA_VERSION:
         raise SchemaMismatch(
             f"the tables are of schema version {found}, this slotwise knows {SCHEMA_VERSION}; upgrade slotwise here"
         )
-    missing = _missing(connection, tables(prefix, schema))
+    missing = _missing(connection, expected) or ([] if found else [f"rows of table {expected.meta.name}"])
+    if missing and all(what.startswith("index ") for what in missing):
+        raise SchemaMismatch(
+            f"missing in the database: {', '.join(missing)}; make it again with its CREATE INDEX in: slotwise db sql"
+        )
     if missing:
         raise SchemaMismatch(
             f"missing in the database: {', '.join(missing)}; restore a backup, or start afresh: "

@@ -61,6 +61,23 @@ def test_life(connection: sa.Connection, capsys: pytest.CaptureFixture[str]) -> 
     ]
 
 
+@pytest.mark.parametrize("lost", ["gaps", "slots", "tasks", "meta"])
+def test_somebody_dropped_a_table(connection: sa.Connection, lost: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """An upgrade does not say that all is well; what it names as the cure is one."""
+    assert status(["db", "upgrade"]) == exits.OK
+    connection.exec_driver_sql(f"DROP TABLE scheduled_{lost}")
+    connection.commit()
+    capsys.readouterr()
+    assert status(["db", "upgrade"]) == exits.DATABASE
+    told = capsys.readouterr()
+    assert "nothing to do" not in told.out
+    assert f"missing in the database: table scheduled_{lost}" in told.err
+    assert "slotwise db downgrade, then slotwise db upgrade" in told.err
+    assert status(["db", "downgrade", "--yes"]) == exits.OK
+    assert status(["db", "upgrade"]) == exits.OK
+    assert status(["db", "check"]) == exits.OK
+
+
 def test_json(url: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Each command answers programs, too."""
     told = []
@@ -90,7 +107,7 @@ def test_other_names(connection: sa.Connection) -> None:
     ("change", "words"),
     [
         ("DROP TABLE scheduled_gaps", ["missing in the database: table scheduled_gaps", "db downgrade"]),
-        ("DROP INDEX scheduled_tasks_due", ["missing in the database: index scheduled_tasks_due"]),
+        ("DROP INDEX scheduled_tasks_due", ["missing in the database: index scheduled_tasks_due", "slotwise db sql"]),
         (
             "UPDATE scheduled_meta SET value = '0' WHERE key = 'schema_version'",
             ["version 0", "run: slotwise db upgrade"],

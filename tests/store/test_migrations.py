@@ -19,7 +19,7 @@ from alembic.runtime.migration import MigrationContext
 from tests.store.bench import Bench, at
 
 from slotwise import migrate
-from slotwise.errors import SchemaMismatch, SchemaMissing
+from slotwise.errors import SchemaMismatch
 from slotwise.settings import Settings
 from slotwise.store.database import Database
 from slotwise.store.tables import SCHEMA_VERSION, tables
@@ -148,7 +148,8 @@ def test_each_installation_has_an_id_of_its_own(pg: sa.Connection) -> None:
 @pytest.mark.parametrize(
     ("damage", "error", "words"),
     [
-        pytest.param("DROP TABLE scheduled_meta", SchemaMissing, "run: slotwise db upgrade", id="never made"),
+        pytest.param("DROP TABLE scheduled_meta", SchemaMismatch, "table scheduled_meta", id="the version's table"),
+        pytest.param("DELETE FROM scheduled_meta", SchemaMismatch, "rows of table scheduled_meta", id="no version"),
         pytest.param("DROP TABLE scheduled_gaps", SchemaMismatch, "table scheduled_gaps", id="a table"),
         pytest.param("DROP INDEX scheduled_tasks_due", SchemaMismatch, "index scheduled_tasks_due", id="an index"),
         pytest.param(
@@ -387,24 +388,112 @@ def downgrade():
 """
 
 
-def test_within_a_users_own_project(empty_url: str, tmp_path: Path) -> None:
-    """Their env.py calls apply: one command makes both, each with its own version table."""
-    address = sa.make_url(empty_url)
+def users_project(database_url: str, folder: Path, env: str, template: str = "") -> None:
+    """An alembic project of somebody's; the database's address as SQLAlchemy spells it."""
+    address = sa.make_url(database_url)
     if address.get_backend_name() == "postgresql":
         address = address.set(drivername="postgresql+psycopg")
     url = address.render_as_string(hide_password=False)
-    versions = tmp_path / "migrations" / "versions"
-    versions.mkdir(parents=True)
-    (tmp_path / "alembic.ini").write_text(f"[alembic]\nscript_location = migrations\nsqlalchemy.url = {url}\n")
-    (tmp_path / "migrations" / "env.py").write_text(USERS_ENV)
-    (tmp_path / "migrations" / "script.py.mako").write_text("")
-    (versions / "0001_orders.py").write_text(USERS_REVISION)
+    (folder / "migrations" / "versions").mkdir(parents=True)
+    (folder / "alembic.ini").write_text(f"[alembic]\nscript_location = migrations\nsqlalchemy.url = {url}\n")
+    (folder / "migrations" / "env.py").write_text(env)
+    (folder / "migrations" / "script.py.mako").write_text(template)
+
+
+def test_within_a_users_own_project(empty_url: str, tmp_path: Path) -> None:
+    """Their env.py calls apply: one command makes both, each with its own version table."""
+    users_project(empty_url, tmp_path, USERS_ENV)
+    (tmp_path / "migrations" / "versions" / "0001_orders.py").write_text(USERS_REVISION)
     for _ in range(2):
         done = alembic("upgrade", "head", url=empty_url, folder=tmp_path)
         assert done.returncode == 0, done.stderr
     with engine_of(empty_url).connect() as connection:
         assert {"orders", "alembic_version", "scheduled_tasks", "scheduled_alembic_version"} <= names(connection)
         migrate.check(connection)
+
+
+AUTOGENERATE = """
+from alembic import context
+from functools import partial
+import sqlalchemy as sa
+from slotwise import migrate
+
+metadata = sa.MetaData()
+sa.Table("orders", metadata, sa.Column("id", sa.Integer, primary_key=True))
+own = {{"target_metadata": metadata, {filter}}}
+engine = sa.create_engine(context.config.get_main_option("sqlalchemy.url"))
+with engine.connect() as connection:
+    context.configure(connection=connection, **own)
+    with context.begin_transaction():
+        migrate.apply(connection, **{{{names}}})
+        context.run_migrations()
+"""
+
+TEMPLATE = """
+revision = ${repr(up_revision)}
+down_revision = ${repr(down_revision)}
+import sqlalchemy as sa
+from alembic import op
+
+def upgrade():
+    ${upgrades if upgrades else "pass"}
+
+def downgrade():
+    ${downgrades if downgrades else "pass"}
+"""
+
+
+@pytest.mark.parametrize(
+    ("names", "filter"),
+    [
+        ("", '"include_name": migrate.include_name'),
+        ('"prefix": "jobs_"', '"include_name": partial(migrate.include_name, prefix="jobs_")'),
+    ],
+    ids=["usual names", "a prefix"],
+)
+def test_a_users_autogenerate_leaves_our_tables_alone(empty_url: str, tmp_path: Path, names: str, filter: str) -> None:
+    """With ``include_name`` in their env.py, only their own tables are compared; one that is called like ours, too."""
+    users_project(empty_url, tmp_path, AUTOGENERATE.format(names=names, filter=filter), TEMPLATE)
+    assert alembic("upgrade", "head", url=empty_url, folder=tmp_path).returncode == 0
+    with engine_of(empty_url).begin() as connection:
+        connection.exec_driver_sql("CREATE TABLE scheduled_reports (id integer PRIMARY KEY)")
+    done = alembic("revision", "--autogenerate", "-m", "mine", url=empty_url, folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    (written,) = (tmp_path / "migrations" / "versions").glob("*mine.py")
+    upgrade = written.read_text().partition("def upgrade")[2].partition("def downgrade")[0]
+    assert "op.create_table('orders'" in upgrade
+    assert [line.strip() for line in upgrade.splitlines() if "drop" in line] == ["op.drop_table('scheduled_reports')"]
+    assert alembic("upgrade", "head", url=empty_url, folder=tmp_path).returncode == 0
+    assert "No new upgrade operations" in alembic("check", url=empty_url, folder=tmp_path).stdout
+
+
+def test_include_name_by_schema() -> None:
+    """Tables of the same name in another schema are somebody else's."""
+    ours = {"schema_name": "ops", "schema_qualified_table_name": "ops.scheduled_tasks"}
+    assert not migrate.include_name("scheduled_tasks", "table", ours, schema="ops")
+    assert migrate.include_name("scheduled_tasks", "table", ours)
+    assert migrate.include_name("scheduled_tasks", "column", {"schema_name": None})
+    assert migrate.include_name("scheduled_reports", "table", {"schema_name": None})
+    assert not migrate.include_name("scheduled_alembic_version", "table", {"schema_name": None})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "url", "words"),
+    [
+        ([], "", "no database was named; give --database-url"),
+        ([], "postgresql://127.0.0.1:1/x", "cannot be reached"),
+        (["-x", "url=nonsense"], "", "'nonsense' is not a database address"),
+        (["-x", "prefix=a b"], "sqlite://", "must be a lower-case name"),
+    ],
+    ids=["none", "away", "nonsense", "prefix"],
+)
+def test_alembic_tells_trouble_in_one_line(arguments: list[str], url: str, words: str, tmp_path: Path) -> None:
+    """As alembic tells its own: no traceback."""
+    done = alembic(*arguments, "upgrade", "head", url=url)
+    (line,) = (done.stdout + done.stderr).splitlines()
+    assert done.returncode != 0
+    assert line.startswith("FAILED: ")
+    assert words in line
 
 
 # -- as SQL -----------------------------------------------------------------------------------------------------

@@ -57,6 +57,7 @@ def upgrade(given: Given, adopt: bool) -> None:
     """Make the tables, or bring them up to date. Safe to run from several places at once."""
     with _connected(given) as (connection, where):
         applied = migrate.apply(connection, adopt=adopt, **where)
+        migrate.check(connection, **where)  # the revision is alembic's word; somebody may have dropped something since
     if given.json:
         print_json_object({"applied": applied})
     else:
