@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from slotwise.errors import ConfigurationError
@@ -28,6 +29,9 @@ class Codec(Protocol):
         """Raises anything for bytes that it cannot read."""
 
 
+_scan: Callable[[str, int], tuple[Any, int]] = json.JSONDecoder().scan_once  # type: ignore[attr-defined]
+
+
 class JsonCodec:
     """JSON in UTF-8, without NaN and infinities: what every other program can write and read."""
 
@@ -37,6 +41,14 @@ class JsonCodec:
         return json.dumps(value, separators=(",", ":"), allow_nan=False).encode()
 
     def decode(self, data: bytes, /) -> Any:
+        """As ``json.loads``, which takes five times as long to get to its scanner with a small payload."""
+        try:
+            text = data.decode()
+            value, end = _scan(text, 0)
+            if end == len(text):
+                return value
+        except (UnicodeDecodeError, StopIteration, json.JSONDecodeError):
+            pass  # white space around it, another encoding, or no JSON: json.loads tells
         return json.loads(data)
 
 

@@ -218,21 +218,26 @@ class Listeners:
     ``writes_log``: a worker that waits for its database must not do so in silence.
     """
 
-    __slots__ = ("_listeners", "_logs_trouble")
+    __slots__ = ("_listeners", "_logs_trouble", "_wants")
 
     def __init__(self, listeners: tuple[Listener, ...] = ()) -> None:
         self._listeners: tuple[Listener, ...] = ()
+        self._wants: tuple[Callable[[type[Event]], bool], ...] = ()
         self._logs_trouble = True
         for listener in listeners:
             self.add(listener)
 
-    def __bool__(self) -> bool:
-        """Whether anybody listens: ask before making an event on a hot path."""
-        return bool(self._listeners)
+    def hear(self, kind: type[Event]) -> bool:
+        """Whether anybody wants this kind of event: ask before making one on a hot path.
+
+        A listener with a method ``wants(kind)`` is asked; any other wants all.
+        """
+        return any(wants(kind) for wants in self._wants)
 
     def add(self, listener: Listener) -> None:
         """Tell this one, too, from now on."""
         self._listeners = (*self._listeners, listener)
+        self._wants = (*self._wants, getattr(listener, "wants", lambda kind: True))
         self._logs_trouble = self._logs_trouble and not getattr(listener, "writes_log", False)
 
     def publish(self, event: Event) -> None:

@@ -86,6 +86,11 @@ class Row:
         return self.schedule is not None and self.plan_instance is None
 
     @property
+    def has_slot(self) -> bool:
+        """A job's slot, and not a one-time task."""
+        return self.schedule is not None or self.plan_instance is not None
+
+    @property
     def is_detached(self) -> bool:
         """A row of one slot beside the plan row; deleted when that slot is final."""
         return self.plan_instance is not None
@@ -143,6 +148,10 @@ class Succeeded:
 
     promised: bool = False
     name = "succeeded"
+
+
+#: The usual one.
+SUCCEEDED = Succeeded()
 
 
 @dataclass(frozen=True, slots=True)

@@ -209,6 +209,8 @@ class Hold(Protocol):
     @property
     def signal(self) -> Signal: ...
     @property
+    def stop_reason(self) -> str | None: ...
+    @property
     def lost(self) -> bool: ...
     def lease_left(self) -> timedelta: ...
 
@@ -225,7 +227,7 @@ class Fence(Protocol):
 class JobContext:
     """What a handler knows about its slot and its claim."""
 
-    __slots__ = ("_data", "_fence", "_hold", "_read", "_stopping", "client", "log", "schedule", "state")
+    __slots__ = ("_data", "_fence", "_hold", "_log", "_read", "_stopping", "client", "schedule", "state")
     _MISSING: ClassVar[object] = object()
 
     def __init__(
@@ -249,12 +251,16 @@ class JobContext:
         self.client = client
         #: What the registry's lifespan gave, else None.
         self.state = state
-        claim = hold.claim
-        #: A logger whose lines carry job, slot, attempt and token.
-        self.log = logging.LoggerAdapter(
-            logging.getLogger("slotwise.job"),
-            {"job": claim.row.task_name, "slot": claim.slot, "attempt": self.attempt, "token": claim.token},
-        )
+        self._log: logging.LoggerAdapter[logging.Logger] | None = None
+
+    @property
+    def log(self) -> logging.LoggerAdapter[logging.Logger]:
+        """A logger whose lines carry job, slot, attempt and token."""
+        if self._log is None:
+            claim = self._hold.claim
+            facts = {"job": self.name, "slot": claim.slot, "attempt": self.attempt, "token": claim.token}
+            self._log = logging.LoggerAdapter(logging.getLogger("slotwise.job"), facts)
+        return self._log
 
     @property
     def name(self) -> str:
@@ -336,12 +342,12 @@ class JobContext:
     @property
     def cancelled(self) -> bool:
         """True once the handler should stop; ``cancel_reason`` says why."""
-        return self._hold.signal.is_set
+        return self._hold.stop_reason is not None
 
     @property
     def cancel_reason(self) -> str | None:
         """``lost``, ``operator``, ``timeout`` or ``shutdown``; None while nothing asks the handler to stop."""
-        return self._hold.signal.reason
+        return self._hold.stop_reason
 
     @property
     def stopping(self) -> bool:

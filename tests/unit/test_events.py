@@ -81,9 +81,24 @@ def test_a_ctrl_c_is_not_the_listeners() -> None:
 def test_somebody_listens() -> None:
     """Ask before making an event on a hot path."""
     listeners = Listeners()
-    assert not listeners
+    assert not listeners.hear(PollBegan)
     listeners.add(print)
-    assert listeners
+    assert listeners.hear(PollBegan)
+
+
+def test_a_listener_says_what_it_wants() -> None:
+    """A log of warnings costs the hot path nothing."""
+
+    class Choosy:
+        def __call__(self, event: Event) -> None:
+            """Hears."""
+
+        def wants(self, kind: type[Event]) -> bool:
+            return kind is DatabaseLost
+
+    listeners = Listeners((Choosy(),))
+    assert not listeners.hear(PollBegan)
+    assert listeners.hear(DatabaseLost)
 
 
 def test_trouble_is_logged_even_if_nobody_listens(caplog: pytest.LogCaptureFixture) -> None:

@@ -36,6 +36,10 @@ class LogListener:
     def __init__(self, logger: logging.Logger | None = None) -> None:
         self._logger = logger or logging.getLogger("slotwise")
 
+    def wants(self, kind: type[Event]) -> bool:
+        """Nothing below the logger's level need be made."""
+        return self._logger.isEnabledFor(kind.level)
+
     def __call__(self, event: Event) -> None:
         if self._logger.isEnabledFor(event.level):
             facts = event.facts()

@@ -16,13 +16,14 @@ class Holding:
     """One held claim: renewed by heartbeats, suspect when they fail, lost when told so or when the lease ran out."""
 
     __slots__ = (
-        "_elapsed", "_lock", "_lost", "_renewed", "_since",
-        "claim", "ended", "promised", "signal", "started", "suspected",
+        "_elapsed", "_lease", "_lock", "_lost", "_renewed", "_signal", "_since",
+        "claim", "ended", "is_slot", "promised", "started", "suspected",
     )  # fmt: skip
 
     def __init__(self, claim: Claim, renewed: float, elapsed: Stopwatch = elapsed) -> None:
         self.claim = claim
-        self.signal = Signal()
+        self.is_slot = claim.row.has_slot
+        self._signal: Signal | None = None
         #: The handler has been entered.
         self.started = False
         #: How the attempt ended is known, and on its way to the database.
@@ -33,8 +34,22 @@ class Holding:
         self._lost = False
         self._lock = threading.Lock()
         self._elapsed = elapsed
+        self._lease = claim.lease.total_seconds()
         self._since = renewed
         self._renewed = renewed
+
+    @property
+    def signal(self) -> Signal:
+        """What tells the handler to stop; made when it is first asked for, as most claims never need it."""
+        with self._lock:
+            if self._signal is None:
+                self._signal = Signal()
+            return self._signal
+
+    @property
+    def stop_reason(self) -> str | None:
+        """Why the handler was told to stop, if it was."""
+        return None if self._signal is None else self._signal.reason
 
     def begin(self) -> bool:
         """The handler is entered now; False if the attempt has ended before it began."""
@@ -72,6 +87,16 @@ class Holding:
     def lease_left(self) -> timedelta:
         return self.claim.lease - self.age()
 
+    def doubt(self, margin: float) -> str | None:
+        """Why nothing may start on this claim any more: little lease is left, or it waited for long; None if it may.
+
+        ``margin`` is in seconds: this is asked before each start.
+        """
+        now = self._elapsed()
+        if self._lost or self._lease - (now - self._renewed) < margin:
+            return "suspect"
+        return "queued" if now - self._since > margin else None
+
     def is_suspect(self, margin: timedelta) -> bool:
         """Too little lease is left to start anything on it."""
         return self._lost or self.lease_left() < margin
@@ -90,12 +115,15 @@ class Holdings:
     """All held claims, by key and token, and whether a claim statement is under way right now."""
 
     def __init__(self, elapsed: Stopwatch = elapsed) -> None:
-        self._elapsed = elapsed
+        self.elapsed = elapsed
         self._lock = threading.Lock()
         self._held: dict[Fence, Holding] = {}
+        self._slots: dict[Fence, Holding] = {}
         self._claiming = 0
         self._generation = 0
         self._changed = threading.Condition(self._lock)
+        #: How many claims have been let go so far.
+        self.removed = 0
 
     def __len__(self) -> int:
         return len(self._held)
@@ -103,6 +131,11 @@ class Holdings:
     def __iter__(self) -> Iterator[Holding]:
         with self._lock:
             return iter(list(self._held.values()))
+
+    def slots(self) -> list[Holding]:
+        """Those of jobs."""
+        with self._lock:
+            return list(self._slots.values())
 
     def __contains__(self, claim: Claim) -> bool:
         return claim.fence in self._held
@@ -126,15 +159,25 @@ class Holdings:
 
     def add(self, claims: Iterable[Claim], renewed: float) -> list[Holding]:
         """Believe in these claims from ``renewed`` on: the moment before the claim statement was sent."""
-        added = [Holding(claim, renewed, self._elapsed) for claim in claims]
+        added = [Holding(claim, renewed, self.elapsed) for claim in claims]
         with self._lock:
             for holding in added:
                 self._held[holding.claim.fence] = holding
+                if holding.is_slot:
+                    self._slots[holding.claim.fence] = holding
         return added
 
     def remove(self, claim: Claim) -> Holding | None:
+        return self.remove_all([claim])[0]
+
+    def remove_all(self, claims: Iterable[Claim]) -> list[Holding | None]:
+        """Believe in these no more; the holding of each that was held."""
         with self._lock:
-            found = self._held.pop(claim.fence, None)
+            found = [self._held.pop(claim.fence, None) for claim in claims]
+            for holding in found:
+                if holding is not None and holding.is_slot:
+                    del self._slots[holding.claim.fence]
+            self.removed += len(found)
             self._changed.notify_all()
             return found
 

@@ -1,12 +1,13 @@
-"""Claims due rows, up to the free capacity, and says how long to sleep."""
+"""Claims due rows, slots and one-time tasks, as far as there is room, and says how long to sleep."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
 from slotwise.engine.holdings import Holding, Holdings
+from slotwise.engine.runner import Runner
 from slotwise.engine.service import AT_ONCE, Service
 from slotwise.events import Claimed, PollBegan, about
 from slotwise.execution import Claim
@@ -23,44 +24,46 @@ class Poller(Service):
         store: Store,
         holdings: Holdings,
         *,
-        names: Sequence[str],
+        jobs: Sequence[str],
+        tasks: Sequence[str],
         lease: timedelta,
         poll_interval: timedelta,
-        free: Callable[[], int],
-        run: Callable[[Holding], None],
+        runner: Runner,
         **service: Any,
     ) -> None:
         super().__init__(**service)
         self._store = store
         self._holdings = holdings
-        self._names = names
+        self._jobs = jobs
+        self._tasks = tasks
         self._lease = lease
         self._poll_interval = poll_interval
-        self._free = free
-        self._run = run
+        self._runner = runner
 
     def run_once(self) -> timedelta | None:
-        free = self._free()
-        if free <= 0:
+        room = [
+            (names, free)
+            for names, free in ((self._jobs, self._runner.free()), (self._tasks, self._runner.free_for_tasks()))
+            if names and free > 0
+        ]
+        if not room:
             return self._poll_interval  # a settlement frees capacity and wakes us
-        if self.listeners:
-            self.listeners.publish(PollBegan(worker=self.worker, capacity=free))
-        found = self.claim(free)
-        if found:
+        if self.listeners.hear(PollBegan):
+            self.listeners.publish(PollBegan(worker=self.worker, capacity=max(free for _, free in room)))
+        if sum([self.claim(free, names) for names, free in room]):
             return AT_ONCE  # a short batch is not an empty one: rows may have been locked for a moment
-        due = self._store.next_due(self._names)
+        due = self._store.next_due([name for names, _ in room for name in names])
         if due is None:
             return self._poll_interval
         # A due row that could not be claimed just now is locked by somebody: look again soon, not in a spin.
         return min(due if due > timedelta(0) else timedelta(milliseconds=100), self._poll_interval)
 
-    def claim(self, limit: int, instance: str | None = None) -> int:
-        """One claim statement; its claims are handed to the runner. How many rows it found."""
+    def claim(self, limit: int, names: Sequence[str] | None = None) -> int:
+        """One claim statement; its claims are handed to the runner. How many rows it found. ``names``: not all."""
+        names = [*self._jobs, *self._tasks] if names is None else names
         before = self.elapsed()  # the lease is believed in from before the statement was sent
         with self._holdings.claiming():
-            found, claims = self._store.claim(
-                self.worker, limit, lease=self._lease, names=self._names, instance=instance
-            )
+            found, claims = self._store.claim(self.worker, limit, lease=self._lease, names=names)
             held = self._holdings.add(claims, before)
         self._start(held)
         return found
@@ -72,7 +75,7 @@ class Poller(Service):
         return held[0]
 
     def _start(self, held: Sequence[Holding]) -> None:
-        for holding in held:
-            if self.listeners:
+        if self.listeners.hear(Claimed):
+            for holding in held:
                 self.listeners.publish(Claimed(**about(holding.claim)))
-            self._run(holding)
+        self._runner.start(held, first=bool(held) and held[0].is_slot)

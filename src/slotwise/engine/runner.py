@@ -6,9 +6,10 @@ import asyncio
 import inspect
 import logging
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from datetime import timedelta
+from functools import partial
 from typing import Any, TypeAlias
 
 from slotwise.clock import elapsed
@@ -16,10 +17,11 @@ from slotwise.definition import Definition
 from slotwise.durations import format_duration
 from slotwise.engine.eventloop import EventLoop
 from slotwise.engine.holdings import Holding, Holdings
+from slotwise.engine.pace import Pace
 from slotwise.engine.threads import Threads
 from slotwise.errors import InvalidPayload, JobCancelled
 from slotwise.events import HandlerEnded, HandlerStarted, Listeners, about
-from slotwise.execution import Aborted, Cancelled, Claim, Failed, HandedBack, Outcome, Snoozed, Succeeded
+from slotwise.execution import SUCCEEDED, Aborted, Cancelled, Claim, Failed, HandedBack, Outcome, Snoozed, Succeeded
 from slotwise.job import JobContext
 from slotwise.steering import Cancel, Fail, Snooze
 
@@ -60,32 +62,58 @@ class Runner:
         self._mark_running = mark_running
         self._make_context = make_context
         self._on_end = on_end
-        self._margin = margin
+        self._margin = margin.total_seconds()
         self._watch = watch
         self._loop = loop
         self._interceptors = interceptors
         self._threads = Threads(capacity)
+        self._pace = Pace(margin, holdings.elapsed)
+        # On the loop, all that is claimed is started; so where it runs handlers, no more is claimed than may run.
+        self._runs_ahead = not any(found.is_async for found in definitions.values())
         self._draining = False
+        self._is_loud = True
 
     def free(self) -> int:
-        """How many more claims can start at once. A claim counts until it is settled."""
-        return 0 if self._draining else max(self.capacity - len(self._holdings), 0)
+        """How many more slots can start at once. One counts until it is settled, a task while it runs."""
+        if self._draining:
+            return 0
+        slots = self._holdings.slots()
+        if self._runs_ahead:
+            running = sum(holding.started and not holding.ended for holding in slots)
+            occupied = len(slots) + max(self._threads.busy - running, 0)
+        else:
+            occupied = len(self._holdings)
+        return max(self.capacity - occupied, 0)
 
-    def start(self, holding: Holding) -> None:
-        """Run this claim's handler; ``on_end`` is called with how it ended.
+    def free_for_tasks(self) -> int:
+        """How many more one-time tasks can start within a moment. Each counts until it is settled."""
+        if self._draining:
+            return 0
+        ahead = self._pace.ahead(self._holdings.removed) if self._runs_ahead else 0
+        return max(self.capacity + ahead - len(self._holdings), 0)
+
+    def start(self, held: Iterable[Holding], *, first: bool = False) -> None:
+        """Run the handlers of these claims; ``on_end`` is called with how each ended. ``first``: before what waits.
 
         Where no thread, or no loop, can be had, the claim waits, and goes back when it has waited too long.
         """
-        definition = self._definitions[holding.claim.row.task_name]
-        if self._draining:
-            self._on_end(holding, HandedBack("shutdown"))
-        elif definition.is_async and self._loop is not None:
-            try:
-                self._loop.submit(self._run_async(holding, definition))
-            except RuntimeError as error:
-                logger.warning("%s cannot start: %s", holding.claim.row.task_name, error)
-        else:
-            self._threads.submit(lambda: self._run(holding, definition))
+        self._is_loud = self._listeners.hear(HandlerStarted) or self._listeners.hear(HandlerEnded)
+        work: list[Callable[[], None]] = []
+        for holding in held:
+            definition = self._definitions[holding.claim.row.task_name]
+            if self._draining:
+                self._on_end(holding, HandedBack("shutdown"))
+            elif definition.is_async and self._loop is not None:
+                self._start_async(self._loop, holding, definition)
+            else:
+                work.append(partial(self._run, holding, definition))
+        self._threads.submit_all(work, first=first)
+
+    def _start_async(self, loop: EventLoop, holding: Holding, definition: Definition) -> None:
+        try:
+            loop.submit(self._run_async(holding, definition))
+        except RuntimeError as error:
+            logger.warning("%s cannot start: %s", definition.name, error)
 
     def drain(self) -> None:
         """From now on nothing new starts; what has been claimed and not started goes back."""
@@ -122,12 +150,10 @@ class Runner:
         """Right before the start: may this claim still start? A job that gives up says so first, in the ledger."""
         if self._draining:
             return HandedBack("shutdown")
-        if holding.is_suspect(self._margin):
-            return HandedBack("suspect")
-        if holding.waited() > self._margin:
-            return HandedBack("queued")  # somebody else may have a thread for it right now
-        if holding.signal.reason is not None:
-            return Aborted(holding.signal.reason)
+        if (doubt := holding.doubt(self._margin)) is not None:
+            return HandedBack(doubt)  # also if it waited for long: somebody else may have a thread for it right now
+        if (reason := holding.stop_reason) is not None:
+            return Aborted(reason)
         if definition.gives_up:
             try:
                 if not self._mark_running(holding.claim):
@@ -135,7 +161,7 @@ class Runner:
             except Exception:
                 # Race: the mark may or may not be committed. Without its acknowledgement nothing starts.
                 return HandedBack("mark not acknowledged")
-            if holding.is_suspect(self._margin):
+            if holding.doubt(self._margin) == "suspect":
                 return HandedBack("suspect")
         # Race: it may have waited so long that it was given back just now.
         return None if holding.begin() else HandedBack("queued")
@@ -144,10 +170,13 @@ class Runner:
         ctx, unreadable = self._prepare(holding)
         if unreadable is not None:
             return unreadable
-        begun = self._began(holding)
+        begun = self._began(holding, definition)
         try:
-            result: object = None  # what stays of a handler whose error an interceptor swallows
-            with self._intercepted(ctx):
+            if self._interceptors:
+                result: object = None  # what stays of a handler whose error an interceptor swallows
+                with self._intercepted(ctx):
+                    result = definition.handler(ctx)
+            else:
                 result = definition.handler(ctx)
             outcome = self._returned(result, holding)
         except BaseException as error:
@@ -159,7 +188,7 @@ class Runner:
         ctx, unreadable = self._prepare(holding)
         if unreadable is not None:
             return unreadable
-        begun = self._began(holding)
+        begun = self._began(holding, definition)
         task = asyncio.create_task(self._call_async(ctx, definition, holding))
         loop = asyncio.get_running_loop()
         holding.signal.on_set(lambda: _cancel(loop, task))
@@ -199,35 +228,40 @@ class Runner:
             return ctx, Failed(str(error), final=True)
         return ctx, None
 
-    def _began(self, holding: Holding) -> float:
-        timeout = self._definitions[holding.claim.row.task_name].timeout
-        if timeout is not None:
-            self._watch(holding, timeout)
+    def _began(self, holding: Holding, definition: Definition) -> float | None:
+        if definition.timeout is not None:
+            self._watch(holding, definition.timeout)
+        if not self._is_loud:
+            return None
         self._listeners.publish(HandlerStarted(**about(holding.claim)))
         return elapsed()
 
-    def _ended(self, holding: Holding, outcome: Outcome, begun: float) -> None:
+    def _ended(self, holding: Holding, outcome: Outcome, begun: float | None) -> None:
+        if begun is None:
+            return
         error = outcome.error.splitlines()[-1] if isinstance(outcome, Failed) and outcome.error else None
         took = timedelta(seconds=elapsed() - begun)
         self._listeners.publish(HandlerEnded(**about(holding.claim), outcome=outcome.name, error=error, took=took))
 
     def _returned(self, result: object, holding: Holding) -> Outcome:
-        if inspect.isawaitable(result):
+        if result is not None and inspect.isawaitable(result):
             if inspect.iscoroutine(result):
                 result.close()
             return Failed("the handler returned a coroutine that nobody awaited; declare it `async def`", final=True)
+        if holding.stop_reason is None and not holding.promised:
+            return SUCCEEDED
         return self._timed_out(holding) or Succeeded(promised=holding.promised)
 
     def _timed_out(self, holding: Holding) -> Outcome | None:
         """An attempt that was told to stop has failed, also if its handler came to a good end after that."""
-        if holding.signal.reason != "timeout":
+        if holding.stop_reason != "timeout":
             return None
         timeout = self._definitions[holding.claim.row.task_name].timeout
         said = f"timed out after {format_duration(timeout)}" if timeout else "timed out"
         return Failed(said, promised=holding.promised)
 
     def _raised(self, error: BaseException, holding: Holding) -> Outcome:
-        reason = holding.signal.reason
+        reason = holding.stop_reason
         if reason is not None and isinstance(error, JobCancelled | asyncio.CancelledError):
             return self._timed_out(holding) or Aborted(reason)
         match error:

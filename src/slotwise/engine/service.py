@@ -90,7 +90,8 @@ class Service(ABC):
 
     def wake(self) -> None:
         """Cut the sleep short; a wake-up during a round causes another round."""
-        self._wake.set()
+        if not self._wake.is_set():  # it is cleared before a round looks at what there is to do
+            self._wake.set()
 
     def stop(self) -> None:
         """Ask the loop to end after its current round."""

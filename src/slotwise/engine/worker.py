@@ -123,8 +123,9 @@ class Worker:
             interceptors=interceptors,
         )
         self.poller = Poller(
-            self.store, self.holdings, names=names, lease=settings.lease, poll_interval=settings.poll_interval,
-            free=self.runner.free, run=self.runner.start, **service,
+            self.store, self.holdings, lease=settings.lease, poll_interval=settings.poll_interval,
+            jobs=[name for name in names if self.definitions[name].is_job],
+            tasks=[name for name in names if not self.definitions[name].is_job], runner=self.runner, **service,
         )  # fmt: skip
         self.heartbeat = Heartbeat(
             self.store, self.holdings, interval=settings.heartbeat_interval, sign_in=self._sign_in, **service

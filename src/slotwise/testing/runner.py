@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from slotwise.engine.holdings import Holding
@@ -17,11 +18,11 @@ class HeldRunner(Runner):
         #: Claimed, and neither run nor ended by hand.
         self.waiting: list[Holding] = []
 
-    def start(self, holding: Holding) -> None:
+    def start(self, held: Iterable[Holding], *, first: bool = False) -> None:
         if self._draining:
-            super().start(holding)  # which hands it back
+            super().start(held)  # which hands them back
         else:
-            self.waiting.append(holding)
+            self.waiting.extend(held)
 
     def run(self, holding: Holding) -> None:
         """Run the handler to its end: in this thread, or on the loop if it is ``async def``."""

@@ -89,7 +89,7 @@ class Rig:
 
     def start(self, name: str = "job", **claim: Any) -> Holding:
         holding = self.hold(name, **claim)
-        self.runner.start(holding)
+        self.runner.start([holding])
         return holding
 
     def end(self) -> Outcome:

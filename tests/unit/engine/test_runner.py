@@ -302,7 +302,7 @@ def test_what_was_told_to_stop_before_it_began_does_not_begin(make: Callable[[Ha
     with Rig(make(entered.append)) as rig:
         holding = rig.hold()
         holding.signal.set("operator")
-        rig.runner.start(holding)
+        rig.runner.start([holding])
         assert rig.end() == Aborted("operator")
     assert entered == []
 

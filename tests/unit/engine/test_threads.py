@@ -34,7 +34,7 @@ def test_one_after_the_other_needs_one_thread() -> None:
     threads = Threads(8)
     for _ in range(50):
         threads.call(int).result(PATIENCE)
-        while threads._outstanding:  # the thread says that it is free a moment after the result is there
+        while not threads._idle:  # the thread says that it is free a moment after the result is there
             threading.Event().wait(0.001)
     assert len(threads._threads) == 1
     threads.close()
