@@ -36,6 +36,8 @@ from slotwise.schedules import Disabled, Schedule
 
 #: When a row that cannot be read here comes up again.
 UNREADABLE_PAUSE = timedelta(minutes=1)
+#: The state of a held row that goes when it is let go.
+DELETED = "deleted"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -447,6 +449,19 @@ def past(row: Row, schedule: Schedule) -> dict[str, Any]:
     slot = row.slot
     following = schedule.next_after(slot) if slot else None
     return _waiting(row, schedule, following, watermark=slot)
+
+
+def removed(row: Row, schedule: Schedule | None, transition: Transition, now: datetime) -> Transition:
+    """A row that was deleted while it was held goes now; what it would have waited for, and has come, is skipped."""
+    columns, record = transition.row, transition.record
+    if row.state != DELETED or columns is None:
+        return transition
+    if record is not None and (record.forget or not record.final):
+        record = Record(outcome="cancelled", reason=DELETED, error=record.error, attempts=row.attempt, lost=record.lost)
+    gaps, slot = transition.gaps, columns["slot"]
+    if schedule is not None and slot is not None and slot <= now and slot != row.slot and not schedule.from_end:
+        gaps = (*gaps, span(schedule, slot, schedule.latest_before(now + TICK, floor=slot) or slot, DELETED))
+    return replace(transition, row=None, record=record, gaps=gaps)
 
 
 def postponed(row: Row, now: datetime, error: str) -> Transition:

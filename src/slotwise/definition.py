@@ -110,13 +110,15 @@ def define(subject: object) -> Definition:
     )
     if definition.gives_up and definition.retry is not None:
         raise InvalidJob(f'{where}: retry contradicts on_lost="give_up" (at most one start); drop one of them')
-    if definition.schedule is not None and definition.catch_up.mode == "all":
-        _check_catch_up_all(definition.schedule, definition.catch_up, where)
+    if definition.schedule is not None:
+        check_catch_up(definition.schedule, definition.catch_up, where)
     return definition
 
 
-def _check_catch_up_all(schedule: Schedule, catch_up: CatchUp, where: str) -> None:
-    """Catching up must be possible, and come to an end."""
+def check_catch_up(schedule: Schedule, catch_up: CatchUp, where: str) -> None:
+    """Raise InvalidJob if catching up is not possible, or would not come to an end."""
+    if catch_up.mode != "all":
+        return
     if schedule.from_end:
         raise InvalidJob(f"{where}: {schedule} misses no slots, so CatchUp.all() means nothing; remove catch_up")
     shortest = _shortest_interval(schedule)

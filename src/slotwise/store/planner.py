@@ -55,10 +55,10 @@ def replanned(row: Row, after: Schedule, now: datetime) -> dict[str, Any]:
         if row.attempt == 0 and not schedule.runs(row.slot):
             columns["execution_time"] = due_at(schedule, row.slot)
         return columns
-    return {"schedule": str(after), **decide.ahead(after, _first_slot(row, after, now))}
+    return {"schedule": str(after), **decide.ahead(after, first_slot(row, after, now))}
 
 
-def _first_slot(row: Row, after: Schedule, now: datetime) -> datetime | None:
+def first_slot(row: Row, after: Schedule, now: datetime) -> datetime | None:
     """The new text's first slot after the activation, and after every slot that was ever started."""
     if after.from_end and row.slot is not None:
         soon = after.next_after(now)
@@ -170,7 +170,7 @@ class Planner:
     ) -> bool:
         newest = newest_decided(connection, self._store.dialect, job.name, RECURRING, strict=job.gives_up)
         blank = Row(task_name=job.name, task_instance=RECURRING, execution_time=now, version=0, watermark=newest)
-        slot = _first_slot(blank, schedule, now)
+        slot = first_slot(blank, schedule, now)
         statement = self._store.dialect.insert(self._tasks).values(
             task_name=job.name, task_instance=RECURRING, picked=False, version=to_micros(now),
             first_version=to_micros(now), **decide.ahead(schedule, slot), watermark=newest,

@@ -216,10 +216,11 @@ class Store:
         try:
             schedule = self.schedule_of(row) if row.is_plan else None
         except InvalidSchedule as error:
-            reason = f"schedule {row.schedule!r}: {error}"
+            schedule, reason = None, f"schedule {row.schedule!r}: {error}"
             transition = decide.at_finish_unread(row, definition, outcome, held.now, entry, reason)
         else:
             transition = decide.at_finish(row, definition, schedule, outcome, held.now, entry)
+        transition = decide.removed(row, schedule, transition, held.now)
         return Change(held=held, transition=transition, ledger_place=place)
 
     def _write(self, connection: sa.Connection, changes: Sequence[Change]) -> None:

@@ -1,0 +1,134 @@
+"""Recurring instances of a task, each with a schedule and data of its own: made, changed and deleted at run time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import sqlalchemy as sa
+
+from slotwise import decide
+from slotwise.errors import InstanceExists
+from slotwise.execution import TICK, Row
+from slotwise.missed import span
+from slotwise.schedules import Schedule, parse_schedule
+from slotwise.store.calendars import calendars_of
+from slotwise.store.latecomers import end_orphans, newest_decided
+from slotwise.store.planner import first_slot, replanned
+from slotwise.store.rows import row_of
+from slotwise.store.store import Store
+from slotwise.store.types import to_micros
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Instance:
+    """What one instance shall be."""
+
+    task: str
+    id: str
+    schedule: Schedule
+    data: bytes | None
+    priority: int
+
+
+class Instances:
+    """Writes plan rows of instances in the caller's transaction, by the planner's rules."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._tasks = store.tables.tasks
+
+    def put(self, connection: sa.Connection, wanted: Instance) -> datetime | None:
+        """Make the instance, or change it to this; its next slot. Raises InvalidSchedule for a missing calendar.
+
+        Its schedule is bound to task and id, so that an ``H`` spreads the instances of a task. A changed one follows
+        as after a deploy: slots up to now belong to the old text, a held row follows when it is settled.
+        """
+        known = calendars_of(connection, self._store.tables, wanted.schedule)
+        schedule = wanted.schedule.bind(f"{wanted.task}/{wanted.id}", known)
+        row = self._lock(connection, wanted.task, wanted.id)
+        if row is None:
+            slot, is_added = self._insert(connection, wanted, schedule)
+            if is_added:
+                return slot
+            row = self._lock(connection, wanted.task, wanted.id)  # somebody else was first
+            if row is None:
+                return self.put(connection, wanted)  # and has deleted it again
+        return self._change(connection, row, wanted, schedule)
+
+    def remove(self, connection: sa.Connection, task: str, id: str) -> bool:
+        """Delete the instance; False if there is none. One that runs goes when its run has ended.
+
+        Its history stays: it keeps slots that have started from ever starting again. Slots that had come and were
+        not begun are skipped (deleted).
+        """
+        row = self._lock(connection, task, id)
+        if row is None or not row.is_plan or row.state == decide.DELETED:
+            return False
+        # Race: only a mark goes onto a held row. Without the row, its holder would take the run for lost.
+        connection.execute(self._tasks.update().where(*self._key(task, id)).values(state=decide.DELETED))
+        if not row.picked:
+            self._end(connection, row)
+            connection.execute(self._tasks.delete().where(*self._key(task, id), ~self._tasks.c.picked))
+        return True
+
+    def _change(self, connection: sa.Connection, row: Row, wanted: Instance, schedule: Schedule) -> datetime | None:
+        if not row.is_plan:
+            raise InstanceExists(
+                f"task {wanted.task!r} has a one-time instance with id {wanted.id!r}; choose another id, or cancel that"
+            )
+        # Race: only under the row's lock is no slot claimed that is younger than the activation.
+        now = self._store.dialect.now(connection)
+        same = str(parse_schedule(row.schedule or "-").last) == str(schedule)
+        changes: dict[str, Any] = {} if same else replanned(row, schedule, now)
+        told = {"task_data": wanted.data, "priority": wanted.priority}
+        changes |= {name: value for name, value in told.items() if getattr(row, name) != value}
+        if row.state == decide.DELETED:
+            changes["state"] = None
+        if changes:
+            connection.execute(self._tasks.update().where(*self._key(wanted.task, wanted.id)).values(**changes))
+        found: datetime | None = changes.get("slot", row.slot)
+        return found
+
+    def _insert(self, connection: sa.Connection, wanted: Instance, schedule: Schedule) -> tuple[datetime | None, bool]:
+        dialect, definition = self._store.dialect, self._store.definitions.get(wanted.task)
+        now = dialect.now(connection)
+        end_orphans(connection, dialect, wanted.task, wanted.id, now)
+        strict = definition is not None and definition.gives_up
+        newest = newest_decided(connection, dialect, wanted.task, wanted.id, strict=strict)
+        blank = Row(task_name=wanted.task, task_instance=wanted.id, execution_time=now, version=0, watermark=newest)
+        slot = first_slot(blank, schedule, now)
+        statement = dialect.insert(self._tasks).values(
+            task_name=wanted.task, task_instance=wanted.id, task_data=wanted.data, priority=wanted.priority,
+            picked=False, version=to_micros(now), first_version=to_micros(now), **decide.ahead(schedule, slot),
+            watermark=newest, schedule=str(schedule),
+        )  # fmt: skip
+        inserted = statement.on_conflict_do_nothing().returning(self._tasks.c.version)
+        return slot, connection.execute(inserted).first() is not None
+
+    def _end(self, connection: sa.Connection, row: Row) -> None:
+        """What has come and not begun is skipped; what waits for its retry ends."""
+        dialect, slots = self._store.dialect, self._store.tables.slots
+        now = dialect.now(connection)
+        if row.attempt:
+            mine = slots.c.task_name == row.task_name, slots.c.task_instance == row.task_instance
+            connection.execute(
+                slots.update()
+                .where(*mine, slots.c.slot == row.slot, slots.c.finished.is_(None))
+                .values(outcome="cancelled", reason=decide.DELETED, finished=now)
+            )
+        schedule = parse_schedule(row.schedule or "-")
+        first = schedule.next_after(row.slot) if row.attempt and row.slot and not schedule.from_end else row.slot
+        if first is None or first > now or (row.attempt and schedule.from_end):
+            return
+        last = first if schedule.from_end else schedule.latest_before(now + TICK, floor=first) or first
+        dialect.gaps(connection, [(row, span(schedule, first, last, decide.DELETED))], now)
+
+    def _lock(self, connection: sa.Connection, task: str, id: str) -> Row | None:
+        statement = sa.select(*self._store.dialect.row_columns).where(*self._key(task, id)).with_for_update()
+        found = connection.execute(statement).first()
+        return None if found is None else row_of(found)
+
+    def _key(self, task: str, id: str) -> tuple[sa.ColumnElement[bool], ...]:
+        return self._tasks.c.task_name == task, self._tasks.c.task_instance == id

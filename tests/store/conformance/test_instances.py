@@ -1,0 +1,292 @@
+"""Recurring instances: rows with schedules of their own, made, changed and deleted at run time, on both databases."""
+
+from __future__ import annotations
+
+from datetime import UTC, date, datetime, timedelta
+
+import pytest
+import sqlalchemy as sa
+from tests.store.bench import MINUTE, NOON, Bench, a_job, a_task, at
+
+from slotwise.errors import ConfigurationError, InstanceExists, InvalidJob, InvalidSchedule
+from slotwise.execution import Failed, HandedBack
+from slotwise.policies import CatchUp, Overlap, Retry
+from slotwise.schedules import Calendar, Cron, Daily, Disabled, Every, FixedDelay, Once
+from slotwise.store.calendar_changes import CalendarChanges
+from slotwise.store.database import Database
+
+DEFINITIONS = (
+    a_job("feed", Disabled()),
+    a_job("strict", Disabled(), on_lost="give_up"),
+    a_job("all", Disabled(), catch_up=CatchUp.all()),
+    a_job("queue", Disabled(), overlap=Overlap.queue(2)),
+    a_job("retried", Disabled(), retry=Retry.exponential(3, first=timedelta(seconds=1))),
+    a_task("mail"),
+)
+EACH = Every(MINUTE)
+
+
+@pytest.fixture
+def bench(database: Database) -> Bench:
+    """Jobs whose own schedule is disabled, and a task, planned at noon."""
+    return Bench(database, DEFINITIONS).planned()
+
+
+def test_each_instance_has_its_own_slots_data_and_ledger(bench: Bench) -> None:
+    """Two of one job, at different rates: each claim carries its data, each ledger row its instance."""
+    assert bench.client.schedule_recurring("feed", "a", EACH, {"url": "a"}) == at(1)
+    assert bench.client.schedule_recurring("feed", "b", "EVERY|2m", {"url": "b"}) == at(2)
+    bench.tick(2)
+    claims = {claim.row.task_instance: claim for claim in bench.claim("feed")}
+    assert {id: claim.row.task_data for id, claim in claims.items()} == {"a": b'{"url":"a"}', "b": b'{"url":"b"}'}
+    for claim in claims.values():
+        bench.settle(claim)
+    assert {(found["task_instance"], found["slot"]) for found in bench.slots("feed")} == {
+        ("a", at(1)), ("a", at(2)), ("b", at(2))
+    }  # fmt: skip
+    assert [bench.row("feed", id).slot for id in "ab"] == [at(3), at(4)]
+
+
+def test_a_task_can_recur(bench: Bench) -> None:
+    """What has a handler has one for slots, too; its one-time instances stand beside."""
+    bench.client.schedule_recurring("mail", "weekly", EACH)
+    bench.client.schedule("mail", id="now")
+    bench.tick()
+    assert {claim.row.task_instance: claim.slot for claim in bench.claim("mail")} == {"weekly": at(1), "now": None}
+
+
+def test_a_changed_instance_follows(bench: Bench) -> None:
+    """A new schedule moves the waiting slot; new data and priority come with it; counters stay."""
+    bench.client.schedule_recurring("feed", "a", EACH, 1)
+    bench.tick()
+    bench.settle(bench.claim_one("feed"))
+    assert bench.client.schedule_recurring("feed", "a", "EVERY|1h", 2, priority=90) == at(60)
+    row = bench.row("feed", "a")
+    assert (row.slot, row.task_data, row.priority, row.last_success) == (at(60), b"2", 90, at(1))
+
+
+def test_the_same_once_more_changes_nothing(bench: Bench) -> None:
+    """An application may say all its instances at each start."""
+    bench.client.schedule_recurring("feed", "a", "H * * * *", {"x": 1})
+    before = bench.backup()
+    bench.tick(0.5)
+    bench.client.schedule_recurring("feed", "a", "H * * * *", {"x": 1})
+    assert bench.backup() == before
+
+
+def test_h_spreads_the_instances(bench: Bench) -> None:
+    """Task and id decide together, so a thousand instances are no herd."""
+    slots = {bench.client.schedule_recurring("feed", str(number), "H * * * *") for number in range(40)}
+    assert len(slots) > 20
+
+
+def test_a_held_row_gets_the_text_and_keeps_its_hold(bench: Bench) -> None:
+    """Slot, version and holder stay; the next slot comes at the settlement, from the new text."""
+    bench.client.schedule_recurring("feed", "a", EACH)
+    bench.tick()
+    claim = bench.claim_one("feed")
+    bench.client.schedule_recurring("feed", "a", "EVERY|1h")
+    row = bench.row("feed", "a")
+    assert (row.slot, row.version, row.picked_by) == (at(1), claim.row.version, claim.holder)
+    bench.settle(claim)
+    assert bench.row("feed", "a").slot == at(60)
+
+
+def test_deleted_is_gone_and_history_stays(bench: Bench) -> None:
+    """True once; what was waiting never starts; made again, it goes on after what has run."""
+    bench.client.schedule_recurring("feed", "a", EACH)
+    bench.tick()
+    bench.settle(bench.claim_one("feed"))
+    assert bench.client.unschedule_recurring("feed", "a") is True
+    assert bench.client.unschedule_recurring("feed", "a") is False
+    bench.clock.set(at(0.5))  # stepped back, before the slot that has run
+    assert bench.client.schedule_recurring("feed", "a", EACH) == at(2)
+    assert [found["outcome"] for found in bench.slots("feed")] == ["succeeded"]
+
+
+def test_due_slots_of_a_deleted_instance_are_accounted_for(bench: Bench) -> None:
+    """What had come and was not begun is skipped, reason deleted; of one, and of many."""
+    for id, minutes in (("one", 1), ("many", 5)):
+        bench.client.schedule_recurring("feed", id, EACH)
+        bench.tick(minutes)
+        bench.client.unschedule_recurring("feed", id)
+    (one,) = bench.slots("feed")
+    assert (one["task_instance"], one["slot"], one["outcome"], one["reason"]) == ("one", at(1), "skipped", "deleted")
+    assert bench.gaps("feed") == [(2, 6, 5, "deleted")]
+
+
+def test_one_that_runs_goes_when_it_has_ended(bench: Bench) -> None:
+    """Its holder keeps it and settles it; then the row is gone."""
+    bench.client.schedule_recurring("feed", "a", EACH)
+    bench.tick()
+    claim = bench.claim_one("feed")
+    assert bench.client.unschedule_recurring("feed", "a") is True
+    assert bench.client.unschedule_recurring("feed", "a") is False
+    assert bench.store.beat(claim.holder, [claim]) == set()
+    transition = bench.settle(claim)
+    assert transition is not None
+    assert transition.remove
+    assert bench.find("feed", "a") is None
+    assert bench.outcomes("feed") == [(1, "succeeded")]
+
+
+@pytest.mark.parametrize(
+    ("outcome", "recorded"),
+    [(Failed("oops"), ("cancelled", "deleted")), (HandedBack(), ("cancelled", "deleted"))],
+    ids=["retry", "handed-back"],
+)
+def test_a_deleted_run_does_not_come_back(bench: Bench, outcome: Failed, recorded: tuple[str, str]) -> None:
+    """What would wait for another attempt goes; the ledger says that it was deleted."""
+    bench.client.schedule_recurring("retried", "a", EACH)
+    bench.tick()
+    claim = bench.claim_one("retried")
+    bench.client.unschedule_recurring("retried", "a")
+    bench.settle(claim, outcome)
+    assert bench.find("retried", "a") is None
+    found = bench.slot("retried")
+    assert (found["outcome"], found["reason"], found["finished"]) == (*recorded, at(1))
+
+
+def test_the_tail_of_a_catch_up_is_accounted_for(bench: Bench) -> None:
+    """Deleted amid a catch-up: the slots that had come and will not run are skipped."""
+    bench.client.schedule_recurring("all", "a", EACH)
+    bench.tick(4)
+    claim = bench.claim_one("all")
+    bench.client.unschedule_recurring("all", "a")
+    bench.settle(claim)
+    assert bench.outcomes("all") == [(1, "succeeded")]
+    assert bench.gaps("all") == [(2, 4, 3, "deleted")]
+
+
+def test_a_retry_that_waits_ends_with_its_instance(bench: Bench) -> None:
+    """Its slot was begun: it ends as cancelled, not as skipped."""
+    bench.client.schedule_recurring("retried", "a", EACH)
+    bench.tick()
+    bench.settle(bench.claim_one("retried"), Failed("oops"))
+    bench.client.unschedule_recurring("retried", "a")
+    found = bench.slot("retried")
+    assert (found["outcome"], found["reason"], found["finished"]) == ("cancelled", "deleted", at(1))
+    assert bench.gaps("retried") == []
+
+
+def test_wanted_again_while_it_still_runs(bench: Bench) -> None:
+    """Deleted and made again before the run has ended: it stays."""
+    bench.client.schedule_recurring("feed", "a", EACH)
+    bench.tick()
+    claim = bench.claim_one("feed")
+    bench.client.unschedule_recurring("feed", "a")
+    bench.client.schedule_recurring("feed", "a", "EVERY|1h")
+    bench.settle(claim)
+    assert bench.row("feed", "a").slot == at(60)
+
+
+def test_policies_are_the_tasks(bench: Bench) -> None:
+    """Catch-up and overlap apply to each instance by itself."""
+    bench.client.schedule_recurring("feed", "a", EACH)  # CatchUp.latest
+    bench.client.schedule_recurring("queue", "a", EACH)
+    bench.tick()
+    held = bench.claim_one("queue")
+    bench.tick(5)
+    bench.settle(held)
+    assert bench.row("queue", "a").slot == at(5)
+    assert bench.gaps("queue") == [(2, 4, 3, "overlap")]
+    claim = bench.claim_one("feed")
+    assert (claim.slot, claim.row.collapsed) == (at(6), 5)
+
+
+def test_strict_ones_start_once(bench: Bench) -> None:
+    """With give_up the ledger says claimed until the start is marked."""
+    bench.client.schedule_recurring("strict", "a", EACH)
+    bench.tick()
+    claim = bench.claim_one("strict")
+    assert bench.slot("strict")["outcome"] == "claimed"
+    assert bench.store.mark_running(claim)
+
+
+def test_a_fixed_delay_begins_at_once(bench: Bench) -> None:
+    """And goes on from the end of each run."""
+    bench.client.schedule_recurring("feed", "a", FixedDelay(2 * MINUTE))
+    claim = bench.claim_one("feed")
+    bench.tick()
+    bench.settle(claim)
+    assert bench.row("feed", "a").slot == at(3)
+
+
+def test_joined_to_the_callers_transaction(bench: Bench) -> None:
+    """It exists if and only if that commits; so does its end."""
+    with bench.store.database.main.connect() as connection, connection.begin() as transaction:
+        bench.client.schedule_recurring("feed", "a", EACH, connection=connection)
+        transaction.rollback()
+    assert bench.find("feed", "a") is None
+    with bench.store.transaction() as connection:
+        bench.client.schedule_recurring("feed", "a", EACH, connection=connection)
+    with bench.store.database.main.connect() as connection, connection.begin() as transaction:
+        assert bench.client.unschedule_recurring("feed", "a", connection=connection) is True
+        transaction.rollback()
+    assert bench.row("feed", "a").slot == at(1)
+
+
+def test_instances_follow_their_calendar(bench: Bench) -> None:
+    """As a job's own row does; one that is not there is named when the instance is made."""
+    nine = Daily("09:00").excluding("CO", roll="following")
+    with pytest.raises(InvalidSchedule, match="there is no calendar CO in the database"):
+        bench.client.schedule_recurring("feed", "a", nine)
+    changes = CalendarChanges(bench.store, "tester")
+    changes.change("CO", lambda before: Calendar(name="CO"), "calendar add")
+    assert bench.client.schedule_recurring("feed", "a", nine) == datetime(2026, 1, 2, 9, tzinfo=UTC)
+    change = changes.change(
+        "CO", lambda before: Calendar(name="CO", days=frozenset({date(2026, 1, 2)})), "calendar add"
+    )
+    assert [(one.job, one.instance) for one in change.followed] == [("feed", "a")]
+    assert bench.row("feed", "a").slot == datetime(2026, 1, 5, 9, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "words"),
+    [
+        (("feed", "recurring", EACH), ConfigurationError, "this id is the job's own"),
+        (("feed", "trigger:1", EACH), ConfigurationError, "this id is the job's own"),
+        (("feed", " ", EACH), ConfigurationError, "an id cannot be blank"),
+        (("feed", "a", "61 * * * *"), InvalidSchedule, 'minute field "61": 0–59'),
+        (("feed", "a", 5), ConfigurationError, "5 is no schedule"),
+        (("all", "a", FixedDelay("1m")), InvalidJob, "misses no slots"),
+        (("feed", "a", EACH, {1, 2}), InvalidJob, "JSON"),
+        ((Cron, "a", EACH), InvalidJob, "neither a job nor a task"),
+    ],
+    ids=lambda value: str(value)[:40],
+)
+def test_mistakes(bench: Bench, arguments: tuple[object, ...], error: type[Exception], words: str) -> None:
+    """One line, and nothing is written."""
+    before = bench.backup()
+    with pytest.raises(error, match=words):
+        bench.client.schedule_recurring(*arguments)  # type: ignore[arg-type]
+    assert bench.backup() == before
+
+
+def test_an_id_of_a_one_time_instance_is_taken(bench: Bench) -> None:
+    """One row has one nature."""
+    bench.client.schedule("mail", id="x")
+    with pytest.raises(InstanceExists, match="one-time instance with id 'x'"):
+        bench.client.schedule_recurring("mail", "x", EACH)
+    assert bench.client.unschedule_recurring("mail", "x") is False
+
+
+def test_once_in_the_past_runs_once(bench: Bench) -> None:
+    """Its row stays, ended; made again, its slot has run."""
+    bench.client.schedule_recurring("feed", "a", Once(at(-5)))
+    bench.settle(bench.claim_one("feed"))
+    assert bench.row("feed", "a").slot is None
+    bench.client.unschedule_recurring("feed", "a")
+    assert bench.client.schedule_recurring("feed", "a", Once(at(-5))) is None
+    assert bench.claim("feed") == []
+
+
+def test_workers_leave_instances_alone_at_their_start(bench: Bench) -> None:
+    """Planning is for the jobs' own rows."""
+    bench.client.schedule_recurring("feed", "a", EACH)
+    before = bench.row("feed", "a")
+    bench.plan()
+    assert bench.row("feed", "a") == before
+    with bench.store.transaction() as connection:
+        assert connection.scalar(sa.select(sa.func.count()).select_from(bench.tables.tasks)) == len(DEFINITIONS)
+    assert before.slot == NOON + MINUTE
