@@ -9,6 +9,7 @@ SlotwiseError
 │   └── InvalidSetting          a setting with a wrong name, type or range
 ├── DatabaseProblem             the database cannot be used as it is
 │   ├── DatabaseUnreachable     no connection, or it went away
+│   │   └── DatabaseRefused     the server is there, and does not let us in
 │   ├── SchemaMissing           the tables are not there
 │   ├── SchemaMismatch          the tables are of another version, or somebody else's
 │   ├── DriverMissing           no usable libpq
@@ -61,6 +62,10 @@ class DatabaseProblem(SlotwiseError):
 
 class DatabaseUnreachable(DatabaseProblem):
     """The database cannot be reached."""
+
+
+class DatabaseRefused(DatabaseUnreachable):
+    """The database server does not let us in: user, password or database are wrong."""
 
 
 class SchemaMissing(DatabaseProblem):

@@ -161,7 +161,8 @@ class JobRegistry:
         (``process_hook=False``: they do not). Stopped meanwhile by another thread, it returns without a worker.
         ``host_loop`` runs the ``async def`` handlers; never wait in it for this call: ``async with`` does it right.
 
-        Raises SchemaMissing, SchemaMismatch or PlanMissing, and what the lifespan raises; then nothing is left.
+        Raises DatabaseRefused, SchemaMissing, SchemaMismatch or PlanMissing, and what the lifespan raises; then
+        nothing is left.
         """
         _refuse_own_loop(host_loop)
         worker = self.make_worker(host_loop=host_loop)
@@ -179,10 +180,11 @@ class JobRegistry:
             raise
 
     def stop(self, grace: timedelta | None = None) -> int:
-        """Drain and stop; how many handlers were still running after ``grace`` (default: ``shutdown_grace``).
+        """Drain and stop; how many handlers did not stop after ``grace`` (default: ``shutdown_grace``).
 
-        A second stop changes nothing; while the first goes on, it waits for that, too. Raises what the lifespan
-        raises while it is left; all the same, everything has ended.
+        Those keep their claims, and heartbeats go on, until they return or the process ends: nobody else starts
+        their slots meanwhile. A second stop changes nothing; while the first goes on, it waits for that, too.
+        Raises what the lifespan raises while it is left; all the same, everything else has ended.
         """
         worker = self._worker
         if worker is None or self._worker_pid != os.getpid():

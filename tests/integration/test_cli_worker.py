@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from psycopg import sql
+from sqlalchemy import make_url
 from tests.databases import Databases
 from tests.integration.shell import Process, Shell
 
@@ -20,7 +21,7 @@ from slotwise.store.reader import Reader
 from slotwise.store.store import Store
 
 JOBS = """
-import asyncio, concurrent.futures, logging, os, threading, time
+import asyncio, concurrent.futures, contextlib, logging, os, threading, time
 from slotwise import Every, JobRegistry, job
 
 @job(name="tick", schedule=Every("1s"))
@@ -39,6 +40,20 @@ def polite(ctx):
 def deaf(ctx):
     time.sleep(60)
 
+@job(name="stays", schedule=Every("1s"))
+def stays(ctx):
+    while True:
+        with open("seen", "a") as file:
+            file.write(f"{ctx.slot.isoformat()} {ctx.attempt} {time.time()}\\n")
+        if ctx.attempt > 1:
+            return
+        time.sleep(0.01)
+
+@contextlib.asynccontextmanager
+async def slow_life():
+    yield
+    await asyncio.sleep(float(os.environ.get("LEAVE", "0")))
+
 @job(name="bad", schedule=Every("1s"))
 def bad(ctx):
     ctx.log.warning("about to fail")
@@ -55,6 +70,7 @@ async def executor(ctx):
 logging.getLogger("shop").info("imported")
 only = os.environ.get("ONLY", "tick")
 registry = JobRegistry(jobs=[tick, nap, polite, deaf, bad, thread, executor], only=only, poll_interval="200ms")
+living = JobRegistry(jobs=[stays], lifespan=slow_life, poll_interval="200ms")
 customized = JobRegistry(jobs=[tick], threads=2, customize=lambda settings: settings.with_(worker_name="last"))
 silenced = JobRegistry(jobs=[tick])
 if "SILENCE" in os.environ:
@@ -146,6 +162,33 @@ def test_deaf_handler(shell: Shell, pg_url: str) -> None:
     (line,) = ledger(pg_url, "deaf")
     assert (line.outcome, line.reason) == ("cancelled", "shutdown")
     assert next(worker.events("drain-end"))["unfinished"] == 1
+
+
+def test_what_does_not_stop_runs_nowhere_else(shell: Shell) -> None:
+    """Its slot is handed back by the last write before the process ends, after the lifespan; it starts elsewhere then.
+
+    The handler itself writes down that it runs. The lifespan takes longer to be left than a lease.
+    """
+    worker = shell.worker("--app", "jobs:living", "--shutdown-grace", "0s", LEAVE="4")
+    worker.wait_for("handler-start", job="stays")
+    other = shell.worker("--app", "jobs:living")
+    other.wait_for("worker-start")
+    assert worker.stop() == exits.UNFINISHED
+    again = other.wait_for("handler-start", job="stays")
+    assert again["attempt"] == 2
+    assert other.stop() == exits.OK
+    lines = [line.split() for line in (shell.directory / "seen").read_text().splitlines()]
+    of_slot = [(attempt, float(at)) for slot, attempt, at in lines if slot[:19] == again["slot"][:19]]
+    last_of_first = max(at for attempt, at in of_slot if attempt == "1")
+    assert min(at for attempt, at in of_slot if attempt == "2") > last_of_first - 0.5
+
+
+def test_a_lifespan_that_is_never_left(shell: Shell) -> None:
+    """It cannot keep the process: what is left to it is bounded."""
+    worker = shell.worker("--app", "jobs:living", "--shutdown-grace", "0s", LEAVE="3600")
+    worker.wait_for("handler-start", job="stays")
+    assert worker.stop() == exits.UNFINISHED
+    assert any("its lifespan was not left" in event["message"] for event in worker.events("log"))
 
 
 @pytest.mark.parametrize("job", ["thread", "executor"])
@@ -244,19 +287,18 @@ class TestDatabaseAway:
     """A database that is not there is waited for."""
 
     def test_at_start(self, shell: Shell, databases: Databases) -> None:
-        """It waits, says so once and with the place, and starts when the database has come."""
+        """It waits, says so once and with the place, and starts when the database lets it in."""
         with databases.provisioned() as url:
             name = url.rpartition("/")[2].partition("?")[0]
-            away = f"{url.rpartition('/')[0]}/{name}_later"
-            worker = shell.worker("--app", "jobs:silenced", "--database-url", away)
+            databases._execute(_let_in(name, "false"))
+            worker = shell.worker("--app", "jobs:silenced", "--database-url", url)
             lost = worker.wait_for("database-lost")
-            assert f"'{name}_later'" in lost["error"]
-            databases._execute(_rename(name, f"{name}_later"))
+            assert f"'{name}'" in lost["error"]
+            databases._execute(_let_in(name, "true"))
             worker.wait_for("database-back")
             worker.wait_for("worker-start")
             assert len(list(worker.events("database-lost"))) == 1
             assert worker.stop() == exits.OK
-            databases._execute(_rename(f"{name}_later", name))
 
     def test_stopped_while_waiting(self, shell: Shell) -> None:
         """A signal ends the wait."""
@@ -264,6 +306,68 @@ class TestDatabaseAway:
         worker.wait_for("database-lost")
         assert worker.stop() == exits.OK
         assert "secret" not in str(worker.seen)
+
+    def test_it_is_said_again(self, shell: Shell) -> None:
+        """A minute later, for whoever looks then; here a minute is shorter."""
+        shell.write(
+            "impatient.py",
+            "from datetime import timedelta\n"
+            "from slotwise.engine import service\n"
+            "from jobs import registry\n"
+            "service.REMINDER = timedelta(seconds=1)\n",
+        )
+        worker = shell.worker("--app", "impatient", "--database-url", "postgresql://a:secret@127.0.0.1:1/c")
+        worker.wait_for("database-lost")
+        again = worker.wait_for("log", logger="slotwise.engine.service")
+        assert again["message"].startswith("the database is still away, after ")
+        assert "127.0.0.1" in again["message"]
+        assert worker.stop() == exits.OK
+        assert "secret" not in str(worker.seen)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        pytest.param({"password": "s3cr%t/@"}, "correct the user or the password", id="password"),
+        pytest.param({"username": "nobody_here", "password": "s3cr%t/@"}, "nobody_here", id="role"),
+        pytest.param({"database": "no_such_database"}, "createdb no_such_database", id="database"),
+    ],
+)
+@pytest.mark.parametrize("processes", ["1", "2"])
+def test_a_database_that_refuses(shell: Shell, pg_url: str, change: dict[str, str], words: str, processes: str) -> None:
+    """A wrong password or name at the start does not become right by waiting: one line with the cure, status 3."""
+    url = make_url(pg_url).set(**change).render_as_string(hide_password=False)  # type: ignore[arg-type]
+    done = shell.run("worker", "--database-url", url, "--processes", processes)
+    assert done.returncode == exits.DATABASE, done.stderr
+    assert done.stderr.count("error: ") == 1
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr
+    assert "s3cr" not in done.stderr
+
+
+def test_a_database_that_refuses_later(shell: Shell, databases: Databases) -> None:
+    """After a good start the same words may come from a server that is being replaced: the worker waits."""
+    with databases.provisioned() as url:
+        name = url.rpartition("/")[2].partition("?")[0]
+        worker = shell.worker("--app", "jobs:silenced", "--database-url", url)
+        worker.wait_for("settled")
+        databases._execute(_let_in(name, "false"))
+        databases._execute(
+            sql.SQL("select pg_terminate_backend(pid) from pg_stat_activity where datname = {}").format(
+                sql.Literal(name)
+            )
+        )
+        databases._execute(_rename(name, f"{name}_away"))
+        worker.wait_for("database-lost")
+        databases._execute(_rename(f"{name}_away", name))
+        databases._execute(_let_in(name, "true"))
+        worker.wait_for("database-back")
+        worker.wait_for("settled")
+        assert worker.stop() == exits.OK
+
+
+def _let_in(name: str, value: str) -> sql.Composed:
+    return sql.SQL("alter database {} allow_connections {}").format(sql.Identifier(name), sql.SQL(value))
 
 
 def _rename(before: str, after: str) -> sql.Composed:

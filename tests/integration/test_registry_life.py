@@ -414,8 +414,8 @@ def test_a_second_stop_waits_for_the_first(url: str, heard: Heard) -> None:
     assert registry.worker is None
 
 
-def test_a_handler_that_does_not_stop_is_left_behind(url: str, heard: Heard, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is told, then its slot goes to somebody else; what it comes to later changes nothing."""
+def test_a_handler_that_does_not_stop_keeps_its_claim(url: str, heard: Heard) -> None:
+    """The process goes on, and so does the handler: nobody else may start it at its side, until it has returned."""
     entered, told, go = threading.Event(), threading.Event(), threading.Event()
 
     def deaf(ctx: JobContext) -> None:
@@ -424,7 +424,10 @@ def test_a_handler_that_does_not_stop_is_left_behind(url: str, heard: Heard, mon
             told.set()
         go.wait(PATIENCE)
 
-    registry = a_registry(url, heard, task(name="mail")(deaf), shutdown_grace="1s")
+    registry = a_registry(
+        url, heard, task(name="mail")(deaf), shutdown_grace="1s", heartbeat_interval="200ms", missed_heartbeats_limit=3
+    )
+    other = a_registry(url, Heard(), task(name="mail")(nothing), heartbeat_interval="200ms", missed_heartbeats_limit=3)
     registry.start()
     registry.client.schedule("mail")
     assert entered.wait(PATIENCE)
@@ -432,11 +435,40 @@ def test_a_handler_that_does_not_stop_is_left_behind(url: str, heard: Heard, mon
         assert registry.stop(timedelta(0)) == 1
         assert told.is_set()
         assert [event.unfinished for event in heard.of("drain-end")] == [1]
-        assert [event.outcome for event in heard.of("settled")] == ["aborted"]
-        assert rows(registry, "select picked, attempt from scheduled_tasks") in ([(False, 1)], [(0, 1)])
+        assert registry.worker is None
+        with other:
+            heard.wait("heartbeat", len(heard.of("heartbeat")) + 6)  # for longer than the lease
+            assert rows(other, "select picked, attempt from scheduled_tasks") in ([(True, 1)], [(1, 1)])
     finally:
         go.set()
-        registry.database.close()
+    (end,) = heard.wait("settled")
+    assert (end.outcome, end.attempt) == ("succeeded", 1)
+    gone_by_now(lambda: rows(other, "select count(*) from scheduled_workers") == [(0,)])
+    other.database.close()
+
+
+def test_a_stopped_registry_may_start_again_beside_what_did_not_stop(url: str, heard: Heard) -> None:
+    """The new worker leaves the old one's claim alone, and the old one ends by itself."""
+    entered, go = threading.Event(), threading.Event()
+
+    def deaf(ctx: JobContext) -> None:
+        entered.set()
+        go.wait(PATIENCE)
+
+    registry = a_registry(url, heard, task(name="mail")(deaf), task(name="other")(nothing), shutdown_grace="1s")
+    registry.start()
+    registry.client.schedule("mail")
+    assert entered.wait(PATIENCE)
+    try:
+        assert registry.stop(timedelta(0)) == 1
+        with registry:
+            registry.client.schedule("other")
+            heard.wait("settled", job="other")
+    finally:
+        go.set()
+    (end,) = heard.wait("settled", job="mail")
+    assert (end.outcome, end.attempt) == ("succeeded", 1)
+    registry.database.close()
 
 
 def test_unstarted_coroutines_go_back_at_once(url: str, heard: Heard) -> None:

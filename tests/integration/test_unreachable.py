@@ -12,7 +12,7 @@ from sqlalchemy import make_url
 from sqlalchemy.exc import DBAPIError
 from tests.connections import Open, with_query
 
-from slotwise.errors import DatabaseUnreachable, InvalidSetting
+from slotwise.errors import DatabaseRefused, DatabaseUnreachable, InvalidSetting
 from slotwise.store.database import is_transient
 
 
@@ -22,17 +22,19 @@ class TestUnreachable:
     WILD = "p%40ss%25w%3Frd%5E%5D"
 
     @pytest.mark.parametrize(
-        ("change", "words"),
+        ("change", "words", "refused"),
         [
-            ({"port": 1}, ["port 1", "Connection refused", "start the server, or correct host and port"]),
-            ({"host": "nowhere.invalid"}, ["host nowhere.invalid", "correct the host name"]),
-            ({"database": "missing"}, ["'missing'", "does not exist", "createdb missing"]),
-            ({"username": "nobody_here"}, ["nobody_here"]),
+            ({"port": 1}, ["port 1", "Connection refused", "start the server, or correct host and port"], False),
+            ({"host": "nowhere.invalid"}, ["host nowhere.invalid", "correct the host name"], False),
+            ({"database": "missing"}, ["'missing'", "does not exist", "createdb missing"], True),
+            ({"username": "nobody_here"}, ["nobody_here"], True),
         ],
         ids=["port", "host", "database", "user"],
     )
-    def test_wrong_place(self, database: Open, pg_empty_url: str, change: dict[str, Any], words: list[str]) -> None:
-        """Each kind of wrong address."""
+    def test_wrong_place(
+        self, database: Open, pg_empty_url: str, change: dict[str, Any], words: list[str], refused: bool
+    ) -> None:
+        """Each kind of wrong address; and whether a server was there that said so."""
         if "database" not in change:  # for that error the server must let us in
             change = {**change, "password": "p@ss%w?rd^]"}
         url = make_url(pg_empty_url).set(**change)
@@ -43,6 +45,7 @@ class TestUnreachable:
         for word in words:
             assert word in message
         assert is_transient(caught.value)
+        assert isinstance(caught.value, DatabaseRefused) == refused
         everything = "".join(traceback.format_exception(caught.value))
         for secret in ("p@ss%w", self.WILD):
             assert secret not in everything

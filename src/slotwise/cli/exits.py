@@ -10,7 +10,7 @@ OK: Final = 0
 FAILED: Final = 1
 #: The command line cannot be understood.
 USAGE: Final = 2
-#: The database cannot be used: unreachable, or its tables are missing or of another version.
+#: The database cannot be used: unreachable, it refuses us, or its tables are missing or of another version.
 DATABASE: Final = 3
 #: A worker has drained, but handlers did not stop in time; their slots were handed back.
 UNFINISHED: Final = 4

@@ -13,6 +13,7 @@ from slotwise.cli import exits
 from slotwise.cli.command import Command
 from slotwise.cli.crontabs import CrontabChoice, crontab_options
 from slotwise.cli.ending import end_now, end_soon
+from slotwise.cli.failures import tell
 from slotwise.cli.options import Given, common, kept, pass_given
 from slotwise.contrib.logging import JsonFormatter, LogListener, configure
 from slotwise.engine.lifeline import Lifeline
@@ -94,12 +95,22 @@ def serve(made: Worker, lifeline: Lifeline | None = None) -> int:
             if lifeline is not None and not made.wait_for_stop(0):
                 lifeline.say_up()
             made.wait_for_stop()
-            unfinished = made.stop()
+            _stop(made)
     finally:
         made.store.database.close()
-    if unfinished:
-        end_now(exits.UNFINISHED)
     return end_soon(exits.OK)
+
+
+def _stop(made: Worker) -> None:
+    """Race: what did not stop has been handed back; until this process is gone, it may run here and elsewhere."""
+    try:
+        made.stop(ending=True)
+    except BaseException as error:
+        if made.unfinished:
+            end_now(tell(error))
+        raise
+    if made.unfinished:
+        end_now(exits.UNFINISHED)
 
 
 def _reaction(made: Worker) -> Callable[[int, int], None]:

@@ -11,6 +11,8 @@ from contextlib import AbstractAsyncContextManager, suppress
 from datetime import timedelta
 from typing import Any, TypeAlias
 
+from slotwise.clock import elapsed
+
 Lifespan: TypeAlias = Callable[[], AbstractAsyncContextManager[Any]]
 
 logger = logging.getLogger(__name__)
@@ -60,10 +62,13 @@ class EventLoop:
             coroutine.close()
             raise
 
-    def stop(self) -> None:
-        """Leave the lifespan; end the thread if it is ours. Raises what the lifespan raises while it is left."""
+    def stop(self, within: timedelta | None = None) -> None:
+        """Leave the lifespan; end the thread if it is ours. Raises what the lifespan raises while it is left.
+
+        A lifespan that is not left ``within`` this time is left behind.
+        """
         try:
-            self._leave_lifespan()
+            self._leave_lifespan(within)
         finally:
             if self._own:
                 self._stop_thread()
@@ -90,7 +95,7 @@ class EventLoop:
                 raise
             entered.set_exception(error)
 
-    def _leave_lifespan(self) -> None:
+    def _leave_lifespan(self, within: timedelta | None) -> None:
         loop, life, leave = self._loop, self._life, self._leave
         if loop is None or life is None:
             return
@@ -100,15 +105,17 @@ class EventLoop:
             except RuntimeError:
                 logger.warning("the application closed its event loop before the registry was stopped")
                 return
-        if not self._is_done(life):
-            logger.warning("the event loop ended before the registry was stopped; its lifespan was not left")
+        if not self._is_done(life, within):
+            found = "did not get to its end in time" if loop.is_running() else "ended before the registry was stopped"
+            logger.warning("the event loop %s; its lifespan was not left", found)
         elif not life.cancelled():
             life.result()
 
-    def _is_done(self, future: Future[Any]) -> bool:
-        """Wait until ``future`` is done; False if its loop has ended, so that it never will be."""
+    def _is_done(self, future: Future[Any], within: timedelta | None = None) -> bool:
+        """Wait until ``future`` is done; False if its loop has ended, so that it never will be, or the time is up."""
+        end = None if within is None else elapsed() + within.total_seconds()
         while not wait([future], LOOK.total_seconds()).done:
-            if self._loop is None or not self._loop.is_running():
+            if self._loop is None or not self._loop.is_running() or (end is not None and elapsed() >= end):
                 return future.done()
         return True
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from datetime import timedelta
 
 from slotwise.clock import Stopwatch, elapsed
+from slotwise.durations import format_duration
 from slotwise.events import DatabaseBack, DatabaseLost, Listeners
 from slotwise.policies import growing_pauses
 from slotwise.store.failures import describe
@@ -19,22 +20,40 @@ logger = logging.getLogger(__name__)
 AT_ONCE = timedelta(0)
 
 
-class Outage:
-    """What the loops of a worker say about the database: one "lost" and one "back", however many loops notice."""
+#: How often it is said again that the database is away.
+REMINDER = timedelta(minutes=1)
 
-    def __init__(self, listeners: Listeners, worker: str) -> None:
+
+class Outage:
+    """What the loops of a worker say about the database: one "lost" and one "back", however many loops notice.
+
+    In between, a line a minute: who looks at the log of a worker that does nothing should not have to search for why.
+    """
+
+    def __init__(self, listeners: Listeners, worker: str, elapsed: Stopwatch = elapsed) -> None:
         self._listeners = listeners
         self._worker = worker
+        self._elapsed = elapsed
         self._lock = threading.Lock()
         self._cut_off: set[str] = set()
+        self._begun = self._told = 0.0
 
     def begins(self, loop: str, error: BaseException) -> None:
-        """``loop`` cannot reach the database."""
+        """``loop`` cannot reach the database, for the first time or still."""
         with self._lock:
+            now = self._elapsed()
             is_news = not self._cut_off
             self._cut_off.add(loop)
+            if is_news:
+                self._begun = self._told = now
+            is_due = now - self._told >= REMINDER.total_seconds()
+            if is_due:
+                self._told = now
         if is_news:
             self._listeners.publish(DatabaseLost(worker=self._worker, loop=loop, error=describe(error)))
+        elif is_due:
+            away = format_duration(timedelta(seconds=round(now - self._begun)))
+            logger.warning("the database is still away, after %s: %s; waiting for it", away, describe(error))
 
     def ends(self, loop: str) -> None:
         """``loop`` has reached it. It is back when every loop that missed it has."""

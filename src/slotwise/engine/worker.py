@@ -1,9 +1,8 @@
-"""The composition root of a process: builds the loops, starts them in order, drains them in order."""
+"""The composition root of a process: builds the loops, starts them in order, and has them end in order."""
 
 from __future__ import annotations
 
 import asyncio
-import logging
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -17,31 +16,25 @@ from slotwise.engine.deadlines import Deadlines
 from slotwise.engine.eventloop import EventLoop, Lifespan
 from slotwise.engine.heartbeat import Heartbeat, LeaseWatch
 from slotwise.engine.holdings import Holding, Holdings
+from slotwise.engine.membership import Membership
 from slotwise.engine.poller import Poller
 from slotwise.engine.reaper import Reaper
 from slotwise.engine.runner import Interceptor, Runner
 from slotwise.engine.service import Outage, Service
 from slotwise.engine.settler import Settler
+from slotwise.engine.shutdown import Shutdown
+from slotwise.engine.startup import Startup
 from slotwise.errors import InvalidSchedule
-from slotwise.execution import Aborted
 from slotwise.identity import Identity
 from slotwise.job import JobContext, TaskContext
-from slotwise.policies import growing_pauses
 from slotwise.schedules import Disabled
 from slotwise.settings import Settings
-from slotwise.store.database import Database, describe, is_transient
+from slotwise.store.database import Database, is_transient
 from slotwise.store.fence import LedgerFence
 from slotwise.store.planner import Plan, Planner
 from slotwise.store.revision import Revision
 from slotwise.store.roster import Badge, Roster
 from slotwise.store.store import Store
-
-logger = logging.getLogger(__name__)
-
-#: How long the row of a worker that vanished stays for people to read.
-FORGET_WORKERS_AFTER = timedelta(days=1)
-#: Above this the clocks of host and database differ enough to confuse people who read both.
-SKEW_WARNING = 1.0
 
 
 class Worker:
@@ -82,30 +75,28 @@ class Worker:
         self._client = client
         self._version = version
         self._born = born
-        self._roster = Roster(self.store)
+        self._membership = Membership(Roster(self.store), self._make_badge)
         self._fence = LedgerFence(self.store)
         self._stopping = threading.Event()
         self._cancelling = threading.Event()
         self._turn = threading.RLock()  # start and stop, one after the other
         self._is_starting = False
         self._is_draining = False
-        self._unfinished: int | None = None
-        self._badge: Badge | None = None
         self._refused: list[str] = []
-        self._skew_told = False
         needs_loop = lifespan is not None or any(found.is_async for found in self.definitions.values())
         self._loop = EventLoop(lifespan, host_loop) if needs_loop else None
         self._build(interceptors)
 
     def _build(self, interceptors: tuple[Interceptor, ...]) -> None:
         settings, names = self.settings, sorted(self.definitions)
+        self._outage = Outage(self.listeners, self.name, self.clock.elapsed)
         service: dict[str, Any] = {
             "listeners": self.listeners,
             "worker": self.name,
             "is_transient": is_transient,
             "elapsed": self.clock.elapsed,
             "longest_pause": min(timedelta(seconds=15), settings.heartbeat_interval),
-            "outage": Outage(self.listeners, self.name),
+            "outage": self._outage,
         }
         self.settler = Settler(self.store, self.holdings, on_free=self.wake, **service)
         self.deadlines = Deadlines(**service)
@@ -128,7 +119,7 @@ class Worker:
             tasks=[name for name in names if not self.definitions[name].is_job], runner=self.runner, **service,
         )  # fmt: skip
         self.heartbeat = Heartbeat(
-            self.store, self.holdings, interval=settings.heartbeat_interval, sign_in=self._sign_in, **service
+            self.store, self.holdings, interval=settings.heartbeat_interval, sign_in=self._membership.renew, **service
         )
         self.lease_watch = LeaseWatch(
             self.holdings, interval=settings.heartbeat_interval, hand_back=self.settler.hand_back, **service
@@ -136,6 +127,12 @@ class Worker:
         self.reaper = Reaper(
             self.store, names=names, interval=settings.reaper_interval or settings.heartbeat_interval,
             heartbeat_interval=settings.heartbeat_interval, on_reaped=self.wake, **service,
+        )  # fmt: skip
+        self._shutdown = Shutdown(
+            holdings=self.holdings, runner=self.runner, settler=self.settler, poller=self.poller,
+            others=(self.deadlines, self.reaper), keepers=(self.heartbeat, self.lease_watch, self.settler),
+            membership=self._membership, loop=self._loop, cancelling=self._cancelling, tell_end=self._tell_end,
+            close=self._database.close, longest_grace=settings.shutdown_grace,
         )  # fmt: skip
 
     @property
@@ -149,23 +146,23 @@ class Worker:
         """Check the tables, plan the jobs, start the loops. Waits while the database is away.
 
         Starts once. Returns without having started if it was asked to stop meanwhile.
-        Raises SchemaMissing, SchemaMismatch or PlanMissing when waiting would not help, and what the lifespan
-        raises; then nothing of it is left behind.
+        Raises DatabaseRefused, SchemaMissing, SchemaMismatch or PlanMissing when waiting would not help, and what
+        the lifespan raises; then nothing of it is left behind.
         """
         with self._turn:
             self._is_starting = True
             try:
                 self._start()
                 if self._stopping.is_set():
-                    self._close()
+                    self._shutdown.close()
             except BaseException:
-                self._close()
+                self._shutdown.close()
                 raise
             finally:
                 self._is_starting = False
 
     def _start(self) -> None:
-        if not self._enter_cluster():
+        if not Startup(self._enter_cluster, self._outage, self._stopping).run():
             return
         if self._loop is not None:
             self.state = self._loop.start()
@@ -192,8 +189,11 @@ class Worker:
             migrate.check(connection, prefix=self.settings.table_prefix, schema=self.settings.schema)
 
     @contextmanager
-    def minding(self) -> Iterator[None]:
-        """Keep claims alive and settle them, without polling or reaping: for claims that are ``adopt``ed."""
+    def minding(self, patience: timedelta | None = None) -> Iterator[None]:
+        """Keep claims alive and settle them, without polling or reaping: for claims that are ``adopt``ed.
+
+        ``patience`` is for the lifespan, while it is left.
+        """
         try:
             if self._loop is not None:
                 self.state = self._loop.start()
@@ -201,7 +201,7 @@ class Worker:
                 service.start()
             yield
         finally:
-            self._close()
+            self._shutdown.close(patience)
 
     def plan(self) -> list[Plan]:
         """Bring the jobs' rows in line with the code, and make sure that each is there."""
@@ -227,59 +227,19 @@ class Worker:
             **facts, refused=plan.refused, revision=str(ours), planned_by=str(theirs), cure=ours.cure(theirs)
         )
 
-    def _enter_cluster(self) -> bool:
-        """Check, plan, sign in: until it has succeeded; False if asked to stop first. An outage is said once."""
-        told = False
-        for pause in growing_pauses(timedelta(milliseconds=300), timedelta(seconds=15)):
-            if self._stopping.is_set():
-                return False
-            try:
-                self.verify()
-                self._database.check_capacity()
-                self.plan()
-                self._badge = self._make_badge()
-                self._roster.sweep(FORGET_WORKERS_AFTER)
-                self._sign_in()
-                break
-            except Exception as error:
-                if not is_transient(error):
-                    raise
-                if not told:
-                    described = describe(error)
-                    self.listeners.publish(events.DatabaseLost(worker=self.name, loop="start", error=described))
-                told = True
-            self._stopping.wait(pause.total_seconds())
-        if told:
-            self.listeners.publish(events.DatabaseBack(worker=self.name, loop="start"))
-        return True
+    def _enter_cluster(self) -> None:
+        self.verify()
+        self._database.check_capacity()
+        self.plan()
+        self._membership.join()
 
     def _make_badge(self) -> Badge:
+        identity = self.identity
         return Badge(
-            worker=self.name,
-            host=self.identity.host,
-            pid=self.identity.pid,
-            boot_id=self.identity.boot_id,
-            version=self._version,
-            capacity=self.capacity,
-            tags=sorted(self.settings.tags),
-            tasks=sorted(self.definitions),
-            lease=self.settings.lease,
-            started=self.store.now(),
-            revision=self.settings.revision,
-            refused=self._refused,
-        )
-
-    def _sign_in(self) -> float | None:
-        if self._badge is None:
-            return None
-        skew = self._roster.sign_in(self._badge, "draining" if self._is_draining else "running")
-        if abs(skew) > SKEW_WARNING and not self._skew_told:
-            self._skew_told = True
-            logger.warning(
-                "this host's clock is %.1f s off the database's; jobs run by the database's clock, logs here do not",
-                skew,
-            )
-        return skew
+            worker=self.name, host=identity.host, pid=identity.pid, boot_id=identity.boot_id, version=self._version,
+            capacity=self.capacity, tags=sorted(self.settings.tags), tasks=sorted(self.definitions),
+            lease=self.settings.lease, started=self.store.now(), revision=self.settings.revision, refused=self._refused,
+        )  # fmt: skip
 
     def _context(self, holding: Holding) -> JobContext:
         row = holding.claim.row
@@ -316,10 +276,13 @@ class Worker:
         """Until somebody asked for an end."""
         return self._stopping.wait(seconds)
 
-    def stop(self, grace: timedelta | None = None) -> int:
-        """Drain: hand back what has not started, wait for what runs, cancel it after ``grace``, hand the rest back.
+    def stop(self, grace: timedelta | None = None, *, ending: bool = False) -> int:
+        """Drain: hand back what has not started, wait for what runs, cancel it after ``grace``.
 
-        Heartbeats go on until the last outcome is written. Returns how many handlers were still running.
+        Returns how many handlers did not stop. They keep their claims, and heartbeats go on, until they return or
+        the process ends. With ``ending`` the caller ends the process right after this: then their slots are handed
+        back, and that is the last thing written.
+
         Whoever stops it meanwhile, or later, waits for that, too, and learns the same. Raises what the lifespan
         raises while it is left; all the same, everything has ended.
         """
@@ -330,69 +293,18 @@ class Worker:
             if self._is_starting:
                 return 0
             if self._is_draining:
-                if self._unfinished is None:
+                if self._shutdown.unfinished is None:
                     self._cancelling.set()
-                return self._unfinished or 0
+                return self.unfinished
             self._is_draining = True
-            return self._drain(self.settings.shutdown_grace if grace is None else grace)
+            self.listeners.publish(events.DrainBegan(worker=self.name, running=len(self.holdings)))
+            self._shutdown.run(self.settings.shutdown_grace if grace is None else grace, ending=ending)
+            return self.unfinished
 
-    def _drain(self, grace: timedelta) -> int:
-        self.listeners.publish(events.DrainBegan(worker=self.name, running=len(self.holdings)))
-        self.runner.drain()
-        self._hand_back_unstarted()
-        self.poller.stop()
-        self.poller.join(timedelta(seconds=10))
-        self._hand_back_unstarted()  # what its last round has brought
-        self._wait_for_handlers(grace)
-        self._unfinished = self._cancel_the_rest()
-        try:
-            self._close()
-        finally:
-            self.listeners.publish(events.DrainEnded(worker=self.name, unfinished=self._unfinished))
-        return self._unfinished
+    @property
+    def unfinished(self) -> int:
+        """How many handlers did not stop when the worker did."""
+        return self._shutdown.unfinished or 0
 
-    def _hand_back_unstarted(self) -> None:
-        """Not left to the threads and the loop: they may be blocked."""
-        for holding in self.holdings:
-            self.settler.hand_back(holding, "shutdown")
-
-    def _wait_for_handlers(self, grace: timedelta) -> None:
-        """Up to ``grace``, or until a second request to stop cancels the wait."""
-        left = grace.total_seconds()
-        step = 0.05
-        while left > 0 and not self._cancelling.is_set():
-            if self.holdings.wait_empty(min(step, left)):
-                return
-            left -= step
-
-    def _cancel_the_rest(self) -> int:
-        """Ask what still runs to stop, wait again, and hand back, as the last write, what does not listen."""
-        for holding in self.holdings:
-            holding.signal.set("shutdown")
-        if self.holdings.wait_empty(max(min(self.settings.shutdown_grace.total_seconds(), 5.0), 1.0)):
-            return 0
-        left = [holding for holding in self.holdings if not holding.ended]
-        for holding in left:
-            self.settler.put(holding, Aborted("shutdown"))
-        if not self.holdings.wait_empty(5.0):
-            logger.warning("%d outcomes could not be written; others take over when the leases end", len(self.holdings))
-        return len(left)
-
-    def _close(self) -> None:
-        for service in reversed(self.services):
-            service.stop()
-        for service in reversed(self.services):
-            service.join(timedelta(seconds=10))
-        self.runner.close()
-        try:
-            if self._loop is not None:
-                self._loop.stop()
-        finally:
-            self._sign_out()
-
-    def _sign_out(self) -> None:
-        if self._badge is not None:
-            try:
-                self._roster.sign_out(self.name)
-            except Exception as error:
-                logger.warning("could not sign out (%s); the row is swept later", describe(error))
+    def _tell_end(self, unfinished: int) -> None:
+        self.listeners.publish(events.DrainEnded(worker=self.name, unfinished=unfinished))

@@ -10,7 +10,7 @@ from sqlalchemy import URL
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
-from slotwise.errors import DatabaseUnreachable
+from slotwise.errors import DatabaseRefused, DatabaseUnreachable
 from slotwise.redaction import hide_password
 
 # Classes of SQLSTATE that a pause mends: connection, resources, an operator's intervention, the system's.
@@ -36,6 +36,13 @@ _PASSING_SQLITE = frozenset(
         sqlite3.SQLITE_CANTOPEN,
         sqlite3.SQLITE_NOMEM,
     }
+)
+
+# Wrong password, not let in, no such database: by SQLSTATE, and in the words in which the server says these.
+_REFUSING_STATES = frozenset({"28P01", "28000", "3D000"})
+_REFUSING_WORDS = re.compile(
+    r"no password supplied|FATAL: +(.*authentication failed for user|no pg_hba\.conf entry|pg_hba\.conf rejects"
+    r'|role ".*" (does not exist|is not permitted to log in)|database ".*" does not exist)'
 )
 
 _CURES = (
@@ -75,11 +82,12 @@ def describe(error: BaseException) -> str:
 
 
 def unreachable(url: URL, error: BaseException) -> DatabaseUnreachable:
-    """The error of a first connection, with the place and the cure."""
+    """The error of a first connection, with the place and the cure; DatabaseRefused if the server is there."""
     reason = describe(error)
     if url.password:
         reason = reason.replace(url.password, "***")
-    return DatabaseUnreachable(f"the database {_place(url)} cannot be reached: {reason}; {_cure(reason)}")
+    kind = DatabaseRefused if _is_refusal(url, error) else DatabaseUnreachable
+    return kind(f"the database {_place(url)} cannot be reached: {reason}; {_cure(reason)}")
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
@@ -108,6 +116,20 @@ def _is_psycopg_operational(error: BaseException) -> bool:
     return any(
         kind.__module__.startswith("psycopg") and kind.__name__ == "OperationalError" for kind in type(error).__mro__
     )
+
+
+def _is_refusal(url: URL, error: BaseException) -> bool:
+    """Whether whoever answered said that user, password or database are wrong.
+
+    Before a session exists libpq gives the server's words, and no SQLSTATE; one that speaks another language than
+    English counts as away. One of a host's addresses may have said so; of several hosts, each.
+    """
+    inner = error.orig if isinstance(error, DBAPIError) and error.orig is not None else error
+    if (state := _sqlstate(inner)) is not None:
+        return state in _REFUSING_STATES
+    attempts = [bool(_REFUSING_WORDS.search(line)) for line in str(inner).splitlines() if "failed:" in line]
+    hosts = (url.host or str(url.query.get("host", ""))).count(",") + 1
+    return any(attempts) if hosts == 1 else bool(attempts) and all(attempts)
 
 
 def _sqlstate(error: BaseException) -> str | None:

@@ -65,7 +65,7 @@ class Hog(DistributedJob):
     def execute(self, ctx: JobContext) -> None:
         with LOG.attempt(ctx):
             if first_in_cluster(ctx.name):
-                ctypes.PyDLL(None).usleep(3_500_000)
+                ctypes.PyDLL(None).usleep(8_000_000)
 
 
 class Busy(DistributedJob):

@@ -1,0 +1,164 @@
+"""How a worker ends: what has not started goes back, what runs may finish, what does not stop never runs twice."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+
+from slotwise.engine.eventloop import EventLoop
+from slotwise.engine.holdings import Holding, Holdings
+from slotwise.engine.membership import Membership
+from slotwise.engine.runner import Runner
+from slotwise.engine.service import Service
+from slotwise.engine.settler import Settler
+from slotwise.execution import Aborted
+
+logger = logging.getLogger(__name__)
+
+#: How long the loops may take to end, and the last outcomes to be written.
+LOOP_PATIENCE = timedelta(seconds=10)
+WRITE_PATIENCE = timedelta(seconds=5)
+#: How long handlers that were asked to stop may take: the grace, but within these bounds.
+SHORTEST_ASIDE, LONGEST_ASIDE = timedelta(seconds=1), timedelta(seconds=5)
+
+
+class Shutdown:
+    """Ends the parts of a worker in order, once.
+
+    Race: a thread cannot be killed. To hand a slot back while its handler goes on would let another worker start it
+    at its side. So only who ends the process hands it back, as the very last write; who does not, keeps the claim.
+    """
+
+    def __init__(
+        self,
+        *,
+        holdings: Holdings,
+        runner: Runner,
+        settler: Settler,
+        poller: Service,
+        others: Sequence[Service],
+        keepers: Sequence[Service],
+        membership: Membership,
+        loop: EventLoop | None,
+        cancelling: threading.Event,
+        tell_end: Callable[[int], None],
+        close: Callable[[], None],
+        longest_grace: timedelta,
+    ) -> None:
+        """``keepers`` keep claims alive and settle them, to the end; ``others`` do not."""
+        self._holdings = holdings
+        self._runner = runner
+        self._settler = settler
+        self._poller = poller
+        self._others = others
+        self._keepers = keepers
+        self._membership = membership
+        self._loop = loop
+        self._cancelling = cancelling
+        self._tell_end = tell_end
+        self._close = close
+        self._aside = min(max(longest_grace, SHORTEST_ASIDE), LONGEST_ASIDE)
+        self._lifespan_patience = max(longest_grace, LONGEST_ASIDE)
+        #: How many handlers did not stop; None while that is not known.
+        self.unfinished: int | None = None
+
+    def run(self, grace: timedelta, *, ending: bool) -> None:
+        """Drain, cancel after ``grace``, and close. ``ending``: the caller ends the process right after this.
+
+        Raises what the lifespan raises while it is left; all the same, everything else has been done.
+        """
+        self._membership.is_draining = True
+        self._runner.drain()
+        self._hand_back_unstarted()
+        _end([self._poller])
+        self._hand_back_unstarted()  # what its last round has brought
+        self._wait_for_handlers(grace)
+        self._ask_to_stop()
+        _end(self._others)
+        try:
+            self._leave(self._lifespan_patience if ending else None)
+        finally:
+            left = [holding for holding in self._holdings if not holding.ended]
+            self.unfinished = len(left)
+            if left and ending:
+                self._hand_back_last(left)
+            elif left:
+                self._keep_until_returned()
+            else:
+                self._write_outcomes()
+                self._finish()
+                self._tell_end(0)
+
+    def close(self, within: timedelta | None = None) -> None:
+        """End everything now, of a worker that holds nothing that would run on; ``within`` is for the lifespan."""
+        _end([*self._keepers, *self._others, self._poller])
+        try:
+            self._leave(within)
+        finally:
+            self._membership.leave()
+
+    def _hand_back_unstarted(self) -> None:
+        """Not left to the threads and the loop: they may be blocked."""
+        for holding in self._holdings:
+            self._settler.hand_back(holding, "shutdown")
+
+    def _wait_for_handlers(self, grace: timedelta) -> None:
+        """Up to ``grace``, or until a further request to stop cancels the wait."""
+        left = grace.total_seconds()
+        step = 0.05
+        while left > 0 and not self._cancelling.is_set():
+            if self._holdings.wait_empty(min(step, left)):
+                return
+            left -= step
+
+    def _ask_to_stop(self) -> None:
+        for holding in self._holdings:
+            holding.signal.set("shutdown")
+        self._holdings.wait_empty(self._aside.total_seconds())
+
+    def _leave(self, within: timedelta | None) -> None:
+        """The threads, the loop and the lifespan. Heartbeats go on: this may take as long as the application likes."""
+        self._runner.close()
+        if self._loop is not None:
+            self._loop.stop(within)
+
+    def _hand_back_last(self, left: Sequence[Holding]) -> None:
+        """Nothing may come after it: from that commit on, the slots may start elsewhere."""
+        self._membership.leave()
+        self._tell_end(len(left))
+        for holding in left:
+            self._settler.put(holding, Aborted("shutdown"))
+        self._write_outcomes()
+        self._settler.stop()
+        self._settler.join(SHORTEST_ASIDE)  # it tells what it has written
+
+    def _keep_until_returned(self) -> None:
+        """Whoever owns the process goes on, and so do the handlers: under their claims."""
+        count = self.unfinished or 0
+        logger.warning("%d handlers did not stop; their claims are kept until they return, or this process ends", count)
+        threading.Thread(target=self._keep, name="slotwise-vigil", daemon=True).start()
+        self._tell_end(count)
+
+    def _keep(self) -> None:
+        self._holdings.wait_empty(None)
+        self._finish()
+        self._close()
+
+    def _write_outcomes(self) -> None:
+        if not self._holdings.wait_empty(WRITE_PATIENCE.total_seconds()):
+            logger.warning(
+                "%d outcomes could not be written; others take over when the leases end", len(self._holdings)
+            )
+
+    def _finish(self) -> None:
+        _end(self._keepers)
+        self._membership.leave()
+
+
+def _end(services: Sequence[Service]) -> None:
+    for service in reversed(services):
+        service.stop()
+    for service in reversed(services):
+        service.join(LOOP_PATIENCE)
