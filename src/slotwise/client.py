@@ -7,6 +7,7 @@ from contextlib import contextmanager, nullcontext
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
+from slotwise.controls import Controls
 from slotwise.definition import check_catch_up
 from slotwise.durations import parse_duration
 from slotwise.errors import ConfigurationError, InstanceExists, InvalidJob
@@ -41,6 +42,8 @@ class Client:
     def __init__(self, store: Callable[[], Store], wake: Callable[[], None] = lambda: None) -> None:
         self._make_store = store
         self._wake = wake
+        #: Orders for the whole cluster: pause, trigger, cancel and their kin.
+        self.controls = Controls(store, wake)
 
     def schedule(
         self,

@@ -148,6 +148,8 @@ def at_finish(
     ledger: LedgerEntry | None,
 ) -> Transition:
     """What a held row becomes when its holder lets it go with ``outcome``."""
+    if row.cancel_requested is not None:
+        row, outcome = _called_off(row, outcome)
     if ledger is not None and ledger.outcome == "succeeded" and ledger.token == row.version:
         outcome = Succeeded()  # complete_in has committed: whatever came after it, the slot is done
     elif isinstance(outcome, Succeeded) and outcome.promised:
@@ -167,6 +169,18 @@ def at_finish(
             return _aborted(row, definition, schedule, reason, now)
         case Died(lease_end):
             return at_loss(row, definition, schedule, lease_end, now, ledger)
+
+
+def _called_off(row: Row, outcome: Outcome) -> tuple[Row, Outcome]:
+    """An operator has cancelled the slot: it ends with this attempt, however that came to its end."""
+    match outcome:
+        case HandedBack():
+            return replace(row, attempt=max(row.attempt - 1, 0)), Cancelled("operator")
+        case Aborted() | Died() | Snoozed():
+            return row, Cancelled("operator")
+        case Failed():
+            return row, replace(outcome, final=True)
+    return row, outcome
 
 
 def at_finish_unread(

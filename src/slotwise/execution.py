@@ -71,6 +71,7 @@ class Row:
     catch_up_until: datetime | None = None
     state: str | None = None
     cancel_requested: datetime | None = None
+    parked_due: datetime | None = None
 
     @property
     def key(self) -> Key:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -43,7 +43,11 @@ class Heartbeat(Service):
                 self._lose(holding)
             else:
                 holding.renew(sent)
-        self._hand_back_unknown()
+        generation = self._holdings.quiet()
+        standing = self._store.held_by(self.worker)
+        self._obey(standing)
+        if generation is not None:
+            self._hand_back_unknown(generation, standing)
         skew = self._sign_in()
         self.listeners.publish(
             HeartbeatSent(worker=self.worker, count=len(held) - len(lost), lost=len(lost), skew=skew)
@@ -61,16 +65,20 @@ class Heartbeat(Service):
         holding.lose()
         self.listeners.publish(ClaimLostEvent(**about(holding.claim), reason="the heartbeat was refused"))
 
-    def _hand_back_unknown(self) -> None:
+    def _obey(self, standing: Sequence[Claim]) -> None:
+        """Tell handlers whose slots an operator has cancelled since they were claimed."""
+        for claim in standing:
+            holding = self._holdings.get(claim)
+            if claim.row.cancel_requested is not None and holding is not None and not holding.ended:
+                holding.signal.set("operator")
+
+    def _hand_back_unknown(self, generation: int, standing: Sequence[Claim]) -> None:
         """Rows under our boot id that we neither hold nor are claiming: a claim's reply was lost. They go back.
 
         Race: a claim may be committed and not yet in the holdings. So nothing is handed back unless no claim
         statement was under way before the look, and none has begun since.
         """
-        generation = self._holdings.quiet()
-        if generation is None:
-            return
-        unknown = [claim for claim in self._store.held_by(self.worker) if claim not in self._holdings]
+        unknown = [claim for claim in standing if claim not in self._holdings]
         if not unknown or self._holdings.quiet() != generation:
             return
         unknown = [claim for claim in unknown if claim.row.task_name in self._store.definitions]

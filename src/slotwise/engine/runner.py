@@ -152,6 +152,8 @@ class Runner:
             return HandedBack("shutdown")
         if (doubt := holding.doubt(self._margin)) is not None:
             return HandedBack(doubt)  # also if it waited for long: somebody else may have a thread for it right now
+        if holding.claim.row.cancel_requested is not None:
+            return HandedBack("operator")  # called off while it waited for its retry
         if (reason := holding.stop_reason) is not None:
             return Aborted(reason)
         if definition.gives_up:

@@ -10,6 +10,7 @@ import sqlalchemy as sa
 
 from slotwise.errors import UnknownTask
 from slotwise.execution import RECURRING, TICK, Key
+from slotwise.pauses import PAUSED, asleep
 from slotwise.store.dialect import Dialect
 from slotwise.store.types import to_micros
 
@@ -30,23 +31,31 @@ def detach(
     """A row of its own for ``slot``, due at ``due`` (now); None if there is one of this instance already.
 
     Its instance is the plan row's with the slot, unless another is given; ``columns`` are any others that the row
-    begins with. It carries the plan's schedule, so that a handler knows the interval that its slot ends.
+    begins with. It carries the plan's schedule, so that a handler knows the interval that its slot ends; and it
+    sleeps while the plan row is paused.
 
     Races: two that detach the same slot make one row, by its key. Against a claim of the plan row, the ledger
     decides which of the two slots starts. The row's first version is the database's time, so that tokens rise when
     the instance is used again.
     """
     tasks, born = dialect.tables.tasks, to_micros(now)
-    plan = sa.select(tasks.c.schedule).where(tasks.c.task_name == name, tasks.c.task_instance == plan_instance)
-    row = {
+    plan = _plan(connection, dialect, name, plan_instance)
+    row: dict[str, Any] = {
         "task_name": name, "task_instance": instance or f"{plan_instance}@{slot.isoformat()}",
         "plan_instance": plan_instance, "slot": slot, "origin": origin, "execution_time": due or now,
-        "picked": False, "version": born, "first_version": born, **columns,
+        "picked": False, "version": born, "first_version": born, "schedule": plan.schedule if plan else None, **columns,
     }  # fmt: skip
-    row.setdefault("schedule", connection.scalar(plan))
+    if plan is not None and plan.state == PAUSED and "state" not in columns:
+        row |= asleep(row["execution_time"])
     statement = dialect.insert(tasks).values(**row).on_conflict_do_nothing().returning(tasks.c.task_instance)
     added = connection.execute(statement).first()
     return None if added is None else Key(name, added[0])
+
+
+def _plan(connection: sa.Connection, dialect: Dialect, name: str, instance: str) -> Any:
+    tasks = dialect.tables.tasks
+    statement = sa.select(tasks.c.schedule, tasks.c.state)
+    return connection.execute(statement.where(tasks.c.task_name == name, tasks.c.task_instance == instance)).first()
 
 
 def trigger(connection: sa.Connection, dialect: Dialect, name: str, **columns: Any) -> Key:

@@ -15,6 +15,7 @@ import sqlalchemy as sa
 
 from slotwise.clock import Clock, host_now
 from slotwise.execution import Claim, Fence, Gap, Key, LedgerEntry, LedgerKey, Row
+from slotwise.pauses import PAUSED
 from slotwise.store.rows import (
     CHANGED_COLUMNS,
     HOLD_COLUMNS,
@@ -76,10 +77,13 @@ class Dialect:
             .order_by(tasks.c.execution_time, tasks.c.task_name, tasks.c.task_instance)
             .limit(limit)
         )
-        if instance is not None:
-            due = due.where(tasks.c.task_instance == instance)
+        due = due.where(self.not_all_paused() if instance is None else tasks.c.task_instance == instance)
         taken = [self._take(connection, Key(*key), holder, lease, now) for key in connection.execute(due)]
         return [(row, now, self._enter(connection, row, now, strict)) for row in taken]
+
+    def not_all_paused(self) -> sa.ColumnElement[bool]:
+        """Whether an operator lets anything be claimed at all; asked once per statement, not per row."""
+        return ~sa.exists().where(self.tables.meta.c.key == PAUSED)
 
     def _take(self, connection: sa.Connection, key: Key, holder: str, lease: timedelta, now: datetime) -> Row:
         tasks = self.tables.tasks
@@ -122,7 +126,9 @@ class Dialect:
         statement = statement.on_conflict_do_update(
             index_elements=[slots.c.task_name, slots.c.task_instance, slots.c.slot],
             set_={**again, "attempts": slots.c.attempts + 1},
-            where=slots.c.finished.is_(None) & (slots.c.outcome != "running") & sa.literal(not strict),
+            where=slots.c.finished.is_(None)
+            & (slots.c.outcome != "running")
+            & (sa.literal(not strict) | (slots.c.attempts == 0)),
         ).returning(slots.c.token)
         return connection.execute(statement).first() is not None
 

@@ -46,7 +46,7 @@ class Enqueue:
     def claim_trigger(self, holder: str, name: str, *, lease: timedelta, strict: bool) -> Claim | None:
         """Trigger a job and claim it in one transaction, so that no other worker can be first."""
         with self._store.transaction() as connection:
-            instance = self.trigger(connection, name)
+            instance = trigger(connection, self._store.dialect, name, state=None).task_instance
             found = self._store.dialect.claim(
                 connection, holder=holder, names=[name], strict=[name] if strict else [], limit=1, lease=lease,
                 instance=instance,

@@ -18,6 +18,7 @@ from slotwise.errors import InvalidSchedule
 from slotwise.execution import Row, Transition
 from slotwise.schedules import parse_schedule
 from slotwise.store.dialect import Dialect
+from slotwise.store.release import release_next
 from slotwise.store.rows import Change, Held, ledger_instance
 
 
@@ -40,7 +41,10 @@ class Latecomers:
         if entered:
             self._withdraw(connection, row)
         if row.is_detached:
-            # Its only slot has run, or is held under another claim: nothing is left to do here.
+            # Its only slot has run, or is held under another claim, or gives up: nothing is left to do here.
+            self._end_reopened(connection, row, now)
+            if row.origin == "backfill":
+                release_next(connection, self._dialect, row, now)
             return self._move_on(connection, row, now, None)
         try:
             schedule = parse_schedule(row.schedule or "-")
@@ -65,6 +69,17 @@ class Latecomers:
             slots.delete()
             .where(slots.c.task_name == row.task_name, slots.c.task_instance == ledger_instance(row))
             .where(slots.c.slot == row.slot, slots.c.token == row.version, slots.c.finished.is_(None))
+        )
+
+    def _end_reopened(self, connection: sa.Connection, row: Row, now: datetime) -> None:
+        """A slot that an operator wanted to run again, and that its job starts once: it stays as it had ended."""
+        slots = self._slots
+        connection.execute(
+            slots.update()
+            .where(slots.c.task_name == row.task_name, slots.c.task_instance == ledger_instance(row))
+            .where(slots.c.slot == row.slot, slots.c.finished.is_(None))
+            .where(slots.c.outcome.not_in(("claimed", "running")))
+            .values(finished=now, reason="give_up")
         )
 
     def _enter(self, connection: sa.Connection, row: Row, now: datetime, *, strict: bool) -> bool:

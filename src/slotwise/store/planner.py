@@ -14,6 +14,7 @@ from slotwise.definition import Definition
 from slotwise.errors import InvalidSchedule, PlanMissing
 from slotwise.execution import RECURRING, TICK, Row
 from slotwise.missed import due_at, slot_after
+from slotwise.pauses import PAUSED, asleep
 from slotwise.schedules import Schedule, parse_schedule, succeed
 from slotwise.store.calendars import calendars_of
 from slotwise.store.latecomers import end_orphans, newest_decided
@@ -39,7 +40,15 @@ class Plan:
 
 
 def replanned(row: Row, after: Schedule, now: datetime) -> dict[str, Any]:
-    """How a waiting row follows a change of its schedule's text, activated ``now``. Pure.
+    """How a row follows a change of its schedule's text, activated ``now``; a paused one sleeps on. Pure."""
+    if row.state != PAUSED:
+        return _replanned(row, after, now)
+    columns = _replanned(replace(row, execution_time=row.parked_due or row.execution_time), after, now)
+    return columns | asleep(columns["execution_time"]) if "execution_time" in columns else columns
+
+
+def _replanned(row: Row, after: Schedule, now: datetime) -> dict[str, Any]:
+    """How a waiting row follows.
 
     Slots up to the activation belong to the old text, later ones to the new. A row that is held, or whose slot was
     begun or is due, gets the text only; its next slot comes at settlement.

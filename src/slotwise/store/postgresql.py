@@ -65,7 +65,8 @@ WITH due AS (
     ON CONFLICT (task_name, task_instance, slot) DO UPDATE
     SET outcome = excluded.outcome, reason = NULL, attempts = s.attempts + 1, collapsed = excluded.collapsed,
         token = excluded.token, worker = excluded.worker, started = excluded.started
-    WHERE s.finished IS NULL AND s.outcome <> 'running' AND NOT excluded.task_name = ANY (%(strict)s::text[])
+    WHERE s.finished IS NULL AND s.outcome <> 'running'
+      AND (s.attempts = 0 OR NOT excluded.task_name = ANY (%(strict)s::text[]))
     RETURNING s.task_name, s.task_instance, s.slot, s.token
 )
 SELECT {now}, schedule IS NULL AND plan_instance IS NULL OR EXISTS (
@@ -75,6 +76,9 @@ SELECT {now}, schedule IS NULL AND plan_instance IS NULL OR EXISTS (
     {plain_columns}
 FROM due
 ORDER BY execution_time"""
+
+#: For every claim but that of a row which an operator runs himself. Asked once per statement, not per row.
+ALL_PAUSED = "\n          AND NOT EXISTS (SELECT FROM {meta} WHERE key = 'paused')"
 
 HOLD = """\
 SELECT {now}, pg_current_xact_id()::text, q.ctid::text, {q_columns}
@@ -173,6 +177,7 @@ class PostgreSQL(Dialect):
         self._names = {
             "tasks": prepare.format_table(tables.tasks),
             "slots": prepare.format_table(tables.slots),
+            "meta": prepare.format_table(tables.meta),
             "columns": ", ".join(f"t.{name}" for name in ROW_COLUMNS),
             "hold_columns": ", ".join(f"t.{name}" for name in HOLD_COLUMNS),
             "plain_columns": ", ".join(ROW_COLUMNS),
@@ -214,7 +219,7 @@ class PostgreSQL(Dialect):
             "holder": holder, "names": list(names), "strict": list(strict), "limit": limit, "lease": lease,
             "instance": instance,
         }  # fmt: skip
-        only = "" if instance is None else " AND d.task_instance = %(instance)s"
+        only = ALL_PAUSED.format(**self._names) if instance is None else " AND d.task_instance = %(instance)s"
         found = self._run(connection, CLAIM, parameters, only=only)
         return [(row_of(values), utc(now), entered) for now, entered, *values in found]
 

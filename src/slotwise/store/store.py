@@ -31,12 +31,14 @@ from slotwise.execution import (
     Snoozed,
     Transition,
 )
+from slotwise.pauses import parked
 from slotwise.schedules import Schedule, parse_schedule
 from slotwise.store.commit import commit_surely
 from slotwise.store.database import Database
 from slotwise.store.dialect import Dialect
 from slotwise.store.latecomers import Latecomers, expect
 from slotwise.store.postgresql import PostgreSQL
+from slotwise.store.release import release_next
 from slotwise.store.rows import Change, Held
 from slotwise.store.sqlite import SQLite
 from slotwise.store.tables import tables
@@ -168,6 +170,7 @@ class Store:
             due = connection.scalar(
                 sa.select(tasks.c.execution_time)
                 .where(~tasks.c.picked, tasks.c.state.is_(None), tasks.c.task_name.in_(list(names)))
+                .where(self.dialect.not_all_paused())
                 .order_by(tasks.c.execution_time)
                 .limit(1)
             )
@@ -220,7 +223,7 @@ class Store:
             transition = decide.at_finish_unread(row, definition, outcome, held.now, entry, reason)
         else:
             transition = decide.at_finish(row, definition, schedule, outcome, held.now, entry)
-        transition = decide.removed(row, schedule, transition, held.now)
+        transition = decide.removed(row, schedule, parked(row, transition), held.now)
         return Change(held=held, transition=transition, ledger_place=place)
 
     def _write(self, connection: sa.Connection, changes: Sequence[Change]) -> None:
@@ -230,6 +233,9 @@ class Store:
         self.dialect.record(connection, changes)
         gaps = [(change.held.row, gap) for change in changes for gap in change.transition.gaps]
         self.dialect.gaps(connection, gaps, changes[0].held.now)
+        for change in changes:
+            if change.held.row.origin == "backfill" and change.transition.remove:
+                release_next(connection, self.dialect, change.held.row, change.held.now)
 
     # -- heartbeat and reaper ---------------------------------------------------------------------------------
 

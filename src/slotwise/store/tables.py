@@ -86,6 +86,7 @@ class Tables:
             Column("cancel_requested", Instant),
             Column("catch_up_until", Instant),
             Column("last_error", Text),
+            Column("control", BigInteger),
             Index(f"{name}_due", "execution_time", postgresql_where=waiting, sqlite_where=waiting),
             Index(f"{name}_held", "picked_by", postgresql_where=held, sqlite_where=held),
         )

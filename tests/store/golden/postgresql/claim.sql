@@ -7,6 +7,7 @@ WITH due AS (
         SELECT d.ctid FROM scheduled_tasks AS d
         WHERE NOT d.picked AND d.state IS NULL AND d.execution_time <= statement_timestamp()
           AND d.task_name = ANY (%(names)s::text[])
+          AND NOT EXISTS (SELECT FROM scheduled_meta WHERE key = 'paused')
         ORDER BY d.execution_time
         LIMIT %(limit)s
         FOR UPDATE SKIP LOCKED))
@@ -15,7 +16,7 @@ WITH due AS (
     RETURNING t.task_name, t.task_instance, t.execution_time, t.version, t.picked, t.picked_by, t.task_data,
         t.last_success, t.last_failure, t.consecutive_failures, t.last_heartbeat, t.priority, t.slot, t.watermark,
         t.next_slot, t.schedule, t.plan_instance, t.origin, t.collapsed, t.first_version, t.attempt, t.lost_count,
-        t.lease, t.state, t.cancel_requested, t.catch_up_until
+        t.lease, t.state, t.cancel_requested, t.catch_up_until, t.parked_due
 ), ledger AS (
     INSERT INTO scheduled_slots AS s
         (task_name, task_instance, slot, outcome, origin, attempts, collapsed, token, worker, started)
@@ -31,7 +32,8 @@ WITH due AS (
     ON CONFLICT (task_name, task_instance, slot) DO UPDATE
     SET outcome = excluded.outcome, reason = NULL, attempts = s.attempts + 1, collapsed = excluded.collapsed,
         token = excluded.token, worker = excluded.worker, started = excluded.started
-    WHERE s.finished IS NULL AND s.outcome <> 'running' AND NOT excluded.task_name = ANY (%(strict)s::text[])
+    WHERE s.finished IS NULL AND s.outcome <> 'running'
+      AND (s.attempts = 0 OR NOT excluded.task_name = ANY (%(strict)s::text[]))
     RETURNING s.task_name, s.task_instance, s.slot, s.token
 )
 SELECT statement_timestamp(), schedule IS NULL AND plan_instance IS NULL OR EXISTS (
@@ -40,6 +42,6 @@ SELECT statement_timestamp(), schedule IS NULL AND plan_instance IS NULL OR EXIS
           AND l.slot = due.slot AND l.token = due.version),
     task_name, task_instance, execution_time, version, picked, picked_by, task_data, last_success, last_failure,
         consecutive_failures, last_heartbeat, priority, slot, watermark, next_slot, schedule, plan_instance, origin,
-        collapsed, first_version, attempt, lost_count, lease, state, cancel_requested, catch_up_until
+        collapsed, first_version, attempt, lost_count, lease, state, cancel_requested, catch_up_until, parked_due
 FROM due
 ORDER BY execution_time;

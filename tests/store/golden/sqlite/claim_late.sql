@@ -1,7 +1,9 @@
 SELECT scheduled_tasks.task_name, scheduled_tasks.task_instance
 FROM scheduled_tasks
 WHERE scheduled_tasks.picked = 0 AND scheduled_tasks.state IS NULL AND scheduled_tasks.execution_time <= ? AND
-    scheduled_tasks.task_name IN (?) ORDER BY scheduled_tasks.execution_time, scheduled_tasks.task_name,
+    scheduled_tasks.task_name IN (?) AND NOT (EXISTS (SELECT *
+FROM scheduled_meta
+WHERE scheduled_meta."key" = ?)) ORDER BY scheduled_tasks.execution_time, scheduled_tasks.task_name,
     scheduled_tasks.task_instance
  LIMIT ? OFFSET ?;
 
@@ -13,7 +15,7 @@ UPDATE scheduled_tasks SET picked=?, picked_by=?, last_heartbeat=?, version=(sch
     scheduled_tasks.state IS NULL AND scheduled_tasks.execution_time <= ? RETURNING task_name, task_instance,
     execution_time, version, picked, picked_by, task_data, last_success, last_failure, consecutive_failures,
     last_heartbeat, priority, slot, watermark, next_slot, schedule, plan_instance, origin, collapsed, first_version,
-    attempt, lost_count, lease, state, cancel_requested, catch_up_until;
+    attempt, lost_count, lease, state, cancel_requested, catch_up_until, parked_due;
 
 SELECT scheduled_slots.slot
 FROM scheduled_slots
@@ -44,4 +46,5 @@ INSERT INTO scheduled_slots (task_name, task_instance, slot, outcome, reason, or
     worker, started) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (task_name, task_instance, slot) DO UPDATE
     SET outcome = excluded.outcome, reason = excluded.reason, attempts = (scheduled_slots.attempts + ?), collapsed =
     excluded.collapsed, token = excluded.token, worker = excluded.worker, started = excluded.started WHERE
-    scheduled_slots.finished IS NULL AND scheduled_slots.outcome != ? AND ? = 1 RETURNING token;
+    scheduled_slots.finished IS NULL AND scheduled_slots.outcome != ? AND (? = 1 OR scheduled_slots.attempts = ?)
+    RETURNING token;

@@ -9,13 +9,13 @@ WHERE scheduled_slots.task_name = ? AND scheduled_slots.task_instance = ? AND sc
 FROM scheduled_tasks
 WHERE scheduled_tasks.task_name = ? AND scheduled_tasks.slot = ?;
 
-SELECT scheduled_tasks.schedule
+SELECT scheduled_tasks.schedule, scheduled_tasks.state
 FROM scheduled_tasks
 WHERE scheduled_tasks.task_name = ? AND scheduled_tasks.task_instance = ?;
 
 INSERT INTO scheduled_tasks (task_name, task_instance, execution_time, picked, version, slot, schedule,
-    plan_instance, origin, first_version) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING RETURNING
-    task_instance;
+    plan_instance, origin, first_version, state) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING
+    RETURNING task_instance;
 
 SELECT scheduled_tasks.task_name, scheduled_tasks.task_instance
 FROM scheduled_tasks
@@ -32,10 +32,11 @@ UPDATE scheduled_tasks SET picked=?, picked_by=?, last_heartbeat=?, version=(sch
     scheduled_tasks.state IS NULL AND scheduled_tasks.execution_time <= ? RETURNING task_name, task_instance,
     execution_time, version, picked, picked_by, task_data, last_success, last_failure, consecutive_failures,
     last_heartbeat, priority, slot, watermark, next_slot, schedule, plan_instance, origin, collapsed, first_version,
-    attempt, lost_count, lease, state, cancel_requested, catch_up_until;
+    attempt, lost_count, lease, state, cancel_requested, catch_up_until, parked_due;
 
 INSERT INTO scheduled_slots (task_name, task_instance, slot, outcome, reason, origin, attempts, collapsed, token,
     worker, started) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (task_name, task_instance, slot) DO UPDATE
     SET outcome = excluded.outcome, reason = excluded.reason, attempts = (scheduled_slots.attempts + ?), collapsed =
     excluded.collapsed, token = excluded.token, worker = excluded.worker, started = excluded.started WHERE
-    scheduled_slots.finished IS NULL AND scheduled_slots.outcome != ? AND ? = 1 RETURNING token;
+    scheduled_slots.finished IS NULL AND scheduled_slots.outcome != ? AND (? = 1 OR scheduled_slots.attempts = ?)
+    RETURNING token;

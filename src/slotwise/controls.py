@@ -1,0 +1,216 @@
+"""Orders for the whole cluster, given through the database: every worker obeys within one poll."""
+
+from __future__ import annotations
+
+import getpass
+import socket
+import time
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from itertools import islice
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from slotwise.durations import parse_duration
+from slotwise.errors import ConfigurationError, InvalidJob
+from slotwise.job import DistributedJob, declared
+from slotwise.policies import growing_pauses
+from slotwise.store import backfill, pauses, removal, slot_orders
+from slotwise.store.audit import Author, Order, orders
+from slotwise.store.backfill import Backfill
+from slotwise.store.bureau import Desk, desk
+from slotwise.store.failures import is_transient
+from slotwise.store.pauses import Paused, Resumed
+
+if TYPE_CHECKING:
+    from slotwise.store.store import Store
+
+Result = TypeVar("Result")
+
+#: So often an order is given again that met a deadlock, or a row that stayed locked.
+TRIES = 4
+
+
+class Controls:
+    """Pause and resume, trigger, skip, cancel, retry, backfill and delete: jobs by name, or as registered.
+
+    Each order is one transaction, and stands in the audit table with its author, time and ``note``. ``author``
+    is the user and host of this process unless given. With ``dry_run`` an order does and returns all that it
+    would, and takes it back. Works without a worker in this process; waits for the database, so call it from
+    ``async def`` in ``asyncio.to_thread``.
+
+    Raises UnknownTask for a job without a row, and ConfigurationError, in one line with the cure, for what cannot be
+    done as things stand.
+    """
+
+    def __init__(
+        self, store: Callable[[], Store], wake: Callable[[], None] = lambda: None, *, author: str | None = None
+    ) -> None:
+        self._make_store = store
+        self._wake = wake
+        self._author = author
+
+    def by(self, author: str) -> Controls:
+        """The same for another author: the user of a web page, for instance."""
+        return Controls(self._make_store, self._wake, author=author)
+
+    # -- pause and resume -------------------------------------------------------------------------------------
+
+    def pause(self, job: Any, *, note: str | None = None, dry_run: bool = False) -> bool:
+        """No slot, retry or trigger of the job starts any more; False if it was paused already.
+
+        What runs goes on. Slots that come meanwhile are skipped (paused) when the job is resumed.
+        """
+        name = _name(job)
+        return self._order(lambda at: pauses.pause(at, name), note, dry_run)
+
+    def pause_all(self, *, note: str | None = None, dry_run: bool = False) -> bool:
+        """Nothing starts any more, in the whole installation, jobs and tasks that come later included."""
+        return self._order(pauses.pause_all, note, dry_run)
+
+    def resume(
+        self, job: Any, *, replay: bool = False, note: str | None = None, dry_run: bool = False
+    ) -> list[Resumed]:
+        """The job goes on; empty if it was not paused. ``replay``: its slots of the pause are its catch-up's."""
+        name = _name(job)
+        return self._order(lambda at: pauses.resume(at, name, replay=replay), note, dry_run)
+
+    def resume_all(
+        self, *, replay: bool = False, note: str | None = None, dry_run: bool = False
+    ) -> list[Resumed] | None:
+        """Take a pause of all back; the jobs that have skipped slots, or None if not all was paused.
+
+        Jobs that are paused by name stay so.
+        """
+        return self._order(lambda at: pauses.resume_all(at, replay=replay), note, dry_run)
+
+    def all_paused(self) -> Paused | None:
+        """Who paused all, when and why; None if nobody did."""
+        return pauses.is_all_paused(self._make_store())
+
+    # -- single slots -----------------------------------------------------------------------------------------
+
+    def trigger(self, job: Any, *, note: str | None = None, dry_run: bool = False) -> datetime:
+        """Run the job now, beside its schedule; the slot of that run, the database's time of this request.
+
+        Its schedule and its statistics stay as they are. If the job is paused, the run waits for its resumption.
+        """
+        name = _name(job)
+        return self._order(lambda at: slot_orders.trigger_now(at, name), note, dry_run)
+
+    def skip_next(
+        self, job: Any, slot: datetime | None = None, *, note: str | None = None, dry_run: bool = False
+    ) -> datetime:
+        """Leave the next slot out that has not begun: skipped (operator); that slot. ``slot``: only if it is this."""
+        name, wanted = _name(job), None if slot is None else _instant(slot)
+        return self._order(lambda at: slot_orders.skip_next(at, name, wanted), note, dry_run)
+
+    def cancel(
+        self, job: Any, slot: datetime | None = None, *, note: str | None = None, dry_run: bool = False
+    ) -> list[datetime]:
+        """Ask what runs of the job to stop, or end the slot given, also if it waits for a retry; the slots.
+
+        Handlers learn it with the next heartbeat: ``ctx.cancelled``, with the reason ``operator``; async ones are
+        cancelled. The slot ends as cancelled; one whose handler comes to a good end all the same has succeeded.
+        """
+        name, wanted = _name(job), None if slot is None else _instant(slot)
+        return self._order(lambda at: slot_orders.cancel(at, name, wanted), note, dry_run)
+
+    def retry(self, job: Any, slot: datetime, *, note: str | None = None, dry_run: bool = False) -> None:
+        """One more attempt of a slot that ended as failed, dead, lost or cancelled: the same slot, counted on.
+
+        A job with ``on_lost="give_up"`` starts a slot once, so its slots are refused.
+        """
+        name, wanted = _name(job), _instant(slot)
+        known = self._make_store().definitions.get(name)
+        if known is not None and known.gives_up:
+            raise ConfigurationError(f'job {name!r} has on_lost="give_up": its slots start once; trigger it instead')
+        self._order(lambda at: slot_orders.retry(at, name, wanted), note, dry_run)
+
+    # -- many slots -------------------------------------------------------------------------------------------
+
+    def backfill(
+        self,
+        job: Any,
+        first: datetime,
+        last: datetime,
+        *,
+        pace: timedelta | str | None = None,
+        at_once: int = 1,
+        failed: bool = False,
+        note: str | None = None,
+        dry_run: bool = False,
+    ) -> Backfill:
+        """Run the slots from ``first`` to ``last`` that never ran, the oldest first, beside the schedule.
+
+        ``at_once`` of them run side by side, starts at least ``pace`` apart. ``failed``: also those that ended as
+        failed, dead, lost or cancelled. At most 10,000 slots; call it with ``dry_run`` first.
+        """
+        name, begin, end = _name(job), _instant(first), _instant(last)
+        if not isinstance(at_once, int) or isinstance(at_once, bool) or at_once < 1:
+            raise ConfigurationError(f"backfill(at_once={at_once!r}): expected a whole number, 1 or more")
+        gap = None if pace is None else parse_duration(pace)
+        if begin > end:
+            raise ConfigurationError(f"backfill from {begin.isoformat()} to {end.isoformat()}: the end comes first")
+        return self._order(
+            lambda at: backfill.backfill(at, name, begin, end, pace=gap, at_once=at_once, failed=failed), note, dry_run
+        )
+
+    def cancel_backfill(self, job: Any, *, note: str | None = None, dry_run: bool = False) -> int:
+        """Call off the slots of the job's backfills that have not begun; how many."""
+        name = _name(job)
+        return self._order(lambda at: slot_orders.call_off_backfill(at, name), note, dry_run)
+
+    def delete(self, job: Any, *, known: bool = False, note: str | None = None, dry_run: bool = False) -> int:
+        """Delete the rows of a job that is no longer in the code; how many. Its history stays.
+
+        Refused while it runs, and, unless ``known``, while a live worker knows it and would plan it again.
+        """
+        name = _name(job)
+        return self._order(lambda at: removal.delete(at, name, known=known), note, dry_run)
+
+    # -- audit ------------------------------------------------------------------------------------------------
+
+    def orders(self, job: Any = None, *, limit: int | None = None) -> Iterator[Order]:
+        """The orders given so far, the newest first; with ``job``, those about it and those about all."""
+        return orders(self._make_store(), job=None if job is None else _name(job), limit=limit)
+
+    # -- within -----------------------------------------------------------------------------------------------
+
+    def _order(self, carry_out: Callable[[Desk], Result], note: str | None, dry_run: bool) -> Result:
+        author = Author(self._author or _this_user(), note)
+        for pause in islice(growing_pauses(timedelta(milliseconds=50), timedelta(seconds=1)), TRIES):
+            try:
+                return self._carry_out(carry_out, author, dry_run)
+            except Exception as error:
+                if not is_transient(error):
+                    raise
+            time.sleep(pause.total_seconds())
+        return self._carry_out(carry_out, author, dry_run)
+
+    def _carry_out(self, carry_out: Callable[[Desk], Result], author: Author, dry_run: bool) -> Result:
+        with desk(self._make_store(), author, rehearse=dry_run) as at:
+            result = carry_out(at)
+        if not dry_run:
+            self._wake()
+        return result
+
+
+def _this_user() -> str:
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # a container's user need not have a name
+        user = "unknown"
+    return f"{user}@{socket.gethostname()}"
+
+
+def _name(job: Any) -> str:
+    name = job if isinstance(job, str) else declared(job, "name")
+    if not isinstance(name, str) or not name or not isinstance(job, str | DistributedJob | type):
+        raise InvalidJob(f"{job!r} is not a job; pass a DistributedJob or its name")
+    return name
+
+
+def _instant(given: datetime) -> datetime:
+    if not isinstance(given, datetime) or given.utcoffset() is None:
+        raise ConfigurationError(f"{given!r} is not an instant; pass an aware datetime, e.g. datetime(…, tzinfo=UTC)")
+    return given.astimezone(UTC)

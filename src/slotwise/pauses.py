@@ -1,0 +1,78 @@
+"""What a pause, and an operator's other orders, make of a row. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any
+
+from slotwise import decide
+from slotwise.execution import FOREVER, TICK, Gap, Row, Transition
+from slotwise.missed import slot_after, span
+from slotwise.schedules import Schedule
+
+PAUSED = "paused"
+#: A detached row that waits until another one of its job has ended.
+QUEUED = "queued"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Passed:
+    """Slots of a plan row that will not run, and the columns of the row after them."""
+
+    gap: Gap
+    row: dict[str, Any]
+
+
+def parked(row: Row, transition: Transition) -> Transition:
+    """A row that was paused while it was held sleeps from now on, whatever it waits for."""
+    columns = transition.row
+    if row.state != PAUSED or columns is None or columns["state"] != PAUSED:
+        return transition
+    return replace(transition, row={**columns, **asleep(columns["execution_time"])})
+
+
+def asleep(due: datetime) -> dict[str, Any]:
+    """Where a paused row stands: far away for whoever does not know of states, its due time kept."""
+    return {"state": PAUSED, "execution_time": FOREVER, "parked_due": due}
+
+
+def slept(row: Row, schedule: Schedule, now: datetime) -> Passed | None:
+    """The slots that came while nobody could claim this waiting row; None: none did.
+
+    A slot that was begun before goes on with its retry, and only those after it are passed.
+    """
+    if row.slot is None:
+        return None
+    first = _after_begun(row, schedule) if row.attempt else row.slot
+    if first is None or first > now:
+        return None
+    last = first if schedule.from_end else schedule.latest_before(now + TICK, floor=first - TICK) or first
+    return _passing(row, schedule, span(schedule, first, last, PAUSED), now)
+
+
+def skipping(row: Row, schedule: Schedule, now: datetime) -> Passed | None:
+    """The next slot that has not begun, to be skipped; None: there is none. The row may be held."""
+    if row.slot is None:
+        return None
+    slot = _after_begun(row, schedule) if row.attempt else row.slot
+    if slot is None:
+        return None
+    return _passing(row, schedule, Gap(first=slot, last=slot, count=1, reason="operator"), now)
+
+
+def _after_begun(row: Row, schedule: Schedule) -> datetime | None:
+    """The slot after the one that was begun, and after all that are decided."""
+    assert row.slot is not None
+    return None if schedule.from_end else schedule.next_after(max(row.slot, row.watermark or row.slot))
+
+
+def _passing(row: Row, schedule: Schedule, gap: Gap, now: datetime) -> Passed:
+    if row.attempt:  # held, or waiting for its retry: its slot stays, the one that comes after it is moved
+        return Passed(gap=gap, row={"watermark": gap.last, "next_slot": slot_after(schedule, gap.last)})
+    columns = decide.past(replace(row, slot=gap.last), schedule)
+    if schedule.from_end:
+        columns |= decide.ahead(schedule, schedule.settled(gap.last).next_after(max(now, gap.last)))
+    elif row.catch_up_until is not None and columns["slot"] is not None and columns["slot"] <= now:
+        columns |= {"catch_up_until": row.catch_up_until, "origin": row.origin}
+    return Passed(gap=gap, row=columns)

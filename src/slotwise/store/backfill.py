@@ -1,0 +1,144 @@
+"""Backfill: the slots of a range that never ran, each in a detached row, so many at once and no faster than a pace.
+
+All rows are made by one order. The first few are due; the others are ``queued``, which no claim looks at, and each
+that ends lets the next one go, in the transaction that ends it. Races:
+
+- against the schedule: only slots that the plan row has passed are taken, so no two rows are of one slot;
+- against another backfill of the same range: detached rows have the slot in their key, the second adds what lacks;
+- two that end at once: each takes the next queued row that nobody has locked.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+import sqlalchemy as sa
+
+from slotwise.durations import format_duration
+from slotwise.errors import ConfigurationError
+from slotwise.execution import FOREVER, TICK, Row
+from slotwise.pauses import QUEUED
+from slotwise.policies import LONGEST_QUEUE
+from slotwise.schedules import Schedule
+from slotwise.store.bureau import Desk, schedule_in
+from slotwise.store.detached import detach
+from slotwise.store.rows import utc
+
+#: So many slots are looked at, at the most; whoever wants more does it in pieces.
+WIDEST = 200_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Backfill:
+    """What a backfill runs: the slots that were missing from ``first`` to ``last``, and how many were not."""
+
+    job: str
+    first: datetime
+    last: datetime
+    slots: tuple[datetime, ...]
+    present: int
+
+
+def backfill(
+    desk: Desk,
+    job: str,
+    first: datetime,
+    last: datetime,
+    *,
+    pace: timedelta | None = None,
+    at_once: int = 1,
+    failed: bool = False,
+) -> Backfill:
+    """Run the slots from ``first`` to ``last``, both included, that never ran; with ``failed``, those that did in vain.
+
+    Slots that the plan row has yet to decide are its own, and left alone.
+    """
+    row = desk.plan_row(job)
+    schedule = schedule_in(row)
+    last = min(last, _passed_by(row, desk.now))
+    _refuse(job, schedule, first, last)
+    taken = _taken(desk, row, first, last, failed=failed)
+    slots = list(schedule.running.slots(first - TICK, last))
+    missing = tuple(slot for slot in slots if slot not in taken)
+    if len(missing) > LONGEST_QUEUE:
+        raise ConfigurationError(
+            f"backfill of {job!r}: {len(missing)} slots are missing, at most {LONGEST_QUEUE} run in one go; "
+            "choose a shorter range"
+        )
+    if missing:
+        number = desk.sign(
+            "backfill", job=job, first=first.isoformat(), last=last.isoformat(), slots=len(missing), at_once=at_once,
+            pace=None if pace is None else format_duration(pace * at_once), failed=failed or None,
+        )  # fmt: skip
+        _reopen(desk, row, first, last, missing)
+        _detach(desk, row, missing, number, pace or timedelta(0), at_once)
+    return Backfill(job=job, first=first, last=last, slots=missing, present=len(slots) - len(missing))
+
+
+def _passed_by(row: Row, now: datetime) -> datetime:
+    """The newest slot that is not the plan row's to decide any more."""
+    if row.slot is None:
+        return row.watermark or now
+    return max(row.slot, row.watermark or row.slot) if row.attempt else row.slot - TICK
+
+
+def _refuse(job: str, schedule: Schedule, first: datetime, last: datetime) -> None:
+    if schedule.from_end:
+        raise ConfigurationError(f"job {job!r}: {schedule} has no slots of its own to fill; trigger the job instead")
+    if (count := schedule.count_between(first - TICK, last)) > WIDEST:
+        raise ConfigurationError(
+            f"backfill of {job!r}: {count} slots from {first.isoformat()} to {last.isoformat()}, "
+            f"at most {WIDEST} are looked at; choose a shorter range"
+        )
+
+
+def _taken(desk: Desk, row: Row, first: datetime, last: datetime, *, failed: bool) -> set[datetime]:
+    """The slots of the range that are not to run: they did, or are about to."""
+    slots, tasks = desk.store.tables.slots, desk.store.tables.tasks
+    again = ["skipped", "failed", "dead", "lost", "cancelled"] if failed else ["skipped"]
+    ledger = (
+        sa.select(slots.c.slot)
+        .where(slots.c.task_name == row.task_name, slots.c.task_instance == row.task_instance)
+        .where(slots.c.slot >= first, slots.c.slot <= last)
+        .where(slots.c.finished.is_(None) | slots.c.outcome.not_in(again))
+    )
+    waiting = sa.select(tasks.c.slot).where(tasks.c.task_name == row.task_name, tasks.c.slot.is_not(None))
+    found = [*desk.connection.scalars(ledger), *desk.connection.scalars(waiting)]
+    return {utc(slot) for slot in found}
+
+
+def _reopen(desk: Desk, row: Row, first: datetime, last: datetime, missing: tuple[datetime, ...]) -> None:
+    """Slots that are final in the ledger may run again."""
+    slots = desk.store.tables.slots
+    for start in range(0, len(missing), 500):
+        desk.connection.execute(
+            slots.update()
+            .where(slots.c.task_name == row.task_name, slots.c.task_instance == row.task_instance)
+            .where(slots.c.slot.in_(missing[start : start + 500]), slots.c.finished.is_not(None))
+            .values(finished=None, reason="backfill")
+        )
+
+
+def _detach(desk: Desk, row: Row, missing: tuple[datetime, ...], number: int, pace: timedelta, at_once: int) -> None:
+    attempts = _attempts(desk, row, missing)
+    for place, slot in enumerate(missing):
+        due = desk.now + place * pace
+        waits: dict[str, Any] = {} if place < at_once else {"state": QUEUED, "parked_due": due}
+        detach(
+            desk.connection, desk.store.dialect, desk.now, name=row.task_name, slot=slot, origin="backfill",
+            plan_instance=row.task_instance, due=due if place < at_once else FOREVER, control=number,
+            attempt=attempts.get(slot, 0), **waits,
+        )  # fmt: skip
+
+
+def _attempts(desk: Desk, row: Row, missing: tuple[datetime, ...]) -> dict[datetime, int]:
+    """How often each of them was started before."""
+    slots = desk.store.tables.slots
+    statement = (
+        sa.select(slots.c.slot, slots.c.attempts)
+        .where(slots.c.task_name == row.task_name, slots.c.task_instance == row.task_instance)
+        .where(slots.c.slot >= missing[0], slots.c.slot <= missing[-1], slots.c.attempts > 0)
+    )
+    return {utc(slot): attempts for slot, attempts in desk.connection.execute(statement)}

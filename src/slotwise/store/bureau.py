@@ -1,0 +1,100 @@
+"""What all orders share: a transaction that may be a rehearsal, the one clock's time, and rows locked in key order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import sqlalchemy as sa
+
+from slotwise.errors import ConfigurationError, InvalidSchedule, UnknownTask
+from slotwise.execution import RECURRING, Gap, Row
+from slotwise.pauses import asleep
+from slotwise.schedules import Schedule, parse_schedule
+from slotwise.store.audit import Author
+from slotwise.store.rows import row_of
+from slotwise.store.store import Store
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Desk:
+    """One order being carried out: everything in one transaction, at one time, by one author.
+
+    Race: orders lock the rows that they change, sorted by key, and wait for them; so two operators, or an operator
+    and a settlement, take turns and cannot deadlock. Claims, heartbeats and reapers pass locked rows by.
+    """
+
+    connection: sa.Connection
+    store: Store
+    now: datetime
+    author: Author
+
+    def sign(self, command: str, **facts: Any) -> int:
+        """Write the order into the audit table."""
+        return self.author.sign(self.connection, self.store.tables, self.now, command, **facts)
+
+    def rows(self, *conditions: sa.ColumnElement[bool]) -> list[Row]:
+        """Lock these rows, in key order; as they are once nobody else has them."""
+        tasks = self.store.tables.tasks
+        statement = (
+            sa.select(*self.store.dialect.row_columns)
+            .where(*conditions)
+            .order_by(tasks.c.task_name, tasks.c.task_instance)
+            .with_for_update()
+        )
+        return [row_of(values) for values in self.connection.execute(statement)]
+
+    def rows_of(self, job: str) -> list[Row]:
+        """Lock all rows of a job. Raises UnknownTask without a plan row."""
+        found = self.rows(self.store.tables.tasks.c.task_name == job)
+        if any(row.is_plan for row in found):
+            return found
+        if found:
+            raise ConfigurationError(f"{job!r} is a one-time task; orders of this kind are for jobs")
+        raise UnknownTask(f"no job {job!r} has a row; start a worker that knows it once, or see: slotwise jobs list")
+
+    def plan_row(self, job: str, instance: str = RECURRING) -> Row:
+        """Lock the job's own row. Raises UnknownTask without one."""
+        for row in self.rows_of(job):
+            if row.task_instance == instance:
+                return row
+        raise UnknownTask(f"job {job!r} has no row of the instance {instance!r}")
+
+    def change(self, row: Row, **columns: Any) -> None:
+        """Write columns of a row that is locked; the due time of a paused row is kept beside."""
+        if row.state == "paused" and columns.get("state", "paused") == "paused" and "execution_time" in columns:
+            columns |= asleep(columns["execution_time"])
+        tasks = self.store.tables.tasks
+        mine = [tasks.c.task_name == row.task_name, tasks.c.task_instance == row.task_instance]
+        self.connection.execute(tasks.update().where(*mine, tasks.c.version == row.version).values(**columns))
+
+    def delete(self, row: Row) -> None:
+        """Delete a row that is locked and held by nobody; in an adopted table a guard lets only marked ones go."""
+        self.change(row, state="deleted")
+        tasks = self.store.tables.tasks
+        mine = [tasks.c.task_name == row.task_name, tasks.c.task_instance == row.task_instance]
+        self.connection.execute(tasks.delete().where(*mine, tasks.c.version == row.version, ~tasks.c.picked))
+
+    def skip(self, row: Row, gap: Gap) -> None:
+        """Enter slots that do not run."""
+        self.store.dialect.gaps(self.connection, [(row, gap)], self.now)
+
+
+@contextmanager
+def desk(store: Store, author: Author, *, rehearse: bool = False) -> Iterator[Desk]:
+    """Carry out an order; a rehearsal does all of it and takes it back at the end."""
+    with store.database.main.connect() as connection, connection.begin() as transaction:
+        yield Desk(connection=connection, store=store, now=store.dialect.now(connection), author=author)
+        if rehearse:
+            transaction.rollback()
+
+
+def schedule_in(row: Row) -> Schedule:
+    """The schedule that decides. Raises ConfigurationError if this release cannot read it."""
+    try:
+        return parse_schedule(row.schedule or "-")
+    except InvalidSchedule as error:
+        raise ConfigurationError(f"job {row.task_name!r}: {error}; use the slotwise of the workers") from None

@@ -1,0 +1,129 @@
+"""Pause and resume, of a job or of all.
+
+A paused job's rows have a state, which no claim looks at. A pause of all is one row of ``scheduled_meta``, which every
+claim asks for: so it also holds for tasks and jobs that come later. Races:
+
+- against a claim: whoever locks the row first; a claim that came first goes on, and its settlement parks the row;
+- against a settlement: it holds the row's lock; the order sees what it wrote, or it sees the order's state;
+- against a planner: it changes text and due time of a waiting row, never its state;
+- against another pause or resume: by the rows' locks, or that of the one row; the second finds nothing to do.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import sqlalchemy as sa
+
+from slotwise.errors import InvalidSchedule
+from slotwise.execution import Row
+from slotwise.pauses import PAUSED, Passed, asleep, slept
+from slotwise.schedules import parse_schedule
+from slotwise.store.bureau import Desk
+from slotwise.store.rows import utc
+from slotwise.store.store import Store
+from slotwise.store.tables import Tables
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Paused:
+    """Who paused all, when and why."""
+
+    since: datetime
+    author: str
+    note: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resumed:
+    """A job that goes on: how many of its slots were skipped (paused), and which one is next."""
+
+    job: str
+    skipped: int
+    next_slot: datetime | None
+
+
+def pause(desk: Desk, job: str) -> bool:
+    """Nothing of the job starts any more; False if it was paused already."""
+    rows = [row for row in desk.rows_of(job) if row.state is None]
+    if not rows:
+        return False
+    number = desk.sign("pause", job=job)
+    for row in rows:
+        desk.change(row, control=number, **({"state": PAUSED} if row.picked else asleep(row.execution_time)))
+    return True
+
+
+def pause_all(desk: Desk) -> bool:
+    """Nothing starts any more, whatever it is and whenever it comes; False if all was paused already."""
+    meta = desk.store.tables.meta
+    said = {"since": desk.now.isoformat(), "author": desk.author.name, "note": desk.author.note}
+    statement = desk.store.dialect.insert(meta).values(key=PAUSED, value=json.dumps(said)).on_conflict_do_nothing()
+    if desk.connection.execute(statement.returning(meta.c.key)).first() is None:
+        return False
+    desk.sign("pause")
+    return True
+
+
+def resume(desk: Desk, job: str, *, replay: bool) -> list[Resumed]:
+    """The job goes on; empty if it was not paused. ``replay``: leave slots of the pause to the job's catch-up."""
+    rows = [row for row in desk.rows_of(job) if row.state == PAUSED]
+    if rows:
+        desk.sign("resume", job=job, replay=replay or None)
+    found = [_wake(desk, row, replay=replay) for row in rows]
+    return [one for one in found if one is not None]
+
+
+def resume_all(desk: Desk, *, replay: bool) -> list[Resumed] | None:
+    """All goes on, but for jobs that are paused by name; None if not all was paused."""
+    meta, tasks = desk.store.tables.meta, desk.store.tables.tasks
+    gone = desk.connection.execute(meta.delete().where(meta.c.key == PAUSED)).rowcount
+    if not gone:
+        return None
+    desk.sign("resume", replay=replay or None)
+    if replay:
+        return []
+    plans = [tasks.c.schedule.is_not(None), tasks.c.plan_instance.is_(None)]
+    rows = desk.rows(*plans, tasks.c.state.is_(None), ~tasks.c.picked, tasks.c.slot <= desk.now)
+    found = [_wake(desk, row, replay=False) for row in rows]
+    return [one for one in found if one is not None and one.skipped]
+
+
+def _wake(desk: Desk, row: Row, *, replay: bool) -> Resumed | None:
+    """A row goes on; None for one that is no plan row. What a holder missed is for its settlement to decide."""
+    tasks = desk.store.tables.tasks
+    awake: dict[str, Any] = {"state": None, "control": None, "parked_due": None}
+    if not row.picked and row.state == PAUSED:
+        awake["execution_time"] = sa.func.coalesce(tasks.c.parked_due, tasks.c.execution_time)
+    passed = None if row.picked or replay or not row.is_plan else _slept(row, desk.now)
+    if passed is None:
+        desk.change(row, **awake)
+        return Resumed(job=row.task_name, skipped=0, next_slot=row.slot) if row.is_plan else None
+    desk.skip(row, passed.gap)
+    desk.change(row, **{**awake, **passed.row, "state": None, "parked_due": None})
+    return Resumed(job=row.task_name, skipped=passed.gap.count, next_slot=passed.row.get("slot", row.slot))
+
+
+def _slept(row: Row, now: datetime) -> Passed | None:
+    try:
+        return slept(row, parse_schedule(row.schedule or "-"), now)
+    except InvalidSchedule:
+        return None  # a newer release wrote it: a worker that can read it decides by its catch-up
+
+
+def all_paused(connection: sa.Connection, tables: Tables) -> Paused | None:
+    """Who paused all; None if nobody did."""
+    found = connection.scalar(sa.select(tables.meta.c.value).where(tables.meta.c.key == PAUSED))
+    if found is None:
+        return None
+    said = json.loads(found)
+    return Paused(since=utc(datetime.fromisoformat(said["since"])), author=said["author"], note=said["note"])
+
+
+def is_all_paused(store: Store) -> Paused | None:
+    """As ``all_paused``, in a transaction of its own."""
+    with store.transaction() as connection:
+        return all_paused(connection, store.tables)

@@ -1,0 +1,61 @@
+"""Delete a job's rows; its history stays, for it is what keeps its slots from ever starting again.
+
+Race: a worker that still knows the job plans it again when it starts. So a job that a live worker knows is refused.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import sqlalchemy as sa
+
+from slotwise.errors import ConfigurationError
+from slotwise.execution import Row
+from slotwise.pauses import slept
+from slotwise.store.bureau import Desk, schedule_in
+from slotwise.store.slot_orders import call_off
+
+
+def delete(desk: Desk, job: str, *, known: bool = False) -> int:
+    """Delete the job's rows; how many. ``known``: also if a live worker knows the job."""
+    rows = desk.rows_of(job)
+    if held := [row for row in rows if row.picked]:
+        raise ConfigurationError(
+            f"job {job!r} runs on {held[0].picked_by}; cancel it (slotwise cancel {job}), or wait for its end"
+        )
+    if not known and (worker := _who_knows(desk, job)):
+        raise ConfigurationError(f"worker {worker} knows job {job!r}; stop it, or deploy it without the job")
+    desk.sign("delete", job=job, rows=len(rows))
+    for row in rows:
+        if row.is_plan:
+            _end_plan(desk, row)
+        else:
+            call_off(desk, row, "deleted")
+    return len(rows)
+
+
+def _end_plan(desk: Desk, row: Row) -> None:
+    """What has come and not begun, and what waits for its retry, ends here."""
+    passed = slept(row, schedule_in(row), desk.now)
+    if passed is not None:
+        desk.skip(row, replace(passed.gap, reason="deleted"))
+    if row.attempt:
+        slots = desk.store.tables.slots
+        desk.connection.execute(
+            slots.update()
+            .where(slots.c.task_name == row.task_name, slots.c.task_instance == row.task_instance)
+            .where(slots.c.slot == row.slot, slots.c.finished.is_(None))
+            .values(outcome="cancelled", reason="deleted", finished=desk.now)
+        )
+    desk.delete(row)
+
+
+def _who_knows(desk: Desk, job: str) -> str | None:
+    workers = desk.store.tables.workers
+    for name, tasks, seen, lease in desk.connection.execute(
+        sa.select(workers.c.worker, workers.c.tasks, workers.c.last_seen, workers.c.lease)
+    ):
+        if job in json.loads(tasks or "[]") and seen + lease >= desk.now:
+            return str(name)
+    return None

@@ -1,0 +1,161 @@
+"""Orders about single slots: trigger, skip the next, cancel, retry.
+
+Races, beside those of every order (``bureau.py``):
+
+- cancel against the holder's settlement: if that was first, there is nothing to cancel; if the order was, the
+  settlement reads it under the row's lock and ends the slot, whatever its outcome but success. The same for a reaper.
+- cancel against a claim of a slot that waits for its retry: either the claim sees the order and ends the slot
+  without a start, or it was first, and the order reaches its holder with the next heartbeat.
+- skip against a claim: who comes second sees the first; a claimed slot has begun, so the one after it is skipped.
+- retry against another one: the detached row's key lets one of them in. Against a settlement of that very slot:
+  the ledger row's lock; only a slot that is final is opened again.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+import sqlalchemy as sa
+
+from slotwise.errors import ConfigurationError
+from slotwise.execution import RECURRING, Row
+from slotwise.pauses import QUEUED, skipping
+from slotwise.store.bureau import Desk, schedule_in
+from slotwise.store.detached import detach, trigger
+from slotwise.store.release import release_next
+from slotwise.store.rows import ledger_instance, utc
+
+#: How a slot may have ended that is tried again.
+ENDED_BADLY = ("failed", "dead", "lost", "cancelled")
+
+
+def trigger_now(desk: Desk, job: str) -> datetime:
+    """One run of the job beside its schedule; its slot. A paused job's waits until the job is resumed."""
+    desk.rows_of(job)
+    number = desk.sign("trigger", job=job)
+    key = trigger(desk.connection, desk.store.dialect, job, control=number)
+    controls, tasks = desk.store.tables.controls, desk.store.tables.tasks
+    slot = utc(
+        desk.connection.scalar(
+            sa.select(tasks.c.slot).where(tasks.c.task_name == job, tasks.c.task_instance == key.task_instance)
+        )
+    )
+    desk.connection.execute(controls.update().where(controls.c.id == number).values(slot=slot))
+    found: datetime = slot
+    return found
+
+
+def skip_next(desk: Desk, job: str, slot: datetime | None = None) -> datetime:
+    """The next slot that has not begun does not run: skipped (operator). ``slot``: only if it is this one."""
+    row = desk.plan_row(job)
+    passed = skipping(row, schedule_in(row), desk.now)
+    if passed is None:
+        raise ConfigurationError(f"job {job!r} has no next slot: its schedule has ended, or waits for the end of a run")
+    following = passed.gap.first
+    if slot is not None and slot != following:
+        raise ConfigurationError(
+            f"the next slot of job {job!r} is {following.isoformat()}, not {slot.isoformat()}; nothing is skipped"
+        )
+    desk.sign("skip-next", job=job, slot=following)
+    desk.skip(row, passed.gap)
+    desk.change(row, **{name: value for name, value in passed.row.items() if name != "state"})
+    return following
+
+
+def cancel(desk: Desk, job: str, slot: datetime | None = None) -> list[datetime]:
+    """End what runs of the job, or the slot given, also if it waits for its retry; the slots. Empty: nothing runs."""
+    rows = [row for row in desk.rows_of(job) if row.slot is not None]
+    chosen = [row for row in rows if (row.picked if slot is None else row.slot == slot)]
+    if slot is not None:
+        _refuse_unbegun(desk, job, slot, chosen)
+    if not chosen:
+        return []
+    ended = []
+    for row in chosen:
+        assert row.slot is not None
+        number = desk.sign("cancel", job=job, slot=row.slot)
+        if row.picked:
+            desk.change(row, cancel_requested=desk.now, control=number)
+        elif row.attempt:
+            desk.change(row, cancel_requested=desk.now, control=number, execution_time=desk.now)
+        else:
+            call_off(desk, row, "operator")
+        ended.append(row.slot)
+    return ended
+
+
+def _refuse_unbegun(desk: Desk, job: str, slot: datetime, chosen: list[Row]) -> None:
+    where = f"slot {slot.isoformat()} of job {job!r}"
+    if not chosen:
+        entry = _entry(desk, job, slot)
+        raise ConfigurationError(f"{where} does not run: {'it is not in the ledger' if entry is None else entry[0]}")
+    if any(row.is_plan and not row.picked and not row.attempt for row in chosen):
+        raise ConfigurationError(f"{where} has not begun; to leave it out: slotwise skip-next {job}")
+
+
+def call_off(desk: Desk, row: Row, reason: str) -> None:
+    """End a slot whose row waits and has not begun: it is written down, and its row goes."""
+    slots = desk.store.tables.slots
+    mine = [
+        slots.c.task_name == row.task_name,
+        slots.c.task_instance == ledger_instance(row),
+        slots.c.slot == row.slot,
+    ]
+    reopened = slots.update().where(*mine, slots.c.finished.is_(None)).values(finished=desk.now, reason=reason)
+    if not desk.connection.execute(reopened).rowcount:
+        statement = desk.store.dialect.insert(slots).values(
+            task_name=row.task_name, task_instance=ledger_instance(row), slot=row.slot, outcome="cancelled",
+            reason=reason, origin=row.origin or "schedule", finished=desk.now,
+        )  # fmt: skip
+        desk.connection.execute(statement.on_conflict_do_nothing())
+    desk.delete(row)
+    if row.origin == "backfill" and row.state != QUEUED:
+        release_next(desk.connection, desk.store.dialect, row, desk.now)
+
+
+def call_off_backfill(desk: Desk, job: str) -> int:
+    """End the slots of the job's backfills that have not begun; how many."""
+    rows = [row for row in desk.rows_of(job) if row.origin == "backfill" and not row.picked and not row.attempt]
+    if rows:
+        desk.sign("cancel-backfill", job=job, slots=len(rows))
+    for row in sorted(rows, key=lambda row: row.state == QUEUED, reverse=True):  # the last one releases nothing
+        call_off(desk, row, "operator")
+    return len(rows)
+
+
+def retry(desk: Desk, job: str, slot: datetime) -> None:
+    """One more attempt of a slot that ended badly, as the same slot, beside the schedule."""
+    plan = desk.plan_row(job)
+    where = f"slot {slot.isoformat()} of job {job!r}"
+    entry = _entry(desk, job, slot)
+    if entry is None:
+        raise ConfigurationError(f"{where} is not in the ledger; what never ran is run by: slotwise backfill {job}")
+    outcome, finished, attempts, collapsed = entry
+    if finished is None:
+        raise ConfigurationError(f"{where} has not ended: {outcome}")
+    if outcome not in ENDED_BADLY:
+        cure = f"run it with: slotwise backfill {job}" if outcome == "skipped" else "trigger the job for another run"
+        raise ConfigurationError(f"{where} is {outcome}, which is not tried again; {cure}")
+    number = desk.sign("retry", job=job, slot=slot)
+    desk.connection.execute(desk.store.tables.slots.update().where(*_at(desk, job, slot)).values(
+        finished=None, reason="retry"
+    ))  # fmt: skip
+    key = detach(
+        desk.connection, desk.store.dialect, desk.now, name=job, slot=slot, origin="retry", attempt=attempts,
+        collapsed=collapsed, control=number, plan_instance=plan.task_instance,
+    )  # fmt: skip
+    if key is None:
+        raise ConfigurationError(f"{where} waits for another attempt already")
+
+
+def _entry(desk: Desk, job: str, slot: datetime) -> Any:
+    """Lock the slot's ledger row: outcome, finished, attempts, collapsed; None: it has none."""
+    slots = desk.store.tables.slots
+    statement = sa.select(slots.c.outcome, slots.c.finished, slots.c.attempts, slots.c.collapsed)
+    return desk.connection.execute(statement.where(*_at(desk, job, slot)).with_for_update()).first()
+
+
+def _at(desk: Desk, job: str, slot: datetime) -> list[sa.ColumnElement[bool]]:
+    slots = desk.store.tables.slots
+    return [slots.c.task_name == job, slots.c.task_instance == RECURRING, slots.c.slot == slot]

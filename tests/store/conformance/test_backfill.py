@@ -1,0 +1,198 @@
+"""Backfill: what is missing runs, and nothing else; so many at once, and no faster than told."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+from tests.store.bench import Bench, at
+
+from slotwise.controls import Controls
+from slotwise.errors import ConfigurationError
+from slotwise.execution import Claim, Failed, HandedBack
+
+
+@pytest.fixture
+def controls(bench: Bench) -> Controls:
+    """Of an operator, ten minutes after noon: 1 ran, 2 failed, 3 was skipped alone, 4 to 9 in a gap, 10 ran."""
+    bench.tick()
+    bench.settle(bench.claim_one("plain"))
+    bench.tick()
+    bench.settle(bench.claim_one("plain"), Failed("boom"))
+    controls = bench.client.controls.by("ada")
+    assert controls.skip_next("plain") == at(3)
+    bench.tick(8)
+    bench.settle(bench.claim_one("plain"))
+    assert bench.gaps("plain") == [(4, 9, 6, "collapsed")]
+    return controls
+
+
+def started(claims: list[Claim]) -> list[datetime | None]:
+    return [claim.slot for claim in claims]
+
+
+def test_what_never_ran_runs(bench: Bench, controls: Controls) -> None:
+    """The oldest first, one after another; what did run, or failed, is left alone, and so is the plan row."""
+    before = bench.row("plain")
+    found = controls.backfill("plain", at(1), at(10), note="lost a day")
+    assert list(found.slots) == [at(minute) for minute in range(3, 10)]
+    assert (found.present, found.first, found.last) == (3, at(1), at(10))
+    for minute in range(3, 10):
+        claim = bench.claim_one("plain")
+        assert (claim.slot, claim.row.origin) == (at(minute), "backfill")
+        assert bench.claim("plain") == []
+        bench.settle(claim)
+    assert bench.claim("plain") == []
+    assert bench.row("plain") == before
+    assert bench.outcomes("plain") == [
+        (minute, "failed" if minute == 2 else "succeeded") for minute in range(1, 11)
+    ]  # fmt: skip
+
+
+def test_failed_ones_too(bench: Bench, controls: Controls) -> None:
+    """When asked: as the same slot, its attempts counted on."""
+    found = controls.backfill("plain", at(1), at(2), failed=True)
+    assert found.slots == (at(2),)
+    claim = bench.claim_one("plain")
+    assert (claim.slot, claim.row.attempt) == (at(2), 2)
+
+
+def test_a_backfill_is_previewed(bench: Bench, controls: Controls) -> None:
+    """A rehearsal says which slots would run, and leaves nothing behind."""
+    found = controls.backfill("plain", at(1), at(10), dry_run=True)
+    assert len(found.slots) == 7
+    assert bench.claim("plain") == []
+    assert bench.outcomes("plain")[2] == (3, "skipped")
+    assert [order.command for order in controls.orders()] == ["skip-next"]
+
+
+def test_a_second_backfill_adds_only_what_lacks(bench: Bench, controls: Controls) -> None:
+    """A slot that waits already is not missing."""
+    controls.backfill("plain", at(4), at(6))
+    assert controls.backfill("plain", at(3), at(7)).slots == (at(3), at(7))
+    assert controls.backfill("plain", at(3), at(7)).slots == ()
+
+
+def test_so_many_at_once(bench: Bench, controls: Controls) -> None:
+    """Each that ends lets the next one go; one that is handed back, or tried again, does not."""
+    controls.backfill("plain", at(1), at(10), at_once=3)
+    first, second, third = bench.claim("plain")
+    assert started([first, second, third]) == [at(3), at(4), at(5)]
+    bench.settle(second)
+    assert started(bench.claim("plain")) == [at(6)]
+    bench.settle(first, HandedBack())
+    assert started(bench.claim("plain")) == [at(3)]
+
+
+def test_a_lost_slot_lets_none_go(bench: Bench, controls: Controls) -> None:
+    """It runs again first."""
+    controls.backfill("plain", at(1), at(10))
+    claim = bench.claim_one("plain")
+    bench.clock.tick(timedelta(seconds=30))
+    bench.take_over(claim)
+    assert started(bench.claim("plain")) == [at(3)]
+
+
+@pytest.mark.parametrize(
+    ("at_once", "dues"),
+    [
+        pytest.param(1, [0, 10, 20, 30], id="one"),
+        pytest.param(2, [0, 10, 20, 30], id="two"),
+    ],
+)
+def test_starts_are_a_pace_apart(bench: Bench, controls: Controls, at_once: int, dues: list[int]) -> None:
+    """However short the runs are, and however many may run at once."""
+    begun = bench.clock.now()
+    controls.backfill("plain", at(3), at(6), pace="10s", at_once=at_once)
+    starts = []
+    for _ in range(31):
+        for claim in bench.claim("plain"):
+            starts.append((bench.clock.now() - begun).total_seconds())
+            bench.settle(claim)
+        bench.clock.tick(timedelta(seconds=1))
+    assert starts == dues
+
+
+def test_history_before_the_job_was_there(bench: Bench, controls: Controls) -> None:
+    """Slots that no row has ever known are missing, too; their handler learns the interval."""
+    found = controls.backfill("plain", at(-3), at(0))
+    assert found.slots == tuple(at(minute) for minute in (-3, -2, -1, 0))
+    claim = bench.claim_one("plain")
+    assert (claim.slot, claim.row.schedule) == (at(-3), bench.row("plain").schedule)
+
+
+def test_what_is_to_come_is_left_to_the_schedule(bench: Bench, controls: Controls) -> None:
+    """Also what is due by now, and waits."""
+    bench.tick(3)
+    found = controls.backfill("plain", at(10), at(100))
+    assert (found.slots, found.last) == ((), at(11) - timedelta(microseconds=1))
+
+
+@pytest.mark.parametrize(
+    ("job", "first", "words"),
+    [
+        pytest.param("delayed", at(-10), "has no slots of its own", id="fixed delay"),
+        pytest.param("plain", at(-11_000), "at most 10000 run in one go", id="too many"),
+        pytest.param("plain", at(-300_000), "at most 200000 are looked at", id="far too many"),
+    ],
+)
+def test_a_backfill_has_limits(bench: Bench, controls: Controls, job: str, first: datetime, words: str) -> None:
+    """One line with the cure; nothing is half done."""
+    with pytest.raises(ConfigurationError, match=words):
+        controls.backfill(job, first, at(10))
+    assert [order.command for order in controls.orders()] == ["skip-next"]
+
+
+@pytest.mark.parametrize("at_once", [0, -1, True, 1.5])
+def test_at_once_is_a_whole_number(controls: Controls, at_once: Any) -> None:
+    """One or more."""
+    with pytest.raises(ConfigurationError, match="whole number"):
+        controls.backfill("plain", at(1), at(2), at_once=at_once)
+
+
+def test_a_backfill_is_called_off(bench: Bench, controls: Controls) -> None:
+    """What has not begun ends as it was, or as cancelled; what runs goes on, and lets nothing go."""
+    controls.backfill("plain", at(1), at(10))
+    claim = bench.claim_one("plain")
+    assert controls.cancel_backfill("plain") == 6
+    bench.settle(claim)
+    assert bench.claim("plain") == []
+    assert bench.outcomes("plain") == [
+        (1, "succeeded"), (2, "failed"), (3, "succeeded"), *((minute, "cancelled") for minute in range(4, 10)),
+        (10, "succeeded"),
+    ]  # fmt: skip
+    assert controls.cancel_backfill("plain") == 0
+
+
+def test_a_slot_of_a_backfill_that_is_cancelled_lets_the_next_one_go(bench: Bench, controls: Controls) -> None:
+    """A chain does not break where an operator takes a link out."""
+    controls.backfill("plain", at(1), at(10))
+    controls.cancel("plain", at(3))
+    assert bench.outcomes("plain")[2] == (3, "skipped")
+    assert started(bench.claim("plain")) == [at(4)]
+
+
+def test_a_backfill_sleeps_with_its_job(bench: Bench, controls: Controls) -> None:
+    """What waits, and what is let go meanwhile."""
+    controls.backfill("plain", at(1), at(10))
+    claim = bench.claim_one("plain")
+    controls.pause("plain")
+    bench.settle(claim)
+    assert bench.claim("plain") == []
+    controls.resume("plain")
+    assert started(bench.claim("plain")) == [at(4)]
+
+
+def test_a_job_that_gives_up_runs_what_never_started(bench: Bench) -> None:
+    """At most one start is none so far: skipped slots may run, once."""
+    controls = bench.client.controls
+    assert controls.skip_next("strict") == at(1)
+    bench.tick(2)
+    bench.settle(bench.claim_one("strict"))
+    controls.backfill("strict", at(1), at(2))
+    claim = bench.claim_one("strict")
+    assert claim.slot == at(1)
+    assert bench.store.mark_running(claim)
+    bench.settle(claim)
+    assert bench.outcomes("strict") == [(1, "succeeded"), (2, "succeeded")]

@@ -1,0 +1,283 @@
+"""Pause and resume: nothing starts, nothing vanishes, and nobody's claim is touched."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from tests.store.bench import Bench, a_job, at
+
+from slotwise.controls import Controls
+from slotwise.errors import ConfigurationError, UnknownTask
+from slotwise.execution import FOREVER, Failed, HandedBack, Succeeded
+from slotwise.policies import CatchUp, Overlap
+from slotwise.schedules import Every
+from slotwise.store.enqueue import Enqueue
+
+
+@pytest.fixture
+def controls(bench: Bench) -> Controls:
+    return bench.client.controls.by("ada")
+
+
+def test_a_paused_job_does_not_start(bench: Bench, controls: Controls) -> None:
+    """Its row sleeps far away, for whoever does not know of states; the others go on."""
+    assert controls.pause("plain", note="disk is full")
+    assert not controls.pause("plain")
+    bench.tick()
+    assert {claim.row.task_name for claim in bench.claim()} == {"strict", "delayed", "retried"}
+    row = bench.row("plain")
+    assert (row.state, row.execution_time, row.slot) == ("paused", FOREVER, at(1))
+    (order,) = controls.orders("plain")
+    assert (order.command, order.author, order.note, order.job, order.at) == (
+        "pause", "ada", "disk is full", "plain", at(0),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("minutes", "skipped", "outcomes", "gaps"),
+    [
+        pytest.param(0.5, 0, [], [], id="nothing came"),
+        pytest.param(1, 1, [(1, "skipped")], [], id="one: a ledger row"),
+        pytest.param(5.5, 5, [], [(1, 5, 5, "paused")], id="several: a gap"),
+        pytest.param(500_000, 500_000, [], [(1, 500_000, 500_000, "paused")], id="a year"),
+    ],
+)
+def test_slots_of_the_pause_are_skipped(
+    bench: Bench,
+    controls: Controls,
+    minutes: float,
+    skipped: int,
+    outcomes: list[tuple[float, str]],
+    gaps: list[tuple[float, float, int, str]],
+) -> None:
+    """They end as skipped (paused), in one row; the job goes on with the next one."""
+    controls.pause("plain")
+    bench.tick(minutes)
+    (resumed,) = controls.resume("plain")
+    assert (resumed.skipped, resumed.next_slot) == (skipped, at(int(minutes) + 1))
+    assert (bench.outcomes("plain"), bench.gaps("plain")) == (outcomes, gaps)
+    assert bench.claim("plain") == []
+    bench.clock.set(at(int(minutes) + 1))
+    claim = bench.claim_one("plain")
+    assert (claim.slot, claim.row.origin, claim.row.collapsed) == (at(int(minutes) + 1), None, 0)
+
+
+def test_resume_replays_when_asked(bench: Bench, controls: Controls) -> None:
+    """Then the slots of the pause are the job's catch-up's."""
+    controls.pause("plain")
+    bench.tick(5)
+    controls.resume("plain", replay=True)
+    assert bench.claim_one("plain").slot == at(5)
+    assert bench.gaps("plain") == [(1, 4, 4, "collapsed")]
+
+
+def test_resume_of_what_is_not_paused_changes_nothing(bench: Bench, controls: Controls) -> None:
+    """And is not an order: nothing stands in the audit."""
+    before = bench.row("plain")
+    assert controls.resume("plain") == []
+    assert controls.resume_all() is None
+    assert bench.row("plain") == before
+    assert list(controls.orders()) == []
+
+
+@pytest.mark.parametrize("outcome", [Succeeded(), Failed("boom"), HandedBack()], ids=lambda outcome: outcome.name)
+def test_a_pause_leaves_the_claim_alone(
+    bench: Bench, controls: Controls, outcome: Succeeded | Failed | HandedBack
+) -> None:
+    """Neither version, slot nor due time of a held row change; its settlement puts the row to sleep."""
+    bench.tick()
+    claim = bench.claim_one("retried")
+    before = bench.row("retried")
+    controls.pause("retried")
+    held = bench.row("retried")
+    assert (held.version, held.slot, held.execution_time, held.picked) == (
+        before.version, before.slot, before.execution_time, True,
+    )  # fmt: skip
+    assert bench.store.beat(claim.holder, [claim]) == set()
+    bench.settle(claim, outcome)
+    row = bench.row("retried")
+    assert (row.state, row.execution_time, row.picked) == ("paused", FOREVER, False)
+    bench.tick(0.5)
+    assert bench.claim("retried") == []
+    controls.resume("retried")
+    assert bench.row("retried").state is None
+    bench.tick(0.5)
+    assert len(bench.claim("retried")) == 1
+
+
+def test_a_holder_may_die_under_a_pause(bench: Bench, controls: Controls) -> None:
+    """The row is taken over, and sleeps; the slot runs again after the resumption."""
+    bench.tick()
+    claim = bench.claim_one("plain")
+    controls.pause("plain")
+    bench.tick()
+    (settled,) = bench.take_over(claim)
+    assert settled.transition is not None
+    assert bench.row("plain").state == "paused"
+    controls.resume("plain")
+    assert bench.claim_one("plain").slot == at(1)
+
+
+def test_a_pending_retry_sleeps_through_a_pause(bench: Bench, controls: Controls) -> None:
+    """It goes on as the same slot, next attempt; the slots that came meanwhile are skipped."""
+    bench.tick()
+    bench.settle(bench.claim_one("retried"), Failed("boom"))
+    controls.pause("retried")
+    bench.tick(5)
+    assert bench.claim("retried") == []
+    (resumed,) = controls.resume("retried")
+    assert resumed.skipped == 5
+    assert bench.gaps("retried") == [(2, 6, 5, "paused")]
+    claim = bench.claim_one("retried")
+    assert (claim.slot, claim.row.attempt) == (at(1), 2)
+    bench.settle(claim)
+    assert bench.row("retried").slot == at(7)
+    assert bench.outcomes("retried") == [(1, "succeeded")]
+
+
+def test_what_came_while_it_was_held_is_overlaps(bench: Bench, controls: Controls) -> None:
+    """A pause that begins and ends during a run decides nothing."""
+    bench.tick()
+    claim = bench.claim_one("plain")
+    controls.pause("plain")
+    bench.tick(3)
+    controls.resume("plain")
+    bench.settle(claim)
+    assert bench.gaps("plain") == [(2, 4, 3, "overlap")]
+    assert bench.row("plain").slot == at(5)
+
+
+@pytest.mark.parametrize("policy", [{"overlap": Overlap.queue_all()}, {"catch_up": CatchUp.all()}], ids=str)
+def test_a_tail_of_slots_is_skipped_with_the_pause(bench: Bench, policy: dict[str, object]) -> None:
+    """What was queued when the pause began, and had not begun, does not run after it."""
+    tail = bench.beside(a_job("tail", **policy))
+    tail.plan("tail")
+    tail.tick(3)
+    claim = tail.claim_one("tail")
+    tail.tick(2)
+    tail.settle(claim)
+    tail.client.controls.pause("tail")
+    tail.tick(1)
+    tail.client.controls.resume("tail")
+    row = tail.row("tail")
+    assert (row.slot, row.catch_up_until, row.origin) == (at(7), None, None)
+    assert tail.gaps("tail")[-1][1:] == (6, tail.gaps("tail")[-1][2], "paused")
+
+
+def test_a_fixed_delay_skips_the_slot_that_waited(bench: Bench, controls: Controls) -> None:
+    """The next one is its delay after the resumption."""
+    controls.pause("delayed")
+    bench.tick(10)
+    (resumed,) = controls.resume("delayed")
+    assert (resumed.skipped, resumed.next_slot) == (1, at(12))
+
+
+def test_detached_rows_sleep_too(bench: Bench, controls: Controls) -> None:
+    """Those that wait, and those that are asked for meanwhile; they run after the resumption."""
+    first = controls.trigger("plain")
+    controls.pause("plain")
+    bench.tick(0.1)
+    second = controls.trigger("plain")
+    assert bench.claim("plain") == []
+    controls.resume("plain")
+    assert [claim.slot for claim in bench.claim("plain")] == [first, second]
+
+
+def test_an_operator_may_run_a_paused_job_by_hand(bench: Bench, controls: Controls) -> None:
+    """In the foreground, under a pause of the job or of all."""
+    controls.pause("plain")
+    controls.pause_all()
+    assert Enqueue(bench.store).claim_trigger("host:1:a", "plain", lease=timedelta(minutes=1), strict=False)
+
+
+def test_planning_does_not_wake_a_paused_job(bench: Bench, controls: Controls) -> None:
+    """A deploy changes its schedule; it sleeps on, and goes on by the new one."""
+    controls.pause("plain")
+    beside = bench.beside(a_job("plain", Every("10m")))
+    beside.plan("plain")
+    row = bench.row("plain")
+    assert (row.state, row.execution_time) == ("paused", FOREVER)
+    controls.resume("plain")
+    row = bench.row("plain")
+    assert (row.state, row.execution_time, row.slot) == (None, at(10), at(10))
+
+
+def test_a_pause_of_all_holds_for_everything(bench: Bench, controls: Controls) -> None:
+    """Also for jobs and tasks that come later; the poller sleeps, instead of looking again and again."""
+    assert controls.pause_all(note="maintenance")
+    assert not controls.pause_all()
+    later = bench.beside(a_job("later", Every("1m")))
+    later.plan("later")
+    later.client.schedule("mail")
+    later.tick(3)
+    assert later.claim() == []
+    assert later.store.next_due(sorted(later.definitions)) is None
+    paused = controls.all_paused()
+    assert paused is not None
+    assert (paused.author, paused.note, paused.since) == ("ada", "maintenance", at(0))
+    resumed = controls.resume_all()
+    assert resumed is not None
+    assert {line.job: line.skipped for line in resumed} == {
+        "plain": 3, "strict": 3, "retried": 3, "later": 3, "delayed": 1,
+    }  # fmt: skip
+    assert later.gaps("later") == [(1, 3, 3, "paused")]
+    assert [claim.row.task_name for claim in later.claim()] == ["mail"]
+
+
+def test_a_pause_of_all_lets_what_runs_go_on(bench: Bench, controls: Controls) -> None:
+    """It is settled as ever, and what is paused by name stays so when all is resumed."""
+    bench.tick()
+    claim = bench.claim_one("plain")
+    controls.pause("strict")
+    controls.pause_all()
+    assert bench.settle(claim) is not None
+    controls.resume_all()
+    assert bench.row("strict").state == "paused"
+
+
+def test_all_may_be_replayed(bench: Bench, controls: Controls) -> None:
+    """Then nothing is skipped."""
+    controls.pause_all()
+    bench.tick(3)
+    assert controls.resume_all(replay=True) == []
+    assert bench.claim_one("plain").slot == at(3)
+
+
+def test_a_rehearsal_changes_nothing(bench: Bench, controls: Controls) -> None:
+    """It says what would happen."""
+    controls.pause("plain")
+    bench.tick(5)
+    before = bench.row("plain")
+    (resumed,) = controls.resume("plain", dry_run=True)
+    assert resumed.skipped == 5
+    assert controls.pause_all(dry_run=True)
+    assert controls.all_paused() is None
+    assert bench.row("plain") == before
+    assert bench.gaps("plain") == []
+    assert len(list(controls.orders())) == 1
+
+
+@pytest.mark.parametrize(
+    ("job", "error", "words"),
+    [
+        pytest.param("nobody", UnknownTask, "no job 'nobody'", id="unknown"),
+        pytest.param("mail", ConfigurationError, "one-time task", id="a task"),
+    ],
+)
+def test_who_cannot_be_paused(bench: Bench, controls: Controls, job: str, error: type[Exception], words: str) -> None:
+    """One line, and nothing in the audit."""
+    bench.client.schedule("mail")
+    with pytest.raises(error, match=words):
+        controls.pause(job)
+    assert list(controls.orders()) == []
+
+
+def test_a_row_that_cannot_be_read_is_resumed(bench: Bench, controls: Controls) -> None:
+    """What a newer release wrote is left to its workers, with all its slots."""
+    controls.pause("plain")
+    bench.change("plain", schedule="MOON|full")
+    bench.tick(3)
+    (resumed,) = controls.resume("plain")
+    assert resumed.skipped == 0
+    assert bench.row("plain").state is None

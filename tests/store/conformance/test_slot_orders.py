@@ -1,0 +1,302 @@
+"""Orders about single slots: trigger, skip the next, cancel, retry, delete. Each against whoever else is at it."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from tests.store.bench import Bench, at
+
+from slotwise.controls import Controls
+from slotwise.errors import ConfigurationError
+from slotwise.execution import RECURRING, Aborted, Cancelled, Failed, HandedBack, Outcome, Snoozed, Succeeded
+from slotwise.store.roster import Badge, Roster
+
+
+@pytest.fixture
+def controls(bench: Bench) -> Controls:
+    return bench.client.controls.by("ada")
+
+
+def failed(bench: Bench, name: str = "plain") -> None:
+    """Its first slot ended as failed."""
+    bench.tick()
+    bench.settle(bench.claim_one(name), Failed("boom", final=True))
+
+
+# -- trigger ----------------------------------------------------------------------------------------------------
+
+
+def test_a_trigger_keeps_schedule_and_statistics(bench: Bench, controls: Controls) -> None:
+    """It runs beside; its slot is the time of the request, and the plan row is not touched."""
+    failed(bench)
+    before = bench.row("plain")
+    bench.tick(0.5)
+    slot = controls.trigger("plain", note="please")
+    claim = bench.claim_one("plain")
+    assert (slot, claim.slot, claim.row.origin) == (at(1.5), at(1.5), "trigger")
+    bench.settle(claim)
+    assert bench.row("plain") == before
+    (order,) = controls.orders("plain")
+    assert (order.command, order.slot, order.note) == ("trigger", slot, "please")
+
+
+# -- skip the next ----------------------------------------------------------------------------------------------
+
+
+def test_the_next_slot_is_skipped(bench: Bench, controls: Controls) -> None:
+    """The ledger says so, and the row waits for the one after it."""
+    assert controls.skip_next("plain") == at(1)
+    entry = bench.slot("plain")
+    assert (entry["slot"], entry["outcome"], entry["reason"]) == (at(1), "skipped", "operator")
+    bench.tick()
+    assert bench.claim("plain") == []
+    bench.tick()
+    assert bench.claim_one("plain").slot == at(2)
+
+
+def test_of_a_slot_that_runs_the_following_one_is_skipped(bench: Bench, controls: Controls) -> None:
+    """What has begun goes on; neither version, slot nor due time of the held row change."""
+    bench.tick()
+    claim = bench.claim_one("plain")
+    assert [controls.skip_next("plain"), controls.skip_next("plain")] == [at(2), at(3)]
+    row = bench.row("plain")
+    assert (row.version, row.slot, row.execution_time) == (claim.token, at(1), at(1))
+    assert bench.settle(claim) is not None
+    assert bench.row("plain").slot == at(4)
+    assert bench.outcomes("plain") == [(1, "succeeded"), (2, "skipped"), (3, "skipped")]
+
+
+def test_two_operators_do_not_skip_two_slots(bench: Bench, controls: Controls) -> None:
+    """Who says which slot he means is told that it is not the next one any more."""
+    controls.skip_next("plain", at(1))
+    with pytest.raises(ConfigurationError, match="the next slot of job 'plain' is 2026-01-01T12:02:00"):
+        controls.skip_next("plain", at(1))
+    assert bench.outcomes("plain") == [(1, "skipped")]
+
+
+def test_a_paused_job_sleeps_on_when_a_slot_is_skipped(bench: Bench, controls: Controls) -> None:
+    """And wakes for the one after it."""
+    controls.pause("plain")
+    controls.skip_next("plain")
+    assert bench.row("plain").state == "paused"
+    controls.resume("plain")
+    row = bench.row("plain")
+    assert (row.state, row.slot, row.execution_time) == (None, at(2), at(2))
+
+
+def test_a_disabled_job_has_no_next_slot(bench: Bench, controls: Controls) -> None:
+    """One line, and no order."""
+    with pytest.raises(ConfigurationError, match="no next slot"):
+        controls.skip_next("off")
+    assert list(controls.orders()) == []
+
+
+# -- cancel -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("outcome", "ended", "reason"),
+    [
+        pytest.param(Succeeded(), "succeeded", None, id="it came to a good end all the same"),
+        pytest.param(Aborted("operator"), "cancelled", "operator", id="it listened"),
+        pytest.param(Aborted("shutdown"), "cancelled", "operator", id="a shutdown came first"),
+        pytest.param(Snoozed(timedelta(hours=1)), "cancelled", "operator", id="it wanted to go on later"),
+        pytest.param(Failed("boom"), "failed", None, id="it broke"),
+        pytest.param(HandedBack(), "cancelled", "operator", id="it had not started"),
+        pytest.param(Cancelled("done"), "cancelled", "done", id="it called itself off"),
+    ],
+)
+def test_a_cancelled_slot_ends(
+    bench: Bench, controls: Controls, outcome: Outcome, ended: str, reason: str | None
+) -> None:
+    """With this attempt, whatever becomes of it: no retry, no rerun; the schedule goes on."""
+    bench.tick()
+    claim = bench.claim_one("retried")
+    assert controls.cancel("retried") == [at(1)]
+    held = bench.row("retried")
+    assert (held.version, held.cancel_requested) == (claim.token, at(1))
+    bench.settle(claim, outcome)
+    entry = bench.slot("retried")
+    assert (entry["outcome"], entry["reason"], entry["finished"]) == (ended, reason, at(1))
+    row = bench.row("retried")
+    assert (row.slot, row.cancel_requested, row.attempt) == (at(2), None, 0)
+
+
+def test_a_slot_of_a_dead_holder_is_cancelled_too(bench: Bench, controls: Controls) -> None:
+    """The order outlives whoever was to obey it."""
+    bench.tick()
+    claim = bench.claim_one("plain")
+    controls.cancel("plain")
+    bench.tick()
+    bench.take_over(claim)
+    entry = bench.slots("plain")[0]
+    assert (entry["outcome"], entry["reason"]) == ("cancelled", "operator")
+
+
+def test_a_slot_that_waits_for_its_retry_is_cancelled(bench: Bench, controls: Controls) -> None:
+    """A worker takes it at once, sees the order, and ends it without a start; the attempt is not counted."""
+    bench.tick()
+    bench.settle(bench.claim_one("retried"), Failed("boom"))
+    assert controls.cancel("retried", at(1)) == [at(1)]
+    claim = bench.claim_one("retried")
+    assert claim.row.cancel_requested == at(1)
+    bench.settle(claim, HandedBack("operator"))
+    entry = bench.slot("retried")
+    assert (entry["outcome"], entry["reason"], entry["attempts"]) == ("cancelled", "operator", 1)
+
+
+def test_a_waiting_trigger_is_called_off(bench: Bench, controls: Controls) -> None:
+    """It is written down, and its row goes."""
+    slot = controls.trigger("plain")
+    assert controls.cancel("plain", slot) == [slot]
+    assert bench.claim("plain") == []
+    entry = bench.slot("plain")
+    assert (entry["slot"], entry["outcome"], entry["reason"], entry["origin"]) == (
+        slot, "cancelled", "operator", "trigger",
+    )  # fmt: skip
+
+
+def test_only_what_runs_is_cancelled(bench: Bench, controls: Controls) -> None:
+    """Nothing runs: nothing to do. A slot that has ended, or not begun, is refused in one line."""
+    assert controls.cancel("plain") == []
+    with pytest.raises(ConfigurationError, match="skip-next plain"):
+        controls.cancel("plain", at(1))
+    failed(bench)
+    with pytest.raises(ConfigurationError, match="does not run: failed"):
+        controls.cancel("plain", at(1))
+
+
+# -- retry ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", ["failed", "dead", "cancelled"])
+def test_a_slot_that_ended_badly_runs_once_more(bench: Bench, controls: Controls, how: str) -> None:
+    """As the same slot, its attempts counted on, while the schedule goes on beside."""
+    failed(bench)
+    with bench.store.transaction() as connection:
+        connection.execute(bench.tables.slots.update().values(outcome=how))
+    before = bench.row("plain")
+    controls.retry("plain", at(1))
+    claim = bench.claim_one("plain")
+    assert (claim.slot, claim.row.attempt, claim.row.origin) == (at(1), 2, "retry")
+    assert bench.slot("plain")["outcome"] == "running"
+    bench.settle(claim)
+    entry = bench.slot("plain")
+    assert (entry["outcome"], entry["attempts"], entry["origin"]) == ("succeeded", 2, "schedule")
+    assert bench.row("plain") == before
+
+
+def test_operators_who_retry_at_once_make_one_attempt(bench: Bench, controls: Controls) -> None:
+    """The second is told that the slot has not ended."""
+    failed(bench)
+
+    def ask(_: int) -> str:
+        try:
+            controls.retry("plain", at(1))
+        except ConfigurationError as error:
+            return str(error)
+        return "done"
+
+    with ThreadPoolExecutor(4) as threads:
+        answers = sorted(threads.map(ask, range(4)))
+    assert answers[0] == "done"
+    assert all("has not ended: failed" in answer for answer in answers[1:])
+    assert len(bench.claim("plain")) == 1
+
+
+@pytest.mark.parametrize(
+    ("outcome", "words"),
+    [
+        pytest.param("succeeded", "is succeeded, which is not tried again", id="succeeded"),
+        pytest.param("skipped", "slotwise backfill plain", id="skipped"),
+    ],
+)
+def test_what_is_not_tried_again(bench: Bench, controls: Controls, outcome: str, words: str) -> None:
+    """One line with the cure."""
+    failed(bench)
+    with bench.store.transaction() as connection:
+        connection.execute(bench.tables.slots.update().values(outcome=outcome))
+    with pytest.raises(ConfigurationError, match=words):
+        controls.retry("plain", at(1))
+    with pytest.raises(ConfigurationError, match="not in the ledger"):
+        controls.retry("plain", at(7))
+
+
+def test_a_slot_of_a_job_that_gives_up_starts_once(bench: Bench, controls: Controls) -> None:
+    """Whoever knows the job refuses; whoever does not, is refused by the claim, and the slot stays as it ended."""
+    bench.tick()
+    claim = bench.claim_one("strict")
+    assert bench.store.mark_running(claim)
+    bench.settle(claim, Failed("boom"))
+    with pytest.raises(ConfigurationError, match="start once"):
+        controls.retry("strict", at(1))
+    unknowing = Bench(bench.database, [], bench.clock)
+    unknowing.client.controls.retry("strict", at(1))
+    assert bench.claim("strict") == []
+    entry = bench.slot("strict")
+    assert (entry["outcome"], entry["reason"], entry["attempts"], entry["finished"]) == ("failed", "give_up", 1, at(1))
+    assert bench.find("strict", f"{RECURRING}@{at(1).isoformat()}") is None
+
+
+# -- delete -----------------------------------------------------------------------------------------------------
+
+
+def test_a_deleted_job_leaves_its_history(bench: Bench, controls: Controls) -> None:
+    """All its rows go; what had come and had not begun is written down, and no slot of it ever starts again."""
+    failed(bench)
+    bench.tick(3)
+    slot = controls.trigger("plain")
+    assert controls.delete("plain") == 2
+    assert bench.find("plain") is None
+    assert bench.gaps("plain") == [(2, 4, 3, "deleted")]
+    assert bench.slots("plain")[-1]["reason"] == "deleted"
+    assert bench.slots("plain")[-1]["slot"] == slot
+    bench.clock.set(at(1.5))
+    bench.plan("plain")
+    assert bench.row("plain").slot == at(5)
+
+
+def test_a_pending_retry_ends_with_its_job(bench: Bench, controls: Controls) -> None:
+    """Nothing vanishes."""
+    bench.tick()
+    bench.settle(bench.claim_one("retried"), Failed("boom"))
+    controls.delete("retried")
+    entry = bench.slot("retried")
+    assert (entry["outcome"], entry["reason"], entry["finished"]) == ("cancelled", "deleted", at(1))
+
+
+def test_a_job_that_runs_is_not_deleted(bench: Bench, controls: Controls) -> None:
+    """One line that says where it runs."""
+    bench.tick()
+    bench.claim_one("plain")
+    with pytest.raises(ConfigurationError, match="runs on host:1:a"):
+        controls.delete("plain")
+
+
+def test_a_job_that_a_live_worker_knows_is_not_deleted(bench: Bench, controls: Controls) -> None:
+    """It would be planned again at that worker's next start; unless one insists."""
+    badge: dict[str, Any] = {"host": "h", "pid": 1, "boot_id": "a", "version": "1", "capacity": 1, "tags": []}
+    badge |= {"revision": None, "refused": []}
+    roster = Roster(bench.store)
+    lease = timedelta(minutes=1)
+    roster.sign_in(Badge(worker="h:1:a", tasks=["plain"], lease=lease, started=at(0), **badge), "running")
+    with pytest.raises(ConfigurationError, match="worker h:1:a knows"):
+        controls.delete("plain")
+    assert controls.delete("plain", known=True, dry_run=True) == 1
+    bench.tick(2)
+    assert controls.delete("plain") == 1
+
+
+def test_orders_are_read_page_by_page(bench: Bench, controls: Controls, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The newest first; those about all stand among those of each job."""
+    monkeypatch.setattr("slotwise.store.audit.PAGE", 2)
+    for _ in range(3):
+        controls.skip_next("plain")
+    controls.pause_all()
+    controls.skip_next("strict")
+    assert [order.command for order in controls.orders("plain")] == ["pause", *["skip-next"] * 3]
+    assert len(list(controls.orders())) == 5
+    assert len(list(controls.orders(limit=3))) == 3
