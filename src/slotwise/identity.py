@@ -1,4 +1,4 @@
-"""Who a worker is: host, pid and a boot id, in one text that goes into ``picked_by``."""
+"""Who a worker is: host, pid and a boot id, in one text that goes into ``picked_by``; and of which release."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 import secrets
 import socket
 from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
 
 _LONGEST_HOST = 40
 
@@ -25,3 +26,11 @@ class Identity:
 
     def __str__(self) -> str:
         return f"{self.host}:{self.pid}:{self.boot_id}"
+
+
+def own_version() -> str:
+    """The version of slotwise that is installed."""
+    try:
+        return version("slotwise")
+    except PackageNotFoundError:  # pragma: no cover - a source tree that was never installed
+        return "unknown"

@@ -10,7 +10,6 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
-from importlib.metadata import PackageNotFoundError, version
 from types import TracebackType
 from typing import Any, Self, TypeAlias
 
@@ -26,6 +25,7 @@ from slotwise.engine.threads import Threads
 from slotwise.engine.worker import Worker
 from slotwise.errors import ConfigurationError, InvalidJob
 from slotwise.events import Listener, Listeners
+from slotwise.identity import own_version
 from slotwise.settings import Settings
 from slotwise.store.database import Database
 from slotwise.store.store import Store
@@ -59,9 +59,7 @@ class JobRegistry:
         clock: Clock | None = None,
         **settings: Any,
     ) -> None:
-        self.definitions: Mapping[str, Definition] = _unique(
-            [*map(define, listed(jobs, "jobs")), *map(define, listed(tasks, "tasks"))]
-        )
+        self.definitions: Mapping[str, Definition] = _unique([*_defined(jobs, "jobs"), *_defined(tasks, "tasks")])
         self._asked = Settings.load(**settings)
         self._customize = customize
         self.settings = _customized(self._asked, customize)
@@ -306,6 +304,16 @@ def _refuse_own_loop(host_loop: asyncio.AbstractEventLoop | None) -> None:
         raise ConfigurationError("start would wait for the loop that waits for it; write: async with registry")
 
 
+def _defined(given: Iterable[object], what: str) -> Iterable[Definition]:
+    """What was given under one of the two keywords. Raises InvalidJob if it belongs under the other."""
+    for found in map(define, listed(given, what)):
+        if found.is_job and what == "tasks":
+            raise InvalidJob(f"{found.name!r} among tasks has a schedule, so it is a job; pass it in jobs=[…]")
+        if not found.is_job and what == "jobs":
+            raise InvalidJob(f"{found.name!r} among jobs is a one-time task, without a schedule; pass it in tasks=[…]")
+        yield found
+
+
 def _unique(definitions: list[Definition]) -> dict[str, Definition]:
     if not definitions:
         raise InvalidJob("at least one job or task must be registered; e.g. JobRegistry(jobs=[NightlyReport()])")
@@ -326,11 +334,3 @@ def _customized(settings: Settings, customize: Customize | None) -> Settings:
             f"customize returned {type(customized).__name__}; return the settings, e.g. settings.with_(threads=4)"
         )
     return customized
-
-
-def own_version() -> str:
-    """The version of slotwise that is installed."""
-    try:
-        return version("slotwise")
-    except PackageNotFoundError:  # pragma: no cover - a source tree that was never installed
-        return "unknown"

@@ -50,7 +50,7 @@ def from_environment(environ: Mapping[str, str], known: Collection[str]) -> Laye
         for variable, text in environ.items()
         if variable.startswith(PREFIX) and variable not in OTHERS_VARIABLES and text.strip()
     )
-    layer = _layer(ours, known, lambda key: PREFIX + key, str.upper)
+    layer = _layer(ours, known, lambda key: PREFIX + key, lambda name: PREFIX + name.upper())
     if environ.get("DATABASE_URL", "").strip():
         layer.setdefault("database_url", ("DATABASE_URL", environ["DATABASE_URL"]))
     return layer
@@ -83,7 +83,7 @@ def _unknown(
     key: str, by_fold: Mapping[str, str], label: Callable[[str], str], spell: Callable[[str], str]
 ) -> InvalidSetting:
     near = difflib.get_close_matches(_fold(key), by_fold, n=1, cutoff=0.5)
-    cure = f"did you mean {label(spell(by_fold[near[0]]))}?" if near else f"known are {', '.join(by_fold.values())}"
+    cure = f"did you mean {spell(by_fold[near[0]])}?" if near else f"known are {', '.join(by_fold.values())}"
     return InvalidSetting(f"{label(key)} is not a setting; {cure}")
 
 

@@ -129,8 +129,7 @@ class TestSlots:
         for line, words in zip(
             lines,
             [
-                ["waiting", "retry", "due 2026-01-31 12:01:30 UTC"],
-                ["failed", r"retry; ValueError: no\x1b[31m"],
+                ["waiting", r"retry; due 2026-01-31 12:01:30 UTC; ValueError: no\x1b[31m"],
                 ["skipped", "overlap"],
                 ["succeeded", "stands for 7 more", "catch_up", "+2 h 0 min"],
                 ["running", "2", "host:1", "+3 h 0 min"],
@@ -140,6 +139,28 @@ class TestSlots:
         ):
             for word in words:
                 assert word in line
+
+    def test_standing(self, store: Store, ask: Callable[..., Any]) -> None:
+        """Each slot once: what waits, then what runs, however old its slot is, then what has ended."""
+        slots = [NOON - timedelta(hours=number) for number in range(6)]
+        detached = {"task_name": "a", "plan_instance": "recurring", "attempt": 1}
+        add(
+            store, "tasks",
+            {"task_name": "a", "schedule": "x", "slot": slots[0]},
+            detached | {"task_instance": "trigger:1", "slot": slots[3], "picked": True, "picked_by": "h:1:f0"},
+            detached | {"task_instance": "trigger:2", "slot": slots[4]},
+            detached | {"task_instance": "trigger:3", "slot": slots[5], "state": "dead"},
+        )  # fmt: skip
+        ended = [{"task_name": "a", "slot": slot} for slot in slots[1:3]]
+        add(store, "slots", *ended, {"task_name": "a", "slot": slots[3], "outcome": "running", "finished": None})
+        add(store, "slots", {"task_name": "a", "slot": slots[4], "outcome": "failed", "reason": "retry"})
+        add(store, "slots", {"task_name": "a", "slot": slots[5], "outcome": "dead"})
+        lines = ask("slots", "a", "--all")
+        assert [(line["slot"][11:13], line["outcome"]) for line in lines] == [
+            ("12", "waiting"), ("08", "waiting"), ("09", "running"), ("11", "succeeded"), ("10", "succeeded"),
+            ("07", "dead"),
+        ]  # fmt: skip
+        assert (lines[1]["reason"], lines[1]["attempts"]) == ("retry", 1)
 
     def test_unknown(self, history: Store, capsys: pytest.CaptureFixture[str]) -> None:
         """An unknown name is told with the known ones."""
@@ -295,6 +316,32 @@ class TestWorkers:
         add(store, "tasks", held | {"last_heartbeat": now - timedelta(seconds=6)})
         told = ask("health")
         assert (told["silent"], told["orphans"], told["orphan_tasks"]) == (0, 1, ["a"])
+
+
+def test_no_database(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """With --json, stdout has an answer or nothing; whether the cluster is well has one: no."""
+    monkeypatch.setenv("DATABASE_URL", "postgresql://127.0.0.1:1/x")
+    for command in (["jobs", "list"], ["slots", "a"], ["workers"], ["db", "check"]):
+        assert status([*command, "--json"]) == exits.DATABASE
+        told = capsys.readouterr()
+        assert told.out == ""
+        assert told.err.startswith("error: the database 'x' at host 127.0.0.1, port 1 cannot be reached")
+        assert len(told.err.splitlines()) == 1
+    assert status(["health", "--json"]) == exits.DATABASE
+    answer = json.loads(capsys.readouterr().out)
+    assert (answer["healthy"], len(answer["problems"])) == (False, 1)
+
+
+@pytest.mark.parametrize("closed", [">&-", ">&- 2>&-", "<&- >&- 2>&-"])
+@pytest.mark.parametrize("command", ["jobs list", "jobs list --json", "health --min-workers 0", "db check"])
+def test_closed_streams(tmp_path: Path, sqlite_url: str, closed: str, command: str) -> None:
+    """Where only the status is wanted, that is what comes; nothing opened later gets the output."""
+    shell = Shell(tmp_path, sqlite_url)
+    script = f"exec {sys.executable} -m slotwise {command} {closed}"
+    done = subprocess.run(
+        ["sh", "-c", script], env=shell.environment, cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (exits.OK, "", "")
 
 
 @pytest.mark.parametrize("json_", [[], ["--json"]], ids=["table", "json"])

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -220,3 +223,27 @@ def test_current_json(capsys: pytest.CaptureFixture[str], sqlite_url: str) -> No
     """Where the database stands, for programs."""
     assert status(["db", "current", "--json", "--database-url", sqlite_url]) == exits.OK
     assert json.loads(capsys.readouterr().out) == {"version": 1, "needed": 1}
+
+
+@pytest.mark.parametrize(
+    ("command", "absent"),
+    [
+        (["--version"], ["sqlalchemy", "alembic", "rich", "slotwise.engine"]),
+        (["--help"], ["alembic"]),
+        (["jobs", "list"], ["alembic", "slotwise.engine", "slotwise.registry"]),
+        (["health"], ["alembic", "slotwise.engine", "slotwise.registry"]),
+        (["worker", "--help"], ["alembic"]),
+    ],
+    ids=" ".join,
+)
+def test_loads_what_it_needs(command: list[str], absent: list[str], sqlite_url: str) -> None:
+    """A probe that runs every few seconds loads neither alembic nor the engine."""
+    script = (
+        "import sys; from slotwise.cli.entry import status; status(sys.argv[1:]); "
+        f"print('loaded:', [name for name in {absent} if name in sys.modules])"
+    )
+    environment = {**os.environ, "DATABASE_URL": sqlite_url}
+    done = subprocess.run(
+        [sys.executable, "-c", script, *command], env=environment, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.splitlines()[-1] == "loaded: []"

@@ -70,6 +70,24 @@ def same(registry: JobRegistry) -> Any:
 # -- what it takes ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(
+    ("parts", "words"),
+    [
+        ({"jobs": [SendMail]}, r"'send-mail' among jobs is a one-time task, .* pass it in tasks=\[…\]"),
+        ({"tasks": [NightlyReport]}, r"'nightly-report' among tasks has a schedule, .* pass it in jobs=\[…\]"),
+    ],
+    ids=["a task among jobs", "a job among tasks"],
+)
+def test_the_wrong_list(parts: dict[str, Any], words: str) -> None:
+    """Whoever mixes them up expects something else than what would happen."""
+    with pytest.raises(InvalidJob, match=words):
+        JobRegistry(**parts)
+    builder = JobRegistry.builder()
+    builder.with_jobs(parts.get("jobs", ())).with_tasks(parts.get("tasks", ()))
+    with pytest.raises(InvalidJob, match=words):
+        builder.build()
+
+
 def test_everything_that_is_a_job() -> None:
     """Instances, classes that take no arguments, functions under @job; tasks beside them."""
     registry = JobRegistry(jobs=[NightlyReport, tick], tasks=[SendMail()])

@@ -168,7 +168,7 @@ class TestFile:
             (
                 "a.toml",
                 "pol-interval = '1s'",
-                "a.toml: pol-interval is not a setting; did you mean a.toml: poll-interval?",
+                "a.toml: pol-interval is not a setting; did you mean poll-interval?",
             ),
             ("a.toml", "poll-interval = 10", "a.toml: poll-interval must be a duration, but was 10"),
             ("a.toml", "threads = true", "a.toml: threads must be a whole number from 1 to 10000, but was True"),

@@ -13,7 +13,7 @@ from statistics import median
 
 from slotwise.bench.server import Server
 from slotwise.clock import elapsed
-from slotwise.registry import own_version
+from slotwise.identity import own_version
 
 _PACKAGES = ("psycopg", "SQLAlchemy")
 _WRITES = 100

@@ -27,10 +27,10 @@ from slotwise.store.calendar_changes import CalendarLine
 )
 @common
 def calendar() -> None:
-    """Business calendars: days that are not worked on, kept in the database.
+    """Business calendars: days that are not worked on.
 
-    A schedule goes around one with .excluding("AT", roll="following"). When a calendar changes, all jobs that go by
-    it follow at once.
+    They are kept in the database. A schedule goes around one with .excluding("AT", roll="following"). When a calendar
+    changes, all jobs that go by it follow at once.
     """
 
 

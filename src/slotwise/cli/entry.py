@@ -6,37 +6,65 @@ import io
 import os
 import platform
 import sys
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from importlib import import_module
+from importlib.metadata import version
+from typing import Any, Final
 
 import click
-import sqlalchemy
 
 from slotwise.cli import exits
-from slotwise.cli.bench import bench
-from slotwise.cli.calendar import calendar
 from slotwise.cli.command import Group
-from slotwise.cli.completion import completion
-from slotwise.cli.crontab import crontab
-from slotwise.cli.db import db
-from slotwise.cli.failures import tell
-from slotwise.cli.health import health
-from slotwise.cli.jobs import jobs
 from slotwise.cli.options import common
-from slotwise.cli.run import run
-from slotwise.cli.schedule import schedule
-from slotwise.cli.slots import slots
-from slotwise.cli.worker import worker
-from slotwise.cli.workers import workers
-from slotwise.registry import own_version
+from slotwise.identity import own_version
+
+#: Each command, and the file in here that has it; it is imported when it is wanted: a probe that asks for health every
+#: few seconds need not load the engine and the benchmark.
+COMMANDS: Final = {
+    "bench": "bench",
+    "calendar": "calendar",
+    "completion": "completion",
+    "crontab": "crontab",
+    "db": "db",
+    "health": "health",
+    "jobs": "jobs",
+    "run": "run",
+    "schedule": "schedule",
+    "slots": "slots",
+    "worker": "worker",
+    "workers": "workers",
+}
 
 
 class PipeClosed(Exception):
     """Nobody reads our output any more."""
 
 
+class Commands(Mapping[str, click.Command]):
+    """All commands by name, each imported when it is taken."""
+
+    def __getitem__(self, name: str) -> click.Command:
+        module = import_module(f"slotwise.cli.{COMMANDS[name]}")
+        found: click.Command = getattr(module, name.replace("-", "_"))
+        return found
+
+    def __contains__(self, name: object) -> bool:
+        return name in COMMANDS
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(COMMANDS)
+
+    def __len__(self) -> int:
+        return len(COMMANDS)
+
+
 class Program(Group):
     """The root; click itself would end a closed pipe with status 1, like a failure."""
+
+    def __init__(self, *arguments: Any, **attributes: Any) -> None:
+        super().__init__(*arguments, **attributes)
+        self.commands: Any = Commands()
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
@@ -59,15 +87,11 @@ class Program(Group):
 @click.version_option(
     own_version(),
     prog_name="slotwise",
-    message=f"%(prog)s %(version)s (Python {platform.python_version()}, SQLAlchemy {sqlalchemy.__version__})",
+    message=f"%(prog)s %(version)s (Python {platform.python_version()}, SQLAlchemy {version('SQLAlchemy')})",
 )
 @common
 def cli() -> None:
     """Recurring jobs and one-time tasks on a cluster, coordinated only by your database."""
-
-
-for command in (worker, run, jobs, slots, workers, health, schedule, calendar, crontab, db, bench, completion):
-    cli.add_command(command)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -77,6 +101,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def status(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; its exit status."""
+    _open_streams()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # a name need not exist in the terminal's encoding
@@ -88,8 +113,24 @@ def status(arguments: Sequence[str] | None = None) -> int:
     except (click.Abort, KeyboardInterrupt):
         return exits.INTERRUPTED
     except Exception as error:
+        from slotwise.cli.failures import tell
+
         return tell(error)
     return result if isinstance(result, int) else exits.OK
+
+
+def _open_streams() -> None:
+    """What was closed by whoever started us (``>&-``) leads nowhere: only the exit status is wanted.
+
+    Before anything else is opened: it would get the number of a standard stream, and the output.
+    """
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            with suppress(OSError):
+                os.fstat(number)
+                continue
+            mode = "r" if name == "stdin" else "w"
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), mode))
 
 
 def _pipe_closed() -> int:

@@ -12,6 +12,7 @@ from slotwise.cli.options import Given, common, pass_given
 from slotwise.cli.output import as_json, moment, print_json_object
 from slotwise.contrib.logging import escaped
 from slotwise.durations import format_duration, parse_duration
+from slotwise.errors import DatabaseProblem
 from slotwise.store.lines import Health
 
 
@@ -42,8 +43,13 @@ def health(given: Given, min_workers: int, max_overdue: str, max_rows: int, max_
     workers are down. They are told, and fail only with --max-orphans. Never imports the application.
     """
     limit = parse_duration(max_overdue)
-    with given.reader(import_app=False) as reader:
-        found = reader.health(limit)
+    try:
+        with given.reader(import_app=False) as reader:
+            found = reader.health(limit)
+    except DatabaseProblem as error:
+        if given.json:  # the question has an answer, unlike a listing's
+            print_json_object({"healthy": False, "problems": [str(error)], "notes": []})
+        raise
     problems, notes = _problems(found, min_workers, max_rows, format_duration(limit)), _notes(found)
     if max_orphans is not None and found.orphans > max_orphans:
         problems, notes = [*problems, notes[0]], notes[1:]

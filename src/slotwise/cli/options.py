@@ -6,20 +6,20 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 from click.core import ParameterSource
 
-from slotwise import migrate
-from slotwise.cli.application import add_jobs, load_registry
-from slotwise.contrib.command import CommandJob
 from slotwise.errors import ConfigurationError
-from slotwise.registry import JobRegistry
 from slotwise.settings import Settings
-from slotwise.store.database import Database
-from slotwise.store.reader import Reader
-from slotwise.store.store import Store
+
+# What reaches the tables or the application is imported when a command does: the help and the version need neither.
+if TYPE_CHECKING:
+    from slotwise.contrib.command import CommandJob
+    from slotwise.registry import JobRegistry
+    from slotwise.store.reader import Reader
+    from slotwise.store.store import Store
 
 AnyFunction = TypeVar("AnyFunction", bound=Callable[..., Any])
 
@@ -56,6 +56,9 @@ class Given:
 
         ``jobs`` are added to it; with them, no application need be named.
         """
+        from slotwise.cli.application import add_jobs, load_registry
+        from slotwise.registry import JobRegistry
+
         app = self.settings().app
         if app is None and not jobs:
             raise ConfigurationError(NO_APP)
@@ -75,6 +78,10 @@ class Given:
     @contextmanager
     def store(self, *, import_app: bool = True) -> Iterator[Store]:
         """The tables. Raises DatabaseUnreachable, SchemaMissing or SchemaMismatch."""
+        from slotwise import migrate
+        from slotwise.store.database import Database
+        from slotwise.store.store import Store
+
         settings = self.table_settings() if import_app else self.settings()
         database = Database(settings)
         try:
@@ -88,6 +95,8 @@ class Given:
     @contextmanager
     def reader(self, *, import_app: bool = True) -> Iterator[Reader]:
         """The tables, for reading; raises what ``store`` does."""
+        from slotwise.store.reader import Reader
+
         with self.store(import_app=import_app) as store:
             yield Reader(store)
 

@@ -55,20 +55,20 @@ def _instant(ctx: click.Context, option: click.Parameter, text: str | None) -> d
 def slots(
     given: Given, name: str, count: int, everything: bool, since: datetime | None, before: datetime | None
 ) -> None:
-    """The slots of the job NAME, the newest first: what waits, what runs, what ran and what did not, and why.
+    """The slots of the job NAME: what waits, what runs, then what ran and what did not, and why; the newest first.
 
     A range of slots that did not run for the same reason is one line.
     """
     with given.reader() as reader:
         reader.known(name)
-        waiting = reader.waiting(name) if before is None else []
+        standing = reader.standing(name) if before is None else []
         limit = None if everything else count + 2  # whether there is more, and whether it ends with the last one
-        found = reader.slots(name, limit=limit, since=since, before=before)
+        found = reader.slots(name, limit=limit, since=since, before=before, ended=True)
         lines, more = (found, False) if everything else _page(found, count)
         if given.json:
-            print_json_list(chain(waiting, lines))
+            print_json_list(chain(standing, lines))
         else:
-            _print(name, waiting, list(lines), more)
+            _print(name, standing, list(lines), more)
 
 
 def _page(found: Iterator[SlotLine], count: int) -> tuple[list[SlotLine], bool]:
@@ -81,11 +81,11 @@ def _page(found: Iterator[SlotLine], count: int) -> tuple[list[SlotLine], bool]:
     return lines, False
 
 
-def _print(name: str, waiting: list[SlotLine], lines: list[SlotLine], more: bool) -> None:
-    if not waiting and not lines:
+def _print(name: str, standing: list[SlotLine], lines: list[SlotLine], more: bool) -> None:
+    if not standing and not lines:
         click.echo(f"{name}: no slots in this range")
         return
-    print_table(_COLUMNS, map(_row, chain(waiting, lines)))
+    print_table(_COLUMNS, map(_row, chain(standing, lines)))
     if more:
         click.echo(f"… more: slotwise slots {name} --before {iso(lines[-1].place)}", err=True)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 import sqlalchemy as sa
@@ -125,12 +125,19 @@ def job_line(row: sa.RowMapping, workers: Sequence[WorkerLine] = ()) -> JobLine:
     )  # fmt: skip
 
 
-def waiting_line(row: sa.RowMapping) -> SlotLine:
-    """A slot that waits in the queue."""
-    return SlotLine(
+def waiting_line(row: sa.RowMapping, begun: sa.RowMapping | None = None) -> SlotLine:
+    """A slot that waits in the queue; with what the ledger says of its last attempt, if there was one."""
+    line = SlotLine(
         slot=utc(row["slot"]), outcome=row["state"] or "waiting", reason="retry" if row["attempt"] else None,
         origin=row["origin"] or "schedule", attempts=row["attempt"], collapsed=row["collapsed"],
         due=utc(row["execution_time"]), error=row["last_error"],
+    )  # fmt: skip
+    if begun is None:
+        return line
+    last = slot_line(begun)
+    return replace(
+        line, reason=last.reason or line.reason, worker=last.worker, token=last.token, started=last.started,
+        finished=last.finished, took=last.took, error=last.error or line.error,
     )  # fmt: skip
 
 

@@ -64,29 +64,60 @@ class Reader:
         known = f"known are {', '.join(names)}" if names else "no worker has planned any job yet"
         raise UnknownTask(f"no job {name!r} in this database; {known}")
 
-    def waiting(self, name: str) -> list[SlotLine]:
-        """Slots that wait for their turn, the latest first: the schedule's next, triggers, retries."""
+    def standing(self, name: str) -> list[SlotLine]:
+        """Slots that have not ended: those that wait (the schedule's next, triggers, retries), then those that run.
+
+        Each the latest first. A slot that waits for a retry is one line, with what the ledger says of the last attempt.
+        """
+        ledger = self._ledger(name).where(sa.exists(self._rows_of_slots()))
+        with self._store.transaction() as connection:
+            rows = connection.execute(self._standing(name).order_by(self._tasks.c.slot.desc())).mappings().all()
+            found = connection.execute(ledger).mappings().all()
+        begun = {(line["task_instance"], utc(line["slot"])): line for line in found}
+        waiting, running = [], []
+        for row in rows:
+            line = begun.get((row["plan_instance"] or row["task_instance"], utc(row["slot"])))
+            if not row["picked"]:
+                waiting.append(waiting_line(row, line))
+            elif line is not None:
+                running.append(slot_line(line))
+        return waiting + running
+
+    def _standing(self, name: str) -> sa.Select[Any]:
         tasks = self._tasks
-        statement = (
-            sa.select(tasks)
-            .where(tasks.c.task_name == name, ~tasks.c.picked, tasks.c.slot.is_not(None))
-            .where(tasks.c.schedule.is_not(None) | tasks.c.plan_instance.is_not(None))
-            .order_by(tasks.c.slot.desc())
+        is_jobs = tasks.c.schedule.is_not(None) | tasks.c.plan_instance.is_not(None)
+        alive = tasks.c.state.is_distinct_from("dead")  # of those the ledger tells the end
+        return sa.select(tasks).where(tasks.c.task_name == name, tasks.c.slot.is_not(None), is_jobs, alive)
+
+    def _rows_of_slots(self) -> sa.Select[Any]:
+        """The rows that stand for a slot of the ledger."""
+        tasks, slots = self._tasks, self._slots
+        return sa.select(sa.literal(1)).where(
+            tasks.c.task_name == slots.c.task_name,
+            tasks.c.slot == slots.c.slot,
+            sa.func.coalesce(tasks.c.plan_instance, tasks.c.task_instance) == slots.c.task_instance,
+            tasks.c.state.is_distinct_from("dead"),
         )
-        return [waiting_line(row) for row in self._rows(statement)]
 
     def slots(
-        self, name: str, *, limit: int | None = None, since: datetime | None = None, before: datetime | None = None
+        self,
+        name: str,
+        *,
+        limit: int | None = None,
+        since: datetime | None = None,
+        before: datetime | None = None,
+        ended: bool = False,
     ) -> Iterator[SlotLine]:
         """Ledger and gaps of a job, merged, the newest first, read page by page as far as they are wanted.
 
-        A gap stands where its last slot stands. ``before`` goes on where an earlier listing ended.
+        A gap stands where its last slot stands. ``before`` goes on where an earlier listing ended. ``ended``: without
+        what ``standing`` lists.
         """
         cursor = None if before is None else _Place(before, 0, "")
         left = limit
         while left is None or left > 0:
             size = PAGE if left is None else min(left, PAGE)
-            page = self._page(name, size, since, cursor)
+            page = self._page(name, size, since, cursor, ended)
             yield from (line for _, line in page)
             if len(page) < size:
                 return
@@ -99,11 +130,14 @@ class Reader:
         return slot_line(found[0]) if found else None
 
     def _page(
-        self, name: str, size: int, since: datetime | None, cursor: _Place | None
+        self, name: str, size: int, since: datetime | None, cursor: _Place | None, ended: bool
     ) -> list[tuple[_Place, SlotLine]]:
         """Race: what is written between two pages is newer than the first one's end; it is later, not missed."""
         gaps = sa.select(self._gaps).where(self._gaps.c.task_name == name)
-        cut_slots = _cut(self._ledger(name), self._slots.c.slot, self._slots, 1, size, since, cursor)
+        ledger = self._ledger(name)
+        if ended:
+            ledger = ledger.where(~sa.exists(self._rows_of_slots()))
+        cut_slots = _cut(ledger, self._slots.c.slot, self._slots, 1, size, since, cursor)
         cut_gaps = _cut(gaps, self._gaps.c.last_slot, self._gaps, 0, size, since, cursor)
         lines = [(_Place(utc(row["slot"]), 1, row["task_instance"]), slot_line(row)) for row in self._rows(cut_slots)]
         lines += [
