@@ -53,6 +53,7 @@ def _own_task_columns() -> list[sa.Column]:
         sa.Column("fingerprint", sa.Text),
         sa.Column("revision", sa.Text),
         sa.Column("deployed", _instant()),
+        sa.Column("runs_on", sa.Text),
         sa.Column("plan_instance", sa.Text),
         sa.Column("origin", sa.Text),
         sa.Column("collapsed", sa.BigInteger, nullable=False, server_default=zero),

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from slotwise.controls import Controls
-from slotwise.definition import check_catch_up
+from slotwise.definition import USUAL_PRIORITY, Definition, check_catch_up, is_priority
 from slotwise.durations import parse_duration
 from slotwise.errors import ConfigurationError, InstanceExists, InvalidJob
 from slotwise.execution import FOREVER, RECURRING
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     AnyTask: TypeAlias = DistributedJob | type[DistributedJob] | OneTimeTask[T] | type[OneTimeTask[T]] | str
 
 ID_LIMIT = 250
-PRIORITY_LIMIT = 32_767
 LONGEST_DELAY = timedelta(days=36_500)
 
 
@@ -53,16 +52,17 @@ class Client:
         id: str | None = None,
         at: datetime | None = None,
         in_: timedelta | str | None = None,
-        priority: int = 50,
+        priority: int | None = None,
         if_exists: Literal["raise", "keep"] = "raise",
         connection: Any = None,
     ) -> str:
         """Schedule ``task`` with ``data`` (anything JSON can say) and return its id.
 
         ``at`` (aware) or ``in_`` (``timedelta`` or ``"10s"``) say when, by the database's clock; without them
-        it is due now. ``id`` has at most 250 characters; without one it is a random one. With ``connection`` (a
-        SQLAlchemy Connection or Session) the row joins the caller's transaction: it exists if and only if that
-        commits. Waits for the database; from ``async def``, call it in ``asyncio.to_thread``.
+        it is due now. ``id`` has at most 250 characters; without one it is a random one. ``priority`` is the
+        task's own unless given. With ``connection`` (a SQLAlchemy Connection or Session) the row joins the caller's
+        transaction: it exists if and only if that commits. Waits for the database; from ``async def``, call it in
+        ``asyncio.to_thread``.
 
         Raises InstanceExists if the id is taken, unless ``if_exists="keep"``; InvalidJob for what is no task, and
         for data that JSON cannot say or that is larger than 1 MiB; ConfigurationError for everything else that is
@@ -71,16 +71,16 @@ class Client:
         name = _task_name(task)
         instance = _checked_id(id if id is not None else str(uuid.uuid4()), name)
         due, delay = _checked_due(at, in_, name)
-        _checked_priority(priority, f"schedule({name!r}")
         if if_exists not in ("raise", "keep"):
             raise ConfigurationError(f"schedule({name!r}, if_exists={if_exists!r}): write 'raise' or 'keep'")
         store = self._make_store()
         if (known := store.definitions.get(name)) is not None and known.is_job:
             raise InvalidJob(f"{name!r} is a job, its schedule says when it runs; pass a one-time task")
         payload = _payload(task, name, known).encode(data, name)
+        weight = _weight(priority, known, f"schedule({name!r}")
         with self._joining(connection, store, name) as joined:
             added = Enqueue(store).task(
-                joined, name, instance, data=payload, at=due, delay=delay, priority=priority
+                joined, name, instance, data=payload, at=due, delay=delay, priority=weight
             )  # fmt: skip
         if not added and if_exists == "raise":
             raise InstanceExists(
@@ -97,7 +97,7 @@ class Client:
         schedule: Schedule | str,
         data: T | None = None,
         *,
-        priority: int = 50,
+        priority: int | None = None,
         connection: Any = None,
     ) -> datetime | None:
         """Let ``task`` recur for ``id`` by a schedule of its own, with ``data``; its next slot, None if there is none.
@@ -116,9 +116,9 @@ class Client:
             raise ConfigurationError(f"schedule_recurring({name!r}): {wanted!r:.60} is no schedule; write Every('5m')")
         store = self._make_store()
         if (known := store.definitions.get(name)) is not None:
-            check_catch_up(wanted, known.catch_up, f"schedule_recurring({name!r}, id={instance!r})")
+            check_catch_up(wanted, known, f"schedule_recurring({name!r}, id={instance!r})")
         payload = _payload(task, name, known).encode(data, name)
-        weight = _checked_priority(priority, f"schedule_recurring({name!r}")
+        weight = _weight(priority, known, f"schedule_recurring({name!r}")
         with self._joining(connection, store, name) as joined:
             slot = Instances(store).put(
                 joined, Instance(task=name, id=instance, schedule=wanted, data=payload, priority=weight)
@@ -179,10 +179,13 @@ def _recurring(task: Any, id: Any) -> tuple[str, str]:
     return name, instance
 
 
-def _checked_priority(priority: Any, where: str) -> int:
-    if not isinstance(priority, int) or isinstance(priority, bool) or abs(priority) > PRIORITY_LIMIT:
+def _weight(priority: Any, known: Definition | None, where: str) -> int:
+    """As given, else as the task says."""
+    if priority is None:
+        return USUAL_PRIORITY if known is None else known.priority
+    if not is_priority(priority):
         raise ConfigurationError(f"{where}, priority={priority!r}): a whole number, for instance 10 to 90")
-    return priority
+    return int(priority)
 
 
 def _checked_id(given: Any, name: str) -> str:

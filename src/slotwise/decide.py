@@ -73,6 +73,14 @@ def at_claim(
     ``newest`` is the newest slot that the ledger and the gaps know: after a restore of the queue alone it
     outranks the row, so that no slot which has started starts again.
     """
+    if row.slot is not None:
+        now -= schedule.wait(row.slot)  # a slot of a spread schedule has come when it is due
+    return _at_claim(row, schedule, now, newest, definition)
+
+
+def _at_claim(
+    row: Row, schedule: Schedule, now: datetime, newest: datetime | None, definition: Definition | None
+) -> Start | Advance:
     slot = row.slot
     if slot is None or (newest is not None and slot <= newest):
         slot = None if newest is None else schedule.next_after(newest)
@@ -117,7 +125,7 @@ def _pass_over(
         columns = _waiting(row, schedule, following, watermark=last)
         return Advance(row=columns, gaps=(span(schedule, slot, last, "calendar"),))
     last = schedule.latest_before(running, floor=slot) or slot
-    decided = at_claim(replace(row, slot=running), schedule, now, newest, definition)
+    decided = _at_claim(replace(row, slot=running), schedule, now, newest, definition)
     return replace(decided, gaps=(span(schedule, slot, last, "calendar"), *decided.gaps))
 
 
@@ -148,6 +156,25 @@ def at_finish(
     ledger: LedgerEntry | None,
 ) -> Transition:
     """What a held row becomes when its holder lets it go with ``outcome``."""
+    return _apart(_at_finish(row, definition, schedule, outcome, now, ledger), definition, ledger)
+
+
+def _apart(transition: Transition, definition: Definition, ledger: LedgerEntry | None) -> Transition:
+    """Whatever starts next from this row starts at least ``min_interval`` after the attempt that has ended."""
+    least, row = definition.min_interval, transition.row
+    if least is None or row is None or ledger is None or ledger.started is None or transition.label == "handed-back":
+        return transition
+    return replace(transition, row={**row, "execution_time": max(row["execution_time"], ledger.started + least)})
+
+
+def _at_finish(
+    row: Row,
+    definition: Definition,
+    schedule: Schedule | None,
+    outcome: Outcome,
+    now: datetime,
+    ledger: LedgerEntry | None,
+) -> Transition:
     if row.cancel_requested is not None:
         row, outcome = _called_off(row, outcome)
     if ledger is not None and ledger.outcome == "succeeded" and ledger.token == row.version:
@@ -260,7 +287,9 @@ def _retry_due(row: Row, definition: Definition, now: datetime, ledger: LedgerEn
     if delay is None:
         return None
     due = now + delay
-    return None if row.next_slot is not None and due >= row.next_slot else due
+    if row.next_slot is None or definition.retry.past_next_slot:
+        return due
+    return None if due >= row.next_slot else due
 
 
 def _aborted(row: Row, definition: Definition, schedule: Schedule | None, reason: str, now: datetime) -> Transition:
@@ -375,7 +404,8 @@ def _onward(
         return _waiting(row, schedule, following, watermark=base), ()
     if row.origin == "catch_up" and row.catch_up_until is not None and definition.catch_up.mode == "all":
         return _catching_up(row, definition, schedule, base, now, ledger), ()
-    choice = choose_overlapped(definition.overlap, schedule.running, base, held_until)
+    came = held_until - schedule.wait(base)
+    choice = choose_overlapped(definition.overlap, schedule.running, base, came)
     gaps = around(schedule, passed_over(schedule, base + TICK, choice.slot or choice.watermark), choice.gaps)
     base = choice.watermark
     slot = choice.slot or schedule.settled(base).next_after(base)
@@ -389,7 +419,7 @@ def _catching_up(
     """The next missed slot, in its pace; slots that came due during the catch-up join the tail, without one."""
     slot = schedule.settled(base).next_after(base)
     columns = _waiting(row, schedule, slot, watermark=base)
-    if slot is None or slot > now or row.catch_up_until is None:
+    if slot is None or columns["execution_time"] > now or row.catch_up_until is None:
         return columns
     due, pace = columns["execution_time"], definition.catch_up.pace
     if pace is not None and slot <= row.catch_up_until:

@@ -12,19 +12,21 @@ from itertools import islice, pairwise
 from typing import TYPE_CHECKING, Any, Generic, Protocol, cast
 
 from slotwise.durations import format_duration, parse_duration
-from slotwise.errors import InvalidJob, InvalidSetting
+from slotwise.errors import InvalidJob, InvalidSchedule, InvalidSetting
 from slotwise.job import DistributedJob, FunctionJob, FunctionTask, OneTimeTask, declared
 from slotwise.payload import UNTYPED, Payload
 from slotwise.payload_reader import PAYLOAD_WORDS, payload_of
 from slotwise.policies import TASK_RETRY, CatchUp, Overlap, Retry
-from slotwise.schedules import Schedule
+from slotwise.schedules import Disabled, Schedule, spread_out
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+    from collections.abc import Set as AbstractSet
 
     from slotwise.job import JobContext
 
 NAME_LIMIT = 100
+USUAL_PRIORITY = 50
 
 _UNSAID = object()
 _SAMPLE = datetime(2026, 1, 1, tzinfo=UTC)
@@ -38,10 +40,15 @@ POLICIES: dict[str, tuple[tuple[type, ...], Any]] = {
     "retry": ((Retry, type(None)), _UNSAID),  # None for a job, TASK_RETRY for a task
     "start_within": ((timedelta, str, type(None)), None),
     "timeout": ((timedelta, str, type(None)), None),
+    "min_interval": ((timedelta, str, type(None)), None),
+    "spread": ((timedelta, str, type(None)), None),
+    "priority": ((int,), USUAL_PRIORITY),
+    "runs_on": ((tuple, list, set, frozenset), frozenset()),
 }
-_OF_JOBS = {"schedule", "catch_up", "overlap", "start_within"}
+_DURATIONS = {"start_within", "timeout", "min_interval", "spread"}
+_OF_JOBS = {"schedule", "catch_up", "overlap", "start_within", "min_interval", "spread"}
 #: Words of the contract that this version does not act upon: refused, never silently ignored.
-_NOT_YET = ("min_interval", "runs_on", "spread", "isolation", "priority")
+_NOT_YET = ("isolation",)
 _NOT_THE_USERS = (object, ABC, Generic, Protocol, DistributedJob, OneTimeTask)
 _ALIASES = {
     "on_dead": "on_lost", "misfire": "catch_up", "coalesce": "catch_up", "misfire_grace_time": "catch_up",
@@ -65,6 +72,9 @@ class Definition:
     timeout: timedelta | None = None
     start_within: timedelta | None = None
     payload: Payload = UNTYPED
+    min_interval: timedelta | None = None
+    priority: int = USUAL_PRIORITY
+    runs_on: frozenset[str] = frozenset()
 
     @property
     def is_job(self) -> bool:
@@ -74,6 +84,10 @@ class Definition:
     def is_timed(self) -> bool:
         """A slot of it may be too late to start, even if it is the only one due."""
         return self.start_within is not None or self.catch_up.mode == "none"
+
+    def may_run_on(self, tags: AbstractSet[str]) -> bool:
+        """Whether a worker that carries these tags may run it."""
+        return self.runs_on <= tags
 
     @property
     def gives_up(self) -> bool:
@@ -99,34 +113,36 @@ def define(subject: object) -> Definition:
     policies = {word: _policy(source, where, word) for word in POLICIES}
     if policies["retry"] is _UNSAID:
         policies["retry"] = None if is_job or policies["on_lost"] == "give_up" else TASK_RETRY
+    spread = policies.pop("spread")
     handler = _handler(source, where)
     definition = Definition(
         name=name,
         handler=handler,
         is_async=inspect.iscoroutinefunction(handler),
-        schedule=_schedule(source, where) if is_job else None,
+        schedule=_schedule(source, where, name, spread) if is_job else None,
         payload=payload_of(source, where) if isinstance(source, OneTimeTask) else UNTYPED,
         **policies,
     )
     if definition.gives_up and definition.retry is not None:
         raise InvalidJob(f'{where}: retry contradicts on_lost="give_up" (at most one start); drop one of them')
     if definition.schedule is not None:
-        check_catch_up(definition.schedule, definition.catch_up, where)
+        check_catch_up(definition.schedule, definition, where)
     return definition
 
 
-def check_catch_up(schedule: Schedule, catch_up: CatchUp, where: str) -> None:
+def check_catch_up(schedule: Schedule, definition: Definition, where: str) -> None:
     """Raise InvalidJob if catching up is not possible, or would not come to an end."""
-    if catch_up.mode != "all":
+    if definition.catch_up.mode != "all":
         return
     if schedule.from_end:
         raise InvalidJob(f"{where}: {schedule} misses no slots, so CatchUp.all() means nothing; remove catch_up")
     shortest = _shortest_interval(schedule)
-    if catch_up.pace is not None and shortest is not None and catch_up.pace >= shortest:
-        raise InvalidJob(
-            f"{where}: CatchUp.all(pace={format_duration(catch_up.pace)}) never catches up with a schedule that comes "
-            f"every {format_duration(shortest)}; make the pace shorter"
-        )
+    for word, least in (("CatchUp.all(pace", definition.catch_up.pace), ("(min_interval", definition.min_interval)):
+        if least is not None and shortest is not None and least >= shortest:
+            raise InvalidJob(
+                f"{where}: {word}={format_duration(least)}) never catches up with a schedule that comes "
+                f"every {format_duration(shortest)}; make it shorter"
+            )
 
 
 def _shortest_interval(schedule: Schedule) -> timedelta | None:
@@ -178,7 +194,17 @@ def _name(source: object, where: str) -> str:
     return name
 
 
-def _schedule(source: object, where: str) -> Schedule:
+def _schedule(source: object, where: str, name: str, spread: timedelta | None) -> Schedule:
+    schedule = _declared_schedule(source, where)
+    if spread is None or isinstance(schedule, Disabled):
+        return schedule
+    try:
+        return spread_out(schedule, name, spread)
+    except InvalidSchedule as error:
+        raise InvalidJob(f"{where}.spread: {error}") from None
+
+
+def _declared_schedule(source: object, where: str) -> Schedule:
     schedule = declared(source, "schedule")
     if inspect.isclass(schedule) or not isinstance(schedule, Schedule):
         kind = "nothing" if schedule is None else repr(schedule)
@@ -211,7 +237,11 @@ def _policy(source: object, where: str, word: str) -> Any:
         raise InvalidJob(f"{where}.{word} is a {type(value).__name__}, expected {wanted}; rename your own attribute")
     if word == "on_lost" and value not in ("rerun", "give_up"):
         raise InvalidJob(f'{where}.on_lost is {value!r}; expected "rerun" or "give_up"')
-    if word in ("timeout", "start_within") and value is not None:
+    if word == "priority" and not is_priority(value):
+        raise InvalidJob(f"{where}.priority is {value}; expected a whole number, for instance 10 to 90")
+    if word == "runs_on":
+        return _tags(value, where)
+    if word in _DURATIONS and value is not None:
         return _limit(cast("timedelta | str", value), where, word)
     if word == "max_lost" and isinstance(value, int) and value < 1:
         raise InvalidJob(f"{where}.max_lost is {value}; expected a whole number, 1 or more")
@@ -226,6 +256,18 @@ def _limit(value: timedelta | str, where: str, word: str) -> timedelta:
     if limit <= timedelta(0):
         raise InvalidJob(f"{where}.{word} is {value!r}; expected more than zero, or None")
     return limit
+
+
+def is_priority(value: object) -> bool:
+    """What the column takes."""
+    return isinstance(value, int) and not isinstance(value, bool) and abs(value) <= 32_767
+
+
+def _tags(value: Any, where: str) -> frozenset[str]:
+    for tag in value:
+        if not isinstance(tag, str) or tag != tag.strip() or not tag.isprintable() or not tag or "," in tag:
+            raise InvalidJob(f"{where}.runs_on has {tag!r}; expected tags such as 'gpu', as workers carry them")
+    return frozenset(value)
 
 
 def _own_names(source: object) -> set[str]:

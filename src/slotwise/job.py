@@ -15,7 +15,8 @@ from slotwise.payload import UNTYPED
 from slotwise.policies import CatchUp, OnLost, Overlap, Retry
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Set as AbstractSet
     from datetime import datetime, timedelta
 
     from slotwise.execution import Claim
@@ -54,6 +55,14 @@ class DistributedJob(ABC):
     max_lost: int
     #: Further attempts of a failed slot; None: the next slot is the next try.
     retry: Retry | None
+    #: Two starts are at least this far apart: moves due times, never slots. None: no matter.
+    min_interval: timedelta | str | None
+    #: Each run is due up to this much after its slot: how much follows from the name. None: at its slot.
+    spread: timedelta | str | None
+    #: Which due rows go first where workers are short: 90 is high, 50 usual, 10 low.
+    priority: int
+    #: Tags that a worker must carry to run it.
+    runs_on: Sequence[str] | AbstractSet[str]
     #: How late after its slot the first attempt may start; later, it is skipped (late). None: any time.
     start_within: timedelta | str | None
     #: How long an attempt may run (``timedelta`` or ``"10m"``) before it is told to stop, and fails; None: for ever.
@@ -88,6 +97,8 @@ class OneTimeTask(ABC, Generic[T]):
     max_lost: int
     retry: Retry | None
     timeout: timedelta | str | None
+    priority: int
+    runs_on: Sequence[str] | AbstractSet[str]
     #: The type of the data, where the brackets after OneTimeTask cannot say it.
     payload: Any
     #: Rises with each change of the data that older workers, or rows that wait, cannot take as it is.

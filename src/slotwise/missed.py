@@ -105,17 +105,17 @@ def around(schedule: Schedule, passed: tuple[Gap, ...], gaps: tuple[Gap, ...]) -
 
 
 def due_at(schedule: Schedule, slot: datetime) -> datetime:
-    """When the row that waits for ``slot`` is due: at its time.
+    """When the row that waits for ``slot`` is due: at its time, or as much later as the schedule is spread.
 
     A slot that a calendar passes over waits for the next one that runs, or for the last one within a day: a claim
     then writes down the whole run of them.
     """
     if schedule.from_end or schedule.runs(slot):
-        return slot
+        return slot + schedule.wait(slot)
     following = schedule.running.next_after(slot)
-    if following is not None and following - slot <= _DAY:
-        return following
-    return schedule.latest_before(slot + _DAY, floor=slot) or slot
+    if following is None or following - slot > _DAY:
+        following = schedule.latest_before(slot + _DAY, floor=slot) or slot
+    return following + schedule.wait(following)
 
 
 def slot_after(schedule: Schedule, slot: datetime) -> datetime | None:

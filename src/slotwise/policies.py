@@ -124,7 +124,8 @@ class Retry:
     row's own counters, never from a process's memory, so that they hold across restarts and workers. For a
     strategy that raises, which is logged, the pause doubles from two seconds up to an hour. No pause is longer
     than a year. A job's retry that would fall at or after its next slot is not made: the slot ends as failed and
-    the schedule goes on.
+    the schedule goes on. With ``past_next_slot`` it is made all the same; what becomes of slots that come due
+    meanwhile is the job's overlap.
 
     Raises InvalidJob when ``attempts`` is below 1 or a strategy is of the wrong type.
     """
@@ -132,6 +133,7 @@ class Retry:
     attempts: int = 3
     wait: wait_base = field(default_factory=lambda: tenacity.wait_random_exponential(multiplier=1, max=300))
     stop: stop_base | None = None
+    past_next_slot: bool = False
 
     def __post_init__(self) -> None:
         if not isinstance(self.attempts, int) or isinstance(self.attempts, bool) or self.attempts < 1:
@@ -148,13 +150,14 @@ class Retry:
         *,
         first: timedelta | str = timedelta(seconds=1),
         cap: timedelta | str = timedelta(minutes=5),
+        past_next_slot: bool = False,
     ) -> Retry:
         """``attempts`` in all; the wait doubles from ``first`` up to ``cap``, with up to ``first`` of jitter on top.
 
         Durations are ``timedelta`` or text such as ``"10s"``. Raises InvalidJob for what is neither.
         """
         doubling = _doubling(_span("Retry.exponential", "first", first), _span("Retry.exponential", "cap", cap))
-        return cls(attempts=attempts, wait=doubling)
+        return cls(attempts=attempts, wait=doubling, past_next_slot=past_next_slot)
 
     def delay_after(self, attempt: int, elapsed: timedelta) -> timedelta | None:
         """How long to wait after the failure of attempt number ``attempt`` (from 1), or None to give up.

@@ -180,7 +180,8 @@ class TestJobs:
     @pytest.mark.parametrize(
         ("row", "state"),
         [
-            ({}, "waiting"),
+            ({"execution_time": datetime.now(UTC) + timedelta(days=1)}, "waiting"),
+            ({}, "unroutable"),
             ({"picked": True, "picked_by": "host:1:f0"}, "running"),
             ({"state": "paused"}, "paused"),
             ({"slot": None, "execution_time": datetime(9000, 1, 1, tzinfo=UTC)}, "ended"),
@@ -243,6 +244,39 @@ class TestWorkers:
         _, first, second = capsys.readouterr().out.splitlines()
         assert "1 of 4" in first
         assert " gone " in second
+
+    @pytest.mark.parametrize(
+        ("worker", "runs_on", "reason"),
+        [
+            ({"tasks": '["a", "b"]'}, None, None),
+            ({"tasks": '["b"]'}, None, "no live worker knows it"),
+            ({"tags": '["big"]'}, '["big", "gpu"]', "no live worker that knows it carries big and gpu"),
+            ({"tags": '["big", "gpu"]'}, '["gpu"]', None),
+            ({"tasks": '["b"]', "tags": '["gpu"]'}, '["gpu"]', "no live worker knows it"),
+            ({"tasks": '["a"]', "state": "draining"}, None, "no worker is alive"),
+            ({"tasks": '["a"]', "last_seen": NOON}, None, "no worker is alive"),
+        ],
+        ids=lambda value: value if isinstance(value, str) and " " in value else "",
+    )
+    def test_unroutable(
+        self,
+        store: Store,
+        ask: Callable[..., Any],
+        capsys: pytest.CaptureFixture[str],
+        worker: dict[str, Any],
+        runs_on: str | None,
+        reason: str | None,
+    ) -> None:
+        """A due job that no live worker can take is shown as that, with the reason."""
+        add(store, "workers", {"worker": "h:1:f0", "last_seen": store.now(), "tasks": '["a"]'} | worker)
+        add(store, "tasks", {"task_name": "a", "schedule": "x", "slot": NOON, "runs_on": runs_on})
+        (line,) = ask("jobs", "list")
+        assert (line["state"], line["reason"]) == ("unroutable" if reason else "waiting", reason)
+        assert status(["jobs", "list"]) == exits.OK
+        told = f"a is due, and unroutable: {reason}"
+        assert (told in capsys.readouterr().err) == (reason is not None)
+        if runs_on and reason and "carries" in reason:  # else it is told as what it is: too few workers, or an orphan
+            assert ask("health", "--max-rows=9", expected=exits.FAILED)["problems"] == [told]
 
     @pytest.mark.parametrize(
         ("late", "arguments", "problem"),

@@ -41,6 +41,8 @@ class Laws:
     since: dict[str, datetime] = field(default_factory=dict)
     watermarks: dict[str, datetime] = field(default_factory=dict)
     final: dict[Slot, tuple[str, int | None]] = field(default_factory=dict)
+    #: When each job's last claim was made that came to start.
+    last_start: dict[str, datetime] = field(default_factory=dict)
 
     # -- what happens -------------------------------------------------------------------------------------------
 
@@ -57,10 +59,19 @@ class Laws:
         """give_up: at most one start; nobody starts what has succeeded."""
         slot = _slot(claim)
         self.starts[slot] += 1
+        self._keeps_its_distance(claim)
         if self.successes[slot]:
             raise self._broken("one completion", "a start after a success", claim)
         if self.definitions[claim.row.task_name].gives_up and self.starts[slot] > 1:
             raise self._broken("give_up: one start", f"start number {self.starts[slot]}", claim)
+
+    def _keeps_its_distance(self, claim: Claim) -> None:
+        """min_interval: two starts are so far apart, by the database's time."""
+        name, least = claim.row.task_name, self.definitions[claim.row.task_name].min_interval
+        before = self.last_start.get(name)
+        self.last_start[name] = claim.claimed_at
+        if least is not None and before is not None and claim.claimed_at - before < least and not self.after_restores:
+            raise self._broken("min_interval", f"{claim.claimed_at - before} after the last start", claim)
 
     def ended(self, event: Settled | Reaped) -> None:
         """At most one attempt completes a slot."""
@@ -228,7 +239,9 @@ class Laws:
                 raise self.trace.fail("nothing stays open", entry["outcome"], name, slot)
         for job, schedule in self.history.items():
             row = ledger.plan_row(job)
-            if row is not None and not schedule.from_end and row["slot"] is not None and row["slot"] <= now - TICK:
+            if row is None or row["slot"] is None or schedule.from_end or self.definitions[job].min_interval:
+                continue
+            if row["slot"] + schedule.wait(row["slot"]) <= now - TICK:
                 raise self.trace.fail("nothing stays due", "not decided", job, row["slot"])
 
 

@@ -51,6 +51,7 @@ def subjects(changing: Schedule) -> list[object]:
         job(name="giving", schedule=Every("20s"), on_lost="give_up")(print),
         job(name="rarely", schedule=Every("150s"), on_lost="give_up")(print),
         job(name="delayed", schedule=FixedDelay("15s"))(print),
+        job(name="apart", schedule=Every("20s"), spread="15s", min_interval="50s", retry=retry)(print),
         job(name="poison", schedule=Every("3m"), max_lost=2)(print),
         job(name="changing", schedule=changing)(print),
         task(name="mail", retry=retry)(print),

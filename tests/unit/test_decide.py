@@ -28,7 +28,7 @@ from slotwise.execution import (
     Transition,
 )
 from slotwise.policies import Retry
-from slotwise.schedules import Disabled, Every, FixedDelay, Schedule, succeed
+from slotwise.schedules import Disabled, Every, FixedDelay, Once, Schedule, parse_schedule, succeed
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
@@ -70,9 +70,9 @@ def definition(**policies: Any) -> Definition:
     return Definition(name="report", handler=lambda ctx: None, is_async=False, schedule=MINUTELY, **policies)
 
 
-def entry(outcome: str, *, token: int = TOKEN, aborted: int = 0) -> LedgerEntry:
+def entry(outcome: str, *, token: int = TOKEN, aborted: int = 0, started: datetime | None = None) -> LedgerEntry:
     final = outcome not in ("claimed", "running")
-    return LedgerEntry(outcome=outcome, token=token, final=final, aborted=aborted)
+    return LedgerEntry(outcome=outcome, token=token, final=final, aborted=aborted, started=started)
 
 
 def retry(attempts: int = 3, seconds: float = 10) -> Retry:
@@ -610,3 +610,89 @@ def test_cancel_parks_a_task_with_its_reason() -> None:
     """What a handler called off stays to be read."""
     ended = finish(Cancelled("nothing to do"), row=task_row())
     assert part(ended, "state", "last_error") == ("dead", "nothing to do")
+
+
+# -- due times: spread and min_interval -------------------------------------------------------------------------
+
+#: Each run is due twenty seconds after its slot.
+SPREAD = parse_schedule(f"SPREAD({MINUTELY}; 20s)")
+
+
+@pytest.mark.parametrize(
+    ("now", "slot", "collapsed"),
+    [
+        pytest.param(at(1 / 3), at(0), 0, id="due"),
+        pytest.param(at(1.2), at(0), 0, id="the next slot has come, and is not due"),
+        pytest.param(at(4 / 3), at(1), 1, id="the next one is due, too"),
+    ],
+)
+def test_a_slot_of_a_spread_schedule_comes_when_it_is_due(now: datetime, slot: datetime, collapsed: int) -> None:
+    """Slots that are not due yet have not been missed."""
+    decision = decide.at_claim(plan_row(SPREAD), SPREAD, now, None)
+    assert isinstance(decision, decide.Start)
+    assert (decision.slot, decision.collapsed) == (slot, collapsed)
+
+
+@pytest.mark.parametrize(
+    ("now", "slot", "skipped"),
+    [
+        pytest.param(at(1.2), at(1), 0, id="the next one is due in eight seconds"),
+        pytest.param(at(1.4), at(2), 1, id="it came due during the run"),
+    ],
+)
+def test_an_overlap_of_a_spread_schedule_begins_when_a_slot_is_due(now: datetime, slot: datetime, skipped: int) -> None:
+    """The slot keeps its identity, and is due later."""
+    transition = finish(Succeeded(), row=plan_row(SPREAD), schedule=SPREAD, now=now)
+    assert part(transition, "slot", "execution_time") == (slot, slot + MINUTE / 3)
+    assert sum(gap.count for gap in transition.gaps) == skipped
+
+
+def test_start_within_counts_from_the_due_time() -> None:
+    """Whoever spreads by half an hour may allow five minutes of lateness."""
+    policies = definition(start_within=timedelta(seconds=10))
+    in_time = decide.at_claim(plan_row(SPREAD), SPREAD, at(0.4), None, policies)
+    too_late = decide.at_claim(plan_row(SPREAD), SPREAD, at(0.6), None, policies)
+    assert isinstance(in_time, decide.Start)
+    assert isinstance(too_late, decide.Advance)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "policies", "due"),
+    [
+        pytest.param(Succeeded(), {}, at(5), id="the next slot"),
+        pytest.param(Failed("boom"), {"retry": retry(seconds=10)}, at(5), id="a retry"),
+        pytest.param(Died(at(2)), {}, at(5), id="after a loss"),
+        pytest.param(Snoozed(MINUTE), {}, at(5), id="a snooze"),
+        pytest.param(Snoozed(10 * MINUTE), {}, at(10.5), id="what is due later stays later"),
+        pytest.param(HandedBack(), {}, NOON, id="what has not started bears no distance"),
+    ],
+)
+def test_two_starts_keep_their_distance(outcome: Outcome, policies: Any, due: datetime) -> None:
+    """min_interval counts from the start that was, and moves the due time only."""
+    ledger = entry("running", started=at(0))
+    transition = finish(outcome, ledger=ledger, min_interval=5 * MINUTE, **policies)
+    slot = at(1) if isinstance(outcome, Succeeded) else at(0)
+    assert part(transition, "slot", "execution_time") == (slot, due)
+
+
+def test_a_schedule_that_has_ended_stays_ended() -> None:
+    """A distance to the last start brings nothing back."""
+    once = Once(NOON)
+    ledger = entry("running", started=NOON)
+    transition = finish(Succeeded(), row=plan_row(once), schedule=once, ledger=ledger, min_interval=MINUTE)
+    assert part(transition, "slot", "execution_time") == (None, FOREVER)
+
+
+@pytest.mark.parametrize(("past", "slot"), [(False, at(1)), (True, at(0))], ids=["by default", "told otherwise"])
+def test_a_retry_beyond_the_next_slot(past: bool, slot: datetime) -> None:
+    """It is not made, unless told otherwise; then the next slot comes due while this one waits."""
+    wanted = Retry(attempts=3, wait=tenacity.wait_fixed(90), past_next_slot=past)
+    assert part(finish(Failed("boom"), retry=wanted), "slot") == (slot,)
+
+
+def test_slots_that_came_due_while_a_retry_waited() -> None:
+    """They are the job's overlap."""
+    wanted = Retry(attempts=3, wait=tenacity.wait_fixed(90), past_next_slot=True)
+    transition = finish(Succeeded(), row=plan_row(attempt=2), now=at(2.5), retry=wanted)
+    assert part(transition, "slot") == (at(3),)
+    assert transition.gaps == (Gap(first=at(1), last=at(2), count=2, reason="overlap"),)

@@ -13,6 +13,7 @@ from slotwise import (
     Disabled,
     DistributedJob,
     Every,
+    FixedDelay,
     InvalidJob,
     JobContext,
     OneTimeTask,
@@ -261,7 +262,7 @@ def test_a_near_miss_is_refused(attribute: str, meant: str) -> None:
     assert f"did you mean {meant}?" in refusal(a_job(**{attribute: 1}))
 
 
-@pytest.mark.parametrize("word", ["min_interval", "runs_on", "spread"])
+@pytest.mark.parametrize("word", ["isolation"])
 def test_a_policy_that_is_not_acted_upon_is_refused(word: str) -> None:
     """Nothing that a job declares is silently ignored."""
     assert f"Report.{word}" in refusal(a_job(**{word: 1}))
@@ -292,11 +293,47 @@ class RetryService:
         ("max_lost", "3", "Report.max_lost is a str, expected int"),
         ("max_lost", True, "Report.max_lost is a bool, expected int"),
         ("max_lost", 0, "expected a whole number, 1 or more"),
+        ("min_interval", 60, "Report.min_interval is a int, expected timedelta or str or None"),
+        ("min_interval", "0s", "Report.min_interval is '0s'; expected more than zero, or None"),
+        ("spread", "soon", "Report.spread: 'soon' is not a duration"),
+        ("priority", "high", "Report.priority is a str, expected int"),
+        ("priority", 40_000, "Report.priority is 40000; expected a whole number, for instance 10 to 90"),
+        ("runs_on", "gpu", "Report.runs_on is a str, expected tuple or list or set or frozenset"),
+        ("runs_on", ["gpu", ""], "Report.runs_on has ''; expected tags such as 'gpu'"),
+        ("runs_on", ["gpu,big"], "Report.runs_on has 'gpu,big'; expected tags such as 'gpu'"),
     ],
 )
 def test_a_policy_of_the_wrong_type_is_refused(attribute: str, value: Any, words: str) -> None:
     """The error names the attribute, what it is and what is expected."""
     assert words in refusal(a_job(**{attribute: value}))
+
+
+def test_where_it_runs_and_what_goes_first() -> None:
+    """Jobs and tasks alike; a worker carries all the tags that are asked for, or it may not run it."""
+    for found in (define(a_job(runs_on=["gpu", "big"], priority=90)), define(a_task(runs_on={"gpu", "big"}))):
+        assert found.may_run_on({"gpu", "big", "fast"})
+        assert not found.may_run_on({"gpu"})
+    assert define(a_job(priority=90)).priority == 90
+    assert define(Report()).may_run_on(frozenset())
+
+
+def test_a_spread_is_the_schedules() -> None:
+    """It stands in the text, so that the row says all; a job that is disabled has nothing to spread."""
+    assert str(define(a_job(spread="1h")).schedule).startswith("SPREAD(EVERY|1h")
+    assert str(define(a_job(schedule=Disabled(), spread="1h")).schedule) == "-"
+    assert "there is nothing to spread" in refusal(a_job(schedule=FixedDelay("1h"), spread="1h"))
+
+
+def test_a_catch_up_must_come_to_an_end() -> None:
+    """As a pace does, starts that are far apart keep it from ever catching up."""
+    words = "(min_interval=1h) never catches up with a schedule that comes every 1h; make it shorter"
+    assert words in refusal(a_job(catch_up=CatchUp.all(), min_interval="1h"))
+
+
+@pytest.mark.parametrize("word", ["spread", "min_interval", "start_within", "overlap"])
+def test_a_task_has_no_slots(word: str) -> None:
+    """What is said about slots says nothing about a one-time task."""
+    assert f"{word}: a one-time task has no slots" in refusal(a_task(**{word: "1m"}))
 
 
 def test_a_retry_contradicts_giving_up() -> None:

@@ -82,6 +82,7 @@ def _problems(found: Health, min_workers: int, max_rows: int, limit: str) -> lis
         problems.append(f"live workers: {found.live_workers}, wanted: {min_workers}")
     if found.overdue > max_rows:
         problems.append(f"rows due for more than {limit}: {found.overdue}, the oldest since {moment(found.oldest_due)}")
+    problems += [f"{name} is due, and unroutable: {why}" for name, why in found.unroutable.items()]
     if found.silent:
         problems.append(f"claims whose lease ran out and that nobody takes over: {found.silent}")
     return problems

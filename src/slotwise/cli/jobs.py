@@ -80,6 +80,7 @@ def list_jobs(given: Given) -> None:
 
     With --app, jobs are compared with the application: "orphan" is no longer in the code, "not planned" has
     no row before a worker starts, "changed" has another schedule in the code than in the row, which decides.
+    A job that is due and that no live worker can take is "unroutable"; the reason stands below.
 
     Below the list: jobs of which live workers have another schedule, refused because a newer revision planned them.
     """
@@ -95,6 +96,8 @@ def list_jobs(given: Given) -> None:
     columns = ["JOB", "STATE", "NEXT SLOT", "LAST SUCCESS", "FAILURES", "SCHEDULE"]
     print_table([*columns, "CODE"] if definitions is not None else columns, [_row(entry, now) for entry in entries])
     for line in (entry.line for entry in entries):
+        if line is not None and line.reason:
+            click.echo(f"{escaped(line.job)} is due, and unroutable: {line.reason}", err=True)
         if line is not None and line.refused:
             click.echo(f"{escaped(line.job)}: {_refused(line)}", err=True)
 
@@ -148,6 +151,7 @@ def _fields(line: JobLine) -> list[tuple[str, str | Text]]:
     return [
         ("job", line.job),
         ("state", outcome(line.state)),
+        *([("reason", line.reason)] if line.reason else []),
         ("schedule", line.schedule),
         ("next slot", moment(line.next_slot)),
         ("due", moment(line.due)),
@@ -159,6 +163,7 @@ def _fields(line: JobLine) -> list[tuple[str, str | Text]]:
         ("failures in a row", str(line.consecutive_failures)),
         ("last error", last_line(line.last_error) or "–"),
         ("priority", str(line.priority)),
+        ("runs on", ", ".join(line.runs_on) or "any worker"),
         ("revision", _planned_by(line)),
         *([("refused", _refused(line))] if line.refused else []),
     ]

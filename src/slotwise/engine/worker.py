@@ -63,6 +63,8 @@ class Worker:
         self.definitions = {
             name: found for name, found in definitions.items() if not settings.only or name in settings.only
         }
+        #: What it claims: all that it knows and carries the tags for. It plans and takes over the others, too.
+        self._claimed = sorted(name for name, found in self.definitions.items() if found.may_run_on(settings.tags))
         self.identity = Identity.new(settings.worker_name)
         self.name = str(self.identity)
         self.capacity = settings.threads or max(10, len(self.definitions))
@@ -88,7 +90,7 @@ class Worker:
         self._build(interceptors)
 
     def _build(self, interceptors: tuple[Interceptor, ...]) -> None:
-        settings, names = self.settings, sorted(self.definitions)
+        settings, known = self.settings, sorted(self.definitions)
         self._outage = Outage(self.listeners, self.name, self.clock.elapsed)
         service: dict[str, Any] = {
             "listeners": self.listeners,
@@ -115,8 +117,8 @@ class Worker:
         )
         self.poller = Poller(
             self.store, self.holdings, lease=settings.lease, poll_interval=settings.poll_interval,
-            jobs=[name for name in names if self.definitions[name].is_job],
-            tasks=[name for name in names if not self.definitions[name].is_job], runner=self.runner, **service,
+            jobs=[name for name in self._claimed if self.definitions[name].is_job],
+            tasks=[name for name in self._claimed if not self.definitions[name].is_job], runner=self.runner, **service,
         )  # fmt: skip
         self.heartbeat = Heartbeat(
             self.store, self.holdings, interval=settings.heartbeat_interval, sign_in=self._membership.renew, **service
@@ -125,7 +127,7 @@ class Worker:
             self.holdings, interval=settings.heartbeat_interval, hand_back=self.settler.hand_back, **service
         )
         self.reaper = Reaper(
-            self.store, names=names, interval=settings.reaper_interval or settings.heartbeat_interval,
+            self.store, names=known, interval=settings.reaper_interval or settings.heartbeat_interval,
             heartbeat_interval=settings.heartbeat_interval, on_reaped=self.wake, **service,
         )  # fmt: skip
         self._shutdown = Shutdown(

@@ -25,6 +25,7 @@ from slotwise.schedules.delay import FixedDelay
 from slotwise.schedules.disabled import Disabled
 from slotwise.schedules.every import Every
 from slotwise.schedules.once import Once
+from slotwise.schedules.spread import spread_out
 from slotwise.schedules.succession import succeed
 from slotwise.schedules.text import parse_schedule
 
@@ -40,5 +41,6 @@ __all__ = [
     "Roll",
     "Schedule",
     "parse_schedule",
+    "spread_out",
     "succeed",
 ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, ClassVar, NoReturn
 
 from slotwise.errors import InvalidSchedule
@@ -58,6 +58,11 @@ class Schedule(ABC):
         """The simplest schedule with the same slots after `t`."""
         del t
         return self
+
+    def wait(self, slot: datetime) -> timedelta:
+        """How long after its slot a run is due: no time, but where the schedule is spread."""
+        del slot
+        return timedelta(0)
 
     @property
     def last(self) -> Schedule:

@@ -14,6 +14,7 @@ from slotwise.schedules.base import Schedule
 from slotwise.schedules.between import Between
 from slotwise.schedules.instants import EPOCH, floor_second
 from slotwise.schedules.lines import LineSchedule
+from slotwise.schedules.spread import Spread
 from slotwise.schedules.succession import Succession, parts_of
 from slotwise.schedules.walk import Walk
 from slotwise.schedules.zones import END, changes_between
@@ -90,7 +91,7 @@ def _walks(schedule: Schedule) -> Iterator[Walk]:
     match schedule:
         case AnyOf():
             yield from (walk for part in schedule.schedules for walk in _walks(part))
-        case Between():
+        case Between() | Spread():
             yield from _walks(schedule.schedule)
         case Succession():
             yield from (walk for part in parts_of(schedule) for walk in _walks(part.schedule))

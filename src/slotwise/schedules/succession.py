@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import NamedTuple
 
 from slotwise.schedules.base import Schedule
@@ -79,6 +79,9 @@ class Succession(Schedule):
 
     def settled(self, t: datetime) -> Schedule:
         return in_a_row(tuple(self._after(t)))
+
+    def wait(self, slot: datetime) -> timedelta:
+        return next(part.schedule.wait(slot) for part in self._parts if part.holds(slot))
 
     @property
     def last(self) -> Schedule:

@@ -20,6 +20,7 @@ from slotwise.schedules.every import Every
 from slotwise.schedules.fields import quoted
 from slotwise.schedules.instants import parse_instant
 from slotwise.schedules.once import Once
+from slotwise.schedules.spread import Spread
 from slotwise.schedules.succession import succeed
 
 LONGEST_TEXT: Final = 65_536
@@ -46,6 +47,7 @@ def parse_schedule(text: str) -> Schedule:
     BETWEEN(A; 2026-01-01T00:00:00Z; -)           from an instant on, before another one
     EXCLUDING(A; AT; following)                   around business calendars
     BUSINESS_DAY(A; -1; AT)                       on the n-th business day of a month
+    SPREAD(A; 73s)                                each run due so long after its slot
     OLD >> 2026-11-21T02:00:00Z >> NEW            one up to the instant, then the other
     """
     if not isinstance(text, str):
@@ -166,6 +168,10 @@ def _business_day(schedule: Schedule, n: str, calendars: str = "") -> Schedule:
     return schedule.nth_business_day(int(n), *_calendars(calendars))
 
 
+def _spread(schedule: Schedule, by: str) -> Schedule:
+    return Spread(schedule, by)
+
+
 def _calendars(text: str) -> list[Calendar | str]:
     return [parse_calendar(part) for part in _split(text, ",")] if text else []
 
@@ -174,5 +180,6 @@ _COMBINATORS: Final[dict[str, tuple[Callable[..., Schedule], range, str]]] = {
     "ANY": (AnyOf, range(MOST_PARTS), "ANY(A; B; …)"),
     "BETWEEN": (_between, range(2, 3), "BETWEEN(A; 2026-01-01T00:00:00Z; -), with - for no bound"),
     "EXCLUDING": (_excluding, range(1, 3), "EXCLUDING(A; AT; following)"),
+    "SPREAD": (_spread, range(1, 2), "SPREAD(A; 73s)"),
     "BUSINESS_DAY": (_business_day, range(1, 3), "BUSINESS_DAY(A; -1; AT)"),
 }

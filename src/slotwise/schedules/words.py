@@ -21,6 +21,7 @@ from slotwise.schedules.every import Every
 from slotwise.schedules.instants import EPOCH
 from slotwise.schedules.local import LocalSchedule
 from slotwise.schedules.once import Once
+from slotwise.schedules.spread import Spread
 from slotwise.schedules.succession import Succession, parts_of
 
 _GAP: Final = {
@@ -111,6 +112,11 @@ def _between(schedule: Between) -> list[str]:
     start = f"from {_moment(schedule.start)} on" if schedule.start else ""
     end = f"before {_moment(schedule.end)}" if schedule.end else ""
     return [*explain(schedule.schedule), f"Only {' and '.join(filter(None, (start, end)))}."]
+
+
+@explain.register
+def _spread(schedule: Spread) -> list[str]:
+    return [*explain(schedule.schedule), f"Each run is due {format_duration(schedule.by)} after its slot."]
 
 
 @explain.register

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
@@ -15,7 +15,8 @@ from slotwise.store.rows import utc
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobLine:
-    """A job's own row. ``state``: waiting, running, paused, dead, or ended (nothing is due any more).
+    """A job's own row. ``state``: waiting, running, paused, dead, ended (nothing is due any more), or unroutable:
+    due, and no live worker can take it; ``reason`` says why.
 
     ``refused``: live workers whose own schedule for it was not taken over, each with its revision.
     """
@@ -33,9 +34,11 @@ class JobLine:
     consecutive_failures: int
     last_error: str | None
     priority: int
+    runs_on: Sequence[str]
     revision: str | None
     deployed: datetime | None
     refused: Sequence[dict[str, str | None]] = ()
+    reason: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,19 +108,44 @@ class Health:
     orphans: int
     orphan_tasks: Sequence[str]
     refused: Sequence[str]
+    #: Names of tasks with such rows for which no live worker carries the tags, and which.
+    unroutable: Mapping[str, str]
 
 
-def job_line(row: sa.RowMapping, workers: Sequence[WorkerLine] = ()) -> JobLine:
-    """A job's own row; with what its workers think of it."""
+def obstacle(name: str, runs_on: str | None, workers: Sequence[WorkerLine]) -> str | None:
+    """Why no live worker takes this task, whose row asks for ``runs_on``; None if one does."""
+    live = [worker for worker in workers if worker.live and worker.state == "running"]
+    if not live:
+        return "no worker is alive"
+    knowing = [worker for worker in live if name in worker.tasks]
+    if not knowing:
+        return "no live worker knows it"
+    tags = tags_of(runs_on)
+    if any(set(tags) <= set(worker.tags) for worker in knowing):
+        return None
+    return f"no live worker that knows it carries {' and '.join(tags)}"
+
+
+def tags_of(text: str | None) -> list[str]:
+    """The tags that stand in a row."""
+    found: list[str] = json.loads(text or "[]")
+    return found
+
+
+def job_line(row: sa.RowMapping, workers: Sequence[WorkerLine], now: datetime) -> JobLine:
+    """A job's own row, at ``now``; with what its workers think of it."""
     parked = row["slot"] is None or row["execution_time"] >= FOREVER
     state = row["state"] or ("running" if row["picked"] else "ended" if parked else "waiting")
+    due = state == "waiting" and row["execution_time"] <= now
+    reason = obstacle(row["task_name"], row["runs_on"], workers) if due else None
     return JobLine(
-        job=row["task_name"], state=state, schedule=row["schedule"],
+        job=row["task_name"], state="unroutable" if reason else state, reason=reason, schedule=row["schedule"],
         next_slot=None if parked else utc(row["slot"]), due=None if parked else utc(row["execution_time"]),
         attempt=row["attempt"], worker=row["picked_by"], heartbeat=utc(row["last_heartbeat"]),
         last_success=utc(row["last_success"]), last_failure=utc(row["last_failure"]),
         consecutive_failures=row["consecutive_failures"] or 0, last_error=row["last_error"],
         priority=50 if row["priority"] is None else row["priority"], revision=row["revision"],
+        runs_on=tags_of(row["runs_on"]),
         deployed=utc(row["deployed"]), refused=[
             {"worker": worker.worker, "revision": worker.revision}
             for worker in workers if worker.live and row["task_name"] in worker.refused

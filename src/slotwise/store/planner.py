@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -60,11 +61,15 @@ def _replanned(row: Row, after: Schedule, now: datetime) -> dict[str, Any]:
     if row.picked:
         return {"schedule": str(schedule)}
     if row.slot is not None and (row.attempt > 0 or row.slot <= activation):
-        columns = {"schedule": str(schedule), "next_slot": slot_after(schedule, row.slot)}
+        columns: dict[str, Any] = {"schedule": str(schedule), "next_slot": slot_after(schedule, row.slot)}
         if row.attempt == 0 and not schedule.runs(row.slot):
             columns["execution_time"] = due_at(schedule, row.slot)
         return columns
-    return {"schedule": str(after), **decide.ahead(after, first_slot(row, after, now))}
+    columns = decide.ahead(after, first_slot(row, after, now))
+    if before is not None and row.slot is not None and row.execution_time > due_at(before, row.slot):
+        # min_interval has moved it: a change of the schedule brings no two starts nearer to each other
+        columns["execution_time"] = max(columns["execution_time"], row.execution_time)
+    return {"schedule": str(after), **columns}
 
 
 def first_slot(row: Row, after: Schedule, now: datetime) -> datetime | None:
@@ -157,7 +162,7 @@ class Planner:
         connection.execute(
             self._tasks.update()
             .where(self._tasks.c.task_name == job.name, self._tasks.c.task_instance == RECURRING)
-            .values(fingerprint=job.fingerprint, **_deploy(revision, theirs), **changes)
+            .values(**_proposed(job), **_deploy(revision, theirs), **changes)
         )
         if not changes:
             return _plan_of(job, row, "kept")
@@ -183,7 +188,7 @@ class Planner:
         statement = self._store.dialect.insert(self._tasks).values(
             task_name=job.name, task_instance=RECURRING, picked=False, version=to_micros(now),
             first_version=to_micros(now), **decide.ahead(schedule, slot), watermark=newest,
-            schedule=str(schedule), fingerprint=job.fingerprint, **_deploy(revision),
+            schedule=str(schedule), **_proposed(job), **_deploy(revision),
         )  # fmt: skip
         inserted = statement.on_conflict_do_nothing().returning(self._tasks.c.version)
         return connection.execute(inserted).first() is not None
@@ -197,6 +202,15 @@ def _deploy(revision: Revision, before: Revision | None = None) -> dict[str, Any
     """
     again = before is not None and before.text is not None and before.text == revision.text
     return {"revision": revision.text, "deployed": before.started if before and again else revision.started}
+
+
+def _proposed(job: Definition) -> dict[str, Any]:
+    """What else of a definition stands in its row, for whoever has no code to look at."""
+    return {
+        "fingerprint": job.fingerprint,
+        "priority": job.priority,
+        "runs_on": json.dumps(sorted(job.runs_on)) if job.runs_on else None,
+    }
 
 
 def _plan_of(job: Definition, row: Row | None, change: str) -> Plan:

@@ -16,6 +16,7 @@ from slotwise.store.lines import (
     WorkerLine,
     gap_line,
     job_line,
+    obstacle,
     slot_line,
     waiting_line,
     worker_line,
@@ -43,12 +44,15 @@ class Reader:
 
     def jobs(self) -> list[JobLine]:
         """All jobs that have a row, by name."""
-        rows, workers = self._rows(self._plans().order_by(self._tasks.c.task_name)), self.workers()
-        return [job_line(row, workers) for row in rows]
+        return self._jobs(self._plans().order_by(self._tasks.c.task_name))
 
     def job(self, name: str) -> JobLine | None:
-        found = self._rows(self._plans().where(self._tasks.c.task_name == name))
-        return job_line(found[0], self.workers()) if found else None
+        found = self._jobs(self._plans().where(self._tasks.c.task_name == name))
+        return found[0] if found else None
+
+    def _jobs(self, statement: sa.Select[Any]) -> list[JobLine]:
+        workers, now = self.workers(), self.now()
+        return [job_line(row, workers, now) for row in self._rows(statement)]
 
     def _plans(self) -> sa.Select[Any]:
         return sa.select(self._tasks).where(self._tasks.c.schedule.is_not(None), self._tasks.c.plan_instance.is_(None))
@@ -178,6 +182,9 @@ class Reader:
                 .where(due)
                 .group_by(tasks.c.task_name)
             ).all()
+            choosy = connection.execute(
+                sa.select(tasks.c.task_name, tasks.c.runs_on).where(due, tasks.c.runs_on.is_not(None)).distinct()
+            ).all()
             held = connection.execute(
                 sa.select(tasks.c.task_name, tasks.c.last_heartbeat, tasks.c.lease).where(tasks.c.picked)
             ).all()
@@ -187,6 +194,7 @@ class Reader:
         silent = [name for name, beat, lease in held if beat is not None and lease is not None and beat + lease < now]
         orphans = [(name, count) for name, count, _ in waiting if name not in known]
         orphans += [(name, 1) for name in silent if name not in known]
+        obstacles = {name: obstacle(name, runs_on, live) for name, runs_on in choosy if name in known and live}
         return Health(
             now=utc(now),
             live_workers=len(live),
@@ -197,6 +205,7 @@ class Reader:
             orphans=sum(count for _, count in orphans),
             orphan_tasks=sorted({name for name, _ in orphans}),
             refused=sorted({name for worker in live for name in worker.refused}),
+            unroutable={name: why for name, why in sorted(obstacles.items()) if why},
         )
 
     def _rows(self, statement: sa.Select[Any]) -> Sequence[sa.RowMapping]:

@@ -73,6 +73,7 @@ class Tables:
             Column("fingerprint", Text),
             Column("revision", Text),
             Column("deployed", Instant),
+            Column("runs_on", Text),
             Column("plan_instance", Text),
             Column("origin", Text),
             Column("collapsed", BigInteger, nullable=False, server_default=text("0")),

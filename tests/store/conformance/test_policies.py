@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ import sqlalchemy as sa
 
 from slotwise import CatchUp, Every, JobContext, Overlap, Retry, job
 from slotwise.clock import ManualClock
+from slotwise.definition import define
 from slotwise.store.database import Database
 from slotwise.testing.worker import ManualWorker
 
@@ -188,3 +190,81 @@ def test_a_crash_during_a_catch_up_loses_no_slot(database: Database) -> None:
         drain(heir)
     assert [*started, *handler_started] == [0, 1, 2, 3, 4, 5, 6]
     assert set(ledger(database).values()) == {"succeeded"}
+
+
+def test_a_spread_moves_the_start_and_not_the_slot(database: Database) -> None:
+    """The worker sleeps until the due time; the ledger knows the slot by its own instant."""
+    subject = job(name="minutely", schedule=Every("1m"), spread="30s")
+    schedule = define(subject(lambda ctx: None)).schedule
+    assert schedule is not None
+    wait = schedule.wait(NOON)
+    assert timedelta(seconds=1) < wait < timedelta(seconds=30)
+    with working(database, spread="30s") as (worker, started):
+        worker.clock.set(NOON + wait - timedelta(milliseconds=1))
+        assert worker.run_due() == []
+        worker.clock.set(NOON + wait)
+        drain(worker)
+    assert started == [0]
+    assert ledger(database) == {0: "succeeded"}
+
+
+def test_min_interval_keeps_starts_apart(database: Database) -> None:
+    """A job of each minute that starts at most every 150 s: what comes due meanwhile is collapsed, as if missed."""
+    with working(database, min_interval="150s") as (worker, started):
+        starts = []
+        for _ in range(40):
+            worker.tick("15s")
+            if worker.run_due():
+                starts.append(worker.clock.now())
+    assert started == [0, 2, 5, 7]
+    assert all(after - before >= timedelta(seconds=150) for before, after in pairwise(starts))
+    assert {slot for slot, said in ledger(database).items() if said == "skipped collapsed"} <= {1, 3, 4, 6, 8, 9}
+
+
+def test_a_redeploy_brings_no_two_starts_nearer(database: Database) -> None:
+    """The row of a changed schedule still keeps the distance to the last start."""
+    with working(database, min_interval="10m") as (worker, _):
+        worker.tick("1s")
+        drain(worker)
+        subject = job(name="minutely", schedule=Every("30s"), min_interval="10m")(lambda ctx: None)
+        with ManualWorker([subject], database, worker.clock) as newer:
+            (row,) = rows(database)
+            assert row["schedule"].startswith("EVERY|30s")
+            newer.tick("9m")
+            assert newer.run_due() == []
+            newer.tick("1m")
+            assert len(newer.run_due()) == 1
+
+
+def test_what_a_job_wants_stands_in_its_row(database: Database) -> None:
+    """Priority and tags, for whoever has no code to look at; a deploy changes them."""
+    with working(database, priority=90, runs_on=["gpu", "big"]):
+        assert [(row["priority"], row["runs_on"]) for row in rows(database)] == [(90, '["big", "gpu"]')]
+    with working(database):
+        assert [(row["priority"], row["runs_on"]) for row in rows(database)] == [(50, None)]
+
+
+def test_a_worker_claims_only_what_it_carries_the_tags_for(database: Database) -> None:
+    """It plans the others, and takes them over from the dead; it never runs them."""
+    subject = job(name="minutely", schedule=Every("1m"), runs_on=["gpu"])(lambda ctx: None)
+    clock = ManualClock(NOON - timedelta(seconds=1))
+    with (
+        ManualWorker([subject], database, clock, worker_name="plain", tags=["big"]) as plain,
+        ManualWorker([subject], database, clock, worker_name="gpu", tags=["gpu", "big"]) as gpu,
+    ):
+        plain.tick("2s")
+        assert plain.poll() == []
+        (claim,) = gpu.poll()
+        assert gpu.begin(claim)
+        gpu.crash()
+        taken = []
+        for _ in range(10):
+            plain.tick("10s")
+            taken += plain.reap()
+        assert [event.outcome for event in taken] == ["lost"]
+        assert plain.poll() == []
+
+
+def rows(database: Database) -> list[Any]:
+    with database.main.connect() as connection:
+        return list(connection.execute(sa.text("SELECT * FROM scheduled_tasks")).mappings())

@@ -22,6 +22,7 @@ from slotwise.schedules import (
     Schedule,
     parse_schedule,
 )
+from slotwise.schedules.spread import Spread
 
 AUSTRIA = Calendar(name="AT", revision=3, days=frozenset({date(2026, 1, 1), date(2026, 1, 6), date(2027, 1, 1)}))
 FORMS = [
@@ -65,6 +66,7 @@ FORMS = [
         Daily("09:00").excluding(AUSTRIA, Calendar(name="CO", revision=1, weekend=frozenset()), roll="following"),
         "EXCLUDING(DAILY|09:00|UTC; AT@3[SAT,SUN 2026:0101,0106 2027:0101], CO@1[-]; following)",
     ),
+    ("spread(EVERY|1h; 90s)", Spread(Every("1h"), "90s"), "SPREAD(EVERY|1h|1970-01-01T00:00:00Z; 90s)"),
     ("BUSINESS_DAY(0 9 * * *; 3)", Cron("0 9 * * *").nth_business_day(3), "BUSINESS_DAY(CRON|0 9 * * *|UTC; 3)"),
     (
         "BUSINESS_DAY(DAILY|09:00; -1; AT@3[SAT,SUN 2026:0101,0106 2027:0101])",

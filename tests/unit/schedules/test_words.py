@@ -78,6 +78,10 @@ WHOLE = [
         "AT (its days are in the database).",
     ),
     (
+        "SPREAD(0 2 * * *; 90s)",
+        "At 02:00 every day, by the clocks of UTC. Each run is due 90s after its slot.",
+    ),
+    (
         "ANY(0 2 * * *; EVERY|1h)",
         "At the slots of any of these; those that coincide are one:   1. At 02:00 every day, by the clocks of UTC.   "
         "2. Every 1h of real time, on a grid that counts from 1970. Changes of clocks do not matter.",

@@ -24,10 +24,10 @@ FROM scheduled_tasks AS standing
 WHERE standing.task_name = %(task_name_2)s::VARCHAR AND standing.slot = scheduled_slots.slot AND
     coalesce(standing.plan_instance, standing.task_instance) = %(coalesce_1)s::VARCHAR));
 
-UPDATE scheduled_tasks SET next_slot=%(next_slot)s::TIMESTAMP WITH TIME ZONE, schedule=%(schedule)s::VARCHAR,
-    fingerprint=%(fingerprint)s::VARCHAR, revision=%(revision)s::VARCHAR, deployed=%(deployed)s::TIMESTAMP WITH TIME
-    ZONE WHERE scheduled_tasks.task_name = %(task_name_1)s::VARCHAR AND scheduled_tasks.task_instance =
-    %(task_instance_1)s::VARCHAR;
+UPDATE scheduled_tasks SET priority=%(priority)s::SMALLINT, next_slot=%(next_slot)s::TIMESTAMP WITH TIME ZONE,
+    schedule=%(schedule)s::VARCHAR, fingerprint=%(fingerprint)s::VARCHAR, revision=%(revision)s::VARCHAR,
+    deployed=%(deployed)s::TIMESTAMP WITH TIME ZONE, runs_on=%(runs_on)s::VARCHAR WHERE scheduled_tasks.task_name =
+    %(task_name_1)s::VARCHAR AND scheduled_tasks.task_instance = %(task_instance_1)s::VARCHAR;
 
 SELECT scheduled_tasks.revision, scheduled_tasks.deployed, scheduled_tasks.task_name, scheduled_tasks.task_instance,
     scheduled_tasks.execution_time, scheduled_tasks.version, scheduled_tasks.picked, scheduled_tasks.picked_by,

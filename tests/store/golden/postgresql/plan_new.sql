@@ -39,12 +39,13 @@ WHERE scheduled_gaps.task_name = %(task_name_1)s::VARCHAR AND scheduled_gaps.tas
     %(task_instance_1)s::VARCHAR ORDER BY scheduled_gaps.first_slot DESC
  LIMIT %(param_1)s::INTEGER;
 
-INSERT INTO scheduled_tasks (task_name, task_instance, execution_time, picked, version, slot, watermark, next_slot,
-    schedule, fingerprint, revision, deployed, first_version) VALUES (%(task_name)s::VARCHAR,
+INSERT INTO scheduled_tasks (task_name, task_instance, execution_time, picked, version, priority, slot, watermark,
+    next_slot, schedule, fingerprint, revision, deployed, runs_on, first_version) VALUES (%(task_name)s::VARCHAR,
     %(task_instance)s::VARCHAR, %(execution_time)s::TIMESTAMP WITH TIME ZONE, %(picked)s, %(version)s::BIGINT,
-    %(slot)s::TIMESTAMP WITH TIME ZONE, %(watermark)s::TIMESTAMP WITH TIME ZONE, %(next_slot)s::TIMESTAMP WITH TIME
-    ZONE, %(schedule)s::VARCHAR, %(fingerprint)s::VARCHAR, %(revision)s::VARCHAR, %(deployed)s::TIMESTAMP WITH TIME
-    ZONE, %(first_version)s::BIGINT) ON CONFLICT DO NOTHING RETURNING scheduled_tasks.version;
+    %(priority)s::SMALLINT, %(slot)s::TIMESTAMP WITH TIME ZONE, %(watermark)s::TIMESTAMP WITH TIME ZONE,
+    %(next_slot)s::TIMESTAMP WITH TIME ZONE, %(schedule)s::VARCHAR, %(fingerprint)s::VARCHAR, %(revision)s::VARCHAR,
+    %(deployed)s::TIMESTAMP WITH TIME ZONE, %(runs_on)s::VARCHAR, %(first_version)s::BIGINT) ON CONFLICT DO NOTHING
+    RETURNING scheduled_tasks.version;
 
 SELECT scheduled_tasks.revision, scheduled_tasks.deployed, scheduled_tasks.task_name, scheduled_tasks.task_instance,
     scheduled_tasks.execution_time, scheduled_tasks.version, scheduled_tasks.picked, scheduled_tasks.picked_by,

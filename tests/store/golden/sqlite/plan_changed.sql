@@ -19,8 +19,8 @@ FROM scheduled_tasks AS standing
 WHERE standing.task_name = ? AND standing.slot = scheduled_slots.slot AND coalesce(standing.plan_instance,
     standing.task_instance) = ?));
 
-UPDATE scheduled_tasks SET next_slot=?, schedule=?, fingerprint=?, revision=?, deployed=? WHERE
-    scheduled_tasks.task_name = ? AND scheduled_tasks.task_instance = ?;
+UPDATE scheduled_tasks SET priority=?, next_slot=?, schedule=?, fingerprint=?, revision=?, deployed=?, runs_on=?
+    WHERE scheduled_tasks.task_name = ? AND scheduled_tasks.task_instance = ?;
 
 SELECT scheduled_tasks.revision, scheduled_tasks.deployed, scheduled_tasks.task_name, scheduled_tasks.task_instance,
     scheduled_tasks.execution_time, scheduled_tasks.version, scheduled_tasks.picked, scheduled_tasks.picked_by,

@@ -30,9 +30,9 @@ FROM scheduled_gaps
 WHERE scheduled_gaps.task_name = ? AND scheduled_gaps.task_instance = ? ORDER BY scheduled_gaps.first_slot DESC
  LIMIT ? OFFSET ?;
 
-INSERT INTO scheduled_tasks (task_name, task_instance, execution_time, picked, version, slot, watermark, next_slot,
-    schedule, fingerprint, revision, deployed, first_version) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON
-    CONFLICT DO NOTHING RETURNING version;
+INSERT INTO scheduled_tasks (task_name, task_instance, execution_time, picked, version, priority, slot, watermark,
+    next_slot, schedule, fingerprint, revision, deployed, runs_on, first_version) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?,
+    ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING RETURNING version;
 
 SELECT scheduled_tasks.revision, scheduled_tasks.deployed, scheduled_tasks.task_name, scheduled_tasks.task_instance,
     scheduled_tasks.execution_time, scheduled_tasks.version, scheduled_tasks.picked, scheduled_tasks.picked_by,
