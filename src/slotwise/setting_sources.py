@@ -22,6 +22,7 @@ OTHERS_VARIABLES = frozenset(
     {
         "SLOTWISE_CONFIG",
         "SLOTWISE_APP_DIR",
+        "SLOTWISE_AUTHOR",
         "SLOTWISE_BOOT",
         "SLOTWISE_PG_BINDIR",
         "SLOTWISE_TEST_DSN",

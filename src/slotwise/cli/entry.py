@@ -22,16 +22,25 @@ from slotwise.identity import own_version
 #: Each command, and the file in here that has it; it is imported when it is wanted: a probe that asks for health every
 #: few seconds need not load the engine and the benchmark.
 COMMANDS: Final = {
+    "backfill": "backfill",
     "bench": "bench",
     "calendar": "calendar",
+    "cancel": "cancel",
     "completion": "completion",
+    "controls": "controls",
     "crontab": "crontab",
     "db": "db",
+    "delete": "delete",
     "health": "health",
     "jobs": "jobs",
+    "pause": "pause",
+    "resume": "pause",
+    "retry": "retry",
     "run": "run",
     "schedule": "schedule",
+    "skip-next": "skip",
     "slots": "slots",
+    "trigger": "trigger",
     "worker": "worker",
     "workers": "workers",
 }

@@ -128,6 +128,14 @@ class Reader:
             cursor = page[-1][0]
             left = None if left is None else left - len(page)
 
+    def slots_within(self, name: str, start: datetime, end: datetime) -> list[datetime]:
+        """The slots of a job from ``start`` on and before ``end`` that the ledger or a row knows."""
+        found = set()
+        for table in (self._slots, self._tasks):
+            within = [table.c.task_name == name, table.c.slot >= start, table.c.slot < end]
+            found |= {utc(row["slot"]) for row in self._rows(sa.select(table.c.slot).where(*within))}
+        return sorted(found)
+
     def slot(self, name: str, slot: datetime) -> SlotLine | None:
         """One slot of a job, as the ledger has it."""
         found = self._rows(self._ledger(name).where(self._slots.c.slot == slot))

@@ -1,0 +1,94 @@
+"""What all orders share on the command line: author, note, rehearsal, and the question before many rows change."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime, timedelta
+from typing import Any, TypeVar
+
+import click
+
+from slotwise.cli.options import Given
+from slotwise.cli.output import print_json_object
+from slotwise.contrib.logging import iso, plain
+from slotwise.controls import Controls
+from slotwise.durations import parse_duration
+from slotwise.errors import SlotwiseError
+from slotwise.store.reader import Reader
+from slotwise.store.store import Store
+
+AnyFunction = TypeVar("AnyFunction", bound=Callable[..., Any])
+
+
+def order(function: AnyFunction) -> AnyFunction:
+    """The options of every order."""
+    for option in (
+        click.option("--dry-run", is_flag=True, help="Say what it would do, and change nothing."),
+        click.option("--note", metavar="TEXT", help="Why; for the audit."),
+        click.option("--author", metavar="NAME", envvar="SLOTWISE_AUTHOR", help="Who; default: user@host."),
+    ):
+        function = option(function)
+    return function
+
+
+def yes(function: AnyFunction) -> AnyFunction:
+    """For orders that change many rows."""
+    return click.option("--yes", is_flag=True, help="Do not ask.")(function)
+
+
+@contextmanager
+def desk(given: Given, author: str | None) -> Iterator[tuple[Controls, Reader]]:
+    """Whoever gives orders, and whoever reads; with --app, they know the application's jobs."""
+    with given.store() as store:
+        known = Store(store.database, given.registry().definitions) if "app" in given.values else store
+        controls = Controls(lambda: known)
+        yield controls.by(author) if author else controls, Reader(store)
+
+
+def confirm(question: str, *, sure: bool) -> None:
+    """Ask; without a terminal, refuse. Raises Abort or UsageError."""
+    if sure:
+        return
+    if not sys.stdin.isatty():
+        raise click.UsageError(f"{question} Say so with --yes, or look first with --dry-run")
+    click.confirm(question, abort=True, err=True)
+
+
+def tell(given: Given, text: str, *, dry_run: bool, **facts: Any) -> None:
+    """What was done: a line, or an object."""
+    if given.json:
+        print_json_object({**plain(facts), "dry_run": dry_run})
+    else:
+        click.echo(f"would have: {text}" if dry_run else text)
+
+
+def instant(ctx: click.Context, option: click.Parameter, text: str | None) -> datetime | None:
+    """ISO 8601, in local time unless it says otherwise; ``now``; or a duration: so long ago."""
+    if text is None:
+        return None
+    if text.strip() == "now":
+        return datetime.now(UTC)
+    with suppress(SlotwiseError):
+        return datetime.now(UTC) - parse_duration(text)
+    try:
+        return datetime.fromisoformat(text.strip()).astimezone(UTC)
+    except (ValueError, OverflowError, OSError):
+        raise click.BadParameter(
+            f"{text!r} is neither an instant (2026-01-31T02:00Z) nor a duration (2h ago: 2h)", ctx, option
+        ) from None
+
+
+def exact_slot(reader: Reader, name: str, given: datetime) -> datetime:
+    """The slot that was meant: listings show milliseconds, and a trigger's slot has microseconds."""
+    width = timedelta(milliseconds=1) if given.microsecond else timedelta(seconds=1)
+    found = reader.slots_within(name, given, given + width)
+    if given in found or len(found) != 1:
+        return given
+    return found[0]
+
+
+def when(slot: datetime) -> str:
+    """A slot in a sentence."""
+    return iso(slot)

@@ -1,0 +1,32 @@
+"""``slotwise trigger``: one run now, on some worker, beside the schedule."""
+
+from __future__ import annotations
+
+import click
+
+from slotwise.cli.command import Command
+from slotwise.cli.options import Given, common, pass_given
+from slotwise.cli.orders import desk, order, tell, when
+
+
+@click.command(
+    cls=Command,
+    short_help="Run a job now, on some worker, beside its schedule.",
+    examples="""
+    slotwise trigger nightly-report
+    slotwise trigger nightly-report --note "after the import" --json
+    """,
+)
+@click.argument("name")
+@order
+@common
+@pass_given
+def trigger(given: Given, name: str, author: str | None, note: str | None, dry_run: bool) -> None:
+    """Run the job NAME now, on whichever worker takes it, beside its schedule.
+
+    Its slot is the database's time of this request; next slot and statistics stay as they are. A paused job's run
+    waits until the job is resumed; "slotwise run" does not, and runs it in the foreground.
+    """
+    with desk(given, author) as (controls, _):
+        slot = controls.trigger(name, note=note, dry_run=dry_run)
+    tell(given, f"{name}: triggered as slot {when(slot)}", dry_run=dry_run, job=name, slot=slot)

@@ -1,0 +1,165 @@
+"""Orders from the shell: what they say, what they ask, and what they leave in the audit."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from slotwise import Every, JobContext, Retry, job
+from slotwise.cli import exits
+from slotwise.cli.entry import cli, status
+from slotwise.clock import host_now
+from slotwise.testing import ManualClock, ManualWorker
+
+
+@job(name="minutely", schedule=Every("1m"), retry=Retry(attempts=1))
+def minutely(ctx: JobContext) -> None:
+    """Fails in its third minute."""
+    if ctx.slot.minute == 3:
+        raise RuntimeError("boom")
+
+
+@pytest.fixture(params=["pg_url", "sqlite_url"])
+def worker(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[ManualWorker]:
+    """A worker whose job ran each minute of 2020's first five; then its clock goes on to today."""
+    url = request.getfixturevalue(request.param)
+    monkeypatch.setenv("DATABASE_URL", url)
+    monkeypatch.setenv("SLOTWISE_AUTHOR", "ada")
+    monkeypatch.setenv("TZ", "UTC")
+    with ManualWorker([minutely], url, ManualClock(datetime(2020, 1, 1, tzinfo=UTC))) as worker:
+        for _ in range(5):
+            worker.tick("1m")
+            worker.run_due()
+        worker.clock.set(host_now())
+        yield worker
+
+
+@pytest.fixture
+def say(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """Run a command; what it printed on stdout."""
+
+    def run(*arguments: str, expected: int = exits.OK) -> str:
+        capsys.readouterr()
+        found = status(arguments)
+        out, err = capsys.readouterr()
+        assert found == expected, out + err
+        return out if expected == exits.OK else err
+
+    return run
+
+
+def test_pause_and_resume(worker: ManualWorker, say: Callable[..., str]) -> None:
+    """Each says what it did, or that there was nothing to do; the audit says who and why."""
+    assert say("pause", "minutely", "--note", "full") == "minutely: paused\n"
+    assert say("pause", "minutely") == "minutely: paused already\n"
+    assert worker.run_due() == []
+    assert json.loads(say("resume", "minutely", "--dry-run", "--json"))["skipped"] > 1_000_000
+    assert "slots of one job skipped; next slot" in say("resume", "minutely")
+    assert say("resume", "minutely") == "minutely: not paused\n"
+    resumed, paused = json.loads(say("controls", "minutely", "--json"))
+    assert (paused["command"], paused["author"], paused["note"]) == ("pause", "ada", "full")
+    assert resumed["command"] == "resume"
+
+
+def test_a_pause_of_all_asks_first(worker: ManualWorker, say: Callable[..., str]) -> None:
+    """Without a terminal it wants to be told; a rehearsal does not ask."""
+    assert "--yes" in say("pause", "--all", expected=exits.USAGE)
+    assert say("pause", "--all", "--dry-run") == "would have: all: paused\n"
+    assert say("pause", "--all", "--yes", "--note", "maintenance") == "all: paused\n"
+    assert worker.run_due() == []
+    assert "--yes" in say("resume", "--all", expected=exits.USAGE)
+    assert "all: goes on" in say("resume", "--all", "--yes")
+    assert say("resume", "--all", "--yes") == "all: not paused\n"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["pause"], ["pause", "minutely", "--all"], ["resume"], ["cancel", "minutely", "2020-01-01", "--backfill"],
+     ["retry", "minutely", "yesterday"], ["backfill", "minutely", "--from", "1d"]],
+    ids=" ".join,
+)  # fmt: skip
+def test_what_makes_no_sense_is_a_usage_error(
+    worker: ManualWorker, say: Callable[..., str], arguments: list[str]
+) -> None:
+    """One line, status 2."""
+    assert "error:" in say(*arguments, expected=exits.USAGE)
+
+
+def test_a_trigger_is_found_again(worker: ManualWorker, say: Callable[..., str]) -> None:
+    """Its slot can be told from what a listing shows: to the millisecond."""
+    said = json.loads(say("trigger", "minutely", "--json"))
+    slot = datetime.fromisoformat(said["slot"])
+    shown = slot.replace(microsecond=slot.microsecond // 1000 * 1000)
+    assert "asked" in say("cancel", "minutely", shown.isoformat())
+
+
+def test_skip_next(worker: ManualWorker, say: Callable[..., str]) -> None:
+    """It says which slot; with a slot that is not the next one it changes nothing."""
+    assert say("skip-next", "minutely", "--dry-run") == (
+        "would have: minutely: slot 2020-01-01T00:06:00Z skipped\n"
+    )  # fmt: skip
+    assert "slot 2020-01-01T00:06:00Z skipped" in say("skip-next", "minutely", "2020-01-01T00:06Z")
+    assert "the next slot of job 'minutely' is" in say(
+        "skip-next", "minutely", "2020-01-01T00:06Z", expected=exits.FAILED
+    )
+
+
+def test_cancel_says_whether_anything_runs(worker: ManualWorker, say: Callable[..., str]) -> None:
+    """Status 1 where nothing does."""
+    say("cancel", "minutely", expected=exits.FAILED)
+    worker.poll()
+    assert "to stop" in say("cancel", "minutely")
+
+
+def test_retry(worker: ManualWorker, say: Callable[..., str]) -> None:
+    """The failed slot runs once more; the others are refused in one line."""
+    assert "is tried again" in say("retry", "minutely", "2020-01-01T00:03Z")
+    assert "has not ended" in say("retry", "minutely", "2020-01-01T00:03Z", expected=exits.FAILED)
+    assert "is succeeded" in say("retry", "minutely", "2020-01-01T00:02Z", expected=exits.FAILED)
+
+
+def test_backfill(worker: ManualWorker, say: Callable[..., str]) -> None:
+    """It shows what is missing, asks, and can be called off."""
+    span = ["--from", "2019-12-31T23:50Z", "--to", "2020-01-01T00:05Z"]
+    found = json.loads(say("backfill", "minutely", *span, "--dry-run", "--json"))
+    assert (len(found["slots"]), found["present"], found["dry_run"]) == (11, 5, True)
+    assert "--yes" in say("backfill", "minutely", *span, expected=exits.USAGE)
+    assert say("backfill", "minutely", *span, "--pace", "1s", "--yes") == "minutely: 11 slots run\n"
+    assert say("backfill", "minutely", *span, "--yes") == "minutely: nothing is missing\n"
+    assert say("cancel", "minutely", "--backfill", "--yes") == "minutely: 11 slots called off\n"
+
+
+def test_delete(worker: ManualWorker, say: Callable[..., str]) -> None:
+    """It asks, and says how many rows have gone; the history stays."""
+    assert say("delete", "minutely", "--dry-run") == "would have: minutely: 1 row deleted\n"
+    assert say("delete", "minutely", "--yes") == "minutely: 1 row deleted\n"
+    assert "no job 'minutely'" in say("delete", "minutely", "--yes", expected=exits.FAILED)
+    assert len(json.loads(say("slots", "minutely", "--all", "--json"))) == 6
+
+
+def test_controls_are_a_table(worker: ManualWorker, say: Callable[..., str]) -> None:
+    """For people: when, who, what, and with what."""
+    assert say("controls") == "no orders yet\n"
+    say("backfill", "minutely", "--from", "2019-12-31", "--to", "2020-01-01", "--yes")
+    head, line = say("controls").splitlines()
+    assert head.split() == ["AT", "AUTHOR", "ORDER", "JOB", "SLOT", "WITH", "NOTE"]
+    assert "ada" in line
+    assert "slots=1441" in line
+
+
+ORDERS = ["pause", "resume", "trigger", "skip-next", "cancel", "retry", "backfill", "delete"]
+
+
+@pytest.mark.parametrize("name", [*ORDERS, "controls"])
+def test_every_order_shows_examples(name: str, say: Callable[..., str]) -> None:
+    """And takes what all orders take."""
+    text = say(name, "--help")
+    assert f"slotwise {name}" in text.partition("Examples:")[2]
+    options: set[Any] = {option for parameter in cli.commands[name].params for option in parameter.opts}
+    assert "--json" in options
+    if name in ORDERS:
+        assert {"--author", "--note", "--dry-run"} <= options
