@@ -128,16 +128,14 @@ def _adopt(prefix: str, schema: str | None) -> None:
 
 def _index_tasks(prefix: str, schema: str | None) -> None:
     table = f"{prefix}tasks"
-    waiting, held = sa.text("NOT picked AND state IS NULL"), sa.text("picked")
-    op.create_index(
-        f"{table}_due",
-        table,
-        ["execution_time"],
-        schema=schema,
-        postgresql_where=waiting,
-        sqlite_where=waiting,
-    )
-    op.create_index(f"{table}_held", table, ["picked_by"], schema=schema, postgresql_where=held, sqlite_where=held)
+    waiting = "NOT picked AND state IS NULL"
+    for name, column, condition in (
+        ("due", "execution_time", waiting),
+        ("lost", "execution_time", f"{waiting} AND lost_count > 0"),
+        ("held", "picked_by", "picked"),
+    ):
+        where = sa.text(condition)
+        op.create_index(f"{table}_{name}", table, [column], schema=schema, postgresql_where=where, sqlite_where=where)
     if not _is_sqlite():
         # A queue is all churn: vacuum by a fixed number of dead rows, not by a share of the table, and leave
         # room on each page so that heartbeats (no indexed column changes) stay on their page.

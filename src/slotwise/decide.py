@@ -38,6 +38,8 @@ from slotwise.schedules import Disabled, Schedule
 UNREADABLE_PAUSE = timedelta(minutes=1)
 #: The state of a held row that goes when it is let go.
 DELETED = "deleted"
+#: How the error of such a row begins; who looks after the cluster counts those.
+UNREADABLE = "unreadable: "
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -246,11 +248,11 @@ def at_loss(
     if definition.gives_up:
         return _final(row, definition, schedule, now, end, "lost", reason="may still be running", lost=1)
     if lost >= definition.max_lost:
-        error = f"lost {lost} times; the handler seems to take its workers down"
+        error = f"lost {lost} times with its worker; its handler may be what takes workers down"
         return _final(row, definition, schedule, now, end, "dead", reason="max_lost", error=error, lost=1)
     return Transition(
         label="lost",
-        row=_again(row, now + pause_after_loss(lost), lost_count=lost),
+        row=_again(row, now + pause_after_loss(lost, row.key), lost_count=lost),
         record=Record(outcome="lost", reason="rerun", lost=1, attempts=row.attempt, final=False),
     )
 

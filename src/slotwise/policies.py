@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import zlib
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
@@ -207,15 +208,17 @@ _FALLBACK = _doubling(timedelta(seconds=2), timedelta(hours=1))
 TASK_RETRY = Retry.exponential(10, first=timedelta(seconds=2), cap=timedelta(hours=1))
 
 
-def pause_after_loss(lost: int) -> timedelta:
+def pause_after_loss(lost: int, key: tuple[str, str] = ("", "")) -> timedelta:
     """How long a slot rests before it runs again after its ``lost``-th lost attempt: at once, then 5 s, 10 s, … 5 min.
 
-    The first take-over is immediate; a job that kills its workers gives them more and more air.
+    The first take-over is immediate; a job that kills its workers gives them more and more air. ``key`` moves the
+    later ones apart, by up to half: rows that are lost together must not come due together again and again.
     """
     if lost <= 1:
         return timedelta(0)
     doublings: int = 2 ** min(lost - 2, 10)
-    return min(timedelta(seconds=5) * doublings, timedelta(minutes=5))
+    pause = min(timedelta(seconds=5) * doublings, timedelta(minutes=5))
+    return pause + pause * (zlib.crc32(repr((*key, lost)).encode()) / 2**33)
 
 
 def growing_pauses(first: timedelta, cap: timedelta) -> Iterator[timedelta]:

@@ -185,7 +185,8 @@ class Laws:
         watermark = max([row["watermark"], *entries[-1:], *(gap["last_slot"] for gap in gaps)])
         waiting = row["slot"] if row["slot"] is not None and not row["picked"] else None
         due = [slot for slot in self.history[job].slots(self.since[job], watermark) if slot != waiting]
-        self._none_started_is_skipped(job, ledger)
+        if not self.after_restores:
+            self._none_started_is_skipped(job, ledger)
         self._none_missing(job, due, entries, gaps)
         self._none_double(job, due, entries, gaps, waiting)
 

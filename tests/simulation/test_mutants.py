@@ -14,7 +14,7 @@ from slotwise.store.dialect import Dialect
 from slotwise.testing.worker import IN_MEMORY, provision
 
 #: So many worlds may pass before a mutant must have been found out.
-WORLDS = 10
+WORLDS = 20
 
 
 def first_breach(sabotage: Sabotage = lambda worker: None, *, restores: bool = False) -> str:

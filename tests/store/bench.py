@@ -105,10 +105,12 @@ class Bench:
 
     def take_over(self, *claims: Claim, lease_end: datetime | None = None) -> list[Settlement]:
         """What a reaper does that has seen these claims fall silent."""
-        silences = [
-            Silence(row=self.row(*claim.key), lease_end=lease_end or claim.claimed_at + claim.lease) for claim in claims
-        ]
-        return self.store.take_over(silences)
+        return self.take_over_rows(*(self.row(*claim.key) for claim in claims), lease_end=lease_end)
+
+    def take_over_rows(self, *rows: Row, lease_end: datetime | None = None) -> list[Settlement]:
+        """The same, from rows as they were seen."""
+        ends = [lease_end or (row.last_heartbeat or NOON) + (row.lease or LEASE) for row in rows]
+        return self.store.take_over([Silence(row=row, lease_end=end) for row, end in zip(rows, ends, strict=True)])
 
     def tick(self, minutes: float = 1) -> datetime:
         return self.clock.tick(minutes * MINUTE)

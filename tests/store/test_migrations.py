@@ -113,12 +113,14 @@ def test_the_code_misses_nothing_that_the_migrations_do_not_make(connection: sa.
 
 
 def test_indexes_are_partial(pg: sa.Connection) -> None:
-    """Due rows and held rows have one each, and there is none on the heartbeat, which changes all the time."""
+    """Due, lost and held rows have one each, and there is none on the heartbeat, which changes all the time."""
     migrate.apply(pg)
     statement = sa.text("SELECT indexname, indexdef FROM pg_indexes WHERE tablename = 'scheduled_tasks'")
     found = {row.indexname: row.indexdef for row in pg.execute(statement)}
-    assert set(found) == {"scheduled_tasks_pkey", "scheduled_tasks_due", "scheduled_tasks_held"}
+    assert set(found) == {f"scheduled_tasks_{name}" for name in ("pkey", "due", "lost", "held")}
     assert found["scheduled_tasks_due"].endswith("(execution_time) WHERE ((NOT picked) AND (state IS NULL))")
+    lost = "WHERE ((NOT picked) AND (state IS NULL) AND (lost_count > 0))"
+    assert found["scheduled_tasks_lost"].endswith(f"(execution_time) {lost}")
     assert found["scheduled_tasks_held"].endswith("(picked_by) WHERE picked")
 
 

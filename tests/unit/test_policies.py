@@ -111,9 +111,17 @@ def test_tasks_are_tried_ten_times() -> None:
 
 
 def test_a_job_that_kills_its_workers_gives_them_air() -> None:
-    """At once, then 5 s, 10 s, … up to five minutes."""
-    pauses = [pause_after_loss(lost).total_seconds() for lost in (1, 2, 3, 4, 8, 9, 1000)]
-    assert pauses == [0, 5, 10, 20, 300, 300, 300]
+    """At once, then 5 s, 10 s, … up to five minutes, and up to half as long again."""
+    pauses = [pause_after_loss(lost, ("poison", "1")).total_seconds() for lost in (1, 2, 3, 4, 8, 9, 1000)]
+    least = [0, 5, 10, 20, 300, 300, 300]
+    assert all(base <= pause <= base * 1.5 for base, pause in zip(least, pauses, strict=True))
+
+
+def test_those_who_died_together_do_not_come_up_together() -> None:
+    """Each has its own pause, and always the same: whoever asks, on whatever machine."""
+    pauses = [pause_after_loss(2, ("mail", f"{number}")) for number in range(100)]
+    assert len(set(pauses)) == 100
+    assert pauses == [pause_after_loss(2, ("mail", f"{number}")) for number in range(100)]
 
 
 def test_pauses_of_those_who_wait_grow_and_never_end() -> None:

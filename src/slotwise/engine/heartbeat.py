@@ -82,7 +82,8 @@ class Heartbeat(Service):
         if not unknown or self._holdings.quiet() != generation:
             return
         unknown = [claim for claim in unknown if claim.row.task_name in self._store.definitions]
-        for settlement in self._store.settle([(claim, self._end_of_unknown(claim)) for claim in unknown]):
+        endings = [(claim, self._end_of_unknown(claim)) for claim in unknown]
+        for settlement in self._store.settle(endings, wait=False):
             for event in settlement_events(settlement):
                 self.listeners.publish(event)
 

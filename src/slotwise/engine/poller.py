@@ -52,18 +52,26 @@ class Poller(Service):
             self.listeners.publish(PollBegan(worker=self.worker, capacity=max(free for _, free in room)))
         if sum([self.claim(free, names) for names, free in room]):
             return AT_ONCE  # a short batch is not an empty one: rows may have been locked for a moment
-        due = self._store.next_due([name for names, _ in room for name in names])
+        due = self._store.next_due([name for names, _ in room for name in names], lost=self._lost())
         if due is None:
             return self._poll_interval
         # A due row that could not be claimed just now is locked by somebody: look again soon, not in a spin.
         return min(due if due > timedelta(0) else timedelta(milliseconds=100), self._poll_interval)
+
+    def _lost(self) -> int:
+        """How many rows may be taken whose holder has died before: one, and none beside another that is fresh.
+
+        Whatever killed that holder may be among them: together again, it would take its neighbours along again.
+        """
+        fresh = (holding for holding in self._holdings if holding.waited() < self._lease)
+        return int(not any(holding.claim.row.lost_count for holding in fresh))
 
     def claim(self, limit: int, names: Sequence[str] | None = None) -> int:
         """One claim statement; its claims are handed to the runner. How many rows it found. ``names``: not all."""
         names = [*self._jobs, *self._tasks] if names is None else names
         before = self.elapsed()  # the lease is believed in from before the statement was sent
         with self._holdings.claiming():
-            found, claims = self._store.claim(self.worker, limit, lease=self._lease, names=names)
+            found, claims = self._store.claim(self.worker, limit, lease=self._lease, names=names, lost=self._lost())
             held = self._holdings.add(claims, before)
         self._start(held)
         return found

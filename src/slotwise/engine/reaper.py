@@ -48,9 +48,9 @@ class Watch:
             seen[row.key] = _Watched(mark, silent)
             lease = row.lease or self._interval * 6
             last = row.last_heartbeat or now
-            expired = last + lease <= now
+            expired = last <= now - lease
             if (silent >= 2 * self._interval and expired) or silent >= lease:
-                dead.append(Silence(row=row, lease_end=last + lease))
+                dead.append(Silence(row=row, lease_end=min(last, now) + lease))
         self._watched = seen
         return dead
 

@@ -8,21 +8,34 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeAlias
 
 from slotwise.engine.holdings import Holding, Holdings
 from slotwise.engine.service import AT_ONCE, Service
 from slotwise.events import ClaimLostEvent, HandedBackEvent, Settled, SettleSent, SlotsSkipped, about
-from slotwise.execution import Fence, HandedBack, Outcome
+from slotwise.execution import HandedBack, Outcome
+from slotwise.policies import growing_pauses
 from slotwise.store.failures import describe
 from slotwise.store.store import BATCH, Settlement, Store
 
 logger = logging.getLogger(__name__)
 
 #: How long an outcome rests that could not be written though the others could: its row is locked, for instance.
-STUCK_PAUSE = timedelta(seconds=1)
+STUCK_PAUSES = timedelta(milliseconds=100), timedelta(seconds=5)
+
+Ending: TypeAlias = tuple[Holding, Outcome]
+
+
+@dataclass(slots=True, eq=False)
+class _Aside:
+    """An outcome that waits for its next try, at ``due`` elapsed seconds."""
+
+    ending: Ending
+    pauses: Iterator[timedelta]
+    due: float = 0.0
 
 
 class Settler(Service):
@@ -36,8 +49,8 @@ class Settler(Service):
         self._holdings = holdings
         self._on_free = on_free
         self._lock = threading.Lock()
-        self._endings: deque[tuple[Holding, Outcome]] = deque()
-        self._stuck: set[Fence] = set()
+        self._endings: deque[Ending] = deque()
+        self._aside: list[_Aside] = []
 
     def put(self, holding: Holding, outcome: Outcome) -> None:
         """Take the end of an attempt; from any thread.
@@ -61,58 +74,73 @@ class Settler(Service):
         self.wake()
 
     def run_once(self) -> timedelta | None:
-        batch = self._take()
-        if not batch:
-            return None
-        self.listeners.publish(SettleSent(worker=self.worker, count=len(batch)))
-        try:
-            settlements = self._store.settle([(holding.claim, outcome) for holding, outcome in batch])
-        except BaseException:
-            self._put_back(batch)
-            raise
-        stuck = self._conclude(batch, settlements)
-        self._on_free()
-        return STUCK_PAUSE if stuck else AT_ONCE
+        if batch := self._take():
+            self._settle(batch)
+        if aside := self._take_aside():
+            self._retry(aside)
+        if batch or aside:
+            self._on_free()
+        if batch:
+            return AT_ONCE
+        return min((timedelta(seconds=one.due - self.elapsed()) for one in self._aside), default=None)
 
     def flush(self) -> None:
         """Settle all that has gathered, in the caller's thread; raises what the database raises."""
-        while self._endings:
-            if self.run_once() != AT_ONCE:
-                return
+        while self.run_once() == AT_ONCE:
+            continue
 
-    def _take(self) -> list[tuple[Holding, Outcome]]:
+    def _take(self) -> list[Ending]:
         with self._lock:
             return [self._endings.popleft() for _ in range(min(len(self._endings), BATCH))]
 
-    def _put_back(self, batch: Sequence[tuple[Holding, Outcome]]) -> None:
-        with self._lock:
-            self._endings.extendleft(reversed(batch))
+    def _take_aside(self) -> list[_Aside]:
+        now = self.elapsed()
+        due = [one for one in self._aside if one.due <= now][:BATCH]
+        self._aside = [one for one in self._aside if one not in due]
+        return due
 
-    def _conclude(self, batch: Sequence[tuple[Holding, Outcome]], settlements: Sequence[Settlement]) -> bool:
-        """Tell what became of each; True if some could not be written and wait for another try."""
-        stuck = []
-        for (holding, outcome), settlement in zip(batch, settlements, strict=True):
-            if settlement.error is not None and not holding.lost:
-                self._tell_stuck(settlement)
-                stuck.append((holding, outcome))
+    def _settle(self, batch: Sequence[Ending]) -> None:
+        """Those that cannot be written, though the others could, are set aside: nobody else waits for them."""
+        try:
+            settlements = self._written(batch, wait=True)
+        except BaseException:
+            with self._lock:
+                self._endings.extendleft(reversed(batch))
+            raise
+        for ending, settlement in zip(batch, settlements, strict=True):
+            if settlement.error is None:
+                self._conclude(ending, settlement)
                 continue
-            self._stuck.discard(settlement.claim.fence)
-            self._holdings.remove(settlement.claim)
-            self._tell(holding, settlement)
-        if stuck:
-            self._put_back(stuck)
-        return bool(stuck)
-
-    def _tell_stuck(self, settlement: Settlement) -> None:
-        """Once for each: it is tried again every second."""
-        fence = settlement.claim.fence
-        if settlement.error is not None and fence not in self._stuck:
-            self._stuck.add(fence)
             logger.warning(
                 "the outcome of %s/%s cannot be written yet, it is tried again: %s",
-                *fence.key,
-                describe(settlement.error),
-            )
+                *settlement.claim.key, describe(settlement.error),
+            )  # fmt: skip
+            self._put_aside(_Aside(ending, growing_pauses(*STUCK_PAUSES)))
+
+    def _retry(self, aside: Sequence[_Aside]) -> None:
+        """Without waiting for locks. An outcome is kept, also beyond its lease, until it is written or refused."""
+        try:
+            settlements = self._written([one.ending for one in aside], wait=False)
+        except BaseException:
+            self._aside += aside
+            raise
+        for one, settlement in zip(aside, settlements, strict=True):
+            if settlement.error is None:
+                self._conclude(one.ending, settlement)
+            else:
+                self._put_aside(one)
+
+    def _put_aside(self, one: _Aside) -> None:
+        one.due = self.elapsed() + next(one.pauses).total_seconds()
+        self._aside.append(one)
+
+    def _written(self, batch: Sequence[Ending], *, wait: bool) -> list[Settlement]:
+        self.listeners.publish(SettleSent(worker=self.worker, count=len(batch)))
+        return self._store.settle([(holding.claim, outcome) for holding, outcome in batch], wait=wait)
+
+    def _conclude(self, ending: Ending, settlement: Settlement) -> None:
+        self._holdings.remove(settlement.claim)
+        self._tell(ending[0], settlement)
 
     def _tell(self, holding: Holding, settlement: Settlement) -> None:
         if settlement.transition is None:

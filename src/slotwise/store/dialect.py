@@ -14,7 +14,22 @@ from typing import Any, ClassVar
 import sqlalchemy as sa
 
 from slotwise.clock import Clock, host_now
-from slotwise.execution import Claim, Fence, Gap, Key, LedgerEntry, LedgerKey, Row
+from slotwise.decide import UNREADABLE, UNREADABLE_PAUSE
+from slotwise.execution import (
+    FOREVER,
+    Cancelled,
+    Claim,
+    Died,
+    Failed,
+    Fence,
+    Gap,
+    Key,
+    LedgerEntry,
+    LedgerKey,
+    Outcome,
+    Row,
+    Succeeded,
+)
 from slotwise.pauses import PAUSED
 from slotwise.store.rows import (
     CHANGED_COLUMNS,
@@ -27,6 +42,7 @@ from slotwise.store.rows import (
     row_of,
 )
 from slotwise.store.tables import Tables
+from slotwise.store.types import to_micros
 
 
 class Dialect:
@@ -62,24 +78,35 @@ class Dialect:
         strict: Sequence[str],
         limit: int,
         lease: timedelta,
+        lost: int = 1,
         instance: str | None = None,
     ) -> list[tuple[Row, datetime, bool]]:
         """Take due rows of these tasks; with each, the time and whether its ledger row was written (it may start).
 
         Recurring slots that are on time, and detached ones, are entered into the ledger at once; a plan row
         with missed slots, or whose slot the ledger already has, comes back with False and is for ``decide``.
+        ``lost``: at most so many rows whose holder has died before; they go first.
         """
-        now, tasks = self.now(connection), self.tables.tasks
+        now = self.now(connection)
+        keys = self.due(connection, names, limit, lost=lost, instance=instance)
+        taken = [self._take(connection, key, holder, lease, now) for key in keys]
+        return [(row, now, self._enter(connection, row, now, strict)) for row in taken]
+
+    def due(
+        self, connection: sa.Connection, names: Sequence[str], limit: int, *, lost: int, instance: str | None = None
+    ) -> list[Key]:
+        """What a claim would take, without taking it."""
+        tasks = self.tables.tasks
         due = (
             sa.select(tasks.c.task_name, tasks.c.task_instance)
-            .where(~tasks.c.picked, tasks.c.state.is_(None), tasks.c.execution_time <= now)
+            .where(~tasks.c.picked, tasks.c.state.is_(None), tasks.c.execution_time <= self.now(connection))
             .where(tasks.c.task_name.in_(list(names)))
             .order_by(tasks.c.execution_time, tasks.c.task_name, tasks.c.task_instance)
-            .limit(limit)
         )
         due = due.where(self.not_all_paused() if instance is None else tasks.c.task_instance == instance)
-        taken = [self._take(connection, Key(*key), holder, lease, now) for key in connection.execute(due)]
-        return [(row, now, self._enter(connection, row, now, strict)) for row in taken]
+        first = connection.execute(due.where(tasks.c.lost_count > 0).limit(lost)).all()
+        others = connection.execute(due.where(tasks.c.lost_count == 0).limit(limit)).all()
+        return [Key(*key) for key in (*first, *others)][:limit]
 
     def not_all_paused(self) -> sa.ColumnElement[bool]:
         """Whether an operator lets anything be claimed at all; asked once per statement, not per row."""
@@ -98,7 +125,8 @@ class Dialect:
             .where(~tasks.c.picked, tasks.c.state.is_(None), tasks.c.execution_time <= now)
             .values(
                 picked=True, picked_by=holder, last_heartbeat=now, lease=lease,
-                version=tasks.c.version + 1, attempt=tasks.c.attempt + 1, watermark=newest,
+                version=sa.case((tasks.c.version < to_micros(now), to_micros(now)), else_=tasks.c.version + 1),
+                attempt=tasks.c.attempt + 1, watermark=newest,
             )
             .returning(*self.row_columns)
         )  # fmt: skip
@@ -131,6 +159,52 @@ class Dialect:
             & (sa.literal(not strict) | (slots.c.attempts == 0)),
         ).returning(slots.c.token)
         return connection.execute(statement).first() is not None
+
+    def set_aside(self, connection: sa.Connection, key: Key, error: str) -> None:
+        """Put off a waiting row, unread, that no claim can take; it says why."""
+        tasks = self.tables.tasks
+        connection.execute(
+            tasks.update()
+            .where(tasks.c.task_name == key.task_name, tasks.c.task_instance == key.task_instance)
+            .where(~tasks.c.picked, tasks.c.state.is_(None))
+            .values(**self._aside(connection, error))
+        )
+
+    def _aside(self, connection: sa.Connection, error: str) -> dict[str, Any]:
+        """A plan row comes up again in a minute: a job never ends by a mistake. Any other is dead, and stays."""
+        tasks = self.tables.tasks
+        is_plan = tasks.c.schedule.is_not(None)
+        again = sa.literal(self.now(connection) + UNREADABLE_PAUSE, tasks.c.execution_time.type)
+        return {
+            "state": sa.case((is_plan, tasks.c.state), else_="dead"),
+            "parked_due": sa.case((is_plan, sa.null()), else_=tasks.c.execution_time),
+            "execution_time": sa.case((is_plan, again), else_=sa.literal(FOREVER, tasks.c.execution_time.type)),
+            "last_error": f"{UNREADABLE}{error}".replace("\0", "\\0"),
+        }
+
+    def let_go_aside(self, connection: sa.Connection, claim: Claim, outcome: Outcome, error: str) -> str | None:
+        """As ``set_aside``, for a held row, under its claim's fence; what it is then, None if the claim was lost.
+
+        What the handler came to is told to the ledger. If it came to nothing, the next claim finds an orphan there.
+        """
+        tasks, slots, row = self.tables.tasks, self.tables.slots, claim.row
+        mine = [*self._under(claim), tasks.c.picked]
+        if isinstance(outcome, Died):
+            mine.append(tasks.c.last_heartbeat.is_not_distinct_from(row.last_heartbeat))
+        released = {
+            "picked": False, "picked_by": None, "last_heartbeat": None, "lease": None, "cancel_requested": None,
+            "version": row.version + 1,
+        }  # fmt: skip
+        statement = tasks.update().where(*mine).values(**self._aside(connection, error), **released)
+        found = connection.execute(statement.returning(tasks.c.state)).first()
+        is_final = isinstance(outcome, Succeeded | Failed | Cancelled) and not getattr(outcome, "promised", False)
+        if found is not None and row.ledger_key is not None and is_final:
+            connection.execute(
+                slots.update()
+                .where(*self._at(row.ledger_key), slots.c.token == row.version, slots.c.finished.is_(None))
+                .values(outcome=outcome.name, reason="unreadable", finished=self.now(connection))
+            )
+        return None if found is None else found.state or "postponed"
 
     # -- hold: lock rows that somebody claims to hold --------------------------------------------------------
 

@@ -7,10 +7,10 @@ import sqlite3
 from collections.abc import Iterator
 
 from sqlalchemy import URL
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
-from slotwise.errors import DatabaseRefused, DatabaseUnreachable
+from slotwise.errors import DatabaseProblem, DatabaseRefused, DatabaseUnreachable
 from slotwise.redaction import hide_password
 
 # Classes of SQLSTATE that a pause mends: connection, resources, an operator's intervention, the system's.
@@ -70,6 +70,23 @@ _CURES = (
 def is_transient(error: BaseException) -> bool:
     """Whether the same statement may well succeed later: retry it after a pause."""
     return any(_passes(one) for one in _chain(error))
+
+
+def is_about_a_row(error: BaseException) -> bool:
+    """Whether one row of a batch is to blame, and the others would do without it.
+
+    Not for the connection's errors, nor for those of every row alike: a table or a column that is missing.
+    """
+    if isinstance(error, DBAPIError):
+        return isinstance(error, DataError | IntegrityError)
+    return isinstance(error, Exception) and not isinstance(
+        error, SQLAlchemyError | DatabaseProblem | OSError | MemoryError
+    )
+
+
+def is_locked(error: BaseException) -> bool:
+    """Whether somebody kept a row locked for longer than ``lock_timeout``."""
+    return isinstance(error, DBAPIError) and _sqlstate(error.orig) == "55P03"
 
 
 def describe(error: BaseException) -> str:
@@ -132,7 +149,7 @@ def _is_refusal(url: URL, error: BaseException) -> bool:
     return any(attempts) if hosts == 1 else bool(attempts) and all(attempts)
 
 
-def _sqlstate(error: BaseException) -> str | None:
+def _sqlstate(error: BaseException | None) -> str | None:
     state = getattr(error, "sqlstate", None)
     return state if isinstance(state, str) else None
 

@@ -49,7 +49,7 @@ class Latecomers:
         try:
             schedule = parse_schedule(row.schedule or "-")
         except InvalidSchedule as error:
-            reason = f"schedule {row.schedule!r}: {error}"
+            reason = f"{decide.UNREADABLE}schedule {row.schedule!r}: {error}"
             return self._let_go(connection, row, now, decide.postponed(row, now, reason))
         newest = newest_decided(connection, self._dialect, row.task_name, row.task_instance, strict=strict)
         decision = decide.at_claim(row, schedule, now, newest, self._definitions.get(row.task_name))

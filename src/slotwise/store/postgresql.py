@@ -4,6 +4,8 @@ Rules behind them, each from an experiment:
 - "now" is statement_timestamp(): clock_timestamp() is volatile and keeps the index from being used.
 - The claim has no join to choose: rows are found by ctid, which cannot flip to a hash join with a sequential scan.
 - Claim, heartbeat and reaper never wait (SKIP LOCKED); settlements lock in key order, so they cannot deadlock.
+- Rows that were lost before are few, and have an index of their own; both finds are cut to the limit at the end, and
+  not by a LIMIT that is computed, at which the planner can only guess.
 - The claim's UPDATE repeats the conditions of its SELECT: a ctid may have been reused in between. It does so within
   a CASE, which no index fits: else, on a table never analysed, the rows are looked for once more, and all that are due.
 """
@@ -38,15 +40,21 @@ CLAIM = """\
 WITH due AS (
     UPDATE {tasks} AS t
     SET picked = true, picked_by = %(holder)s, last_heartbeat = {now}, lease = %(lease)s,
-        version = t.version + 1, attempt = t.attempt + 1,
+        version = greatest(t.version + 1, (extract(epoch FROM {now}) * 1000000)::bigint), attempt = t.attempt + 1,
         watermark = CASE WHEN t.schedule IS NULL THEN t.watermark ELSE greatest(t.watermark, t.slot) END
-    WHERE t.ctid = ANY (ARRAY(
+    WHERE t.ctid = ANY ((ARRAY(
         SELECT d.ctid FROM {tasks} AS d
-        WHERE NOT d.picked AND d.state IS NULL AND d.execution_time <= {now}
+        WHERE NOT d.picked AND d.state IS NULL AND d.lost_count > 0 AND d.execution_time <= {now}
+          AND d.task_name = ANY (%(names)s::text[]){only}
+        ORDER BY d.execution_time
+        LIMIT %(lost)s
+        FOR UPDATE SKIP LOCKED) || ARRAY(
+        SELECT d.ctid FROM {tasks} AS d
+        WHERE NOT d.picked AND d.state IS NULL AND d.lost_count = 0 AND d.execution_time <= {now}
           AND d.task_name = ANY (%(names)s::text[]){only}
         ORDER BY d.execution_time
         LIMIT %(limit)s
-        FOR UPDATE SKIP LOCKED))
+        FOR UPDATE SKIP LOCKED))[1:%(limit)s::integer])
       AND CASE WHEN t.picked OR t.state IS NOT NULL THEN false
                ELSE t.execution_time <= {now} AND t.task_name = ANY (%(names)s::text[]) END
     RETURNING {columns}
@@ -213,11 +221,12 @@ class PostgreSQL(Dialect):
         strict: Sequence[str],
         limit: int,
         lease: timedelta,
+        lost: int = 1,
         instance: str | None = None,
     ) -> list[tuple[Row, datetime, bool]]:
         parameters = {
-            "holder": holder, "names": list(names), "strict": list(strict), "limit": limit, "lease": lease,
-            "instance": instance,
+            "holder": holder, "names": list(names), "strict": list(strict), "limit": limit, "lost": min(lost, limit),
+            "lease": lease, "instance": instance,
         }  # fmt: skip
         only = ALL_PAUSED.format(**self._names) if instance is None else " AND d.task_instance = %(instance)s"
         found = self._run(connection, CLAIM, parameters, only=only)

@@ -23,6 +23,7 @@ from sqlalchemy.pool import NullPool, QueuePool
 from slotwise.errors import DatabaseProblem, InvalidSetting
 from slotwise.settings import Settings
 from slotwise.store.dsn import connect_arguments, psycopg
+from slotwise.store.types import Beyond
 
 logger = logging.getLogger(__name__)
 
@@ -117,6 +118,11 @@ class PostgreSQLLink:
         return engine
 
     def _connect(self, role: str, parameters: dict[str, str]) -> Any:
+        connection = self._reach(role, parameters)
+        connection.adapters.register_loader("timestamptz", _InstantLoader)
+        return connection
+
+    def _reach(self, role: str, parameters: dict[str, str]) -> Any:
         driver = psycopg()
         if not self._pooled:
             try:
@@ -152,6 +158,25 @@ class PostgreSQLLink:
         }
         # A prepared statement is session state: a pooler hands the next transaction to another session.
         return {**ours, **self._arguments, "prepare_threshold": None}
+
+
+class _InstantLoader:
+    """The driver's own, which raises for what Python cannot hold, and thereby loses the whole result."""
+
+    def __init__(self, oid: int, context: Any = None) -> None:
+        driver = psycopg()
+        self.format = driver.pq.Format.TEXT
+        self._failure = driver.DataError
+        self._load = driver.adapters.get_loader(oid, self.format)(oid, context).load
+
+    format: Any = 0
+
+    def load(self, data: Any) -> Any:
+        try:
+            return self._load(data)
+        except self._failure:
+            written = bytes(data).decode()
+            return Beyond.near(written, before=written.endswith("BC") or written.startswith("-"))
 
 
 def read_options(text: str) -> dict[str, str]:

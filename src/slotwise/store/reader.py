@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
+from slotwise.decide import UNREADABLE
 from slotwise.errors import UnknownTask
 from slotwise.store.lines import (
     Health,
@@ -184,7 +185,9 @@ class Reader:
         tasks = self._tasks
         with self._store.transaction() as connection:
             now = self._store.dialect.now(connection)
-            due = sa.and_(~tasks.c.picked, tasks.c.state.is_(None), tasks.c.execution_time < now - overdue_after)
+            # What cannot be read comes up again and again, and does not run.
+            late = (tasks.c.execution_time < now - overdue_after) | tasks.c.last_error.startswith(UNREADABLE)
+            due = sa.and_(~tasks.c.picked, tasks.c.state.is_(None), late)
             waiting = connection.execute(
                 sa.select(tasks.c.task_name, sa.func.count(), sa.func.min(tasks.c.execution_time))
                 .where(due)
@@ -199,7 +202,7 @@ class Reader:
             dead = connection.scalar(sa.select(sa.func.count()).where(tasks.c.state == "dead")) or 0
         live = [worker for worker in self.workers() if worker.live]
         known = {name for worker in live for name in worker.tasks} if live else {name for name, *_ in [*waiting, *held]}
-        silent = [name for name, beat, lease in held if beat is not None and lease is not None and beat + lease < now]
+        silent = [name for name, beat, lease in held if beat is not None and lease is not None and beat < now - lease]
         orphans = [(name, count) for name, count, _ in waiting if name not in known]
         orphans += [(name, 1) for name in silent if name not in known]
         obstacles = {name: obstacle(name, runs_on, live) for name, runs_on in choosy if name in known and live}

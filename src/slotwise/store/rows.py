@@ -8,6 +8,10 @@ from datetime import UTC, datetime
 from typing import Any
 
 from slotwise.execution import LedgerKey, Row, Transition
+from slotwise.store.types import Beyond
+
+#: The end of bigint.
+LAST_TOKEN = 2**63 - 1
 
 #: What is read of a row, in this order, by every statement that returns rows.
 ROW_COLUMNS = (
@@ -35,7 +39,7 @@ CHANGED_COLUMNS = {
 
 def utc(value: Any) -> Any:
     """A driver gives instants in the session's zone; arithmetic is only safe in UTC."""
-    return value.astimezone(UTC) if isinstance(value, datetime) else value
+    return value.astimezone(UTC) if isinstance(value, datetime) and not isinstance(value, Beyond) else value
 
 
 def row_of(values: Sequence[Any]) -> Row:
@@ -45,7 +49,17 @@ def row_of(values: Sequence[Any]) -> Row:
         found["task_data"] = bytes(found["task_data"])
     found["consecutive_failures"] = found["consecutive_failures"] or 0
     found["picked"] = bool(found["picked"])
+    _refuse_unusable(found)
     return Row(**found)
+
+
+def _refuse_unusable(found: dict[str, Any]) -> None:
+    """Raise ValueError for what no schedule, and no fence, can go on from."""
+    for name in ("slot", "next_slot", "watermark", "catch_up_until"):
+        if isinstance(found[name], Beyond):
+            raise ValueError(f"{name} is {found[name].written}; correct it to an instant of the years 1 to 9999")
+    if found["version"] >= LAST_TOKEN:
+        raise ValueError(f"version is {found['version']}, from where no token can rise; set it to 1")
 
 
 def hold_of(values: Sequence[Any]) -> Row:

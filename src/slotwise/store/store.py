@@ -5,14 +5,15 @@ Every transaction is a ``with`` block in here, holds no user code, and ends befo
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TypeAlias
 
 import sqlalchemy as sa
-from sqlalchemy.exc import DataError, DBAPIError, IntegrityError
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from slotwise import decide
 from slotwise.clock import Clock, DatabaseClock
@@ -23,7 +24,9 @@ from slotwise.execution import (
     Cancelled,
     Claim,
     Died,
+    Failed,
     Fence,
+    Key,
     LedgerEntry,
     LedgerKey,
     Outcome,
@@ -36,6 +39,7 @@ from slotwise.schedules import Schedule, parse_schedule
 from slotwise.store.commit import commit_surely
 from slotwise.store.database import Database
 from slotwise.store.dialect import Dialect
+from slotwise.store.failures import describe, is_about_a_row, is_locked
 from slotwise.store.latecomers import Latecomers, expect
 from slotwise.store.postgresql import PostgreSQL
 from slotwise.store.release import release_next
@@ -48,7 +52,12 @@ Entries: TypeAlias = Mapping[LedgerKey, tuple[LedgerEntry | None, str | None]]
 #: At most so many rows in one statement: above it PostgreSQL's plans are at risk, below it nothing is gained.
 BATCH = 500
 
-_LOCK_TIMEOUT = "55P03"
+#: Why a row could not be settled that somebody else keeps locked.
+LOCKED = TimeoutError("another transaction keeps its row, or its slot in the ledger, locked; see pg_stat_activity")
+
+Endings: TypeAlias = "Sequence[tuple[Claim, Outcome]]"
+
+logger = logging.getLogger(__name__)
 
 _DIALECTS: dict[str, type[Dialect]] = {kind.name: kind for kind in (PostgreSQL, SQLite)}
 
@@ -102,17 +111,29 @@ class Store:
     # -- claim ------------------------------------------------------------------------------------------------
 
     def claim(
-        self, holder: str, limit: int, *, lease: timedelta, names: Sequence[str], instance: str | None = None
+        self, holder: str, limit: int, *, lease: timedelta, names: Sequence[str], lost: int = 1
     ) -> tuple[int, list[Claim]]:
         """Take up to ``limit`` due rows of these tasks: how many were found, and the claims that may start.
 
         Rows that turn out to have nothing to run (their slot ran already, their text cannot be read) are moved
-        on in the same transaction and are not among the claims.
+        on in the same transaction and are not among the claims. Of rows whose holder has died before, at most
+        ``lost`` are taken.
         """
+        limit = min(limit, BATCH)
+        try:
+            return self._claim(holder, names, limit, lease, lost=lost)
+        except Exception as error:
+            if not is_about_a_row(error):
+                raise
+        return self._claim_apart(holder, names, limit, lease, lost)
+
+    def _claim(
+        self, holder: str, names: Sequence[str], limit: int, lease: timedelta, *, lost: int, instance: str | None = None
+    ) -> tuple[int, list[Claim]]:
         with self.transaction() as connection:
             found = self.dialect.claim(
-                connection, holder=holder, names=names, strict=self._strict, limit=min(limit, BATCH),
-                lease=lease, instance=instance,
+                connection, holder=holder, names=names, strict=self._strict, limit=limit,
+                lease=lease, lost=lost, instance=instance,
             )  # fmt: skip
             started = [
                 row if entered and self._may_start(row) else self._late(connection, row, now, entered=entered)
@@ -123,6 +144,33 @@ class Store:
             Claim(row=row, holder=holder, lease=lease, claimed_at=claimed_at) for row in started if row and claimed_at
         ]
         return len(found), claims
+
+    def _claim_apart(
+        self, holder: str, names: Sequence[str], limit: int, lease: timedelta, lost: int
+    ) -> tuple[int, list[Claim]]:
+        """One by one: a row that would keep all the others from being claimed is set aside."""
+        with self.transaction() as connection:
+            keys = self.dialect.due(connection, names, limit, lost=lost)
+        claims: list[Claim] = []
+        for key in keys:
+            try:
+                claims += self._claim_one(holder, key, lease)
+            except SQLAlchemyError:
+                if not claims:
+                    raise
+                break  # what is claimed must be told
+        return len(keys), claims
+
+    def _claim_one(self, holder: str, key: Key, lease: timedelta) -> list[Claim]:
+        try:
+            return self._claim(holder, [key.task_name], 1, lease, lost=1, instance=key.task_instance)[1]
+        except Exception as error:
+            if not is_about_a_row(error):
+                raise
+            logger.exception("%s/%s cannot be claimed and is set aside: %s", *key, describe(error))
+            with self.transaction() as connection:
+                self.dialect.set_aside(connection, key, describe(error))
+            return []
 
     def _late(self, connection: sa.Connection, row: Row, now: datetime, *, entered: bool) -> Row | None:
         withdraw = entered and self._is_timed(row) and self._can_read(row)
@@ -163,53 +211,111 @@ class Store:
             marked = connection.execute(statement).rowcount
         return marked == 1  # outside the block: the commit has been acknowledged
 
-    def next_due(self, names: Sequence[str]) -> timedelta | None:
-        """How long until the next waiting row of these tasks is due; zero or less: now; None: nothing waits."""
+    def next_due(self, names: Sequence[str], *, lost: int = 1) -> timedelta | None:
+        """How long until the next waiting row of these tasks is due; zero or less: now; None: nothing waits.
+
+        ``lost`` = 0: of the rows that a claim would then take.
+        """
         tasks = self.tables.tasks
+        waiting = [~tasks.c.picked, tasks.c.state.is_(None), tasks.c.task_name.in_(list(names))]
+        waiting.append(self.dialect.not_all_paused())
+        if not lost:
+            waiting.append(tasks.c.lost_count == 0)
         with self.transaction() as connection:
             due = connection.scalar(
-                sa.select(tasks.c.execution_time)
-                .where(~tasks.c.picked, tasks.c.state.is_(None), tasks.c.task_name.in_(list(names)))
-                .where(self.dialect.not_all_paused())
-                .order_by(tasks.c.execution_time)
-                .limit(1)
+                sa.select(tasks.c.execution_time).where(*waiting).order_by(tasks.c.execution_time).limit(1)
             )
             return None if due is None else due - self.dialect.now(connection)
 
     # -- settle -----------------------------------------------------------------------------------------------
 
-    def settle(self, endings: Sequence[tuple[Claim, Outcome]]) -> list[Settlement]:
-        """Write these outcomes, each under its claim's fence. A bad one is found by halving its batch."""
+    def settle(self, endings: Endings, *, wait: bool = True) -> list[Settlement]:
+        """Write these outcomes, each under its claim's fence; a bad one is found by halving its batch.
+
+        Waits for locked rows once, up to the lock timeout, if at all (``wait``); then settles the others, and
+        gives those back with an error.
+        """
+        unique = list({claim.fence: (claim, outcome) for claim, outcome in endings}.values())
+        settled = self._apart(unique, lambda some: self._settle(some, wait=wait))
+        done = {settlement.claim.fence: settlement for settlement in settled}
+        return [done[claim.fence] for claim, _ in endings]
+
+    def _apart(self, endings: Endings, end: Callable[[Endings], list[Settlement]]) -> list[Settlement]:
+        """``end`` them; where a row spoils the batch, each half of it, until that row stands alone and is set aside."""
         try:
-            return self._settle(endings)
-        except DBAPIError as error:
-            if not _is_about_a_row(error):
+            return end(endings)
+        except Exception as error:
+            if not is_about_a_row(error):
                 raise
             if len(endings) == 1:
-                return [Settlement(claim=endings[0][0], error=error)]
+                return [self._set_aside(*endings[0], error)]
         middle = len(endings) // 2
-        settled = self.settle(endings[:middle])
+        settled = self._apart(endings[:middle], end)
         try:
-            return settled + self.settle(endings[middle:])
-        except DBAPIError as error:
+            return settled + self._apart(endings[middle:], end)
+        except SQLAlchemyError as error:
             # What is settled must be told; to settle it again would look like a loss.
             return settled + [Settlement(claim=claim, error=error) for claim, _ in endings[middle:]]
 
-    def _settle(self, endings: Sequence[tuple[Claim, Outcome]]) -> list[Settlement]:
+    def _set_aside(self, claim: Claim, outcome: Outcome, error: Exception) -> Settlement:
+        """First without what the handler said, which may be all that is wrong; else the row is let go as it stands."""
+        why = f"{outcome.name}, which cannot be written: {describe(error)}"
+        try:
+            if isinstance(outcome, Failed | Snoozed | Cancelled):
+                failed = Failed(why, final=True)
+                return self._settle([(claim, failed)], wait=False)[0]
+        except Exception as second:
+            if not is_about_a_row(second):
+                return Settlement(claim=claim, error=error)
+        logger.error("%s/%s is set aside: %s", *claim.key, why, exc_info=error)
+        try:
+            with self.transaction() as connection:
+                label = self.dialect.let_go_aside(connection, claim, outcome, describe(error))
+        except SQLAlchemyError:
+            return Settlement(claim=claim, error=error)
+        row = {"last_error": why}
+        return Settlement(claim=claim, transition=Transition(label=label, row=row) if label else None)
+
+    def _settle(self, endings: Endings, *, wait: bool) -> list[Settlement]:
+        try:
+            done = {change.held.row.fence: change.transition for change in self._end(endings, wait=wait)}
+        except DBAPIError as error:
+            if not wait or not is_locked(error):
+                raise
+            return self._settle(endings, wait=False)
+        left = [] if wait else [claim for claim, _ in endings if claim.fence not in done]
+        locked = self._still_held(left)
+        return [
+            Settlement(claim=claim, transition=done.get(claim.fence), error=LOCKED if claim.fence in locked else None)
+            for claim, _ in endings
+        ]
+
+    def _still_held(self, claims: Sequence[Claim]) -> set[Fence]:
+        """Whose rows, though nobody could have them, are as they were: skipped is not lost."""
+        if not claims:
+            return set()
+        with self.transaction() as connection:
+            return self.dialect.still_held(connection, claims)
+
+    def _end(self, endings: Endings, *, wait: bool, dead: bool = False) -> list[Change]:
+        """Let go of the rows that are still held under these claims; ``dead``: unless their holder has stirred."""
+        claims = {claim.fence: claim for claim, _ in endings}
         outcomes = {claim.fence: outcome for claim, outcome in endings}
-        claims = list({claim.fence: claim for claim, _ in endings}.values())
 
         def work(connection: sa.Connection) -> tuple[str | None, list[Change]]:
-            held = self.dialect.hold(connection, claims, wait=True)
-            ended = [(one, outcomes[one.row.fence]) for one in held]
-            entries = self.dialect.entries(connection, _ledger_keys(ended), wait=True)
-            changes = [self._decide(one, outcome, entries) for one, outcome in ended]
+            held = self.dialect.hold(connection, list(claims.values()), wait=wait)
+            ended = [
+                (one, outcomes[one.row.fence])
+                for one in held
+                if not dead or one.row.last_heartbeat == claims[one.row.fence].row.last_heartbeat
+            ]
+            entries = self.dialect.entries(connection, _ledger_keys(ended), wait=wait)
+            free = [(one, outcome) for one, outcome in ended if _ledger_key(one, outcome) in {None, *entries}]
+            changes = [self._decide(one, outcome, entries) for one, outcome in free]
             self._write(connection, changes)
-            return (held[0].transaction_id if held else None), changes
+            return (free[0][0].transaction_id if free else None), changes
 
-        changes = commit_surely(self.database, self.dialect, work)
-        done = {change.held.row.fence: change.transition for change in changes}
-        return [Settlement(claim=claim, transition=done.get(claim.fence)) for claim, _ in endings]
+        return commit_surely(self.database, self.dialect, work)
 
     def _decide(self, held: Held, outcome: Outcome, entries: Entries) -> Change:
         row = held.row
@@ -219,7 +325,7 @@ class Store:
         try:
             schedule = self.schedule_of(row) if row.is_plan else None
         except InvalidSchedule as error:
-            schedule, reason = None, f"schedule {row.schedule!r}: {error}"
+            schedule, reason = None, f"{decide.UNREADABLE}schedule {row.schedule!r}: {error}"
             transition = decide.at_finish_unread(row, definition, outcome, held.now, entry, reason)
         else:
             transition = decide.at_finish(row, definition, schedule, outcome, held.now, entry)
@@ -260,36 +366,21 @@ class Store:
 
     def take_over(self, silences: Sequence[Silence]) -> list[Settlement]:
         """Let go of rows whose holder is dead, waiting for no lock. Rows that stirred, or are locked, are left."""
-        claims = {silence.row.key: _claim_of(silence.row) for silence in silences}
-        ends = {silence.row.key: silence for silence in silences}
 
-        def work(connection: sa.Connection) -> tuple[str | None, list[Change]]:
-            held = [
-                one
-                for one in self.dialect.hold(connection, list(claims.values()), wait=False)
-                if one.row.last_heartbeat == ends[one.row.key].row.last_heartbeat
+        def end(endings: Endings) -> list[Settlement]:
+            changes = {change.held.row.fence: change for change in self._end(endings, wait=False, dead=True)}
+            return [
+                Settlement(claim=claim, transition=changes[claim.fence].transition)
+                for claim, _ in endings
+                if claim.fence in changes
             ]
-            ended = [(one, Died(ends[one.row.key].lease_end)) for one in held]
-            entries = self.dialect.entries(connection, _ledger_keys(ended), wait=False)
-            free = [(one, died) for one, died in ended if _ledger_key(one, died) in {None, *entries}]
-            changes = [self._decide(one, died, entries) for one, died in free]
-            self._write(connection, changes)
-            return (free[0][0].transaction_id if free else None), changes
 
-        return [
-            Settlement(claim=claims[change.held.row.key], transition=change.transition)
-            for change in commit_surely(self.database, self.dialect, work)
-        ]
+        return self._apart([(_claim_of(one.row), Died(one.lease_end)) for one in silences], end)
 
     def held_by(self, holder: str) -> list[Claim]:
         """Rows that the database says this worker holds, for finding claims that it does not know of."""
         with self.database.heart.begin() as connection:
             return [_claim_of(row) for row in self.dialect.rows_of(connection, holder)]
-
-
-def _is_about_a_row(error: DBAPIError) -> bool:
-    """A lock timeout or a data error concerns some row of the batch; everything else, the connection."""
-    return isinstance(error, DataError | IntegrityError) or getattr(error.orig, "sqlstate", None) == _LOCK_TIMEOUT
 
 
 def _claim_of(row: Row) -> Claim:

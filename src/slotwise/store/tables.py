@@ -47,6 +47,7 @@ class Tables:
 
     def _tasks(self) -> Table:
         waiting = text("NOT picked AND state IS NULL")
+        lost = text("NOT picked AND state IS NULL AND lost_count > 0")
         held = text("picked")
         name = f"{self.prefix}tasks"
         return Table(
@@ -89,6 +90,7 @@ class Tables:
             Column("last_error", Text),
             Column("control", BigInteger),
             Index(f"{name}_due", "execution_time", postgresql_where=waiting, sqlite_where=waiting),
+            Index(f"{name}_lost", "execution_time", postgresql_where=lost, sqlite_where=lost),
             Index(f"{name}_held", "picked_by", postgresql_where=held, sqlite_where=held),
         )
 

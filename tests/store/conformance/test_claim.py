@@ -14,6 +14,7 @@ from tests.store.bench import LEASE, MINUTE, NOON, Bench, a_job, at
 from slotwise.execution import FOREVER, RECURRING, Failed
 from slotwise.schedules import Every
 from slotwise.store.enqueue import Enqueue
+from slotwise.store.types import to_micros
 
 
 def test_nothing_is_claimed_before_its_time(bench: Bench) -> None:
@@ -33,7 +34,8 @@ def test_what_a_claim_is(bench: Bench) -> None:
     assert claim.row == row
     assert (claim.holder, claim.lease, claim.claimed_at) == ("host:1:a", LEASE, at(1.5))
     assert (row.picked, row.picked_by, row.last_heartbeat, row.lease) == (True, "host:1:a", at(1.5), LEASE)
-    assert (row.version, row.attempt) == (before.version + 1, 1)
+    assert (row.version, row.attempt) == (to_micros(at(1.5)), 1)
+    assert row.version > before.version
     assert (row.slot, row.next_slot, row.watermark, row.execution_time) == (at(1), at(2), at(1), at(1))
 
 
@@ -289,3 +291,24 @@ def test_workers_that_plan_at_once_make_one_row(bench: Bench) -> None:
     with ThreadPoolExecutor(4) as threads:
         changes = list(threads.map(lambda one: one.plan("fresh")["fresh"].change, benches))
     assert sorted(changes) == ["added", "kept", "kept", "kept"]
+
+
+@pytest.mark.parametrize(("lost", "taken"), [(0, []), (1, ["2"]), (2, ["2", "4"])])
+def test_of_rows_that_were_lost_before_only_so_many(bench: Bench, lost: int, taken: list[str]) -> None:
+    """They go first, the oldest before the others, and within the limit."""
+    for number in range(5):
+        bench.client.schedule("mail", id=f"{number}", at=at(number / 10))
+    for instance in ("2", "4"):
+        bench.change("mail", instance, lost_count=1)
+    bench.tick()
+    _, claims = bench.store.claim("host:1:a", 3, lease=LEASE, names=["mail"], lost=lost)
+    found = [claim.row.task_instance for claim in claims]
+    assert sorted(found) == sorted([*taken, "0", "1", "3"][:3])
+
+
+def test_next_due_can_leave_them_out(bench: Bench) -> None:
+    """Whoever may not take a row that was lost before need not wake up for it."""
+    bench.client.schedule("mail", id="1")
+    bench.client.schedule("mail", id="2", in_="1m")
+    bench.change("mail", "1", lost_count=1)
+    assert (bench.store.next_due(["mail"]), bench.store.next_due(["mail"], lost=0)) == (timedelta(0), MINUTE)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import time
 from datetime import timedelta
 from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from tests.store.bench import LEASE, NOON, Bench, at, stale
+from tests.store.bench import LEASE, NOON, Bench, a_job, at, stale
 
 from slotwise.execution import FOREVER, Aborted, Died, Failed, HandedBack, Outcome, Succeeded
+from slotwise.settings import Settings
+from slotwise.store.database import Database
 from slotwise.store.enqueue import Enqueue
 
 OUTCOMES = [Succeeded(), Failed("boom"), Aborted("shutdown"), HandedBack("shutdown"), Died(lease_end=at(2))]
@@ -313,7 +316,7 @@ def test_the_same_ending_twice_in_a_batch(bench: Bench) -> None:
 
 
 def test_data_that_no_database_takes_stands_alone(pg_bench: Bench) -> None:
-    """A batch that meets a bad outcome is halved until it stands alone; the others settle."""
+    """A batch that meets a bad outcome is halved until it stands alone; the others settle, and it fails for good."""
     bench = pg_bench
     for number in range(9):
         bench.client.schedule("mail", id=f"{number}")
@@ -322,29 +325,34 @@ def test_data_that_no_database_takes_stands_alone(pg_bench: Bench) -> None:
     endings[4] = (claims[4], Failed("NUL: \x00"))
     done = bench.store.settle(endings)
     assert [settlement.claim for settlement in done] == claims
-    assert [settlement.error is not None for settlement in done] == [number == 4 for number in range(9)]
+    assert all(settlement.transition for settlement in done)
     assert [bench.find("mail", f"{number}") is None for number in range(9)] == [number != 4 for number in range(9)]
-    assert bench.settle(claims[4], Failed("NUL: \\x00", final=True)) is not None
+    assert (bench.row("mail", "4").state, bench.row("mail", "4").picked) == ("dead", False)
 
 
-def test_a_locked_row_stands_alone(pg_url: str) -> None:
-    """Somebody's lock costs the settlement of that row, for as long as it lasts, and of no other."""
-    from slotwise.settings import Settings
-    from slotwise.store.database import Database
-
+@pytest.mark.parametrize("table", ["tasks", "slots"])
+def test_a_locked_row_costs_a_batch_one_wait(pg_url: str, table: str) -> None:
+    """Somebody's lock costs the settlement of that row, for as long as it lasts; the others wait for it once."""
     # lock_timeout is half a heartbeat interval
-    database = Database(Settings(database_url=pg_url, heartbeat_interval=timedelta(milliseconds=200)))
-    bench = Bench(database).planned()
-    for number in range(5):
-        bench.client.schedule("mail", id=f"{number}")
-    claims = bench.claim("mail")
-    tasks = bench.tables.tasks
+    database = Database(Settings(database_url=pg_url, heartbeat_interval=timedelta(seconds=1)))
+    bench = Bench(database, [a_job(f"job-{number}") for number in range(40)]).planned()
+    bench.tick()
+    claims = bench.claim()
+    found = getattr(bench.tables, table)
     with database.main.begin() as connection:
-        locked = sa.select(tasks.c.version).where(tasks.c.task_instance == "2").with_for_update()
+        locked = sa.select(found.c.slot).where(found.c.task_name == "job-7").with_for_update()
         connection.execute(locked).one()
+        began = time.monotonic()
         done = bench.store.settle([(claim, Succeeded()) for claim in claims])
-    assert [settlement.error is not None for settlement in done] == [False, False, True, False, False]
-    assert bench.settle(claims[2]) is not None
+        assert 0.5 <= time.monotonic() - began < 1.5
+        began = time.monotonic()
+        ours = next(claim for claim in claims if claim.row.task_name == "job-7")
+        (again,) = bench.store.settle([(ours, Succeeded())], wait=False)
+        assert time.monotonic() - began < 0.4
+    assert {one.claim.row.task_name for one in done if one.error is not None} == {"job-7"}
+    assert all(one.transition for one in done if one.error is None)
+    assert (again.transition, isinstance(again.error, TimeoutError)) == (None, True)
+    assert bench.settle(ours) is not None
     database.close()
 
 

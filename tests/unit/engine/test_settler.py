@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
@@ -16,6 +17,7 @@ from slotwise.engine.service import AT_ONCE
 from slotwise.events import ClaimLostEvent, HandedBackEvent, Settled, SettleSent
 from slotwise.execution import Aborted, Failed, HandedBack, Succeeded
 from slotwise.store import sqlite_link
+from slotwise.store.store import Settlement
 
 
 def test_whatever_has_gathered_goes_together(bench: Bench) -> None:
@@ -134,3 +136,57 @@ def test_an_outage_is_waited_out_by_the_loop(
         "database-lost", "database-back",
     ]  # fmt: skip
     assert [event.outcome for event in bench.said(Settled)] == ["succeeded"]
+
+
+def refusing(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> list[Settlement]:
+    """Settlements come back with an error as long as the list that is returned is empty."""
+    mended: list[Settlement] = []
+    whole = bench.worker.store.settle
+
+    def settle(endings: Any, *, wait: bool = True) -> list[Settlement]:
+        if mended:
+            return whole(endings, wait=wait)
+        return [Settlement(claim=claim, error=TimeoutError("locked")) for claim, _ in endings]
+
+    monkeypatch.setattr(bench.worker.store, "settle", settle)
+    return mended
+
+
+def test_an_outcome_is_kept_beyond_its_lease(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What cannot be written is tried again until it is, or until the fence refuses it: never "not started"."""
+    (holding,) = bench.hold(name="plain")
+    mended = refusing(bench, monkeypatch)
+    bench.end(holding)
+    bench.worker.settler.flush()
+    bench.clock.tick(2 * bench.worker.settings.lease)
+    bench.worker.lease_watch.run_once()
+    assert holding.lost
+    bench.worker.settler.flush()
+    bench.worker.heartbeat.run_once()
+    assert bench.said(HandedBackEvent) == []
+    mended.append(Settlement(claim=holding.claim))
+    bench.clock.tick(timedelta(seconds=10))
+    bench.worker.settler.flush()
+    assert [event.outcome for event in bench.said(Settled)] == ["succeeded"]
+    assert bench.outcome(holding) == "succeeded"
+
+
+def test_what_is_set_aside_keeps_nobody_waiting(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is tried again by itself, with growing pauses; all others settle at once."""
+    first, second = bench.hold(2)
+    mended = refusing(bench, monkeypatch)
+    bench.end(first)
+    bench.worker.settler.run_once()
+    pauses = []
+    for _ in range(8):
+        pause = bench.worker.settler.run_once()
+        assert pause is not None
+        pauses.append(pause)
+        bench.clock.tick(pause + timedelta(microseconds=1))
+    assert timedelta(0) < pauses[0] < timedelta(seconds=1)
+    assert pauses[-1] <= timedelta(seconds=6)
+    assert pauses[-1] > pauses[0]
+    mended.append(Settlement(claim=first.claim))
+    bench.end(second)
+    bench.worker.settler.run_once()
+    assert second.claim not in bench.worker.holdings

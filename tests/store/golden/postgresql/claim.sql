@@ -1,16 +1,24 @@
 WITH due AS (
     UPDATE scheduled_tasks AS t
     SET picked = true, picked_by = %(holder)s, last_heartbeat = statement_timestamp(), lease = %(lease)s,
-        version = t.version + 1, attempt = t.attempt + 1,
+        version = greatest(t.version + 1, (extract(epoch FROM statement_timestamp()) * 1000000)::bigint), attempt =
+            t.attempt + 1,
         watermark = CASE WHEN t.schedule IS NULL THEN t.watermark ELSE greatest(t.watermark, t.slot) END
-    WHERE t.ctid = ANY (ARRAY(
+    WHERE t.ctid = ANY ((ARRAY(
         SELECT d.ctid FROM scheduled_tasks AS d
-        WHERE NOT d.picked AND d.state IS NULL AND d.execution_time <= statement_timestamp()
+        WHERE NOT d.picked AND d.state IS NULL AND d.lost_count > 0 AND d.execution_time <= statement_timestamp()
+          AND d.task_name = ANY (%(names)s::text[])
+          AND NOT EXISTS (SELECT FROM scheduled_meta WHERE key = 'paused')
+        ORDER BY d.execution_time
+        LIMIT %(lost)s
+        FOR UPDATE SKIP LOCKED) || ARRAY(
+        SELECT d.ctid FROM scheduled_tasks AS d
+        WHERE NOT d.picked AND d.state IS NULL AND d.lost_count = 0 AND d.execution_time <= statement_timestamp()
           AND d.task_name = ANY (%(names)s::text[])
           AND NOT EXISTS (SELECT FROM scheduled_meta WHERE key = 'paused')
         ORDER BY d.execution_time
         LIMIT %(limit)s
-        FOR UPDATE SKIP LOCKED))
+        FOR UPDATE SKIP LOCKED))[1:%(limit)s::integer])
       AND CASE WHEN t.picked OR t.state IS NOT NULL THEN false
                ELSE t.execution_time <= statement_timestamp() AND t.task_name = ANY (%(names)s::text[]) END
     RETURNING t.task_name, t.task_instance, t.execution_time, t.version, t.picked, t.picked_by, t.task_data,

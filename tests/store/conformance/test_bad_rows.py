@@ -1,0 +1,209 @@
+"""One row that nobody can read or decide costs only itself: at the claim, at the settlement, at the take-over."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from tests.store.bench import NOON, Bench, at
+
+from slotwise import decide
+from slotwise.execution import FOREVER, RECURRING, Claim, Failed, Snoozed, Succeeded
+from slotwise.store.reader import Reader
+from slotwise.store.rows import LAST_TOKEN
+from slotwise.store.types import to_micros
+
+#: Beyond what Python can hold, as each database writes it.
+INSTANTS = {
+    "postgresql": {"-infinity": "'-infinity'", "infinity": "'infinity'", "BC": "'0044-03-15 12:00Z BC'",
+                   "year 20000": "'20000-01-01Z'"},
+    "sqlite": {"-infinity": str(-(2**63)), "infinity": str(2**63 - 1), "BC": str(-(10**17)),
+               "year 20000": str(6 * 10**17)},
+}  # fmt: skip
+
+
+def write(bench: Bench, name: str, column: str, what: str, instance: str = RECURRING) -> None:
+    """As an operator, or another program, writes it."""
+    value = INSTANTS[bench.database.dialect_name].get(what, what)
+    with bench.store.transaction() as connection:
+        done = connection.exec_driver_sql(
+            f"UPDATE scheduled_tasks SET {column} = {value} WHERE task_name = '{name}' AND task_instance = '{instance}'"
+        )
+        assert done.rowcount == 1
+
+
+def stands(bench: Bench, name: str, instance: str = RECURRING) -> Any:
+    """What people see of it."""
+    tasks = bench.tables.tasks
+    with bench.store.transaction() as connection:
+        columns = [tasks.c[name] for name in ("state", "execution_time", "picked", "last_error", "version")]
+        return connection.execute(
+            sa.select(*columns).where(tasks.c.task_name == name, tasks.c.task_instance == instance)
+        ).one()
+
+
+@pytest.mark.parametrize(
+    ("column", "what"),
+    [
+        *((column, what) for column in ("slot", "next_slot") for what in ("-infinity", "infinity", "BC", "year 20000")),
+        ("watermark", "infinity"),
+        ("catch_up_until", "BC"),
+    ],
+)
+def test_a_plan_row_that_nobody_can_read_is_put_off(bench: Bench, column: str, what: str) -> None:
+    """It comes up again each minute and says which value is wrong: a job does not end by a mistake. The others run."""
+    bench.tick()
+    write(bench, "plain", column, what)
+    bench.client.schedule("mail", id="1")
+    found, claims = bench.store.claim("host:1:a", 100, lease=timedelta(minutes=1), names=["mail", "plain", "retried"])
+    assert (found, {claim.row.task_name for claim in claims}) == (3, {"mail", "retried"})
+    row = stands(bench, "plain")
+    assert (row.state, row.picked, row.execution_time) == (None, False, at(2))
+    assert row.last_error.startswith(f"unreadable: {column} is ")
+    assert bench.slots("plain") == []
+    assert Reader(bench.store).health(timedelta(minutes=1)).overdue == 1
+    (line,) = [line for line in Reader(bench.store).jobs() if line.job == "plain"]
+    assert line.last_error == row.last_error
+    sane = str(to_micros(at(1))) if bench.database.dialect_name == "sqlite" else f"'{at(1)}'"
+    write(bench, "plain", column, "NULL" if column == "catch_up_until" else sane)
+    bench.tick(1.5)
+    assert len(bench.claim("plain")) == 1
+
+
+@pytest.mark.parametrize(
+    ("what", "due"), [("-infinity", True), ("BC", True), ("infinity", False), ("year 20000", False)]
+)
+def test_a_due_time_beyond_the_calendar_is_a_due_time(bench: Bench, what: str, due: bool) -> None:
+    """Long ago is due, and for ever is not; nobody's poll, nor anybody's listing, stops at it."""
+    bench.client.schedule("mail", id="1")
+    write(bench, "mail", "execution_time", what, "1")
+    write(bench, "plain", "execution_time", what)
+    wait = bench.store.next_due(["mail", "plain"])
+    assert wait is not None
+    assert (wait < timedelta(0)) is due
+    assert len(bench.claim("mail", "plain")) == (2 if due else 0)
+    assert len(Reader(bench.store).jobs()) == 5
+
+
+def test_a_version_at_the_end_is_put_aside(bench: Bench) -> None:
+    """No token can rise from there: a task is dead, a job comes up again, and both say so; the others run."""
+    bench.client.schedule("mail", id="1")
+    bench.client.schedule("mail", id="2")
+    bench.tick()
+    write(bench, "mail", "version", str(LAST_TOKEN), "1")
+    write(bench, "plain", "version", str(LAST_TOKEN - 1))
+    claims = bench.claim("mail", "plain", "retried")
+    assert sorted(claim.key for claim in claims) == [("mail", "2"), ("retried", RECURRING)]
+    task, job = stands(bench, "mail", "1"), stands(bench, "plain")
+    assert (task.state, task.execution_time, task.version) == ("dead", FOREVER, LAST_TOKEN)
+    assert (job.state, job.execution_time) == (None, at(2))
+    assert task.last_error.startswith("unreadable: ")
+    assert "set it to 1" in job.last_error
+    write(bench, "plain", "version", "1")
+    bench.tick()
+    assert bench.claim_one("plain").token == to_micros(at(2))
+
+
+Break = Callable[[pytest.MonkeyPatch, str], None]
+
+
+def _break(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every decision about this task raises what no decision raises."""
+    for verb in ("at_claim", "at_finish"):
+        whole = getattr(decide, verb)
+
+        def broken(row: Any, *rest: Any, whole: Any = whole) -> Any:
+            if row.task_name == name:
+                raise OverflowError("date value out of range")
+            return whole(row, *rest)
+
+        monkeypatch.setattr(decide, verb, broken)
+
+
+def test_a_decision_that_fails_at_the_claim(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It costs its own row a minute, each time, and no other row anything."""
+    _break("plain", monkeypatch)
+    bench.tick(3)
+    assert [claim.row.task_name for claim in bench.claim("plain", "retried")] == ["retried"]
+    assert stands(bench, "plain").last_error == "unreadable: date value out of range"
+    assert (bench.slots("plain"), bench.row("plain").attempt) == ([], 0)
+    monkeypatch.undo()
+    bench.tick(2)
+    assert bench.claim_one("plain").slot == at(5)
+
+
+@pytest.mark.parametrize("outcome", [Succeeded(), Failed("boom")], ids=lambda one: one.name)
+def test_a_decision_that_fails_at_the_settlement(bench: Bench, outcome: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The others settle; what its handler came to is in the ledger, the row is let go and comes up again."""
+    bench.tick()
+    claims = bench.claim("plain", "retried", "strict")
+    _break("plain", monkeypatch)
+    done = bench.store.settle([(claim, outcome) for claim in claims])
+    assert all(one.transition for one in done)
+    assert bench.slot("plain")["outcome"] == outcome.name
+    row = stands(bench, "plain")
+    assert (row.picked, row.execution_time, row.state) == (False, at(2), None)
+    monkeypatch.undo()
+    bench.tick(1.5)
+    assert bench.claim_one("plain").slot == at(2)
+
+
+def test_a_decision_that_fails_at_the_take_over(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The others are taken over; it is let go as well: nothing stays with the dead."""
+    bench.tick()
+    claims = bench.claim("plain", "retried", "strict")
+    _break("plain", monkeypatch)
+    assert len(bench.take_over(*claims)) == 3
+    assert not any(stands(bench, claim.row.task_name).picked for claim in claims)
+    monkeypatch.undo()
+    bench.tick(2)
+    assert bench.claim_one("plain").slot == at(3)
+    assert (bench.outcomes("plain"), bench.gaps("plain")) == ([(1, "lost"), (3, "running")], [(1, 2, 2, "collapsed")])
+
+
+def test_whoever_has_stirred_is_not_let_go(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also a row that cannot be decided is taken only from the dead."""
+    bench.tick()
+    claim = bench.claim_one("plain")
+    _break("plain", monkeypatch)
+    bench.tick(0.1)
+    bench.store.beat(claim.holder, [claim])
+    stale = replace(claim.row, last_heartbeat=NOON)
+    assert bench.take_over_rows(stale) == []
+    assert bench.row("plain").picked
+
+
+def test_what_a_handler_says_fails_alone(bench: Bench) -> None:
+    """A snooze beyond the calendar is the handler's mistake: its slot fails, and the schedule goes on."""
+    bench.tick()
+    claims = bench.claim("plain", "retried")
+    done = bench.store.settle([(claim, Snoozed(timedelta(days=4_000_000))) for claim in claims])
+    assert [one.transition and one.transition.label for one in done] == ["failed", "failed"]
+    assert "snoozed" in bench.slot("plain")["error"]
+    assert bench.row("plain").slot == at(2)
+
+
+def test_a_task_that_cannot_be_settled_is_dead(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It stays, and says why."""
+    bench.client.schedule("mail", id="1")
+    claim = bench.claim_one("mail")
+    _break("mail", monkeypatch)
+    done = bench.settle(claim)
+    assert done is not None
+    assert (done.label, stands(bench, "mail", "1").state) == ("dead", "dead")
+    assert bench.settle(claim) is None
+
+
+def test_looks_stop_at_nothing(bench: Bench) -> None:
+    """A held row that nobody can read keeps no reaper from the others, and no heartbeat."""
+    bench.tick()
+    claims: list[Claim] = bench.claim("plain", "retried")
+    for column, what in (("slot", "BC"), ("execution_time", "-infinity"), ("last_heartbeat", "infinity")):
+        write(bench, "plain", column, what)
+    _, rows = bench.store.look(["plain", "retried"])
+    assert len(rows) == len(bench.store.held_by("host:1:a")) == 2
+    assert bench.store.beat("host:1:a", claims) == set()
