@@ -283,7 +283,8 @@ def sql(dialect_name: str = "postgresql", *, prefix: str = "scheduled_", schema:
     with context.begin_transaction(), Operations.context(context) as operations:
         target.make_schema(operations.execute)
         context.run_migrations()
-    return buffer.getvalue()
+    made = f"CREATE TABLE {f'{schema}.' if schema else ''}{target.version_table} "
+    return buffer.getvalue().replace(made, made.replace("TABLE", "TABLE IF NOT EXISTS"))  # a downgrade leaves it
 
 
 def current(connection: sa.Connection, *, prefix: str = "scheduled_", schema: str | None = None) -> int | None:
@@ -298,12 +299,12 @@ def current(connection: sa.Connection, *, prefix: str = "scheduled_", schema: st
 def check(connection: sa.Connection, *, prefix: str = "scheduled_", schema: str | None = None) -> None:
     """Raise SchemaMissing or SchemaMismatch, in one line with the mending command, unless all is in place."""
     found = current(connection, prefix=prefix, schema=schema)
-    expected = tables(prefix, schema)
+    expected, upgrade = tables(prefix, schema), _command("upgrade", prefix, schema)
     if found is None and not sa.inspect(connection).has_table(expected.slots.name, schema=schema):
-        raise SchemaMissing(f"the tables {prefix}* are missing in this database; run: slotwise db upgrade")
+        raise SchemaMissing(f"the tables {prefix}* are missing in this database; run: {upgrade}")
     if found is not None and found < SCHEMA_VERSION:
         raise SchemaMismatch(
-            f"the tables are of schema version {found}, this slotwise needs {SCHEMA_VERSION}; run: slotwise db upgrade"
+            f"the tables are of schema version {found}, this slotwise needs {SCHEMA_VERSION}; run: {upgrade}"
         )
     if found is not None and found > SCHEMA_VERSION:
         raise SchemaMismatch(
@@ -312,13 +313,20 @@ def check(connection: sa.Connection, *, prefix: str = "scheduled_", schema: str 
     missing = _missing(connection, expected) or ([] if found else [f"rows of table {expected.meta.name}"])
     if missing and all(what.startswith("index ") for what in missing):
         raise SchemaMismatch(
-            f"missing in the database: {', '.join(missing)}; make it again with its CREATE INDEX in: slotwise db sql"
+            f"missing in the database: {', '.join(missing)}; make it again with its CREATE INDEX in: "
+            f"{_command('sql', prefix, schema)}"
         )
     if missing:
         raise SchemaMismatch(
             f"missing in the database: {', '.join(missing)}; restore a backup, or start afresh: "
-            "slotwise db downgrade, then slotwise db upgrade"
+            f"{_command('downgrade', prefix, schema)}, then {upgrade}"
         )
+
+
+def _command(name: str, prefix: str, schema: str | None) -> str:
+    """How to call it for these tables."""
+    where = f" --schema {schema}" if schema else ""
+    return f"slotwise db {name}{where}{f' --table-prefix {prefix}' if prefix != 'scheduled_' else ''}"
 
 
 def _missing(connection: sa.Connection, expected: Any) -> list[str]:

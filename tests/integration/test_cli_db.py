@@ -89,7 +89,7 @@ def test_json(url: str, capsys: pytest.CaptureFixture[str]) -> None:
     ]  # fmt: skip
 
 
-def test_other_names(connection: sa.Connection) -> None:
+def test_other_names(connection: sa.Connection, capsys: pytest.CaptureFixture[str]) -> None:
     """A prefix, and in PostgreSQL a schema, hold for every command."""
     where = ["--table-prefix", "x_"]
     if connection.dialect.name == "postgresql":
@@ -97,6 +97,10 @@ def test_other_names(connection: sa.Connection) -> None:
     assert status(["db", "upgrade", *where]) == exits.OK
     assert status(["db", *where, "check"]) == exits.OK
     assert status([*where, "workers"]) == exits.OK
+    if "--schema" in where:
+        capsys.readouterr()
+        assert status(["db", "check", "--schema", "other", "--table-prefix", "x_"]) == exits.DATABASE
+        assert "run: slotwise db upgrade --schema other --table-prefix x_" in capsys.readouterr().err
     assert "x_tasks" in tables(connection, "jobs" if "--schema" in where else None)
     assert status(["db", "check"]) == exits.DATABASE
     assert status(["db", "downgrade", "--yes", *where]) == exits.OK
@@ -145,8 +149,12 @@ def test_foreign_table(connection: sa.Connection, capsys: pytest.CaptureFixture[
     assert status(["db", "upgrade", "--table-prefix", "mine_"]) == exits.OK
 
 
-def test_sql(connection: sa.Connection, capsys: pytest.CaptureFixture[str]) -> None:
-    """Whoever runs the printed SQL has what ``db upgrade`` makes."""
+@pytest.mark.parametrize("again", [False, True], ids=["empty", "after a downgrade"])
+def test_sql(connection: sa.Connection, again: bool, capsys: pytest.CaptureFixture[str]) -> None:
+    """Whoever runs the printed SQL has what ``db upgrade`` makes; a version table that is left changes nothing."""
+    if again:
+        assert status(["db", "upgrade"]) == status(["db", "downgrade", "--yes"]) == exits.OK
+        capsys.readouterr()
     assert status(["db", "sql"]) == exits.OK
     script = capsys.readouterr().out
     raw = connection.connection.driver_connection

@@ -162,6 +162,12 @@ class TestSlots:
         ]  # fmt: skip
         assert (lines[1]["reason"], lines[1]["attempts"]) == ("retry", 1)
 
+    def test_the_next_slot_has_no_error(self, store: Store, ask: Callable[..., Any]) -> None:
+        """The row remembers how the slot before has failed; the one that waits has not begun."""
+        add(store, "tasks", {"task_name": "a", "schedule": "x", "slot": NOON, "last_error": "ValueError: no"})
+        (waiting,) = ask("slots", "a")
+        assert (waiting["outcome"], waiting["error"]) == ("waiting", None)
+
     def test_unknown(self, history: Store, capsys: pytest.CaptureFixture[str]) -> None:
         """An unknown name is told with the known ones."""
         assert status(["slots", "reports"]) == exits.FAILED

@@ -154,6 +154,13 @@ def test_json(shell: Shell) -> None:
     assert told["error"].endswith("ValueError: no way")
 
 
+def test_json_has_stdout_for_itself(shell: Shell) -> None:
+    """What the handler prints goes to stderr, so that a program can read the answer."""
+    done = shell.run("run", "off", "--json")
+    assert json.loads(done.stdout)["outcome"] == "succeeded"
+    assert "ran off\n" in done.stderr
+
+
 @pytest.mark.parametrize(
     ("job", "words"),
     [

@@ -89,6 +89,8 @@ def test_found(app_dir: Path, spec: str) -> None:
         ("zzz", ["there is no module zzz", "give --app-dir, or install the application"]),
         ("app_package.jobz", ["there is no module app_package.jobz"]),
         ("app_one.py", ["expected a module, not a file; e.g. --app app_one"]),
+        ("app_package/jobs.py", ["e.g. --app app_package.jobs"]),
+        ("/srv/app_one.py", ["e.g. --app app_one"]),
         ("./app_one", ["expected a module, not a file; e.g. --app app_one"]),
         ("app_one:", ["expected package.module or package.module:registry"]),
         ("a b", ["expected package.module"]),

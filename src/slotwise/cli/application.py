@@ -54,7 +54,9 @@ def add_jobs(registry: JobRegistry, jobs: Sequence[CommandJob]) -> JobRegistry:
 
 def _not_a_module(spec: str) -> str:
     if spec.endswith(".py") or "/" in spec:
-        return f"--app {spec}: expected a module, not a file; e.g. --app {Path(spec).stem or 'jobs'}"
+        path = Path(spec).with_suffix("")
+        module = path.name if path.is_absolute() else ".".join(part for part in path.parts if part != "..")
+        return f"--app {spec}: expected a module, not a file; e.g. --app {module or 'jobs'}"
     return f"--app {spec}: expected package.module or package.module:registry"
 
 

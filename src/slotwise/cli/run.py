@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import signal
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import click
 
@@ -54,7 +57,7 @@ def run(given: Given, name: str) -> int:
     single = registry.make_run(name)
     signals = StopSignals(_reaction(single))
     try:
-        with signals:
+        with signals, _output_for_answers(given.json):
             ended = single.run()
     finally:
         registry.database.close()
@@ -63,6 +66,23 @@ def run(given: Given, name: str) -> int:
     if signals.first is not None:
         end_now(status)  # whatever the handler left running ends here
     return status
+
+
+@contextmanager
+def _output_for_answers(wanted: bool) -> Iterator[None]:
+    """With --json, stdout is for the answer: what the handler and its commands print goes to stderr."""
+    if not wanted:
+        yield
+        return
+    sys.stdout.flush()
+    ours = os.dup(1)
+    try:
+        os.dup2(2, 1)
+        yield
+    finally:
+        sys.stdout.flush()
+        os.dup2(ours, 1)
+        os.close(ours)
 
 
 def _level(given: Given, settings: Settings) -> str:

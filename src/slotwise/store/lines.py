@@ -158,7 +158,7 @@ def waiting_line(row: sa.RowMapping, begun: sa.RowMapping | None = None) -> Slot
     line = SlotLine(
         slot=utc(row["slot"]), outcome=row["state"] or "waiting", reason="retry" if row["attempt"] else None,
         origin=row["origin"] or "schedule", attempts=row["attempt"], collapsed=row["collapsed"],
-        due=utc(row["execution_time"]), error=row["last_error"],
+        due=utc(row["execution_time"]), error=row["last_error"] if row["attempt"] else None,  # else of the slot before
     )  # fmt: skip
     if begun is None:
         return line
