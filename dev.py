@@ -6,6 +6,11 @@ It makes a virtual environment in .venv, installs slotwise and its tools there a
 
 from __future__ import annotations
 
+import signal
+
+if __name__ == "__main__" and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C while the rest is imported: no traceback
+
 import hashlib
 import importlib.util
 import os
@@ -119,8 +124,13 @@ def environment() -> dict[str, str]:
 
 
 def become(arguments: list[str]) -> NoReturn:
-    """Replace ourselves by Python of .venv, so that signals and the exit status are its own."""
+    """Replace ourselves by Python of .venv, so that signals and the exit status are its own.
+
+    The demo takes a second to be imported; Ctrl-C waits for that, and for somebody who ends in order.
+    """
     os.chdir(ROOT)
+    if arguments[:2] == PROGRAMS["demo"]:
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     os.execve(PYTHON, [str(PYTHON), *arguments], environment())
 
 
@@ -190,6 +200,8 @@ if __name__ == "__main__":
     if os.name == "nt":
         stop("slotwise runs on Linux and macOS; on Windows use WSL")
     try:
+        if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
         sys.exit(main(sys.argv[1:]))
     except KeyboardInterrupt:
         sys.exit(130)

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, Self
 
 from slotwise.engine.eventloop import Lifespan
 from slotwise.engine.runner import Interceptor
-from slotwise.errors import InvalidJob
 from slotwise.events import Listener
+from slotwise.registration import Customize, listed
 
 if TYPE_CHECKING:
-    from slotwise.registry import Customize, JobRegistry
+    from slotwise.registry import JobRegistry
 
 
 class RegistryBuilder:
@@ -85,12 +85,3 @@ class RegistryBuilder:
         from slotwise.registry import JobRegistry  # late: it offers this builder
 
         return JobRegistry(**self._parts, **self._options)
-
-
-def listed(given: Any, what: str) -> Iterable[Any]:
-    """What was given, if it is a list of something. Raises InvalidJob."""
-    if given is None:
-        raise InvalidJob(f"{what} cannot be None; pass a list of {what}")
-    if isinstance(given, str | bytes) or not isinstance(given, Iterable):
-        raise InvalidJob(f"{what} is {given!r:.80}; pass a list of {what}")
-    return given

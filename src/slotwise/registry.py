@@ -4,33 +4,30 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import inspect
 import os
 import threading
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from types import TracebackType
-from typing import Any, Self, TypeAlias
+from typing import Any, Self
 
-from slotwise.builder import RegistryBuilder, listed
+from slotwise.builder import RegistryBuilder
 from slotwise.client import Client
 from slotwise.clock import Clock
-from slotwise.definition import Definition, define
+from slotwise.definition import Definition
+from slotwise.engine.beside import run_beside
 from slotwise.engine.eventloop import Lifespan
 from slotwise.engine.process_hook import ProcessHook
 from slotwise.engine.runner import Interceptor
 from slotwise.engine.single import Ended, SingleRun
-from slotwise.engine.threads import Threads
 from slotwise.engine.worker import Worker
-from slotwise.errors import ConfigurationError, InvalidJob
+from slotwise.errors import ConfigurationError
 from slotwise.events import Listener, Listeners
 from slotwise.identity import own_version
+from slotwise.registration import Customize, callables, checked_lifespan, customized, defined, refuse_own_loop, unique
 from slotwise.settings import Settings
 from slotwise.store.database import Database
 from slotwise.store.store import Store
-
-Customize: TypeAlias = Callable[[Settings], Settings]
 
 
 class JobRegistry:
@@ -59,13 +56,13 @@ class JobRegistry:
         clock: Clock | None = None,
         **settings: Any,
     ) -> None:
-        self.definitions: Mapping[str, Definition] = _unique([*_defined(jobs, "jobs"), *_defined(tasks, "tasks")])
+        self.definitions: Mapping[str, Definition] = unique([*defined(jobs, "jobs"), *defined(tasks, "tasks")])
         self._asked = Settings.load(**settings)
         self._customize = customize
-        self.settings = _customized(self._asked, customize)
-        self.lifespan = _checked_lifespan(lifespan)
-        self.listeners = tuple(_callables(listeners, "listeners"))
-        self.interceptors = tuple(_callables(interceptors, "interceptors"))
+        self.settings = customized(self._asked, customize)
+        self.lifespan = checked_lifespan(lifespan)
+        self.listeners = tuple(callables(listeners, "listeners"))
+        self.interceptors = tuple(callables(interceptors, "interceptors"))
         self._clock = clock
         self._database: Database | None = None
         self._turn = threading.Lock()  # held for an assignment only, so that a fork does not find it taken
@@ -85,7 +82,7 @@ class JobRegistry:
         if self._running():
             raise ConfigurationError("the registry is running; stop it before changing its settings")
         asked = self._asked.with_(**settings)
-        self.settings, self._asked = _customized(asked, self._customize), asked
+        self.settings, self._asked = customized(asked, self._customize), asked
         if self._database is not None:
             self._database.close()
             self._database = None
@@ -162,7 +159,7 @@ class JobRegistry:
         Raises DatabaseRefused, SchemaMissing, SchemaMismatch or PlanMissing, and what the lifespan raises; then
         nothing is left.
         """
-        _refuse_own_loop(host_loop)
+        refuse_own_loop(host_loop)
         worker = self.make_worker(host_loop=host_loop)
         with self._turn:
             if self._running():
@@ -237,13 +234,13 @@ class JobRegistry:
 
     async def __aenter__(self) -> Self:
         loop = asyncio.get_running_loop()
-        await _beside(functools.partial(self.start, host_loop=loop), on_cancel=self._request_stop, undo=self.stop)
+        await run_beside(functools.partial(self.start, host_loop=loop), on_cancel=self._request_stop, undo=self.stop)
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await _beside(self.stop, on_cancel=self._cancel)
+        await run_beside(self.stop, on_cancel=self._cancel)
 
     def _request_stop(self) -> None:
         if (worker := self.worker) is not None:
@@ -252,85 +249,3 @@ class JobRegistry:
     def _cancel(self) -> None:
         if (worker := self.worker) is not None:
             worker.cancel()
-
-
-async def _beside(
-    work: Callable[[], object], on_cancel: Callable[[], None], undo: Callable[[], object] | None = None
-) -> None:
-    """``work`` on a thread of its own, while the loop goes on.
-
-    Race: this task may be cancelled meanwhile; the thread goes on all the same. To leave it alone would leave a
-    worker that nobody knows, on a loop that may be closed soon: so it is told, waited for, and undone.
-    """
-    cancelled: asyncio.CancelledError | None = None
-    threads = Threads(1, "slotwise-life")
-    running = asyncio.wrap_future(threads.call(work))
-    threads.close()
-    while not running.done():
-        try:
-            await asyncio.wait([running])
-        except asyncio.CancelledError as error:
-            cancelled = error
-            on_cancel()
-    if cancelled is not None:
-        if running.exception() is None and undo is not None:
-            await _beside(undo, on_cancel)
-        raise cancelled
-    running.result()
-
-
-def _callables(given: Any, what: str) -> Iterable[Any]:
-    for one in listed(given, what):
-        if not callable(one):
-            raise ConfigurationError(f"{what}: {one!r:.80} cannot be called")
-        yield one
-
-
-def _checked_lifespan(lifespan: Lifespan | None) -> Lifespan | None:
-    if lifespan is not None and not callable(lifespan):
-        raise ConfigurationError(f"lifespan is {lifespan!r:.80}; pass the function, without calling it")
-    if inspect.isasyncgenfunction(lifespan) or inspect.iscoroutinefunction(lifespan):
-        name = getattr(lifespan, "__name__", lifespan)
-        raise ConfigurationError(f"lifespan {name} is no context manager; put @contextlib.asynccontextmanager above it")
-    return lifespan
-
-
-def _refuse_own_loop(host_loop: asyncio.AbstractEventLoop | None) -> None:
-    try:
-        running = asyncio.get_running_loop()
-    except RuntimeError:
-        return
-    if host_loop is running:
-        raise ConfigurationError("start would wait for the loop that waits for it; write: async with registry")
-
-
-def _defined(given: Iterable[object], what: str) -> Iterable[Definition]:
-    """What was given under one of the two keywords. Raises InvalidJob if it belongs under the other."""
-    for found in map(define, listed(given, what)):
-        if found.is_job and what == "tasks":
-            raise InvalidJob(f"{found.name!r} among tasks has a schedule, so it is a job; pass it in jobs=[…]")
-        if not found.is_job and what == "jobs":
-            raise InvalidJob(f"{found.name!r} among jobs is a one-time task, without a schedule; pass it in tasks=[…]")
-        yield found
-
-
-def _unique(definitions: list[Definition]) -> dict[str, Definition]:
-    if not definitions:
-        raise InvalidJob("at least one job or task must be registered; e.g. JobRegistry(jobs=[NightlyReport()])")
-    double = [name for name, count in Counter(found.name for found in definitions).items() if count > 1]
-    if double:
-        raise InvalidJob(f"names must be unique within a registry; more than once: {', '.join(map(repr, double))}")
-    return {found.name: found for found in definitions}
-
-
-def _customized(settings: Settings, customize: Customize | None) -> Settings:
-    if customize is None:
-        return settings
-    if not callable(customize):
-        raise ConfigurationError(f"customize is {customize!r:.80}; pass a function from settings to settings")
-    customized = customize(settings)
-    if not isinstance(customized, Settings):
-        raise ConfigurationError(
-            f"customize returned {type(customized).__name__}; return the settings, e.g. settings.with_(threads=4)"
-        )
-    return customized

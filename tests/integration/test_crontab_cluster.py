@@ -157,6 +157,15 @@ def test_a_worker_of_several_processes(shell: Shell, pg_url: str) -> None:
     assert set(runs(record)) == {(name, slot.isoformat().replace("+00:00", "Z")) for name, slot in slots.items()}
 
 
+def test_one_line_in_the_foreground(shell: Shell, pg_url: str) -> None:
+    """`slotwise run` takes a crontab as a worker does."""
+    file = crontab(shell, "@hourly echo ran; exit 3\n")
+    (entry,) = read_crontabs(file).entries
+    done = shell.run("run", entry.name, "--crontab", "crontab")
+    assert done.returncode == exits.FAILED
+    assert "exit status 3; its last line: ran" in done.stderr
+
+
 def test_application_and_crontab_together(shell: Shell, pg_url: str) -> None:
     """One worker can run both; what commands get of its environment is named."""
     shell.write(

@@ -134,6 +134,25 @@ def test_ctrl_c_ends_the_demo_at_any_time_and_leaves_nothing_behind() -> None:
         assert processes_in(home) == [] or _belongs_to_another_demo(home)
 
 
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="no /proc here")
+def test_ctrl_c_that_was_held_back_ends_the_demo_as_soon_as_it_listens() -> None:
+    """`dev.py demo` starts it so: no traceback from the middle of an import."""
+    hold = "import os, signal, sys; signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT}); os.execv(sys.executable,"
+    hold += " [sys.executable, '-m', 'slotwise.demo', '--plain'])"
+    with subprocess.Popen(
+        [sys.executable, "-c", hold],
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
+    ) as process:  # fmt: skip
+        status = Path(f"/proc/{process.pid}/status")
+        while "SigBlk:\t0000000000000002" not in status.read_text():
+            time.sleep(0.001)
+        process.send_signal(signal.SIGINT)
+        out, _ = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "Traceback" not in out
+    assert "stopped" in out
+
+
 def _belongs_to_another_demo(home: str) -> bool:
     return Path(home).exists()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -32,6 +33,15 @@ def build_editable(folder, config_settings=None, metadata_directory=None):
     metadata = "Metadata-Version: 2.1\\nName: tiny\\nVersion: 1\\nProvides-Extra: dev\\n"
     with zipfile.ZipFile(f"{folder}/{name}", "w") as wheel:
         wheel.writestr("pytest.py", "import os, sys; print(sys.argv[1:], os.getcwd()); sys.exit(7)")
+        wheel.writestr("slotwise/__init__.py", "print('importing', flush=True)\\nimport time\\ntime.sleep(1)")
+        wheel.writestr("slotwise/demo.py", '''if True:
+            import signal, time
+            try:
+                signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+                time.sleep(60)
+            except KeyboardInterrupt:
+                print("ended in order")
+        ''')
         wheel.writestr("tiny-1.dist-info/METADATA", metadata)
         wheel.writestr("tiny-1.dist-info/WHEEL", "Wheel-Version: 1.0\\nRoot-Is-Purelib: true\\nTag: py3-none-any\\n")
         wheel.writestr("tiny-1.dist-info/RECORD", "")
@@ -101,6 +111,18 @@ def test_what_was_made_half_is_made_anew(checkout: Path, lose: Callable[[Path], 
     (checkout / ".venv/.slotwise-stamp").unlink()
     again = dev(checkout, "test")
     assert (steps(again), again.returncode) == (["making", "installing"], 7)
+
+
+def test_ctrl_c_waits_until_the_demo_can_end_in_order(checkout: Path) -> None:
+    """While it is imported, which takes a second or two, Ctrl-C would print a traceback from somewhere within."""
+    dev(checkout, "test")
+    command = [sys.executable, str(checkout / "dev.py"), "demo"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "importing\n"
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+    assert (out, err, process.returncode) == ("ended in order\n", "", 0)
 
 
 def test_a_failing_installation_is_told_and_can_be_repeated(checkout: Path) -> None:

@@ -178,6 +178,51 @@ def test_the_end_of_the_script_drains(start: Start, sqlite_url: str) -> None:
     assert waiting_rows(sqlite_url) == []
 
 
+def test_pools_still_work_in_the_drain_at_the_end(start: Start, sqlite_url: str) -> None:
+    """A handler that finishes after the script's last line may still use threads, as ``asyncio.to_thread`` does."""
+    script = start(
+        """
+        from concurrent.futures import ThreadPoolExecutor
+        pool = ThreadPoolExecutor(1)
+        pool.submit(int).result()
+
+        @task(name="late")
+        async def late(ctx):
+            say("entered")
+            while not ctx.stopping:
+                await asyncio.sleep(0.01)
+            say(await asyncio.to_thread(lambda: "beside"))
+            say(pool.submit(lambda: "pooled").result())
+
+        registry = JobRegistry(tasks=[late], poll_interval="50ms", database_url=os.environ["DATABASE_URL"])
+        registry.start()
+        registry.client.schedule(late)
+        while not registry.worker.holdings:
+            time.sleep(0.01)
+        """
+    )
+    script.wait_for("entered")
+    assert script.end() == (0, ["beside", "pooled"])
+    assert waiting_rows(sqlite_url) == []
+
+
+def test_the_script_has_not_ended_while_its_threads_run(start: Start, sqlite_url: str) -> None:
+    """What a thread of the script's own still schedules still runs."""
+    script = start(
+        """
+        registry = a_registry()
+        registry.start()
+        def later():
+            time.sleep(0.5)
+            registry.client.schedule(work)
+            entered.wait(60)
+        threading.Thread(target=later).start()
+        """
+    )
+    assert script.end() == (0, ["entered", "finished None"])
+    assert waiting_rows(sqlite_url) == []
+
+
 def test_a_script_that_fails_drains_too(start: Start) -> None:
     """And its error is what one sees."""
     script = start("run(a_registry()); 1 / 0")

@@ -8,6 +8,7 @@ import pwd
 import signal
 import sys
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,18 @@ def run(command: Any, **given: Any) -> SlotLine:
 def error_of(command: Any, **given: Any) -> str:
     """What the ledger keeps of a failure."""
     line = run(command, **given)
+    assert line.outcome == "failed"
+    assert line.error is not None
+    return line.error
+
+
+def timed_out(script: str, timeout: str, on_line: Callable[[str, Callable[[], object]], None]) -> str:
+    """What the ledger keeps of a command whose time is up as soon as it has written ``working``."""
+    with ManualWorker([a_job(script, timeout=timeout)]) as worker:
+        worker.tick("1m")
+        on_line("working", lambda: (worker.tick(timeout), worker.watch()))
+        worker.run_due()
+        (line,) = Reader(worker.store).slots("job")
     assert line.outcome == "failed"
     assert line.error is not None
     return line.error
@@ -117,10 +130,11 @@ def test_what_could_never_run_is_refused(given: dict[str, Any], words: str) -> N
 
 
 def test_it_is_a_job_like_any_other() -> None:
-    """Policies are keywords, and reach the definition."""
+    """Policies are keywords, and reach the definition; its timeout is the engine's, and there is no other."""
     retry = Retry(attempts=2)
-    definition = define(a_job(["true"], retry=retry, max_lost=5))
+    definition = define(a_job(["true"], retry=retry, max_lost=5, timeout="1h"))
     assert (definition.name, definition.retry, definition.max_lost) == ("job", retry, 5)
+    assert definition.timeout == timedelta(hours=1)
 
 
 # -- how it ends ------------------------------------------------------------------------------------------------
@@ -227,7 +241,9 @@ def test_a_command_need_not_read_its_input() -> None:
     assert run("true", stdin="x" * 1_000_000).outcome == "succeeded"
 
 
-def test_a_timeout_ends_all_that_was_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_timeout_ends_all_that_was_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, on_line: Callable[[str, Callable[[], object]], None]
+) -> None:
     """Children and grandchildren, those too that are deaf to SIGTERM; and the ledger says so."""
     monkeypatch.setattr(attempt, "KILL_AFTER", attempt.LOOK * 3)
     script = f"""
@@ -236,17 +252,20 @@ def test_a_timeout_ends_all_that_was_started(tmp_path: Path, monkeypatch: pytest
     echo $! >> {tmp_path}/pids; echo $$ >> {tmp_path}/pids
     echo working; wait
     """
-    error = error_of(script, timeout="500ms")
+    error = timed_out(script, "500ms", on_line)
     pids = [int(word) for word in (tmp_path / "pids").read_text().split()]
     assert len(pids) == 4
     assert [pid for pid in pids if alive(pid)] == []
     assert last_line(error) == "timed out after 500ms; ended with all that it had started; its last line: working"
 
 
-def test_a_program_under_a_shell_may_clean_up(tmp_path: Path) -> None:
+def test_a_program_under_a_shell_may_clean_up(
+    tmp_path: Path, on_line: Callable[[str, Callable[[], object]], None]
+) -> None:
     """SIGTERM ends the shell at once; what it runs still gets its seconds."""
-    script = f"(trap 'sleep 0.4; echo cleaned > {tmp_path}/done; exit' TERM; while :; do sleep 0.05; done) & wait"
-    error_of(script, timeout="300ms")
+    trap = f"trap 'sleep 0.4; echo cleaned > {tmp_path}/done; exit' TERM"
+    script = f"({trap}; echo working; while :; do sleep 0.05; done) & wait"
+    timed_out(script, "300ms", on_line)
     assert (tmp_path / "done").read_text() == "cleaned\n"
 
 

@@ -191,7 +191,7 @@ def test_a_line_becomes_a_job() -> None:
     job = one.job(("NAMED",))
     assert (job.command.argv, job.command.env) == (["/bin/bash", "-c", "a"], {"SHELL": "/bin/bash", "A": "1"})
     assert (job.command.inherit_env, job.command.cwd) == (("NAMED",), "~")
-    assert (job.command.user, job.command.stdin, job.command.timeout) == ("www-data", "b\n", timedelta(hours=1))
+    assert (job.command.user, job.command.stdin, job.timeout) == ("www-data", "b\n", timedelta(hours=1))
     definition = define(job)
     assert (definition.name, definition.schedule, definition.on_lost) == (one.name, one.schedule, "give_up")
 

@@ -145,8 +145,16 @@ def test_import_makes_a_module_that_runs_the_same(tmp_path: Path, capsys: Captur
 def told(job: CommandJob) -> tuple[object, ...]:
     definition = define(job)
     shell = job.command.argv
-    rest = {name: getattr(job.command, name) for name in ("env", "cwd", "user", "stdin", "timeout")}
-    return (definition.name, definition.schedule, definition.on_lost, shell, bool(job.command.inherit_env), rest)
+    rest = {name: getattr(job.command, name) for name in ("env", "cwd", "user", "stdin")}
+    return (
+        definition.name,
+        definition.schedule,
+        definition.on_lost,
+        definition.timeout,
+        shell,
+        bool(job.command.inherit_env),
+        rest,
+    )
 
 
 def test_a_module_is_formatted_as_a_formatter_would() -> None:

@@ -12,6 +12,7 @@ import click
 
 from slotwise.cli import exits
 from slotwise.cli.command import Command
+from slotwise.cli.crontabs import CrontabChoice, crontab_options
 from slotwise.cli.ending import end_now
 from slotwise.cli.options import Given, common, pass_given
 from slotwise.cli.output import last_line, moment, print_json, span
@@ -39,12 +40,14 @@ _STATUS = {
     examples="""
     slotwise run nightly-report --app jobs
     slotwise run nightly-report --app jobs --log-level DEBUG
+    slotwise run dump --crontab shop.crontab                     a line of a crontab, by its name
     """,
 )
 @click.argument("name")
+@crontab_options
 @common
 @pass_given
-def run(given: Given, name: str) -> int:
+def run(given: Given, name: str, crontabs: CrontabChoice) -> int:
     """Run one slot of the job NAME now, in the foreground.
 
     It runs beside the schedule, under a claim that no worker can take, with heartbeats, and stands in the ledger
@@ -53,7 +56,7 @@ def run(given: Given, name: str) -> int:
     """
     settings = given.settings()
     configure(settings.log_format, _level(given, settings))
-    registry = given.registry().listen(LogListener())
+    registry = given.registry(crontabs.jobs()).listen(LogListener())
     single = registry.make_run(name)
     signals = StopSignals(_reaction(single))
     try:

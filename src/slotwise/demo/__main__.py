@@ -39,6 +39,7 @@ def main(context: click.Context, keep: bool, seconds: float, plain: bool) -> Non
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     home = _home()
     try:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # dev.py holds Ctrl-C back until we are here
         clean = _play(console, home, seconds, keep=keep, plain=plain or not console.is_terminal)
     except KeyboardInterrupt:
         console.print("\nstopped; everything the demo started has ended")

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import atexit
+import concurrent.futures.thread
 import logging
 import os
 import signal
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from queue import SimpleQueue
 from types import FrameType
 from typing import Any
@@ -15,6 +17,34 @@ from typing import Any
 from slotwise.engine.signals import NUMBERS, Requests
 
 logger = logging.getLogger(__name__)
+
+#: What is called at exit, the newest first.
+_stops: list[Callable[[], object]] = []
+_registered = False
+
+
+def _at_exit(stop: Callable[[], object]) -> None:
+    """Call ``stop`` at exit, when the script and its threads have ended, but pools still take work.
+
+    Race: ``atexit`` comes too late. Before it, concurrent.futures has closed its pools for ever, and a handler that
+    wants ``asyncio.to_thread`` or an executor would fail in the very drain that lets it finish. So we use the place
+    that the pools use, after them: what came last is called first.
+    """
+    global _registered  # once for the process: there is no way to take it back
+    _stops.append(stop)
+    if not _registered:
+        _registered = True
+        register = getattr(threading, "_register_atexit", atexit.register)  # private, and there since 3.9
+        register(_run_stops)
+
+
+def _run_stops() -> None:
+    pools = getattr(concurrent.futures.thread, "_threads_queues", {})
+    for thread in threading.enumerate():
+        if not thread.daemon and thread is not threading.main_thread() and thread not in pools:
+            thread.join()  # the script's own: as long as they run, the script has not ended
+    for stop in reversed(_stops[:]):
+        stop()
 
 
 class ProcessHook:
@@ -45,11 +75,12 @@ class ProcessHook:
             if former is not None and former != signal.SIG_IGN:
                 self._former[number] = former
                 signal.signal(number, self._on_signal)
-        atexit.register(self._stop)
+        _at_exit(self._stop)
 
     def remove(self) -> None:
         """Put the former handlers back: at once in the main thread, otherwise when the next signal comes."""
-        atexit.unregister(self._stop)
+        with suppress(ValueError):
+            _stops.remove(self._stop)
         self._drained = True
         self._numbers.put(None)
         if threading.current_thread() is threading.main_thread():

@@ -23,7 +23,7 @@ from slotwise.engine.runner import Interceptor, Runner
 from slotwise.engine.service import Outage, Service
 from slotwise.engine.settler import Settler
 from slotwise.engine.shutdown import Shutdown
-from slotwise.engine.startup import Startup
+from slotwise.engine.startup import Startup, planned
 from slotwise.errors import InvalidSchedule
 from slotwise.identity import Identity
 from slotwise.job import JobContext, TaskContext
@@ -212,22 +212,10 @@ class Worker:
         revision = self.revision()
         plans = planner.plan(jobs, revision)
         for plan in plans:
-            self.listeners.publish(self._planned(plan, revision))
+            self.listeners.publish(planned(self.name, plan, revision))
         self._refused = [plan.job for plan in plans if plan.refused is not None]
         planner.verify([found for found in jobs if not isinstance(found.schedule, Disabled)])
         return plans
-
-    def _planned(self, plan: Plan, ours: Revision) -> events.Planned:
-        facts: dict[str, Any] = {
-            "worker": self.name, "job": plan.job, "change": plan.change, "schedule": plan.schedule,
-            "next_slot": plan.next_slot,
-        }  # fmt: skip
-        if plan.refused is None or plan.planned_by is None:
-            return events.Planned(**facts)
-        theirs = plan.planned_by
-        return events.PlanRefused(
-            **facts, refused=plan.refused, revision=str(ours), planned_by=str(theirs), cure=ours.cure(theirs)
-        )
 
     def _enter_cluster(self) -> None:
         self.verify()

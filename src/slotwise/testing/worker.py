@@ -187,8 +187,9 @@ class ManualWorker:
         return [holding.claim for holding in self._worker.holdings if holding.lost]
 
     def watch(self) -> list[Claim]:
-        """Measure what is left of the leases, without the database; the claims that ran out."""
+        """Measure what is left of leases and of timeouts, without the database; the claims that ran out."""
         self._check_alive()
+        self._worker.deadlines.run_once()
         self._worker.lease_watch.run_once()
         return [holding.claim for holding in self._worker.holdings if holding.lost]
 

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import timedelta
 from pathlib import PurePath
 
-from slotwise.durations import parse_duration
-from slotwise.errors import InvalidJob, InvalidSetting
+from slotwise.errors import InvalidJob
 
 DEFAULT_SHELL = "/bin/sh"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Invocation:
-    """A command with its shell, environment, directory, account, input and deadline; as for CommandJob.
+    """A command with its shell, environment, directory, account and input; as for CommandJob.
 
     ``argv`` is what the operating system is given: the shell, ``-c`` and the line, or the program and its
     arguments. Raises InvalidJob for what no operating system could run.
@@ -28,7 +26,6 @@ class Invocation:
     cwd: str | None = None
     user: str | None = None
     stdin: str | bytes | None = None
-    timeout: timedelta | None = None
 
     def __post_init__(self) -> None:
         self._check_command()
@@ -74,7 +71,6 @@ def invocation(
     cwd: str | PurePath | None,
     user: str | None,
     stdin: str | bytes | None,
-    timeout: timedelta | str | None,
 ) -> Invocation:
     """An Invocation of what a user gives. Raises InvalidJob."""
     if not isinstance(command, str | Sequence):
@@ -89,7 +85,6 @@ def invocation(
         cwd=None if cwd is None else str(cwd),
         user=user,
         stdin=stdin,
-        timeout=_timeout(timeout),
     )
 
 
@@ -102,18 +97,6 @@ def _inherited(given: bool | Collection[str] | None, user: str | None) -> bool |
     if isinstance(given, str) or not isinstance(given, Collection):
         raise InvalidJob(f"inherit_env is {given!r:.60}; expected True, False or a list of names")
     return tuple(given)
-
-
-def _timeout(given: timedelta | str | None) -> timedelta | None:
-    if given is None:
-        return None
-    try:
-        timeout = parse_duration(given)
-    except InvalidSetting as error:
-        raise InvalidJob(f"timeout: {error}") from None
-    if not timeout:
-        raise InvalidJob("timeout is zero; expected a duration such as '10m', or None for no deadline")
-    return timeout
 
 
 def _check_text(word: str, text: object) -> None:

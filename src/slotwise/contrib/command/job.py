@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 from slotwise.contrib.command.attempt import run
 from slotwise.contrib.command.invocation import Invocation, invocation
 from slotwise.definition import POLICIES
-from slotwise.errors import InvalidJob
+from slotwise.durations import parse_duration
+from slotwise.errors import InvalidJob, InvalidSetting
 from slotwise.job import DistributedJob, JobContext
 
 if TYPE_CHECKING:
@@ -46,6 +47,7 @@ class CommandJob(DistributedJob):
 
     #: What is run.
     command: Invocation
+    timeout: timedelta | None
 
     def __init__(
         self,
@@ -66,8 +68,9 @@ class CommandJob(DistributedJob):
         self.schedule = schedule
         try:
             self.command = invocation(
-                command, shell=shell, env=env, inherit_env=inherit_env, cwd=cwd, user=user, stdin=stdin, timeout=timeout
+                command, shell=shell, env=env, inherit_env=inherit_env, cwd=cwd, user=user, stdin=stdin
             )
+            self.timeout = _timeout(timeout)
         except InvalidJob as error:
             raise InvalidJob(f"CommandJob({name!r}): {error}") from None
         for word, value in policies.items():
@@ -77,10 +80,22 @@ class CommandJob(DistributedJob):
 
     def execute(self, ctx: JobContext, /) -> None:
         """Run the command once. Raises CommandFailed, and JobCancelled if it was asked to stop."""
-        run(self.command, ctx)
+        run(self.command, ctx, self.timeout)
 
     def __repr__(self) -> str:
         return f"CommandJob(name={self.name!r}, schedule={self.schedule!r}, command={self.command.command!r:.80})"
+
+
+def _timeout(given: timedelta | str | None) -> timedelta | None:
+    if given is None:
+        return None
+    try:
+        timeout = parse_duration(given)
+    except InvalidSetting as error:
+        raise InvalidJob(f"timeout: {error}") from None
+    if not timeout:
+        raise InvalidJob("timeout is zero; expected a duration such as '10m', or None for no deadline")
+    return timeout
 
 
 def _unknown(word: str) -> str:
