@@ -6,6 +6,7 @@ import threading
 import time
 from typing import Any
 
+from slotwise.definition import define
 from slotwise.events import Event
 
 #: The longest wait for anything that must happen.
@@ -60,3 +61,11 @@ def gone() -> bool:
         if thread.name.startswith("slotwise"):
             thread.join(max(deadline - time.monotonic(), 0))
     return threads_of_ours() == []
+
+
+def sorted_out(*subjects: object) -> dict[str, Any]:
+    """Jobs and tasks, each under the keyword that a registry wants for them."""
+    found: dict[str, Any] = {"jobs": [], "tasks": []}
+    for subject in subjects:
+        found["jobs" if define(subject).is_job else "tasks"].append(subject)
+    return found

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from tests.integration.hearing import PATIENCE, Heard, gone, threads_of_ours
+from tests.integration.hearing import PATIENCE, Heard, gone, sorted_out, threads_of_ours
 
 from slotwise import ConfigurationError, Every, JobContext, JobRegistry, SchemaMissing, job, task
 
@@ -21,7 +21,7 @@ def nothing(ctx: JobContext) -> None:
 
 def a_registry(url: str, heard: Heard, *subjects: object, **options: Any) -> JobRegistry:
     options = {"shutdown_grace": "10s", "poll_interval": "1s"} | options
-    return JobRegistry(jobs=subjects, listeners=[heard], database_url=url, **options)
+    return JobRegistry(**sorted_out(*subjects), listeners=[heard], database_url=url, **options)
 
 
 async def eventually(event: threading.Event | asyncio.Event) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from tests.integration.hearing import PATIENCE, Heard, gone, threads_of_ours
+from tests.integration.hearing import PATIENCE, Heard, gone, sorted_out, threads_of_ours
 
 from slotwise import (
     ConfigurationError,
@@ -44,7 +44,7 @@ MAIL = task(name="mail")(nothing)
 
 def a_registry(url: str, heard: Heard, *subjects: object, **options: Any) -> JobRegistry:
     options = {"process_hook": False, "shutdown_grace": "10s", "poll_interval": "1s"} | options
-    return JobRegistry(jobs=subjects or (HOURLY, MAIL), listeners=[heard], database_url=url, **options)
+    return JobRegistry(**sorted_out(*(subjects or (HOURLY, MAIL))), listeners=[heard], database_url=url, **options)
 
 
 @pytest.fixture(autouse=True)
