@@ -120,6 +120,18 @@ def test_nothing_is_left_on_the_servers_session(pg_empty_url: str, tmp_path: Pat
         database.close()
 
 
+def test_the_servers_default_isolation_is_not_ours(pg_empty_url: str, tmp_path: Path) -> None:
+    """It comes with each BEGIN, also through a pooler."""
+    with psycopg.connect(pg_empty_url, autocommit=True) as operator:
+        operator.execute(f'ALTER DATABASE "{operator.info.dbname}" SET default_transaction_isolation = serializable')
+    with pgbouncer(pg_empty_url, tmp_path) as address:
+        database = open_(address, pooler=True)
+        for engine in (database.main, database.heart):
+            with engine.begin() as connection:
+                assert connection.exec_driver_sql("SHOW transaction_isolation").scalar_one() == "read committed"
+        database.close()
+
+
 def test_many_clients_share_two_sessions(pg_empty_url: str, tmp_path: Path) -> None:
     """Transactions of many threads over two sessions: none fails, each has its deadlines."""
     with pgbouncer(pg_empty_url, tmp_path) as address:

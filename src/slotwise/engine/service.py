@@ -12,7 +12,7 @@ from slotwise.clock import Stopwatch, elapsed
 from slotwise.durations import format_duration
 from slotwise.events import DatabaseBack, DatabaseLost, Listeners
 from slotwise.policies import growing_pauses
-from slotwise.store.failures import describe
+from slotwise.store.failures import describe, is_busy
 
 logger = logging.getLogger(__name__)
 
@@ -69,7 +69,8 @@ class Service(ABC):
 
     The driver below is dumb on purpose; tests call ``run_once``. An outage of the database is waited out with
     growing, jittered pauses, which no wake-up shortens, and said once; any other error is logged, and the loop
-    goes on. Runs once: a service that was stopped is not started again.
+    goes on, also one of a database that is there and busy (a deadlock, a timeout). Runs once: a service that was
+    stopped is not started again.
     """
 
     name = "service"
@@ -151,7 +152,9 @@ class Service(ABC):
 
     def _pause_after(self, error: BaseException) -> timedelta:
         """Race: every loop of every worker meets the same outage, so each waits its own, jittered, growing time."""
-        if self._is_transient(error):
+        if is_busy(error):
+            logger.warning("%s goes on after a pause, the database is busy with others: %s", self.name, describe(error))
+        elif self._is_transient(error):
             self._outage.begins(self.name, error)
         else:
             trace = error if self._trouble is None else None  # at first; then one line for each further try

@@ -20,16 +20,21 @@ _PASSING_STATES = frozenset(
         "25006",  # read-only: a standby, until the connection goes to the new primary
         "25P03",  # idle in transaction for longer than allowed
         "25P04",  # transaction longer than allowed
+    }
+)
+# The database is there, and busy with others.
+_BUSY_STATES = frozenset(
+    {
         "40001",  # serialization failure
         "40P01",  # deadlock
         "55P03",  # lock timeout
         "57014",  # statement timeout, or cancelled by an operator
     }
 )
+_BUSY_SQLITE = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED})
 _PASSING_SQLITE = frozenset(
     {
-        sqlite3.SQLITE_BUSY,
-        sqlite3.SQLITE_LOCKED,
+        *_BUSY_SQLITE,
         sqlite3.SQLITE_PROTOCOL,
         sqlite3.SQLITE_FULL,
         sqlite3.SQLITE_IOERR,
@@ -84,6 +89,16 @@ def is_about_a_row(error: BaseException) -> bool:
     )
 
 
+def is_busy(error: BaseException) -> bool:
+    """Whether a database that is there put its own work, or somebody else's, before ours: no outage."""
+    return any(
+        getattr(one, "sqlite_errorcode", 0) & 0xFF in _BUSY_SQLITE
+        if isinstance(one, sqlite3.Error)
+        else _sqlstate(one) in _BUSY_STATES
+        for one in _chain(error)
+    )
+
+
 def is_locked(error: BaseException) -> bool:
     """Whether somebody kept a row locked for longer than ``lock_timeout``."""
     return isinstance(error, DBAPIError) and _sqlstate(error.orig) == "55P03"
@@ -125,7 +140,7 @@ def _passes(error: BaseException) -> bool:
     state = _sqlstate(error)
     if state is None:  # libpq speaks without SQLSTATE when there is no connection, or no longer one
         return _is_psycopg_operational(error)
-    return state in _PASSING_STATES or state.startswith(_PASSING_CLASSES)
+    return state in _PASSING_STATES | _BUSY_STATES or state.startswith(_PASSING_CLASSES)
 
 
 def _is_psycopg_operational(error: BaseException) -> bool:

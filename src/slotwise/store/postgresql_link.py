@@ -119,6 +119,9 @@ class PostgreSQLLink:
 
     def _connect(self, role: str, parameters: dict[str, str]) -> Any:
         connection = self._reach(role, parameters)
+        # Said with each BEGIN, so that it holds behind a pooler, too: whatever role and database have for a default,
+        # statements that look again at rows which others have just changed must see them as they are now.
+        connection.isolation_level = psycopg().IsolationLevel.READ_COMMITTED
         connection.adapters.register_loader("timestamptz", _InstantLoader)
         return connection
 

@@ -8,10 +8,13 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
+import psycopg
 import pytest
+from sqlalchemy.exc import DBAPIError
 
 from slotwise.engine.service import AT_ONCE, Outage, Service
 from slotwise.events import DatabaseBack, DatabaseLost, Event, Listeners
+from slotwise.store.failures import is_transient
 
 PATIENCE = timedelta(seconds=30)
 
@@ -195,6 +198,22 @@ def test_an_outage_is_said_once_by_a_worker() -> None:
     assert len(said) == 1
     first._round()
     assert said[1:] == [DatabaseBack(worker="w", loop="first")]
+
+
+@pytest.mark.parametrize("state", ["40001", "40P01", "55P03", "57014"])
+def test_a_busy_database_is_no_outage(state: str, caplog: pytest.LogCaptureFixture) -> None:
+    """A deadlock, a timeout, a conflict of two transactions: tried again, and logged as what it was."""
+    said: list[Event] = []
+    error = DBAPIError("SELECT 1", None, psycopg.errors.lookup(state)("somebody was first"))
+    loop = Loop(
+        failing(error), is_transient=is_transient, listeners=Listeners((said.append,)), first_pause=timedelta(0),
+        longest_pause=timedelta(milliseconds=1),
+    )  # fmt: skip
+    loop.start()
+    assert loop.has_run(2)
+    assert loop.ends()
+    assert said == []
+    assert f"the database is busy with others: somebody was first [{state}]" in caplog.text
 
 
 def test_a_mistake_is_no_outage() -> None:
