@@ -11,7 +11,7 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 from tests.databases import provision
-from tests.integration.hearing import PATIENCE, Heard
+from tests.integration.hearing import PATIENCE, Heard, sorted_out
 
 from slotwise import (
     Cancel,
@@ -58,7 +58,11 @@ class Shop:
         if kind == "task":
             subject = task(name="buy", retry=Retry.exponential(2, first=SOON))(handler)
         registry = JobRegistry(
-            jobs=[subject], listeners=[self.heard], database_url=self.url, process_hook=False, poll_interval="50ms"
+            **sorted_out(subject),
+            listeners=[self.heard],
+            database_url=self.url,
+            process_hook=False,
+            poll_interval="50ms",
         )
         with registry:
             if kind == "task":
@@ -217,7 +221,7 @@ def test_heartbeats_go_on_under_an_open_guard(pg_url: str, heard: Heard, kind: s
         shop.errors.append(ValueError("only once"))
 
     registry = JobRegistry(
-        jobs=[job(name="buy", schedule=Every("100ms"))(buy) if kind == "job" else task(name="buy")(buy)],
+        **sorted_out(job(name="buy", schedule=Every("100ms"))(buy) if kind == "job" else task(name="buy")(buy)),
         listeners=[heard], database_url=pg_url, process_hook=False, heartbeat_interval="100ms",
         missed_heartbeats_limit=3,
     )  # fmt: skip
