@@ -17,7 +17,7 @@ from slotwise.cli import exits
 from slotwise.cli.entry import status
 from slotwise.cli.heatmap import Box, lay_out
 from slotwise.cli.month import count_starts
-from slotwise.schedules import Cron, Daily
+from slotwise.schedules import AnyOf, Calendar, Cron, Daily
 
 VIENNA = ("--tz", "Europe/Vienna")
 APP = """
@@ -154,7 +154,8 @@ def test_the_month_of_an_application(say: Say, ask: Ask, tmp_path: Path) -> None
     (tmp_path / "herd.py").write_text(APP)
     found = ask("month", "--app", "herd", "--month", "2026-11")
     assert sum(day["hours"][0] for day in found["days"]) == 60
-    assert "H" not in found["schedules"]["hash"].removeprefix("CRON")
+    assert sorted(found["schedules"].values()) == [1, 1, 1]
+    assert [text for text in found["schedules"] if "H" in text.removeprefix("CRON")] == []
     told = say("month", "--app", "herd", "--month", "2026-11")
     assert "60 starts of 3 jobs" in told
     assert "not counted: 1 with a fixed delay after each run" in told
@@ -196,12 +197,32 @@ def test_a_picture_that_needs_pillow_says_so(say: Say, monkeypatch: pytest.Monke
 
 def test_hours_of_the_days_on_which_clocks_change() -> None:
     """The hour that does not exist has no start of its own, the repeated one those of both passes; nothing is lost."""
-    days = [date(2026, 3, 29), date(2026, 10, 25)]
     zone = ZoneInfo("Europe/Vienna")
-    starts = count_starts([Cron("*/30 * * * *", zone), Daily("02:30", tz=zone)], days, zone)
-    assert [starts.of_day(number) for number in range(2)] == [23 * 2 + 1, 25 * 2 + 1]
-    assert [starts.hours[0][hour] for hour in (1, 2, 3)] == [2, 0, 3]
-    assert [starts.hours[1][hour] for hour in (1, 2, 3)] == [2, 5, 2]
+    schedules = {Cron("*/30 * * * *", zone): 1, Daily("02:30", tz=zone): 3}
+    spring, autumn = (count_starts(schedules, [day], zone) for day in (date(2026, 3, 29), date(2026, 10, 25)))
+    assert [starts.of_day(0) for starts in (spring, autumn)] == [23 * 2 + 3, 25 * 2 + 3]
+    assert [spring.hours[0][hour] for hour in (1, 2, 3)] == [2, 0, 5]
+    assert [autumn.hours[0][hour] for hour in (1, 2, 3)] == [2, 7, 2]
+
+
+def test_a_day_that_never_was_has_no_starts() -> None:
+    """In Samoa 30 December 2011 was left out: its hours are nobody's, and those of the next day are its own."""
+    zone = ZoneInfo("Pacific/Apia")
+    days = [date(2011, 12, day) for day in (29, 30, 31)]
+    starts = count_starts({Cron("0 * * * *", zone): 1, Daily("09:00", gap="skip", tz=zone): 1}, days, zone)
+    assert [starts.of_day(number) for number in range(3)] == [25, 0, 25]
+
+
+def test_sparse_and_dense_schedules_are_counted_alike() -> None:
+    """Walked or counted: the same figures; what a calendar passes over is counted apart."""
+    days = [date(2026, 11, day) for day in range(1, 31)]
+    closed = Calendar(name="CO", days=frozenset({date(2026, 11, 2)}))
+    sparse = Cron("0 9 * * *").excluding(closed)
+    dense = AnyOf(sparse, *(Cron(f"{minute} 9 * * *").excluding(closed) for minute in range(1, 30)))
+    for schedule, count in ((sparse, 1), (dense, 30)):
+        starts = count_starts({schedule: 2}, days, ZoneInfo("UTC"))
+        assert [starts.hours[number][9] for number in range(3)] == [0, 0, 2 * count]
+        assert [starts.passed_over[number] for number in range(3)] == [2 * count, 2 * count, 0]
 
 
 def test_few_starts_are_seen_among_many() -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import difflib
+import shlex
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import islice
 from typing import Any
 
 import click
@@ -28,8 +30,12 @@ from slotwise.cli.output import (
 from slotwise.contrib.logging import escaped
 from slotwise.definition import Definition
 from slotwise.errors import UnknownTask
+from slotwise.execution import RECURRING
 from slotwise.store.lines import JobLine
+from slotwise.store.reader import PAGE, Reader
 from slotwise.store.revision import Revision
+
+_COLUMNS = ("JOB", "STATE", "NEXT SLOT", "LAST SUCCESS", "FAILURES", "SCHEDULE")
 
 
 @click.group(cls=Group, examples="slotwise jobs list\nslotwise jobs show nightly-report")
@@ -86,20 +92,32 @@ def list_jobs(given: Given) -> None:
     """
     definitions = _definitions(given)
     with given.reader() as reader:
-        entries, now = _entries(reader.jobs(), definitions), reader.now()
+        entries, counts, now = _entries(reader.jobs(), definitions), reader.instance_counts(), reader.now()
     if given.json:
-        print_json_list(entry.json for entry in entries)
+        print_json_list(_with_instances([entry.json for entry in entries], counts))
         return
-    if not entries:
+    if not entries and not counts:
         click.echo("no jobs yet: a worker plans them when it starts")
         return
-    columns = ["JOB", "STATE", "NEXT SLOT", "LAST SUCCESS", "FAILURES", "SCHEDULE"]
-    print_table([*columns, "CODE"] if definitions is not None else columns, [_row(entry, now) for entry in entries])
+    if entries:
+        print_table(
+            [*_COLUMNS, "CODE"] if definitions is not None else _COLUMNS, [_row(entry, now) for entry in entries]
+        )
+    for name, count in sorted(counts.items()):
+        click.echo(f"{escaped(name)}: {count:,} recurring instances; see: slotwise jobs instances {shlex.quote(name)}")
     for line in (entry.line for entry in entries):
         if line is not None and line.reason:
             click.echo(f"{escaped(line.job)} is due, and unroutable: {line.reason}", err=True)
         if line is not None and line.refused:
             click.echo(f"{escaped(line.job)}: {_refused(line)}", err=True)
+
+
+def _with_instances(jobs: Sequence[dict[str, Any]], counts: Mapping[str, int]) -> Iterator[dict[str, Any]]:
+    """Each job with how many recurring instances it has; a task that has nothing else is a line, too."""
+    for one in jobs:
+        yield {**one, **({"instances": counts[one["job"]]} if one["job"] in counts else {})}
+    for name in sorted(counts.keys() - {one["job"] for one in jobs}):
+        yield {"job": name, "state": "instances", "instances": counts[name]}
 
 
 def _definitions(given: Given) -> Mapping[str, Definition] | None:
@@ -124,21 +142,76 @@ def _row(entry: _Entry, now: datetime) -> list[str | Text]:
     if line is None:
         schedule = str(entry.definition.schedule) if entry.definition else ""
         return [entry.name, outcome("not planned"), "–", "–", "–", schedule, *code]
+    return [entry.name, *_cells(line, now), *code]
+
+
+def _cells(line: JobLine, now: datetime) -> list[str | Text]:
+    """How it stands: all columns but its name."""
     failures = str(line.consecutive_failures) if line.consecutive_failures else "–"
-    times = [moment(line.next_slot), ago(line.last_success, now)]
-    return [entry.name, outcome(line.state), *times, failures, line.schedule, *code]
+    return [outcome(line.state), moment(line.next_slot), ago(line.last_success, now), failures, line.schedule]
 
 
 @jobs.command(
-    "show", cls=Command, examples="slotwise jobs show nightly-report\nslotwise jobs show nightly-report --json"
+    "instances",
+    cls=Command,
+    examples="""
+    slotwise jobs instances poll-feed
+    slotwise jobs instances poll-feed --after customer-17 -n 50
+    slotwise jobs instances poll-feed --all --json | jq -r '.[] | select(.consecutive_failures > 0) | .instance'
+    """,
 )
 @click.argument("name")
+@click.option("-n", "count", type=click.IntRange(1), default=20, show_default=True, help="At most so many lines.")
+@click.option("--all", "everything", is_flag=True, help="All that are there.")
+@click.option("--after", metavar="ID", default="", help="Only those with greater ids.")
 @common
 @pass_given
-def show_job(given: Given, name: str) -> None:
+def list_instances(given: Given, name: str, count: int, everything: bool, after: str) -> None:
+    """The recurring instances of the task NAME, by id: those that client.schedule_recurring has made."""
+    with given.reader() as reader:
+        reader.known(name)
+        found = _instances(reader, name, after)
+        if given.json:
+            print_json_list(found if everything else islice(found, count))
+            return
+        lines, now = list(found if everything else islice(found, count + 1)), reader.now()
+    if not lines:
+        click.echo(f"{name}: no recurring instances")
+        return
+    shown = lines if everything else lines[:count]
+    print_table(("INSTANCE", *_COLUMNS[1:]), [[line.instance, *_cells(line, now)] for line in shown])
+    if len(shown) < len(lines):
+        again = f"slotwise jobs instances {shlex.quote(name)} --after {shlex.quote(shown[-1].instance)}"
+        click.echo(f"… more: {again}", err=True)
+
+
+def _instances(reader: Reader, name: str, after: str) -> Iterator[JobLine]:
+    """Page by page, as far as they are wanted."""
+    while page := reader.instances(name, limit=PAGE, after=after):
+        yield from page
+        after = page[-1].instance
+
+
+@jobs.command(
+    "show",
+    cls=Command,
+    examples="""
+    slotwise jobs show nightly-report
+    slotwise jobs show nightly-report --json
+    slotwise jobs show poll-feed --id customer-17
+    """,
+)
+@click.argument("name")
+@click.option("--id", "instance", metavar="ID", help="A recurring instance of it.")
+@common
+@pass_given
+def show_job(given: Given, name: str, instance: str | None) -> None:
     """Everything the database knows about the job NAME."""
     with given.reader() as reader:
-        line = reader.job(name)
+        line = reader.job(name, instance or RECURRING)
+        if line is None and instance is not None:
+            reader.known(name)
+            raise UnknownTask(f"{name!r} has no recurring instance {instance!r}; see: slotwise jobs instances {name}")
         if line is None:
             raise UnknownTask(_unknown(name, [known.job for known in reader.jobs()]))
     if given.json:
@@ -150,6 +223,7 @@ def show_job(given: Given, name: str) -> None:
 def _fields(line: JobLine) -> list[tuple[str, str | Text]]:
     return [
         ("job", line.job),
+        *([("instance", line.instance)] if line.instance != RECURRING else []),
         ("state", outcome(line.state)),
         *([("reason", line.reason)] if line.reason else []),
         ("schedule", line.schedule),

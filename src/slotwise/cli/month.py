@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from calendar import monthrange
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from pathlib import Path
 from zoneinfo import ZoneInfo
 
@@ -40,16 +42,30 @@ class Starts:
         return sum(self.hours[number])
 
 
-def count_starts(schedules: Sequence[Schedule], days: Sequence[date], zone: ZoneInfo) -> Starts:
-    """Count, hour by hour; nothing is walked. Days on which clocks change have an hour of 0 or 2 hours."""
-    edges = [[_edge(day, hour, zone) for hour in range(25)] for day in days]
-    running = [schedule.running for schedule in schedules]
+def count_starts(schedules: Mapping[Schedule, int], days: Sequence[date], zone: ZoneInfo) -> Starts:
+    """Count, hour by hour of these days in a row, each schedule as often as jobs go by it.
+
+    Where clocks change, an hour may last for none or for two.
+    """
+    edges = _edges(days, zone)
+    running, passed = [0] * (len(edges) - 1), [0] * (len(edges) - 1)
+    for schedule, weight in schedules.items():
+        _add(running, schedule.running, edges, weight)
+        if schedule.running is not schedule:
+            _add(passed, schedule, edges, weight)
+            _add(passed, schedule.running, edges, -weight)
     return Starts(
         days=days,
-        hours=[[_count(running, low, high) for low, high in pairwise(day)] for day in edges],
-        passed_over=[_count(schedules, day[0], day[-1]) - _count(running, day[0], day[-1]) for day in edges],
+        hours=[running[begin : begin + 24] for begin in range(0, len(running), 24)],
+        passed_over=[sum(passed[begin : begin + 24]) for begin in range(0, len(passed), 24)],
         zone=zone,
     )
+
+
+def _edges(days: Sequence[date], zone: ZoneInfo) -> list[datetime]:
+    """Right before each hour, and at the end. A day that a zone leaves out ends before it begins: it has no hours."""
+    edges = [_edge(day, hour, zone) for day in days for hour in range(24)] + [_edge(days[-1], 24, zone)]
+    return [*accumulate(reversed(edges), min)][::-1]
 
 
 def _edge(day: date, hour: int, zone: ZoneInfo) -> datetime:
@@ -57,8 +73,15 @@ def _edge(day: date, hour: int, zone: ZoneInfo) -> datetime:
     return local.astimezone(UTC) - _TICK
 
 
-def _count(schedules: Sequence[Schedule], low: datetime, high: datetime) -> int:
-    return sum(schedule.count_between(low, high) for schedule in schedules) if low < high else 0
+def _add(hours: list[int], schedule: Schedule, edges: Sequence[datetime], weight: int) -> None:
+    """Count a schedule's slots into hours: the few of a sparse one are walked, those of a dense one never."""
+    if schedule.count_between(edges[0], edges[-1]) <= len(hours):
+        for slot in schedule.slots(edges[0], edges[-1]):
+            hours[bisect_left(edges, slot) - 1] += weight
+        return
+    for number, (low, high) in enumerate(pairwise(edges)):
+        if low < high:
+            hours[number] += weight * schedule.count_between(low, high)
 
 
 @click.command(
@@ -86,13 +109,13 @@ def month(
     if plot is not None and plot.suffix.lower() not in _PICTURES:
         raise click.UsageError(f"--plot {plot}: write a name that ends with .svg or .png")
     if text is not None:
-        found = {text: ready(given, schedule_of(text, tz), name)}
-        zone = zone_of(found[text], tz)
+        wanted_one = ready(given, schedule_of(text, tz), name)
+        found, zone = Counter({wanted_one: 1}), zone_of(wanted_one, tz)
     else:
         found, zone = _jobs(given), zone_named(tz or "UTC")
-    countable = [one for one in found.values() if not one.from_end]
+    countable = {one: count for one, count in found.items() if not one.from_end}
     starts = count_starts(countable, _days(wanted, zone), zone)
-    title = f"{starts.days[0]:%B %Y}, {zone.key}: {sum(map(sum, starts.hours))} starts of {_subject(text, found)}"
+    title = f"{starts.days[0]:%B %Y}, {zone.key}: {sum(map(sum, starts.hours)):,} starts of {_subject(text, found)}"
     if plot is not None:
         draw(plot, _cut(title), [f"{day:%a %d}" for day in starts.days], starts.hours)
         click.echo(f"wrote {plot}", err=True)
@@ -100,24 +123,24 @@ def month(
         print_json_object(_json(starts, found))
     elif plot is None:
         _print(title, starts)
-        if len(countable) < len(found):
-            click.echo(f"not counted: {len(found) - len(countable)} with a fixed delay after each run", err=True)
+        if left := found.total() - sum(countable.values()):
+            click.echo(f"not counted: {left} with a fixed delay after each run", err=True)
 
 
 def _cut(title: str) -> str:
     return title if len(title) <= 90 else f"{title[:89]}…"
 
 
-def _subject(text: str | None, found: Mapping[str, Schedule]) -> str:
-    return text or f"{len(found)} job{'' if len(found) == 1 else 's'}"
+def _subject(text: str | None, found: Counter[Schedule]) -> str:
+    return text or f"{found.total():,} job{'' if found.total() == 1 else 's'}"
 
 
-def _jobs(given: Given) -> dict[str, Schedule]:
-    """The schedules of the application's jobs; without an application, of those in the database."""
+def _jobs(given: Given) -> Counter[Schedule]:
+    """The schedules of the application's jobs; without an application, of all jobs and instances in the database."""
     if given.settings().app:
-        return {job.name: ready(given, job.schedule, job.name) for job in given.registry().jobs if job.schedule}
+        return Counter(ready(given, job.schedule, job.name) for job in given.registry().jobs if job.schedule)
     with given.reader() as reader:
-        return {line.job: parse_schedule(line.schedule) for line in reader.jobs()}
+        return Counter({parse_schedule(text).last: count for text, count in reader.schedules().items()})
 
 
 def _days(wanted: str | None, zone: ZoneInfo) -> list[date]:
@@ -131,10 +154,10 @@ def _days(wanted: str | None, zone: ZoneInfo) -> list[date]:
     return [first + number * _DAY for number in range(monthrange(first.year, first.month)[1])]
 
 
-def _json(starts: Starts, found: Mapping[str, Schedule]) -> dict[str, object]:
+def _json(starts: Starts, found: Counter[Schedule]) -> dict[str, object]:
     return {
         "zone": starts.zone.key,
-        "schedules": {name: str(schedule) for name, schedule in found.items()},
+        "schedules": {str(schedule): count for schedule, count in found.items()},
         "days": [
             {"day": day.isoformat(), "starts": starts.of_day(number), "passed_over": starts.passed_over[number],
              "hours": list(starts.hours[number])}

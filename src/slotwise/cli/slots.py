@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -16,6 +17,7 @@ from slotwise.cli.output import last_line, moment, outcome, print_json_list, pri
 from slotwise.contrib.logging import iso
 from slotwise.durations import parse_duration
 from slotwise.errors import SlotwiseError
+from slotwise.execution import RECURRING
 from slotwise.store.lines import SlotLine
 
 _COLUMNS = ("SLOT", "OUTCOME", "WHY", "ORIGIN", "TRIES", "STARTED", "TOOK", "WORKER")
@@ -41,11 +43,13 @@ def _instant(ctx: click.Context, option: click.Parameter, text: str | None) -> d
     examples="""
     slotwise slots nightly-report
     slotwise slots nightly-report --since 7d --all
+    slotwise slots poll-feed --id customer-17               one recurring instance of a task
     slotwise slots nightly-report --before 2026-01-31T02:00:00Z -n 50
     slotwise slots nightly-report --all --json | jq -r '.[] | select(.outcome != "succeeded") | [.slot, .reason] | @tsv'
     """,
 )
 @click.argument("name")
+@click.option("--id", "instance", metavar="ID", help="Only those of this recurring instance.")
 @click.option("-n", "count", type=click.IntRange(1), default=20, show_default=True, help="At most so many lines.")
 @click.option("--all", "everything", is_flag=True, help="All that is there.")
 @click.option("--since", callback=_instant, metavar="TIME", help="Nothing before this instant, or longer ago.")
@@ -53,7 +57,13 @@ def _instant(ctx: click.Context, option: click.Parameter, text: str | None) -> d
 @common
 @pass_given
 def slots(
-    given: Given, name: str, count: int, everything: bool, since: datetime | None, before: datetime | None
+    given: Given,
+    name: str,
+    instance: str | None,
+    count: int,
+    everything: bool,
+    since: datetime | None,
+    before: datetime | None,
 ) -> None:
     """The slots of the job NAME: what waits, what runs, then what ran and what did not, and why; the newest first.
 
@@ -61,14 +71,15 @@ def slots(
     """
     with given.reader() as reader:
         reader.known(name)
-        standing = reader.standing(name) if before is None else []
+        standing = reader.standing(name, instance, limit=None if everything else count) if before is None else []
         limit = None if everything else count + 2  # whether there is more, and whether it ends with the last one
-        found = reader.slots(name, limit=limit, since=since, before=before, ended=True)
+        found = reader.slots(name, instance, limit=limit, since=since, before=before, ended=True)
         lines, more = (found, False) if everything else _page(found, count)
         if given.json:
             print_json_list(chain(standing, lines))
         else:
-            _print(name, standing, list(lines), more)
+            again = f"{name} --id {shlex.quote(instance)}" if instance else name
+            _print(again, standing, list(lines), more)
 
 
 def _page(found: Iterator[SlotLine], count: int) -> tuple[list[SlotLine], bool]:
@@ -85,7 +96,11 @@ def _print(name: str, standing: list[SlotLine], lines: list[SlotLine], more: boo
     if not standing and not lines:
         click.echo(f"{name}: no slots in this range")
         return
-    print_table(_COLUMNS, map(_row, chain(standing, lines)))
+    shown = [*standing, *lines]
+    if any(line.instance != RECURRING for line in shown):
+        print_table(("INSTANCE", *_COLUMNS), [[line.instance, *_row(line)] for line in shown])
+    else:
+        print_table(_COLUMNS, map(_row, shown))
     if more:
         click.echo(f"… more: slotwise slots {name} --before {iso(lines[-1].place)}", err=True)
 

@@ -9,19 +9,20 @@ from datetime import datetime, timedelta
 
 import sqlalchemy as sa
 
-from slotwise.execution import FOREVER
+from slotwise.execution import FOREVER, RECURRING
 from slotwise.store.rows import utc
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobLine:
-    """A job's own row. ``state``: waiting, running, paused, dead, ended (nothing is due any more), or unroutable:
-    due, and no live worker can take it; ``reason`` says why.
+    """A job's own row, or an instance's. ``state``: waiting, running, paused, dead, ended (nothing is due any more), or
+    unroutable: due, and no live worker can take it; ``reason`` says why.
 
     ``refused``: live workers whose own schedule for it was not taken over, each with its revision.
     """
 
     job: str
+    instance: str
     state: str
     schedule: str
     next_slot: datetime | None
@@ -63,6 +64,7 @@ class SlotLine:
     took: timedelta | None = None
     due: datetime | None = None
     error: str | None = None
+    instance: str = RECURRING
 
     @property
     def place(self) -> datetime:
@@ -139,7 +141,8 @@ def job_line(row: sa.RowMapping, workers: Sequence[WorkerLine], now: datetime) -
     due = state == "waiting" and row["execution_time"] <= now
     reason = obstacle(row["task_name"], row["runs_on"], workers) if due else None
     return JobLine(
-        job=row["task_name"], state="unroutable" if reason else state, reason=reason, schedule=row["schedule"],
+        job=row["task_name"], instance=row["task_instance"], state="unroutable" if reason else state, reason=reason,
+        schedule=row["schedule"],
         next_slot=None if parked else utc(row["slot"]), due=None if parked else utc(row["execution_time"]),
         attempt=row["attempt"], worker=row["picked_by"], heartbeat=utc(row["last_heartbeat"]),
         last_success=utc(row["last_success"]), last_failure=utc(row["last_failure"]),
@@ -159,6 +162,7 @@ def waiting_line(row: sa.RowMapping, begun: sa.RowMapping | None = None) -> Slot
         slot=utc(row["slot"]), outcome=row["state"] or "waiting", reason="retry" if row["attempt"] else None,
         origin=row["origin"] or "schedule", attempts=row["attempt"], collapsed=row["collapsed"],
         due=utc(row["execution_time"]), error=row["last_error"] if row["attempt"] else None,  # else of the slot before
+        instance=row["plan_instance"] or row["task_instance"],
     )  # fmt: skip
     if begun is None:
         return line
@@ -176,7 +180,7 @@ def slot_line(row: sa.RowMapping) -> SlotLine:
         slot=utc(row["slot"]), outcome=row["outcome"], reason=row["reason"], origin=row["origin"],
         attempts=row["attempts"], collapsed=row["collapsed"], worker=row["worker"], token=row["token"],
         started=started, finished=finished, took=finished - started if started and finished else None,
-        error=row["error"],
+        error=row["error"], instance=row["task_instance"],
     )  # fmt: skip
 
 
@@ -184,7 +188,7 @@ def gap_line(row: sa.RowMapping) -> SlotLine:
     """A row of the gaps."""
     return SlotLine(
         slot=utc(row["first_slot"]), last=utc(row["last_slot"]), count=row["count"], outcome="skipped",
-        reason=row["reason"], origin="schedule", finished=utc(row["created"]),
+        reason=row["reason"], origin="schedule", finished=utc(row["created"]), instance=row["task_instance"],
     )  # fmt: skip
 
 

@@ -10,6 +10,7 @@ import sqlalchemy as sa
 
 from slotwise.decide import UNREADABLE
 from slotwise.errors import UnknownTask
+from slotwise.execution import RECURRING
 from slotwise.store.lines import (
     Health,
     JobLine,
@@ -44,16 +45,40 @@ class Reader:
     # -- jobs -------------------------------------------------------------------------------------------------
 
     def jobs(self) -> list[JobLine]:
-        """All jobs that have a row, by name."""
-        return self._jobs(self._plans().order_by(self._tasks.c.task_name))
+        """All jobs that have a row of their own, by name."""
+        return self._jobs(
+            self._plans().where(self._tasks.c.task_instance == RECURRING).order_by(self._tasks.c.task_name)
+        )
 
-    def job(self, name: str) -> JobLine | None:
-        found = self._jobs(self._plans().where(self._tasks.c.task_name == name))
+    def job(self, name: str, instance: str = RECURRING) -> JobLine | None:
+        """A job's own row, or that of an instance."""
+        found = self._jobs(
+            self._plans().where(self._tasks.c.task_name == name, self._tasks.c.task_instance == instance)
+        )
         return found[0] if found else None
 
     def _jobs(self, statement: sa.Select[Any]) -> list[JobLine]:
         workers, now = self.workers(), self.now()
         return [job_line(row, workers, now) for row in self._rows(statement)]
+
+    def instances(self, name: str, *, limit: int, after: str = "") -> list[JobLine]:
+        """Recurring instances of a task, by id, from the one after ``after``."""
+        id = self._tasks.c.task_instance
+        wanted = self._plans().where(self._tasks.c.task_name == name, id != RECURRING, id > after)
+        return self._jobs(wanted.order_by(id).limit(limit))
+
+    def instance_counts(self) -> dict[str, int]:
+        """How many recurring instances each task has that has any."""
+        tasks = self._tasks
+        wanted = self._plans().where(tasks.c.task_instance != RECURRING)
+        counted = wanted.with_only_columns(tasks.c.task_name, sa.func.count().label("count"))
+        return {row["task_name"]: row["count"] for row in self._rows(counted.group_by(tasks.c.task_name))}
+
+    def schedules(self) -> dict[str, int]:
+        """The text of each schedule in force, and how many jobs and instances go by it."""
+        tasks = self._tasks
+        counted = self._plans().with_only_columns(tasks.c.schedule, sa.func.count().label("count"))
+        return {row["schedule"]: row["count"] for row in self._rows(counted.group_by(tasks.c.schedule))}
 
     def _plans(self) -> sa.Select[Any]:
         return sa.select(self._tasks).where(self._tasks.c.schedule.is_not(None), self._tasks.c.plan_instance.is_(None))
@@ -69,18 +94,20 @@ class Reader:
         known = f"known are {', '.join(names)}" if names else "no worker has planned any job yet"
         raise UnknownTask(f"no job {name!r} in this database; {known}")
 
-    def standing(self, name: str) -> list[SlotLine]:
+    def standing(self, name: str, instance: str | None = None, *, limit: int | None = None) -> list[SlotLine]:
         """Slots that have not ended: those that wait (the schedule's next, triggers, retries), then those that run.
 
         Each the latest first. A slot that waits for a retry is one line, with what the ledger says of the last attempt.
+        Of more than ``limit``, those that come next.
         """
-        ledger = self._ledger(name).where(sa.exists(self._rows_of_slots()))
+        ledger = _of(self._slots, name, instance).where(sa.exists(self._rows_of_slots()))
+        nearest = self._standing(name, instance).order_by(self._tasks.c.slot, self._tasks.c.task_instance).limit(limit)
         with self._store.transaction() as connection:
-            rows = connection.execute(self._standing(name).order_by(self._tasks.c.slot.desc())).mappings().all()
+            rows = connection.execute(nearest).mappings().all()
             found = connection.execute(ledger).mappings().all()
         begun = {(line["task_instance"], utc(line["slot"])): line for line in found}
         waiting, running = [], []
-        for row in rows:
+        for row in reversed(rows):
             line = begun.get((row["plan_instance"] or row["task_instance"], utc(row["slot"])))
             if not row["picked"]:
                 waiting.append(waiting_line(row, line))
@@ -88,11 +115,14 @@ class Reader:
                 running.append(slot_line(line))
         return waiting + running
 
-    def _standing(self, name: str) -> sa.Select[Any]:
+    def _standing(self, name: str, instance: str | None) -> sa.Select[Any]:
         tasks = self._tasks
         is_jobs = tasks.c.schedule.is_not(None) | tasks.c.plan_instance.is_not(None)
         alive = tasks.c.state.is_distinct_from("dead")  # of those the ledger tells the end
-        return sa.select(tasks).where(tasks.c.task_name == name, tasks.c.slot.is_not(None), is_jobs, alive)
+        found = sa.select(tasks).where(tasks.c.task_name == name, tasks.c.slot.is_not(None), is_jobs, alive)
+        if instance is None:
+            return found
+        return found.where(sa.func.coalesce(tasks.c.plan_instance, tasks.c.task_instance) == instance)
 
     def _rows_of_slots(self) -> sa.Select[Any]:
         """The rows that stand for a slot of the ledger."""
@@ -107,6 +137,7 @@ class Reader:
     def slots(
         self,
         name: str,
+        instance: str | None = None,
         *,
         limit: int | None = None,
         since: datetime | None = None,
@@ -122,7 +153,7 @@ class Reader:
         left = limit
         while left is None or left > 0:
             size = PAGE if left is None else min(left, PAGE)
-            page = self._page(name, size, since, cursor, ended)
+            page = self._page(name, instance, size, since, cursor, ended)
             yield from (line for _, line in page)
             if len(page) < size:
                 return
@@ -137,17 +168,22 @@ class Reader:
             found |= {utc(row["slot"]) for row in self._rows(sa.select(table.c.slot).where(*within))}
         return sorted(found)
 
-    def slot(self, name: str, slot: datetime) -> SlotLine | None:
-        """One slot of a job, as the ledger has it."""
-        found = self._rows(self._ledger(name).where(self._slots.c.slot == slot))
+    def slot(self, name: str, slot: datetime, instance: str = RECURRING) -> SlotLine | None:
+        """One slot of a job, or of an instance, as the ledger has it."""
+        found = self._rows(_of(self._slots, name, instance).where(self._slots.c.slot == slot))
         return slot_line(found[0]) if found else None
 
     def _page(
-        self, name: str, size: int, since: datetime | None, cursor: _Place | None, ended: bool
+        self,
+        name: str,
+        instance: str | None,
+        size: int,
+        since: datetime | None,
+        cursor: _Place | None,
+        ended: bool,
     ) -> list[tuple[_Place, SlotLine]]:
         """Race: what is written between two pages is newer than the first one's end; it is later, not missed."""
-        gaps = sa.select(self._gaps).where(self._gaps.c.task_name == name)
-        ledger = self._ledger(name)
+        gaps, ledger = _of(self._gaps, name, instance), _of(self._slots, name, instance)
         if ended:
             ledger = ledger.where(~sa.exists(self._rows_of_slots()))
         cut_slots = _cut(ledger, self._slots.c.slot, self._slots, 1, size, since, cursor)
@@ -157,9 +193,6 @@ class Reader:
             (_Place(utc(row["last_slot"]), 0, row["task_instance"]), gap_line(row)) for row in self._rows(cut_gaps)
         ]
         return sorted(lines, key=lambda line: line[0], reverse=True)[:size]
-
-    def _ledger(self, name: str) -> sa.Select[Any]:
-        return sa.select(self._slots).where(self._slots.c.task_name == name)
 
     # -- workers and health -----------------------------------------------------------------------------------
 
@@ -222,6 +255,12 @@ class Reader:
     def _rows(self, statement: sa.Select[Any]) -> Sequence[sa.RowMapping]:
         with self._store.transaction() as connection:
             return connection.execute(statement).mappings().all()
+
+
+def _of(table: sa.Table, name: str, instance: str | None) -> sa.Select[Any]:
+    """What one of the two tables has about a task, or about one instance of it."""
+    found = sa.select(table).where(table.c.task_name == name)
+    return found if instance is None else found.where(table.c.task_instance == instance)
 
 
 class _Place(NamedTuple):
