@@ -6,7 +6,7 @@ import difflib
 import hashlib
 import inspect
 from abc import ABC
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from itertools import islice, pairwise
 from typing import TYPE_CHECKING, Any, Generic, Protocol, cast
@@ -17,7 +17,7 @@ from slotwise.job import DistributedJob, FunctionJob, FunctionTask, OneTimeTask,
 from slotwise.payload import UNTYPED, Payload
 from slotwise.payload_reader import PAYLOAD_WORDS, payload_of
 from slotwise.policies import TASK_RETRY, CatchUp, Overlap, Retry
-from slotwise.schedules import Disabled, Schedule, spread_out
+from slotwise.schedules import Disabled, Schedule, parse_schedule, spread_out
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -71,6 +71,7 @@ class Definition:
     retry: Retry | None = None
     timeout: timedelta | None = None
     start_within: timedelta | None = None
+    spread: timedelta | None = None
     payload: Payload = UNTYPED
     min_interval: timedelta | None = None
     priority: int = USUAL_PRIORITY
@@ -113,13 +114,12 @@ def define(subject: object) -> Definition:
     policies = {word: _policy(source, where, word) for word in POLICIES}
     if policies["retry"] is _UNSAID:
         policies["retry"] = None if is_job or policies["on_lost"] == "give_up" else TASK_RETRY
-    spread = policies.pop("spread")
     handler = _handler(source, where)
     definition = Definition(
         name=name,
         handler=handler,
         is_async=inspect.iscoroutinefunction(handler),
-        schedule=_schedule(source, where, name, spread) if is_job else None,
+        schedule=_schedule(source, where, name, policies["spread"]) if is_job else None,
         payload=payload_of(source, where) if isinstance(source, OneTimeTask) else UNTYPED,
         **policies,
     )
@@ -130,13 +130,22 @@ def define(subject: object) -> Definition:
     return definition
 
 
+def rescheduled(definition: Definition, text: str, where: str) -> Definition:
+    """The job by another schedule, as the settings say. Raises InvalidSchedule or InvalidJob."""
+    if not definition.is_job:
+        raise InvalidJob(f"{where}: {definition.name!r} is a one-time task, it has no schedule; remove it there")
+    schedule = _spread(_parsed(text, where), where, definition.name, definition.spread)
+    check_catch_up(schedule, definition, where)
+    return replace(definition, schedule=schedule)
+
+
 def check_catch_up(schedule: Schedule, definition: Definition, where: str) -> None:
     """Raise InvalidJob if catching up is not possible, or would not come to an end."""
     if definition.catch_up.mode != "all":
         return
     if schedule.from_end:
         raise InvalidJob(f"{where}: {schedule} misses no slots, so CatchUp.all() means nothing; remove catch_up")
-    shortest = _shortest_interval(schedule)
+    shortest = _shortest_interval(schedule, definition.name)
     for word, least in (("CatchUp.all(pace", definition.catch_up.pace), ("(min_interval", definition.min_interval)):
         if least is not None and shortest is not None and least >= shortest:
             raise InvalidJob(
@@ -145,9 +154,11 @@ def check_catch_up(schedule: Schedule, definition: Definition, where: str) -> No
             )
 
 
-def _shortest_interval(schedule: Schedule) -> timedelta | None:
-    """The shortest of the schedule's next hundred intervals."""
-    slots = list(islice(schedule.slots(_SAMPLE, _SAMPLE + timedelta(days=3660)), 100))
+def _shortest_interval(schedule: Schedule, name: str) -> timedelta | None:
+    """The shortest of the schedule's next hundred intervals; None if it goes by days that only the database knows."""
+    if None in schedule.calendars.values():
+        return None
+    slots = list(islice(schedule.bind(name).slots(_SAMPLE, _SAMPLE + timedelta(days=3660)), 100))
     return min((after - before for before, after in pairwise(slots)), default=None)
 
 
@@ -195,7 +206,10 @@ def _name(source: object, where: str) -> str:
 
 
 def _schedule(source: object, where: str, name: str, spread: timedelta | None) -> Schedule:
-    schedule = _declared_schedule(source, where)
+    return _spread(_declared_schedule(source, where), where, name, spread)
+
+
+def _spread(schedule: Schedule, where: str, name: str, spread: timedelta | None) -> Schedule:
     if spread is None or isinstance(schedule, Disabled):
         return schedule
     try:
@@ -204,8 +218,17 @@ def _schedule(source: object, where: str, name: str, spread: timedelta | None) -
         raise InvalidJob(f"{where}.spread: {error}") from None
 
 
+def _parsed(text: str, where: str) -> Schedule:
+    try:
+        return parse_schedule(text)
+    except InvalidSchedule as error:
+        raise InvalidSchedule(f"{where}: {error}") from None
+
+
 def _declared_schedule(source: object, where: str) -> Schedule:
     schedule = declared(source, "schedule")
+    if isinstance(schedule, str):
+        schedule = _parsed(schedule, f"{where}.schedule")
     if inspect.isclass(schedule) or not isinstance(schedule, Schedule):
         kind = "nothing" if schedule is None else repr(schedule)
         raise InvalidJob(

@@ -152,8 +152,13 @@ class MakeTask(Protocol):
     def __call__(self, function: Callable[[TaskContext[T]], object], /) -> FunctionTask[T]: ...
 
 
-def job(*, name: str, schedule: Schedule, **policies: Any) -> Callable[[Callable[[JobContext], object]], FunctionJob]:
-    """Make a job of a function: ``@job(name="tick", schedule=Every("1m"))``; further keywords are policies."""
+def job(
+    *, name: str, schedule: Schedule | str, **policies: Any
+) -> Callable[[Callable[[JobContext], object]], FunctionJob]:
+    """Make a job of a function: ``@job(name="tick", schedule=Every("1m"))``; further keywords are policies.
+
+    ``schedule`` may be a text, as ``parse_schedule`` takes it: ``"0 2 * * *"``.
+    """
 
     def make(function: Callable[[JobContext], object]) -> FunctionJob:
         return FunctionJob(function, {"name": name, "schedule": schedule, **policies})

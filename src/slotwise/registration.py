@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from difflib import get_close_matches
 from typing import Any, TypeAlias
 
-from slotwise.definition import Definition, define
+from slotwise.definition import Definition, define, rescheduled
 from slotwise.engine.eventloop import Lifespan
 from slotwise.errors import ConfigurationError, InvalidJob
 from slotwise.settings import Settings
@@ -62,6 +63,18 @@ def unique(definitions: list[Definition]) -> dict[str, Definition]:
     if double:
         raise InvalidJob(f"names must be unique within a registry; more than once: {', '.join(map(repr, double))}")
     return {found.name: found for found in definitions}
+
+
+def by_settings(definitions: Mapping[str, Definition], settings: Settings) -> dict[str, Definition]:
+    """The definitions, jobs by the schedules that the settings have for them."""
+    found = dict(definitions)
+    for name, text in sorted(settings.schedules):
+        if name not in found:
+            near = get_close_matches(name, found, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(sorted(found))}"
+            raise ConfigurationError(f"schedules names {name!r}, which is not registered; {hint}")
+        found[name] = rescheduled(found[name], text, f"schedules[{name!r}]")
+    return found
 
 
 def customized(settings: Settings, customize: Customize | None) -> Settings:

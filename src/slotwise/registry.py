@@ -24,7 +24,16 @@ from slotwise.engine.worker import Worker
 from slotwise.errors import ConfigurationError
 from slotwise.events import Listener, Listeners
 from slotwise.identity import own_version
-from slotwise.registration import Customize, callables, checked_lifespan, customized, defined, refuse_own_loop, unique
+from slotwise.registration import (
+    Customize,
+    by_settings,
+    callables,
+    checked_lifespan,
+    customized,
+    defined,
+    refuse_own_loop,
+    unique,
+)
 from slotwise.settings import Settings
 from slotwise.store.database import Database
 from slotwise.store.store import Store
@@ -56,10 +65,11 @@ class JobRegistry:
         clock: Clock | None = None,
         **settings: Any,
     ) -> None:
-        self.definitions: Mapping[str, Definition] = unique([*defined(jobs, "jobs"), *defined(tasks, "tasks")])
+        self._written = unique([*defined(jobs, "jobs"), *defined(tasks, "tasks")])
         self._asked = Settings.load(**settings)
         self._customize = customize
         self.settings = customized(self._asked, customize)
+        self.definitions: Mapping[str, Definition] = by_settings(self._written, self.settings)
         self.lifespan = checked_lifespan(lifespan)
         self.listeners = tuple(callables(listeners, "listeners"))
         self.interceptors = tuple(callables(interceptors, "interceptors"))
@@ -83,6 +93,7 @@ class JobRegistry:
             raise ConfigurationError("the registry is running; stop it before changing its settings")
         asked = self._asked.with_(**settings)
         self.settings, self._asked = customized(asked, self._customize), asked
+        self.definitions = {**self.definitions, **by_settings(self._written, self.settings)}
         if self._database is not None:
             self._database.close()
             self._database = None

@@ -143,6 +143,28 @@ def names(longest: int) -> Reader:
     return read
 
 
+def pairs(longest: int) -> Reader:
+    """Names, each with a text: a table, or lines such as ``name = text``."""
+    one, form = name(longest), "write a table, or lines such as: nightly-report = 0 3 * * *"
+
+    def read(label: str, value: Any) -> frozenset[tuple[str, str]]:
+        given = _lines(value) if isinstance(value, str) else value
+        try:
+            found = {key: text.strip() for key, text in (given.items() if isinstance(given, Mapping) else given)}
+        except (AttributeError, TypeError, ValueError):
+            raise _wrong(label, "names with texts", value, form) from None
+        if not all(found.values()):
+            raise _wrong(label, "names with texts", value, form)
+        return frozenset((one(label, key), text) for key, text in found.items())
+
+    return read
+
+
+def _lines(text: str) -> list[list[str]]:
+    """The lines at their first equals sign; one without is a list of one."""
+    return [[part.strip() for part in line.split("=", 1)] for line in text.splitlines() if line.strip()]
+
+
 #: The reader, and with it the range, of every setting. PostgreSQL's longest name has 63 bytes; what follows
 #: the prefix (tables, their indexes) needs up to 31 of them.
 READERS: Final[Mapping[str, Reader]] = {
@@ -160,6 +182,7 @@ READERS: Final[Mapping[str, Reader]] = {
     "worker_name": optional(name(100)),
     "tags": names(100),
     "only": names(100),
+    "schedules": pairs(100),
     "pooler": switch(),
     "app": optional(name(500)),
     "log_format": choice("human", "json"),

@@ -77,6 +77,9 @@ class Settings:
     only: frozenset[str] = frozenset()
     """Names of the jobs that this worker runs; empty is all."""
 
+    schedules: frozenset[tuple[str, str]] = frozenset()
+    """Jobs by other schedules than in the code: names and texts."""
+
     pooler: bool = False
     """A transaction pooler stands in between: deadlines go with each transaction, not with the connection."""
 

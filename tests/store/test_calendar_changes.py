@@ -204,3 +204,13 @@ def test_lines_say_who_goes_by_it(desk: Desk) -> None:
     assert [(line.calendar.name, list(line.jobs)) for line in desk.changes.all()] == [("CO", ["open"]), ("empty", [])]
     with pytest.raises(InvalidSchedule, match=r"did you mean empty\?"):
         desk.changes.find("emty")
+
+
+def test_a_paused_row_follows_and_sleeps_on(desk: Desk) -> None:
+    """Its days are the new ones when it goes on."""
+    desk.bench.client.controls.pause("open")
+    desk.close(FRIDAY)
+    desk.bench.clock.set(nine(FRIDAY))
+    assert desk.bench.claim("open") == []
+    desk.bench.client.controls.resume("open")
+    assert desk.slot() == nine(MONDAY)

@@ -228,13 +228,13 @@ def test_a_name_of_a_hundred_characters_is_taken() -> None:
     "schedule",
     [
         pytest.param(None, id="none"),
-        pytest.param("0 2 * * *", id="a text"),
+        pytest.param(b"0 2 * * *", id="bytes"),
         pytest.param(Every, id="a class"),
         pytest.param(3600, id="a number"),
     ],
 )
 def test_schedules_that_are_none(schedule: Any) -> None:
-    """A job says when; a text is not a schedule yet."""
+    """A job says when: with a schedule, or its text."""
     message = refusal(a_job(schedule=schedule))
     assert message.startswith("Report.schedule is")
     assert "expected a schedule such as" in message

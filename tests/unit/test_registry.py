@@ -260,7 +260,7 @@ BAD_JOBS = [
     pytest.param({"jobs": [a_job(name=" ")]}, "NightlyReport.name is ' '; a name cannot be blank", id="blank name"),
     pytest.param({"jobs": [a_job(name="n" * 101)]}, "has 101 characters; at most 100", id="long name"),
     pytest.param({"jobs": [a_job(schedule=None)]}, "NightlyReport.schedule is nothing; expected", id="no schedule"),
-    pytest.param({"jobs": [a_job(schedule="0 2 * * *")]}, "is '0 2 * * *'; expected a schedule such as", id="a text"),
+    pytest.param({"jobs": [a_job(schedule=3600)]}, "is 3600; expected a schedule such as", id="a number"),
     pytest.param({"jobs": [Expensive]}, "Expensive is a class and cannot be made without arguments", id="a class"),
     pytest.param({"jobs": [print]}, "is not a job; expected a DistributedJob", id="a bare function"),
     pytest.param({"jobs": [a_job(catchup="none")]}, "NightlyReport.catchup: did you mean catch_up?", id="catchup"),

@@ -355,3 +355,29 @@ def test_repr_hides_the_password(address: str) -> None:
     assert "***" in shown
     assert "threads=2" in shown
     assert "poll_interval" not in shown
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"a": "0 3 * * *", "b": "-"},
+        "a = 0 3 * * *\n\nb=-\n",
+        [("a", "0 3 * * *"), ("b", " - ")],
+    ],
+    ids=["table", "lines", "pairs"],
+)
+def test_schedules_are_names_with_texts(given: object) -> None:
+    """A TOML table, or lines of an environment variable."""
+    assert Settings.load(environ={}, schedules=given).schedules == {("a", "0 3 * * *"), ("b", "-")}
+
+
+@pytest.mark.parametrize("given", ["a 0 3 * * *", "a=", {"a": 5}, [1], 7, {"": "-"}], ids=str)
+def test_schedules_without_texts_are_refused(given: object) -> None:
+    """One line, with the form."""
+    assert "schedules must be" in refused(schedules=given)
+
+
+def test_schedules_from_a_file(elsewhere: Path) -> None:
+    """As a table of its own."""
+    (elsewhere / "slotwise.toml").write_text('[schedules]\nnightly-report = "CRON|0 3 * * *|Europe/Vienna"\n')
+    assert Settings.load(environ={}).schedules == {("nightly-report", "CRON|0 3 * * *|Europe/Vienna")}

@@ -9,13 +9,15 @@ from typing import Any
 import sqlalchemy as sa
 
 from slotwise import decide
+from slotwise.definition import Definition
 from slotwise.errors import InstanceExists
-from slotwise.execution import TICK, Row
+from slotwise.execution import RECURRING, TICK, Row
 from slotwise.missed import span
-from slotwise.schedules import Schedule, parse_schedule
+from slotwise.pauses import PAUSED, asleep
+from slotwise.schedules import Disabled, Schedule, parse_schedule, spread_out
 from slotwise.store.calendars import calendars_of
 from slotwise.store.latecomers import end_orphans, newest_decided
-from slotwise.store.planner import first_slot, replanned
+from slotwise.store.planner import first_slot, replanned, tags_text
 from slotwise.store.rows import row_of
 from slotwise.store.store import Store
 from slotwise.store.types import to_micros
@@ -45,8 +47,10 @@ class Instances:
         Its schedule is bound to task and id, so that an ``H`` spreads the instances of a task. A changed one follows
         as after a deploy: slots up to now belong to the old text, a held row follows when it is settled.
         """
-        known = calendars_of(connection, self._store.tables, wanted.schedule)
-        schedule = wanted.schedule.bind(f"{wanted.task}/{wanted.id}", known)
+        known, name = calendars_of(connection, self._store.tables, wanted.schedule), f"{wanted.task}/{wanted.id}"
+        schedule, spread = wanted.schedule.bind(name, known), self._definition(wanted.task).spread
+        if spread is not None and not (schedule.from_end or isinstance(schedule, Disabled)):
+            schedule = spread_out(schedule, name, spread)
         row = self._lock(connection, wanted.task, wanted.id)
         if row is None:
             slot, is_added = self._insert(connection, wanted, schedule)
@@ -92,20 +96,34 @@ class Instances:
         return found
 
     def _insert(self, connection: sa.Connection, wanted: Instance, schedule: Schedule) -> tuple[datetime | None, bool]:
-        dialect, definition = self._store.dialect, self._store.definitions.get(wanted.task)
+        dialect = self._store.dialect
         now = dialect.now(connection)
         end_orphans(connection, dialect, wanted.task, wanted.id, now)
-        strict = definition is not None and definition.gives_up
+        strict = self._definition(wanted.task).gives_up
         newest = newest_decided(connection, dialect, wanted.task, wanted.id, strict=strict)
         blank = Row(task_name=wanted.task, task_instance=wanted.id, execution_time=now, version=0, watermark=newest)
         slot = first_slot(blank, schedule, now)
         statement = dialect.insert(self._tasks).values(
             task_name=wanted.task, task_instance=wanted.id, task_data=wanted.data, priority=wanted.priority,
-            picked=False, version=to_micros(now), first_version=to_micros(now), **decide.ahead(schedule, slot),
-            watermark=newest, schedule=str(schedule),
+            runs_on=tags_text(self._definition(wanted.task)), picked=False, version=to_micros(now),
+            first_version=to_micros(now), watermark=newest, schedule=str(schedule),
+            **self._ahead(connection, wanted.task, schedule, slot),
         )  # fmt: skip
         inserted = statement.on_conflict_do_nothing().returning(self._tasks.c.version)
         return slot, connection.execute(inserted).first() is not None
+
+    def _ahead(self, connection: sa.Connection, task: str, schedule: Schedule, slot: datetime | None) -> dict[str, Any]:
+        """What a new row waits for; it sleeps if its job's own row does."""
+        columns, tasks = decide.ahead(schedule, slot), self._tasks
+        own = sa.select(tasks.c.state, tasks.c.control).where(*self._key(task, RECURRING))
+        found = connection.execute(own).first()
+        if found is None or found[0] != PAUSED:
+            return columns
+        return {**columns, **asleep(columns["execution_time"]), "control": found[1]}
+
+    def _definition(self, task: str) -> Definition:
+        """As this process knows the task; of one that it does not, nothing out of the ordinary."""
+        return self._store.definitions.get(task) or Definition(name=task, handler=lambda ctx: None, is_async=False)
 
     def _end(self, connection: sa.Connection, row: Row) -> None:
         """What has come and not begun is skipped; what waits for its retry ends."""

@@ -209,8 +209,13 @@ def _proposed(job: Definition) -> dict[str, Any]:
     return {
         "fingerprint": job.fingerprint,
         "priority": job.priority,
-        "runs_on": json.dumps(sorted(job.runs_on)) if job.runs_on else None,
+        "runs_on": tags_text(job),
     }
+
+
+def tags_text(job: Definition) -> str | None:
+    """The tags that a worker must carry, as they stand in a row."""
+    return json.dumps(sorted(job.runs_on)) if job.runs_on else None
 
 
 def _plan_of(job: Definition, row: Row | None, change: str) -> Plan:

@@ -21,6 +21,7 @@ DEFINITIONS = (
     a_job("all", Disabled(), catch_up=CatchUp.all()),
     a_job("queue", Disabled(), overlap=Overlap.queue(2)),
     a_job("retried", Disabled(), retry=Retry.exponential(3, first=timedelta(seconds=1))),
+    a_job("tagged", Disabled(), runs_on=["gpu"], priority=90, spread=MINUTE),
     a_task("mail"),
 )
 EACH = Every(MINUTE)
@@ -290,3 +291,32 @@ def test_workers_leave_instances_alone_at_their_start(bench: Bench) -> None:
     with bench.store.transaction() as connection:
         assert connection.scalar(sa.select(sa.func.count()).select_from(bench.tables.tasks)) == len(DEFINITIONS)
     assert before.slot == NOON + MINUTE
+
+
+def test_tags_priority_and_spread_are_the_tasks(bench: Bench) -> None:
+    """Each instance is spread by its own name; what it needs of a worker stands in its row."""
+    for number in range(20):
+        bench.client.schedule_recurring("tagged", str(number), "EVERY|1h")
+    rows = [bench.row("tagged", str(number)) for number in range(20)]
+    assert {row.slot for row in rows} == {at(60)}
+    assert len({row.execution_time for row in rows}) > 15
+    assert all(at(60) <= row.execution_time < at(61) for row in rows)
+    assert {row.priority for row in rows} == {90}
+    tasks = bench.tables.tasks
+    with bench.store.transaction() as connection:
+        found = connection.scalars(sa.select(tasks.c.runs_on).where(tasks.c.task_instance != "recurring"))
+        assert set(found) == {'["gpu"]'}
+
+
+def test_an_instance_of_a_paused_job_sleeps(bench: Bench) -> None:
+    """A pause is the job's, also for what comes later; a change does not wake it, and it goes on with the job."""
+    bench.client.schedule_recurring("feed", "a", EACH)
+    bench.client.controls.pause("feed")
+    bench.client.schedule_recurring("feed", "b", EACH)
+    bench.client.schedule_recurring("feed", "a", "EVERY|2m")
+    bench.tick(3)
+    assert bench.claim("feed") == []
+    bench.client.controls.resume("feed")
+    assert {bench.row("feed", id).slot for id in "ab"} == {at(4)}
+    bench.tick(1)
+    assert {claim.row.task_instance for claim in bench.claim("feed")} == {"a", "b"}
