@@ -152,7 +152,11 @@ def _refuse_foreign(connection: sa.Connection, target: Target) -> None:
     name = f"{target.prefix}tasks"
     # One of our own marks is enough, so that a downgrade clears away what somebody else has left over.
     ours = any(inspector.has_table(f"{target.prefix}{mark}", schema=target.schema) for mark in ("meta", "slots"))
-    if ours or not inspector.has_table(name, schema=target.schema):
+    if ours:
+        return
+    if not inspector.has_table(name, schema=target.schema):
+        if target.adopt:
+            raise SchemaMissing(f"there is no table {name} to adopt; leave --adopt out")
         return
     found = {column["name"] for column in inspector.get_columns(name, schema=target.schema)}
     if found != _DB_SCHEDULER:
@@ -233,6 +237,7 @@ def revert(
 def _migrate(connection: sa.Connection, target: Target, revision: str, *, up: bool) -> list[str]:
     from alembic.operations import Operations
     from alembic.runtime.migration import MigrationContext
+    from alembic.util import CommandError
 
     own = not connection.in_transaction()
     script = _script_directory()
@@ -250,9 +255,13 @@ def _migrate(connection: sa.Connection, target: Target, revision: str, *, up: bo
         context = MigrationContext.configure(connection, opts={**target.options(), "fn": steps})
         with context.begin_transaction(), Operations.context(context):
             context.run_migrations()
-    except BaseException:
+    except BaseException as error:
         if transaction is not None:
             transaction.rollback()
+        if isinstance(error, CommandError):  # a revision that is not among ours
+            raise SchemaMismatch(
+                f"{error}; correct --revision, or if {target.version_table} names it: upgrade slotwise here"
+            ) from None
         raise
     if transaction is not None:
         transaction.commit()

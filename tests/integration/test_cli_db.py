@@ -139,6 +139,37 @@ def test_check(
         assert word in err
 
 
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        (["downgrade", "--yes", "--revision", "nope"], ["'nope'", "correct --revision"]),
+        (["upgrade"], ["'sw9999'", "scheduled_alembic_version", "upgrade slotwise here"]),
+    ],
+    ids=["mistyped", "of a newer release"],
+)
+def test_unknown_revision(
+    connection: sa.Connection, command: list[str], words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One line, no matter who named a revision that is not here; nothing is changed."""
+    assert status(["db", "upgrade"]) == exits.OK
+    if command == ["upgrade"]:
+        connection.exec_driver_sql("UPDATE scheduled_alembic_version SET version_num = 'sw9999'")
+        connection.commit()
+    capsys.readouterr()
+    assert status(["db", *command]) == exits.DATABASE
+    (line,) = capsys.readouterr().err.splitlines()
+    for word in words:
+        assert word in line
+    assert "scheduled_tasks" in tables(connection)
+
+
+def test_nothing_to_adopt(connection: sa.Connection, capsys: pytest.CaptureFixture[str]) -> None:
+    """Whoever mistypes the schema is told, not given half a set of tables."""
+    assert status(["db", "upgrade", "--adopt"]) == exits.DATABASE
+    assert capsys.readouterr().err == "error: there is no table scheduled_tasks to adopt; leave --adopt out\n"
+    assert tables(connection) == set()
+
+
 def test_foreign_table(connection: sa.Connection, capsys: pytest.CaptureFixture[str]) -> None:
     """A foreign scheduled_tasks is left alone, and the ways out are named."""
     connection.exec_driver_sql("CREATE TABLE scheduled_tasks (id integer PRIMARY KEY)")

@@ -64,7 +64,9 @@ def upgrade(given: Given, adopt: bool) -> None:
         click.echo(f"applied {', '.join(applied)}" if applied else "nothing to do: the tables are up to date")
 
 
-@db.command(cls=Command, examples="slotwise db current\nslotwise db current --json")
+@db.command(
+    cls=Command, short_help="Which schema version there is.", examples="slotwise db current\nslotwise db current --json"
+)
 @common
 @pass_given
 def current(given: Given) -> None:
@@ -78,7 +80,12 @@ def current(given: Given) -> None:
         click.echo(f"{has}; this slotwise needs version {SCHEMA_VERSION}")
 
 
-@db.command(cls=Command, notes="0  all is in place\n3  something is missing", examples="slotwise db check")
+@db.command(
+    cls=Command,
+    short_help="Whether all is in place.",
+    notes="0  all is in place\n3  something is missing",
+    examples="slotwise db check",
+)
 @common
 @pass_given
 def check(given: Given) -> None:
@@ -91,7 +98,11 @@ def check(given: Given) -> None:
         click.echo(f"all in place: schema version {SCHEMA_VERSION}")
 
 
-@db.command(cls=Command, examples="slotwise db sql > slotwise.sql\nslotwise db sql --dialect sqlite | sqlite3 jobs.db")
+@db.command(
+    cls=Command,
+    short_help="Print the SQL of a fresh installation.",
+    examples="slotwise db sql > slotwise.sql\nslotwise db sql --dialect sqlite | sqlite3 jobs.db",
+)
 @click.option("--dialect", type=click.Choice(["postgresql", "sqlite"]), help="Default: that of the database address.")
 @common
 @pass_given
