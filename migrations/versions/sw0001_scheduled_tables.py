@@ -113,11 +113,12 @@ def _adopt(prefix: str, schema: str | None) -> None:
     op.alter_column(table, "priority", server_default=sa.text("50"), schema=schema)
     function = _quoted(f"{prefix}keep_rows", schema)
     # db-scheduler deletes rows of tasks that it does not know. Ours are told apart by their version, which is
-    # born from the clock (> 10^15) where Java's begins at 1; we ourselves only delete rows that we hold, or
-    # that an operator has marked.
+    # born from the clock (> 10^15) where Java's begins at 1; we ourselves only delete rows that we hold, that
+    # an operator has marked, or in a statement that says so (a cancelled task).
     op.execute(
         f"CREATE FUNCTION {function}() RETURNS trigger LANGUAGE plpgsql SET search_path FROM CURRENT AS $$ BEGIN "
         "IF OLD.version > 1000000000000000 AND NOT OLD.picked AND OLD.state IS DISTINCT FROM 'deleted' "
+        "AND coalesce(current_setting('slotwise.delete', true), '') <> 'on' "
         "THEN RETURN NULL; END IF; RETURN OLD; END $$"
     )
     op.execute(

@@ -48,9 +48,12 @@ from slotwise.settings import Settings
 from slotwise.steering import Cancel, Fail, Snooze
 
 if TYPE_CHECKING:
+    from slotwise.asked import Item, Receipt
     from slotwise.client import Client
     from slotwise.contrib.command import CommandJob
     from slotwise.registry import JobRegistry
+    from slotwise.store.queue import Tally
+    from slotwise.store.task_lines import TaskLine
 
 __all__ = [
     "AnyOf",
@@ -79,6 +82,7 @@ __all__ = [
     "InvalidPayload",
     "InvalidSchedule",
     "InvalidSetting",
+    "Item",
     "JobCancelled",
     "JobContext",
     "JobRegistry",
@@ -86,6 +90,7 @@ __all__ = [
     "OneTimeTask",
     "Overlap",
     "PlanMissing",
+    "Receipt",
     "Retry",
     "Schedule",
     "SchemaMismatch",
@@ -93,7 +98,9 @@ __all__ = [
     "Settings",
     "SlotwiseError",
     "Snooze",
+    "Tally",
     "TaskContext",
+    "TaskLine",
     "UnknownTask",
     "job",
     "parse_schedule",
@@ -105,6 +112,10 @@ __all__ = [
 #: this package in every run of its users' tests.
 _LATE = {
     "Client": "slotwise.client",
+    "Item": "slotwise.asked",
+    "Receipt": "slotwise.asked",
+    "Tally": "slotwise.store.queue",
+    "TaskLine": "slotwise.store.task_lines",
     "CommandJob": "slotwise.contrib.command",
     "JobRegistry": "slotwise.registry",
 }

@@ -2,41 +2,65 @@
 
 from __future__ import annotations
 
-import uuid
-from contextlib import contextmanager, nullcontext
-from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import datetime, timedelta
+from itertools import islice
+from typing import TYPE_CHECKING, Any
 
+from sqlalchemy.exc import IntegrityError
+
+from slotwise.aio import AsyncClient
+from slotwise.asked import (
+    AnyTask,
+    Item,
+    Receipt,
+    Task,
+    checked_choice,
+    checked_id,
+    fresh_ids,
+    key_of,
+    payload_for,
+    recurring,
+    taken,
+    task_name,
+    wanted,
+    weight,
+    when,
+)
 from slotwise.controls import Controls
-from slotwise.definition import USUAL_PRIORITY, Definition, check_catch_up, is_priority
-from slotwise.durations import parse_duration
-from slotwise.errors import ConfigurationError, InstanceExists, InvalidJob
-from slotwise.execution import FOREVER, RECURRING
-from slotwise.job import DistributedJob, T, declared
-from slotwise.payload import UNTYPED, Payload
-from slotwise.payload_reader import payload_of
+from slotwise.definition import Definition, check_catch_up
+from slotwise.errors import ConfigurationError, InvalidJob
+from slotwise.execution import Key
+from slotwise.job import T
 from slotwise.schedules import Schedule, parse_schedule
-from slotwise.store.enqueue import Enqueue
 from slotwise.store.fence import sqlalchemy_connection
 from slotwise.store.instances import Instance, Instances
+from slotwise.store.joining import Result, joined
+from slotwise.store.postgresql_queue import PostgresQueue
+from slotwise.store.queue import REDRIVEN, IfExists, Queue, Status, Tally, Wanted
+from slotwise.store.task_lines import TaskLine, task_line
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    import sqlalchemy as sa
-
-    from slotwise.definition import Definition
-    from slotwise.job import OneTimeTask
     from slotwise.store.store import Store
 
-    AnyTask: TypeAlias = DistributedJob | type[DistributedJob] | OneTimeTask[T] | type[OneTimeTask[T]] | str
+#: Rows in one statement of ``schedule_many``.
+CHUNK = 1_000
+#: Rows that ``list`` gives at once.
+PAGE = 100
 
-ID_LIMIT = 250
-LONGEST_DELAY = timedelta(days=36_500)
+STATES = ("waiting", "running", "paused", "dead")
 
 
 class Client:
-    """Writes tasks into the queue; works without a worker in this process."""
+    """Commands on one-time tasks; works without a worker in this process.
+
+    Each takes ``connection``: a SQLAlchemy Connection or Session, or a psycopg connection, whose transaction it joins
+    (what it did stands if and only if that commits); without one it has a transaction of its own. A task is its
+    class, an instance, a function under ``@task``, or a name. All wait for the database; ``aio`` has the same to be
+    awaited. Raises InvalidJob for what is no task, InvalidPayload for data that it does not take,
+    ConfigurationError for everything else that is wrong with a call.
+    """
 
     def __init__(self, store: Callable[[], Store], wake: Callable[[], None] = lambda: None) -> None:
         self._make_store = store
@@ -44,51 +68,172 @@ class Client:
         #: Orders for the whole cluster: pause, trigger, cancel and their kin.
         self.controls = Controls(store, wake)
 
+    @property
+    def aio(self) -> AsyncClient:
+        """The same commands for asyncio applications."""
+        return AsyncClient(self)
+
     def schedule(
         self,
-        task: OneTimeTask[T] | type[OneTimeTask[T]] | str,
+        task: Task[T],
         data: T | None = None,
         *,
         id: str | None = None,
         at: datetime | None = None,
         in_: timedelta | str | None = None,
         priority: int | None = None,
-        if_exists: Literal["raise", "keep"] = "raise",
+        if_exists: IfExists = "raise",
         connection: Any = None,
-    ) -> str:
-        """Schedule ``task`` with ``data`` (anything JSON can say) and return its id.
+    ) -> Receipt:
+        """Schedule ``task`` with ``data``; the receipt has its id.
 
         ``at`` (aware) or ``in_`` (``timedelta`` or ``"10s"``) say when, by the database's clock; without them
-        it is due now. ``id`` has at most 250 characters; without one it is a random one. ``priority`` is the
-        task's own unless given. With ``connection`` (a SQLAlchemy Connection or Session) the row joins the caller's
-        transaction: it exists if and only if that commits. Waits for the database; from ``async def``, call it in
-        ``asyncio.to_thread``.
-
-        Raises InstanceExists if the id is taken, unless ``if_exists="keep"``; InvalidJob for what is no task, and
-        for data that JSON cannot say or that is larger than 1 MiB; ConfigurationError for everything else that is
-        wrong with the call.
+        it is due now. ``id`` has at most 250 characters; without one it is a new one. If there is a task with this
+        id, waiting, dead or running: "raise" raises InstanceExists, "keep" leaves it as it is, "replace" puts this
+        one in its place unless it runs, "reschedule" gives it this time and priority and keeps its data.
         """
-        name = _task_name(task)
-        instance = _checked_id(id if id is not None else str(uuid.uuid4()), name)
-        due, delay = _checked_due(at, in_, name)
-        if if_exists not in ("raise", "keep"):
-            raise ConfigurationError(f"schedule({name!r}, if_exists={if_exists!r}): write 'raise' or 'keep'")
-        store = self._make_store()
-        if (known := store.definitions.get(name)) is not None and known.is_job:
-            raise InvalidJob(f"{name!r} is a job, its schedule says when it runs; pass a one-time task")
-        payload = _payload(task, name, known).encode(data, name)
-        weight = _weight(priority, known, f"schedule({name!r}")
-        with self._joining(connection, store, name) as joined:
-            added = Enqueue(store).task(
-                joined, name, instance, data=payload, at=due, delay=delay, priority=weight
-            )  # fmt: skip
-        if not added and if_exists == "raise":
-            raise InstanceExists(
-                f"task {name!r} with id {instance!r} is already scheduled; choose another id, or if_exists='keep'"
-            )
-        if added and connection is None:
-            self._wake()  # a worker in this very process need not wait for its next poll
-        return instance
+        name, known = self._known(task)
+        checked_choice(if_exists, name)
+        instance = next(fresh_ids()) if id is None else checked_id(id, name)
+        due, rank = when(at, in_, name), weight(priority, known, f"schedule({name!r}")
+        row = Wanted(instance, payload_for(task, name, known).encode(data, name), due, rank)
+        with self._joining(connection, name) as (queue, own):
+            status = queue.put(own, name, row, if_exists)
+            if if_exists == "raise" and status != "scheduled":
+                raise taken(name, instance)
+        return self._done(connection, Receipt(task=name, id=instance, status=status))
+
+    def schedule_many(
+        self,
+        task: Task[T],
+        items: Iterable[T | Item[T]],
+        *,
+        at: datetime | None = None,
+        in_: timedelta | str | None = None,
+        priority: int | None = None,
+        if_exists: IfExists = "raise",
+        chunk: int = CHUNK,
+        copy: bool = False,
+        progress: Callable[[Tally], object] = lambda tally: None,
+        connection: Any = None,
+    ) -> Tally:
+        """Schedule a task for each of ``items`` (its data, or an Item), ``chunk`` of them in a statement.
+
+        ``items`` are taken as they come, so that any number of them needs little memory. Without ``connection`` each
+        chunk is committed, and ``progress`` called with the tally so far; what went before an error stays. Where
+        items have ids, ``if_exists="keep"`` makes it safe to do it all again. ``copy`` uses COPY, twice as fast, for
+        ids that are new: one that is taken raises InstanceExists, and its chunk is not written.
+        """
+        name, known = self._known(task)
+        checked_choice(if_exists, name)
+        if copy and if_exists != "raise":
+            raise ConfigurationError(f"schedule_many({name!r}): copy cannot look at rows that exist; drop if_exists")
+        if not isinstance(chunk, int) or not 1 <= chunk <= 10_000:
+            raise ConfigurationError(f"schedule_many({name!r}, chunk={chunk!r}): expected 1 to 10,000")
+        usual = when(at, in_, name), weight(priority, known, f"schedule_many({name!r}")
+        payload, ids, tally = payload_for(task, name, known), fresh_ids(), Tally()
+        rows = (wanted(item, name, payload, ids, *usual) for item in items)
+        while some := list(islice(rows, chunk)):
+            tally += self._put_chunk(connection, name, some, if_exists, copy=copy)
+            progress(tally)
+        return self._done(connection, tally)
+
+    def _put_chunk(
+        self, connection: Any, name: str, rows: Sequence[Wanted], if_exists: IfExists, *, copy: bool
+    ) -> Tally:
+        if len({one.instance for one in rows}) < len(rows):
+            raise ConfigurationError(f"schedule_many({name!r}): an id stands twice among {len(rows)} items")
+        with self._joining(connection, name) as (queue, own):
+            if copy:
+                try:
+                    queue.copy(own, name, rows)
+                except Exception as error:
+                    if isinstance(error, IntegrityError) or getattr(error, "sqlstate", None) == "23505":
+                        raise taken(name, None) from error
+                    raise
+                return Tally(scheduled=len(rows))
+            tally = queue.put_many(own, name, rows, if_exists)
+            if if_exists == "raise" and tally.scheduled < len(rows):
+                raise taken(name, None)
+        return tally
+
+    def reschedule(
+        self,
+        task: Task[Any],
+        id: str,
+        *,
+        at: datetime | None = None,
+        in_: timedelta | str | None = None,
+        priority: int | None = None,
+        connection: Any = None,
+    ) -> Receipt:
+        """Another time, and perhaps priority, for a task that waits: "scheduled". Neither ``at`` nor ``in_``: now.
+
+        "running": a worker has it; if that attempt fails, the next one is at this time. "exists": it is dead, and
+        stays so; re-drive it. "gone": it has ended, or never was.
+        """
+        key, due = key_of(task, id), when(at, in_, task_name(task))
+        rank = None if priority is None else weight(priority, None, f"reschedule({key.task_name!r}")
+        return self._command(connection, key, lambda queue, own: queue.move(own, key, due, rank))
+
+    def cancel(self, task: Task[Any], id: str, *, connection: Any = None) -> Receipt:
+        """Remove a task that waits, is paused or dead: "cancelled". There being none: "gone".
+
+        "running": its handler is asked to stop (``ctx.cancelled``), and no other attempt is made.
+        """
+        key = key_of(task, id)
+        return self._command(connection, key, lambda queue, own: queue.cancel(own, key))
+
+    def redrive(
+        self,
+        task: Task[Any],
+        ids: Iterable[str] | None = None,
+        *,
+        at: datetime | None = None,
+        in_: timedelta | str | None = None,
+        connection: Any = None,
+    ) -> list[str]:
+        """Let dead tasks run again, with all their attempts; the ids of those that wait now.
+
+        Without ``ids`` all that are dead, in transactions of 500 each; in the caller's transaction 500 at most.
+        """
+        name = task_name(task)
+        chosen = None if ids is None else [checked_id(one, name) for one in ids]
+        due, driven = when(at, in_, name), []
+        while True:
+            with self._joining(connection, name) as (queue, own):
+                some = queue.redrive(own, name, chosen, due)
+            driven += some
+            if len(some) < REDRIVEN or connection is not None:
+                return self._done(connection, driven)
+
+    def get(self, task: Task[Any], id: str, *, connection: Any = None) -> TaskLine | None:
+        """How a task stands, with its data; None if it has ended, or never was."""
+        key = key_of(task, id)
+        with self._joining(connection, key.task_name) as (queue, own):
+            found = queue.find(own, key)
+        return None if found is None else task_line(found)
+
+    def list(
+        self,
+        task: Task[Any] | None = None,
+        *,
+        state: str | None = None,
+        after: TaskLine | None = None,
+        limit: int = PAGE,
+        connection: Any = None,
+    ) -> list[TaskLine]:
+        """A page of tasks by name and id, without their data: of all tasks or of one, in any state or in one.
+
+        ``state`` is waiting, running, paused or dead. ``after`` is the last line of the page before: no task is
+        missed or seen twice, whatever happens in between.
+        """
+        name = None if task is None else task_name(task)
+        if state is not None and state not in STATES:
+            raise ConfigurationError(f"list(state={state!r}): expected {', '.join(STATES)}")
+        place = None if after is None else Key(after.task, after.id)
+        with self._joining(connection, name or "") as (queue, own):
+            return [task_line(row) for row in queue.page(own, name=name, state=state, after=place, size=limit)]
 
     def schedule_recurring(
         self,
@@ -110,22 +255,19 @@ class Client:
         Raises InvalidSchedule, for a calendar that is not in the database, too; InstanceExists if a one-time instance
         has this id; and what ``schedule`` raises for task, id, data and connection.
         """
-        name, instance = _recurring(task, id)
-        wanted = parse_schedule(schedule) if isinstance(schedule, str) else schedule
-        if not isinstance(wanted, Schedule):
-            raise ConfigurationError(f"schedule_recurring({name!r}): {wanted!r:.60} is no schedule; write Every('5m')")
+        name, instance = recurring(task, id)
+        timing = parse_schedule(schedule) if isinstance(schedule, str) else schedule
+        if not isinstance(timing, Schedule):
+            raise ConfigurationError(f"schedule_recurring({name!r}): {timing!r:.60} is no schedule; write Every('5m')")
         store = self._make_store()
         if (known := store.definitions.get(name)) is not None:
-            check_catch_up(wanted, known, f"schedule_recurring({name!r}, id={instance!r})")
-        payload = _payload(task, name, known).encode(data, name)
-        weight = _weight(priority, known, f"schedule_recurring({name!r}")
-        with self._joining(connection, store, name) as joined:
-            slot = Instances(store).put(
-                joined, Instance(task=name, id=instance, schedule=wanted, data=payload, priority=weight)
-            )
-        if connection is None:
-            self._wake()
-        return slot
+            check_catch_up(timing, known, f"schedule_recurring({name!r}, id={instance!r})")
+        payload = payload_for(task, name, known).encode(data, name)
+        rank = weight(priority, known, f"schedule_recurring({name!r}")
+        new = Instance(task=name, id=instance, schedule=timing, data=payload, priority=rank)
+        with self._beside(connection, store, name) as own:
+            slot = Instances(store).put(own, new)
+        return self._done(connection, slot)
 
     def unschedule_recurring(self, task: AnyTask[Any], id: str, *, connection: Any = None) -> bool:
         """Delete the recurring instance ``id`` of ``task``; False if there is none. A run that goes on may end.
@@ -133,99 +275,46 @@ class Client:
         Its history stays, so that it may come back without starting a slot twice. With ``connection``, in the
         caller's transaction. Raises what ``schedule_recurring`` raises for task, id and connection.
         """
-        name, instance = _recurring(task, id)
+        name, instance = recurring(task, id)
         store = self._make_store()
-        with self._joining(connection, store, name) as joined:
-            return Instances(store).remove(joined, name, instance)
+        with self._beside(connection, store, name) as own:
+            return Instances(store).remove(own, name, instance)
+
+    # -- parts ------------------------------------------------------------------------------------------------
+
+    def _command(self, connection: Any, key: Key, command: Callable[[Queue, Any], Status]) -> Receipt:
+        with self._joining(connection, key.task_name) as (queue, own):
+            status = command(queue, own)
+        return self._done(connection, Receipt(task=key.task_name, id=key.task_instance, status=status))
 
     @contextmanager
-    def _joining(self, connection: Any, store: Store, name: str) -> Iterator[sa.Connection]:
-        """The caller's transaction if there is one, else one of our own."""
-        own = store.transaction() if connection is None else nullcontext(_joined(connection, store, name))
-        with own as joined:
-            yield joined
+    def _joining(self, connection: Any, name: str) -> Iterator[tuple[Queue, Any]]:
+        """The caller's transaction if there is one, else one of our own. Raises InvalidJob for a job's name."""
+        store = self._make_store()
+        if (known := store.definitions.get(name)) is not None and known.is_job:
+            raise InvalidJob(f"{name!r} is a job, its schedule says when it runs; pass a one-time task")
+        queue = (PostgresQueue if store.dialect.name == "postgresql" else Queue)(store)
+        if connection is not None:
+            yield queue, joined(connection, store, name)
+            return
+        with store.transaction() as own:
+            yield queue, own
 
+    @contextmanager
+    def _beside(self, connection: Any, store: Store, name: str) -> Iterator[Any]:
+        """A connection of SQLAlchemy: the caller's, or one of our own."""
+        if connection is not None:
+            yield joined(sqlalchemy_connection(connection), store, name)
+            return
+        with store.transaction() as own:
+            yield own
 
-def _payload(task: Any, name: str, known: Definition | None) -> Payload:
-    """What the data of this task is; of a name that this process does not know, whatever JSON can say."""
-    if isinstance(task, str):
-        return known.payload if known else UNTYPED
-    return UNTYPED if _is_job(task) else payload_of(task, name)
+    def _known(self, task: Any) -> tuple[str, Definition | None]:
+        """Its name, and what this process knows of it."""
+        name = task_name(task)
+        return name, self._make_store().definitions.get(name)
 
-
-def _is_job(task: Any) -> bool:
-    return isinstance(task, DistributedJob) or (isinstance(task, type) and issubclass(task, DistributedJob))
-
-
-def _task_name(task: Any) -> str:
-    name = task if isinstance(task, str) else declared(task, "name")
-    if not isinstance(name, str) or not name.strip():
-        raise InvalidJob(f"{task!r} is not a task; pass a OneTimeTask, a function under @task, or a name")
-    if _is_job(task):
-        raise InvalidJob(f"{name!r} is a job, its schedule says when it runs; pass a one-time task")
-    return name
-
-
-def _recurring(task: Any, id: Any) -> tuple[str, str]:
-    """The task's name and the instance, of a job or a task."""
-    name = task if isinstance(task, str) else declared(task, "name")
-    if not isinstance(name, str) or not name.strip():
-        raise InvalidJob(f"{task!r} is neither a job nor a task; pass one, or its name")
-    instance = _checked_id(id, name)
-    if instance == RECURRING or instance.startswith((f"{RECURRING}@", "trigger:")):
-        raise ConfigurationError(
-            f"schedule_recurring({name!r}, id={instance!r}): this id is the job's own; take another"
-        )
-    return name, instance
-
-
-def _weight(priority: Any, known: Definition | None, where: str) -> int:
-    """As given, else as the task says."""
-    if priority is None:
-        return USUAL_PRIORITY if known is None else known.priority
-    if not is_priority(priority):
-        raise ConfigurationError(f"{where}, priority={priority!r}): a whole number, for instance 10 to 90")
-    return int(priority)
-
-
-def _checked_id(given: Any, name: str) -> str:
-    where = f"schedule({name!r}, id={given!r:.60})"
-    if not isinstance(given, str):
-        raise ConfigurationError(f"{where}: an id is a text; write id={str(given)!r:.60}")
-    if not given.strip():
-        raise ConfigurationError(f"{where}: an id cannot be blank")
-    if len(given) > ID_LIMIT:
-        raise ConfigurationError(f"{where}: an id has at most {ID_LIMIT} characters, this one has {len(given)}")
-    if not given.isprintable():
-        raise ConfigurationError(f"{where}: control characters are not allowed in an id")
-    return given
-
-
-def _checked_due(at: Any, in_: Any, name: str) -> tuple[datetime | None, timedelta]:
-    """The instant, or else how long after now."""
-    if at is None:
-        delay = parse_duration(in_) if in_ is not None else timedelta(0)
-        if delay > LONGEST_DELAY:
-            raise ConfigurationError(f"schedule({name!r}, in_={in_!r}): at most {LONGEST_DELAY.days} days")
-        return None, delay
-    if in_ is not None:
-        raise ConfigurationError(f"schedule({name!r}): both at and in_ are given; drop one of them")
-    if not isinstance(at, datetime):
-        raise ConfigurationError(f"schedule({name!r}, at={at!r}): expected a datetime; e.g. datetime(…, tzinfo=UTC)")
-    if at.utcoffset() is None:
-        raise ConfigurationError(
-            f"schedule({name!r}, at={at.isoformat()}): the instant has no zone; e.g. at=datetime(…, tzinfo=UTC)"
-        )
-    if at >= FOREVER:
-        raise ConfigurationError(f"schedule({name!r}, at={at.isoformat()}): it must lie before the year {FOREVER.year}")
-    return at.astimezone(UTC), timedelta(0)
-
-
-def _joined(connection: Any, store: Store, name: str) -> sa.Connection:
-    found = sqlalchemy_connection(connection)
-    if found.dialect.name != store.database.dialect_name:
-        raise ConfigurationError(
-            f"schedule({name!r}): the connection leads to {found.dialect.name}, the tables are in "
-            f"{store.database.dialect_name}; pass a connection to that database, or none"
-        )
-    return found
+    def _done(self, connection: Any, result: Result) -> Result:
+        if connection is None:
+            self._wake()  # a worker in this very process need not wait for its next poll
+        return result

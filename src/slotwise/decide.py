@@ -331,10 +331,10 @@ def _hand_back(row: Row, reason: str) -> Transition:
 
 
 def _again(row: Row, due: datetime, *, attempt: int | None = None, lost_count: int | None = None) -> dict[str, Any]:
-    """The same slot once more, due at ``due``."""
+    """The same slot once more, due at ``due``, or when somebody wished meanwhile."""
     return {
         **_carried(row),
-        "execution_time": due,
+        "execution_time": row.wanted_due or due,
         "attempt": row.attempt if attempt is None else attempt,
         "lost_count": row.lost_count if lost_count is None else lost_count,
     }

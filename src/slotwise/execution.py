@@ -72,6 +72,7 @@ class Row:
     state: str | None = None
     cancel_requested: datetime | None = None
     parked_due: datetime | None = None
+    wanted_due: datetime | None = None
 
     @property
     def key(self) -> Key:

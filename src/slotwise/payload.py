@@ -59,15 +59,7 @@ class Payload:
         """The data, brought to this version. Raises InvalidPayload for what no further attempt can mend."""
         if stored is None:
             return self._typed(None)
-        name, version, body = _taken_apart(stored)
-        codec = codec_named(name)
-        if codec is None:
-            raise InvalidPayload(f"task_data needs the codec {name!r}; registered are {', '.join(codec_names())}")
-        try:
-            plain = codec.decode(body)
-        except Exception as error:  # a codec may be anybody's
-            raise InvalidPayload(f"task_data cannot be read as {name.upper()}: {error}") from None
-        return self._typed(self._upgraded(plain, version))
+        return self._typed(self._upgraded(*_decoded(stored)))
 
     def _upgraded(self, plain: Any, version: int) -> Any:
         if version > self.version:
@@ -95,6 +87,23 @@ class Payload:
 
 #: For jobs, and for tasks of which nothing else is known: JSON as it is.
 UNTYPED = Payload()
+
+
+def plain(stored: bytes | None) -> Any:
+    """The plain values that are stored, of whichever version. Raises InvalidPayload."""
+    return None if stored is None else _decoded(stored)[0]
+
+
+def _decoded(stored: bytes) -> tuple[Any, int]:
+    """Plain values and their version."""
+    name, version, body = _taken_apart(stored)
+    codec = codec_named(name)
+    if codec is None:
+        raise InvalidPayload(f"task_data needs the codec {name!r}; registered are {', '.join(codec_names())}")
+    try:
+        return codec.decode(body), version
+    except Exception as error:  # a codec may be anybody's
+        raise InvalidPayload(f"task_data cannot be read as {name.upper()}: {error}") from None
 
 
 def _taken_apart(stored: bytes) -> tuple[str, int, bytes]:

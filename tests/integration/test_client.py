@@ -28,7 +28,7 @@ from slotwise import (
     job,
     task,
 )
-from slotwise.client import ID_LIMIT
+from slotwise.asked import ID_LIMIT
 from slotwise.payload import PAYLOAD_LIMIT
 
 
@@ -91,7 +91,7 @@ def test_a_task_however_it_is_named(office: Office, subject: Any) -> None:
     """An instance of it with its data, due now; the id is returned."""
     made = office.client.schedule(subject, {"to": "ü", "n": [1, None]}, priority=90)
     ((name, instance, data, priority, _),) = office.rows()
-    assert (name, instance, priority) == ("send-mail", made, 90)
+    assert (name, instance, priority) == ("send-mail", made.id, 90)
     assert json.loads(bytes(data)) == {"to": "ü", "n": [1, None]}
 
 
@@ -136,10 +136,11 @@ def test_when_it_is_due(office: Office, when: dict[str, Any], expected: timedelt
 
 def test_an_id_is_taken_until_its_task_has_gone(office: Office) -> None:
     """Twice is an error, or the first stays, as one likes; afterwards the id is free."""
-    assert office.client.schedule("send-mail", 1, id="order 7") == "order 7"
+    assert office.client.schedule("send-mail", 1, id="order 7").id == "order 7"
     with pytest.raises(InstanceExists, match="'send-mail' with id 'order 7' is already scheduled; choose another id"):
         office.client.schedule("send-mail", 2, id="order 7")
-    assert office.client.schedule("send-mail", 3, id="order 7", if_exists="keep") == "order 7"
+    kept = office.client.schedule("send-mail", 3, id="order 7", if_exists="keep")
+    assert (kept.id, kept.status) == ("order 7", "exists")
     assert [bytes(row[2]) for row in office.rows()] == [b"1"]
     with office.application.begin() as connection:
         connection.exec_driver_sql("delete from scheduled_tasks")
@@ -207,7 +208,7 @@ class AsyncSession:
     [
         (3, "int is not a SQLAlchemy Connection or Session"),
         (sa.create_engine("sqlite://"), "Engine is not a SQLAlchemy Connection or Session"),
-        (AsyncSession(), "AsyncSession cannot be used from here; within it: await connection.run_sync("),
+        (AsyncSession(), "AsyncSession cannot be used from here; await client.aio.…(…, connection=…)"),
     ],
     ids=["a number", "an engine", "an async session"],
 )
@@ -259,7 +260,7 @@ def test_a_connection_to_another_kind_of_database(pg_url: str) -> None:
         ({"priority": "high"}, ConfigurationError, "priority='high'): a whole number"),
         ({"priority": True}, ConfigurationError, "a whole number"),
         ({"priority": 40_000}, ConfigurationError, "a whole number"),
-        ({"if_exists": "replace"}, ConfigurationError, "if_exists='replace'): write 'raise' or 'keep'"),
+        ({"if_exists": "skip"}, ConfigurationError, "if_exists='skip'): write one of raise, keep, replace, reschedule"),
         ({"data": {1, 2}}, InvalidJob, "the data for task 'send-mail' cannot be written as JSON"),
         ({"data": datetime(2026, 1, 1, tzinfo=UTC)}, InvalidJob, "datetime is not JSON serializable"),
         ({"data": float("nan")}, InvalidJob, "cannot be written as JSON"),

@@ -129,6 +129,14 @@ class Bench:
             values = connection.execute(sa.select(*columns).where(*self._key(name, instance))).first()
         return None if values is None else row_of(values)
 
+    def due_of(self, name: str, instance: str) -> datetime:
+        """When a row is due; of one that is paused, when it would be."""
+        tasks = self.tables.tasks
+        due = sa.case((tasks.c.state == "paused", tasks.c.parked_due), else_=tasks.c.execution_time)
+        with self.store.transaction() as connection:
+            found: datetime = connection.execute(sa.select(due).where(*self._key(name, instance))).scalar_one()
+        return found
+
     def slots(self, name: str) -> list[sa.RowMapping]:
         """The ledger of a task, oldest first."""
         table = self.tables.slots

@@ -329,6 +329,15 @@ def test_javas_clean_up_does_not_take_our_rows(pg: sa.Connection, pg_empty_url: 
     bench.database.close()
 
 
+def test_a_task_in_an_adopted_table_can_be_cancelled(pg: sa.Connection, pg_empty_url: str) -> None:
+    """The guard tells our own deletes from Java's, also within one transaction."""
+    bench = adopted(pg, pg_empty_url)
+    bench.client.schedule("mail", id="1")
+    assert bench.client.cancel("mail", "1").status == "cancelled"
+    assert bench.find("mail", "1") is None
+    bench.database.close()
+
+
 # -- alembic's own commands -------------------------------------------------------------------------------------
 
 

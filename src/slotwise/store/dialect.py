@@ -276,6 +276,7 @@ class Dialect:
         values = {name: change.transition.row[name] for name in CHANGED_COLUMNS if name in change.transition.row}
         released = {
             "picked": False, "picked_by": None, "last_heartbeat": None, "lease": None, "cancel_requested": None,
+            "wanted_due": None,
             "version": tasks.c.version + 1,
         }  # fmt: skip
         return connection.execute(tasks.update().where(*mine).values(**values, **released)).rowcount

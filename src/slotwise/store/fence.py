@@ -188,6 +188,7 @@ def sqlalchemy_connection(connection: Any) -> sa.Connection:
     kind = type(connection).__name__
     if kind in ("AsyncConnection", "AsyncSession", "async_scoped_session"):
         raise ConfigurationError(
-            f"{kind} cannot be used from here; within it: await connection.run_sync(lambda inner: ….(inner))"
+            f"{kind} cannot be used from here; await client.aio.…(…, connection=…), or within it: await "
+            "connection.run_sync(lambda inner: ….(inner))"
         )
     raise ConfigurationError(f"{kind} is not a SQLAlchemy Connection or Session")

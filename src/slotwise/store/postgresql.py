@@ -110,7 +110,7 @@ CROSS JOIN LATERAL (
 RELEASE = """\
 UPDATE {tasks} AS t
 SET picked = false, picked_by = NULL, last_heartbeat = NULL, lease = NULL, cancel_requested = NULL,
-    version = t.version + 1, {sets}
+    wanted_due = NULL, version = t.version + 1, {sets}
 FROM unnest(%(names)s::text[], %(instances)s::text[], %(versions)s::bigint[], %(holders)s::text[], {arrays})
      AS i(task_name, task_instance, version, holder, {changed})
 WHERE t.ctid = ANY (%(places)s::text[]::tid[])

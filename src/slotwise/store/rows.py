@@ -19,6 +19,7 @@ ROW_COLUMNS = (
     "last_success", "last_failure", "consecutive_failures", "last_heartbeat", "priority", "slot", "watermark",
     "next_slot", "schedule", "plan_instance", "origin", "collapsed", "first_version", "attempt", "lost_count",
     "lease", "state", "cancel_requested", "catch_up_until", "parked_due",
+    "wanted_due",
 )  # fmt: skip
 
 #: What is read of a row when only the hold on it matters: no payload travels.

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 
 import sqlalchemy as sa
 
-from slotwise import Client, Every, FixedDelay, JobContext, JobRegistry, Retry, Settings, job, task
+from slotwise import Client, Every, FixedDelay, JobContext, JobRegistry, Receipt, Retry, Settings, job, task
 
 
 @job(name="synchronous", schedule=Every("1m"))
@@ -69,7 +69,7 @@ built = (
 )
 
 
-def enqueue(client: Client, connection: sa.Connection) -> str:
+def enqueue(client: Client, connection: sa.Connection) -> Receipt:
     client.schedule(send_mail, {"to": "ann@example.com"})
     client.schedule("send-mail", in_="10m", if_exists="keep", id="one")
     client.schedule(fetch, at=datetime(2026, 1, 1, tzinfo=UTC), connection=connection)

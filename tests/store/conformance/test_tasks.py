@@ -35,7 +35,7 @@ def test_an_id_is_taken_once(bench: Bench) -> None:
     before = bench.row("mail", "1")
     with pytest.raises(InstanceExists, match="'1' is already scheduled"):
         bench.client.schedule("mail", 2, id="1")
-    assert bench.client.schedule("mail", 2, id="1", if_exists="keep") == "1"
+    assert bench.client.schedule("mail", 2, id="1", if_exists="keep").status == "exists"
     assert bench.row("mail", "1") == before
 
 

@@ -2,7 +2,7 @@ SELECT statement_timestamp(), pg_current_xact_id()::text, q.ctid::text, q.task_n
     q.execution_time, q.version, q.picked, q.picked_by, NULL::bytea, q.last_success, q.last_failure,
     q.consecutive_failures, q.last_heartbeat, q.priority, q.slot, q.watermark, q.next_slot, q.schedule,
     q.plan_instance, q.origin, q.collapsed, q.first_version, q.attempt, q.lost_count, q.lease, q.state,
-    q.cancel_requested, q.catch_up_until, q.parked_due
+    q.cancel_requested, q.catch_up_until, q.parked_due, q.wanted_due
 FROM unnest(%(names)s::text[], %(instances)s::text[], %(versions)s::bigint[], %(holders)s::text[])
      AS i(task_name, task_instance, version, holder)
 CROSS JOIN LATERAL (
@@ -21,11 +21,11 @@ CROSS JOIN LATERAL (
 
 UPDATE scheduled_tasks AS t
 SET picked = false, picked_by = NULL, last_heartbeat = NULL, lease = NULL, cancel_requested = NULL,
-    version = t.version + 1, execution_time = i.execution_time, slot = i.slot, next_slot = i.next_slot, watermark =
-        i.watermark, schedule = i.schedule, origin = i.origin, collapsed = i.collapsed, attempt = i.attempt,
-        lost_count = i.lost_count, state = i.state, parked_due = i.parked_due, consecutive_failures =
-        i.consecutive_failures, catch_up_until = i.catch_up_until, last_success = i.last_success, last_failure =
-        i.last_failure, last_error = i.last_error
+    wanted_due = NULL, version = t.version + 1, execution_time = i.execution_time, slot = i.slot, next_slot =
+        i.next_slot, watermark = i.watermark, schedule = i.schedule, origin = i.origin, collapsed = i.collapsed,
+        attempt = i.attempt, lost_count = i.lost_count, state = i.state, parked_due = i.parked_due,
+        consecutive_failures = i.consecutive_failures, catch_up_until = i.catch_up_until, last_success =
+        i.last_success, last_failure = i.last_failure, last_error = i.last_error
 FROM unnest(%(names)s::text[], %(instances)s::text[], %(versions)s::bigint[], %(holders)s::text[],
     %(c_execution_time)s::timestamptz[], %(c_slot)s::timestamptz[], %(c_next_slot)s::timestamptz[],
     %(c_watermark)s::timestamptz[], %(c_schedule)s::text[], %(c_origin)s::text[], %(c_collapsed)s::bigint[],

@@ -1,0 +1,165 @@
+"""What callers ask of the queue, checked: tasks by any name, ids, times, priorities. Mistakes are told in one line."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import KW_ONLY, dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any, Generic, TypeAlias
+
+from slotwise.definition import USUAL_PRIORITY, Definition, is_priority
+from slotwise.durations import parse_duration
+from slotwise.errors import ConfigurationError, InstanceExists, InvalidJob
+from slotwise.execution import FOREVER, RECURRING, Key
+from slotwise.job import DistributedJob, OneTimeTask, T, declared
+from slotwise.payload import UNTYPED, Payload
+from slotwise.payload_reader import payload_of
+from slotwise.store.queue import Status, Wanted, When
+
+ID_LIMIT = 250
+LONGEST_DELAY = timedelta(days=36_500)
+
+IF_EXISTS = ("raise", "keep", "replace", "reschedule")
+
+#: A task: its class, an instance of it, a function under ``@task``; or its name, where another process knows it.
+Task: TypeAlias = OneTimeTask[T] | type[OneTimeTask[T]] | str
+#: The same, or a job.
+AnyTask: TypeAlias = DistributedJob | type[DistributedJob] | Task[T]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Receipt:
+    """What a command on a task came to.
+
+    ``status``: "scheduled" (it waits for the time asked for), "exists" (its id was taken, nothing was changed),
+    "running" (a worker holds it at this moment), "cancelled" (removed before it ran), or "gone" (there is none).
+    """
+
+    task: str
+    id: str
+    status: Status
+
+
+@dataclass(frozen=True, slots=True)
+class Item(Generic[T]):
+    """One of many for ``schedule_many``, where more than the data differs."""
+
+    data: T
+    _: KW_ONLY
+    id: str | None = None
+    at: datetime | None = None
+    in_: timedelta | str | None = None
+    priority: int | None = None
+
+
+def _is_job(task: Any) -> bool:
+    return isinstance(task, DistributedJob) or (isinstance(task, type) and issubclass(task, DistributedJob))
+
+
+def task_name(task: Any) -> str:
+    name = task if isinstance(task, str) else declared(task, "name")
+    if not isinstance(name, str) or not name.strip():
+        raise InvalidJob(f"{task!r} is not a task; pass a OneTimeTask, a function under @task, or a name")
+    if _is_job(task):
+        raise InvalidJob(f"{name!r} is a job, its schedule says when it runs; pass a one-time task")
+    return name
+
+
+def recurring(task: Any, id: Any) -> tuple[str, str]:
+    """The task's name and the instance, of a job or a task."""
+    name = task if isinstance(task, str) else declared(task, "name")
+    if not isinstance(name, str) or not name.strip():
+        raise InvalidJob(f"{task!r} is neither a job nor a task; pass one, or its name")
+    instance = checked_id(id, name)
+    if instance == RECURRING or instance.startswith((f"{RECURRING}@", "trigger:")):
+        raise ConfigurationError(
+            f"schedule_recurring({name!r}, id={instance!r}): this id is the job's own; take another"
+        )
+    return name, instance
+
+
+def weight(priority: Any, known: Definition | None, where: str) -> int:
+    """As given, else as the task says."""
+    if priority is None:
+        return USUAL_PRIORITY if known is None else known.priority
+    if not is_priority(priority):
+        raise ConfigurationError(f"{where}, priority={priority!r}): a whole number, for instance 10 to 90")
+    return int(priority)
+
+
+def checked_id(given: Any, name: str) -> str:
+    where = f"schedule({name!r}, id={given!r:.60})"
+    if not isinstance(given, str):
+        raise ConfigurationError(f"{where}: an id is a text; write id={str(given)!r:.60}")
+    if not given.strip():
+        raise ConfigurationError(f"{where}: an id cannot be blank")
+    if len(given) > ID_LIMIT:
+        raise ConfigurationError(f"{where}: an id has at most {ID_LIMIT} characters, this one has {len(given)}")
+    if not given.isprintable():
+        raise ConfigurationError(f"{where}: control characters are not allowed in an id")
+    return given
+
+
+def checked_due(at: Any, in_: Any, name: str) -> tuple[datetime | None, timedelta]:
+    """The instant, or else how long after now."""
+    if at is None:
+        delay = parse_duration(in_) if in_ is not None else timedelta(0)
+        if delay > LONGEST_DELAY:
+            raise ConfigurationError(f"schedule({name!r}, in_={in_!r}): at most {LONGEST_DELAY.days} days")
+        return None, delay
+    if in_ is not None:
+        raise ConfigurationError(f"schedule({name!r}): both at and in_ are given; drop one of them")
+    if not isinstance(at, datetime):
+        raise ConfigurationError(f"schedule({name!r}, at={at!r}): expected a datetime; e.g. datetime(…, tzinfo=UTC)")
+    if at.utcoffset() is None:
+        raise ConfigurationError(
+            f"schedule({name!r}, at={at.isoformat()}): the instant has no zone; e.g. at=datetime(…, tzinfo=UTC)"
+        )
+    if at >= FOREVER:
+        raise ConfigurationError(f"schedule({name!r}, at={at.isoformat()}): it must lie before the year {FOREVER.year}")
+    return at.astimezone(UTC), timedelta(0)
+
+
+def payload_for(task: Any, name: str, known: Definition | None) -> Payload:
+    """What the data of this task is; of a name that this process does not know, whatever JSON can say."""
+    if known is not None:
+        return known.payload
+    return UNTYPED if isinstance(task, str) or _is_job(task) else payload_of(task, name)
+
+
+def key_of(task: Any, id: Any) -> Key:
+    name = task_name(task)
+    return Key(name, checked_id(id, name))
+
+
+def when(at: Any, in_: Any, name: str) -> When:
+    return When(*checked_due(at, in_, name))
+
+
+def wanted(item: Any, name: str, payload: Payload, ids: Iterator[str], usual: When, priority: int) -> Wanted:
+    """A row for one of many."""
+    if not isinstance(item, Item):
+        return Wanted(next(ids), payload.encode(item, name), usual, priority)
+    due = usual if item.at is None and item.in_ is None else when(item.at, item.in_, name)
+    instance = next(ids) if item.id is None else checked_id(item.id, name)
+    rank = priority if item.priority is None else weight(item.priority, None, f"schedule_many({name!r}")
+    return Wanted(instance, payload.encode(item.data, name), due, rank)
+
+
+def fresh_ids() -> Iterator[str]:
+    """Ids that nobody has: the time, so that neighbours stand side by side in the index, and 80 random bits."""
+    while True:
+        head, tails = f"{time.time_ns() // 1_000_000:012x}", os.urandom(10 * 64).hex()
+        yield from (head + tails[place : place + 20] for place in range(0, len(tails), 20))
+
+
+def taken(name: str, instance: str | None) -> InstanceExists:
+    which = f"with id {instance!r} is" if instance else "with one of these ids is"
+    return InstanceExists(f"task {name!r} {which} already scheduled; choose another id, or if_exists='keep'")
+
+
+def checked_choice(if_exists: Any, name: str) -> None:
+    if if_exists not in IF_EXISTS:
+        raise ConfigurationError(f"schedule({name!r}, if_exists={if_exists!r}): write one of {', '.join(IF_EXISTS)}")

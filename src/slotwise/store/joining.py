@@ -1,0 +1,114 @@
+"""The caller's own transaction, whatever it was opened with: SQLAlchemy or psycopg, waiting or awaiting."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import sqlalchemy as sa
+from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
+
+from slotwise.errors import ConfigurationError
+from slotwise.store.fence import sqlalchemy_connection
+from slotwise.store.store import Store
+
+Result = TypeVar("Result")
+
+_COMPILER = PGDialect_psycopg()  # type: ignore[no-untyped-call]
+
+
+class Joined:
+    """A bare psycopg connection that takes SQLAlchemy's statements; ``wait`` is what its calls go through."""
+
+    dialect = _COMPILER
+
+    def __init__(self, connection: Any, wait: Callable[[Any], Any] = lambda result: result) -> None:
+        self.driver, self._wait = connection, wait
+
+    def execute(self, statement: sa.Executable) -> Rows:
+        """Its rows, all of them: as with SQLAlchemy by place, and by fetchone and fetchall."""
+        compiled: Any = statement.compile(dialect=_COMPILER, compile_kwargs={"render_postcompile": True})  # type: ignore[attr-defined]
+        cursor = self.driver.cursor(row_factory=_tuples())
+        self._wait(cursor.execute(compiled.string, compiled.construct_params()))
+        return Rows(self._wait(cursor.fetchall()) if cursor.description else [], cursor.rowcount)
+
+
+class Rows:
+    """What a statement returned."""
+
+    def __init__(self, rows: list[Any], rowcount: int) -> None:
+        self._rows, self.rowcount = rows, rowcount
+
+    def fetchone(self) -> Any | None:
+        return self._rows[0] if self._rows else None
+
+    def fetchall(self) -> list[Any]:
+        return self._rows
+
+
+def _tuples() -> Any:
+    from psycopg.rows import tuple_row  # late: whoever passes such a connection has it loaded
+
+    return tuple_row
+
+
+def _psycopg(name: str, connection: Any) -> bool:
+    """Whether this is such a connection of psycopg, which is never imported to find out."""
+    module = sys.modules.get("psycopg")
+    return module is not None and isinstance(connection, getattr(module, name))
+
+
+def joined(connection: Any, store: Store, where: str) -> Any:
+    """What takes statements in the transaction of ``connection``. Raises ConfigurationError with the cure."""
+    if _psycopg("AsyncConnection", connection):
+        raise ConfigurationError(f"{where}: an async connection is awaited: await client.aio.…(…, connection=…)")
+    if isinstance(connection, Joined):
+        found: Any = connection
+    else:
+        found = Joined(connection) if _psycopg("Connection", connection) else sqlalchemy_connection(connection)
+    if found.dialect.name != store.database.dialect_name:
+        raise ConfigurationError(
+            f"{where}: the connection leads to {found.dialect.name}, the tables are in "
+            f"{store.database.dialect_name}; pass a connection to that database, or none"
+        )
+    return found
+
+
+async def call_within(connection: Any, work: Callable[[Any], Result]) -> Result:
+    """``work`` with the synchronous side of an async connection, whose waits are awaited."""
+    if hasattr(connection, "run_sync"):  # AsyncConnection, AsyncSession
+        within: Result = await connection.run_sync(work)
+        return within
+    if _psycopg("AsyncConnection", connection):
+        from sqlalchemy.util import await_only, greenlet_spawn  # late: needs greenlet
+
+        return await greenlet_spawn(work, Joined(connection, await_only))
+    raise ConfigurationError(
+        f"{type(connection).__name__} is no async connection; pass an AsyncConnection or AsyncSession of SQLAlchemy, "
+        "or psycopg's AsyncConnection; or call client.… without aio"
+    )
+
+
+def copy_into(connection: Any, statement: str, block: bytes) -> None:
+    """COPY a block of rows in text format."""
+    if isinstance(connection, Joined):
+        driver, wait = connection.driver, connection._wait
+    else:
+        driver, wait = connection.connection.driver_connection, _waits_of(connection)
+    if _psycopg("AsyncConnection", driver):
+        wait(_copy_async(driver, statement, block))
+        return
+    with driver.cursor() as cursor, cursor.copy(statement) as copy:
+        copy.write(block)
+
+
+def _waits_of(connection: Any) -> Callable[[Any], Any]:
+    from sqlalchemy.util import await_only
+
+    return await_only
+
+
+async def _copy_async(driver: Any, statement: str, block: bytes) -> None:
+    async with driver.cursor() as cursor, cursor.copy(statement) as copy:
+        await copy.write(block)

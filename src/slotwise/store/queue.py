@@ -1,0 +1,254 @@
+"""One-time tasks as rows: put, move, cancel, re-drive and read them, each in the caller's transaction.
+
+Of a held row only columns of its own are written (``wanted_due``, ``cancel_requested``), which its settlement reads and
+clears. Jobs and their detached rows are never touched. The form for SQLite, where whoever writes is alone; in
+``postgresql_queue.py`` each command is one statement.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+import sqlalchemy as sa
+
+from slotwise.execution import Key
+from slotwise.store.store import Store
+from slotwise.store.types import Instant, to_micros
+
+IfExists: TypeAlias = Literal["raise", "keep", "replace", "reschedule"]
+Status: TypeAlias = Literal["scheduled", "exists", "running", "cancelled", "gone"]
+
+#: Rows that are re-driven in one statement.
+REDRIVEN = 500
+
+
+class When(NamedTuple):
+    """Due ``at``, or else ``delay`` after now."""
+
+    at: datetime | None
+    delay: timedelta = timedelta(0)
+
+
+class Wanted(NamedTuple):
+    """A row that shall be."""
+
+    instance: str
+    data: bytes | None
+    when: When
+    priority: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tally:
+    """What became of many: so many are scheduled now; so many were left as they are, for their ids are taken."""
+
+    scheduled: int = 0
+    exists: int = 0
+
+    @property
+    def total(self) -> int:
+        return self.scheduled + self.exists
+
+    def __add__(self, other: Tally) -> Tally:
+        return Tally(scheduled=self.scheduled + other.scheduled, exists=self.exists + other.exists)
+
+
+class Queue:
+    """Commands on one-time tasks."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._tasks = store.tables.tasks
+
+    # -- put --------------------------------------------------------------------------------------------------
+
+    def put(self, connection: Any, name: str, wanted: Wanted, if_exists: IfExists) -> Status:
+        """Insert a row; what becomes of one that has its id, ``if_exists`` says ("raise" is as "keep").
+
+        Races: of two that put the same id, the second waits for the first one's commit, and finds the row. A row
+        that is claimed meanwhile is "running", and keeps what it was claimed with.
+        """
+        insert = self._insert(connection, name, wanted)
+        match if_exists:
+            case "replace":
+                insert = self._or_replace(insert)
+            case "reschedule":
+                insert = self._or_move(insert)
+            case _:
+                insert = insert.on_conflict_do_nothing()
+        key = Key(name, wanted.instance)
+        # Race: the task that had the id may have ended since. It was there.
+        return self._answer(connection, insert.returning(self._tasks.c.picked), key, absent="exists")
+
+    def put_many(self, connection: Any, name: str, wanted: Sequence[Wanted], if_exists: IfExists) -> Tally:
+        """As ``put``, for a chunk of rows with different ids."""
+        scheduled = [self.put(connection, name, one, if_exists) for one in wanted].count("scheduled")
+        return Tally(scheduled=scheduled, exists=len(wanted) - scheduled)
+
+    def copy(self, connection: Any, name: str, wanted: Sequence[Wanted]) -> None:
+        """Insert a chunk the fastest way there is; an id that is taken is an IntegrityError."""
+        for one in wanted:
+            connection.execute(self._insert(connection, name, one))
+
+    def _answer(self, connection: Any, statement: Any, key: Key, absent: Status) -> Status:
+        """Run a statement that returns whether the row it wrote is held; if it wrote none, look why.
+
+        Only a statement of its own sees what somebody committed while the first one waited.
+        """
+        written = connection.execute(statement).fetchone()
+        if written is not None:
+            return "running" if written[0] else "scheduled"
+        found = connection.execute(sa.select(self._tasks.c.picked).where(*self._at(key))).fetchone()
+        return absent if found is None else "running" if found[0] else "exists"
+
+    def _insert(self, connection: Any, name: str, wanted: Wanted) -> Any:
+        now = self._now(connection)
+        due, born = self._due(now, wanted.when), self._born(now)
+        return self._store.dialect.insert(self._tasks).values(
+            task_name=name, task_instance=wanted.instance, task_data=wanted.data, execution_time=due, slot=due,
+            picked=sa.false(), version=born, first_version=born, priority=wanted.priority,
+        )  # fmt: skip
+
+    def _or_replace(self, insert: Any) -> Any:
+        """A row begins anew under its id: another task, by its first version; tokens go on rising."""
+        tasks, new = self._tasks, insert.excluded
+        paused = tasks.c.state == "paused"
+        version = sa.case((tasks.c.version >= new.version, tasks.c.version + 1), else_=new.version)
+        values = {
+            "task_data": new.task_data, "slot": new.slot, "priority": new.priority, "version": version,
+            "execution_time": sa.case((paused, tasks.c.execution_time), else_=new.execution_time),
+            "parked_due": sa.case((paused, new.execution_time), else_=None),
+            "state": sa.case((paused, "paused"), else_=None),
+            "first_version": version, "attempt": 0, "lost_count": 0, "consecutive_failures": 0, "last_error": None,
+        }  # fmt: skip
+        return insert.on_conflict_do_update(
+            index_elements=self._key_columns(), set_=values, where=sa.and_(~tasks.c.picked, *self._plain())
+        )
+
+    def _or_move(self, insert: Any) -> Any:
+        new = insert.excluded
+        return insert.on_conflict_do_update(
+            index_elements=self._key_columns(),
+            set_={**self._moved(new.execution_time), "priority": new.priority},
+            where=sa.and_(*self._alive()),
+        )
+
+    def _key_columns(self) -> list[Any]:
+        return [self._tasks.c.task_name, self._tasks.c.task_instance]
+
+    # -- move, cancel, re-drive -------------------------------------------------------------------------------
+
+    def move(self, connection: Any, key: Key, when: When, priority: int | None) -> Status:
+        """Another due time for a waiting row; for a held one, for the attempt after this, if there is one.
+
+        "exists" is a dead row, which stays as it is. Race: a row that is claimed just now is waited for, and is
+        "running" then; if its settlement was first, it is "gone".
+        """
+        values = self._moved(self._due(self._now(connection), when))
+        if priority is not None:
+            values["priority"] = sa.literal(priority)
+        statement = self._tasks.update().where(*self._at(key), *self._alive()).values(**values)
+        return self._answer(connection, statement.returning(self._tasks.c.picked), key, absent="gone")
+
+    def _moved(self, due: Any) -> dict[str, Any]:
+        tasks = self._tasks
+        waits, begun = ~tasks.c.picked & tasks.c.state.is_(None), tasks.c.picked | (tasks.c.attempt > 0)
+        return {
+            "wanted_due": sa.case((tasks.c.picked, due), else_=None),
+            "execution_time": sa.case((waits, due), else_=tasks.c.execution_time),
+            "parked_due": sa.case((waits | tasks.c.picked, tasks.c.parked_due), else_=due),
+            "slot": sa.case((begun, tasks.c.slot), else_=due),
+        }
+
+    def cancel(self, connection: Any, key: Key) -> Status:
+        """Remove a row that waits, is paused or dead; ask the handler of a held one to stop."""
+        tasks, mine = self._tasks, [*self._at(key), *self._plain()]
+        told = tasks.update().where(*mine, tasks.c.picked).values(cancel_requested=self._now(connection))
+        if connection.execute(told).rowcount:
+            return "running"
+        return "cancelled" if connection.execute(tasks.delete().where(*mine, ~tasks.c.picked)).rowcount else "gone"
+
+    def redrive(self, connection: Any, name: str, instances: Sequence[str] | None, when: When) -> list[str]:
+        """Dead rows of a task wait again, as if they had never been tried; up to 500 of them, by id."""
+        tasks = self._tasks
+        dead = [tasks.c.task_name == name, tasks.c.state == "dead", *self._plain()]
+        if instances is not None:
+            dead.append(tasks.c.task_instance.in_(instances))
+        chosen = sa.select(tasks.c.task_instance).where(*dead).order_by(tasks.c.task_instance).limit(REDRIVEN)
+        chosen = chosen.with_for_update(skip_locked=True)
+        due = self._due(self._now(connection), when)
+        statement = (
+            tasks.update()
+            .where(tasks.c.task_name == name, tasks.c.task_instance.in_(chosen), tasks.c.state == "dead")
+            .values(
+                state=None, parked_due=None, execution_time=due, slot=due, attempt=0, lost_count=0,
+                version=tasks.c.version + 1,
+            )
+            .returning(tasks.c.task_instance)
+        )  # fmt: skip
+        return sorted(instance for (instance,) in connection.execute(statement).fetchall())
+
+    # -- read -------------------------------------------------------------------------------------------------
+
+    def find(self, connection: Any, key: Key) -> Any | None:
+        """The columns of TASK_COLUMNS and the data; None if there is no such task."""
+        columns = [*self._columns(), self._tasks.c.task_data]
+        return connection.execute(sa.select(*columns).where(*self._at(key), *self._plain())).fetchone()
+
+    def page(
+        self, connection: Any, *, name: str | None, state: str | None, after: Key | None, size: int
+    ) -> Sequence[Any]:
+        """The next rows in the order of their keys, which never change: nothing is missed or seen twice."""
+        tasks = self._tasks
+        statement = sa.select(*self._columns()).where(*self._plain())
+        if name is not None:
+            statement = statement.where(tasks.c.task_name == name)
+        if state is not None:
+            statement = statement.where(*self._in_state(state))
+        if after is not None:
+            statement = statement.where(sa.tuple_(*self._key_columns()) > sa.tuple_(*map(sa.literal, after)))
+        found: Sequence[Any] = connection.execute(statement.order_by(*self._key_columns()).limit(size)).fetchall()
+        return found
+
+    def _in_state(self, state: str) -> list[sa.ColumnElement[bool]]:
+        tasks = self._tasks
+        match state:
+            case "running":
+                return [tasks.c.picked]
+            case "waiting":
+                return [~tasks.c.picked, tasks.c.state.is_(None)]
+        return [~tasks.c.picked, tasks.c.state == state]
+
+    def _columns(self) -> list[Any]:
+        return [self._tasks.c[name] for name in TASK_COLUMNS]
+
+    # -- parts ------------------------------------------------------------------------------------------------
+
+    def _at(self, key: Key) -> list[sa.ColumnElement[bool]]:
+        return [self._tasks.c.task_name == key.task_name, self._tasks.c.task_instance == key.task_instance]
+
+    def _plain(self) -> list[sa.ColumnElement[bool]]:
+        """One-time tasks only."""
+        return [self._tasks.c.schedule.is_(None), self._tasks.c.plan_instance.is_(None)]
+
+    def _alive(self) -> list[sa.ColumnElement[bool]]:
+        return [*self._plain(), self._tasks.c.state.is_distinct_from("dead")]
+
+    def _now(self, connection: Any) -> Any:
+        return sa.literal(self._store.dialect.now(connection), Instant)
+
+    def _due(self, now: Any, when: When) -> Any:
+        return sa.literal(when.at if when.at is not None else now.value + when.delay, Instant)
+
+    def _born(self, now: Any) -> Any:
+        return sa.literal(to_micros(now.value), sa.BigInteger)
+
+
+#: What is read of a task, in this order.
+TASK_COLUMNS = (
+    "task_name", "task_instance", "execution_time", "picked", "picked_by", "state", "parked_due", "priority", "attempt",
+    "lost_count", "consecutive_failures", "last_failure", "last_error", "cancel_requested", "first_version",
+)  # fmt: skip

@@ -1,0 +1,167 @@
+"""The client in everybody's transaction: what it did stands if and only if that commits, and so it is awaited."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from typing import Any
+
+import psycopg
+import pytest
+import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
+from tests.docs.markdown import ROOT, blocks
+
+from slotwise import ConfigurationError, InstanceExists, Item, JobRegistry, TaskContext, task
+from slotwise.testing import ManualClock, ManualWorker
+
+
+@task(name="mail")
+def mail(ctx: TaskContext[dict[str, int]]) -> None: ...
+
+
+@pytest.fixture
+def registry(pg_url: str) -> Iterator[JobRegistry]:
+    registry = JobRegistry(tasks=[mail], database_url=pg_url)
+    yield registry
+    registry.database.close()
+
+
+def ids(registry: JobRegistry) -> list[str]:
+    return [line.id for line in registry.client.list()]
+
+
+@pytest.mark.parametrize("commits", [True, False], ids=["commit", "rollback"])
+def test_a_connection_of_psycopg(registry: JobRegistry, pg_url: str, commits: bool) -> None:
+    """Every command in its transaction, with the application's own rows of whatever kind it likes."""
+    client = registry.client
+    client.schedule(mail, {"n": 1}, id="old")
+    with psycopg.connect(pg_url, row_factory=psycopg.rows.dict_row) as connection:
+        everything(client, connection)
+        if not commits:
+            connection.rollback()
+    assert ids(registry) == (["c", "d", "new"] if commits else ["old"])
+
+
+def everything(client: Any, connection: Any) -> None:
+    """Each command once."""
+    assert client.schedule(mail, {"n": 2}, id="new", connection=connection).status == "scheduled"
+    with pytest.raises(InstanceExists):
+        client.schedule(mail, {"n": 2}, id="new", connection=connection)
+    assert client.schedule_many(mail, [Item({}, id="c")], connection=connection).scheduled == 1
+    assert client.schedule_many(mail, [Item({}, id="d")], copy=True, connection=connection).scheduled == 1
+    assert client.reschedule(mail, "new", in_="1h", connection=connection).status == "scheduled"
+    assert client.get(mail, "new", connection=connection).data == {"n": 2}
+    assert client.cancel(mail, "old", connection=connection).status == "cancelled"
+    assert client.redrive(mail, connection=connection) == []
+    assert [line.id for line in client.list(connection=connection)] == ["c", "d", "new"]
+
+
+@asynccontextmanager
+async def async_psycopg(url: str) -> AsyncIterator[Any]:
+    async with await psycopg.AsyncConnection.connect(url, row_factory=psycopg.rows.dict_row) as connection:
+        yield connection
+
+
+@asynccontextmanager
+async def async_connection(url: str) -> AsyncIterator[Any]:
+    engine = create_async_engine(url.replace("postgresql:", "postgresql+psycopg:"))
+    async with engine.connect() as connection:
+        yield connection
+        await connection.commit()
+    await engine.dispose()
+
+
+@asynccontextmanager
+async def async_session(url: str) -> AsyncIterator[Any]:
+    engine = create_async_engine(url.replace("postgresql:", "postgresql+psycopg:"))
+    async with AsyncSession(engine) as session:
+        yield session
+        await session.commit()
+    await engine.dispose()
+
+
+@pytest.mark.parametrize("commits", [True, False], ids=["commit", "rollback"])
+@pytest.mark.parametrize("connect", [async_psycopg, async_connection, async_session], ids=lambda one: one.__name__)
+def test_an_async_connection(registry: JobRegistry, pg_url: str, connect: Callable[[str], Any], commits: bool) -> None:
+    """The same commands, awaited, in its transaction."""
+    registry.client.schedule(mail, {"n": 1}, id="old")
+
+    async def main() -> None:
+        async with connect(pg_url) as connection:
+            await everything_awaited(registry.client.aio, connection)
+            if not commits:
+                await connection.rollback()
+
+    asyncio.run(main())
+    assert ids(registry) == (["c", "d", "new"] if commits else ["old"])
+
+
+async def everything_awaited(client: Any, connection: Any) -> None:
+    assert (await client.schedule(mail, {"n": 2}, id="new", connection=connection)).status == "scheduled"
+    with pytest.raises(InstanceExists):
+        await client.schedule(mail, {"n": 2}, id="new", connection=connection)
+    assert (await client.schedule_many(mail, [Item({}, id="c")], connection=connection)).scheduled == 1
+    assert (await client.schedule_many(mail, [Item({}, id="d")], copy=True, connection=connection)).scheduled == 1
+    assert (await client.reschedule(mail, "new", in_="1h", connection=connection)).status == "scheduled"
+    assert (await client.get(mail, "new", connection=connection)).data == {"n": 2}
+    assert (await client.cancel(mail, "old", connection=connection)).status == "cancelled"
+    assert await client.redrive(mail, connection=connection) == []
+    assert [line.id for line in await client.list(connection=connection)] == ["c", "d", "new"]
+
+
+@pytest.mark.parametrize("kind", ["pg_url", "sqlite_url"])
+def test_awaited_without_a_connection(kind: str, request: pytest.FixtureRequest) -> None:
+    """On a thread: the loop goes on meanwhile."""
+    registry = JobRegistry(tasks=[mail], database_url=request.getfixturevalue(kind))
+    registry.client.schedule(mail, {"n": 1}, id="old")
+    asyncio.run(everything_awaited(registry.client.aio, None))
+    assert ids(registry) == ["c", "d", "new"]
+    registry.database.close()
+
+
+def test_the_wrong_kind_of_connection(registry: JobRegistry, pg_url: str) -> None:
+    """Is told which call takes it."""
+
+    async def main() -> None:
+        async with async_psycopg(pg_url) as connection:
+            with pytest.raises(ConfigurationError, match=r"await client\.aio\.…"):
+                registry.client.schedule(mail, {}, connection=connection)
+        with (
+            psycopg.connect(pg_url) as waiting,
+            pytest.raises(ConfigurationError, match="Connection is no async connection; pass an AsyncConnection"),
+        ):
+            await registry.client.aio.schedule(mail, {}, connection=waiting)
+
+    asyncio.run(main())
+    with psycopg.connect(pg_url) as connection:
+        lite = JobRegistry(tasks=[mail], database_url="sqlite://")
+        with pytest.raises(ConfigurationError, match="leads to postgresql, the tables are in sqlite"):
+            lite.client.schedule(mail, {}, connection=connection)
+
+
+def test_plain_sql(pg_url: str) -> None:
+    """The INSERT of the documentation makes a task like any other: it runs, and is due, cancelled and listed."""
+    (statement,) = [block.code for block in blocks(ROOT / "docs" / "queue.md", "sql") if "INSERT" in block.code]
+    given: list[Any] = []
+
+    @task(name="send-mail")
+    def send_mail(ctx: TaskContext[dict[str, str]]) -> None:
+        given.append((ctx.data, ctx.idempotency_key))
+
+    engine = sa.create_engine(pg_url.replace("postgresql:", "postgresql+psycopg:"))
+    with ManualWorker([send_mail], pg_url, ManualClock(datetime(2100, 1, 1, tzinfo=UTC))) as worker:
+        with engine.begin() as connection:
+            for _ in range(2):  # the second finds the id taken
+                connection.execute(sa.text(statement.replace(":", r"\:")))
+        (line,) = worker.client.list()
+        assert (line.task, line.id, line.state, line.priority) == ("send-mail", "welcome-42", "waiting", 50)
+        assert line.scheduled is not None
+        assert [event.outcome for event in worker.run_due()] == ["succeeded"]
+    engine.dispose()
+    ((data, key),) = given
+    assert data == {"to": "ann@example.com"}
+    assert re.fullmatch(r"send-mail/welcome-42/\d{16}", key)

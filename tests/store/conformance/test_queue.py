@@ -1,0 +1,295 @@
+"""Commands on one-time tasks, whatever state the row is in: what they answer, and what they leave behind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from tests.store.bench import Bench, at
+
+from slotwise import InstanceExists, Item, Receipt, Tally
+from slotwise.execution import FOREVER, Cancelled, Failed, HandedBack, Row, Snoozed, Succeeded
+from slotwise.store.types import to_micros
+
+STATES = ("gone", "waiting", "retrying", "paused", "dead", "running")
+
+
+def brought(bench: Bench, state: str) -> Row | None:
+    """The row mail/1 in this state, scheduled at noon with the data 1; the clock stands a minute later."""
+    if state != "gone":
+        bench.client.schedule("mail", 1, id="1")
+    if state in ("running", "retrying", "dead"):
+        claim = bench.claim_one("mail")
+        if state != "running":
+            bench.settle(claim, Failed("boom", final=state == "dead"))
+    if state == "paused":
+        bench.change("mail", "1", state="paused", parked_due=at(0), execution_time=FOREVER)
+    bench.tick()
+    return bench.find("mail", "1")
+
+
+Command = Callable[[Bench], Receipt]
+
+
+def schedule(**options: Any) -> Command:
+    return lambda bench: bench.client.schedule("mail", 2, id="1", in_="1h", priority=90, **options)
+
+
+COMMANDS: dict[str, Command] = {
+    "keep": schedule(if_exists="keep"),
+    "replace": schedule(if_exists="replace"),
+    "reschedule": schedule(if_exists="reschedule"),
+    "move": lambda bench: bench.client.reschedule("mail", "1", in_="1h", priority=90),
+    "cancel": lambda bench: bench.client.cancel("mail", "1"),
+}
+
+#: What each command answers for each state of the row.
+ANSWERS = {
+    "keep": ("scheduled", "exists", "exists", "exists", "exists", "running"),
+    "replace": ("scheduled", "scheduled", "scheduled", "scheduled", "scheduled", "running"),
+    "reschedule": ("scheduled", "scheduled", "scheduled", "scheduled", "exists", "running"),
+    "move": ("gone", "scheduled", "scheduled", "scheduled", "exists", "running"),
+    "cancel": ("gone", "cancelled", "cancelled", "cancelled", "cancelled", "running"),
+}
+
+
+@pytest.mark.parametrize(
+    ("command", "state", "status"),
+    [(name, state, status) for name, row in ANSWERS.items() for state, status in zip(STATES, row, strict=True)],
+)
+def test_what_a_command_answers(bench: Bench, command: str, state: str, status: str) -> None:
+    """As a value, whatever the row's state; and an answer that says "nothing was changed" is true."""
+    before = brought(bench, state)
+    assert COMMANDS[command](bench) == Receipt(task="mail", id="1", status=status)  # type: ignore[arg-type]
+    after = bench.find("mail", "1")
+    if status in ("exists", "gone"):
+        assert after == before
+    if status == "cancelled":
+        assert after is None
+    if status == "scheduled":
+        assert after is not None
+        due = bench.due_of("mail", "1")
+        assert due == at(61)
+        assert after.priority == 90
+
+
+@pytest.mark.parametrize("state", ["waiting", "retrying", "paused", "dead"])
+def test_a_row_that_is_replaced_begins_anew(bench: Bench, state: str) -> None:
+    """Another task under the same id: its data, its attempts, its idempotency key; and its token has risen."""
+    before = brought(bench, state)
+    bench.client.schedule("mail", 2, id="1", if_exists="replace")
+    row = bench.row("mail", "1")
+    assert before is not None
+    assert (row.task_data, row.attempt, row.lost_count, row.consecutive_failures) == (b"2", 0, 0, 0)
+    assert row.first_version == row.version == to_micros(at(1))
+    assert row.version > before.version
+    assert row.state == ("paused" if state == "paused" else None)
+
+
+def test_a_token_rises_even_where_the_clock_stands(bench: Bench) -> None:
+    """Two replacements in one microsecond are two tasks."""
+    bench.client.schedule("mail", id="1")
+    first = bench.row("mail", "1").version
+    bench.client.schedule("mail", id="1", if_exists="replace")
+    bench.client.schedule("mail", id="1", if_exists="replace")
+    assert bench.row("mail", "1").version == bench.row("mail", "1").first_version == first + 2
+
+
+@pytest.mark.parametrize("if_exists", ["keep", "replace", "reschedule"])
+def test_a_held_row_keeps_what_it_was_claimed_with(bench: Bench, if_exists: str) -> None:
+    """Version, slot, due time and data of a held row are its holder's: its settlement is as if nobody had asked."""
+    bench.client.schedule("mail", 1, id="1")
+    claim = bench.claim_one("mail")
+    before = bench.row("mail", "1")
+    bench.client.schedule("mail", 2, id="1", in_="1h", if_exists=if_exists)  # type: ignore[arg-type]
+    after = bench.row("mail", "1")
+    assert (after.version, after.slot, after.execution_time, after.task_data) == (
+        before.version, before.slot, before.execution_time, before.task_data,
+    )  # fmt: skip
+    assert bench.settle(claim) is not None
+    assert bench.find("mail", "1") is None
+
+
+@pytest.mark.parametrize(
+    "outcome", [Failed("boom"), Snoozed(timedelta(minutes=5)), HandedBack()], ids=lambda outcome: outcome.name
+)
+def test_a_held_row_is_rescheduled_when_it_is_let_go(bench: Bench, outcome: Any) -> None:
+    """Its next attempt is at the time that was wished for, once; the wish goes with the settlement."""
+    bench.client.schedule("mail", id="1")
+    claim = bench.claim_one("mail")
+    assert bench.client.reschedule("mail", "1", at=at(30)).status == "running"
+    bench.settle(claim, outcome)
+    row = bench.row("mail", "1")
+    assert (row.execution_time, row.wanted_due) == (at(30), None)
+    bench.tick(30)
+    bench.settle(bench.claim_one("mail"), Failed("boom"))
+    assert bench.row("mail", "1").execution_time > at(30)
+
+
+def test_a_wish_for_a_task_that_succeeds_is_void(bench: Bench) -> None:
+    """There is no next attempt."""
+    bench.client.schedule("mail", id="1")
+    claim = bench.claim_one("mail")
+    bench.client.reschedule("mail", "1", at=at(30))
+    bench.settle(claim, Succeeded())
+    assert bench.find("mail", "1") is None
+
+
+def test_jobs_are_not_touched(bench: Bench) -> None:
+    """A job's plan row and its triggers are no tasks, whatever command names them."""
+    before = bench.row("plain")
+    other = Bench(bench.database, [], bench.clock).client  # a process that does not know the job
+    assert other.schedule("plain", id="recurring", if_exists="replace").status == "exists"
+    assert other.schedule("plain", id="recurring", if_exists="reschedule").status == "exists"
+    assert other.reschedule("plain", "recurring").status == "exists"
+    assert other.cancel("plain", "recurring").status == "gone"
+    assert other.get("plain", "recurring") is None
+    assert other.list("plain") == []
+    assert bench.row("plain") == before
+
+
+# -- many -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("copy", [False, True], ids=["unnest", "copy"])
+def test_many(bench: Bench, copy: bool) -> None:
+    """Each with its own data, id, time and priority where it has them, in the order of the chunks."""
+    told: list[Tally] = []
+    items = [7, None, Item("x\\y\n\t,é", id="a\\b,c"), Item({}, at=at(9), priority=90), Item(1, in_="1m")]
+    tally = bench.client.schedule_many("mail", items, in_="2m", chunk=2, copy=copy, progress=told.append)
+    assert tally == Tally(scheduled=5)
+    assert [one.total for one in told] == [2, 4, 5]
+    rows = [bench.row("mail", line.id) for line in bench.client.list("mail")]
+    assert sorted((row.task_data or b"", row.execution_time, row.priority) for row in rows) == sorted(
+        [
+            (b"7", at(2), 50), (b"", at(2), 50), (b'"x\\\\y\\n\\t,\\u00e9"', at(2), 50), (b"{}", at(9), 90),
+            (b"1", at(1), 50),
+        ]
+    )  # fmt: skip
+    assert {row.version for row in rows} == {row.first_version for row in rows} == {to_micros(at(0))}
+    assert all(row.slot == row.execution_time and not row.picked for row in rows)
+    assert bench.row("mail", "a\\b,c").task_data == b'"x\\\\y\\n\\t,\\u00e9"'
+    bench.tick(10)
+    assert len(bench.claim("mail")) == 5
+
+
+@pytest.mark.parametrize("if_exists", ["keep", "replace", "reschedule"])
+def test_many_of_which_some_exist(bench: Bench, if_exists: str) -> None:
+    """The tally says how many were left alone: those that run, always."""
+    bench.client.schedule_many("mail", [Item(0, id=name) for name in ("dead", "held")])
+    for claim in bench.claim("mail"):
+        if claim.row.task_instance == "dead":
+            bench.settle(claim, Failed("boom", final=True))
+    bench.client.schedule("mail", 0, id="waits")
+    items = [Item(1, id=name) for name in ("new", "waits", "held", "dead")]
+    tally = bench.client.schedule_many("mail", items, if_exists=if_exists)  # type: ignore[arg-type]
+    assert tally.scheduled == {"keep": 1, "replace": 3, "reschedule": 2}[if_exists]
+    assert tally.total == 4
+
+
+@pytest.mark.parametrize("copy", [False, True], ids=["unnest", "copy"])
+def test_many_of_which_one_is_taken(bench: Bench, copy: bool) -> None:
+    """An error; its chunk is not written, chunks before it stay."""
+    bench.client.schedule("mail", id="3")
+    told: list[Tally] = []
+    with pytest.raises(InstanceExists, match="with one of these ids is already scheduled"):
+        bench.client.schedule_many("mail", [Item(0, id=str(n)) for n in range(6)], chunk=2, copy=copy,
+                                   progress=told.append)  # fmt: skip
+    assert [one.scheduled for one in told] == [2]
+    assert [line.id for line in bench.client.list("mail")] == ["0", "1", "3"]
+
+
+def test_many_from_a_stream(bench: Bench) -> None:
+    """Items are taken as they come: what is told so far is written already."""
+    written: list[int] = []
+
+    def items() -> Any:
+        for number in range(5):
+            written.append(len(bench.client.list("mail")))
+            yield number
+
+    bench.client.schedule_many("mail", items(), chunk=2)
+    assert written == [0, 0, 2, 2, 4]
+
+
+# -- dead letters -----------------------------------------------------------------------------------------------
+
+
+def killed(bench: Bench, *names: str) -> None:
+    for name in names:
+        bench.client.schedule("mail", id=name)
+    for claim in bench.claim("mail"):
+        bench.settle(claim, Failed("boom", final=True))
+
+
+def test_dead_tasks_are_driven_again(bench: Bench) -> None:
+    """Those named, or all: with all their attempts, due now, the same task as before by its key; once."""
+    killed(bench, "1", "2", "3")
+    before = bench.row("mail", "1")
+    assert bench.client.redrive("mail", ["1", "9"]) == ["1"]
+    assert bench.client.redrive("mail", ["1"]) == []
+    assert bench.client.redrive("mail", in_="5m") == ["2", "3"]
+    row = bench.row("mail", "1")
+    assert (row.state, row.execution_time, row.attempt) == (None, at(0), 0)
+    assert row.first_version == before.first_version
+    assert [claim.row.task_instance for claim in bench.claim("mail")] == ["1"]
+    bench.tick(5)
+    assert len(bench.claim("mail")) == 2
+
+
+def test_more_dead_tasks_than_one_statement_takes(bench: Bench) -> None:
+    """All of them, 500 at a time."""
+    bench.client.schedule_many("mail", range(501))
+    with bench.store.transaction() as connection:
+        connection.execute(bench.tables.tasks.update().values(state="dead", execution_time=FOREVER))
+    assert len(bench.client.redrive("mail")) == 501
+    assert bench.client.list("mail", state="dead") == []
+
+
+# -- reading ----------------------------------------------------------------------------------------------------
+
+
+def test_a_task_as_it_is_read(bench: Bench) -> None:
+    """Its state, its times, its counters and its data."""
+    assert bench.client.get("mail", "1") is None
+    bench.client.schedule("mail", {"n": 1}, id="1", in_="1m", priority=10)
+    line = bench.client.get("mail", "1")
+    assert line is not None
+    assert (line.state, line.due, line.scheduled, line.priority, line.data) == ("waiting", at(1), at(0), 10, {"n": 1})
+    bench.tick()
+    claim = bench.claim_one("mail")
+    line = bench.client.get("mail", "1")
+    assert line is not None
+    assert (line.state, line.worker, line.attempt) == ("running", "host:1:a", 1)
+    bench.settle(claim, Cancelled("no such address"))
+    line = bench.client.get("mail", "1")
+    assert line is not None
+    assert (line.state, line.due, line.last_error) == ("dead", None, "no such address")
+
+
+def test_pages(bench: Bench) -> None:
+    """In the order of name and id, which never change: nothing is missed or seen twice, whatever ends meanwhile."""
+    bench.client.schedule_many("mail", [Item(0, id=f"{number:02}") for number in range(7)])
+    bench.client.schedule("once", id="x")
+    page, seen = bench.client.list(limit=3), []
+    while page:
+        seen += [line.id for line in page]
+        bench.client.cancel("mail", page[0].id)
+        page = bench.client.list(limit=3, after=page[-1])
+    assert seen == ["00", "01", "02", "03", "04", "05", "06", "x"]
+
+
+def test_filters(bench: Bench) -> None:
+    """By task, and by state."""
+    killed(bench, "dead")
+    bench.client.schedule("mail", id="held")
+    bench.claim("mail")
+    bench.client.schedule("mail", id="waits")
+    bench.client.schedule("once", id="other")
+    bench.client.schedule("mail", id="paused")
+    bench.change("mail", "paused", state="paused")
+    found = {state: [line.id for line in bench.client.list("mail", state=state)] for state in STATES[1:2] + STATES[3:]}
+    assert found == {"waiting": ["waits"], "running": ["held"], "paused": ["paused"], "dead": ["dead"]}
+    assert [line.id for line in bench.client.list(state="waiting")] == ["waits", "other"]
