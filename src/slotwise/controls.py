@@ -14,12 +14,13 @@ from slotwise.durations import parse_duration
 from slotwise.errors import ConfigurationError, InvalidJob
 from slotwise.job import DistributedJob, declared
 from slotwise.policies import growing_pauses
-from slotwise.store import backfill, pauses, removal, slot_orders
+from slotwise.store import backfill, pauses, recovery, removal, slot_orders
 from slotwise.store.audit import Author, Order, orders
 from slotwise.store.backfill import Backfill
 from slotwise.store.bureau import Desk, desk
 from slotwise.store.failures import is_transient
 from slotwise.store.pauses import Paused, Resumed
+from slotwise.store.recovery import Epoch, SettledJob
 
 if TYPE_CHECKING:
     from slotwise.store.store import Store
@@ -137,13 +138,15 @@ class Controls:
         pace: timedelta | str | None = None,
         at_once: int = 1,
         failed: bool = False,
+        forgotten: bool = False,
         note: str | None = None,
         dry_run: bool = False,
     ) -> Backfill:
         """Run the slots from ``first`` to ``last`` that never ran, the oldest first, beside the schedule.
 
         ``at_once`` of them run side by side, starts at least ``pace`` apart. ``failed``: also those that ended as
-        failed, dead, lost or cancelled. At most 10,000 slots; call it with ``dry_run`` first.
+        failed, dead, lost or cancelled. At most 10,000 slots; call it with ``dry_run`` first. Where history was
+        pruned nobody knows what ran: refused, unless ``forgotten`` slots may run again.
         """
         name, begin, end = _name(job), _instant(first), _instant(last)
         if not isinstance(at_once, int) or isinstance(at_once, bool) or at_once < 1:
@@ -152,7 +155,11 @@ class Controls:
         if begin > end:
             raise ConfigurationError(f"backfill from {begin.isoformat()} to {end.isoformat()}: the end comes first")
         return self._order(
-            lambda at: backfill.backfill(at, name, begin, end, pace=gap, at_once=at_once, failed=failed), note, dry_run
+            lambda at: backfill.backfill(
+                at, name, begin, end, pace=gap, at_once=at_once, failed=failed, forgotten=forgotten
+            ),
+            note,
+            dry_run,
         )
 
     def cancel_backfill(self, job: Any, *, note: str | None = None, dry_run: bool = False) -> int:
@@ -167,6 +174,20 @@ class Controls:
         """
         name = _name(job)
         return self._order(lambda at: removal.delete(at, name, known=known), note, dry_run)
+
+    # -- after a restore --------------------------------------------------------------------------------------
+
+    def new_epoch(self, *, note: str | None = None, dry_run: bool = False) -> Epoch:
+        """After a restore of all tables: tokens rise, claims end, the installation's id is new.
+
+        Holders of the time before are refused, here and wherever a token is compared.
+        """
+        return self._order(recovery.new_epoch, note, dry_run)
+
+    def settle_until(self, until: datetime, *, note: str | None = None, dry_run: bool = False) -> list[SettledJob]:
+        """After a restore: slots up to ``until`` (at most now) that wait do not run: skipped (settled); by job."""
+        instant = _instant(until)
+        return self._order(lambda at: recovery.settle_until(at, instant), note, dry_run)
 
     # -- audit ------------------------------------------------------------------------------------------------
 

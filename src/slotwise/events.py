@@ -152,6 +152,15 @@ class SlotsSkipped(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Pruned(Event):
+    """History that was too old has been taken out of the ledger."""
+
+    name = "pruned"
+    slots: int
+    gaps: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Planned(Event):
     """``change``: added, changed, kept, deleted or outdated."""
 

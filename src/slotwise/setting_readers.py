@@ -184,6 +184,8 @@ READERS: Final[Mapping[str, Reader]] = {
     "only": names(100),
     "schedules": pairs(100),
     "pooler": switch(),
+    "keep_history": duration("0s", "36500d", "zero keeps everything"),
+    "keep_failures": duration("0s", "36500d", "zero keeps everything"),
     "app": optional(name(500)),
     "log_format": choice("human", "json"),
     "log_level": choice("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"),

@@ -83,6 +83,12 @@ class Settings:
     pooler: bool = False
     """A transaction pooler stands in between: deadlines go with each transaction, not with the connection."""
 
+    keep_history: timedelta = timedelta(days=90)
+    """How old slots that succeeded or were skipped may become in the ledger; zero keeps them for ever."""
+
+    keep_failures: timedelta = timedelta(days=365)
+    """The same for slots that ended as failed, dead, lost or cancelled."""
+
     app: str | None = None
     """Where the registry is: `package.module` or `package.module:attribute`."""
 

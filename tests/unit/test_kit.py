@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from slotwise import ClaimLost, Disabled, DistributedJob, Every, JobContext, JobRegistry, Retry, job, task
+from slotwise.events import Pruned
 from slotwise.execution import Failed, HandedBack
 from slotwise.testing import ManualClock, ManualWorker
 
@@ -286,3 +287,18 @@ def test_a_users_test_with_the_fixtures(pytester: pytest.Pytester) -> None:
         """
     )
     pytester.runpytest_subprocess("-p", "no:cacheprovider").assert_outcomes(passed=2)
+
+
+@job(name="kept", schedule=Every("1h"))
+def kept(ctx: JobContext) -> None:
+    """Runs each hour."""
+
+
+def test_history_goes_when_it_is_too_old() -> None:
+    """A round of the pruner, as a worker makes it each hour; it tells what went."""
+    with ManualWorker([kept], keep_history="1d") as worker:
+        for _ in range(30):
+            worker.tick("1h")
+            worker.run_due()
+        assert worker.prune() == Pruned(worker=worker.name, slots=5, gaps=0)
+        assert worker.prune() is None

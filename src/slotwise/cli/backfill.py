@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
+from typing import Any
 
 import click
 
@@ -27,6 +28,7 @@ from slotwise.store.backfill import Backfill
 @click.option("--pace", metavar="DURATION", help="Starts are at least this far apart.")
 @click.option("--at-once", type=click.IntRange(1), default=1, show_default=True, help="So many run side by side.")
 @click.option("--failed", is_flag=True, help="Also what ended as failed, dead, lost or cancelled.")
+@click.option("--forgotten", is_flag=True, help="Also where history was pruned, and nobody knows what ran.")
 @order
 @yes
 @common
@@ -39,6 +41,7 @@ def backfill(
     pace: str | None,
     at_once: int,
     failed: bool,
+    forgotten: bool,
     author: str | None,
     note: str | None,
     dry_run: bool,
@@ -50,12 +53,13 @@ def backfill(
     time unless they say otherwise; a duration means so long ago.
     """
     with desk(given, author) as (controls, _):
-        preview = controls.backfill(name, first, last, pace=pace, at_once=at_once, failed=failed, dry_run=True)
+        how: dict[str, Any] = {"pace": pace, "at_once": at_once, "failed": failed, "forgotten": forgotten}
+        preview = controls.backfill(name, first, last, dry_run=True, **how)
         if not given.json:
             _show(preview)
         if preview.slots and not dry_run:
             confirm(f"{len(preview.slots)} slots of {name} will run.", sure=yes)
-            found = controls.backfill(name, first, last, pace=pace, at_once=at_once, failed=failed, note=note)
+            found = controls.backfill(name, first, last, note=note, **how)
         else:
             found = preview
     text = f"{name}: {len(found.slots)} slots run" if found.slots else f"{name}: nothing is missing"

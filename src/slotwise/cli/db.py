@@ -14,6 +14,7 @@ from slotwise import migrate
 from slotwise.cli.command import Command, Group
 from slotwise.cli.options import Given, common, pass_given
 from slotwise.cli.output import print_json_object
+from slotwise.cli.recovery import new_epoch, settle_until
 from slotwise.settings import Settings
 from slotwise.store.database import Database
 from slotwise.store.tables import SCHEMA_VERSION
@@ -130,3 +131,7 @@ def downgrade(given: Given, revision: str, yes: bool) -> None:
         print_json_object({"reverted": reverted})
     else:
         click.echo(f"reverted {', '.join(reverted)}" if reverted else "nothing to do")
+
+
+for command in (new_epoch, settle_until):
+    db.add_command(command)

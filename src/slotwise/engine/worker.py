@@ -18,6 +18,7 @@ from slotwise.engine.heartbeat import Heartbeat, LeaseWatch
 from slotwise.engine.holdings import Holding, Holdings
 from slotwise.engine.membership import Membership
 from slotwise.engine.poller import Poller
+from slotwise.engine.pruner import History
 from slotwise.engine.reaper import Reaper
 from slotwise.engine.runner import Interceptor, Runner
 from slotwise.engine.service import Outage, Service
@@ -32,6 +33,7 @@ from slotwise.settings import Settings
 from slotwise.store.database import Database, is_transient
 from slotwise.store.fence import LedgerFence
 from slotwise.store.planner import Plan, Planner
+from slotwise.store.pruner import Pruner
 from slotwise.store.revision import Revision
 from slotwise.store.roster import Badge, Roster
 from slotwise.store.store import Store
@@ -130,9 +132,12 @@ class Worker:
             self.store, names=known, interval=settings.reaper_interval or settings.heartbeat_interval,
             heartbeat_interval=settings.heartbeat_interval, on_reaped=self.wake, **service,
         )  # fmt: skip
+        keep = Pruner(self.store, keep=settings.keep_history, keep_failures=settings.keep_failures)
+        self.history = History(keep, **service)
         self._shutdown = Shutdown(
             holdings=self.holdings, runner=self.runner, settler=self.settler, poller=self.poller,
-            others=(self.deadlines, self.reaper), keepers=(self.heartbeat, self.lease_watch, self.settler),
+            others=(self.deadlines, self.reaper, self.history),
+            keepers=(self.heartbeat, self.lease_watch, self.settler),
             membership=self._membership, loop=self._loop, cancelling=self._cancelling, tell_end=self._tell_end,
             close=self._database.close, longest_grace=settings.shutdown_grace,
         )  # fmt: skip
@@ -140,7 +145,7 @@ class Worker:
     @property
     def services(self) -> tuple[Service, ...]:
         """In the order in which they start: whoever keeps claims alive before whoever takes them."""
-        return (self.heartbeat, self.lease_watch, self.deadlines, self.settler, self.reaper, self.poller)
+        return (self.heartbeat, self.lease_watch, self.deadlines, self.settler, self.reaper, self.poller, self.history)
 
     # -- start ------------------------------------------------------------------------------------------------
 

@@ -24,6 +24,7 @@ from slotwise.policies import LONGEST_QUEUE
 from slotwise.schedules import Schedule
 from slotwise.store.bureau import Desk, schedule_in
 from slotwise.store.detached import detach
+from slotwise.store.pruner import pruned_until
 from slotwise.store.rows import utc
 
 #: So many slots are looked at, at the most; whoever wants more does it in pieces.
@@ -50,15 +51,19 @@ def backfill(
     pace: timedelta | None = None,
     at_once: int = 1,
     failed: bool = False,
+    forgotten: bool = False,
 ) -> Backfill:
     """Run the slots from ``first`` to ``last``, both included, that never ran; with ``failed``, those that did in vain.
 
-    Slots that the plan row has yet to decide are its own, and left alone.
+    Slots that the plan row has yet to decide are its own, and left alone. ``forgotten``: also where history was
+    pruned, and slots may have run that the ledger does not know any more.
     """
     row = desk.plan_row(job)
     schedule = schedule_in(row)
     last = min(last, _passed_by(row, desk.now))
     _refuse(job, schedule, first, last)
+    if not forgotten:
+        _refuse_forgotten(desk, job, first)
     taken = _taken(desk, row, first, last, failed=failed)
     slots = list(schedule.running.slots(first - TICK, last))
     missing = tuple(slot for slot in slots if slot not in taken)
@@ -91,6 +96,16 @@ def _refuse(job: str, schedule: Schedule, first: datetime, last: datetime) -> No
         raise ConfigurationError(
             f"backfill of {job!r}: {count} slots from {first.isoformat()} to {last.isoformat()}, "
             f"at most {WIDEST} are looked at; choose a shorter range"
+        )
+
+
+def _refuse_forgotten(desk: Desk, job: str, first: datetime) -> None:
+    """What ran there was taken out of the ledger: to run it again is for whoever says so."""
+    until = pruned_until(desk.connection, desk.store)
+    if until is not None and first <= until:
+        raise ConfigurationError(
+            f"backfill of {job!r}: up to {until.isoformat()} history was pruned, and nobody knows what ran; "
+            "begin later, or say that forgotten slots may run again"
         )
 
 

@@ -13,11 +13,12 @@ from slotwise.clock import ManualClock
 from slotwise.definition import define
 from slotwise.durations import parse_duration
 from slotwise.engine.holdings import Holding
+from slotwise.engine.pruner import BREATH
 from slotwise.engine.runner import Runner
 from slotwise.engine.service import AT_ONCE
 from slotwise.engine.worker import Worker
 from slotwise.errors import ClaimLost
-from slotwise.events import ClaimLostEvent, Event, HandedBackEvent, Listeners, Reaped, Settled
+from slotwise.events import ClaimLostEvent, Event, HandedBackEvent, Listeners, Pruned, Reaped, Settled
 from slotwise.execution import Claim, HandedBack, Outcome, Succeeded
 from slotwise.registry import JobRegistry
 from slotwise.settings import Settings
@@ -199,6 +200,15 @@ class ManualWorker:
         mark = len(self.events)
         self._worker.reaper.run_once()
         return self._since(mark, Reaped)
+
+    def prune(self) -> Pruned | None:
+        """Take what is too old out of the ledger, if it is this worker's turn; what went, if anything."""
+        self._check_alive()
+        mark = len(self.events)
+        while self._worker.history.run_once() == BREATH:
+            pass
+        found = self._since(mark, Pruned)
+        return found[0] if found else None
 
     # -- ends -------------------------------------------------------------------------------------------------
 

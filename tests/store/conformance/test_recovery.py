@@ -1,0 +1,94 @@
+"""The day after a restore of all tables: nobody of before gets in, and what may have run does not run again."""
+
+from __future__ import annotations
+
+import pytest
+import sqlalchemy as sa
+from tests.store.bench import Bench, at
+
+from slotwise.controls import Controls
+from slotwise.execution import Failed, Succeeded
+from slotwise.store.types import to_micros
+
+
+@pytest.fixture
+def controls(bench: Bench) -> Controls:
+    return bench.client.controls
+
+
+def installation(bench: Bench) -> str:
+    meta = bench.tables.meta
+    with bench.store.transaction() as connection:
+        return str(connection.scalar(sa.select(meta.c.value).where(meta.c.key == "installation_id")))
+
+
+@pytest.mark.parametrize("name", ["plain", "strict"])
+def test_a_new_epoch_ends_all_claims(bench: Bench, controls: Controls, name: str) -> None:
+    """Their holders are refused, and a reaper takes over; the slot is settled as after any death."""
+    before = installation(bench)
+    bench.tick()
+    claim = bench.claim_one(name)
+    epoch = controls.new_epoch()
+    assert (epoch.claims, epoch.installation) == (1, installation(bench))
+    assert installation(bench) != before
+    assert bench.settle(claim, Succeeded()) is None
+    assert bench.store.beat(claim.holder, [claim]) == {claim.fence}
+    row = bench.row(name)
+    assert row.version > max(claim.token, to_micros(at(1)))
+    bench.tick()
+    (settled,) = bench.take_over(claim)
+    assert settled.transition is not None
+    assert settled.transition.label == ("lost" if name == "plain" else "handed-back")
+    assert bench.claim_one(name).token > row.version
+
+
+def test_tokens_rise_above_all_of_before(bench: Bench, controls: Controls) -> None:
+    """Of rows, too, that nobody holds: whatever was given out in the time that is lost."""
+    bench.tick(60)
+    controls.new_epoch()
+    assert bench.row("plain").version >= to_micros(at(60))
+
+
+def test_slots_up_to_now_are_settled(bench: Bench, controls: Controls) -> None:
+    """They are skipped, as one gap; a retry that waits is cancelled; what is to come comes."""
+    bench.tick()
+    bench.settle(bench.claim_one("retried"), Failed("boom"))
+    bench.tick(4)
+    found = {one.job: (one.slots, one.next_slot) for one in controls.settle_until(at(5))}
+    assert found == {
+        "plain": (5, at(6)), "strict": (5, at(6)), "retried": (5, at(6)), "delayed": (1, at(7)),
+    }  # fmt: skip
+    assert bench.claim() == []
+    assert bench.gaps("plain") == [(1, 5, 5, "settled")]
+    entry = bench.slots("retried")[0]
+    assert (entry["outcome"], entry["reason"]) == ("cancelled", "settled")
+    bench.tick()
+    assert bench.claim_one("plain").slot == at(6)
+
+
+def test_settled_up_to_an_instant(bench: Bench, controls: Controls) -> None:
+    """Slots after it are the job's catch-up's."""
+    bench.tick(5)
+    controls.settle_until(at(3))
+    assert bench.claim_one("plain").slot == at(5)
+    assert bench.gaps("plain") == [(1, 3, 3, "settled")]
+
+
+def test_what_is_paused_sleeps_on(bench: Bench, controls: Controls) -> None:
+    """Its slots are settled all the same."""
+    controls.pause("plain")
+    bench.tick(5)
+    controls.settle_until(at(5))
+    assert bench.row("plain").state == "paused"
+    (resumed,) = controls.resume("plain")
+    assert (resumed.skipped, resumed.next_slot) == (0, at(6))
+    assert bench.row("plain").execution_time == at(6)
+
+
+def test_both_can_be_rehearsed(bench: Bench, controls: Controls) -> None:
+    """And leave nothing behind."""
+    before = installation(bench), bench.row("plain")
+    bench.tick(5)
+    assert controls.new_epoch(dry_run=True).claims == 0
+    assert len(controls.settle_until(at(5), dry_run=True)) == 4
+    assert (installation(bench), bench.row("plain")) == before
