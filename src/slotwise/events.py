@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from datetime import datetime, timedelta
 
-    from slotwise.execution import Claim
+    from slotwise.execution import Claim, Gap, Row
 
 logger = logging.getLogger("slotwise.events")
 
@@ -141,7 +141,7 @@ class HandedBackEvent(AttemptEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotsSkipped(Event):
-    """Slots that will not run, with the reason that the ledger gives."""
+    """Slots that will not run, from ``first`` to ``last``, with the reason that ledger or gap gives."""
 
     name = "skipped"
     job: str
@@ -149,6 +149,13 @@ class SlotsSkipped(Event):
     last: datetime
     count: int
     reason: str
+
+
+def skipped(worker: str, row: Row, gap: Gap) -> SlotsSkipped:
+    """The event of one range."""
+    return SlotsSkipped(
+        worker=worker, job=row.task_name, first=gap.first, last=gap.last, count=gap.count, reason=gap.reason
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

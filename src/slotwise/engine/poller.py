@@ -9,8 +9,8 @@ from typing import Any
 from slotwise.engine.holdings import Holding, Holdings
 from slotwise.engine.runner import Runner
 from slotwise.engine.service import AT_ONCE, Service
-from slotwise.events import Claimed, PollBegan, about
-from slotwise.execution import Claim
+from slotwise.events import Claimed, PollBegan, about, skipped
+from slotwise.execution import Claim, Gap, Row
 from slotwise.store.store import Store
 
 
@@ -71,10 +71,15 @@ class Poller(Service):
         names = [*self._jobs, *self._tasks] if names is None else names
         before = self.elapsed()  # the lease is believed in from before the statement was sent
         with self._holdings.claiming():
-            found, claims = self._store.claim(self.worker, limit, lease=self._lease, names=names, lost=self._lost())
+            found, claims = self._store.claim(
+                self.worker, limit, lease=self._lease, names=names, lost=self._lost(), on_skipped=self._tell_skipped
+            )
             held = self._holdings.add(claims, before)
         self._start(held)
         return found
+
+    def _tell_skipped(self, row: Row, gap: Gap) -> None:
+        self.listeners.publish(skipped(self.worker, row, gap))
 
     def adopt(self, claim: Claim, before: float) -> Holding:
         """Run a claim that was made elsewhere; ``before``: elapsed seconds when its statement was sent."""

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 
 from slotwise.engine.holdings import Holding, Holdings
 from slotwise.engine.service import AT_ONCE, Service
-from slotwise.events import ClaimLostEvent, HandedBackEvent, Settled, SettleSent, SlotsSkipped, about
+from slotwise.events import ClaimLostEvent, HandedBackEvent, Settled, SettleSent, SlotsSkipped, about, skipped
 from slotwise.execution import HandedBack, Outcome
 from slotwise.policies import growing_pauses
 from slotwise.store.failures import describe
@@ -162,19 +162,6 @@ def settlement_events(settlement: Settlement) -> list[Settled | HandedBackEvent 
     if transition.label == "handed-back":
         return [HandedBackEvent(**about(claim), reason=reason or "handed back")]
     error = (record.error if record else None) or (transition.row or {}).get("last_error")
-    events: list[Settled | HandedBackEvent | SlotsSkipped] = [
-        Settled(
-            **about(claim),
-            outcome=transition.label,
-            reason=reason,
-            error=error.splitlines()[-1] if error else None,
-        )
-    ]
-    events += [
-        SlotsSkipped(
-            worker=claim.holder, job=claim.row.task_name, first=gap.first, last=gap.last, count=gap.count,
-            reason=gap.reason,
-        )
-        for gap in transition.gaps
-    ]  # fmt: skip
-    return events
+    last = error.splitlines()[-1] if error else None
+    settled = Settled(**about(claim), outcome=transition.label, reason=reason, error=last)
+    return [settled, *(skipped(claim.holder, claim.row, gap) for gap in transition.gaps)]

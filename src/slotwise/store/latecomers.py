@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from slotwise import decide
 from slotwise.definition import Definition
 from slotwise.errors import InvalidSchedule
-from slotwise.execution import Row, Transition
+from slotwise.execution import Gap, Row, Transition
 from slotwise.schedules import parse_schedule
 from slotwise.store.dialect import Dialect
 from slotwise.store.release import release_next
@@ -32,10 +32,18 @@ class Latecomers:
         self._slots = dialect.tables.slots
 
     def start(
-        self, connection: sa.Connection, row: Row, now: datetime, *, strict: bool, entered: bool = False
+        self,
+        connection: sa.Connection,
+        row: Row,
+        now: datetime,
+        skipped: list[tuple[Row, Gap]],
+        *,
+        strict: bool,
+        entered: bool = False,
     ) -> Row | None:
         """The row with the slot that starts; None if nothing does, and the row has moved on.
 
+        ``skipped`` takes in which slots will not run.
         ``entered``: the claim has put the slot into the ledger as if nothing spoke against it.
         """
         if entered:
@@ -53,7 +61,9 @@ class Latecomers:
             return self._let_go(connection, row, now, decide.postponed(row, now, reason))
         newest = newest_decided(connection, self._dialect, row.task_name, row.task_instance, strict=strict)
         decision = decide.at_claim(row, schedule, now, newest, self._definitions.get(row.task_name))
-        self._dialect.gaps(connection, [(row, gap) for gap in decision.gaps], now)
+        gaps = [(row, gap) for gap in decision.gaps]
+        self._dialect.gaps(connection, gaps, now)
+        skipped += gaps
         if isinstance(decision, decide.Advance):
             return self._pass(connection, row, now, decision.row)
         started = decide.started(row, decision)

@@ -26,6 +26,7 @@ from slotwise.execution import (
     Died,
     Failed,
     Fence,
+    Gap,
     Key,
     LedgerEntry,
     LedgerKey,
@@ -54,6 +55,9 @@ BATCH = 500
 
 #: Why a row could not be settled that somebody else keeps locked.
 LOCKED = TimeoutError("another transaction keeps its row, or its slot in the ledger, locked; see pg_stat_activity")
+
+#: Told of slots that will not run.
+OnSkipped: TypeAlias = Callable[[Row, Gap], None]
 
 Endings: TypeAlias = "Sequence[tuple[Claim, Outcome]]"
 
@@ -111,34 +115,52 @@ class Store:
     # -- claim ------------------------------------------------------------------------------------------------
 
     def claim(
-        self, holder: str, limit: int, *, lease: timedelta, names: Sequence[str], lost: int = 1
+        self,
+        holder: str,
+        limit: int,
+        *,
+        lease: timedelta,
+        names: Sequence[str],
+        lost: int = 1,
+        on_skipped: OnSkipped = lambda row, gap: None,
     ) -> tuple[int, list[Claim]]:
         """Take up to ``limit`` due rows of these tasks: how many were found, and the claims that may start.
 
         Rows that turn out to have nothing to run (their slot ran already, their text cannot be read) are moved
         on in the same transaction and are not among the claims. Of rows whose holder has died before, at most
-        ``lost`` are taken.
+        ``lost`` are taken. ``on_skipped`` is told, once it is committed, which slots will not run.
         """
         limit = min(limit, BATCH)
         try:
-            return self._claim(holder, names, limit, lease, lost=lost)
+            return self._claim(holder, names, limit, lease, on_skipped, lost=lost)
         except Exception as error:
             if not is_about_a_row(error):
                 raise
-        return self._claim_apart(holder, names, limit, lease, lost)
+        return self._claim_apart(holder, names, limit, lease, on_skipped, lost=lost)
 
     def _claim(
-        self, holder: str, names: Sequence[str], limit: int, lease: timedelta, *, lost: int, instance: str | None = None
+        self,
+        holder: str,
+        names: Sequence[str],
+        limit: int,
+        lease: timedelta,
+        on_skipped: OnSkipped,
+        *,
+        lost: int,
+        instance: str | None = None,
     ) -> tuple[int, list[Claim]]:
+        skipped: list[tuple[Row, Gap]] = []
         with self.transaction() as connection:
             found = self.dialect.claim(
                 connection, holder=holder, names=names, strict=self._strict, limit=limit,
                 lease=lease, lost=lost, instance=instance,
             )  # fmt: skip
             started = [
-                row if entered and self._may_start(row) else self._late(connection, row, now, entered=entered)
+                row if entered and self._may_start(row) else self._late(connection, row, now, skipped, entered=entered)
                 for row, now, entered in found
             ]
+        for row, gap in skipped:
+            on_skipped(row, gap)
         claimed_at = found[0][1] if found else None
         claims = [
             Claim(row=row, holder=holder, lease=lease, claimed_at=claimed_at) for row in started if row and claimed_at
@@ -146,7 +168,7 @@ class Store:
         return len(found), claims
 
     def _claim_apart(
-        self, holder: str, names: Sequence[str], limit: int, lease: timedelta, lost: int
+        self, holder: str, names: Sequence[str], limit: int, lease: timedelta, on_skipped: OnSkipped, *, lost: int
     ) -> tuple[int, list[Claim]]:
         """One by one: a row that would keep all the others from being claimed is set aside."""
         with self.transaction() as connection:
@@ -154,16 +176,16 @@ class Store:
         claims: list[Claim] = []
         for key in keys:
             try:
-                claims += self._claim_one(holder, key, lease)
+                claims += self._claim_one(holder, key, lease, on_skipped)
             except SQLAlchemyError:
                 if not claims:
                     raise
                 break  # what is claimed must be told
         return len(keys), claims
 
-    def _claim_one(self, holder: str, key: Key, lease: timedelta) -> list[Claim]:
+    def _claim_one(self, holder: str, key: Key, lease: timedelta, on_skipped: OnSkipped) -> list[Claim]:
         try:
-            return self._claim(holder, [key.task_name], 1, lease, lost=1, instance=key.task_instance)[1]
+            return self._claim(holder, [key.task_name], 1, lease, on_skipped, lost=1, instance=key.task_instance)[1]
         except Exception as error:
             if not is_about_a_row(error):
                 raise
@@ -172,9 +194,11 @@ class Store:
                 self.dialect.set_aside(connection, key, describe(error))
             return []
 
-    def _late(self, connection: sa.Connection, row: Row, now: datetime, *, entered: bool) -> Row | None:
-        withdraw = entered and self._is_timed(row) and self._can_read(row)
-        return self._latecomers.start(connection, row, now, strict=row.task_name in self._strict, entered=withdraw)
+    def _late(
+        self, connection: sa.Connection, row: Row, now: datetime, skipped: list[tuple[Row, Gap]], *, entered: bool
+    ) -> Row | None:
+        strict, withdraw = row.task_name in self._strict, entered and self._is_timed(row) and self._can_read(row)
+        return self._latecomers.start(connection, row, now, skipped, strict=strict, entered=withdraw)
 
     def _may_start(self, row: Row) -> bool:
         return not self._is_timed(row) and self._can_read(row)
