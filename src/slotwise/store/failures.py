@@ -31,10 +31,10 @@ _BUSY_STATES = frozenset(
         "57014",  # statement timeout, or cancelled by an operator
     }
 )
-_BUSY_SQLITE = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED})
 _PASSING_SQLITE = frozenset(
     {
-        *_BUSY_SQLITE,
+        sqlite3.SQLITE_BUSY,
+        sqlite3.SQLITE_LOCKED,
         sqlite3.SQLITE_PROTOCOL,
         sqlite3.SQLITE_FULL,
         sqlite3.SQLITE_IOERR,
@@ -90,13 +90,8 @@ def is_about_a_row(error: BaseException) -> bool:
 
 
 def is_busy(error: BaseException) -> bool:
-    """Whether a database that is there put its own work, or somebody else's, before ours: no outage."""
-    return any(
-        getattr(one, "sqlite_errorcode", 0) & 0xFF in _BUSY_SQLITE
-        if isinstance(one, sqlite3.Error)
-        else _sqlstate(one) in _BUSY_STATES
-        for one in _chain(error)
-    )
+    """Whether a server that is there put other work before ours: no outage. Whoever locks a SQLite file locks all."""
+    return any(_sqlstate(one) in _BUSY_STATES for one in _chain(error))
 
 
 def is_locked(error: BaseException) -> bool:

@@ -39,8 +39,10 @@ class Bench:
     def __init__(self, url: str, *subjects: object, **settings: Any) -> None:
         self.clock = ManualClock(NOON)
         self.events: list[Event] = []
+        everything = subjects or (plain, strict, mail)
         self.registry = JobRegistry(
-            jobs=subjects or (plain, strict, mail),
+            jobs=[one for one in everything if hasattr(one, "schedule")],
+            tasks=[one for one in everything if not hasattr(one, "schedule")],
             listeners=[self.events.append],
             clock=self.clock,
             database_url=url,
