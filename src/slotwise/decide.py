@@ -30,10 +30,21 @@ from slotwise.execution import (
     Succeeded,
     Transition,
 )
-from slotwise.missed import around, choose_missed, choose_overlapped, due_at, passed_over, slot_after, span
+from slotwise.missed import (
+    around,
+    choose_missed,
+    choose_overlapped,
+    due_at,
+    passed_over,
+    slot_after,
+    slots_before,
+    span,
+)
 from slotwise.policies import CatchUp, pause_after_loss
 from slotwise.schedules import Disabled, Schedule
 
+#: When a slot looks again whether there is a place for it.
+PLACE_PAUSE = timedelta(seconds=1)
 #: When a row that cannot be read here comes up again.
 UNREADABLE_PAUSE = timedelta(minutes=1)
 #: The state of a held row that goes when it is let go.
@@ -69,19 +80,27 @@ def at_claim(
     now: datetime,
     newest: datetime | None,
     definition: Definition | None = None,
+    abreast: int = 0,
 ) -> Start | Advance:
     """What to do with a claimed plan row whose next slot has already come (or whose slot ran already).
+
+    ``abreast``: how many of its slots run, or wait for their retry, in rows of their own.
 
     ``newest`` is the newest slot that the ledger and the gaps know: after a restore of the queue alone it
     outranks the row, so that no slot which has started starts again.
     """
     if row.slot is not None:
         now -= schedule.wait(row.slot)  # a slot of a spread schedule has come when it is due
-    return _at_claim(row, schedule, now, newest, definition)
+    return _at_claim(row, schedule, now, newest, definition, abreast)
 
 
 def _at_claim(
-    row: Row, schedule: Schedule, now: datetime, newest: datetime | None, definition: Definition | None
+    row: Row,
+    schedule: Schedule,
+    now: datetime,
+    newest: datetime | None,
+    definition: Definition | None,
+    abreast: int,
 ) -> Start | Advance:
     slot = row.slot
     if slot is None or (newest is not None and slot <= newest):
@@ -89,7 +108,9 @@ def _at_claim(
         if slot is None or slot > now:
             return Advance(row=_waiting(row, schedule, slot, watermark=newest))
     if not schedule.runs(slot):
-        return _pass_over(row, schedule, slot, now, newest, definition)
+        return _pass_over(row, schedule, slot, now, newest, definition, abreast)
+    if definition is not None and definition.overlap.detaches and abreast >= definition.overlap.max:
+        return _without_a_place(row, schedule, slot, now, definition)
     catch_up = definition.catch_up if definition else CatchUp.latest()
     within = definition.start_within if definition else None
     if row.catch_up_until is not None:
@@ -118,6 +139,7 @@ def _pass_over(
     now: datetime,
     newest: datetime | None,
     definition: Definition | None,
+    abreast: int,
 ) -> Start | Advance:
     """A calendar passes over the slot: it is written down, and what comes after it is decided."""
     running = schedule.running.next_after(slot)
@@ -127,8 +149,44 @@ def _pass_over(
         columns = _waiting(row, schedule, following, watermark=last)
         return Advance(row=columns, gaps=(span(schedule, slot, last, "calendar"),))
     last = schedule.latest_before(running, floor=slot) or slot
-    decided = _at_claim(replace(row, slot=running), schedule, now, newest, definition)
+    decided = _at_claim(replace(row, slot=running), schedule, now, newest, definition, abreast)
     return replace(decided, gaps=(span(schedule, slot, last, "calendar"), *decided.gaps))
+
+
+def _without_a_place(
+    row: Row, schedule: Schedule, slot: datetime, now: datetime, definition: Definition
+) -> Start | Advance:
+    """Other slots run beside the plan row, as many as may. A slot that catches up waits for them; of those that come
+    due during them, the newest waits for the one that has been asked to stop, or none does.
+    """
+    if row.catch_up_until is not None:
+        return Advance(row=_waiting_for_a_place(row, schedule, slot, now))
+    newest = schedule.running.latest_before(now + TICK, floor=slot) or slot
+    passed = passed_over(schedule, slot, newest)
+    if definition.overlap.mode == "allow":
+        gaps = around(schedule, passed, (span(schedule.running, slot, newest, "overlap"),))
+        return Advance(row=_waiting(row, schedule, schedule.next_after(newest), watermark=newest), gaps=gaps)
+    older = around(schedule, passed, slots_before(schedule.running, slot, newest, "overlap"))
+    return Advance(row=_waiting_for_a_place(row, schedule, newest, now), gaps=older)
+
+
+def _waiting_for_a_place(row: Row, schedule: Schedule, slot: datetime, now: datetime) -> dict[str, Any]:
+    """A plan row whose slot is due, and looks again in a moment. It has not started: it stands as it stood."""
+    as_it_stood = {"origin": row.origin, "collapsed": row.collapsed, "catch_up_until": row.catch_up_until}
+    columns = _waiting(row, schedule, slot, watermark=row.watermark)
+    return {**columns, **as_it_stood, "execution_time": now + schedule.wait(slot) + PLACE_PAUSE}
+
+
+def beside(row: Row, schedule: Schedule, definition: Definition, now: datetime) -> dict[str, Any]:
+    """The plan row after the slot that it waited for has started in a row of its own."""
+    base = row.watermark or row.slot or now
+    if row.origin == "catch_up" and row.catch_up_until is not None and definition.catch_up.mode == "all":
+        columns = _catching_up(row, definition, schedule, base, now, None)
+    else:
+        columns = _waiting(row, schedule, schedule.settled(base).next_after(base), watermark=base)
+    if definition.min_interval is not None:
+        columns["execution_time"] = max(columns["execution_time"], now + definition.min_interval)
+    return columns
 
 
 def _go_on(row: Row, schedule: Schedule, slot: datetime, now: datetime, within: timedelta | None) -> Start | Advance:
@@ -201,12 +259,13 @@ def _at_finish(
 
 
 def _called_off(row: Row, outcome: Outcome) -> tuple[Row, Outcome]:
-    """An operator has cancelled the slot: it ends with this attempt, however that came to its end."""
+    """An operator, or a newer slot, has called the slot off: it ends with this attempt, however that ended."""
+    by = row.called_off_by or "operator"
     match outcome:
         case HandedBack():
-            return replace(row, attempt=max(row.attempt - 1, 0)), Cancelled("operator")
+            return replace(row, attempt=max(row.attempt - 1, 0)), Cancelled(by)
         case Aborted() | Died() | Snoozed():
-            return row, Cancelled("operator")
+            return row, Cancelled(by)
         case Failed():
             return row, replace(outcome, final=True)
     return row, outcome
@@ -385,7 +444,7 @@ def _final(
     columns, gaps = _onward(row, definition, schedule, base, now, held_until, ledger)
     return Transition(
         label=outcome,
-        row={**columns, **_counters(row, outcome, now), "last_error": error},
+        row={**columns, **counters(row, outcome, now), "last_error": error},
         record=record,
         gaps=gaps,
     )
@@ -462,12 +521,12 @@ def _end_task(row: Row, now: datetime, outcome: SlotOutcome, error: str | None, 
     parked["last_error"] = error or record.reason or outcome
     return Transition(
         label="dead",
-        row={**_carried(row), **_counters(row, outcome, now), **parked},
+        row={**_carried(row), **counters(row, outcome, now), **parked},
         record=None,
     )
 
 
-def _counters(row: Row, outcome: SlotOutcome, now: datetime) -> dict[str, Any]:
+def counters(row: Row, outcome: SlotOutcome, now: datetime) -> dict[str, Any]:
     match outcome:
         case "succeeded":
             return {"consecutive_failures": 0, "last_success": now}

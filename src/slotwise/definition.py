@@ -82,9 +82,9 @@ class Definition:
         return self.schedule is not None
 
     @property
-    def is_timed(self) -> bool:
-        """A slot of it may be too late to start, even if it is the only one due."""
-        return self.start_within is not None or self.catch_up.mode == "none"
+    def is_weighed(self) -> bool:
+        """Each slot is decided on, also one that is on time: it may be too late to start, or find no place."""
+        return self.start_within is not None or self.catch_up.mode == "none" or self.overlap.detaches
 
     def may_run_on(self, tags: AbstractSet[str]) -> bool:
         """Whether a worker that carries these tags may run it."""
@@ -125,6 +125,10 @@ def define(subject: object) -> Definition:
     )
     if definition.gives_up and definition.retry is not None:
         raise InvalidJob(f'{where}: retry contradicts on_lost="give_up" (at most one start); drop one of them')
+    if definition.schedule is not None and definition.schedule.from_end and definition.overlap.detaches:
+        raise InvalidJob(
+            f"{where}: {definition.schedule} starts after the end of a run: nothing overlaps; drop overlap"
+        )
     if definition.schedule is not None:
         check_catch_up(definition.schedule, definition, where)
     return definition

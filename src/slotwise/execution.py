@@ -71,6 +71,7 @@ class Row:
     catch_up_until: datetime | None = None
     state: str | None = None
     cancel_requested: datetime | None = None
+    control: int | None = None
     parked_due: datetime | None = None
     wanted_due: datetime | None = None
 
@@ -91,6 +92,13 @@ class Row:
     def has_slot(self) -> bool:
         """A job's slot, and not a one-time task."""
         return self.schedule is not None or self.plan_instance is not None
+
+    @property
+    def called_off_by(self) -> str | None:
+        """Who has asked the slot's attempt to stop: an operator, whose order is ``control``, or a newer slot."""
+        if self.cancel_requested is None:
+            return None
+        return "overlap" if self.control is None else "operator"
 
     @property
     def is_detached(self) -> bool:

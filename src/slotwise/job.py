@@ -362,7 +362,7 @@ class JobContext:
 
     @property
     def cancel_reason(self) -> str | None:
-        """``lost``, ``operator``, ``timeout`` or ``shutdown``; None while nothing asks the handler to stop."""
+        """``lost``, ``operator``, ``overlap`` (a newer slot), ``timeout``, ``shutdown``; None: nothing asks it to."""
         return self._hold.stop_reason
 
     @property

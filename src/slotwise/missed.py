@@ -43,19 +43,19 @@ def choose_missed(
     first = _first_from(schedule, oldest, newest, None if limit is None else now - limit)
     if first is None:
         return Choice(slot=None, watermark=newest, gaps=(span(schedule, oldest, newest, "late"),))
-    late = _before(schedule, oldest, first, "late")
+    late = slots_before(schedule, oldest, first, "late")
     match catch_up.mode:
         case "all":
             kept = first if catch_up.max is None else _newest_few(schedule, first, newest, catch_up.max)
-            dropped = _before(schedule, first, kept, "collapsed")
+            dropped = slots_before(schedule, first, kept, "collapsed")
             return Choice(slot=kept, watermark=kept, gaps=(*late, *dropped), until=newest)
         case "first":
             rest = _after(schedule, first, newest, "collapsed")
             return Choice(slot=first, watermark=newest, gaps=(*late, *rest), collapsed=_count(rest))
         case "none":
-            return Choice(slot=newest, watermark=newest, gaps=_before(schedule, oldest, newest, "late"))
+            return Choice(slot=newest, watermark=newest, gaps=slots_before(schedule, oldest, newest, "late"))
         case _:
-            older = _before(schedule, oldest, newest, "collapsed")
+            older = slots_before(schedule, oldest, newest, "collapsed")
             return Choice(slot=newest, watermark=newest, gaps=older, collapsed=_count(older))
 
 
@@ -70,7 +70,7 @@ def choose_overlapped(overlap: Overlap, schedule: Schedule, base: datetime, held
             return Choice(slot=first, watermark=base, until=newest)
         case "queue":
             kept = _newest_few(schedule, first, newest, overlap.max)
-            gaps = _before(schedule, first, kept, "overlap")
+            gaps = slots_before(schedule, first, kept, "overlap")
             return Choice(slot=kept, watermark=gaps[-1].last if gaps else base, gaps=gaps, until=newest)
         case _:
             return Choice(slot=None, watermark=newest, gaps=(span(schedule, first, newest, "overlap"),))
@@ -98,7 +98,7 @@ def around(schedule: Schedule, passed: tuple[Gap, ...], gaps: tuple[Gap, ...]) -
         first = gap.first
         for between in passed:
             if first < between.first < gap.last:
-                found.extend(_before(running, first, between.first, gap.reason))
+                found.extend(slots_before(running, first, between.first, gap.reason))
                 first = running.next_after(between.last) or gap.last
         found.append(span(running, first, gap.last, gap.reason))
     return tuple(sorted(found, key=lambda gap: gap.first))
@@ -157,7 +157,7 @@ def _newest_few(schedule: Schedule, first: datetime, newest: datetime, few: int)
     return slot
 
 
-def _before(schedule: Schedule, first: datetime, end: datetime, reason: str) -> tuple[Gap, ...]:
+def slots_before(schedule: Schedule, first: datetime, end: datetime, reason: str) -> tuple[Gap, ...]:
     """The slots from ``first`` up to, and without, ``end``; nothing if there are none."""
     if end <= first:
         return ()

@@ -83,12 +83,20 @@ class Overlap:
     ``Overlap.skip()`` (the default): they do not run; the ledger lists them as skipped (overlap).
     ``Overlap.queue(max=1)``: the newest ``max`` of them run afterwards, the older ones are skipped.
     ``Overlap.queue_all()``: all of them run afterwards, one after another.
+    ``Overlap.allow(max)``: up to ``max`` slots run side by side in the whole cluster, those that wait for a retry
+    included; a slot that finds no place is skipped.
+    ``Overlap.cancel_previous()``: the one that runs is asked to stop, and the newest slot starts when it has ended.
 
     Raises InvalidJob for a ``max`` below 1.
     """
 
-    mode: Literal["skip", "queue", "queue_all"] = "skip"
+    mode: Literal["skip", "queue", "queue_all", "allow", "cancel_previous"] = "skip"
     max: int = 1
+
+    @property
+    def detaches(self) -> bool:
+        """Whether slots run in rows of their own, beside the plan row."""
+        return self.mode in ("allow", "cancel_previous")
 
     @classmethod
     def skip(cls) -> Overlap:
@@ -102,6 +110,15 @@ class Overlap:
     @classmethod
     def queue_all(cls) -> Overlap:
         return cls("queue_all")
+
+    @classmethod
+    def allow(cls, max: int) -> Overlap:
+        _whole("Overlap.allow", max)
+        return cls("allow", max)
+
+    @classmethod
+    def cancel_previous(cls) -> Overlap:
+        return cls("cancel_previous")
 
 
 def _span(where: str, name: str, value: timedelta | str) -> timedelta:

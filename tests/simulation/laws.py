@@ -115,9 +115,10 @@ class Laws:
     def check(self, ledger: Ledger) -> None:
         """Every law that can be read off the tables at any moment."""
         for row in ledger.rows:
-            if row["schedule"] is not None:
+            if row["schedule"] is not None and row["plan_instance"] is None:
                 self._only_forward(row)
         self._one_claim(ledger)
+        self._places(ledger)
         for entry in ledger.slots.values():
             if entry["origin"] != "task":  # complete_in's word for a one-time task, whose id may live again
                 self._final_stays(entry)
@@ -146,6 +147,17 @@ class Laws:
             if entry is None or entry["token"] != row["version"] or entry["worker"] != row["picked_by"]:
                 found = entry and (entry["outcome"], entry["token"], entry["worker"])
                 raise self.trace.fail("one claim", f"held, and the ledger says {found}", row["task_name"], row["slot"])
+
+    def _places(self, ledger: Ledger) -> None:
+        """Of a job's slots only so many run, or wait for a retry, as its overlap allows, in the whole cluster."""
+        taken = Counter(
+            row["task_name"]
+            for row in ledger.rows
+            if row["plan_instance"] and row["origin"] in ("schedule", "catch_up")
+        )
+        for job, count in taken.items():
+            if count > self.definitions[job].overlap.max and not self.after_restores:
+                raise self.trace.fail("overlap", f"{count} side by side", job, None)
 
     def _final_stays(self, entry: Any) -> None:
         """What has ended stays as it ended."""
@@ -183,8 +195,8 @@ class Laws:
             return  # … whose older text may be back, and then come to be replaced a second time
         # The effective watermark: after a restore, ledger and gaps know more than the row.
         watermark = max([row["watermark"], *entries[-1:], *(gap["last_slot"] for gap in gaps)])
-        waiting = row["slot"] if row["slot"] is not None and not row["picked"] else None
-        due = [slot for slot in self.history[job].slots(self.since[job], watermark) if slot != waiting]
+        waiting = {row["slot"] for row in ledger.rows if row["task_name"] == job and not row["picked"]}
+        due = [slot for slot in self.history[job].slots(self.since[job], watermark) if slot not in waiting]
         if not self.after_restores:
             self._none_started_is_skipped(job, ledger)
         self._none_missing(job, due, entries, gaps)
@@ -205,11 +217,11 @@ class Laws:
                 raise self.trace.fail("every slot", "neither in the ledger nor in a gap", job, slot)
 
     def _none_double(
-        self, job: str, due: list[datetime], entries: list[datetime], gaps: list[Any], waiting: datetime | None
+        self, job: str, due: list[datetime], entries: list[datetime], gaps: list[Any], waiting: Collection[datetime]
     ) -> None:
         known = set(due)
         for slot in entries:
-            if slot not in known and slot != waiting:
+            if slot not in known and slot not in waiting:
                 raise self.trace.fail("every slot", "in the ledger, but never due", job, slot)
         if self.after_restores:
             return  # a restored holder's settlement writes gaps over what the ledger has; its own rows outrank them

@@ -24,7 +24,7 @@ from slotwise.errors import ClaimLost
 from slotwise.events import ClaimLostEvent, Event, HandedBackEvent, Planned, Reaped, Settled
 from slotwise.execution import Aborted, Claim, Failed, Fence, Outcome, Row, Succeeded
 from slotwise.job import job, task
-from slotwise.policies import Retry
+from slotwise.policies import Overlap, Retry
 from slotwise.schedules import Cron, Disabled, Every, FixedDelay, Schedule
 from slotwise.store.database import Database
 from slotwise.store.fence import LedgerFence
@@ -52,6 +52,8 @@ def subjects(changing: Schedule) -> list[object]:
         job(name="rarely", schedule=Every("150s"), on_lost="give_up")(print),
         job(name="delayed", schedule=FixedDelay("15s"))(print),
         job(name="apart", schedule=Every("20s"), spread="15s", min_interval="50s", retry=retry)(print),
+        job(name="abreast", schedule=Every("20s"), overlap=Overlap.allow(2), retry=retry)(print),
+        job(name="replaced", schedule=Every("20s"), overlap=Overlap.cancel_previous(), on_lost="give_up")(print),
         job(name="poison", schedule=Every("3m"), max_lost=2)(print),
         job(name="changing", schedule=changing)(print),
         task(name="mail", retry=retry)(print),

@@ -27,11 +27,12 @@ from slotwise.execution import (
     Succeeded,
     Transition,
 )
-from slotwise.policies import Retry
+from slotwise.policies import CatchUp, Overlap, Retry
 from slotwise.schedules import Disabled, Every, FixedDelay, Once, Schedule, parse_schedule, succeed
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
+SECOND = timedelta(seconds=1)
 MINUTELY = Every(MINUTE)
 TOKEN = 1_000
 
@@ -697,3 +698,87 @@ def test_slots_that_came_due_while_a_retry_waited() -> None:
     transition = finish(Succeeded(), row=plan_row(attempt=2), now=at(2.5), retry=wanted)
     assert part(transition, "slot") == (at(3),)
     assert transition.gaps == (Gap(first=at(1), last=at(2), count=2, reason="overlap"),)
+
+
+# -- slots in rows of their own ---------------------------------------------------------------------------------
+
+ALLOW = Overlap.allow(2)
+REPLACE = Overlap.cancel_previous()
+
+
+@pytest.mark.parametrize(
+    ("overlap", "abreast", "now", "waits_for", "due", "skipped"),
+    [
+        pytest.param(ALLOW, 2, at(0), at(1), at(1), (at(0), at(0), 1), id="allow: full, the slot is skipped"),
+        pytest.param(ALLOW, 3, at(3.5), at(4), at(4), (at(0), at(3), 4), id="allow: full for long, one gap"),
+        pytest.param(REPLACE, 1, at(0), at(0), at(0) + SECOND, None, id="replace: waits for the one that runs"),
+        pytest.param(REPLACE, 1, at(2), at(2), at(2) + SECOND, (at(0), at(1), 2), id="replace: only the newest waits"),
+    ],
+)
+def test_a_slot_that_finds_no_place(
+    overlap: Overlap,
+    abreast: int,
+    now: datetime,
+    waits_for: datetime,
+    due: datetime,
+    skipped: tuple[datetime, datetime, int] | None,
+) -> None:
+    """What runs beside the plan row decides what becomes of the slots that are due."""
+    decision = decide.at_claim(plan_row(), MINUTELY, now, None, definition(overlap=overlap), abreast)
+    assert isinstance(decision, decide.Advance)
+    assert (decision.row["slot"], decision.row["execution_time"]) == (waits_for, due)
+    expected = skipped and Gap(first=skipped[0], last=skipped[1], count=skipped[2], reason="overlap")
+    assert decision.gaps == ((expected,) if expected else ())
+    assert decision.row["attempt"] == 0
+
+
+@pytest.mark.parametrize(("overlap", "abreast"), [(ALLOW, 0), (ALLOW, 1), (REPLACE, 0)], ids=str)
+def test_a_slot_that_finds_its_place(overlap: Overlap, abreast: int) -> None:
+    """It starts as it would alone."""
+    decision = decide.at_claim(plan_row(), MINUTELY, at(2), None, definition(overlap=overlap), abreast)
+    assert isinstance(decision, decide.Start)
+    assert (decision.slot, decision.collapsed) == (at(2), 2)
+
+
+def test_a_slot_that_catches_up_waits_for_its_place() -> None:
+    """It was decided that it runs: nothing of it is skipped."""
+    row = plan_row(origin="catch_up", catch_up_until=at(5))
+    policies = definition(overlap=ALLOW, catch_up=CatchUp.all())
+    decision = decide.at_claim(row, MINUTELY, at(7), None, policies, 2)
+    assert isinstance(decision, decide.Advance)
+    assert decision.gaps == ()
+    kept = {name: decision.row[name] for name in ("slot", "origin", "catch_up_until", "execution_time")}
+    assert kept == {
+        "slot": NOON, "origin": "catch_up", "catch_up_until": at(5), "execution_time": at(7) + SECOND,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("policies", "row", "slot", "due"),
+    [
+        pytest.param({}, {}, at(1), at(1), id="the next slot"),
+        pytest.param({"min_interval": 5 * MINUTE}, {}, at(1), at(5.5), id="at a distance"),
+        pytest.param(
+            {"catch_up": CatchUp.all()}, {"origin": "catch_up", "catch_up_until": at(0)}, at(1), at(1), id="caught up"
+        ),
+        pytest.param(
+            {"catch_up": CatchUp.all(pace="30s")}, {"origin": "catch_up", "catch_up_until": at(5)}, at(1), at(6.5),
+            id="the next missed one, in its pace",
+        ),
+    ],
+)  # fmt: skip
+def test_the_plan_row_goes_on(policies: Any, row: dict[str, Any], slot: datetime, due: datetime) -> None:
+    """While its slot runs in a row of its own."""
+    now = at(6) if "catch_up_until" in row and row["catch_up_until"] == at(5) else IN_TIME
+    columns = decide.beside(plan_row(**row), MINUTELY, definition(overlap=ALLOW, **policies), now)
+    assert (columns["slot"], columns["execution_time"], columns["attempt"]) == (slot, due, 0)
+
+
+@pytest.mark.parametrize(("control", "reason"), [(None, "overlap"), (7, "operator")])
+@pytest.mark.parametrize("outcome", [Aborted("overlap"), Died(at(1)), HandedBack(), Snoozed(MINUTE)], ids=repr)
+def test_a_slot_that_was_called_off(outcome: Outcome, control: int | None, reason: str) -> None:
+    """It ends, and the ledger says who wanted that."""
+    row = detached_row(cancel_requested=at(0.2), control=control, origin="schedule")
+    transition = finish(outcome, row=row, retry=retry())
+    assert transition.record is not None
+    assert (transition.remove, transition.label, transition.record.reason) == (True, "cancelled", reason)

@@ -66,11 +66,11 @@ class Heartbeat(Service):
         self.listeners.publish(ClaimLostEvent(**about(holding.claim), reason="the heartbeat was refused"))
 
     def _obey(self, standing: Sequence[Claim]) -> None:
-        """Tell handlers whose slots an operator has cancelled since they were claimed."""
+        """Tell handlers whose slots an operator, or a newer slot, has called off since they were claimed."""
         for claim in standing:
-            holding = self._holdings.get(claim)
-            if claim.row.cancel_requested is not None and holding is not None and not holding.ended:
-                holding.signal.set("operator")
+            holding, by = self._holdings.get(claim), claim.row.called_off_by
+            if by is not None and holding is not None and not holding.ended:
+                holding.signal.set(by)
 
     def _hand_back_unknown(self, generation: int, standing: Sequence[Claim]) -> None:
         """Rows under our boot id that we neither hold nor are claiming: a claim's reply was lost. They go back.

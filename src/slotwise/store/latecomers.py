@@ -16,7 +16,8 @@ from slotwise import decide
 from slotwise.definition import Definition
 from slotwise.errors import InvalidSchedule
 from slotwise.execution import Gap, Row, Transition
-from slotwise.schedules import parse_schedule
+from slotwise.schedules import Schedule, parse_schedule
+from slotwise.store.abreast import Abreast
 from slotwise.store.dialect import Dialect
 from slotwise.store.release import release_next
 from slotwise.store.rows import Change, Held, ledger_instance
@@ -30,6 +31,7 @@ class Latecomers:
         self._definitions = definitions
         self._tasks = dialect.tables.tasks
         self._slots = dialect.tables.slots
+        self._abreast = Abreast(dialect)
 
     def start(
         self,
@@ -60,17 +62,42 @@ class Latecomers:
             reason = f"{decide.UNREADABLE}schedule {row.schedule!r}: {error}"
             return self._let_go(connection, row, now, decide.postponed(row, now, reason))
         newest = newest_decided(connection, self._dialect, row.task_name, row.task_instance, strict=strict)
-        decision = decide.at_claim(row, schedule, now, newest, self._definitions.get(row.task_name))
+        definition = self._definitions.get(row.task_name)
+        detaches = definition is not None and definition.overlap.detaches and row.attempt == 1
+        abreast = self._abreast.count(connection, row) if detaches else 0
+        decision = decide.at_claim(row, schedule, now, newest, definition, abreast)
         gaps = [(row, gap) for gap in decision.gaps]
         self._dialect.gaps(connection, gaps, now)
         skipped += gaps
         if isinstance(decision, decide.Advance):
+            if abreast and definition is not None and definition.overlap.mode == "cancel_previous":
+                self._abreast.ask_to_stop(connection, row, now)
             return self._pass(connection, row, now, decision.row)
         started = decide.started(row, decision)
+        if detaches and definition is not None:
+            return self._start_beside(connection, row, started, schedule, definition, now)
         self._retarget(connection, row, started)
         if self._enter(connection, started, now, strict=strict):
             return started
         return self._pass(connection, started, now, decide.past(started, schedule))
+
+    def _start_beside(
+        self,
+        connection: sa.Connection,
+        row: Row,
+        started: Row,
+        schedule: Schedule,
+        definition: Definition,
+        now: datetime,
+    ) -> Row | None:
+        """The slot starts in a row of its own; the plan row goes on, in this very transaction."""
+        detached = self._abreast.detach(connection, started, now)
+        if detached is not None and not self._enter(connection, detached, now, strict=definition.gives_up):
+            self._abreast.drop(connection, detached)
+            detached = None
+        columns = decide.beside(started, schedule, definition, now)
+        self._move_on(connection, row, now, columns if detached else decide.past(started, schedule))
+        return detached
 
     def _withdraw(self, connection: sa.Connection, row: Row) -> None:
         """Take back this very claim's entry: only now it is decided whether its slot starts."""

@@ -37,6 +37,7 @@ from slotwise.execution import (
 )
 from slotwise.pauses import parked
 from slotwise.schedules import Schedule, parse_schedule
+from slotwise.store.abreast import tell_plan_rows
 from slotwise.store.commit import commit_surely
 from slotwise.store.database import Database
 from slotwise.store.dialect import Dialect
@@ -98,7 +99,7 @@ class Store:
         self.tables = tables(database.settings.table_prefix, database.settings.schema)
         self.dialect = _DIALECTS[database.dialect_name](self.tables, clock or DatabaseClock())
         self._latecomers = Latecomers(self.dialect, definitions)
-        self._timed = frozenset(name for name, found in definitions.items() if found.is_timed)
+        self._weighed = frozenset(name for name, found in definitions.items() if found.is_weighed)
         self._strict = tuple(sorted(name for name, found in definitions.items() if found.gives_up))
 
     @contextmanager
@@ -197,15 +198,15 @@ class Store:
     def _late(
         self, connection: sa.Connection, row: Row, now: datetime, skipped: list[tuple[Row, Gap]], *, entered: bool
     ) -> Row | None:
-        strict, withdraw = row.task_name in self._strict, entered and self._is_timed(row) and self._can_read(row)
+        strict, withdraw = row.task_name in self._strict, entered and self._is_weighed(row) and self._can_read(row)
         return self._latecomers.start(connection, row, now, skipped, strict=strict, entered=withdraw)
 
     def _may_start(self, row: Row) -> bool:
-        return not self._is_timed(row) and self._can_read(row)
+        return not self._is_weighed(row) and self._can_read(row)
 
-    def _is_timed(self, row: Row) -> bool:
-        """Whether it has yet to be asked if this slot is too late to start; a retry is not."""
-        return row.is_plan and row.attempt == 1 and row.task_name in self._timed
+    def _is_weighed(self, row: Row) -> bool:
+        """Whether it has yet to be asked if this slot may start; a retry may."""
+        return row.is_plan and row.attempt == 1 and row.task_name in self._weighed
 
     def schedule_of(self, row: Row) -> Schedule:
         """The schedule that decides: the row's text, never the code's. Raises InvalidSchedule."""
@@ -339,7 +340,9 @@ class Store:
             self._write(connection, changes)
             return (free[0][0].transaction_id if free else None), changes
 
-        return commit_surely(self.database, self.dialect, work)
+        changes = commit_surely(self.database, self.dialect, work)
+        tell_plan_rows(self.database, self.dialect, changes)
+        return changes
 
     def _decide(self, held: Held, outcome: Outcome, entries: Entries) -> Change:
         row = held.row

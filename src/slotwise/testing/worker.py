@@ -113,6 +113,11 @@ class ManualWorker:
         holding = self._worker.holdings.get(claim)
         return holding is None or holding.lost
 
+    def cancel_reason(self, claim: Claim) -> str | None:
+        """Why the claim's attempt has been asked to stop; None: it has not."""
+        holding = self._worker.holdings.get(claim)
+        return None if holding is None else holding.stop_reason
+
     # -- time -------------------------------------------------------------------------------------------------
 
     def tick(self, by: timedelta | str) -> datetime:

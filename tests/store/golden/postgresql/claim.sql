@@ -24,7 +24,7 @@ WITH due AS (
     RETURNING t.task_name, t.task_instance, t.execution_time, t.version, t.picked, t.picked_by, t.task_data,
         t.last_success, t.last_failure, t.consecutive_failures, t.last_heartbeat, t.priority, t.slot, t.watermark,
         t.next_slot, t.schedule, t.plan_instance, t.origin, t.collapsed, t.first_version, t.attempt, t.lost_count,
-        t.lease, t.state, t.cancel_requested, t.catch_up_until, t.parked_due, t.wanted_due
+        t.lease, t.state, t.cancel_requested, t.control, t.catch_up_until, t.parked_due, t.wanted_due
 ), ledger AS (
     INSERT INTO scheduled_slots AS s
         (task_name, task_instance, slot, outcome, origin, attempts, collapsed, token, worker, started)
@@ -50,7 +50,7 @@ SELECT statement_timestamp(), schedule IS NULL AND plan_instance IS NULL OR EXIS
           AND l.slot = due.slot AND l.token = due.version),
     task_name, task_instance, execution_time, version, picked, picked_by, task_data, last_success, last_failure,
         consecutive_failures, last_heartbeat, priority, slot, watermark, next_slot, schedule, plan_instance, origin,
-        collapsed, first_version, attempt, lost_count, lease, state, cancel_requested, catch_up_until, parked_due,
-        wanted_due
+        collapsed, first_version, attempt, lost_count, lease, state, cancel_requested, control, catch_up_until,
+        parked_due, wanted_due
 FROM due
 ORDER BY execution_time;

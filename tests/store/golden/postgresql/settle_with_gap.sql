@@ -2,7 +2,7 @@ SELECT statement_timestamp(), pg_current_xact_id()::text, q.ctid::text, q.task_n
     q.execution_time, q.version, q.picked, q.picked_by, NULL::bytea, q.last_success, q.last_failure,
     q.consecutive_failures, q.last_heartbeat, q.priority, q.slot, q.watermark, q.next_slot, q.schedule,
     q.plan_instance, q.origin, q.collapsed, q.first_version, q.attempt, q.lost_count, q.lease, q.state,
-    q.cancel_requested, q.catch_up_until, q.parked_due, q.wanted_due
+    q.cancel_requested, q.control, q.catch_up_until, q.parked_due, q.wanted_due
 FROM unnest(%(names)s::text[], %(instances)s::text[], %(versions)s::bigint[], %(holders)s::text[])
      AS i(task_name, task_instance, version, holder)
 CROSS JOIN LATERAL (

@@ -4,8 +4,8 @@ SELECT scheduled_tasks.task_name, scheduled_tasks.task_instance, scheduled_tasks
     scheduled_tasks.last_heartbeat, scheduled_tasks.priority, scheduled_tasks.slot, scheduled_tasks.watermark,
     scheduled_tasks.next_slot, scheduled_tasks.schedule, scheduled_tasks.plan_instance, scheduled_tasks.origin,
     scheduled_tasks.collapsed, scheduled_tasks.first_version, scheduled_tasks.attempt, scheduled_tasks.lost_count,
-    scheduled_tasks.lease, scheduled_tasks.state, scheduled_tasks.cancel_requested, scheduled_tasks.catch_up_until,
-    scheduled_tasks.parked_due, scheduled_tasks.wanted_due
+    scheduled_tasks.lease, scheduled_tasks.state, scheduled_tasks.cancel_requested, scheduled_tasks.control,
+    scheduled_tasks.catch_up_until, scheduled_tasks.parked_due, scheduled_tasks.wanted_due
 FROM scheduled_tasks
 WHERE scheduled_tasks.task_name = ? AND scheduled_tasks.task_instance = ? AND scheduled_tasks.version = ? AND
     scheduled_tasks.picked_by = ? AND scheduled_tasks.picked = 1;
@@ -16,8 +16,8 @@ SELECT scheduled_tasks.task_name, scheduled_tasks.task_instance, scheduled_tasks
     scheduled_tasks.last_heartbeat, scheduled_tasks.priority, scheduled_tasks.slot, scheduled_tasks.watermark,
     scheduled_tasks.next_slot, scheduled_tasks.schedule, scheduled_tasks.plan_instance, scheduled_tasks.origin,
     scheduled_tasks.collapsed, scheduled_tasks.first_version, scheduled_tasks.attempt, scheduled_tasks.lost_count,
-    scheduled_tasks.lease, scheduled_tasks.state, scheduled_tasks.cancel_requested, scheduled_tasks.catch_up_until,
-    scheduled_tasks.parked_due, scheduled_tasks.wanted_due
+    scheduled_tasks.lease, scheduled_tasks.state, scheduled_tasks.cancel_requested, scheduled_tasks.control,
+    scheduled_tasks.catch_up_until, scheduled_tasks.parked_due, scheduled_tasks.wanted_due
 FROM scheduled_tasks
 WHERE scheduled_tasks.task_name = ? AND scheduled_tasks.task_instance = ? AND scheduled_tasks.version = ? AND
     scheduled_tasks.picked_by = ? AND scheduled_tasks.picked = 1;

@@ -1,0 +1,111 @@
+"""Slots that run side by side: each in a row of its own, while the plan row goes on to the next one.
+
+Races. Whether there is a place is decided under the lock of the claimed plan row, which every such start needs: so no
+two starts see the same place free. A slot beside it may end at this very moment; then its place is free from the next
+look on. Nothing in here waits: rows that somebody has locked are asked to stop at the next look, a second later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+from datetime import datetime
+
+import sqlalchemy as sa
+from sqlalchemy.exc import DBAPIError
+
+from slotwise.execution import Row
+from slotwise.store.database import Database
+from slotwise.store.detached import detach
+from slotwise.store.dialect import Dialect
+from slotwise.store.rows import Change
+from slotwise.store.types import to_micros
+
+#: Slots that the schedule has started; triggers, backfills and retries by hand stand beside the overlap rules.
+PLANNED = ("schedule", "catch_up")
+
+
+class Abreast:
+    """The rows of a plan row's slots that run, or wait for their retry."""
+
+    def __init__(self, dialect: Dialect) -> None:
+        self._dialect = dialect
+        self._tasks = dialect.tables.tasks
+
+    def count(self, connection: sa.Connection, plan: Row) -> int:
+        """How many places are taken, in the whole cluster."""
+        statement = sa.select(sa.func.count()).select_from(self._tasks).where(*self._of(plan))
+        return connection.scalar(statement) or 0
+
+    def ask_to_stop(self, connection: sa.Connection, plan: Row, now: datetime) -> None:
+        """Call off what runs; what waits for its retry comes up at once, and ends without another attempt."""
+        tasks = self._tasks
+        free = sa.select(tasks.c.task_instance).where(*self._of(plan), tasks.c.cancel_requested.is_(None))
+        named = connection.scalars(free.with_for_update(skip_locked=True)).all()
+        due = sa.case((tasks.c.picked, tasks.c.execution_time), else_=sa.literal(now, tasks.c.execution_time.type))
+        if named:
+            connection.execute(
+                tasks.update()
+                .where(tasks.c.task_name == plan.task_name, tasks.c.task_instance.in_(named))
+                .values(cancel_requested=now, execution_time=due)
+            )
+
+    def detach(self, connection: sa.Connection, plan: Row, now: datetime) -> Row | None:
+        """The slot that was decided for the claimed plan row, held in a row of its own; None if it has one already."""
+        assert plan.slot is not None
+        born, origin = to_micros(now), plan.origin or "schedule"
+        key = detach(
+            connection, self._dialect, now, name=plan.task_name, slot=plan.slot, origin=origin, due=plan.execution_time,
+            plan_instance=plan.task_instance, schedule=plan.schedule, task_data=plan.task_data,
+            picked=True, picked_by=plan.picked_by, last_heartbeat=now, lease=plan.lease, attempt=1,
+            collapsed=plan.collapsed, next_slot=plan.next_slot, priority=plan.priority,
+        )  # fmt: skip
+        if key is None:
+            return None
+        return replace(
+            plan, task_instance=key.task_instance, plan_instance=plan.task_instance, origin=origin, watermark=None,
+            version=born, first_version=born, attempt=1, catch_up_until=None, last_heartbeat=now,
+            last_success=None, last_failure=None, consecutive_failures=0,
+        )  # fmt: skip
+
+    def drop(self, connection: sa.Connection, row: Row) -> None:
+        """Take back a row that ``detach`` has just made."""
+        tasks = self._tasks
+        mine = [tasks.c.task_name == row.task_name, tasks.c.task_instance == row.task_instance]
+        connection.execute(tasks.delete().where(*mine, tasks.c.version == row.version))
+
+    def _of(self, plan: Row) -> list[sa.ColumnElement[bool]]:
+        tasks = self._tasks
+        return [
+            tasks.c.task_name == plan.task_name,
+            tasks.c.plan_instance == plan.task_instance,
+            tasks.c.origin.in_(PLANNED),
+        ]
+
+
+def tell_plan_rows(database: Database, dialect: Dialect, changes: Sequence[Change]) -> None:
+    """Write the last success and failure of slots that had rows of their own on their plan rows, for people to read.
+
+    In a transaction after the settlement's: whoever waits for a plan row's lock while it holds a detached row can
+    meet an order that waits the other way round. Lost with the process, it is told by the next slot.
+    """
+    ended = [
+        (change.held.row, change.transition)
+        for change in changes
+        if change.held.row.is_detached and change.held.row.origin in PLANNED and change.transition.remove
+    ]
+    tasks = dialect.tables.tasks
+    for row, transition in sorted(ended, key=lambda pair: pair[0].key):
+        record = transition.record
+        if record is None or record.outcome == "cancelled":
+            continue
+        failed = record.outcome != "succeeded"
+        values = {
+            "consecutive_failures": sa.func.coalesce(tasks.c.consecutive_failures, 0) + 1 if failed else 0,
+            "last_failure" if failed else "last_success": changes[0].held.now,
+            "last_error": record.error,
+        }
+        mine = [tasks.c.task_name == row.task_name, tasks.c.task_instance == row.plan_instance]
+        with suppress(DBAPIError), database.main.begin() as connection:
+            connection.execute(tasks.update().where(*mine).values(**values))
