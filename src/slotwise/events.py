@@ -190,6 +190,19 @@ class PlanRefused(Planned):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SlotsMoved(Event):
+    """A row of ``job`` says ``stored``, and its schedule comes to ``computed`` by now; so it is for ``count`` rows."""
+
+    name = "slots-moved"
+    level = logging.WARNING
+    job: str
+    instance: str
+    stored: datetime | None
+    computed: datetime | None
+    count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerStarted(Event):
     name = "worker-start"
     capacity: int

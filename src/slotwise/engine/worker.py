@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -32,6 +33,7 @@ from slotwise.schedules import Disabled
 from slotwise.settings import Settings
 from slotwise.store.database import Database, is_transient
 from slotwise.store.fence import LedgerFence
+from slotwise.store.moved import moved
 from slotwise.store.planner import Plan, Planner
 from slotwise.store.pruner import Pruner
 from slotwise.store.revision import Revision
@@ -218,6 +220,8 @@ class Worker:
         plans = planner.plan(jobs, revision)
         for plan in plans:
             self.listeners.publish(planned(self.name, plan, revision))
+        for one in moved(self.store, sorted(self.definitions)):
+            self.listeners.publish(events.SlotsMoved(worker=self.name, **dataclasses.asdict(one)))
         self._refused = [plan.job for plan in plans if plan.refused is not None]
         planner.verify([found for found in jobs if not isinstance(found.schedule, Disabled)])
         return plans
