@@ -29,7 +29,7 @@ ME = pwd.getpwuid(os.geteuid()).pw_name
 
 #: A shell that runs nothing: it writes down for whom, for which slot, and what it was told to run.
 STAND_IN = """#!/bin/sh
-echo "$SLOTWISE_JOB $SLOTWISE_SLOT $(id -un) $2" >> {record}
+printf "%s\\n" "$SLOTWISE_JOB $SLOTWISE_SLOT $(id -un) $2" >> {record}
 """
 
 
