@@ -189,6 +189,7 @@ def test_pools_still_work_in_the_drain_at_the_end(start: Start, sqlite_url: str)
         @task(name="late")
         async def late(ctx):
             say("entered")
+            entered.set()
             while not ctx.stopping:
                 await asyncio.sleep(0.01)
             say(await asyncio.to_thread(lambda: "beside"))
@@ -197,12 +198,10 @@ def test_pools_still_work_in_the_drain_at_the_end(start: Start, sqlite_url: str)
         registry = JobRegistry(tasks=[late], poll_interval="50ms", database_url=os.environ["DATABASE_URL"])
         registry.start()
         registry.client.schedule(late)
-        while not registry.worker.holdings:
-            time.sleep(0.01)
+        assert entered.wait(60)
         """
     )
-    script.wait_for("entered")
-    assert script.end() == (0, ["beside", "pooled"])
+    assert script.end() == (0, ["entered", "beside", "pooled"]), script.err
     assert waiting_rows(sqlite_url) == []
 
 
