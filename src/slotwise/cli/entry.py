@@ -31,6 +31,7 @@ COMMANDS: Final = {
     "crontab": "crontab",
     "db": "db",
     "delete": "delete",
+    "explain": "explain",
     "health": "health",
     "jobs": "jobs",
     "pause": "pause",

@@ -78,7 +78,7 @@ def orders(
         size = PAGE if left is None else min(left, PAGE)
         page = wanted if before is None else wanted.where(table.c.id < before)
         with store.transaction() as connection:
-            found = [_order(row) for row in connection.execute(page.limit(size)).mappings()]
+            found = [order_in(row) for row in connection.execute(page.limit(size)).mappings()]
         yield from found
         if len(found) < size:
             return
@@ -88,10 +88,11 @@ def orders(
 def order_of(connection: sa.Connection, tables: Tables, number: int) -> Order | None:
     """The order of this number."""
     found = connection.execute(sa.select(tables.controls).where(tables.controls.c.id == number)).mappings().first()
-    return None if found is None else _order(found)
+    return None if found is None else order_in(found)
 
 
-def _order(row: sa.RowMapping) -> Order:
+def order_in(row: sa.RowMapping) -> Order:
+    """The order of a row of the table."""
     return Order(
         id=row["id"], at=utc(row["at"]), author=row["author"], command=row["command"], job=row["task_name"],
         slot=utc(row["slot"]), arguments=json.loads(row["arguments"] or "{}"), note=row["note"],

@@ -1,0 +1,282 @@
+"""Why a slot ran, or did not: the tables' facts in sentences. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from slotwise.definition import Definition
+from slotwise.durations import format_duration
+from slotwise.execution import TICK, Row
+from slotwise.store.audit import Order
+from slotwise.store.facts import Facts
+from slotwise.store.lines import SlotLine
+from slotwise.store.types import from_micros
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explanation:
+    """``outcome`` as in the ledger, or waiting, upcoming, no-slot or unknown; ``sentences`` say why."""
+
+    job: str
+    slot: datetime
+    outcome: str
+    reason: str | None
+    sentences: tuple[str, ...]
+
+
+def explain(facts: Facts, definition: Definition | None = None) -> Explanation:
+    """Why this slot ran or did not; ``definition``: as the code has the job, for what it has declared."""
+    outcome, reason, sentences = _verdict(facts, definition)
+    asked = [_said(order) for order in reversed(facts.orders) if order.slot == facts.slot]
+    return Explanation(
+        job=facts.job, slot=facts.slot, outcome=outcome, reason=reason, sentences=(*sentences, *asked)
+    )  # fmt: skip
+
+
+def _verdict(facts: Facts, definition: Definition | None) -> tuple[str, str | None, list[str]]:
+    entry = facts.entry
+    if entry is not None:
+        told = _skipped(facts, entry, definition) if entry.outcome == "skipped" else _began(facts, entry)
+        return entry.outcome, entry.reason, list(told)
+    if facts.gap is not None and (facts.is_slot or facts.schedule is None):
+        return "skipped", facts.gap.reason, list(_skipped(facts, facts.gap, definition))
+    if facts.row is not None:
+        return "waiting", facts.row.origin, list(_waits(facts, facts.row))
+    if facts.plan is not None and facts.plan.slot == facts.slot:
+        return "waiting", None, list(_waits(facts, facts.plan))
+    return _without_trace(facts)
+
+
+# -- it began ---------------------------------------------------------------------------------------------------
+
+_ORIGINS = {
+    "catch_up": "It had been missed, and ran late, as catch-up.",
+    "trigger": "It was triggered by hand, beside the schedule.",
+    "backfill": "It ran for a backfill.",
+}
+
+
+def _began(facts: Facts, entry: SlotLine) -> Iterator[str]:
+    if entry.origin in _ORIGINS:
+        yield _ORIGINS[entry.origin]
+    if entry.collapsed:
+        yield f"It stands for {_slots(entry.collapsed)} before it, which did not run."
+    if entry.started is not None:
+        times = "" if entry.attempts <= 1 else f" (attempt {entry.attempts})"
+        yield f"It started at {_when(entry.started)}{times}, {_late(entry)} on {entry.worker}."
+    yield _ending(facts, entry)
+    if entry.error and entry.outcome != "succeeded":
+        yield f"The last error: {entry.error.strip().splitlines()[-1]}"
+
+
+def _late(entry: SlotLine) -> str:
+    assert entry.started is not None
+    delay = entry.started - entry.slot
+    return "on time," if delay < timedelta(seconds=1) else f"{_long(delay)} after its time,"
+
+
+def _ending(facts: Facts, entry: SlotLine) -> str:
+    row = facts.row or facts.plan
+    if entry.finished is None and entry.outcome in ("running", "claimed"):
+        return _under_way(facts, entry, row)
+    if entry.finished is None:
+        waits = row if row is not None and row.slot == facts.slot and not row.picked else None
+        again = f", which is due at {_when(waits.parked_due or waits.execution_time)}" if waits else ""
+        return f"That attempt ended as {entry.outcome}; it waits for another one{again}."
+    ended = f"at {_when(entry.finished)}"
+    if entry.took is not None:
+        ended += f", after {_long(entry.took)}"
+    match entry.outcome, entry.reason:
+        case "succeeded", _:
+            return f"It succeeded {ended}."
+        case "cancelled", "operator":
+            return f"An operator cancelled it {ended}."
+        case "lost", _:
+            return f"Its worker fell silent, and the job gives up on it ({ended}): its handler may still be running."
+        case "dead", _:
+            return f"It ended as dead {ended}: so many of its workers died with it that it is not tried again."
+        case outcome, None:
+            return f"It ended as {outcome} {ended}, for good."
+        case outcome, reason:
+            return f"It ended as {outcome} ({reason}) {ended}."
+
+
+def _under_way(facts: Facts, entry: SlotLine, row: Row | None) -> str:
+    if row is None or not row.picked or row.slot != facts.slot:
+        return "The ledger says that it runs, but no row is held for it: a worker will end it when it starts."
+    beat = f"; the last heartbeat was {_long(facts.now - row.last_heartbeat)} ago" if row.last_heartbeat else ""
+    asked = "; it was asked to stop" if row.cancel_requested else ""
+    verb = "runs" if entry.outcome == "running" else "is claimed, and has not started"
+    return f"It {verb}{beat}{asked}."
+
+
+# -- it was skipped ---------------------------------------------------------------------------------------------
+
+
+def _skipped(facts: Facts, line: SlotLine, definition: Definition | None) -> Iterator[str]:
+    if line.last is not None:
+        yield (
+            f"It did not run: it is one of {_slots(line.count)} from {_when(line.slot)} to {_when(line.last)} "
+            f"that were skipped ({line.reason})."
+        )
+    else:
+        yield f"It did not run: skipped ({line.reason})."
+    if (why := _why_skipped(facts, line)) is not None:
+        yield why
+    if definition is not None and line.reason in ("collapsed", "late", "overlap"):
+        yield f"The job declares {_declared(line.reason, definition)}."
+    if line.finished is not None:
+        yield f"That was decided at {_when(line.finished)}."
+
+
+def _why_skipped(facts: Facts, line: SlotLine) -> str | None:
+    match line.reason:
+        case "collapsed":
+            other = facts.after if facts.after and facts.after.collapsed else facts.before
+            ran = f"; {_when(other.slot)} ran for it" if other is not None else ""
+            return f"Nobody held the job when it came, and of the slots that were missed one ran for all{ran}."
+        case "overlap":
+            return _overlapped(facts)
+        case "late":
+            return "Nobody could start it in time."
+        case "calendar":
+            return "A business calendar of its schedule passes over that day."
+        case "paused":
+            return _pause(facts, line)
+        case "settled":
+            return "An operator settled it, after a restore: it may have run in the time that was lost."
+        case "deleted":
+            return "The job was deleted before it began."
+        case "operator":
+            return "An operator left it out."
+    return None
+
+
+def _overlapped(facts: Facts) -> str:
+    held = facts.before
+    if held is None or held.started is None:
+        return "It came while the slot before it was held, or waited for its retry."
+    until = f" until {_when(held.finished)}" if held.finished else ""
+    return f"It came while {_when(held.slot)} was held, or waited for its retry: from {_when(held.started)}{until}."
+
+
+def _pause(facts: Facts, line: SlotLine) -> str:
+    resumed = line.finished or facts.now
+    for order in facts.orders:
+        if order.command == "pause" and order.at <= resumed:
+            return _said(order)
+    return "The job, or all, was paused."
+
+
+def _declared(reason: str | None, definition: Definition) -> str:
+    if reason == "overlap":
+        return f"overlap={definition.overlap!r}"
+    limit = f", start_within {format_duration(definition.start_within)}" if definition.start_within else ""
+    return f"catch_up={definition.catch_up!r}{limit}"
+
+
+# -- it waits, is to come, or never was -------------------------------------------------------------------------
+
+
+def _waits(facts: Facts, row: Row) -> Iterator[str]:
+    due = row.parked_due or row.execution_time
+    if row.picked:
+        yield f"It is claimed by {row.picked_by}, which decides about it just now."
+        return
+    if row.state == "queued":
+        yield "It waits until another slot of its backfill has ended."
+        return
+    if row.state == "paused" or facts.paused is not None:
+        yield from _sleeps(facts, row)
+        return
+    if due > facts.now:
+        yield f"It waits: it is due at {_when(due)}, in {_long(due - facts.now)}."
+        return
+    yield f"It is due since {_when(due)}, and nobody has taken it."
+    if (obstacle := facts.obstacle) is not None:
+        yield f"No live worker can: {obstacle}."
+    else:
+        yield "Workers that can are alive: they may have no capacity, or look for it within their poll interval."
+
+
+def _sleeps(facts: Facts, row: Row) -> Iterator[str]:
+    if facts.paused is not None:
+        note = f": {facts.paused.note}" if facts.paused.note else ""
+        yield f"All is paused since {_when(facts.paused.since)}, by {facts.paused.author}{note}."
+    else:
+        orders = [order for order in facts.orders if order.command == "pause" and order.job is not None]
+        yield _said(orders[0]) if orders else "The job is paused."
+    if row.attempt:
+        yield "Its retry goes on when the job is resumed."
+    elif row.is_plan and facts.slot <= facts.now:
+        yield "It will be skipped when the job is resumed, unless slots of the pause are to be replayed."
+
+
+def _without_trace(facts: Facts) -> tuple[str, str | None, list[str]]:
+    schedule, plan = facts.schedule, facts.plan
+    if plan is None:
+        return "unknown", None, ["The job has no row, and neither ledger nor gaps know this slot."]
+    if schedule is None:
+        return "unknown", None, [f"This release cannot read the schedule {plan.schedule!r}."]
+    if schedule.from_end:
+        return "no-slot", None, [f"{schedule} makes each slot from the end of the run before; there was none here."]
+    if not facts.is_slot:
+        return "no-slot", None, list(_no_slot(facts))
+    if plan.slot is not None and facts.slot > plan.slot:
+        return "upcoming", None, list(_upcoming(facts, plan.slot))
+    return "unknown", None, list(_unknown(facts, plan))
+
+
+def _no_slot(facts: Facts) -> Iterator[str]:
+    schedule = facts.schedule
+    assert schedule is not None
+    before, after = schedule.latest_before(facts.slot), schedule.next_after(facts.slot)
+    near = " and ".join(_when(slot) for slot in (before, after) if slot is not None)
+    yield f"The schedule {schedule} has no slot then; the nearest are {near}." if near else f"{schedule} has no slots."
+
+
+def _upcoming(facts: Facts, next_slot: datetime) -> Iterator[str]:
+    schedule = facts.schedule
+    assert schedule is not None
+    count = schedule.count_between(next_slot - TICK, facts.slot - TICK)
+    yield f"It is to come, in {_long(facts.slot - facts.now)}; {_slots(count)} come before it, the next at " + (
+        f"{_when(next_slot)}."
+    )
+
+
+def _unknown(facts: Facts, plan: Row) -> Iterator[str]:
+    if facts.pruned_until is not None and facts.slot <= facts.pruned_until:
+        yield f"History up to {_when(facts.pruned_until)} was pruned: nobody knows any more whether it ran."
+    born = from_micros(plan.first_version) if plan.first_version else None
+    if born is not None and facts.slot <= born:
+        yield f"The job's row was made at {_when(born)}, after this slot: nobody was to run it."
+    yield "Neither ledger nor gaps know it; to run it all the same: slotwise backfill."
+
+
+# -- words ------------------------------------------------------------------------------------------------------
+
+
+def _said(order: Order) -> str:
+    note = f": {order.note}" if order.note else ""
+    what = order.command if order.job is not None else f"{order.command} of all"
+    return f"At {_when(order.at)} {order.author} gave the order {what}{note}."
+
+
+def _when(instant: datetime) -> str:
+    return (
+        instant.astimezone(UTC)
+        .isoformat(timespec="milliseconds" if instant.microsecond else "seconds")
+        .replace("+00:00", "Z")
+    )
+
+
+def _long(span: timedelta) -> str:
+    if span >= timedelta(seconds=10):
+        span = timedelta(seconds=round(span.total_seconds()))
+    return format_duration(timedelta(milliseconds=round(span.total_seconds() * 1000)))
+
+
+def _slots(count: int) -> str:
+    return "one slot" if count == 1 else f"{count} slots"

@@ -1,0 +1,166 @@
+"""Why a slot ran or did not, in sentences: each from what the tables say, in both databases."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+
+import pytest
+from tests.store.bench import MINUTE, Bench, a_job, at
+
+from slotwise.execution import Aborted, Failed
+from slotwise.explanation import Explanation, explain
+from slotwise.schedules import Every
+from slotwise.store.facts import facts
+from slotwise.store.pruner import Pruner
+
+
+def told(bench: Bench, slot: datetime, name: str = "plain") -> Explanation:
+    return explain(facts(bench.store, name, slot), bench.definitions.get(name))
+
+
+def ran(bench: Bench) -> None:
+    bench.tick(1.25)
+    claim = bench.claim_one("plain")
+    bench.tick(0.5)
+    bench.settle(claim)
+
+
+def failed(bench: Bench) -> None:
+    bench.tick()
+    bench.settle(bench.claim_one("plain"), Failed("Traceback …\nValueError: no such file"))
+
+
+def waits_for_its_retry(bench: Bench) -> None:
+    bench.tick()
+    bench.settle(bench.claim_one("plain"), Aborted("shutdown"))
+
+
+def runs(bench: Bench) -> None:
+    bench.tick()
+    bench.claim_one("plain")
+    bench.client.controls.by("ada").cancel("plain", note="too slow")
+    bench.tick(0.5)
+
+
+def missed(bench: Bench) -> None:
+    bench.tick(5)
+    bench.settle(bench.claim_one("plain"))
+
+
+def overlapped(bench: Bench) -> None:
+    bench.tick()
+    bench.settle(bench.claim_one("plain"))
+    bench.tick()
+    claim = bench.claim_one("plain")
+    bench.tick(3.5)
+    bench.settle(claim)
+
+
+def paused(bench: Bench) -> None:
+    controls = bench.client.controls.by("ada")
+    controls.pause("plain", note="the disk is full")
+    bench.tick(5)
+    controls.resume("plain")
+
+
+def sleeps(bench: Bench) -> None:
+    bench.client.controls.by("ada").pause("plain", note="the disk is full")
+    bench.tick(5)
+
+
+def all_sleeps(bench: Bench) -> None:
+    bench.client.controls.by("ada").pause_all(note="maintenance")
+    bench.tick(5)
+
+
+def left_out(bench: Bench) -> None:
+    bench.client.controls.by("ada").skip_next("plain", note="holiday")
+
+
+def due(bench: Bench) -> None:
+    bench.tick(5)
+
+
+def nothing(bench: Bench) -> None:
+    """As planned at noon."""
+
+
+@pytest.mark.parametrize(
+    ("happened", "minute", "outcome", "words"),
+    [
+        (ran, 1, "succeeded", ["started at 2026-01-01T12:01:15Z, 15s after its time, on host:1:a", "after 30s"]),
+        (failed, 1, "failed", ["started at 2026-01-01T12:01:00Z, on time,", "for good", "ValueError: no such file"]),
+        (waits_for_its_retry, 1, "cancelled", ["waits for another one, which is due at 2026-01-01T12:01:00Z"]),
+        (runs, 1, "running", ["It runs; the last heartbeat was 30s ago; it was asked to stop", "ada", "too slow"]),
+        (missed, 5, "succeeded", ["as catch-up", "stands for 4 slots"]),
+        (missed, 3, "skipped", ["one of 4 slots", "2026-01-01T12:05:00Z ran for it", "CatchUp(mode='latest'"]),
+        (overlapped, 4, "skipped", ["12:02:00Z was held", "from 2026-01-01T12:02:00Z until 2026-01-01T12:05:30Z"]),
+        (paused, 3, "skipped", ["5 slots", "At 2026-01-01T12:00:00Z ada gave the order pause: the disk is full."]),
+        (sleeps, 1, "waiting", ["ada gave the order pause: the disk is full", "will be skipped"]),
+        (all_sleeps, 1, "waiting", ["All is paused since 2026-01-01T12:00:00Z, by ada: maintenance"]),
+        (left_out, 1, "skipped", ["An operator left it out", "ada gave the order skip-next: holiday"]),
+        (nothing, 1, "waiting", ["due at 2026-01-01T12:01:00Z, in 1m"]),
+        (nothing, 7, "upcoming", ["in 7m; 6 slots come before it, the next at 2026-01-01T12:01:00Z"]),
+        (nothing, 2.5, "no-slot", ["the nearest are 2026-01-01T12:02:00Z and 2026-01-01T12:03:00Z"]),
+        (nothing, -3, "unknown", ["row was made at 2026-01-01T12:00:00Z, after this slot", "backfill"]),
+        (due, 1, "waiting", ["due since 2026-01-01T12:01:00Z, and nobody has taken it", "No live worker can"]),
+    ],
+    ids=lambda value: value.__name__ if callable(value) else None,
+)
+def test_a_slot_is_explained(
+    bench: Bench, happened: Callable[[Bench], None], minute: float, outcome: str, words: list[str]
+) -> None:
+    """What became of it, when, by whom, and why."""
+    happened(bench)
+    found = told(bench, at(minute))
+    text = " ".join(found.sentences)
+    assert found.outcome == outcome
+    for word in words:
+        assert word in text
+
+
+def test_a_trigger_names_who_asked(bench: Bench) -> None:
+    """Its slot is no slot of the schedule, and explained all the same."""
+    slot = bench.client.controls.by("ada").trigger("plain", note="once more")
+    waiting = told(bench, slot)
+    assert (waiting.outcome, waiting.reason) == ("waiting", "trigger")
+    bench.settle(bench.claim_one("plain"))
+    text = " ".join(told(bench, slot).sentences)
+    assert "triggered by hand" in text
+    assert "ada gave the order trigger: once more" in text
+
+
+def test_what_was_pruned_is_said(bench: Bench) -> None:
+    """Nobody knows any more, and that is the answer."""
+    for minute in (1, 2):
+        bench.clock.set(at(minute))
+        bench.settle(bench.claim_one("plain"))
+    bench.clock.set(at(1000))
+    list(Pruner(bench.store, keep=MINUTE, keep_failures=MINUTE).pages())
+    assert "was pruned" in " ".join(told(bench, at(1)).sentences)
+
+
+@pytest.mark.parametrize("schedule", ["MOON|full", "FIXED_DELAY|120s"])
+def test_other_schedules(bench: Bench, schedule: str) -> None:
+    """One that cannot be read here, and one without slots of its own: said so."""
+    bench.change("plain", schedule=schedule)
+    found = told(bench, at(7))
+    assert found.outcome in ("unknown", "no-slot")
+    assert len(found.sentences) == 1
+
+
+def test_a_job_without_a_row(bench: Bench) -> None:
+    """It was deleted: its history is explained, and nothing else."""
+    gone = bench.beside(a_job("gone", Every("1m")))
+    gone.plan("gone")
+    gone.tick(3)
+    gone.client.controls.delete("gone")
+    assert told(gone, at(2), "gone").reason == "deleted"
+    assert told(gone, at(9), "gone").outcome == "unknown"
+
+
+def test_a_queued_backfill_says_so(bench: Bench) -> None:
+    """It waits for another slot of its backfill."""
+    bench.client.controls.backfill("plain", at(-3), at(-1))
+    assert "another slot of its backfill" in " ".join(told(bench, at(-2)).sentences)
