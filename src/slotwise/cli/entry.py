@@ -35,6 +35,7 @@ COMMANDS: Final = {
     "health": "health",
     "jobs": "jobs",
     "pause": "pause",
+    "plan": "plan",
     "resume": "pause",
     "retry": "retry",
     "run": "run",

@@ -14,6 +14,8 @@ USAGE: Final = 2
 DATABASE: Final = 3
 #: A worker has drained, but handlers did not stop in time; their slots were handed back.
 UNFINISHED: Final = 4
+#: What was asked for would change something: a deploy, by `slotwise plan`.
+CHANGES: Final = 5
 #: An error in slotwise itself.
 BUG: Final = 70
 #: Ended by a closed terminal, by Ctrl-C, by SIGTERM, or because nobody reads the output any more, as shells count.

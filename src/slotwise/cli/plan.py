@@ -1,0 +1,78 @@
+"""``slotwise plan``: what a deploy would change."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import click
+from rich.text import Text
+
+from slotwise.cli import exits
+from slotwise.cli.command import Command
+from slotwise.cli.options import Given, common, kept, pass_given
+from slotwise.cli.output import moment, print_json_list, print_table
+from slotwise.store.deploy import Change, compare
+from slotwise.store.revision import Revision
+
+_STYLES = {"added": "green", "changed": "yellow", "policies": "yellow", "outdated": "red", "orphaned": "red"}
+
+
+@click.command(
+    cls=Command,
+    short_help="What a deploy of the application would change.",
+    notes="""
+    0  nothing
+    1  a mistake in the application or the settings
+    3  the database cannot be used
+    5  something; read it, or stop the pipeline
+    """,
+    examples="""
+    slotwise plan --app jobs
+    slotwise plan --app jobs --all                         also jobs that stay as they are
+    slotwise plan --app jobs --json | jq -r '.[] | select(.at_once) | .job'
+    """,
+)
+@click.option("--all", "everything", is_flag=True, help="Also jobs that stay as they are.")
+@kept("--revision", metavar="TEXT", help="The deploy's id, as its workers will have it.")
+@common
+@pass_given
+def plan(given: Given, everything: bool) -> int:
+    """What starting a worker of the application would change in the database; nothing is changed now.
+
+    "added" has no row yet; "changed" has another schedule, shown with its old and new next slots; "policies" declares
+    something else anew; "outdated" would be refused, since a newer deploy has planned it; "orphaned" has a row and
+    no code. What is due by now would run at once.
+    """
+    registry = given.registry()
+    with given.store() as store:
+        ours = Revision(text=registry.settings.revision, started=store.now())
+        changes = compare(store.database, registry.definitions, ours)
+    shown = [change for change in changes if everything or change.is_change or change.change == "orphaned"]
+    if given.json:
+        print_json_list(shown)
+    else:
+        _print(shown, changes)
+    return exits.CHANGES if any(change.is_change for change in changes) else exits.OK
+
+
+def _print(shown: list[Change], changes: list[Change]) -> None:
+    if shown:
+        print_table(("JOB", "CHANGE", "BEFORE", "AFTER", "NOW"), map(_row, shown))
+    counts = Counter(change.change for change in changes)
+    text = ", ".join(f"{count} {change}" for change, count in sorted(counts.items()))
+    click.echo(text or "no jobs, neither in the application nor in the database", err=True)
+
+
+def _row(change: Change) -> list[str | Text]:
+    return [
+        change.job,
+        Text(change.change, style=_STYLES.get(change.change, "")),
+        _side(change.before, change.before_slots) if change.change != "added" else "–",
+        _side(change.after, change.after_slots) if change.change not in ("orphaned", "policies", "kept") else "–",
+        "runs at once" if change.at_once else f"known to {change.known_by}" if change.known_by else "–",
+    ]
+
+
+def _side(text: str | None, slots: object) -> str:
+    assert isinstance(slots, tuple | list)
+    return f"{text}: {', '.join(moment(slot) for slot in slots) or 'no slot'}"
