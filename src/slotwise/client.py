@@ -34,9 +34,8 @@ from slotwise.errors import ConfigurationError, InvalidJob
 from slotwise.execution import Key
 from slotwise.job import T
 from slotwise.schedules import Schedule, parse_schedule
-from slotwise.store.fence import sqlalchemy_connection
 from slotwise.store.instances import Instance, Instances
-from slotwise.store.joining import Result, joined
+from slotwise.store.joining import Result, joined, sqlalchemy_connection
 from slotwise.store.postgresql_queue import PostgresQueue
 from slotwise.store.queue import REDRIVEN, IfExists, Queue, Status, Tally, Wanted
 from slotwise.store.task_lines import TaskLine, task_line

@@ -15,7 +15,7 @@ from slotwise.payload import UNTYPED
 from slotwise.policies import CatchUp, OnLost, Overlap, Retry
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
     from collections.abc import Set as AbstractSet
     from datetime import datetime, timedelta
 
@@ -231,13 +231,15 @@ class Hold(Protocol):
     def lease_left(self) -> timedelta: ...
 
     promised: bool
+    #: What was called with an async connection and is not awaited yet.
+    unawaited: str | None
 
 
 class Fence(Protocol):
     """What proves, in a user's own transaction, that a claim still holds."""
 
-    def guard(self, claim: Claim, connection: Any) -> None: ...
-    def complete_in(self, claim: Claim, connection: Any) -> None: ...
+    def guard(self, claim: Claim, connection: Any) -> Awaitable[None] | None: ...
+    def complete_in(self, claim: Claim, connection: Any) -> Awaitable[None] | None: ...
 
 
 class JobContext:
@@ -384,22 +386,36 @@ class JobContext:
         if self.cancelled:
             raise JobCancelled(f"{self.name} {self.slot or self.instance} was asked to stop: {self.cancel_reason}")
 
-    def guard(self, connection: Any) -> None:
+    def guard(self, connection: Any) -> Any:
         """Prove, in the transaction of ``connection``, that this claim still holds, and keep it so until its end.
 
-        ``connection`` is a SQLAlchemy Connection in a transaction on the database that holds the tables.
+        ``connection`` is in a transaction on the database that holds the tables: SQLAlchemy's Connection or Session,
+        or psycopg's Connection; with an AsyncConnection or AsyncSession of either: ``await ctx.guard(connection)``.
         Raises ClaimLost for a stale claim, so that the transaction rolls back; heartbeats go on meanwhile.
         """
-        self._fence.guard(self._hold.claim, connection)
+        return self._settled("guard", self._fence.guard(self._hold.claim, connection))
 
-    def complete_in(self, connection: Any) -> None:
+    def complete_in(self, connection: Any) -> Any:
         """Guard, and write the slot's success in the same transaction: work and settlement commit together or not.
 
-        If that transaction rolls back, the attempt failed, whatever the handler returns.
-        Raises ClaimLost for a stale claim.
+        If that transaction rolls back, the attempt failed, whatever the handler returns. Connections as for
+        ``guard``: with an async one, ``await ctx.complete_in(connection)``. Raises ClaimLost for a stale claim.
         """
-        self._fence.complete_in(self._hold.claim, connection)
-        self._hold.promised = True
+        return self._settled("complete_in", self._fence.complete_in(self._hold.claim, connection), promise=True)
+
+    def _settled(self, word: str, pending: Awaitable[None] | None, *, promise: bool = False) -> Any:
+        """None; or what is to be awaited: an attempt that forgets to fails, for nothing was proved in it."""
+        if pending is None:
+            self._hold.promised = self._hold.promised or promise
+            return None
+        self._hold.unawaited = word
+
+        async def wait() -> None:
+            self._hold.unawaited = None
+            await pending
+            self._hold.promised = self._hold.promised or promise
+
+        return wait()
 
 
 class TaskContext(JobContext, Generic[T]):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import threading
 from datetime import timedelta
@@ -219,3 +220,31 @@ def test_decorated_functions_stay_functions() -> None:
 
     ctx = a_context()
     assert (first(ctx), first.__doc__, second(ctx), second.__doc__) == ("first", "First.", "second", "Second.")
+
+
+class AwaitedFence(NoFence):
+    def complete_in(self, claim: Claim, connection: Any) -> Any:
+        async def pending() -> None:
+            if connection == "stale":
+                raise ClaimLost("stale")
+
+        return pending()
+
+    guard = complete_in
+
+
+def test_an_async_completion_is_promised_when_it_was_awaited() -> None:
+    """Until then it is known that somebody has forgotten something."""
+    holding = Holding(a_claim(), 0.0, Watch())
+    pending = JobContext(holding, fence=AwaitedFence()).complete_in("fresh")
+    assert (holding.promised, holding.unawaited) == (False, "complete_in")
+    asyncio.run(pending)
+    assert (holding.promised, holding.unawaited) == (True, None)
+
+
+def test_an_async_completion_that_was_refused_is_not_promised() -> None:
+    """As with one that waits."""
+    holding = Holding(a_claim(), 0.0, Watch())
+    with pytest.raises(ClaimLost):
+        asyncio.run(JobContext(holding, fence=AwaitedFence()).complete_in("stale"))
+    assert (holding.promised, holding.unawaited) == (False, None)

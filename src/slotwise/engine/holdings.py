@@ -17,7 +17,7 @@ class Holding:
 
     __slots__ = (
         "_elapsed", "_lease", "_lock", "_lost", "_renewed", "_signal", "_since",
-        "claim", "ended", "is_slot", "promised", "started", "suspected",
+        "claim", "ended", "is_slot", "promised", "started", "suspected", "unawaited",
     )  # fmt: skip
 
     def __init__(self, claim: Claim, renewed: float, elapsed: Stopwatch = elapsed) -> None:
@@ -30,6 +30,8 @@ class Holding:
         self.ended = False
         #: The handler has called complete_in: only the ledger knows whether that was committed.
         self.promised = False
+        #: What it has called with an async connection and not awaited yet.
+        self.unawaited: str | None = None
         self.suspected = False
         self._lost = False
         self._lock = threading.Lock()

@@ -250,6 +250,11 @@ class Runner:
             if inspect.iscoroutine(result):
                 result.close()
             return Failed("the handler returned a coroutine that nobody awaited; declare it `async def`", final=True)
+        if holding.unawaited is not None:
+            word = f"ctx.{holding.unawaited}"
+            return Failed(
+                f"{word} was given an async connection and nobody awaited it; write `await {word}(…)`", final=True
+            )
         if holding.stop_reason is None and not holding.promised:
             return SUCCEEDED
         return self._timed_out(holding) or Succeeded(promised=holding.promised)

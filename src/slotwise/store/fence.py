@@ -5,7 +5,7 @@ Both touch the ledger, never the queue: heartbeats must go on while the user's t
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Awaitable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -15,6 +15,7 @@ from sqlalchemy.exc import DBAPIError
 from slotwise.errors import ClaimLost, ConfigurationError
 from slotwise.execution import Claim
 from slotwise.store.failures import is_transient
+from slotwise.store.joining import Joined, within
 from slotwise.store.store import Store
 
 _SERIALIZATION_FAILURE = "40001"
@@ -27,9 +28,18 @@ class LedgerFence:
         self._store = store
         self._installation: str | None = None
 
-    def guard(self, claim: Claim, connection: Any) -> None:
-        """Lock the slot's ledger row against a take-over. Raises ClaimLost for a stale claim."""
-        own = sqlalchemy_connection(connection)
+    def guard(self, claim: Claim, connection: Any) -> Awaitable[None] | None:
+        """Lock the slot's ledger row against a take-over. Raises ClaimLost for a stale claim.
+
+        With an async connection all of that happens where the answer is awaited.
+        """
+        return within(connection, lambda own: self._guard(own, claim))
+
+    def complete_in(self, claim: Claim, connection: Any) -> Awaitable[None] | None:
+        """Guard, and write the success; as ``guard``."""
+        return within(connection, lambda own: self._complete(own, claim))
+
+    def _guard(self, own: Any, claim: Claim) -> None:
         self._check_database(own)
         with _stale_snapshot_is_lost(claim):
             self._limit_idleness(own, claim)
@@ -38,25 +48,24 @@ class LedgerFence:
         if not held:
             raise _lost(claim)
 
-    def complete_in(self, claim: Claim, connection: Any) -> None:
-        """Guard, and write the success. Raises ClaimLost for a stale claim."""
-        self.guard(claim, connection)
-        own = sqlalchemy_connection(connection)
+    def _complete(self, own: Any, claim: Claim) -> None:
+        self._guard(own, claim)
         with _stale_snapshot_is_lost(claim):
             if not self._succeed(own, claim):
                 raise _lost(claim)
 
-    def _check_database(self, connection: sa.Connection) -> None:
+    def _check_database(self, connection: Any) -> None:
         """Work and settlement can only commit together in the database that holds the tables."""
         meta = self._store.tables.meta
         try:
-            theirs = connection.scalar(sa.select(meta.c.value).where(meta.c.key == "installation_id"))
-        except DBAPIError as error:
-            if is_transient(error):
+            found = connection.execute(sa.select(meta.c.value).where(meta.c.key == "installation_id")).fetchone()
+        except Exception as error:
+            if is_transient(error) or (_sqlstate(error) is None and not isinstance(error, DBAPIError)):
                 raise
             raise ConfigurationError(
                 f"this connection does not reach {meta.name}: pass one to the database that holds slotwise's tables"
             ) from error
+        theirs = found[0] if found else None
         if theirs != self._own_installation(theirs):
             raise ConfigurationError(
                 "this connection leads to another installation of slotwise; pass one to the worker's own database"
@@ -81,28 +90,28 @@ class LedgerFence:
             connection.close()
         return found[0] if found else None
 
-    def _limit_idleness(self, connection: sa.Connection, claim: Claim) -> None:
+    def _limit_idleness(self, connection: Any, claim: Claim) -> None:
         """A frozen holder's open transaction ends with its lease, so that its lock ends too."""
         if connection.dialect.name == "postgresql":
             limit = f"{max(int(claim.lease.total_seconds() * 1000), 1)}ms"
             connection.execute(sa.select(sa.func.set_config("idle_in_transaction_session_timeout", limit, True)))
 
-    def _lock(self, connection: sa.Connection, claim: Claim) -> bool:
+    def _lock(self, connection: Any, claim: Claim) -> bool:
         if claim.row.ledger_key is None:
             return self._lock_task(connection, claim)
         slots = self._store.tables.slots
         mine = [*self._slot_of(claim), slots.c.outcome == "running"]
         self._take_turn(connection)
         statement = sa.select(slots.c.token).where(*mine).with_for_update(read=True)
-        return connection.execute(statement).first() is not None
+        return connection.execute(statement).fetchone() is not None
 
-    def _take_turn(self, connection: sa.Connection) -> None:
+    def _take_turn(self, connection: Any) -> None:
         """SQLite has one writer at a time and knows no FOR SHARE: a write that finds nothing keeps others out, too."""
         if connection.dialect.name == "sqlite":
             meta = self._store.tables.meta
             connection.execute(meta.update().where(sa.false()).values(value=meta.c.value))
 
-    def _lock_task(self, connection: sa.Connection, claim: Claim) -> bool:
+    def _lock_task(self, connection: Any, claim: Claim) -> bool:
         """A one-time task has no ledger row: its key is locked, which no heartbeat needs."""
         tasks = self._store.tables.tasks
         mine = [
@@ -113,17 +122,17 @@ class LedgerFence:
         ]
         self._take_turn(connection)
         statement = sa.select(tasks.c.version).where(*mine).with_for_update(read=True, key_share=True)
-        return connection.execute(statement).first() is not None
+        return connection.execute(statement).fetchone() is not None
 
-    def _succeed(self, connection: sa.Connection, claim: Claim) -> bool:
-        slots, now = self._store.tables.slots, self._store.dialect.now(connection)
+    def _succeed(self, connection: Any, claim: Claim) -> bool:
+        slots, now = self._store.tables.slots, self._now(connection)
         if claim.row.ledger_key is not None:
             statement = (
                 slots.update()
                 .where(*self._slot_of(claim), slots.c.outcome == "running")
                 .values(outcome="succeeded", finished=now)
             )
-            return connection.execute(statement).rowcount == 1
+            return bool(connection.execute(statement).rowcount == 1)
         values = {
             "task_name": claim.row.task_name, "task_instance": claim.row.task_instance,
             "slot": claim.row.slot, "outcome": "succeeded", "origin": "task", "attempts": claim.row.attempt,
@@ -133,7 +142,13 @@ class LedgerFence:
         keys = [slots.c.task_name, slots.c.task_instance, slots.c.slot]
         again = {name: insert.excluded[name] for name in ("outcome", "attempts", "token", "worker", "finished")}
         written = insert.on_conflict_do_update(index_elements=keys, set_=again).returning(slots.c.token)
-        return connection.execute(written).first() is not None
+        return connection.execute(written).fetchone() is not None
+
+    def _now(self, connection: Any) -> Any:
+        dialect = self._store.dialect
+        if dialect.name == "postgresql" and dialect.clock.override() is None:
+            return connection.execute(sa.select(sa.func.statement_timestamp())).fetchone()[0]
+        return dialect.now(connection)
 
     def _slot_of(self, claim: Claim) -> list[sa.ColumnElement[bool]]:
         slots, key = self._store.tables.slots, claim.row.ledger_key
@@ -153,42 +168,35 @@ def _lost(claim: Claim) -> ClaimLost:
     return ClaimLost(f"{where}: token {claim.token} is stale; another worker may run this slot, so roll back")
 
 
+def _sqlstate(error: BaseException) -> str | None:
+    """PostgreSQL's word for what went wrong, whoever passed the error on."""
+    return getattr(getattr(error, "orig", error), "sqlstate", None)
+
+
 @contextmanager
 def _stale_snapshot_is_lost(claim: Claim) -> Iterator[None]:
     """Under REPEATABLE READ a ledger row that changed since the snapshot is an error of the database: a take-over."""
     try:
         yield
-    except DBAPIError as error:
-        if getattr(error.orig, "sqlstate", None) == _SERIALIZATION_FAILURE:
+    except Exception as error:
+        if _sqlstate(error) == _SERIALIZATION_FAILURE:
             raise _lost(claim) from error
         raise
 
 
-def _refuse_autocommit(connection: sa.Connection) -> None:
-    """Asked of the driver, after a write: SQLAlchemy does not tell what an engine or a driver was told before."""
-    driver: Any = connection.connection.dbapi_connection
-    if connection.dialect.name == "sqlite":
-        commits_by_itself = not driver.in_transaction
-    else:
-        commits_by_itself = getattr(driver, "autocommit", False) is True
-    if commits_by_itself:
+def _refuse_autocommit(own: Any) -> None:
+    """Asked of the driver, after a write: nobody else tells what an engine or a driver was told before."""
+    driver = own.driver if isinstance(own, Joined) else own.connection.driver_connection
+    if _is_without_transaction(driver):
         raise ConfigurationError(
             "this connection commits every statement by itself (AUTOCOMMIT); pass one with a transaction"
         )
 
 
-def sqlalchemy_connection(connection: Any) -> sa.Connection:
-    """The Connection that was passed, or that of a Session. Raises ConfigurationError with the cure."""
-    if isinstance(connection, sa.Connection):
-        return connection
-    from sqlalchemy.orm import Session, scoped_session  # late: it takes its time, and most never need it
-
-    if isinstance(connection, Session | scoped_session):
-        return connection.connection()
-    kind = type(connection).__name__
-    if kind in ("AsyncConnection", "AsyncSession", "async_scoped_session"):
-        raise ConfigurationError(
-            f"{kind} cannot be used from here; await client.aio.…(…, connection=…), or within it: await "
-            "connection.run_sync(lambda inner: ….(inner))"
-        )
-    raise ConfigurationError(f"{kind} is not a SQLAlchemy Connection or Session")
+def _is_without_transaction(driver: Any) -> bool:
+    if hasattr(driver, "in_transaction"):  # sqlite3, aiosqlite
+        return not driver.in_transaction
+    if hasattr(driver, "is_in_transaction"):  # asyncpg
+        return not driver.is_in_transaction()
+    status = getattr(getattr(driver, "info", None), "transaction_status", None)  # psycopg, psycopg2
+    return status == 0 if status is not None else getattr(driver, "autocommit", False) is True

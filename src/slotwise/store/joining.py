@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
 
 from slotwise.errors import ConfigurationError
-from slotwise.store.fence import sqlalchemy_connection
 from slotwise.store.store import Store
 
 Result = TypeVar("Result")
@@ -63,16 +62,44 @@ def joined(connection: Any, store: Store, where: str) -> Any:
     """What takes statements in the transaction of ``connection``. Raises ConfigurationError with the cure."""
     if _psycopg("AsyncConnection", connection):
         raise ConfigurationError(f"{where}: an async connection is awaited: await client.aio.…(…, connection=…)")
-    if isinstance(connection, Joined):
-        found: Any = connection
-    else:
-        found = Joined(connection) if _psycopg("Connection", connection) else sqlalchemy_connection(connection)
+    found = _taking_statements(connection)
     if found.dialect.name != store.database.dialect_name:
         raise ConfigurationError(
             f"{where}: the connection leads to {found.dialect.name}, the tables are in "
             f"{store.database.dialect_name}; pass a connection to that database, or none"
         )
     return found
+
+
+def sqlalchemy_connection(connection: Any) -> sa.Connection:
+    """The Connection that was passed, or that of a Session. Raises ConfigurationError with the cure."""
+    if isinstance(connection, sa.Connection):
+        return connection
+    from sqlalchemy.orm import Session, scoped_session  # late: it takes its time, and most never need it
+
+    if isinstance(connection, Session | scoped_session):
+        return connection.connection()
+    kind = type(connection).__name__
+    if kind in ("AsyncConnection", "AsyncSession", "async_scoped_session"):
+        raise ConfigurationError(
+            f"{kind} cannot be used from here; await client.aio.…(…, connection=…), or within it: await "
+            "connection.run_sync(lambda inner: ….(inner))"
+        )
+    raise ConfigurationError(f"{kind} is not a SQLAlchemy Connection or Session")
+
+
+def within(connection: Any, work: Callable[[Any], None]) -> Awaitable[None] | None:
+    """Do ``work`` with what takes statements in the transaction of ``connection``; to be awaited if that is async."""
+    if hasattr(connection, "run_sync") or _psycopg("AsyncConnection", connection):
+        return call_within(connection, lambda inner: work(_taking_statements(inner)))
+    work(_taking_statements(connection))
+    return None
+
+
+def _taking_statements(connection: Any) -> Any:
+    if isinstance(connection, Joined):
+        return connection
+    return Joined(connection) if _psycopg("Connection", connection) else sqlalchemy_connection(connection)
 
 
 async def call_within(connection: Any, work: Callable[[Any], Result]) -> Result:
