@@ -16,6 +16,7 @@ from slotwise.cli.month import month
 from slotwise.cli.options import Given, common, pass_given
 from slotwise.cli.output import print_json_list, print_json_object, print_table
 from slotwise.cli.scheduletext import instant, ready, schedule_of, zone_of
+from slotwise.cli.speed import speed
 from slotwise.schedules import AnyOf, Schedule
 from slotwise.schedules.base import first_beyond
 from slotwise.schedules.outlook import Entry, clock, outlook
@@ -185,3 +186,4 @@ def _print_differences(
 
 
 schedule.add_command(month)
+schedule.add_command(speed)

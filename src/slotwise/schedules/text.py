@@ -26,6 +26,7 @@ from slotwise.schedules.succession import succeed
 LONGEST_TEXT: Final = 65_536
 DEEPEST: Final = 8
 ARROW: Final = ">>"
+_MOST_SPLIT: Final = 1000  # more than any combinator takes, or any row of redeploys leaves behind
 
 Found = TypeVar("Found")
 Reader = Callable[[list[str], dict[str, Any]], Schedule]
@@ -74,6 +75,10 @@ def _split(text: str, separator: str) -> list[str]:
             begin = mark.end()
         if depth < 0:
             break
+        if depth > DEEPEST + 1:  # a calendar's own brackets are the innermost
+            raise InvalidSchedule(f"{quoted(text)}: nested more than {DEEPEST} deep")
+        if len(parts) > _MOST_SPLIT:
+            raise InvalidSchedule(f"{quoted(text)}: more than {_MOST_SPLIT} parts")
     if depth:
         raise InvalidSchedule(f"{quoted(text)}: its brackets do not match")
     return [*parts, text[begin:]]

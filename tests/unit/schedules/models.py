@@ -161,6 +161,18 @@ def zones_that_change() -> list[str]:
     return [zone for zone in sorted(available_timezones()) if zone != "localtime" and changes(zone)]
 
 
+@cache
+def every_change() -> list[tuple[str, datetime]]:
+    """Each change of clocks in the years tried; of zones that change together, by the same, one is looked at."""
+    found: dict[object, tuple[str, datetime]] = {}
+    for zone in zones_that_change():
+        info = ZoneInfo(zone)
+        for change in changes(zone):
+            offsets = (change - MINUTE).astimezone(info).utcoffset(), change.astimezone(info).utcoffset()
+            found.setdefault((change, *offsets), (zone, change))
+    return list(found.values())
+
+
 def examples(count: int) -> Callable[[Callable[..., None]], Callable[..., None]]:
     return settings(max_examples=count, deadline=None)
 

@@ -22,6 +22,7 @@ from tests.unit.schedules.models import (
     ZONES,
     Spec,
     changes,
+    every_change,
     examples,
     modelled,
     zones_that_change,
@@ -113,11 +114,11 @@ def test_slots_are_those_of_the_minutes_walked(
 @examples(200)
 def test_slots_are_cronsims(spec: Spec, near: tuple[str, datetime, int]) -> None:
     """By the rules of Debian's cron, cronsim names the same slots."""
+    assume(spec.fixed or changes_by_whole_hours(near[0]))
     check_against_cronsim(spec, *near)
 
 
 def check_against_cronsim(spec: Spec, zone: str, change: datetime, minutes_off: int) -> None:
-    assume(spec.fixed or changes_by_whole_hours(zone))
     begin = change + minutes_off * MINUTE - DAY  # cronsim must not be started within a fold
     end = begin + 3 * DAY
     schedule = Cron(spec.text, tz=zone, day_rule="vixie")
@@ -222,8 +223,34 @@ def test_all_zones_by_minutes_walked(data: st.DataObject, spec: Spec, gap: str, 
 def test_all_zones_by_cronsim(data: st.DataObject, spec: Spec) -> None:
     """As above, over every zone that has transitions."""
     zone = data.draw(st.sampled_from(zones_that_change()))
+    assume(spec.fixed or changes_by_whole_hours(zone))
     change = data.draw(st.sampled_from(changes(zone)))
     check_against_cronsim(spec, zone, change, data.draw(st.integers(-2 * 24 * 60, 60)))
+
+
+WHOLE_DAY = ("*", frozenset(range(32)))
+NIGHTLY = [
+    Spec(("*/20", frozenset({0, 20, 40})), ("0-4", frozenset(range(5))), WHOLE_DAY, WHOLE_DAY),
+    Spec(("0,30", frozenset({0, 30})), ("0-4", frozenset(range(5))), WHOLE_DAY, WHOLE_DAY),
+    Spec(("15", frozenset({15})), ("*/2", frozenset(range(0, 24, 2))), WHOLE_DAY, WHOLE_DAY),
+    Spec(("30", frozenset({30})), ("2", frozenset({2})), WHOLE_DAY, WHOLE_DAY),
+    Spec(("0", frozenset({0})), ("0", frozenset({0})), WHOLE_DAY, ("1-7", frozenset(range(7)))),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("gap", ["end", "shift", "skip"])
+@pytest.mark.parametrize("fold", ["first", "second", "both"])
+def test_every_change_of_every_zone(gap: str, fold: str) -> None:
+    """Not drawn but gone through: all that changed clocks from 2024 to 2036, by minutes walked and by cronsim."""
+    found = every_change()
+    assert len(found) > 700
+    for zone, change in found:
+        for spec in NIGHTLY:
+            check_against_model(spec, (zone, change, -12 * 60), gap, fold)
+            if (gap, fold) == ("end", "first") and (spec.fixed or changes_by_whole_hours(zone)):
+                check_against_cronsim(spec, zone, change, 0)
 
 
 @pytest.mark.slow
