@@ -64,6 +64,7 @@ def _own_task_columns() -> list[sa.Column]:
         sa.Column("state", sa.Text),
         sa.Column("parked_due", _instant()),
         sa.Column("wanted_due", _instant()),
+        sa.Column("waits_for", sa.Integer),
         sa.Column("cancel_requested", _instant()),
         sa.Column("catch_up_until", _instant()),
         sa.Column("last_error", sa.Text),
@@ -166,7 +167,18 @@ def _create_ledger(prefix: str, schema: str | None) -> None:
         sa.Column("started", _instant()),
         sa.Column("finished", _instant()),
         sa.Column("error", sa.Text),
+        sa.Column("result", sa.LargeBinary),
+        sa.Column("expires", _instant()),
         schema=schema,
+    )
+    kept = sa.text("expires IS NOT NULL")
+    op.create_index(
+        f"{prefix}slots_expires",
+        f"{prefix}slots",
+        ["expires"],
+        schema=schema,
+        postgresql_where=kept,
+        sqlite_where=kept,
     )
     op.create_table(
         f"{prefix}gaps",

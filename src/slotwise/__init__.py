@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from slotwise.contrib.command import CommandJob
     from slotwise.registry import JobRegistry
     from slotwise.store.queue import Tally
-    from slotwise.store.task_lines import TaskLine
+    from slotwise.store.task_lines import TaskEnd, TaskLine
 
 __all__ = [
     "AnyOf",
@@ -100,6 +100,7 @@ __all__ = [
     "Snooze",
     "Tally",
     "TaskContext",
+    "TaskEnd",
     "TaskLine",
     "UnknownTask",
     "job",
@@ -115,6 +116,7 @@ _LATE = {
     "Item": "slotwise.asked",
     "Receipt": "slotwise.asked",
     "Tally": "slotwise.store.queue",
+    "TaskEnd": "slotwise.store.task_lines",
     "TaskLine": "slotwise.store.task_lines",
     "CommandJob": "slotwise.contrib.command",
     "JobRegistry": "slotwise.registry",

@@ -14,8 +14,9 @@ from slotwise.store.joining import Result, call_within
 if TYPE_CHECKING:
     from slotwise.asked import Item, Receipt, Task
     from slotwise.client import Client
-    from slotwise.store.queue import IfExists, Tally
-    from slotwise.store.task_lines import TaskLine
+    from slotwise.sequel import IfExists
+    from slotwise.store.queue import Tally
+    from slotwise.store.task_lines import TaskEnd, TaskLine
 
 
 class AsyncClient:
@@ -37,13 +38,22 @@ class AsyncClient:
         in_: timedelta | str | None = None,
         priority: int | None = None,
         if_exists: IfExists = "raise",
+        waits_for: int = 0,
         connection: Any = None,
     ) -> Receipt:
         """As Client.schedule."""
         return await self._call(
             connection,
             lambda inner: self._client.schedule(
-                task, data, id=id, at=at, in_=in_, priority=priority, if_exists=if_exists, connection=inner
+                task,
+                data,
+                id=id,
+                at=at,
+                in_=in_,
+                priority=priority,
+                if_exists=if_exists,
+                waits_for=waits_for,
+                connection=inner,
             ),
         )
 
@@ -122,6 +132,14 @@ class AsyncClient:
             connection,
             lambda inner: self._client.list(task, state=state, after=after, limit=limit, connection=inner),
         )
+
+    async def history(self, task: Task[Any], id: str, *, connection: Any = None) -> builtins.list[TaskEnd]:
+        """As Client.history."""
+        return await self._call(connection, lambda inner: self._client.history(task, id, connection=inner))
+
+    async def result(self, task: Task[Any], id: str, *, connection: Any = None) -> TaskEnd | None:
+        """As Client.result."""
+        return await self._call(connection, lambda inner: self._client.result(task, id, connection=inner))
 
     async def _call(self, connection: Any, work: Callable[[Any], Result]) -> Result:
         if connection is None:

@@ -16,7 +16,8 @@ from slotwise.execution import FOREVER, RECURRING, Key
 from slotwise.job import DistributedJob, OneTimeTask, T, declared
 from slotwise.payload import UNTYPED, Payload
 from slotwise.payload_reader import payload_of
-from slotwise.store.queue import Status, Wanted, When
+from slotwise.sequel import Wanted, When
+from slotwise.store.queue import Status
 
 ID_LIMIT = 250
 LONGEST_DELAY = timedelta(days=36_500)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timedelta
@@ -34,11 +35,12 @@ from slotwise.errors import ConfigurationError, InvalidJob
 from slotwise.execution import Key
 from slotwise.job import T
 from slotwise.schedules import Schedule, parse_schedule
+from slotwise.sequel import Follow, IfExists, Wanted
 from slotwise.store.instances import Instance, Instances
 from slotwise.store.joining import Result, joined, sqlalchemy_connection
-from slotwise.store.postgresql_queue import PostgresQueue
-from slotwise.store.queue import REDRIVEN, IfExists, Queue, Status, Tally, Wanted
-from slotwise.store.task_lines import TaskLine, task_line
+from slotwise.store.postgresql_queue import queue_of
+from slotwise.store.queue import REDRIVEN, Queue, Status, Tally
+from slotwise.store.task_lines import TaskEnd, TaskLine, task_end, task_line
 
 if TYPE_CHECKING:
     from slotwise.store.store import Store
@@ -48,7 +50,7 @@ CHUNK = 1_000
 #: Rows that ``list`` gives at once.
 PAGE = 100
 
-STATES = ("waiting", "running", "paused", "dead")
+STATES = ("waiting", "running", "paused", "blocked", "dead")
 
 
 class Client:
@@ -82,6 +84,7 @@ class Client:
         in_: timedelta | str | None = None,
         priority: int | None = None,
         if_exists: IfExists = "raise",
+        waits_for: int = 0,
         connection: Any = None,
     ) -> Receipt:
         """Schedule ``task`` with ``data``; the receipt has its id.
@@ -90,17 +93,16 @@ class Client:
         it is due now. ``id`` has at most 250 characters; without one it is a new one. If there is a task with this
         id, waiting, dead or running: "raise" raises InstanceExists, "keep" leaves it as it is, "replace" puts this
         one in its place unless it runs, "reschedule" gives it this time and priority and keeps its data.
+        ``waits_for``: it is blocked until so many handlers have called ``ctx.arrive`` for it.
         """
-        name, known = self._known(task)
-        checked_choice(if_exists, name)
-        instance = next(fresh_ids()) if id is None else checked_id(id, name)
-        due, rank = when(at, in_, name), weight(priority, known, f"schedule({name!r}")
-        row = Wanted(instance, payload_for(task, name, known).encode(data, name), due, rank)
+        name, row, _ = self.follow(
+            task, data, id=id, at=at, in_=in_, priority=priority, if_exists=if_exists, waits_for=waits_for
+        )
         with self._joining(connection, name) as (queue, own):
             status = queue.put(own, name, row, if_exists)
             if if_exists == "raise" and status != "scheduled":
-                raise taken(name, instance)
-        return self._done(connection, Receipt(task=name, id=instance, status=status))
+                raise taken(name, row.instance)
+        return self._done(connection, Receipt(task=name, id=row.instance, status=status))
 
     def schedule_many(
         self,
@@ -155,6 +157,33 @@ class Client:
             if if_exists == "raise" and tally.scheduled < len(rows):
                 raise taken(name, None)
         return tally
+
+    def follow(
+        self,
+        task: Task[T],
+        data: T | None = None,
+        *,
+        id: str | None = None,
+        at: datetime | None = None,
+        in_: timedelta | str | None = None,
+        priority: int | None = None,
+        if_exists: IfExists = "keep",
+        waits_for: int = 0,
+    ) -> Follow:
+        """What ``ctx.then`` leaves behind: checked, and not written yet."""
+        name, known = self._known(task)
+        checked_choice(if_exists, name)
+        if not isinstance(waits_for, int) or isinstance(waits_for, bool) or waits_for < 0:
+            raise ConfigurationError(f"schedule({name!r}, waits_for={waits_for!r}): a whole number, 0 or more")
+        instance = next(fresh_ids()) if id is None else checked_id(id, name)
+        due, rank = when(at, in_, name), weight(priority, known, f"schedule({name!r}")
+        return Follow(
+            name, Wanted(instance, payload_for(task, name, known).encode(data, name), due, rank, waits_for), if_exists
+        )
+
+    def key(self, task: Task[Any], id: str) -> Key:
+        """What ``ctx.arrive`` names."""
+        return key_of(task, id)
 
     def reschedule(
         self,
@@ -279,6 +308,17 @@ class Client:
         with self._beside(connection, store, name) as own:
             return Instances(store).remove(own, name, instance)
 
+    def history(self, task: Task[Any], id: str, *, connection: Any = None) -> builtins.list[TaskEnd]:
+        """How tasks under this id have ended, the newest first: as far as the task keeps a ``history`` or results."""
+        key = key_of(task, id)
+        with self._joining(connection, key.task_name) as (queue, own):
+            return [task_end(row) for row in queue.ends(own, key)]
+
+    def result(self, task: Task[Any], id: str, *, connection: Any = None) -> TaskEnd | None:
+        """The newest end under this id that succeeded, with its ``result``; None if there is none, or none is kept."""
+        ends = self.history(task, id, connection=connection)
+        return next((end for end in ends if end.outcome == "succeeded"), None)
+
     # -- parts ------------------------------------------------------------------------------------------------
 
     def _command(self, connection: Any, key: Key, command: Callable[[Queue, Any], Status]) -> Receipt:
@@ -292,9 +332,9 @@ class Client:
         store = self._make_store()
         if (known := store.definitions.get(name)) is not None and known.is_job:
             raise InvalidJob(f"{name!r} is a job, its schedule says when it runs; pass a one-time task")
-        queue = (PostgresQueue if store.dialect.name == "postgresql" else Queue)(store)
+        queue = queue_of(store.dialect)
         if connection is not None:
-            yield queue, joined(connection, store, name)
+            yield queue, joined(connection, store.database.dialect_name, name)
             return
         with store.transaction() as own:
             yield queue, own
@@ -303,7 +343,7 @@ class Client:
     def _beside(self, connection: Any, store: Store, name: str) -> Iterator[Any]:
         """A connection of SQLAlchemy: the caller's, or one of our own."""
         if connection is not None:
-            yield joined(sqlalchemy_connection(connection), store, name)
+            yield joined(sqlalchemy_connection(connection), store.database.dialect_name, name)
             return
         with store.transaction() as own:
             yield own

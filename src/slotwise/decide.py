@@ -516,13 +516,13 @@ def ahead(schedule: Schedule, slot: datetime | None) -> dict[str, Any]:
 def _end_task(row: Row, now: datetime, outcome: SlotOutcome, error: str | None, record: Record) -> Transition:
     """A one-time task leaves when it succeeded; otherwise it stays as dead, parked, with the reason."""
     if outcome == "succeeded":
-        return Transition(label=outcome, row=None, record=None)
+        return Transition(label=outcome, row=None, ended=record)
     parked = {"state": "dead", "execution_time": FOREVER, "parked_due": row.execution_time}
     parked["last_error"] = error or record.reason or outcome
     return Transition(
         label="dead",
         row={**_carried(row), **counters(row, outcome, now), **parked},
-        record=None,
+        ended=record,
     )
 
 

@@ -44,9 +44,12 @@ POLICIES: dict[str, tuple[tuple[type, ...], Any]] = {
     "spread": ((timedelta, str, type(None)), None),
     "priority": ((int,), USUAL_PRIORITY),
     "runs_on": ((tuple, list, set, frozenset), frozenset()),
+    "history": ((str,), "none"),
+    "keep_result": ((timedelta, str, type(None)), None),
 }
-_DURATIONS = {"start_within", "timeout", "min_interval", "spread"}
+_DURATIONS = {"start_within", "timeout", "min_interval", "spread", "keep_result"}
 _OF_JOBS = {"schedule", "catch_up", "overlap", "start_within", "min_interval", "spread"}
+_OF_TASKS = {"history", "keep_result"}
 #: Words of the contract that this version does not act upon: refused, never silently ignored.
 _NOT_YET = ("isolation",)
 _NOT_THE_USERS = (object, ABC, Generic, Protocol, DistributedJob, OneTimeTask)
@@ -76,6 +79,8 @@ class Definition:
     min_interval: timedelta | None = None
     priority: int = USUAL_PRIORITY
     runs_on: frozenset[str] = frozenset()
+    history: str = "none"
+    keep_result: timedelta | None = None
 
     @property
     def is_job(self) -> bool:
@@ -89,6 +94,11 @@ class Definition:
     def may_run_on(self, tags: AbstractSet[str]) -> bool:
         """Whether a worker that carries these tags may run it."""
         return self.runs_on <= tags
+
+    @property
+    def leaves_traces(self) -> bool:
+        """Its success is more than the end of its row."""
+        return self.history == "all" or self.keep_result is not None
 
     @property
     def gives_up(self) -> bool:
@@ -266,6 +276,8 @@ def _policy(source: object, where: str, word: str) -> Any:
         raise InvalidJob(f'{where}.on_lost is {value!r}; expected "rerun" or "give_up"')
     if word == "priority" and not is_priority(value):
         raise InvalidJob(f"{where}.priority is {value}; expected a whole number, for instance 10 to 90")
+    if word == "history" and value not in ("none", "failures", "all"):
+        raise InvalidJob(f'{where}.history is {value!r}; expected "none", "failures" or "all"')
     if word == "runs_on":
         return _tags(value, where)
     if word in _DURATIONS and value is not None:
@@ -312,6 +324,8 @@ def _refuse_near_misses(source: object, where: str) -> None:
     own = _own_names(source)
     if isinstance(source, OneTimeTask):
         known |= {*PAYLOAD_WORDS}
+    elif traces := own & _OF_TASKS:
+        raise InvalidJob(f"{where}.{min(traces)}: a job's slots are in the ledger anyway; remove it")
     if isinstance(source, OneTimeTask) and (slots := own & _OF_JOBS):
         raise InvalidJob(f"{where}.{min(slots)}: a one-time task has no slots; make it a DistributedJob, or remove it")
     for name in sorted(own - known):

@@ -154,9 +154,13 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Succeeded:
-    """The handler returned. ``promised``: it called complete_in, so only the ledger can confirm it."""
+    """The handler returned. ``promised``: it called complete_in, so only the ledger can confirm it.
+
+    ``sequel``: what it leaves behind, a Sequel.
+    """
 
     promised: bool = False
+    sequel: Any = None
     name = "succeeded"
 
 
@@ -261,6 +265,8 @@ class Transition:
     row: dict[str, Any] | None
     record: Record | None = None
     gaps: tuple[Gap, ...] = ()
+    #: How a one-time task has ended, for those that keep a history.
+    ended: Record | None = None
 
     @property
     def remove(self) -> bool:

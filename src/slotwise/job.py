@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, overload
 
 from typing_extensions import TypeVar
 
-from slotwise.errors import InvalidJob, JobCancelled
+from slotwise.errors import ConfigurationError, InvalidJob, JobCancelled
 from slotwise.payload import UNTYPED
 from slotwise.policies import CatchUp, OnLost, Overlap, Retry
+from slotwise.sequel import BEGINNING, Sequel
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -21,6 +22,13 @@ if TYPE_CHECKING:
 
     from slotwise.execution import Claim
     from slotwise.schedules import Schedule
+    from slotwise.sequel import Follow, IfExists
+
+_BOTH = (
+    "ctx.then and ctx.arrive come with the settlement, complete_in before it; beside complete_in write: "
+    "ctx.client.schedule(…, connection=…)"
+)
+_TOO_LATE = "the attempt has ended: what it leaves behind is written already"
 
 #: The type of a task's data.
 T = TypeVar("T", default=Any)
@@ -101,6 +109,10 @@ class OneTimeTask(ABC, Generic[T]):
     runs_on: Sequence[str] | AbstractSet[str]
     #: The type of the data, where the brackets after OneTimeTask cannot say it.
     payload: Any
+    #: Which ends the ledger keeps: ``"none"``, ``"failures"`` (also cancelled and lost ones) or ``"all"``.
+    history: str
+    #: How long what the handler returns is kept for ``client.result`` (``timedelta`` or ``"7d"``); None: not at all.
+    keep_result: timedelta | str | None
     #: Rises with each change of the data that older workers, or rows that wait, cannot take as it is.
     payload_version: int
     #: For each older version a function from its plain data (dicts, lists, …) to that of the next.
@@ -229,10 +241,13 @@ class Hold(Protocol):
     @property
     def lost(self) -> bool: ...
     def lease_left(self) -> timedelta: ...
+    @property
+    def ended(self) -> bool: ...
 
     promised: bool
     #: What was called with an async connection and is not awaited yet.
     unawaited: str | None
+    sequel: Sequel | None
 
 
 class Fence(Protocol):
@@ -401,6 +416,8 @@ class JobContext:
         If that transaction rolls back, the attempt failed, whatever the handler returns. Connections as for
         ``guard``: with an async one, ``await ctx.complete_in(connection)``. Raises ClaimLost for a stale claim.
         """
+        if self._hold.sequel is not None:
+            raise ConfigurationError(_BOTH)
         return self._settled("complete_in", self._fence.complete_in(self._hold.claim, connection), promise=True)
 
     def _settled(self, word: str, pending: Awaitable[None] | None, *, promise: bool = False) -> Any:
@@ -416,6 +433,43 @@ class JobContext:
             self._hold.promised = self._hold.promised or promise
 
         return wait()
+
+    def then(
+        self,
+        task: Any,
+        data: Any = None,
+        *,
+        id: str | None = None,
+        at: datetime | None = None,
+        in_: timedelta | str | None = None,
+        priority: int | None = None,
+        if_exists: IfExists = "keep",
+        waits_for: int = 0,
+    ) -> str:
+        """Let a task follow if, and only if, this attempt succeeds: both are written in one transaction. Its id.
+
+        As ``client.schedule``; ``in_`` counts from the end of this attempt. Nobody can be told by then that an id is
+        taken, so what ``if_exists`` says becomes of it, "keep" unless given. With the id of this very task
+        (``id=ctx.instance``) it takes this one's place. ``waits_for``: it is blocked until so many others have called
+        ``arrive``. Raises what ``client.schedule`` raises, and ConfigurationError together with ``complete_in``:
+        there pass ``connection`` to ``client.schedule`` instead.
+        """
+        follow: Follow = self.client.follow(
+            task, data, id=id, at=at, in_=in_, priority=priority, if_exists=if_exists, waits_for=waits_for
+        )
+        self._sequel().follows.append(follow)
+        return follow.wanted.instance
+
+    def arrive(self, task: Any, id: str) -> None:
+        """Tell a task that waits for others, once this attempt has succeeded, that one more has arrived."""
+        self._sequel().arrivals.append(self.client.key(task, id))
+
+    def _sequel(self) -> Sequel:
+        if self._hold.promised or self._hold.ended:
+            raise ConfigurationError(_BOTH if self._hold.promised else _TOO_LATE)
+        with BEGINNING:
+            self._hold.sequel = self._hold.sequel or Sequel()
+            return self._hold.sequel
 
 
 class TaskContext(JobContext, Generic[T]):

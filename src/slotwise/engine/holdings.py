@@ -10,6 +10,7 @@ from datetime import timedelta
 from slotwise.clock import Stopwatch, elapsed
 from slotwise.execution import Claim, Fence
 from slotwise.job import Signal
+from slotwise.sequel import Sequel
 
 
 class Holding:
@@ -17,7 +18,7 @@ class Holding:
 
     __slots__ = (
         "_elapsed", "_lease", "_lock", "_lost", "_renewed", "_signal", "_since",
-        "claim", "ended", "is_slot", "promised", "started", "suspected", "unawaited",
+        "claim", "ended", "is_slot", "promised", "sequel", "started", "suspected", "unawaited",
     )  # fmt: skip
 
     def __init__(self, claim: Claim, renewed: float, elapsed: Stopwatch = elapsed) -> None:
@@ -32,6 +33,8 @@ class Holding:
         self.promised = False
         #: What it has called with an async connection and not awaited yet.
         self.unawaited: str | None = None
+        #: What the handler leaves behind if it succeeds.
+        self.sequel: Sequel | None = None
         self.suspected = False
         self._lost = False
         self._lock = threading.Lock()

@@ -23,6 +23,7 @@ from slotwise.errors import InvalidPayload, JobCancelled
 from slotwise.events import HandlerEnded, HandlerStarted, Listeners, about
 from slotwise.execution import SUCCEEDED, Aborted, Cancelled, Claim, Failed, HandedBack, Outcome, Snoozed, Succeeded
 from slotwise.job import JobContext
+from slotwise.results import kept
 from slotwise.steering import Cancel, Fail, Snooze
 
 Interceptor: TypeAlias = Callable[[JobContext], AbstractContextManager[Any]]
@@ -180,7 +181,7 @@ class Runner:
                     result = definition.handler(ctx)
             else:
                 result = definition.handler(ctx)
-            outcome = self._returned(result, holding)
+            outcome = self._returned(result, holding, definition)
         except BaseException as error:
             outcome = self._raised(error, holding)
         self._ended(holding, outcome, begun)
@@ -208,9 +209,10 @@ class Runner:
         """The end is a value in here already: a SystemExit that leaves a task ends the loop, and all tasks with it."""
         try:
             with self._intercepted(ctx):
+                result: object = None
                 handler: Any = definition.handler(ctx)
-                await handler
-            return self._returned(None, holding)
+                result = await handler
+            return self._returned(result, holding, definition)
         except BaseException as error:
             return self._raised(error, holding)
 
@@ -245,7 +247,7 @@ class Runner:
         took = timedelta(seconds=elapsed() - begun)
         self._listeners.publish(HandlerEnded(**about(holding.claim), outcome=outcome.name, error=error, took=took))
 
-    def _returned(self, result: object, holding: Holding) -> Outcome:
+    def _returned(self, result: object, holding: Holding, definition: Definition) -> Outcome:
         if result is not None and inspect.isawaitable(result):
             if inspect.iscoroutine(result):
                 result.close()
@@ -255,9 +257,11 @@ class Runner:
             return Failed(
                 f"{word} was given an async connection and nobody awaited it; write `await {word}(…)`", final=True
             )
-        if holding.stop_reason is None and not holding.promised:
+        if definition.leaves_traces:
+            holding.sequel = kept(result, definition, holding.sequel)
+        elif holding.stop_reason is None and not holding.promised and holding.sequel is None:
             return SUCCEEDED
-        return self._timed_out(holding) or Succeeded(promised=holding.promised)
+        return self._timed_out(holding) or Succeeded(promised=holding.promised, sequel=holding.sequel)
 
     def _timed_out(self, holding: Holding) -> Outcome | None:
         """An attempt that was told to stop has failed, also if its handler came to a good end after that."""

@@ -10,7 +10,6 @@ import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
 
 from slotwise.errors import ConfigurationError
-from slotwise.store.store import Store
 
 Result = TypeVar("Result")
 
@@ -58,15 +57,18 @@ def _psycopg(name: str, connection: Any) -> bool:
     return module is not None and isinstance(connection, getattr(module, name))
 
 
-def joined(connection: Any, store: Store, where: str) -> Any:
-    """What takes statements in the transaction of ``connection``. Raises ConfigurationError with the cure."""
+def joined(connection: Any, database: str, where: str) -> Any:
+    """What takes statements in the transaction of ``connection``, which leads to this kind of ``database``.
+
+    Raises ConfigurationError with the cure.
+    """
     if _psycopg("AsyncConnection", connection):
         raise ConfigurationError(f"{where}: an async connection is awaited: await client.aio.…(…, connection=…)")
     found = _taking_statements(connection)
-    if found.dialect.name != store.database.dialect_name:
+    if found.dialect.name != database:
         raise ConfigurationError(
-            f"{where}: the connection leads to {found.dialect.name}, the tables are in "
-            f"{store.database.dialect_name}; pass a connection to that database, or none"
+            f"{where}: the connection leads to {found.dialect.name}, the tables are in {database}; pass a connection "
+            "to that database, or none"
         )
     return found
 

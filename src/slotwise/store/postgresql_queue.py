@@ -16,8 +16,10 @@ from sqlalchemy.dialects import postgresql
 from sqlalchemy.dialects.postgresql import ARRAY
 
 from slotwise.execution import Key
+from slotwise.sequel import IfExists, Wanted, When
+from slotwise.store.dialect import Dialect
 from slotwise.store.joining import copy_into
-from slotwise.store.queue import IfExists, Queue, Status, Tally, Wanted, When
+from slotwise.store.queue import Queue, Status, Tally
 from slotwise.store.types import Instant, to_micros
 
 _PUT = (
@@ -31,7 +33,7 @@ class PostgresQueue(Queue):
 
     def put_many(self, connection: Any, name: str, wanted: Sequence[Wanted], if_exists: IfExists) -> Tally:
         """One statement. Ids are sorted: two chunks that meet in several of them cannot deadlock."""
-        insert = self._store.dialect.insert(self._tasks).from_select(_PUT, self._rows(name, wanted))
+        insert = self._dialect.insert(self._tasks).from_select(_PUT, self._rows(name, wanted))
         match if_exists:
             case "replace":
                 insert = self._or_replace(insert)
@@ -89,7 +91,7 @@ class PostgresQueue(Queue):
         return sa.func.set_config("slotwise.delete", "on", True) == "on"
 
     def _now(self, connection: Any) -> Any:
-        override = self._store.dialect.clock.override()
+        override = self._dialect.clock.override()
         return sa.func.statement_timestamp(type_=Instant) if override is None else sa.literal(override, Instant)
 
     def _due(self, now: Any, when: When) -> Any:
@@ -97,6 +99,11 @@ class PostgresQueue(Queue):
 
     def _born(self, now: Any) -> Any:
         return sa.cast(sa.extract("epoch", now) * 1_000_000, sa.BigInteger)
+
+
+def queue_of(dialect: Dialect) -> Queue:
+    """The commands in the words of this database."""
+    return (PostgresQueue if dialect.name == "postgresql" else Queue)(dialect)
 
 
 def _asked(wanted: Sequence[Wanted]) -> Any:

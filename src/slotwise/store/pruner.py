@@ -48,8 +48,6 @@ class Pruner:
 
     def take_turn(self, interval: timedelta) -> bool:
         """Whether nobody has gone through the ledger for ``interval``; then it is this one's turn."""
-        if not self._keep and not self._keep_failures:
-            return False
         meta = self._store.tables.meta
         with self._store.transaction() as connection:
             now = self._store.dialect.now(connection)
@@ -61,7 +59,14 @@ class Pruner:
             return connection.execute(taken.returning(meta.c.key)).first() is not None
 
     def pages(self) -> Iterator[Page]:
-        """Go through ledger and gaps, job by job; each page is a transaction."""
+        """Results whose time is over; then ledger and gaps, job by job. Each page is a transaction."""
+        while True:
+            page = self._expired()
+            yield page
+            if page.slots < BATCH:
+                break
+        if not self._keep and not self._keep_failures:
+            return
         for table, take in ((self._store.tables.slots, self._slots), (self._store.tables.gaps, self._gaps)):
             place: _Place | None = _Place("", "")
             while place is not None:
@@ -71,6 +76,15 @@ class Pruner:
                 while place and max(page) == BATCH:
                     page = take(place)
                     yield page
+
+    def _expired(self) -> Page:
+        """One-time tasks whose result was to be kept until now."""
+        slots = self._store.tables.slots
+        with self._store.transaction() as connection:
+            old = sa.select(*slots.primary_key.columns).where(slots.c.expires <= self._store.dialect.now(connection))
+            old = old.order_by(slots.c.expires).limit(BATCH).with_for_update(skip_locked=True)
+            taken = connection.execute(slots.delete().where(sa.tuple_(*slots.primary_key.columns).in_(old)))
+        return Page(slots=taken.rowcount)
 
     def _next(self, table: sa.Table, after: _Place) -> tuple[_Place | None, bool]:
         """The job after this one, and whether its oldest row may be too old: two looks into the primary key."""
@@ -116,7 +130,8 @@ class Pruner:
         slots = self._store.tables.slots
         is_ordinary = slots.c.outcome.in_(_ORDINARY)
         kinds = ((is_ordinary, self._keep), (~is_ordinary, self._keep_failures))
-        return sa.or_(sa.false(), *(sa.and_(kind, slots.c.finished < now - span) for kind, span in kinds if span))
+        too_old = sa.or_(sa.false(), *(sa.and_(kind, slots.c.finished < now - span) for kind, span in kinds if span))
+        return slots.c.expires.is_(None) & too_old
 
     def _floor(self, connection: sa.Connection, place: _Place) -> datetime | None:
         """The newest slot that was decided, or the watermark if that is older: neither goes, nor what is above."""

@@ -9,36 +9,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import sqlalchemy as sa
 
-from slotwise.execution import Key
-from slotwise.store.store import Store
+from slotwise.execution import FOREVER, Key
+from slotwise.sequel import IfExists, Wanted, When
+from slotwise.store.dialect import Dialect
 from slotwise.store.types import Instant, to_micros
 
-IfExists: TypeAlias = Literal["raise", "keep", "replace", "reschedule"]
 Status: TypeAlias = Literal["scheduled", "exists", "running", "cancelled", "gone"]
 
+#: The state of a row that waits for others to arrive.
+BLOCKED = "blocked"
 #: Rows that are re-driven in one statement.
 REDRIVEN = 500
-
-
-class When(NamedTuple):
-    """Due ``at``, or else ``delay`` after now."""
-
-    at: datetime | None
-    delay: timedelta = timedelta(0)
-
-
-class Wanted(NamedTuple):
-    """A row that shall be."""
-
-    instance: str
-    data: bytes | None
-    when: When
-    priority: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,9 +44,9 @@ class Tally:
 class Queue:
     """Commands on one-time tasks."""
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
-        self._tasks = store.tables.tasks
+    def __init__(self, dialect: Dialect) -> None:
+        self._dialect = dialect
+        self._tasks = dialect.tables.tasks
 
     # -- put --------------------------------------------------------------------------------------------------
 
@@ -107,21 +92,26 @@ class Queue:
     def _insert(self, connection: Any, name: str, wanted: Wanted) -> Any:
         now = self._now(connection)
         due, born = self._due(now, wanted.when), self._born(now)
-        return self._store.dialect.insert(self._tasks).values(
-            task_name=name, task_instance=wanted.instance, task_data=wanted.data, execution_time=due, slot=due,
-            picked=sa.false(), version=born, first_version=born, priority=wanted.priority,
-        )  # fmt: skip
+        row = {
+            "task_name": name, "task_instance": wanted.instance, "task_data": wanted.data, "execution_time": due,
+            "slot": due, "picked": sa.false(), "version": born, "first_version": born, "priority": wanted.priority,
+        }  # fmt: skip
+        if wanted.waits_for:
+            asleep = {"state": BLOCKED, "parked_due": due, "execution_time": sa.literal(FOREVER, Instant)}
+            row |= {**asleep, "waits_for": wanted.waits_for}
+        return self._dialect.insert(self._tasks).values(**row)
 
     def _or_replace(self, insert: Any) -> Any:
         """A row begins anew under its id: another task, by its first version; tokens go on rising."""
         tasks, new = self._tasks, insert.excluded
-        paused = tasks.c.state == "paused"
+        parked = (tasks.c.state == "paused") | (new.state == BLOCKED)
         version = sa.case((tasks.c.version >= new.version, tasks.c.version + 1), else_=new.version)
         values = {
             "task_data": new.task_data, "slot": new.slot, "priority": new.priority, "version": version,
-            "execution_time": sa.case((paused, tasks.c.execution_time), else_=new.execution_time),
-            "parked_due": sa.case((paused, new.execution_time), else_=None),
-            "state": sa.case((paused, "paused"), else_=None),
+            "execution_time": sa.case((parked, sa.literal(FOREVER, Instant)), else_=new.execution_time),
+            "parked_due": sa.case((parked, sa.func.coalesce(new.parked_due, new.execution_time)), else_=None),
+            "state": sa.case((new.state == BLOCKED, BLOCKED), (parked, "paused"), else_=None),
+            "waits_for": new.waits_for,
             "first_version": version, "attempt": 0, "lost_count": 0, "consecutive_failures": 0, "last_error": None,
         }  # fmt: skip
         return insert.on_conflict_do_update(
@@ -152,6 +142,25 @@ class Queue:
             values["priority"] = sa.literal(priority)
         statement = self._tasks.update().where(*self._at(key), *self._alive()).values(**values)
         return self._answer(connection, statement.returning(self._tasks.c.picked), key, absent="gone")
+
+    def arrive(self, connection: Any, key: Key, count: int) -> bool:
+        """So many that a blocked row waits for have arrived; after the last of them it waits for its due time only.
+
+        Race: those that arrive at once change the row one after the other. False: no such row is blocked.
+        """
+        tasks = self._tasks
+        last = tasks.c.waits_for <= count
+        statement = (
+            tasks.update()
+            .where(*self._at(key), tasks.c.state == BLOCKED)
+            .values(
+                waits_for=tasks.c.waits_for - count,
+                state=sa.case((last, None), else_=BLOCKED),
+                execution_time=sa.case((last, tasks.c.parked_due), else_=tasks.c.execution_time),
+                parked_due=sa.case((last, None), else_=tasks.c.parked_due),
+            )
+        )
+        return bool(connection.execute(statement).rowcount)
 
     def _moved(self, due: Any) -> dict[str, Any]:
         tasks = self._tasks
@@ -213,6 +222,19 @@ class Queue:
         found: Sequence[Any] = connection.execute(statement.order_by(*self._key_columns()).limit(size)).fetchall()
         return found
 
+    def ends(self, connection: Any, key: Key) -> Sequence[Any]:
+        """What the ledger keeps of the tasks that have ended under this id, the newest first: END_COLUMNS."""
+        slots = self._dialect.tables.slots
+        statement = (
+            sa.select(*(slots.c[name] for name in END_COLUMNS))
+            .where(slots.c.task_name == key.task_name, slots.c.task_instance == key.task_instance)
+            .where(slots.c.origin == "task", slots.c.finished.is_not(None))
+            .where(slots.c.expires.is_(None) | (slots.c.expires > self._now(connection)))
+            .order_by(slots.c.slot.desc())
+        )
+        found: Sequence[Any] = connection.execute(statement).fetchall()
+        return found
+
     def _in_state(self, state: str) -> list[sa.ColumnElement[bool]]:
         tasks = self._tasks
         match state:
@@ -238,7 +260,7 @@ class Queue:
         return [*self._plain(), self._tasks.c.state.is_distinct_from("dead")]
 
     def _now(self, connection: Any) -> Any:
-        return sa.literal(self._store.dialect.now(connection), Instant)
+        return sa.literal(self._dialect.now(connection), Instant)
 
     def _due(self, now: Any, when: When) -> Any:
         return sa.literal(when.at if when.at is not None else now.value + when.delay, Instant)
@@ -247,6 +269,11 @@ class Queue:
         return sa.literal(to_micros(now.value), sa.BigInteger)
 
 
+#: What is read of an end, in this order.
+END_COLUMNS = (
+    "task_name", "task_instance", "outcome", "reason", "attempts", "worker", "started", "finished", "error", "expires",
+    "result",
+)  # fmt: skip
 #: What is read of a task, in this order.
 TASK_COLUMNS = (
     "task_name", "task_instance", "execution_time", "picked", "picked_by", "state", "parked_due", "priority", "attempt",

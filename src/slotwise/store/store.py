@@ -46,6 +46,7 @@ from slotwise.store.latecomers import Latecomers, expect
 from slotwise.store.postgresql import PostgreSQL
 from slotwise.store.release import release_next
 from slotwise.store.rows import Change, Held
+from slotwise.store.sequels import End, Sequels
 from slotwise.store.sqlite import SQLite
 from slotwise.store.tables import tables
 
@@ -98,6 +99,7 @@ class Store:
         self.definitions = definitions
         self.tables = tables(database.settings.table_prefix, database.settings.schema)
         self.dialect = _DIALECTS[database.dialect_name](self.tables, clock or DatabaseClock())
+        self._sequels = Sequels(self.dialect)
         self._latecomers = Latecomers(self.dialect, definitions)
         self._weighed = frozenset(name for name, found in definitions.items() if found.is_weighed)
         self._strict = tuple(sorted(name for name, found in definitions.items() if found.gives_up))
@@ -338,11 +340,27 @@ class Store:
             free = [(one, outcome) for one, outcome in ended if _ledger_key(one, outcome) in {None, *entries}]
             changes = [self._decide(one, outcome, entries) for one, outcome in free]
             self._write(connection, changes)
+            self._sequels.write(connection, self._ends(changes, claims, outcomes))
             return (free[0][0].transaction_id if free else None), changes
 
         changes = commit_surely(self.database, self.dialect, work)
         tell_plan_rows(self.database, self.dialect, changes)
         return changes
+
+    def _ends(
+        self, changes: Sequence[Change], claims: Mapping[Fence, Claim], outcomes: Mapping[Fence, Outcome]
+    ) -> list[End]:
+        """Those that may leave something behind."""
+        ends = [
+            End(
+                claims[fence := change.held.row.fence],
+                change,
+                self.definitions[fence.key.task_name],
+                getattr(outcomes[fence], "sequel", None),
+            )
+            for change in changes
+        ]
+        return [end for end in ends if end.sequel is not None or end.definition.history != "none"]
 
     def _decide(self, held: Held, outcome: Outcome, entries: Entries) -> Change:
         row = held.row

@@ -85,6 +85,7 @@ class Tables:
             Column("state", Text),
             Column("parked_due", Instant),
             Column("wanted_due", Instant),
+            Column("waits_for", Integer),
             Column("cancel_requested", Instant),
             Column("catch_up_until", Instant),
             Column("last_error", Text),
@@ -95,6 +96,7 @@ class Tables:
         )
 
     def _slots(self) -> Table:
+        kept = text("expires IS NOT NULL")
         return Table(
             f"{self.prefix}slots",
             self.metadata,
@@ -113,6 +115,9 @@ class Tables:
             Column("started", Instant),
             Column("finished", Instant),
             Column("error", Text),
+            Column("result", LargeBinary),
+            Column("expires", Instant),
+            Index(f"{self.prefix}slots_expires", "expires", postgresql_where=kept, sqlite_where=kept),
         )
 
     def _gaps(self) -> Table:

@@ -8,14 +8,14 @@ from datetime import datetime
 from typing import Any
 
 from slotwise.payload import plain
-from slotwise.store.queue import TASK_COLUMNS
+from slotwise.store.queue import END_COLUMNS, TASK_COLUMNS
 from slotwise.store.rows import utc
 from slotwise.store.types import from_micros
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskLine:
-    """A one-time task that has not ended well. ``state``: waiting, running, paused or dead."""
+    """A one-time task that has not ended well. ``state``: waiting, running, paused, blocked or dead."""
 
     task: str
     id: str
@@ -39,12 +39,46 @@ class TaskLine:
         return plain(self.payload)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskEnd:
+    """How a one-time task has ended, as far as its ``history`` and ``keep_result`` let the ledger keep it."""
+
+    task: str
+    id: str
+    #: succeeded, failed, dead, lost or cancelled.
+    outcome: str
+    reason: str | None
+    attempts: int
+    worker: str | None
+    started: datetime | None
+    finished: datetime
+    #: Why it did not succeed, or why its result was not kept.
+    error: str | None
+    #: When its result goes.
+    expires: datetime | None
+    stored: bytes | None = field(default=None, repr=False)
+
+    @property
+    def result(self) -> Any:
+        """What the handler returned, as plain values; None where none is kept."""
+        return plain(self.stored)
+
+
+def task_end(values: Sequence[Any]) -> TaskEnd:
+    """An end of the columns that the queue reads."""
+    row = dict(zip(END_COLUMNS, map(utc, values), strict=True))
+    stored = row.pop("result")
+    return TaskEnd(
+        task=row.pop("task_name"), id=row.pop("task_instance"), stored=None if stored is None else bytes(stored), **row
+    )
+
+
 def task_line(values: Sequence[Any]) -> TaskLine:
     """A line of the columns that the queue reads; the payload may follow them."""
     row = dict(zip(TASK_COLUMNS, map(utc, values), strict=False))
     payload = values[len(TASK_COLUMNS)] if len(values) > len(TASK_COLUMNS) else None
     state = "running" if row["picked"] else row["state"] or "waiting"
-    due = row["parked_due"] if state == "paused" else row["execution_time"]
+    due = row["parked_due"] if state in ("paused", "blocked") else row["execution_time"]
     born = row["first_version"]
     return TaskLine(
         task=row["task_name"], id=row["task_instance"], state=state, due=None if state == "dead" else due,

@@ -5,10 +5,11 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
-from tests.store.bench import Bench, a_job, at
+from tests.store.bench import Bench, a_job, a_task, at
 
 from slotwise.errors import ConfigurationError
-from slotwise.execution import Failed
+from slotwise.execution import Failed, Succeeded
+from slotwise.sequel import Sequel
 from slotwise.store.pruner import Page, Pruner
 
 HOUR = timedelta(hours=1)
@@ -107,7 +108,7 @@ def test_small_batches(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_workers_take_turns(bench: Bench) -> None:
-    """One of them goes through the ledger in each interval, whichever comes first; none if nothing is to go."""
+    """One of them goes through the ledger in each interval, whichever comes first."""
     one, two = (Pruner(bench.store, keep=HOUR, keep_failures=HOUR) for _ in range(2))
     assert one.take_turn(HOUR)
     assert not two.take_turn(HOUR)
@@ -115,7 +116,7 @@ def test_workers_take_turns(bench: Bench) -> None:
     assert two.take_turn(HOUR)
     assert not one.take_turn(HOUR)
     bench.tick(60)
-    assert not Pruner(bench.store, keep=timedelta(0), keep_failures=timedelta(0)).take_turn(HOUR)
+    assert Pruner(bench.store, keep=timedelta(0), keep_failures=timedelta(0)).take_turn(HOUR)  # for kept results
 
 
 def test_pruning_reopens_nothing(bench: Bench) -> None:
@@ -145,3 +146,15 @@ def test_jobs_that_are_gone_are_pruned_too(bench: Bench) -> None:
     bench.clock.set(at(100_000))
     prune(bench)
     assert bench.outcomes("gone") == [(3, "succeeded")]
+
+
+def test_a_result_stays_for_as_long_as_its_task_said(bench: Bench) -> None:
+    """Longer or shorter than other history, and also where all of that is kept."""
+    adds = bench.beside(a_task("add", keep_result="3h"))
+    adds.client.schedule("add", id="1")
+    adds.settle(adds.claim_one("add"), Succeeded(sequel=Sequel(result=b"6")))
+    bench.clock.set(at(179))
+    assert prune(bench) == Page()
+    assert adds.client.result("add", "1") is not None
+    bench.clock.set(at(180))
+    assert prune(bench, timedelta(0), timedelta(0)) == Page(slots=1)

@@ -1,0 +1,42 @@
+"""What a handler returned, as bytes that are kept for a while."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from slotwise.codecs import JSON
+from slotwise.definition import Definition
+from slotwise.errors import InvalidPayload
+from slotwise.sequel import Sequel
+from slotwise.shapes import Misfit, shape_of
+
+#: The largest result; whatever is larger belongs elsewhere, with its key as the result.
+RESULT_LIMIT = 65_536
+
+
+def kept(result: object, definition: Definition, sequel: Sequel | None) -> Sequel:
+    """The sequel with the result, if the task keeps it. One that cannot be kept is told, and the task has succeeded:
+    to do its work again would not mend it.
+    """
+    sequel = sequel or Sequel()
+    if definition.keep_result is not None:
+        try:
+            sequel.result = encoded(result)
+        except InvalidPayload as error:
+            sequel.problem = str(error)
+    return sequel
+
+
+def encoded(result: object) -> bytes:
+    """As JSON: plain values, dataclasses, models. Raises InvalidPayload with the reason."""
+    kind: Any = type(result)
+    try:
+        plain = shape_of(kind).write(result) if not isinstance(result, dict | list | tuple) else result
+        body = JSON.encode(plain)
+    except (Misfit, TypeError, ValueError, RecursionError) as error:
+        raise InvalidPayload(f"the result is not kept: it cannot be written as JSON: {error}") from None
+    except InvalidPayload:
+        raise InvalidPayload(f"the result is not kept: {type(result).__name__} cannot be written as JSON") from None
+    if len(body) > RESULT_LIMIT:
+        raise InvalidPayload(f"the result is not kept: it has {len(body)} bytes, at most {RESULT_LIMIT} are allowed")
+    return body

@@ -1,0 +1,83 @@
+"""Writes what handlers have left behind, and the history of one-time tasks, in the settlement's transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import groupby
+from typing import Any, NamedTuple
+
+import sqlalchemy as sa
+
+from slotwise.definition import Definition
+from slotwise.execution import Claim, Record
+from slotwise.sequel import Follow, Sequel
+from slotwise.store.dialect import Dialect
+from slotwise.store.postgresql_queue import queue_of
+from slotwise.store.rows import Change
+
+
+class End(NamedTuple):
+    """A settled claim with what it leaves behind."""
+
+    claim: Claim
+    change: Change
+    definition: Definition
+    sequel: Sequel | None
+
+
+class Sequels:
+    """Everything in the order of keys: two settlements that meet in several rows cannot deadlock there."""
+
+    def __init__(self, dialect: Dialect) -> None:
+        self._dialect = dialect
+        self._queue = queue_of(dialect)
+
+    def write(self, connection: sa.Connection, ends: Sequence[End]) -> None:
+        """What succeeded brings its sequel; every end of a task, its history, if the task keeps one."""
+        succeeded = [end.sequel for end in ends if end.sequel and end.change.transition.label == "succeeded"]
+        self._follow(connection, [follow for sequel in succeeded for follow in sequel.follows])
+        for key, arrived in groupby(sorted(key for sequel in succeeded for key in sequel.arrivals)):
+            self._queue.arrive(connection, key, len(list(arrived)))
+        rows = [row for end in ends if (row := _history(end)) is not None]
+        if rows:
+            self._remember(connection, rows)
+
+    def _follow(self, connection: sa.Connection, follows: Sequence[Follow]) -> None:
+        def kind(follow: Follow) -> tuple[str, str, bool]:
+            return follow.task, follow.if_exists, follow.wanted.waits_for > 0
+
+        for (name, _, blocked), group in groupby(sorted(follows, key=kind), key=kind):
+            some = list(group)
+            if blocked:
+                for follow in sorted(some, key=lambda one: one.wanted.instance):
+                    self._queue.put(connection, name, follow.wanted, follow.if_exists)
+                continue
+            rows = {follow.wanted.instance: follow.wanted for follow in some}  # of two with one id the last one counts
+            self._queue.put_many(connection, name, list(rows.values()), some[0].if_exists)
+
+    def _remember(self, connection: sa.Connection, rows: list[dict[str, Any]]) -> None:
+        slots = self._dialect.tables.slots
+        insert = self._dialect.insert(slots)
+        keys = [slots.c.task_name, slots.c.task_instance, slots.c.slot]
+        again = {name: insert.excluded[name] for name in rows[0] if name not in ("task_name", "task_instance", "slot")}
+        connection.execute(insert.on_conflict_do_update(index_elements=keys, set_=again), rows)
+
+
+def _history(end: End) -> dict[str, Any] | None:
+    """The ledger row of a one-time task that has come to its end; None where none is kept."""
+    row, now, definition = end.change.held.row, end.change.held.now, end.definition
+    ended: Record | None = end.change.transition.ended
+    if ended is None:
+        return None
+    kept = ended.outcome == "succeeded" and definition.keep_result is not None
+    if not kept and (definition.history == "none" or (definition.history, ended.outcome) == ("failures", "succeeded")):
+        return None
+    sequel = end.sequel if kept else None
+    return {
+        "task_name": row.task_name, "task_instance": row.task_instance, "slot": row.slot or row.execution_time,
+        "outcome": ended.outcome, "reason": ended.reason, "origin": "task", "attempts": ended.attempts,
+        "lost": row.lost_count + ended.lost, "token": row.version, "worker": end.claim.holder,
+        "started": end.claim.claimed_at, "finished": now, "error": sequel.problem if sequel else ended.error,
+        "result": sequel.result if sequel else None,
+        "expires": now + definition.keep_result if kept and definition.keep_result else None,
+    }  # fmt: skip
