@@ -40,6 +40,7 @@ COMMANDS: Final = {
     "retry": "retry",
     "run": "run",
     "schedule": "schedule",
+    "simulate": "simulate",
     "skip-next": "skip",
     "slots": "slots",
     "trigger": "trigger",

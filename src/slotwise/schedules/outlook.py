@@ -44,10 +44,15 @@ def outlook(schedule: Schedule, after: datetime, count: int, zone: ZoneInfo) -> 
     for slot in islice(schedule.slots(after, _NEVER), count):
         yield from _clocks(schedule, t, slot, zone)
         runs = schedule.runs(slot)
-        notes = ("" if runs else "does not run: nobody works on this day", _moved(schedule, slot), _pass(slot, zone))
+        notes = ("" if runs else "does not run: nobody works on this day", marked(schedule, slot, zone))
         note = "; ".join(filter(None, notes))
         yield Entry(kind="slot" if runs else "skipped", instant=slot, local=clock(slot, zone), note=note)
         t = slot
+
+
+def marked(schedule: Schedule, slot: datetime, zone: ZoneInfo) -> str:
+    """What a change of the clocks has done to this slot; an empty text: nothing."""
+    return "; ".join(filter(None, (_moved(schedule, slot), _pass(slot, zone))))
 
 
 def clock(instant: datetime, zone: ZoneInfo) -> str:

@@ -1,0 +1,178 @@
+"""``slotwise simulate``: what would run."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
+from itertools import islice
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import click
+
+from slotwise.cli.command import Command
+from slotwise.cli.options import Given, common, pass_given
+from slotwise.cli.orders import instant
+from slotwise.cli.output import as_json, last_line, print_json_list, print_table, span
+from slotwise.cli.scheduletext import zone_of
+from slotwise.definition import Definition
+from slotwise.durations import parse_duration
+from slotwise.errors import SlotwiseError
+from slotwise.schedules.outlook import clock, marked
+from slotwise.store.lines import SlotLine
+from slotwise.testing.forecast import LONGEST, Forecast, Outage, forecast, remarkable
+
+_OUTAGE = re.compile(r"(?P<start>.+)/(?P<length>[^/]+)")
+
+
+@click.command(
+    cls=Command,
+    short_help="What would run in the days to come, with outages.",
+    examples="""
+    slotwise simulate --app jobs --days 30
+    slotwise simulate --app jobs --from 2026-10-24 --days 2                    the night when clocks go back
+    slotwise simulate --app jobs --outage 2026-02-01T01:00Z/3h --takes nightly-report=90m
+    slotwise simulate --app jobs --only nightly-report --json
+    """,
+)
+@click.option("--days", type=click.FloatRange(0, 3660, min_open=True), default=7, show_default=True, help="How long.")
+@click.option("--from", "start", callback=instant, default="now", metavar="TIME", help="When it begins; default: now.")
+@click.option("--outage", "outages", multiple=True, metavar="TIME/DURATION", help="No worker lives then; repeatable.")
+@click.option("--takes", multiple=True, metavar="[NAME=]DURATION", help="How long runs take; default: no time at all.")
+@click.option("--only", "names", multiple=True, metavar="NAME", help="Only this job; repeatable.")
+@click.option("-n", "count", type=click.IntRange(0), default=10, show_default=True, help="So many lines for each job.")
+@click.option("--all", "everything", is_flag=True, help="Also slots that run on time; all lines.")
+@common
+@pass_given
+def simulate(
+    given: Given,
+    days: float,
+    start: datetime,
+    outages: tuple[str, ...],
+    takes: tuple[str, ...],
+    names: tuple[str, ...],
+    count: int,
+    everything: bool,
+) -> None:
+    """What would run of the application's jobs, and what would not, and why.
+
+    The engine itself plays the days in memory, with its policies, by a clock that jumps from slot to slot; no handler
+    is called, and no database is touched, but for the calendars that schedules go by. Shown are counts, and slots out
+    of the ordinary: missed, late, skipped, moved or doubled by a change of the clocks.
+    """
+    jobs = _chosen(given, names)
+    found = forecast(
+        jobs, start, start + timedelta(days=days), outages=[_outage(text) for text in outages],
+        takes=_takes(takes, jobs), calendars=_calendars(given, jobs),
+    )  # fmt: skip
+    if given.json:
+        print_json_list(_objects(found, jobs))
+        return
+    _print(found, jobs, None if everything else count, everything)
+
+
+def _chosen(given: Given, names: tuple[str, ...]) -> dict[str, Definition]:
+    jobs = {job.name: job for job in given.registry().jobs}
+    if unknown := sorted(set(names) - jobs.keys()):
+        raise click.UsageError(f"--only {unknown[0]}: no such job; known are {', '.join(jobs)}")
+    return {name: job for name, job in jobs.items() if not names or name in names}
+
+
+def _outage(text: str) -> Outage:
+    match = _OUTAGE.fullmatch(text)
+    if match is None:
+        raise click.UsageError(f"--outage {text}: write TIME/DURATION, for instance 2026-02-01T01:00Z/3h")
+    try:
+        start, length = datetime.fromisoformat(match["start"].strip()).astimezone(), parse_duration(match["length"])
+    except (ValueError, SlotwiseError) as error:
+        raise click.UsageError(f"--outage {text}: {error}") from None
+    return Outage(start, start + length)
+
+
+def _takes(texts: Sequence[str], jobs: Mapping[str, Definition]) -> dict[str, timedelta]:
+    """What is said for all, and over it what is said by name."""
+    told = [text.rpartition("=")[::2] for text in texts]
+    if unknown := [name for name, _ in told if name and name not in jobs]:
+        raise click.UsageError(f"--takes {unknown[0]}: no such job; known are {', '.join(jobs)}")
+    found: dict[str, timedelta] = {}
+    for name, text in sorted(told):
+        found |= {one: parse_duration(text) for one in ([name] if name else jobs)}
+    return found
+
+
+def _calendars(given: Given, jobs: Mapping[str, Definition]) -> list[dict[str, Any]]:
+    """The calendars as they are in the database, if a schedule goes by one that it does not bring."""
+    import sqlalchemy as sa
+
+    if not any(job.schedule and None in job.schedule.calendars.values() for job in jobs.values()):
+        return []
+    with given.store() as store, store.transaction() as connection:
+        return [dict(row) for row in connection.execute(sa.select(store.tables.calendars)).mappings()]
+
+
+def _objects(found: Forecast, jobs: Mapping[str, Definition]) -> Iterator[dict[str, Any]]:
+    for name, lines in found.slots.items():
+        zone = _zone(jobs[name])
+        for line in lines:
+            yield {"job": name, **as_json(line), "local": clock(line.slot, zone), "note": _note(jobs[name], line)}
+
+
+def _print(found: Forecast, jobs: Mapping[str, Definition], count: int | None, everything: bool) -> None:
+    print_table(("JOB", "RAN", "OF THESE LATE", "SKIPPED", "OTHERWISE"), [_sums(*one) for one in found.slots.items()])
+    for name, lines in found.slots.items():
+        job = jobs[name]
+        odd = set(map(id, remarkable(lines)))
+        shown = [line for line in lines if everything or id(line) in odd or _note(job, line)]
+        if shown and count != 0:
+            click.echo(f"\n{name}")
+            print_table(("SLOT", "LOCAL", "OUTCOME", "WHY"), [_row(job, line) for line in islice(shown, count)])
+            if count is not None and len(shown) > count:
+                click.echo(f"… {len(shown) - count} more; -n or --all shows them", err=True)
+    if not found.complete:
+        click.echo(
+            f"stopped at {found.until.isoformat()}, after {LONGEST} attempts; use --only or less --days", err=True
+        )
+
+
+def _sums(name: str, lines: Sequence[SlotLine]) -> list[str]:
+    ran = [line for line in lines if line.outcome == "succeeded"]
+    late = sum(line.started is not None and line.started - line.slot >= timedelta(seconds=1) for line in ran)
+    skipped = Counter[str]()
+    for line in lines:
+        if line.outcome == "skipped":
+            skipped[line.reason or ""] += line.count
+    others = Counter(line.outcome for line in lines if line.outcome not in ("succeeded", "skipped"))
+    return [name, str(len(ran)), str(late) if late else "–", _counts(skipped), _counts(others)]
+
+
+def _counts(counter: Counter[str]) -> str:
+    return ", ".join(f"{count} {word}" for word, count in sorted(counter.items())) or "–"
+
+
+def _row(job: Definition, line: SlotLine) -> list[str]:
+    zone = _zone(job)
+    slot = f"{line.slot:%Y-%m-%dT%H:%M:%SZ}" + (f" … {line.last:%Y-%m-%dT%H:%M:%SZ}" if line.last else "")
+    return [slot, clock(line.slot, zone), line.outcome, _why(job, line)]
+
+
+def _why(job: Definition, line: SlotLine) -> str:
+    parts = [line.reason or "", f"{line.count} slots" if line.last else "", _note(job, line)]
+    if line.started is not None and line.started - line.slot >= timedelta(seconds=1):
+        parts.append(f"{span(line.started - line.slot)} late")
+    if line.error and line.outcome != "succeeded":
+        parts.append(last_line(line.error))
+    if line.collapsed:
+        parts.append(f"stands for {line.collapsed} more")
+    return "; ".join(filter(None, parts)) or "–"
+
+
+def _note(job: Definition, line: SlotLine) -> str:
+    """What a change of the clocks has done to it."""
+    return marked(job.schedule, line.slot, _zone(job)) if job.schedule is not None and line.last is None else ""
+
+
+def _zone(job: Definition) -> ZoneInfo:
+    assert job.schedule is not None
+    return zone_of(job.schedule, None)
