@@ -100,6 +100,16 @@ def test_what_people_see(say: Say) -> None:
     assert say("list").split()[:3] == ["CALENDAR", "REVISION", "DAYS"]
 
 
+def test_the_weekend_can_change(say: Say, ask: Ask) -> None:
+    """With days or alone; a week needs a working day."""
+    assert ask("add", "firm", "2026-12-24", "--weekend", "FRI,SAT", "--create")["weekend"] == "FRI,SAT"
+    changed = ask("add", "firm", "--weekend", "-")
+    assert (changed["weekend"], changed["revision"], changed["days"]) == ("-", 2, ["2026-12-24"])
+    assert "give days, or a --weekend" in say("add", "firm", expected=exits.USAGE)
+    everything = ("add", "firm", "--weekend", "MON,TUE,WED,THU,FRI,SAT,SUN")
+    assert "a week needs a working day" in say(*everything, expected=exits.FAILED)
+
+
 def test_removing(say: Say, ask: Ask) -> None:
     """A day, then all; the whole calendar only if that is said."""
     say("add", "firm", "2026-12-24", "2026-12-25", "--create")

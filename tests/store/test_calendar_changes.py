@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from dataclasses import replace
 from datetime import UTC, date, datetime
 
@@ -214,3 +216,33 @@ def test_a_paused_row_follows_and_sleeps_on(desk: Desk) -> None:
     assert desk.bench.claim("open") == []
     desk.bench.client.controls.resume("open")
     assert desk.slot() == nine(MONDAY)
+
+
+def test_a_change_waits_for_whoever_plans_by_the_calendar(pg_database: Database) -> None:
+    """A row that is being planned by the old days is seen, and follows: planning holds the calendar meanwhile."""
+    desk = Desk(pg_database, NINE.excluding("CO", roll="following"))
+    desk.close()
+    desk.bench.plan()
+    changing = threading.Thread(target=lambda: desk.close(FRIDAY))
+    with desk.bench.store.transaction() as connection:
+        desk.bench.client.schedule_recurring(
+            "open", "late", NINE.excluding("CO", roll="following"), connection=connection
+        )
+        changing.start()
+        wait_until_blocked(desk)
+    changing.join(30)
+    assert desk.bench.row("open", "late").slot == nine(MONDAY)
+    assert desk.slot() == nine(MONDAY)
+
+
+def wait_until_blocked(desk: Desk) -> None:
+    """Until somebody waits for a lock in this database."""
+    waiting = sa.text(
+        "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+    )
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline:
+        with desk.bench.store.transaction() as connection:
+            if connection.scalar(waiting):
+                return
+    raise AssertionError("nobody waits")

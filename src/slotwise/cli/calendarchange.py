@@ -114,19 +114,25 @@ def _from_file(file: Path, years: range) -> Source:
     examples="""
     slotwise calendar add AT 2026-12-24 2026-12-28..2026-12-31
     slotwise calendar add office 2026-06-05 --create
+    slotwise calendar add office --weekend FRI,SAT
     """,
 )
 @click.argument("name")
-@click.argument("days", nargs=-1, required=True)
+@click.argument("days", nargs=-1)
+@click.option("--weekend", metavar="DAYS", help="From now on the weekend is this: SAT,SUN, or - for none.")
 @click.option("--create", is_flag=True, help="Make the calendar if there is none of this name.")
 @_changing
-def add_days(given: Given, name: str, days: Sequence[str], create: bool, dry_run: bool) -> None:
+def add_days(given: Given, name: str, days: Sequence[str], weekend: str | None, create: bool, dry_run: bool) -> None:
     """Add DAYS on which nobody works: 2026-12-24, or a range 2026-12-28..2026-12-31."""
-    wanted = _dates(days)
+    if not days and not weekend:
+        raise click.UsageError("nothing to add: give days, or a --weekend")
+    wanted, given_weekend = _dates(days), parse_weekend(weekend) if weekend else None
 
     def edit(before: Calendar | None) -> Calendar:
         start = before or Calendar(name=calendar_name(name))
-        return replace(start, days=start.days | wanted)
+        return replace(
+            start, days=start.days | wanted, weekend=start.weekend if given_weekend is None else given_weekend
+        )
 
     _change(given, name, edit, "calendar add", create=create, dry=dry_run)
 
