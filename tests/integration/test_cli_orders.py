@@ -65,6 +65,25 @@ def test_pause_and_resume(worker: ManualWorker, say: Callable[..., str]) -> None
     assert resumed["command"] == "resume"
 
 
+def test_listings_know_of_pauses(worker: ManualWorker, say: Callable[..., str]) -> None:
+    """Who paused it, and what it waits for; a cluster in which all is paused has nothing that is overdue."""
+    before = json.loads(say("jobs", "show", "minutely", "--json"))
+    say("pause", "minutely", "--note", "full")
+    paused = json.loads(say("jobs", "show", "minutely", "--json"))
+    assert paused["state"] == "paused"
+    assert paused["reason"].startswith("paused by ada at ")
+    assert paused["reason"].endswith(": full")
+    assert (paused["next_slot"], paused["due"]) == (before["next_slot"], before["due"])
+    (line, *_) = json.loads(say("slots", "minutely", "--json"))
+    assert (line["outcome"], line["due"]) == ("paused", before["due"])
+    say("resume", "minutely", "--replay")
+    say("health", "--min-workers", "0", expected=exits.FAILED)
+    say("pause", "--all", "--yes")
+    found = json.loads(say("health", "--min-workers", "0", "--max-orphans", "0", "--json"))
+    assert (found["healthy"], found["overdue"], found["orphans"]) == (True, 0, 0)
+    assert found["paused"].startswith("paused by ada at ")
+
+
 def test_a_pause_of_all_asks_first(worker: ManualWorker, say: Callable[..., str]) -> None:
     """Without a terminal it wants to be told; a rehearsal does not ask."""
     assert "--yes" in say("pause", "--all", expected=exits.USAGE)

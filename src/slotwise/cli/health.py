@@ -67,6 +67,8 @@ def _notes(found: Health) -> list[str]:
     notes = []
     if found.orphans:
         notes.append(f"orphans, due rows that no live worker runs: {found.orphans}, of {_some(found.orphan_tasks)}")
+    if found.paused:
+        notes.append(f"nothing starts: all is {found.paused}")
     if found.refused:
         notes.append(f"live workers have other schedules, refused for a newer revision's: {_some(found.refused)}")
     return notes

@@ -107,7 +107,8 @@ def list_jobs(given: Given) -> None:
         click.echo(f"{escaped(name)}: {count:,} recurring instances; see: slotwise jobs instances {shlex.quote(name)}")
     for line in (entry.line for entry in entries):
         if line is not None and line.reason:
-            click.echo(f"{escaped(line.job)} is due, and unroutable: {line.reason}", err=True)
+            due = "is due, and unroutable" if line.state == "unroutable" else "does not start"
+            click.echo(f"{escaped(line.job)} {due}: {escaped(line.reason)}", err=True)
         if line is not None and line.refused:
             click.echo(f"{escaped(line.job)}: {_refused(line)}", err=True)
 

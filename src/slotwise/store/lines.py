@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
 import sqlalchemy as sa
 
@@ -16,7 +16,7 @@ from slotwise.store.rows import utc
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobLine:
     """A job's own row, or an instance's. ``state``: waiting, running, paused, dead, ended (nothing is due any more), or
-    unroutable: due, and no live worker can take it; ``reason`` says why.
+    unroutable: due, and no live worker can take it; ``reason`` says why, or who paused it.
 
     ``refused``: live workers whose own schedule for it was not taken over, each with its revision.
     """
@@ -112,6 +112,8 @@ class Health:
     refused: Sequence[str]
     #: Names of tasks with such rows for which no live worker carries the tags, and which.
     unroutable: Mapping[str, str]
+    #: Who paused all, since when and why: nothing is overdue then.
+    paused: str | None = None
 
 
 def obstacle(name: str, runs_on: str | None, workers: Sequence[WorkerLine]) -> str | None:
@@ -136,14 +138,15 @@ def tags_of(text: str | None) -> list[str]:
 
 def job_line(row: sa.RowMapping, workers: Sequence[WorkerLine], now: datetime) -> JobLine:
     """A job's own row, at ``now``; with what its workers think of it."""
-    parked = row["slot"] is None or row["execution_time"] >= FOREVER
+    due_time = row["parked_due"] or row["execution_time"]
+    parked = row["slot"] is None or due_time >= FOREVER
     state = row["state"] or ("running" if row["picked"] else "ended" if parked else "waiting")
     due = state == "waiting" and row["execution_time"] <= now
     reason = obstacle(row["task_name"], row["runs_on"], workers) if due else None
     return JobLine(
         job=row["task_name"], instance=row["task_instance"], state="unroutable" if reason else state, reason=reason,
         schedule=row["schedule"],
-        next_slot=None if parked else utc(row["slot"]), due=None if parked else utc(row["execution_time"]),
+        next_slot=None if parked else utc(row["slot"]), due=None if parked else utc(due_time),
         attempt=row["attempt"], worker=row["picked_by"], heartbeat=utc(row["last_heartbeat"]),
         last_success=utc(row["last_success"]), last_failure=utc(row["last_failure"]),
         consecutive_failures=row["consecutive_failures"] or 0, last_error=row["last_error"],
@@ -156,12 +159,19 @@ def job_line(row: sa.RowMapping, workers: Sequence[WorkerLine], now: datetime) -
     )  # fmt: skip
 
 
+def paused_by(author: str, since: datetime, note: str | None) -> str:
+    """Who paused it, when and why."""
+    said = f": {note}" if note else ""
+    return f"paused by {author} at {since.astimezone(UTC).isoformat(timespec='seconds')}{said}"
+
+
 def waiting_line(row: sa.RowMapping, begun: sa.RowMapping | None = None) -> SlotLine:
     """A slot that waits in the queue; with what the ledger says of its last attempt, if there was one."""
     line = SlotLine(
         slot=utc(row["slot"]), outcome=row["state"] or "waiting", reason="retry" if row["attempt"] else None,
         origin=row["origin"] or "schedule", attempts=row["attempt"], collapsed=row["collapsed"],
-        due=utc(row["execution_time"]), error=row["last_error"] if row["attempt"] else None,  # else of the slot before
+        due=utc(row["parked_due"] or row["execution_time"]),
+        error=row["last_error"] if row["attempt"] else None,  # else of the slot before
         instance=row["plan_instance"] or row["task_instance"],
     )  # fmt: skip
     if begun is None:

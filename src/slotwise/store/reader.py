@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
@@ -11,6 +12,7 @@ import sqlalchemy as sa
 from slotwise.decide import UNREADABLE
 from slotwise.errors import UnknownTask
 from slotwise.execution import RECURRING
+from slotwise.pauses import PAUSED
 from slotwise.store.lines import (
     Health,
     JobLine,
@@ -19,10 +21,12 @@ from slotwise.store.lines import (
     gap_line,
     job_line,
     obstacle,
+    paused_by,
     slot_line,
     waiting_line,
     worker_line,
 )
+from slotwise.store.pauses import all_paused
 from slotwise.store.rows import utc
 from slotwise.store.store import Store
 
@@ -59,7 +63,16 @@ class Reader:
 
     def _jobs(self, statement: sa.Select[Any]) -> list[JobLine]:
         workers, now = self.workers(), self.now()
-        return [job_line(row, workers, now) for row in self._rows(statement)]
+        rows = self._rows(statement)
+        pauses = self._pauses([row["control"] for row in rows if row["state"] == PAUSED and row["control"] is not None])
+        lines = [(job_line(row, workers, now), pauses.get(row["control"])) for row in rows]
+        return [line if pause is None else replace(line, reason=pause) for line, pause in lines]
+
+    def _pauses(self, orders: Sequence[int]) -> dict[int, str]:
+        """Who gave these orders, when and why."""
+        controls = self._store.tables.controls
+        rows = self._rows(sa.select(controls).where(controls.c.id.in_(orders))) if orders else []
+        return {row["id"]: paused_by(row["author"], utc(row["at"]), row["note"]) for row in rows}
 
     def instances(self, name: str, *, limit: int, after: str = "") -> list[JobLine]:
         """Recurring instances of a task, by id, from the one after ``after``."""
@@ -232,6 +245,8 @@ class Reader:
             held = connection.execute(
                 sa.select(tasks.c.task_name, tasks.c.last_heartbeat, tasks.c.lease).where(tasks.c.picked)
             ).all()
+            paused = all_paused(connection, self._store.tables)
+            waiting, choosy = ([], []) if paused is not None else (waiting, choosy)
             dead = connection.scalar(sa.select(sa.func.count()).where(tasks.c.state == "dead")) or 0
         live = [worker for worker in self.workers() if worker.live]
         known = {name for worker in live for name in worker.tasks} if live else {name for name, *_ in [*waiting, *held]}
@@ -250,6 +265,7 @@ class Reader:
             orphan_tasks=sorted({name for name, _ in orphans}),
             refused=sorted({name for worker in live for name in worker.refused}),
             unroutable={name: why for name, why in sorted(obstacles.items()) if why},
+            paused=None if paused is None else paused_by(paused.author, paused.since, paused.note),
         )
 
     def _rows(self, statement: sa.Select[Any]) -> Sequence[sa.RowMapping]:
