@@ -10,6 +10,7 @@ from slotwise.engine.eventloop import Lifespan
 from slotwise.engine.runner import Interceptor
 from slotwise.events import Listener
 from slotwise.registration import Customize, listed
+from slotwise.store.recorders import Recorder
 
 if TYPE_CHECKING:
     from slotwise.registry import JobRegistry
@@ -22,7 +23,7 @@ class RegistryBuilder:
     """
 
     def __init__(self) -> None:
-        self._parts: dict[str, Any] = {"jobs": [], "tasks": [], "listeners": [], "interceptors": []}
+        self._parts: dict[str, Any] = {"jobs": [], "tasks": [], "listeners": [], "interceptors": [], "recorders": []}
         self._options: dict[str, Any] = {}
 
     def with_job(self, job: object) -> Self:
@@ -45,6 +46,10 @@ class RegistryBuilder:
 
     def with_interceptor(self, interceptor: Interceptor) -> Self:
         self._parts["interceptors"].append(interceptor)
+        return self
+
+    def with_recorder(self, recorder: Recorder) -> Self:
+        self._parts["recorders"].append(recorder)
         return self
 
     def lifespan(self, lifespan: Lifespan) -> Self:

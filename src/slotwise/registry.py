@@ -36,6 +36,7 @@ from slotwise.registration import (
 )
 from slotwise.settings import Settings
 from slotwise.store.database import Database
+from slotwise.store.recorders import Recorder
 from slotwise.store.store import Store
 
 
@@ -45,6 +46,9 @@ class JobRegistry:
     ``jobs`` are DistributedJob instances (a class is instantiated if it takes no arguments) and functions under
     ``@job``; ``tasks`` are one-time tasks. Further keywords are settings (``poll_interval="5s"``) and win over
     the environment and slotwise.toml; ``customize`` gets the settings last and wins over everything.
+
+    ``listeners`` are told every event after it happened, ``interceptors`` are context managers around each handler,
+    ``recorders`` write in the settlement's own transaction; see the page on events.
 
     Building one never touches the database. ``start`` and ``stop`` run a worker inside this process; so do
     ``with registry:`` and, inside an asyncio application, ``async with registry:`` (async handlers then run on
@@ -61,6 +65,7 @@ class JobRegistry:
         lifespan: Lifespan | None = None,
         listeners: Iterable[Listener] = (),
         interceptors: Iterable[Interceptor] = (),
+        recorders: Iterable[Recorder] = (),
         customize: Customize | None = None,
         clock: Clock | None = None,
         **settings: Any,
@@ -73,6 +78,7 @@ class JobRegistry:
         self.lifespan = checked_lifespan(lifespan)
         self.listeners = tuple(callables(listeners, "listeners"))
         self.interceptors = tuple(callables(interceptors, "interceptors"))
+        self.recorders = tuple(callables(recorders, "recorders"))
         self._clock = clock
         self._database: Database | None = None
         self._turn = threading.Lock()  # held for an assignment only, so that a fork does not find it taken
@@ -150,6 +156,7 @@ class JobRegistry:
             database=self.database,
             listeners=Listeners(self.listeners),
             interceptors=self.interceptors,
+            recorders=self.recorders,
             lifespan=self.lifespan,
             host_loop=host_loop,
             client=self.client,

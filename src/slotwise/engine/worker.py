@@ -36,6 +36,7 @@ from slotwise.store.fence import LedgerFence
 from slotwise.store.moved import moved
 from slotwise.store.planner import Plan, Planner
 from slotwise.store.pruner import Pruner
+from slotwise.store.recorders import Recorder, Recorders
 from slotwise.store.revision import Revision
 from slotwise.store.roster import Badge, Roster
 from slotwise.store.store import Store
@@ -55,6 +56,7 @@ class Worker:
         database: Database,
         listeners: events.Listeners,
         interceptors: tuple[Interceptor, ...] = (),
+        recorders: tuple[Recorder, ...] = (),
         lifespan: Lifespan | None = None,
         host_loop: asyncio.AbstractEventLoop | None = None,
         client: Any = None,
@@ -76,6 +78,7 @@ class Worker:
         self.clock = clock or DatabaseClock()
         self.holdings = Holdings(self.clock.elapsed)
         self.store = Store(database, self.definitions, clock=self.clock)
+        self.store.recorders = Recorders(recorders)
         self.state: Any = None
         self._database = database
         self._client = client

@@ -44,6 +44,7 @@ from slotwise.store.dialect import Dialect
 from slotwise.store.failures import describe, is_about_a_row, is_locked
 from slotwise.store.latecomers import Latecomers, expect
 from slotwise.store.postgresql import PostgreSQL
+from slotwise.store.recorders import Recorders
 from slotwise.store.release import release_next
 from slotwise.store.rows import Change, Held
 from slotwise.store.sequels import End, Sequels
@@ -99,6 +100,8 @@ class Store:
         self.definitions = definitions
         self.tables = tables(database.settings.table_prefix, database.settings.schema)
         self.dialect = _DIALECTS[database.dialect_name](self.tables, clock or DatabaseClock())
+        #: What else a worker writes with its settlements.
+        self.recorders = Recorders()
         self._sequels = Sequels(self.dialect)
         self._latecomers = Latecomers(self.dialect, definitions)
         self._weighed = frozenset(name for name, found in definitions.items() if found.is_weighed)
@@ -341,6 +344,7 @@ class Store:
             changes = [self._decide(one, outcome, entries) for one, outcome in free]
             self._write(connection, changes)
             self._sequels.write(connection, self._ends(changes, claims, outcomes))
+            self.recorders.write(connection, changes)
             return (free[0][0].transaction_id if free else None), changes
 
         changes = commit_surely(self.database, self.dialect, work)

@@ -1,0 +1,52 @@
+"""Statements of users inside the settlement's own transaction: they are committed with it, or not at all."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+import sqlalchemy as sa
+
+from slotwise.events import Settled, about
+from slotwise.execution import Claim
+from slotwise.store.failures import is_transient
+from slotwise.store.rows import Change
+
+logger = logging.getLogger(__name__)
+
+#: Gets the settlement's connection and what is being settled, a batch at a time. It writes with that connection, and
+#: quickly: rows are locked meanwhile. It neither commits nor rolls back.
+Recorder: TypeAlias = Callable[[sa.Connection, Sequence[Settled]], None]
+
+
+class Recorders:
+    """Calls all of them, each within a savepoint: one that fails is logged and leaves nothing, and slots settle."""
+
+    def __init__(self, recorders: Sequence[Recorder] = ()) -> None:
+        self._recorders = tuple(recorders)
+
+    def write(self, connection: sa.Connection, changes: Sequence[Change]) -> None:
+        """What these changes settle; what was handed back is settled by nobody."""
+        if not self._recorders:
+            return
+        settled = [_settled(change) for change in changes if change.transition.label != "handed-back"]
+        for recorder in self._recorders if settled else ():
+            try:
+                with connection.begin_nested():
+                    recorder(connection, settled)
+            except Exception as error:
+                if is_transient(error):
+                    raise  # the whole settlement is tried again
+                logger.exception("a recorder failed; what it wrote is taken back, and the slots are settled")
+
+
+def _settled(change: Change) -> Settled:
+    row, record = change.held.row, change.transition.record
+    now = change.held.now
+    claim = Claim(row=row, holder=row.picked_by or "", lease=row.lease or now - now, claimed_at=now)
+    error = (record.error if record else None) or (change.transition.row or {}).get("last_error")
+    return Settled(
+        **about(claim), outcome=change.transition.label, reason=record.reason if record else None,
+        error=error.splitlines()[-1] if error else None,
+    )  # fmt: skip

@@ -1,0 +1,72 @@
+"""Recorders: their rows are there if and only if the settlement is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+import sqlalchemy as sa
+from tests.store.bench import Bench
+
+from slotwise.events import Settled
+from slotwise.execution import Failed, HandedBack
+from slotwise.store.recorders import Recorders
+
+
+@pytest.fixture
+def noted(bench: Bench) -> Bench:
+    with bench.store.transaction() as connection:
+        connection.execute(sa.text("CREATE TABLE notes (text text)"))
+    return bench
+
+
+def note(connection: sa.Connection, settled: Sequence[Settled]) -> None:
+    for event in settled:
+        said = f"{event.job} {event.outcome} {event.reason} {event.error}"
+        connection.execute(sa.text("INSERT INTO notes VALUES (:said)"), {"said": said})
+
+
+def fail(connection: sa.Connection, settled: Sequence[Settled]) -> None:
+    note(connection, settled)
+    raise RuntimeError("no")
+
+
+def break_it(connection: sa.Connection, settled: Sequence[Settled]) -> None:
+    connection.execute(sa.text("INSERT INTO nowhere VALUES (1)"))
+
+
+def notes(bench: Bench) -> list[str]:
+    with bench.store.transaction() as connection:
+        return list(connection.scalars(sa.text("SELECT text FROM notes")))
+
+
+def test_a_recorder_writes_with_the_settlement(noted: Bench) -> None:
+    """What ended, how and why; a claim that is handed back, or lost, is settled by nobody."""
+    noted.store.recorders = Recorders([note])
+    noted.tick()
+    plain, retried = noted.claim_one("plain"), noted.claim_one("retried")
+    noted.settle(plain, HandedBack())
+    assert notes(noted) == []
+    noted.settle(retried, Failed("a trace\nValueError: boom"))
+    assert noted.settle(retried) is None
+    assert notes(noted) == ["retried failed retry ValueError: boom"]
+
+
+def test_takeovers_are_recorded_too(noted: Bench) -> None:
+    """By whoever takes over."""
+    noted.store.recorders = Recorders([note])
+    noted.tick()
+    claim = noted.claim_one("plain")
+    noted.tick()
+    noted.take_over(claim)
+    assert notes(noted) == ["plain lost rerun None"]
+
+
+@pytest.mark.parametrize("broken", [fail, break_it], ids=["its own mistake", "the database's answer"])
+def test_a_recorder_that_fails_harms_nobody(noted: Bench, broken: object) -> None:
+    """What it wrote is taken back; the slot settles, and the others record it."""
+    noted.store.recorders = Recorders([broken, note])  # type: ignore[list-item]
+    noted.tick()
+    assert noted.settle(noted.claim_one("plain")) is not None
+    assert notes(noted) == ["plain succeeded None None"]
+    assert noted.slot("plain")["outcome"] == "succeeded"
