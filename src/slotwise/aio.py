@@ -123,7 +123,7 @@ class AsyncClient:
         task: Task[Any] | None = None,
         *,
         state: str | None = None,
-        after: TaskLine | None = None,
+        after: TaskLine | str | None = None,
         limit: int = 100,
         connection: Any = None,
     ) -> builtins.list[TaskLine]:

@@ -181,6 +181,11 @@ class Client:
             name, Wanted(instance, payload_for(task, name, known).encode(data, name), due, rank, waits_for), if_exists
         )
 
+    def typed(self, name: str, plain: Any) -> Any:
+        """Plain values as the type that this task takes, if this process knows it. Raises InvalidPayload."""
+        known = self._make_store().definitions.get(name)
+        return plain if known is None else known.payload.typed(plain)
+
     def key(self, task: Task[Any], id: str) -> Key:
         """What ``ctx.arrive`` names."""
         return key_of(task, id)
@@ -247,19 +252,19 @@ class Client:
         task: Task[Any] | None = None,
         *,
         state: str | None = None,
-        after: TaskLine | None = None,
+        after: TaskLine | str | None = None,
         limit: int = PAGE,
         connection: Any = None,
     ) -> list[TaskLine]:
         """A page of tasks by name and id, without their data: of all tasks or of one, in any state or in one.
 
-        ``state`` is waiting, running, paused or dead. ``after`` is the last line of the page before: no task is
-        missed or seen twice, whatever happens in between.
+        ``state`` is waiting, running, paused or dead. ``after`` is the last line of the page before, or
+        its id where ``task`` is given: no task is missed or seen twice, whatever happens in between.
         """
         name = None if task is None else task_name(task)
         if state is not None and state not in STATES:
             raise ConfigurationError(f"list(state={state!r}): expected {', '.join(STATES)}")
-        place = None if after is None else Key(after.task, after.id)
+        place = Key(after.task, after.id) if isinstance(after, TaskLine) else Key(name or "", after) if after else None
         with self._joining(connection, name or "") as (queue, own):
             return [task_line(row) for row in queue.page(own, name=name, state=state, after=place, size=limit)]
 

@@ -58,8 +58,8 @@ class Payload:
     def decode(self, stored: bytes | None) -> Any:
         """The data, brought to this version. Raises InvalidPayload for what no further attempt can mend."""
         if stored is None:
-            return self._typed(None)
-        return self._typed(self._upgraded(*_decoded(stored)))
+            return self.typed(None)
+        return self.typed(self._upgraded(*_decoded(stored)))
 
     def _upgraded(self, plain: Any, version: int) -> Any:
         if version > self.version:
@@ -76,7 +76,8 @@ class Payload:
                 ) from error
         return plain
 
-    def _typed(self, plain: Any) -> Any:
+    def typed(self, plain: Any) -> Any:
+        """Plain values of this version as the task's type. Raises InvalidPayload."""
         try:
             return self.shape.read(plain)
         except Misfit as misfit:

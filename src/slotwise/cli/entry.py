@@ -43,6 +43,7 @@ COMMANDS: Final = {
     "simulate": "simulate",
     "skip-next": "skip",
     "slots": "slots",
+    "tasks": "tasks",
     "trigger": "trigger",
     "worker": "worker",
     "workers": "workers",

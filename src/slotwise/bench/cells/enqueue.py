@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, TypeAlias
 
 import sqlalchemy as sa
 
+from slotwise.asked import Item
 from slotwise.bench.app import TASK
 from slotwise.bench.journal import RanWrong
 from slotwise.bench.raw import Raw
 from slotwise.bench.readings import Reading
 from slotwise.bench.run import Cell, Run
 from slotwise.bench.slotwise_contender import Slotwise, registry_for
-from slotwise.client import Client
 from slotwise.clock import elapsed
 from slotwise.store.dsn import database_url, psycopg
 
@@ -67,10 +68,22 @@ def _in_one_transaction(url: str, count: int) -> None:
         engine.dispose()
 
 
+def _many(url: str, count: int, *, copy: bool = False) -> None:
+    """``client.schedule_many``, with an id of ours for each."""
+    registry = registry_for(url)
+    try:
+        items: Iterator[Item[Any]] = (Item({}, id=str(number)) for number in range(1, count + 1))
+        registry.client.schedule_many(TASK, items, chunk=CHUNK, copy=copy)
+    finally:
+        registry.database.close()
+
+
 #: Name, where the rows go, how, and which share of the rows (each statement of its own takes its time).
 WAYS: tuple[tuple[str, str, Enqueue, float], ...] = (
     ("raw-unnest-1000", "raw", _raw_unnest, 1.0),
     ("raw-copy-1000", "raw", _raw_copy, 1.0),
+    ("slotwise-many-unnest", "slotwise", _many, 1.0),
+    ("slotwise-many-copy", "slotwise", partial(_many, copy=True), 1.0),
     ("slotwise-schedule", "slotwise", _one_by_one, 0.1),
     ("slotwise-schedule-1000-per-commit", "slotwise", _in_one_transaction, 0.2),
 )
@@ -81,9 +94,6 @@ def _enqueue(run: Run) -> Iterator[Reading]:
     for number in range(1, run.rounds + 1):
         for name, family, way, share in WAYS:
             yield _timed(run, owners[family], name, way, run.scaled(round(ROWS * share), 20), number)
-    why = "no way to call schedule_many is known here" if hasattr(Client, "schedule_many") else "no schedule_many"
-    for name in ("slotwise-many-unnest", "slotwise-many-copy"):
-        yield Reading(cell="enqueue", contender=name, note=f"not yet: {why}")
 
 
 def _timed(run: Run, owner: Any, name: str, way: Enqueue, count: int, number: int) -> Reading:
