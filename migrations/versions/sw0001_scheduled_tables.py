@@ -131,13 +131,16 @@ def _adopt(prefix: str, schema: str | None) -> None:
 def _index_tasks(prefix: str, schema: str | None) -> None:
     table = f"{prefix}tasks"
     waiting = "NOT picked AND state IS NULL"
-    for name, column, condition in (
-        ("due", "execution_time", waiting),
-        ("lost", "execution_time", f"{waiting} AND lost_count > 0"),
-        ("held", "picked_by", "picked"),
+    # SQLAlchemy cannot read an index of expressions back from SQLite, which owes no speed.
+    rank = [] if _is_sqlite() else [sa.text("(-coalesce(priority, 50))")]
+    for name, columns, condition in (
+        ("due", ["execution_time"], f"{waiting} AND (schedule IS NOT NULL OR plan_instance IS NOT NULL)"),
+        ("queue", ["task_name", *rank, "execution_time"], f"{waiting} AND schedule IS NULL AND plan_instance IS NULL"),
+        ("lost", ["execution_time"], f"{waiting} AND lost_count > 0"),
+        ("held", ["picked_by"], "picked"),
     ):
         where = sa.text(condition)
-        op.create_index(f"{table}_{name}", table, [column], schema=schema, postgresql_where=where, sqlite_where=where)
+        op.create_index(f"{table}_{name}", table, columns, schema=schema, postgresql_where=where, sqlite_where=where)
     if not _is_sqlite():
         # A queue is all churn: vacuum by a fixed number of dead rows, not by a share of the table, and leave
         # room on each page so that heartbeats (no indexed column changes) stay on their page.

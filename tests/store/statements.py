@@ -110,6 +110,11 @@ def _settle(stage: Stage) -> Callable[[], Any]:
     return lambda: stage.store.settle([(claim, Succeeded()) for claim in claims])
 
 
+def _finish(stage: Stage) -> Callable[[], Any]:
+    claims = stage.held("mail")
+    return lambda: stage.store.finish(claims)
+
+
 def _settle_with_gap(stage: Stage) -> Callable[[], Any]:
     (claim,) = stage.held("plain")
     stage.bench.change("plain", slot=LONG_AGO, watermark=LONG_AGO)
@@ -190,6 +195,7 @@ VERBS: dict[str, Verb] = {
     "claim_trigger": _claim_instance,
     "mark_running": _mark,
     "settle": _settle,
+    "finish": _finish,
     "settle_with_gap": _settle_with_gap,
     "hand_back": _hand_back,
     "take_over": _take_over,

@@ -167,6 +167,11 @@ def _settle_jobs(stage: Stage, size: int) -> list[Sent]:
     return stage.sent(lambda: stage.store.settle([(claim, Succeeded()) for claim in claims]))
 
 
+def _finish_tasks(stage: Stage, size: int) -> list[Sent]:
+    claims = stage.claim(stage.tasks, size)
+    return stage.sent(lambda: stage.store.finish(claims))
+
+
 def _settle_tasks(stage: Stage, size: int) -> list[Sent]:
     claims = stage.claim(stage.tasks, size)
     return stage.sent(lambda: stage.store.settle([(claim, Succeeded()) for claim in claims]))
@@ -214,8 +219,8 @@ def _held_by(stage: Stage, size: int) -> list[Sent]:
 Verb = Callable[[Stage, int], list[Sent]]
 
 VERBS: list[Verb] = [
-    _claim_jobs, _claim_tasks, _claim_anything, _claim_one_kind, _settle_jobs, _settle_tasks, _hand_back, _take_over,
-    _beat, _look, _look_for_some, _next_due, _next_due_of_all, _held_by,
+    _claim_jobs, _claim_tasks, _claim_anything, _claim_one_kind, _settle_jobs, _settle_tasks, _finish_tasks, _hand_back,
+    _take_over, _beat, _look, _look_for_some, _next_due, _next_due_of_all, _held_by,
 ]  # fmt: skip
 
 
@@ -249,7 +254,17 @@ def test_a_late_claim_stays_on_its_indexes(stage: Stage) -> None:
 @pytest.mark.parametrize("size", BATCHES)
 @pytest.mark.parametrize(
     "verb",
-    [_claim_jobs, _claim_tasks, _claim_anything, _claim_one_kind, _settle_jobs, _settle_tasks, _hand_back, _take_over],
+    [
+        _claim_jobs,
+        _claim_tasks,
+        _claim_anything,
+        _claim_one_kind,
+        _settle_jobs,
+        _settle_tasks,
+        _finish_tasks,
+        _hand_back,
+        _take_over,
+    ],
     ids=lambda verb: verb.__name__.strip("_"),
 )
 def test_what_is_written_is_found_by_its_place(stage: Stage, verb: Verb, size: int) -> None:
@@ -276,11 +291,12 @@ def test_the_check_itself_sees_a_scan(stage: Stage) -> None:
 
 
 def test_rows_of_the_future_cost_a_poll_nothing(stage: Stage) -> None:
-    """A claim that finds nothing due reads a handful of pages, however much waits for later."""
+    """A claim that finds nothing due reads a handful of pages for each name, however much waits for later."""
     early = Store(stage.database, stage.store.definitions, clock=ManualClock(datetime(2000, 1, 1, tzinfo=UTC)))
-    (sent,) = stage.sent(lambda: early.claim("host:1:a", 100, lease=LEASE, names=stage.tasks))
-    statement, parameters = sent
-    found = stage.driver.execute(f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {statement}", parameters).fetchone()
-    assert found is not None
-    plan = found[0][0]["Plan"]
-    assert plan["Shared Hit Blocks"] + plan["Shared Read Blocks"] < 20
+    names = stage.tasks[:3]
+    slots, tasks = stage.sent(lambda: early.claim("host:1:a", 100, lease=LEASE, names=names))
+    for (statement, parameters), pages in ((slots, 20), (tasks, 20 * len(names))):
+        found = stage.driver.execute(f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {statement}", parameters).fetchone()
+        assert found is not None
+        plan = found[0][0]["Plan"]
+        assert plan["Shared Hit Blocks"] + plan["Shared Read Blocks"] < pages

@@ -124,6 +124,7 @@ class Holdings:
         self._lock = threading.Lock()
         self._held: dict[Fence, Holding] = {}
         self._slots: dict[Fence, Holding] = {}
+        self._lost_before: dict[Fence, Holding] = {}
         self._claiming = 0
         self._generation = 0
         self._changed = threading.Condition(self._lock)
@@ -141,6 +142,11 @@ class Holdings:
         """Those of jobs."""
         with self._lock:
             return list(self._slots.values())
+
+    def lost_before(self) -> list[Holding]:
+        """Those whose row was taken over from a holder that died."""
+        with self._lock:
+            return list(self._lost_before.values())
 
     def __contains__(self, claim: Claim) -> bool:
         return claim.fence in self._held
@@ -170,6 +176,8 @@ class Holdings:
                 self._held[holding.claim.fence] = holding
                 if holding.is_slot:
                     self._slots[holding.claim.fence] = holding
+                if holding.claim.row.lost_count:
+                    self._lost_before[holding.claim.fence] = holding
         return added
 
     def remove(self, claim: Claim) -> Holding | None:
@@ -180,8 +188,9 @@ class Holdings:
         with self._lock:
             found = [self._held.pop(claim.fence, None) for claim in claims]
             for holding in found:
-                if holding is not None and holding.is_slot:
-                    del self._slots[holding.claim.fence]
+                if holding is not None:
+                    self._slots.pop(holding.claim.fence, None)
+                    self._lost_before.pop(holding.claim.fence, None)
             self.removed += len(found)
             self._changed.notify_all()
             return found

@@ -24,8 +24,7 @@ class Poller(Service):
         store: Store,
         holdings: Holdings,
         *,
-        jobs: Sequence[str],
-        tasks: Sequence[str],
+        names: Sequence[str],
         lease: timedelta,
         poll_interval: timedelta,
         runner: Runner,
@@ -34,25 +33,22 @@ class Poller(Service):
         super().__init__(**service)
         self._store = store
         self._holdings = holdings
-        self._jobs = jobs
-        self._tasks = tasks
+        self._names = names
+        self._tasks = [name for name in names if not store.definitions[name].is_job]
         self._lease = lease
         self._poll_interval = poll_interval
         self._runner = runner
 
     def run_once(self) -> timedelta | None:
-        room = [
-            (names, free)
-            for names, free in ((self._jobs, self._runner.free()), (self._tasks, self._runner.free_for_tasks()))
-            if names and free > 0
-        ]
-        if not room:
+        slots, tasks = self._runner.free(), self._runner.free_for_tasks()
+        if slots <= 0 and tasks <= 0:
             return self._poll_interval  # a settlement frees capacity and wakes us
         if self.listeners.hear(PollBegan):
-            self.listeners.publish(PollBegan(worker=self.worker, capacity=max(free for _, free in room)))
-        if sum([self.claim(free, names) for names, free in room]):
+            self.listeners.publish(PollBegan(worker=self.worker, capacity=max(slots, tasks)))
+        if self._claim_slots(slots) + self._claim_tasks(tasks):
             return AT_ONCE  # a short batch is not an empty one: rows may have been locked for a moment
-        due = self._store.next_due([name for names, _ in room for name in names], lost=self._lost())
+        names, queued = self._names if slots > 0 else [], self._tasks if tasks > 0 else []
+        due = self._store.next_due(names, queued, lost=self._lost())
         if due is None:
             return self._poll_interval
         # A due row that could not be claimed just now is locked by somebody: look again soon, not in a spin.
@@ -63,20 +59,39 @@ class Poller(Service):
 
         Whatever killed that holder may be among them: together again, it would take its neighbours along again.
         """
-        fresh = (holding for holding in self._holdings if holding.waited() < self._lease)
-        return int(not any(holding.claim.row.lost_count for holding in fresh))
+        return int(not any(holding.waited() < self._lease for holding in self._holdings.lost_before()))
 
-    def claim(self, limit: int, names: Sequence[str] | None = None) -> int:
-        """One claim statement; its claims are handed to the runner. How many rows it found. ``names``: not all."""
-        names = [*self._jobs, *self._tasks] if names is None else names
+    def claim(self, limit: int) -> int:
+        """Claim up to ``limit`` due rows, slots first; they are handed to the runner. How many it found."""
+        found = self._claim_slots(limit)
+        return found + self._claim_tasks(limit - found)
+
+    def _claim_slots(self, limit: int) -> int:
+        if limit <= 0:
+            return 0
         before = self.elapsed()  # the lease is believed in from before the statement was sent
         with self._holdings.claiming():
-            found, claims = self._store.claim(
-                self.worker, limit, lease=self._lease, names=names, lost=self._lost(), on_skipped=self._tell_skipped
+            found, claims = self._store.claim_slots(
+                self.worker,
+                limit,
+                lease=self._lease,
+                names=self._names,
+                lost=self._lost(),
+                on_skipped=self._tell_skipped,
             )
             held = self._holdings.add(claims, before)
         self._start(held)
         return found
+
+    def _claim_tasks(self, limit: int) -> int:
+        if limit <= 0 or not self._tasks:
+            return 0
+        before = self.elapsed()
+        with self._holdings.claiming():
+            claims = self._store.claim_tasks(self.worker, limit, lease=self._lease, names=self._tasks)
+            held = self._holdings.add(claims, before)
+        self._start(held)
+        return len(held)
 
     def _tell_skipped(self, row: Row, gap: Gap) -> None:
         self.listeners.publish(skipped(self.worker, row, gap))

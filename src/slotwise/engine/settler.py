@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 from slotwise.engine.holdings import Holding, Holdings
 from slotwise.engine.service import AT_ONCE, Service
 from slotwise.events import ClaimLostEvent, HandedBackEvent, Settled, SettleSent, SlotsSkipped, about, skipped
-from slotwise.execution import HandedBack, Outcome
+from slotwise.execution import SUCCEEDED, HandedBack, Outcome
 from slotwise.policies import growing_pauses
 from slotwise.store.failures import describe
 from slotwise.store.store import BATCH, Settlement, Store
@@ -74,8 +74,9 @@ class Settler(Service):
         self.wake()
 
     def run_once(self) -> timedelta | None:
-        if batch := self._take():
-            self._settle(batch)
+        batch = self._take()
+        if rest := self._finish(batch):
+            self._settle(rest)
         if aside := self._take_aside():
             self._retry(aside)
         if batch or aside:
@@ -83,6 +84,29 @@ class Settler(Service):
         if batch:
             return AT_ONCE
         return min((timedelta(seconds=one.due - self.elapsed()) for one in self._aside), default=None)
+
+    def _finish(self, batch: list[Ending]) -> list[Ending]:
+        """Settle the one-time tasks that succeeded, which is most of a busy queue, in one statement; the others."""
+        plain = [holding.claim for holding, outcome in batch if outcome is SUCCEEDED and not holding.is_slot]
+        if not plain:
+            return batch
+        try:
+            if not self._store.finish(plain):
+                return batch
+        except BaseException:
+            self._put_back(batch)
+            raise
+        self._holdings.remove_all(plain)
+        if self.listeners.hear(SettleSent):
+            self.listeners.publish(SettleSent(worker=self.worker, count=len(plain)))
+        if self.listeners.hear(Settled):
+            for claim in plain:
+                self.listeners.publish(Settled(**about(claim), outcome=SUCCEEDED.name))
+        return [(holding, outcome) for holding, outcome in batch if outcome is not SUCCEEDED or holding.is_slot]
+
+    def _put_back(self, batch: Sequence[Ending]) -> None:
+        with self._lock:
+            self._endings.extendleft(reversed(batch))
 
     def flush(self) -> None:
         """Settle all that has gathered, in the caller's thread; raises what the database raises."""
@@ -104,8 +128,7 @@ class Settler(Service):
         try:
             settlements = self._written(batch, wait=True)
         except BaseException:
-            with self._lock:
-                self._endings.extendleft(reversed(batch))
+            self._put_back(batch)
             raise
         for ending, settlement in zip(batch, settlements, strict=True):
             if settlement.error is None:

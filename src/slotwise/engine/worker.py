@@ -123,9 +123,8 @@ class Worker:
             interceptors=interceptors,
         )
         self.poller = Poller(
-            self.store, self.holdings, lease=settings.lease, poll_interval=settings.poll_interval,
-            jobs=[name for name in self._claimed if self.definitions[name].is_job],
-            tasks=[name for name in self._claimed if not self.definitions[name].is_job], runner=self.runner, **service,
+            self.store, self.holdings, names=self._claimed, lease=settings.lease, poll_interval=settings.poll_interval,
+            runner=self.runner, **service,
         )  # fmt: skip
         self.heartbeat = Heartbeat(
             self.store, self.holdings, interval=settings.heartbeat_interval, sign_in=self._membership.renew, **service

@@ -41,7 +41,7 @@ from slotwise.store.rows import (
     ledger_instance,
     row_of,
 )
-from slotwise.store.tables import Tables
+from slotwise.store.tables import HAS_SLOT, IS_TASK, RANK, Tables
 from slotwise.store.types import to_micros
 
 
@@ -81,11 +81,11 @@ class Dialect:
         lost: int = 1,
         instance: str | None = None,
     ) -> list[tuple[Row, datetime, bool]]:
-        """Take due rows of these tasks; with each, the time and whether its ledger row was written (it may start).
+        """Take due slots of these tasks; with each, the time and whether its ledger row was written (it may start).
 
         Recurring slots that are on time, and detached ones, are entered into the ledger at once; a plan row
         with missed slots, or whose slot the ledger already has, comes back with False and is for ``decide``.
-        ``lost``: at most so many rows whose holder has died before; they go first.
+        ``lost``: at most so many rows, also of one-time tasks, whose holder has died before; they go first.
         """
         now = self.now(connection)
         keys = self.due(connection, names, limit, lost=lost, instance=instance)
@@ -93,7 +93,14 @@ class Dialect:
         return [(row, now, self._enter(connection, row, now, strict)) for row in taken]
 
     def due(
-        self, connection: sa.Connection, names: Sequence[str], limit: int, *, lost: int, instance: str | None = None
+        self,
+        connection: sa.Connection,
+        names: Sequence[str],
+        limit: int,
+        *,
+        lost: int,
+        instance: str | None = None,
+        kind: str = HAS_SLOT,
     ) -> list[Key]:
         """What a claim would take, without taking it."""
         tasks = self.tables.tasks
@@ -105,8 +112,61 @@ class Dialect:
         )
         due = due.where(self.not_all_paused() if instance is None else tasks.c.task_instance == instance)
         first = connection.execute(due.where(tasks.c.lost_count > 0).limit(lost)).all()
-        others = connection.execute(due.where(tasks.c.lost_count == 0).limit(limit)).all()
+        fresh = due.where(tasks.c.lost_count == 0, sa.text(f"({kind})") if instance is None else sa.true())
+        if kind == IS_TASK:
+            fresh = fresh.order_by(None).order_by(
+                sa.text(RANK), tasks.c.execution_time, tasks.c.task_name, tasks.c.task_instance
+            )
+        others = connection.execute(fresh.limit(limit)).all()
         return [Key(*key) for key in (*first, *others)][:limit]
+
+    def claim_tasks(
+        self, connection: sa.Connection, *, holder: str, names: Sequence[str], limit: int, lease: timedelta
+    ) -> list[Row]:
+        """Take due one-time tasks of these names, the highest priority first, and then the oldest.
+
+        Those whose holder has died before are left to ``claim``.
+        """
+        now = self.now(connection)
+        keys = self.due(connection, names, limit, lost=0, kind=IS_TASK)
+        return [self._take(connection, key, holder, lease, now) for key in keys]
+
+    def next_due(
+        self, connection: sa.Connection, names: Sequence[str], tasks: Sequence[str], *, lost: int = 1
+    ) -> timedelta | None:
+        """How long until the next waiting slot of ``names`` or task of ``tasks`` is due; None: nothing waits.
+
+        ``lost`` = 0: of the rows that a claim would then take.
+        """
+        rows, now = self.tables.tasks, self.now(connection)
+        fresh = rows.c.lost_count == 0
+        kinds = [(names, sa.text(f"({HAS_SLOT})") & fresh), (tasks, sa.text(IS_TASK) & fresh)]
+        if lost:
+            kinds.append((names, rows.c.lost_count > 0))
+        found = [
+            connection.scalar(
+                sa.select(rows.c.execution_time)
+                .where(~rows.c.picked, rows.c.state.is_(None), rows.c.task_name.in_(list(some)), kind)
+                .where(self.not_all_paused())
+                .order_by(rows.c.execution_time)
+                .limit(1)
+            )
+            for some, kind in kinds
+        ]
+        due = min((one for one in found if one is not None), default=None)
+        return None if due is None else due - now
+
+    def finish(self, connection: sa.Connection, claims: Sequence[Claim]) -> tuple[str | None, int]:
+        """Delete the rows of one-time tasks that succeeded, where nothing else was asked of them meanwhile.
+
+        The transaction's id, and how many rows there were. Waits for locks.
+        """
+        tasks, count = self.tables.tasks, 0
+        for claim in claims:
+            unasked = (tasks.c.state.is_(None), tasks.c.wanted_due.is_(None), tasks.c.cancel_requested.is_(None))
+            gone = tasks.delete().where(*self._under(claim), tasks.c.picked, *unasked)
+            count += connection.execute(gone).rowcount
+        return None, count
 
     def not_all_paused(self) -> sa.ColumnElement[bool]:
         """Whether an operator lets anything be claimed at all; asked once per statement, not per row."""

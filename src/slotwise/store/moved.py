@@ -14,6 +14,7 @@ from slotwise.missed import slot_after
 from slotwise.schedules import parse_schedule
 from slotwise.store.rows import row_of
 from slotwise.store.store import Store
+from slotwise.store.tables import HAS_SLOT
 
 #: So many jobs' own rows are looked at, and so many of all: those that are due next, as the first to surprise somebody.
 LOOKED_AT = 1000
@@ -39,7 +40,8 @@ def moved(store: Store, names: Sequence[str]) -> list[Moved]:
     waiting = (
         sa.select(*store.dialect.row_columns)
         .where(~tasks.c.picked, tasks.c.state.is_(None), tasks.c.task_name.in_(list(names)))
-        .order_by(tasks.c.execution_time)
+        .where(sa.text(f"({HAS_SLOT})"))
+        .order_by(tasks.c.execution_time, tasks.c.task_name, tasks.c.task_instance)
         .limit(LOOKED_AT)
     )
     # Never more rows than that are read, however many one-time tasks wait beside them.

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
+from operator import itemgetter
 from typing import Any
 
 import sqlalchemy as sa
@@ -27,11 +28,13 @@ from slotwise.store.rows import (
     CHANGED_COLUMNS,
     HOLD_COLUMNS,
     ROW_COLUMNS,
+    TASK_COLUMNS,
     Change,
     Held,
     hold_of,
     ledger_instance,
     row_of,
+    task_of,
     utc,
 )
 from slotwise.store.tables import Tables
@@ -45,13 +48,13 @@ WITH due AS (
     WHERE t.ctid = ANY ((ARRAY(
         SELECT d.ctid FROM {tasks} AS d
         WHERE NOT d.picked AND d.state IS NULL AND d.lost_count > 0 AND d.execution_time <= {now}
-          AND d.task_name = ANY (%(names)s::text[]){only}
+          AND d.task_name = ANY (%(names)s::text[]){who}
         ORDER BY d.execution_time
         LIMIT %(lost)s
         FOR UPDATE SKIP LOCKED) || ARRAY(
         SELECT d.ctid FROM {tasks} AS d
         WHERE NOT d.picked AND d.state IS NULL AND d.lost_count = 0 AND d.execution_time <= {now}
-          AND d.task_name = ANY (%(names)s::text[]){only}
+          AND d.task_name = ANY (%(names)s::text[]){who}{kind}
         ORDER BY d.execution_time
         LIMIT %(limit)s
         FOR UPDATE SKIP LOCKED))[1:%(limit)s::integer])
@@ -87,6 +90,85 @@ ORDER BY execution_time"""
 
 #: For every claim but that of a row which an operator runs himself. Asked once per statement, not per row.
 ALL_PAUSED = "\n          AND NOT EXISTS (SELECT FROM {meta} WHERE key = 'paused')"
+HAS_SLOT = "\n          AND (d.schedule IS NOT NULL OR d.plan_instance IS NOT NULL)"
+
+# One descent into the index per name, and one per priority that it has: rows of others, or in the future, cost nothing.
+HEADS = """\
+    WITH RECURSIVE heads AS (
+        SELECT n.task_name, (
+            SELECT -coalesce(q.priority, 50) FROM {tasks} AS q
+            WHERE q.task_name = n.task_name AND NOT q.picked AND q.state IS NULL
+              AND q.schedule IS NULL AND q.plan_instance IS NULL
+            ORDER BY -coalesce(q.priority, 50) LIMIT 1) AS rank
+        FROM unnest(%(tasks)s::text[]) AS n(task_name)
+        WHERE NOT EXISTS (SELECT FROM {meta} WHERE key = 'paused')
+        UNION ALL
+        SELECT h.task_name, (
+            SELECT -coalesce(q.priority, 50) FROM {tasks} AS q
+            WHERE q.task_name = h.task_name AND NOT q.picked AND q.state IS NULL
+              AND q.schedule IS NULL AND q.plan_instance IS NULL AND -coalesce(q.priority, 50) > h.rank
+            ORDER BY -coalesce(q.priority, 50) LIMIT 1)
+        FROM heads AS h WHERE h.rank IS NOT NULL)"""
+
+CLAIM_TASKS = """\
+UPDATE {tasks} AS t
+SET picked = true, picked_by = %(holder)s, last_heartbeat = {now}, lease = %(lease)s,
+    version = greatest(t.version + 1, (extract(epoch FROM {now}) * 1000000)::bigint), attempt = t.attempt + 1
+WHERE t.ctid = ANY (ARRAY(
+    {heads}
+    SELECT d.ctid FROM (SELECT task_name, rank FROM heads WHERE rank IS NOT NULL ORDER BY rank) AS p
+    CROSS JOIN LATERAL (
+        SELECT w.ctid FROM {tasks} AS w
+        WHERE w.task_name = p.task_name AND -coalesce(w.priority, 50) = p.rank AND NOT w.picked AND w.state IS NULL
+          AND w.schedule IS NULL AND w.plan_instance IS NULL AND w.lost_count = 0 AND w.execution_time <= {now}
+        ORDER BY w.execution_time
+        LIMIT %(limit)s
+        FOR UPDATE SKIP LOCKED) AS d
+    LIMIT %(limit)s))
+  AND CASE WHEN t.picked OR t.state IS NOT NULL OR t.schedule IS NOT NULL OR t.plan_instance IS NOT NULL THEN false
+           ELSE t.execution_time <= {now} AND t.task_name = ANY (%(tasks)s::text[]) END
+RETURNING {task_columns}"""
+
+NEXT_DUE = """\
+{heads}
+SELECT least(greatest(min(due), {now} - interval '1 day'), timestamptz '9000-01-01Z') - {now} FROM (
+    (SELECT d.execution_time FROM {tasks} AS d
+     WHERE NOT d.picked AND d.state IS NULL AND d.lost_count > 0
+       AND d.task_name = ANY (%(names)s::text[]) AND NOT EXISTS (SELECT FROM {meta} WHERE key = 'paused')
+     ORDER BY d.execution_time LIMIT %(lost)s)
+    UNION ALL
+    (SELECT d.execution_time FROM {tasks} AS d
+     WHERE NOT d.picked AND d.state IS NULL AND (d.schedule IS NOT NULL OR d.plan_instance IS NOT NULL)
+       AND d.lost_count = 0 AND d.task_name = ANY (%(names)s::text[])
+       AND NOT EXISTS (SELECT FROM {meta} WHERE key = 'paused')
+     ORDER BY d.execution_time LIMIT 1)
+    UNION ALL
+    (SELECT d.execution_time FROM heads AS p CROSS JOIN LATERAL (
+        SELECT w.execution_time FROM {tasks} AS w
+        WHERE w.task_name = p.task_name AND -coalesce(w.priority, 50) = p.rank AND NOT w.picked AND w.state IS NULL
+          AND w.schedule IS NULL AND w.plan_instance IS NULL AND w.lost_count = 0
+        ORDER BY w.execution_time LIMIT 1) AS d)) AS waiting(due)
+HAVING min(due) IS NOT NULL"""
+
+# The key alone finds the row: what else is asked stands in a CASE, which no index fits. Else the planner takes the
+# index of held rows, where it looks through all of this worker's for each of them.
+FINISH = """\
+WITH gone AS (
+    DELETE FROM {tasks} AS t
+    WHERE t.ctid = ANY (ARRAY(
+        SELECT q.ctid
+        FROM unnest(%(names)s::text[], %(instances)s::text[], %(versions)s::bigint[])
+             AS i(task_name, task_instance, version)
+        CROSS JOIN LATERAL (
+            SELECT h.ctid FROM {tasks} AS h
+            WHERE h.task_name = i.task_name AND h.task_instance = i.task_instance
+              AND CASE WHEN h.picked AND h.version = i.version AND h.picked_by = %(holder)s
+                       THEN h.state IS NULL AND h.wanted_due IS NULL AND h.cancel_requested IS NULL
+                       ELSE false END
+            FOR UPDATE) AS q))
+      AND CASE WHEN t.picked THEN t.picked_by = %(holder)s ELSE false END
+    RETURNING 1)
+SELECT pg_current_xact_id()::text, count(*) FROM gone"""
 
 HOLD = """\
 SELECT {now}, pg_current_xact_id()::text, q.ctid::text, {q_columns}
@@ -95,7 +177,7 @@ FROM unnest(%(names)s::text[], %(instances)s::text[], %(versions)s::bigint[], %(
 CROSS JOIN LATERAL (
     SELECT h.ctid, h.* FROM {tasks} AS h
     WHERE h.task_name = i.task_name AND h.task_instance = i.task_instance
-      AND h.version = i.version AND h.picked_by = i.holder AND h.picked
+      AND CASE WHEN h.picked AND h.version = i.version THEN h.picked_by = i.holder ELSE false END
     FOR UPDATE{skip}) AS q"""
 
 ENTRIES = """\
@@ -155,7 +237,7 @@ WHERE t.ctid = ANY (ARRAY(
         CROSS JOIN LATERAL (
             SELECT h.ctid FROM {tasks} AS h
             WHERE h.task_name = i.task_name AND h.task_instance = i.task_instance
-              AND h.version = i.version AND h.picked_by = %(holder)s AND h.picked
+              AND CASE WHEN h.picked AND h.version = i.version THEN h.picked_by = %(holder)s ELSE false END
             FOR NO KEY UPDATE SKIP LOCKED) AS q))
   AND t.picked AND t.picked_by = %(holder)s
 RETURNING t.task_name, t.task_instance, t.version"""
@@ -166,7 +248,7 @@ FROM unnest(%(names)s::text[], %(instances)s::text[], %(versions)s::bigint[]) AS
 CROSS JOIN LATERAL (
     SELECT h.task_name, h.task_instance, h.version FROM {tasks} AS h
     WHERE h.task_name = i.task_name AND h.task_instance = i.task_instance
-      AND h.version = i.version AND h.picked_by = %(holder)s AND h.picked
+      AND CASE WHEN h.picked AND h.version = i.version THEN h.picked_by = %(holder)s ELSE false END
     OFFSET 0) AS q"""
 
 SILENT = """\
@@ -188,6 +270,7 @@ class PostgreSQL(Dialect):
             "meta": prepare.format_table(tables.meta),
             "columns": ", ".join(f"t.{name}" for name in ROW_COLUMNS),
             "hold_columns": ", ".join(f"t.{name}" for name in HOLD_COLUMNS),
+            "task_columns": ", ".join(TASK_COLUMNS),
             "plain_columns": ", ".join(ROW_COLUMNS),
             # a settlement does not need the payload, which may be large
             "q_columns": ", ".join("NULL::bytea" if name == "task_data" else f"q.{name}" for name in ROW_COLUMNS),
@@ -228,9 +311,34 @@ class PostgreSQL(Dialect):
             "holder": holder, "names": list(names), "strict": list(strict), "limit": limit, "lost": min(lost, limit),
             "lease": lease, "instance": instance,
         }  # fmt: skip
-        only = ALL_PAUSED.format(**self._names) if instance is None else " AND d.task_instance = %(instance)s"
-        found = self._run(connection, CLAIM, parameters, only=only)
+        if instance is None:
+            parts = {"who": ALL_PAUSED.format(**self._names), "kind": HAS_SLOT}
+        else:
+            parts = {"who": " AND d.task_instance = %(instance)s", "kind": ""}
+        found = self._run(connection, CLAIM, parameters, **parts)
         return [(row_of(values), utc(now), entered) for now, entered, *values in found]
+
+    def claim_tasks(
+        self, connection: sa.Connection, *, holder: str, names: Sequence[str], limit: int, lease: timedelta
+    ) -> list[Row]:
+        parameters = {"holder": holder, "tasks": list(names), "limit": limit, "lease": lease}
+        found = self._run(connection, CLAIM_TASKS, parameters, heads=self.sql(HEADS))
+        return [task_of(values, holder) for values in sorted(found.cursor.fetchall(), key=_turn)]
+
+    def next_due(
+        self, connection: sa.Connection, names: Sequence[str], tasks: Sequence[str], *, lost: int = 1
+    ) -> timedelta | None:
+        parameters = {"names": list(names), "tasks": list(tasks), "lost": min(lost, 1)}
+        found: timedelta | None = self._run(connection, NEXT_DUE, parameters, heads=self.sql(HEADS)).scalar()
+        return found
+
+    def finish(self, connection: sa.Connection, claims: Sequence[Claim]) -> tuple[str | None, int]:
+        # Twice, the second time by name: texts alone are compared faster than keys.
+        ordered = sorted(claims, key=lambda claim: claim.row.task_instance)
+        ordered.sort(key=lambda claim: claim.row.task_name)
+        parameters = {**_fence(claim.row for claim in ordered), "holder": claims[0].holder}
+        transaction_id, count = self._run(connection, FINISH, parameters).one()
+        return transaction_id, count
 
     def hold(self, connection: sa.Connection, claims: Sequence[Claim], *, wait: bool) -> list[Held]:
         ordered = sorted(claims, key=lambda claim: claim.key)
@@ -321,6 +429,10 @@ class PostgreSQL(Dialect):
         found = self._run(connection, SILENT, {"names": list(names)}).all()
         now = utc(found[0][0]) if found else self.now(connection)
         return now, [hold_of(values[1:]) for values in found]
+
+
+#: By the first two of TASK_COLUMNS: the highest priority first, and then the oldest.
+_turn = itemgetter(0, 1)
 
 
 def _fence_of(values: Sequence[Any]) -> Fence:

@@ -28,6 +28,14 @@ HOLD_COLUMNS = (
     "slot", "attempt", "schedule", "plan_instance", "cancel_requested", "control",
 )  # fmt: skip
 
+#: What a claim reads of a one-time task: the rest of its columns is empty, or read again by the settlement. Most have
+#: their first due time in the place of a slot: it is read only if it differs.
+TASK_COLUMNS = (
+    "-coalesce(t.priority, 50)", "t.execution_time", "t.task_name", "t.task_instance", "t.version", "t.task_data",
+    "t.slot IS NOT DISTINCT FROM t.execution_time", "nullif(t.slot, t.execution_time)", "t.first_version", "t.attempt",
+    "t.cancel_requested", "t.last_heartbeat",
+)  # fmt: skip
+
 #: What a transition may change on a row, with the PostgreSQL type of each.
 CHANGED_COLUMNS = {
     "execution_time": "timestamptz", "slot": "timestamptz", "next_slot": "timestamptz", "watermark": "timestamptz",
@@ -40,7 +48,9 @@ CHANGED_COLUMNS = {
 
 def utc(value: Any) -> Any:
     """A driver gives instants in the session's zone; arithmetic is only safe in UTC."""
-    return value.astimezone(UTC) if isinstance(value, datetime) and not isinstance(value, Beyond) else value
+    if not isinstance(value, datetime) or value.tzinfo is UTC or isinstance(value, Beyond):
+        return value
+    return value.astimezone(UTC)
 
 
 def row_of(values: Sequence[Any]) -> Row:
@@ -57,7 +67,7 @@ def row_of(values: Sequence[Any]) -> Row:
 def _refuse_unusable(found: dict[str, Any]) -> None:
     """Raise ValueError for what no schedule, and no fence, can go on from."""
     for name in ("slot", "next_slot", "watermark", "catch_up_until"):
-        if isinstance(found[name], Beyond):
+        if isinstance(found.get(name), Beyond):
             raise ValueError(f"{name} is {found[name].written}; correct it to an instant of the years 1 to 9999")
     if found["version"] >= LAST_TOKEN:
         raise ValueError(f"version is {found['version']}, from where no token can rise; set it to 1")
@@ -66,6 +76,19 @@ def _refuse_unusable(found: dict[str, Any]) -> None:
 def hold_of(values: Sequence[Any]) -> Row:
     """A Row of values that come in the order of HOLD_COLUMNS; the rest is left at its default."""
     return Row(**{name: utc(value) for name, value in zip(HOLD_COLUMNS, values, strict=True)})
+
+
+def task_of(values: Sequence[Any], holder: str) -> Row:
+    """A Row of values that come in the order of TASK_COLUMNS; one is made for each task that runs."""
+    _, due, name, instance, version, data, slot_is_due, slot, first_version, attempt, cancel, claimed = values
+    if version >= LAST_TOKEN or isinstance(slot, Beyond):
+        _refuse_unusable({"slot": slot, "version": version})
+    due = utc(due)
+    return Row(
+        task_name=name, task_instance=instance, execution_time=due, version=version, picked=True, picked_by=holder,
+        task_data=data, slot=due if slot_is_due else utc(slot), first_version=first_version, attempt=attempt,
+        cancel_requested=utc(cancel), last_heartbeat=utc(claimed),
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -49,7 +49,7 @@ from slotwise.store.release import release_next
 from slotwise.store.rows import Change, Held
 from slotwise.store.sequels import End, Sequels
 from slotwise.store.sqlite import SQLite
-from slotwise.store.tables import tables
+from slotwise.store.tables import HAS_SLOT, IS_TASK, tables
 
 Entries: TypeAlias = Mapping[LedgerKey, tuple[LedgerEntry | None, str | None]]
 
@@ -84,6 +84,10 @@ class Silence:
 
     row: Row
     lease_end: datetime
+
+
+def _nobody(row: Row, gap: Gap) -> None:
+    """Is told."""
 
 
 class Store:
@@ -128,14 +132,51 @@ class Store:
         lease: timedelta,
         names: Sequence[str],
         lost: int = 1,
-        on_skipped: OnSkipped = lambda row, gap: None,
+        on_skipped: OnSkipped = _nobody,
     ) -> tuple[int, list[Claim]]:
         """Take up to ``limit`` due rows of these tasks: how many were found, and the claims that may start.
 
-        Rows that turn out to have nothing to run (their slot ran already, their text cannot be read) are moved
-        on in the same transaction and are not among the claims. Of rows whose holder has died before, at most
-        ``lost`` are taken. ``on_skipped`` is told, once it is committed, which slots will not run.
+        Slots come before one-time tasks. Rows that turn out to have nothing to run (their slot ran already, their
+        text cannot be read) are moved on in the same transaction and are not among the claims. Of rows whose holder
+        has died before, at most ``lost`` are taken. ``on_skipped`` is told, once it is committed, which slots will not
+        run.
         """
+        found, claims = self.claim_slots(holder, limit, lease=lease, names=names, lost=lost, on_skipped=on_skipped)
+        queued = self.claim_tasks(holder, limit - found, lease=lease, names=self._tasks_of(names))
+        return found + len(queued), claims + queued
+
+    def _tasks_of(self, names: Sequence[str]) -> list[str]:
+        """Those that are no jobs, whatever else we know of them."""
+        return [name for name in names if (known := self.definitions.get(name)) is None or not known.is_job]
+
+    def claim_tasks(self, holder: str, limit: int, *, lease: timedelta, names: Sequence[str]) -> list[Claim]:
+        """As ``claim``, and one-time tasks alone, without those whose holder has died before."""
+        limit = min(limit, BATCH)
+        if limit <= 0 or not names:
+            return []
+        try:
+            with self.transaction() as connection:
+                rows = self.dialect.claim_tasks(connection, holder=holder, names=names, limit=limit, lease=lease)
+        except Exception as error:
+            if not is_about_a_row(error):
+                raise
+            return self._claim_apart(holder, names, limit, lease, _nobody, lost=0, kind=IS_TASK)[1]
+        return [
+            Claim(row=row, holder=holder, lease=lease, claimed_at=row.last_heartbeat or row.execution_time)
+            for row in rows
+        ]
+
+    def claim_slots(
+        self,
+        holder: str,
+        limit: int,
+        *,
+        lease: timedelta,
+        names: Sequence[str],
+        lost: int = 1,
+        on_skipped: OnSkipped = _nobody,
+    ) -> tuple[int, list[Claim]]:
+        """As ``claim``, and slots alone: those of jobs, and of tasks that recur; and whatever was lost before."""
         limit = min(limit, BATCH)
         try:
             return self._claim(holder, names, limit, lease, on_skipped, lost=lost)
@@ -174,11 +215,19 @@ class Store:
         return len(found), claims
 
     def _claim_apart(
-        self, holder: str, names: Sequence[str], limit: int, lease: timedelta, on_skipped: OnSkipped, *, lost: int
+        self,
+        holder: str,
+        names: Sequence[str],
+        limit: int,
+        lease: timedelta,
+        on_skipped: OnSkipped,
+        *,
+        lost: int,
+        kind: str = HAS_SLOT,
     ) -> tuple[int, list[Claim]]:
         """One by one: a row that would keep all the others from being claimed is set aside."""
         with self.transaction() as connection:
-            keys = self.dialect.due(connection, names, limit, lost=lost)
+            keys = self.dialect.due(connection, names, limit, lost=lost, kind=kind)
         claims: list[Claim] = []
         for key in keys:
             try:
@@ -241,23 +290,38 @@ class Store:
             marked = connection.execute(statement).rowcount
         return marked == 1  # outside the block: the commit has been acknowledged
 
-    def next_due(self, names: Sequence[str], *, lost: int = 1) -> timedelta | None:
+    def next_due(self, names: Sequence[str], tasks: Sequence[str] | None = None, *, lost: int = 1) -> timedelta | None:
         """How long until the next waiting row of these tasks is due; zero or less: now; None: nothing waits.
 
-        ``lost`` = 0: of the rows that a claim would then take.
+        ``tasks``: one-time tasks of these alone count, beside the slots of ``names``. ``lost`` = 0: of the rows that
+        a claim would then take.
         """
-        tasks = self.tables.tasks
-        waiting = [~tasks.c.picked, tasks.c.state.is_(None), tasks.c.task_name.in_(list(names))]
-        waiting.append(self.dialect.not_all_paused())
-        if not lost:
-            waiting.append(tasks.c.lost_count == 0)
+        tasks = self._tasks_of(names) if tasks is None else tasks
         with self.transaction() as connection:
-            due = connection.scalar(
-                sa.select(tasks.c.execution_time).where(*waiting).order_by(tasks.c.execution_time).limit(1)
-            )
-            return None if due is None else due - self.dialect.now(connection)
+            return self.dialect.next_due(connection, names, tasks, lost=lost)
 
     # -- settle -----------------------------------------------------------------------------------------------
+
+    def finish(self, claims: Sequence[Claim]) -> bool:
+        """Let go of one-time tasks that succeeded: all of them, in one statement, or none.
+
+        False: some are lost, locked, or something was asked of them; ``settle`` says what becomes of each.
+        """
+
+        def work(connection: sa.Connection) -> tuple[str | None, bool]:
+            transaction_id, count = self.dialect.finish(connection, claims)
+            if count != len(claims):
+                raise _NotAll
+            return transaction_id, True
+
+        try:
+            return commit_surely(self.database, self.dialect, work)
+        except _NotAll:
+            return False
+        except DBAPIError as error:
+            if not is_about_a_row(error) and not is_locked(error):
+                raise
+            return False
 
     def settle(self, endings: Endings, *, wait: bool = True) -> list[Settlement]:
         """Write these outcomes, each under its claim's fence; a bad one is found by halving its batch.
@@ -430,6 +494,10 @@ class Store:
         """Rows that the database says this worker holds, for finding claims that it does not know of."""
         with self.database.heart.begin() as connection:
             return [_claim_of(row) for row in self.dialect.rows_of(connection, holder)]
+
+
+class _NotAll(Exception):
+    """Rolls back what was done for the others."""
 
 
 def _claim_of(row: Row) -> Claim:

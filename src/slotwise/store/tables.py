@@ -24,6 +24,12 @@ from slotwise.store.types import Duration, Instant
 #: The schema that this code reads and writes; kept in ``scheduled_meta`` by the migrations.
 SCHEMA_VERSION = 1
 
+#: What tells the row of a job's slot from a one-time task; each kind has an index of its own.
+HAS_SLOT = "schedule IS NOT NULL OR plan_instance IS NOT NULL"
+IS_TASK = "schedule IS NULL AND plan_instance IS NULL"
+#: The order of priorities, the highest first.
+RANK = "-coalesce(priority, 50)"
+
 
 class Tables:
     """All tables under one prefix, in one PostgreSQL schema (None: the connection's own)."""
@@ -46,7 +52,8 @@ class Tables:
         )
 
     def _tasks(self) -> Table:
-        waiting = text("NOT picked AND state IS NULL")
+        waiting = text(f"NOT picked AND state IS NULL AND ({HAS_SLOT})")
+        queued = text(f"NOT picked AND state IS NULL AND {IS_TASK}")
         lost = text("NOT picked AND state IS NULL AND lost_count > 0")
         held = text("picked")
         name = f"{self.prefix}tasks"
@@ -91,6 +98,14 @@ class Tables:
             Column("last_error", Text),
             Column("control", BigInteger),
             Index(f"{name}_due", "execution_time", postgresql_where=waiting, sqlite_where=waiting),
+            Index(
+                f"{name}_queue",
+                "task_name",
+                text(f"({RANK})"),
+                "execution_time",
+                postgresql_where=queued,
+                sqlite_where=queued,
+            ),
             Index(f"{name}_lost", "execution_time", postgresql_where=lost, sqlite_where=lost),
             Index(f"{name}_held", "picked_by", postgresql_where=held, sqlite_where=held),
         )

@@ -7,7 +7,7 @@ WHERE t.ctid = ANY (ARRAY(
         CROSS JOIN LATERAL (
             SELECT h.ctid FROM scheduled_tasks AS h
             WHERE h.task_name = i.task_name AND h.task_instance = i.task_instance
-              AND h.version = i.version AND h.picked_by = %(holder)s AND h.picked
+              AND CASE WHEN h.picked AND h.version = i.version THEN h.picked_by = %(holder)s ELSE false END
             FOR NO KEY UPDATE SKIP LOCKED) AS q))
   AND t.picked AND t.picked_by = %(holder)s
 RETURNING t.task_name, t.task_instance, t.version;
@@ -18,5 +18,5 @@ FROM unnest(%(names)s::text[], %(instances)s::text[], %(versions)s::bigint[]) AS
 CROSS JOIN LATERAL (
     SELECT h.task_name, h.task_instance, h.version FROM scheduled_tasks AS h
     WHERE h.task_name = i.task_name AND h.task_instance = i.task_instance
-      AND h.version = i.version AND h.picked_by = %(holder)s AND h.picked
+      AND CASE WHEN h.picked AND h.version = i.version THEN h.picked_by = %(holder)s ELSE false END
     OFFSET 0) AS q;

@@ -16,6 +16,7 @@ WITH due AS (
         WHERE NOT d.picked AND d.state IS NULL AND d.lost_count = 0 AND d.execution_time <= statement_timestamp()
           AND d.task_name = ANY (%(names)s::text[])
           AND NOT EXISTS (SELECT FROM scheduled_meta WHERE key = 'paused')
+          AND (d.schedule IS NOT NULL OR d.plan_instance IS NOT NULL)
         ORDER BY d.execution_time
         LIMIT %(limit)s
         FOR UPDATE SKIP LOCKED))[1:%(limit)s::integer])
@@ -54,3 +55,39 @@ SELECT statement_timestamp(), schedule IS NULL AND plan_instance IS NULL OR EXIS
         parked_due, wanted_due
 FROM due
 ORDER BY execution_time;
+
+UPDATE scheduled_tasks AS t
+SET picked = true, picked_by = %(holder)s, last_heartbeat = statement_timestamp(), lease = %(lease)s,
+    version = greatest(t.version + 1, (extract(epoch FROM statement_timestamp()) * 1000000)::bigint), attempt =
+        t.attempt + 1
+WHERE t.ctid = ANY (ARRAY(
+        WITH RECURSIVE heads AS (
+        SELECT n.task_name, (
+            SELECT -coalesce(q.priority, 50) FROM scheduled_tasks AS q
+            WHERE q.task_name = n.task_name AND NOT q.picked AND q.state IS NULL
+              AND q.schedule IS NULL AND q.plan_instance IS NULL
+            ORDER BY -coalesce(q.priority, 50) LIMIT 1) AS rank
+        FROM unnest(%(tasks)s::text[]) AS n(task_name)
+        WHERE NOT EXISTS (SELECT FROM scheduled_meta WHERE key = 'paused')
+        UNION ALL
+        SELECT h.task_name, (
+            SELECT -coalesce(q.priority, 50) FROM scheduled_tasks AS q
+            WHERE q.task_name = h.task_name AND NOT q.picked AND q.state IS NULL
+              AND q.schedule IS NULL AND q.plan_instance IS NULL AND -coalesce(q.priority, 50) > h.rank
+            ORDER BY -coalesce(q.priority, 50) LIMIT 1)
+        FROM heads AS h WHERE h.rank IS NOT NULL)
+    SELECT d.ctid FROM (SELECT task_name, rank FROM heads WHERE rank IS NOT NULL ORDER BY rank) AS p
+    CROSS JOIN LATERAL (
+        SELECT w.ctid FROM scheduled_tasks AS w
+        WHERE w.task_name = p.task_name AND -coalesce(w.priority, 50) = p.rank AND NOT w.picked AND w.state IS NULL
+          AND w.schedule IS NULL AND w.plan_instance IS NULL AND w.lost_count = 0 AND w.execution_time <=
+              statement_timestamp()
+        ORDER BY w.execution_time
+        LIMIT %(limit)s
+        FOR UPDATE SKIP LOCKED) AS d
+    LIMIT %(limit)s))
+  AND CASE WHEN t.picked OR t.state IS NOT NULL OR t.schedule IS NOT NULL OR t.plan_instance IS NOT NULL THEN false
+           ELSE t.execution_time <= statement_timestamp() AND t.task_name = ANY (%(tasks)s::text[]) END
+RETURNING -coalesce(t.priority, 50), t.execution_time, t.task_name, t.task_instance, t.version, t.task_data, t.slot
+    IS NOT DISTINCT FROM t.execution_time, nullif(t.slot, t.execution_time), t.first_version, t.attempt,
+    t.cancel_requested, t.last_heartbeat;

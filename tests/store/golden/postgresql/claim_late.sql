@@ -16,6 +16,7 @@ WITH due AS (
         WHERE NOT d.picked AND d.state IS NULL AND d.lost_count = 0 AND d.execution_time <= statement_timestamp()
           AND d.task_name = ANY (%(names)s::text[])
           AND NOT EXISTS (SELECT FROM scheduled_meta WHERE key = 'paused')
+          AND (d.schedule IS NOT NULL OR d.plan_instance IS NOT NULL)
         ORDER BY d.execution_time
         LIMIT %(limit)s
         FOR UPDATE SKIP LOCKED))[1:%(limit)s::integer])

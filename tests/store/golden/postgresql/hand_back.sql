@@ -8,7 +8,7 @@ FROM unnest(%(names)s::text[], %(instances)s::text[], %(versions)s::bigint[], %(
 CROSS JOIN LATERAL (
     SELECT h.ctid, h.* FROM scheduled_tasks AS h
     WHERE h.task_name = i.task_name AND h.task_instance = i.task_instance
-      AND h.version = i.version AND h.picked_by = i.holder AND h.picked
+      AND CASE WHEN h.picked AND h.version = i.version THEN h.picked_by = i.holder ELSE false END
     FOR UPDATE) AS q;
 
 SELECT l.ctid::text, l.task_name, l.task_instance, l.slot, l.outcome, l.token, l.finished IS NOT NULL, l.aborted,

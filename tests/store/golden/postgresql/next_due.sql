@@ -1,9 +1,34 @@
-SELECT scheduled_tasks.execution_time
-FROM scheduled_tasks
-WHERE NOT scheduled_tasks.picked AND scheduled_tasks.state IS NULL AND scheduled_tasks.task_name IN
-    (%(task_name_1_1)s::VARCHAR, %(task_name_1_2)s::VARCHAR) AND NOT (EXISTS (SELECT *
-FROM scheduled_meta
-WHERE scheduled_meta.key = %(key_1)s::VARCHAR)) ORDER BY scheduled_tasks.execution_time
- LIMIT %(param_1)s::INTEGER;
-
-SELECT statement_timestamp();
+    WITH RECURSIVE heads AS (
+        SELECT n.task_name, (
+            SELECT -coalesce(q.priority, 50) FROM scheduled_tasks AS q
+            WHERE q.task_name = n.task_name AND NOT q.picked AND q.state IS NULL
+              AND q.schedule IS NULL AND q.plan_instance IS NULL
+            ORDER BY -coalesce(q.priority, 50) LIMIT 1) AS rank
+        FROM unnest(%(tasks)s::text[]) AS n(task_name)
+        WHERE NOT EXISTS (SELECT FROM scheduled_meta WHERE key = 'paused')
+        UNION ALL
+        SELECT h.task_name, (
+            SELECT -coalesce(q.priority, 50) FROM scheduled_tasks AS q
+            WHERE q.task_name = h.task_name AND NOT q.picked AND q.state IS NULL
+              AND q.schedule IS NULL AND q.plan_instance IS NULL AND -coalesce(q.priority, 50) > h.rank
+            ORDER BY -coalesce(q.priority, 50) LIMIT 1)
+        FROM heads AS h WHERE h.rank IS NOT NULL)
+SELECT least(greatest(min(due), statement_timestamp() - interval '1 day'), timestamptz '9000-01-01Z') -
+    statement_timestamp() FROM (
+    (SELECT d.execution_time FROM scheduled_tasks AS d
+     WHERE NOT d.picked AND d.state IS NULL AND d.lost_count > 0
+       AND d.task_name = ANY (%(names)s::text[]) AND NOT EXISTS (SELECT FROM scheduled_meta WHERE key = 'paused')
+     ORDER BY d.execution_time LIMIT %(lost)s)
+    UNION ALL
+    (SELECT d.execution_time FROM scheduled_tasks AS d
+     WHERE NOT d.picked AND d.state IS NULL AND (d.schedule IS NOT NULL OR d.plan_instance IS NOT NULL)
+       AND d.lost_count = 0 AND d.task_name = ANY (%(names)s::text[])
+       AND NOT EXISTS (SELECT FROM scheduled_meta WHERE key = 'paused')
+     ORDER BY d.execution_time LIMIT 1)
+    UNION ALL
+    (SELECT d.execution_time FROM heads AS p CROSS JOIN LATERAL (
+        SELECT w.execution_time FROM scheduled_tasks AS w
+        WHERE w.task_name = p.task_name AND -coalesce(w.priority, 50) = p.rank AND NOT w.picked AND w.state IS NULL
+          AND w.schedule IS NULL AND w.plan_instance IS NULL AND w.lost_count = 0
+        ORDER BY w.execution_time LIMIT 1) AS d)) AS waiting(due)
+HAVING min(due) IS NOT NULL;

@@ -12,8 +12,8 @@ FROM scheduled_tasks
 WHERE scheduled_tasks.picked = 0 AND scheduled_tasks.state IS NULL AND scheduled_tasks.execution_time <= ? AND
     scheduled_tasks.task_name IN (?, ?, ?) AND NOT (EXISTS (SELECT *
 FROM scheduled_meta
-WHERE scheduled_meta."key" = ?)) AND scheduled_tasks.lost_count = ? ORDER BY scheduled_tasks.execution_time,
-    scheduled_tasks.task_name, scheduled_tasks.task_instance
+WHERE scheduled_meta."key" = ?)) AND scheduled_tasks.lost_count = ? AND (schedule IS NOT NULL OR plan_instance IS
+    NOT NULL) ORDER BY scheduled_tasks.execution_time, scheduled_tasks.task_name, scheduled_tasks.task_instance
  LIMIT ? OFFSET ?;
 
 UPDATE scheduled_tasks SET picked=?, picked_by=?, last_heartbeat=?, version=CASE WHEN (scheduled_tasks.version < ?)
@@ -51,3 +51,22 @@ INSERT INTO scheduled_slots (task_name, task_instance, slot, outcome, reason, or
     excluded.collapsed, token = excluded.token, worker = excluded.worker, started = excluded.started WHERE
     scheduled_slots.finished IS NULL AND scheduled_slots.outcome != ? AND (? = 1 OR scheduled_slots.attempts = ?)
     RETURNING token;
+
+SELECT scheduled_tasks.task_name, scheduled_tasks.task_instance
+FROM scheduled_tasks
+WHERE scheduled_tasks.picked = 0 AND scheduled_tasks.state IS NULL AND scheduled_tasks.execution_time <= ? AND
+    scheduled_tasks.task_name IN (?) AND NOT (EXISTS (SELECT *
+FROM scheduled_meta
+WHERE scheduled_meta."key" = ?)) AND scheduled_tasks.lost_count > ? ORDER BY scheduled_tasks.execution_time,
+    scheduled_tasks.task_name, scheduled_tasks.task_instance
+ LIMIT ? OFFSET ?;
+
+SELECT scheduled_tasks.task_name, scheduled_tasks.task_instance
+FROM scheduled_tasks
+WHERE scheduled_tasks.picked = 0 AND scheduled_tasks.state IS NULL AND scheduled_tasks.execution_time <= ? AND
+    scheduled_tasks.task_name IN (?) AND NOT (EXISTS (SELECT *
+FROM scheduled_meta
+WHERE scheduled_meta."key" = ?)) AND scheduled_tasks.lost_count = ? AND (schedule IS NULL AND plan_instance IS NULL)
+    ORDER BY -coalesce(priority, 50), scheduled_tasks.execution_time, scheduled_tasks.task_name,
+    scheduled_tasks.task_instance
+ LIMIT ? OFFSET ?;

@@ -4,10 +4,10 @@ WHERE scheduled_meta."key" = ?;
 
 UPDATE scheduled_meta SET value=scheduled_meta.value WHERE 0 = 1;
 
-SELECT scheduled_tasks.version
-FROM scheduled_tasks
-WHERE scheduled_tasks.task_name = ? AND scheduled_tasks.task_instance = ? AND scheduled_tasks.version = ? AND
-    scheduled_tasks.picked_by = ?;
+SELECT scheduled_slots.token
+FROM scheduled_slots
+WHERE scheduled_slots.task_name = ? AND scheduled_slots.task_instance = ? AND scheduled_slots.slot = ? AND
+    scheduled_slots.token = ? AND scheduled_slots.worker = ? AND scheduled_slots.outcome = ?;
 
 SELECT scheduled_meta.value
 FROM scheduled_meta
@@ -15,7 +15,7 @@ WHERE scheduled_meta."key" = ?;
 
 UPDATE scheduled_meta SET value=scheduled_meta.value WHERE 0 = 1;
 
-SELECT scheduled_slots.token
-FROM scheduled_slots
-WHERE scheduled_slots.task_name = ? AND scheduled_slots.task_instance = ? AND scheduled_slots.slot = ? AND
-    scheduled_slots.token = ? AND scheduled_slots.worker = ? AND scheduled_slots.outcome = ?;
+SELECT scheduled_tasks.version
+FROM scheduled_tasks
+WHERE scheduled_tasks.task_name = ? AND scheduled_tasks.task_instance = ? AND scheduled_tasks.version = ? AND
+    scheduled_tasks.picked_by = ?;
