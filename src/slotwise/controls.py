@@ -8,14 +8,15 @@ import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from itertools import islice
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from slotwise.durations import parse_duration
 from slotwise.errors import ConfigurationError, InvalidJob
 from slotwise.job import DistributedJob, declared
 from slotwise.policies import growing_pauses
 from slotwise.store import backfill, pauses, recovery, removal, slot_orders
-from slotwise.store.audit import Author, Order, orders
+from slotwise.store.audit import orders
+from slotwise.store.audit_rows import Author, Order
 from slotwise.store.backfill import Backfill
 from slotwise.store.bureau import Desk, desk
 from slotwise.store.failures import is_transient
@@ -90,13 +91,25 @@ class Controls:
 
     # -- single slots -----------------------------------------------------------------------------------------
 
-    def trigger(self, job: Any, *, note: str | None = None, dry_run: bool = False) -> datetime:
+    def trigger(
+        self,
+        job: Any,
+        *,
+        overlap: Literal["beside", "queue", "skip"] = "beside",
+        note: str | None = None,
+        dry_run: bool = False,
+    ) -> datetime:
         """Run the job now, beside its schedule; the slot of that run, the database's time of this request.
 
-        Its schedule and its statistics stay as they are. If the job is paused, the run waits for its resumption.
+        Its schedule and its statistics stay as they are. If something of the job runs when it would start, it runs
+        beside that, waits for its end (``queue``), or is skipped (``skip``; the ledger says so). If the job is paused,
+        the run waits for its resumption.
         """
         name = _name(job)
-        return self._order(lambda at: slot_orders.trigger_now(at, name), note, dry_run)
+        if overlap not in ("beside", "queue", "skip"):
+            raise ConfigurationError(f"trigger(overlap={overlap!r}): write 'beside', 'queue' or 'skip'")
+        rule = None if overlap == "beside" else overlap
+        return self._order(lambda at: slot_orders.trigger_now(at, name, rule), note, dry_run)
 
     def skip_next(
         self, job: Any, slot: datetime | None = None, *, note: str | None = None, dry_run: bool = False

@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from slotwise.definition import Definition
 from slotwise.durations import format_duration
 from slotwise.execution import TICK, Row
-from slotwise.store.audit import Order
+from slotwise.store.audit_rows import Order
 from slotwise.store.facts import Facts
 from slotwise.store.lines import SlotLine
 from slotwise.store.types import from_micros

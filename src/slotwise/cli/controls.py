@@ -12,7 +12,7 @@ from slotwise.cli.options import Given, common, pass_given
 from slotwise.cli.orders import desk
 from slotwise.cli.output import moment, print_json_list, print_table
 from slotwise.contrib.logging import plain
-from slotwise.store.audit import Order
+from slotwise.store.audit_rows import Order
 
 
 @click.command(

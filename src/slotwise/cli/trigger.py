@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import click
 
 from slotwise.cli.command import Command
@@ -14,19 +16,34 @@ from slotwise.cli.orders import desk, order, tell, when
     short_help="Run a job now, on some worker, beside its schedule.",
     examples="""
     slotwise trigger nightly-report
+    slotwise trigger nightly-report --overlap queue        not beside one that runs already
     slotwise trigger nightly-report --note "after the import" --json
     """,
 )
 @click.argument("name")
+@click.option(
+    "--overlap",
+    type=click.Choice(["beside", "queue", "skip"]),
+    default="beside",
+    show_default=True,
+    help="If the job runs already: run beside it, wait for its end, or do not run.",
+)
 @order
 @common
 @pass_given
-def trigger(given: Given, name: str, author: str | None, note: str | None, dry_run: bool) -> None:
+def trigger(
+    given: Given,
+    name: str,
+    overlap: Literal["beside", "queue", "skip"],
+    author: str | None,
+    note: str | None,
+    dry_run: bool,
+) -> None:
     """Run the job NAME now, on whichever worker takes it, beside its schedule.
 
     Its slot is the database's time of this request; next slot and statistics stay as they are. A paused job's run
     waits until the job is resumed; "slotwise run" does not, and runs it in the foreground.
     """
     with desk(given, author) as (controls, _):
-        slot = controls.trigger(name, note=note, dry_run=dry_run)
+        slot = controls.trigger(name, overlap=overlap, note=note, dry_run=dry_run)
     tell(given, f"{name}: triggered as slot {when(slot)}", dry_run=dry_run, job=name, slot=slot)

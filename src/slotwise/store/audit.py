@@ -1,66 +1,17 @@
-"""The audit table: which orders were given, by whom, when and why. Each is written with what it does, or not at all."""
+"""The audit table, read page by page."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
-from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
 
 import sqlalchemy as sa
 
-from slotwise.store.rows import utc
+from slotwise.store.audit_rows import Order, order_in
 from slotwise.store.store import Store
-from slotwise.store.tables import Tables
 
 #: Orders of one page.
 PAGE = 500
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Order:
-    """An order as it stands in the audit table. ``job`` is None for one that concerns all."""
-
-    id: int
-    at: datetime
-    author: str
-    command: str
-    job: str | None
-    slot: datetime | None
-    arguments: dict[str, Any]
-    note: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class Author:
-    """Who gives an order, and why."""
-
-    name: str
-    note: str | None = None
-
-    def sign(
-        self,
-        connection: sa.Connection,
-        tables: Tables,
-        now: datetime,
-        command: str,
-        *,
-        job: str | None = None,
-        slot: datetime | None = None,
-        **arguments: Any,
-    ) -> int:
-        """Write the order down in the transaction that carries it out; its number."""
-        said = {name: value for name, value in arguments.items() if value is not None}
-        statement = (
-            tables.controls.insert()
-            .values(
-                at=now, author=self.name, note=self.note, command=command, task_name=job, slot=slot,
-                arguments=json.dumps(said, default=str) if said else None,
-            )
-            .returning(tables.controls.c.id)
-        )  # fmt: skip
-        return int(connection.execute(statement).scalar_one())
 
 
 def orders(
@@ -83,17 +34,3 @@ def orders(
         if len(found) < size:
             return
         before, left = found[-1].id, None if left is None else left - len(found)
-
-
-def order_of(connection: sa.Connection, tables: Tables, number: int) -> Order | None:
-    """The order of this number."""
-    found = connection.execute(sa.select(tables.controls).where(tables.controls.c.id == number)).mappings().first()
-    return None if found is None else order_in(found)
-
-
-def order_in(row: sa.RowMapping) -> Order:
-    """The order of a row of the table."""
-    return Order(
-        id=row["id"], at=utc(row["at"]), author=row["author"], command=row["command"], job=row["task_name"],
-        slot=utc(row["slot"]), arguments=json.loads(row["arguments"] or "{}"), note=row["note"],
-    )  # fmt: skip

@@ -14,7 +14,7 @@ from slotwise.errors import ConfigurationError, InvalidSchedule, UnknownTask
 from slotwise.execution import RECURRING, Gap, Row
 from slotwise.pauses import asleep
 from slotwise.schedules import Schedule, parse_schedule
-from slotwise.store.audit import Author
+from slotwise.store.audit_rows import Author
 from slotwise.store.rows import row_of
 from slotwise.store.store import Store
 

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from slotwise.errors import InvalidSchedule
 from slotwise.execution import RECURRING, TICK, Row
 from slotwise.schedules import Schedule, parse_schedule
-from slotwise.store.audit import Order, order_in
+from slotwise.store.audit_rows import Order, order_in
 from slotwise.store.lines import SlotLine, WorkerLine, gap_line, obstacle, slot_line, worker_line
 from slotwise.store.pauses import Paused, all_paused
 from slotwise.store.pruner import pruned_until

@@ -7,7 +7,7 @@ nothing starts, are seen by others together or not at all.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 import sqlalchemy as sa
@@ -18,9 +18,13 @@ from slotwise.errors import InvalidSchedule
 from slotwise.execution import Gap, Row, Transition
 from slotwise.schedules import Schedule, parse_schedule
 from slotwise.store.abreast import Abreast
+from slotwise.store.audit_rows import order_of
 from slotwise.store.dialect import Dialect
 from slotwise.store.release import release_next
 from slotwise.store.rows import Change, Held, ledger_instance
+
+#: How soon a trigger that waits for what runs looks again.
+MINDING = timedelta(seconds=1)
 
 
 class Latecomers:
@@ -50,6 +54,8 @@ class Latecomers:
         """
         if entered:
             self._withdraw(connection, row)
+        if row.is_detached and entered:
+            return self._mind(connection, row, now, strict=strict)
         if row.is_detached:
             # Its only slot has run, or is held under another claim, or gives up: nothing is left to do here.
             self._end_reopened(connection, row, now)
@@ -156,6 +162,42 @@ class Latecomers:
             )
         )  # fmt: skip
         expect(connection.execute(statement).rowcount, 1, row)
+
+    def _mind(self, connection: sa.Connection, row: Row, now: datetime, *, strict: bool) -> Row | None:
+        """A trigger starts, unless it was told to mind what runs of its job: then it waits, or is skipped."""
+        order = order_of(connection, self._dialect.tables, row.control) if row.control is not None else None
+        rule = order.arguments.get("overlap") if order is not None else None
+        if rule is None or not self._others_run(connection, row):
+            return row if self._enter(connection, row, now, strict=strict) else None
+        if rule == "queue":
+            later = decide.postponed(row, now, "")
+            columns = {**(later.row or {}), "execution_time": now + MINDING, "last_error": None}
+            return self._move_on(connection, row, now, columns)
+        assert row.slot is not None
+        statement = self._dialect.insert(self._slots).values(
+            task_name=row.task_name, task_instance=ledger_instance(row), slot=row.slot, outcome="skipped",
+            reason="overlap", origin="trigger", finished=now,
+        )  # fmt: skip
+        connection.execute(statement.on_conflict_do_nothing())
+        return self._move_on(connection, row, now, None)
+
+    def _others_run(self, connection: sa.Connection, row: Row) -> bool:
+        """Whether anything else of the job is held.
+
+        Race: all that start by a rule, and all slots of the schedule, need the plan row's lock; who does not get it
+        takes it that somebody starts just now.
+        """
+        tasks = self._tasks
+        plan = [tasks.c.task_name == row.task_name, tasks.c.task_instance == row.plan_instance]
+        statement = sa.select(tasks.c.picked).where(*plan)
+        held = connection.scalar(statement.with_for_update(skip_locked=True))
+        if held is None:
+            return connection.scalar(statement) is not None
+        beside = sa.select(tasks.c.version).where(
+            tasks.c.task_name == row.task_name, tasks.c.plan_instance == row.plan_instance, tasks.c.picked,
+            tasks.c.task_instance != row.task_instance,
+        )  # fmt: skip
+        return bool(held) or connection.execute(beside.limit(1)).first() is not None
 
     def _move_on(
         self, connection: sa.Connection, row: Row, now: datetime, columns: dict[str, Any] | None

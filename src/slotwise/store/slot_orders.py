@@ -30,10 +30,13 @@ from slotwise.store.rows import ledger_instance, utc
 ENDED_BADLY = ("failed", "dead", "lost", "cancelled")
 
 
-def trigger_now(desk: Desk, job: str) -> datetime:
-    """One run of the job beside its schedule; its slot. A paused job's waits until the job is resumed."""
+def trigger_now(desk: Desk, job: str, overlap: str | None = None) -> datetime:
+    """One run of the job beside its schedule; its slot. A paused job's waits until the job is resumed.
+
+    ``overlap``: if something of the job runs when it would start, ``queue`` waits for its end, ``skip`` does not run.
+    """
     desk.rows_of(job)
-    number = desk.sign("trigger", job=job)
+    number = desk.sign("trigger", job=job, overlap=overlap)
     key = trigger(desk.connection, desk.store.dialect, job, control=number)
     controls, tasks = desk.store.tables.controls, desk.store.tables.tasks
     slot = utc(

@@ -260,7 +260,10 @@ class Store:
 
     def _is_weighed(self, row: Row) -> bool:
         """Whether it has yet to be asked if this slot may start; a retry may."""
-        return row.is_plan and row.attempt == 1 and row.task_name in self._weighed
+        if row.attempt != 1:
+            return False
+        ordered = row.origin == "trigger" and row.control is not None  # it may have to mind others
+        return ordered or (row.is_plan and row.task_name in self._weighed)
 
     def schedule_of(self, row: Row) -> Schedule:
         """The schedule that decides: the row's text, never the code's. Raises InvalidSchedule."""

@@ -43,6 +43,63 @@ def test_a_trigger_keeps_schedule_and_statistics(bench: Bench, controls: Control
     assert (order.command, order.slot, order.note) == ("trigger", slot, "please")
 
 
+def test_a_trigger_may_wait_for_what_runs(bench: Bench, controls: Controls) -> None:
+    """Of the schedule, or of other triggers; it looks again each second, and nothing is burnt meanwhile."""
+    bench.tick()
+    claim = bench.claim_one("plain")
+    slots = [controls.trigger("plain", overlap="queue") for _ in range(2)]
+    assert bench.claim("plain") == []
+    bench.settle(claim)
+    bench.clock.tick(timedelta(seconds=1))
+    first = bench.claim_one("plain")
+    assert first.slot in slots
+    assert first.row.attempt == 1
+    bench.clock.tick(timedelta(seconds=1))
+    assert bench.claim("plain") == []
+    bench.settle(first)
+    bench.clock.tick(timedelta(seconds=1))
+    second = bench.claim_one("plain")
+    assert {first.slot, second.slot} == set(slots)
+    assert [entry["outcome"] for entry in bench.slots("plain")] == ["succeeded", "succeeded", "running"]
+
+
+def test_a_trigger_may_give_way(bench: Bench, controls: Controls) -> None:
+    """It is skipped while something of the job runs, and the ledger says so; else it runs."""
+    bench.tick()
+    claim = bench.claim_one("plain")
+    slot = controls.trigger("plain", overlap="skip")
+    assert bench.claim("plain") == []
+    entry = bench.slots("plain")[-1]
+    assert (entry["slot"], entry["outcome"], entry["reason"]) == (slot, "skipped", "overlap")
+    assert entry["origin"] == "trigger"
+    bench.settle(claim)
+    slot = controls.trigger("plain", overlap="skip")
+    assert bench.claim_one("plain").slot == slot
+
+
+def test_of_two_triggers_that_mind_each_other_one_starts(bench: Bench, controls: Controls) -> None:
+    """Whoever claims at once: the plan row's lock lets them take turns."""
+    for _ in range(8):
+        controls.trigger("plain", overlap="queue")
+
+    def work(number: int) -> int:
+        return len(bench.claim("plain", holder=f"host:{number}:x", limit=2))
+
+    with ThreadPoolExecutor(4) as threads:
+        assert sum(threads.map(work, range(4))) <= 1
+    bench.clock.tick(timedelta(seconds=1))
+    assert len(bench.claim("plain")) <= 1
+    assert sum(entry["outcome"] == "running" for entry in bench.slots("plain")) == 1
+
+
+def test_a_strict_job_minds_others_too(bench: Bench, controls: Controls) -> None:
+    """Its mark is still to come."""
+    controls.trigger("strict", overlap="queue")
+    claim = bench.claim_one("strict")
+    assert bench.slot("strict")["outcome"] == "claimed"
+    assert bench.store.mark_running(claim)
+
+
 # -- skip the next ----------------------------------------------------------------------------------------------
 
 
