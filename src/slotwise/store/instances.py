@@ -96,30 +96,42 @@ class Instances:
         return found
 
     def _insert(self, connection: sa.Connection, wanted: Instance, schedule: Schedule) -> tuple[datetime | None, bool]:
-        dialect = self._store.dialect
-        now = dialect.now(connection)
-        end_orphans(connection, dialect, wanted.task, wanted.id, now)
-        strict = self._definition(wanted.task).gives_up
-        newest = newest_decided(connection, dialect, wanted.task, wanted.id, strict=strict)
+        dialect, now = self._store.dialect, self._store.dialect.now(connection)
+        has_history, paused, control = self._known(connection, wanted)
+        newest = self._newest(connection, wanted, now) if has_history else None
         blank = Row(task_name=wanted.task, task_instance=wanted.id, execution_time=now, version=0, watermark=newest)
         slot = first_slot(blank, schedule, now)
+        columns = decide.ahead(schedule, slot)
+        if paused:  # its job's own row sleeps
+            columns |= asleep(columns["execution_time"]) | {"control": control}
         statement = dialect.insert(self._tasks).values(
             task_name=wanted.task, task_instance=wanted.id, task_data=wanted.data, priority=wanted.priority,
             runs_on=tags_text(self._definition(wanted.task)), picked=False, version=to_micros(now),
-            first_version=to_micros(now), watermark=newest, schedule=str(schedule),
-            **self._ahead(connection, wanted.task, schedule, slot),
+            first_version=to_micros(now), watermark=newest, schedule=str(schedule), **columns,
         )  # fmt: skip
         inserted = statement.on_conflict_do_nothing().returning(self._tasks.c.version)
         return slot, connection.execute(inserted).first() is not None
 
-    def _ahead(self, connection: sa.Connection, task: str, schedule: Schedule, slot: datetime | None) -> dict[str, Any]:
-        """What a new row waits for; it sleeps if its job's own row does."""
-        columns, tasks = decide.ahead(schedule, slot), self._tasks
-        own = sa.select(tasks.c.state, tasks.c.control).where(*self._key(task, RECURRING))
-        found = connection.execute(own).first()
-        if found is None or found[0] != PAUSED:
-            return columns
-        return {**columns, **asleep(columns["execution_time"]), "control": found[1]}
+    def _known(self, connection: sa.Connection, wanted: Instance) -> tuple[bool, bool, int | None]:
+        """Whether the id has a history, whether its job is paused, and by which order: most have none and are not.
+
+        Race: a pause that is being ordered at this very moment may not see the new row; ordered again, it does.
+        """
+        slots, gaps, own = self._store.tables.slots, self._store.tables.gaps, self._tasks.alias("own")
+        of_job = own.c.task_name == wanted.task, own.c.task_instance == RECURRING
+        history = [
+            sa.exists().where(table.c.task_name == wanted.task, table.c.task_instance == wanted.id)
+            for table in (slots, gaps)
+        ]
+        state, control = (sa.select(own.c[name]).where(*of_job).scalar_subquery() for name in ("state", "control"))
+        found = connection.execute(sa.select(sa.or_(*history), state, control)).one()
+        return bool(found[0]), found[1] == PAUSED, found[2]
+
+    def _newest(self, connection: sa.Connection, wanted: Instance, now: datetime) -> datetime | None:
+        """The newest slot of the id that is known, once what stands in no row has ended."""
+        end_orphans(connection, self._store.dialect, wanted.task, wanted.id, now)
+        strict = self._definition(wanted.task).gives_up
+        return newest_decided(connection, self._store.dialect, wanted.task, wanted.id, strict=strict)
 
     def _definition(self, task: str) -> Definition:
         """As this process knows the task; of one that it does not, nothing out of the ordinary."""
