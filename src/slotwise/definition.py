@@ -46,10 +46,11 @@ POLICIES: dict[str, tuple[tuple[type, ...], Any]] = {
     "runs_on": ((tuple, list, set, frozenset), frozenset()),
     "history": ((str,), "none"),
     "keep_result": ((timedelta, str, type(None)), None),
+    "max_running": ((int, type(None)), None),
 }
 _DURATIONS = {"start_within", "timeout", "min_interval", "spread", "keep_result"}
 _OF_JOBS = {"schedule", "catch_up", "overlap", "start_within", "min_interval", "spread"}
-_OF_TASKS = {"history", "keep_result"}
+_OF_TASKS = {"history", "keep_result", "max_running"}
 #: Words of the contract that this version does not act upon: refused, never silently ignored.
 _NOT_YET = ("isolation",)
 _NOT_THE_USERS = (object, ABC, Generic, Protocol, DistributedJob, OneTimeTask)
@@ -81,6 +82,7 @@ class Definition:
     runs_on: frozenset[str] = frozenset()
     history: str = "none"
     keep_result: timedelta | None = None
+    max_running: int | None = None
 
     @property
     def is_job(self) -> bool:
@@ -282,8 +284,8 @@ def _policy(source: object, where: str, word: str) -> Any:
         return _tags(value, where)
     if word in _DURATIONS and value is not None:
         return _limit(cast("timedelta | str", value), where, word)
-    if word == "max_lost" and isinstance(value, int) and value < 1:
-        raise InvalidJob(f"{where}.max_lost is {value}; expected a whole number, 1 or more")
+    if word in ("max_lost", "max_running") and isinstance(value, int) and value < 1:
+        raise InvalidJob(f"{where}.{word} is {value}; expected a whole number, 1 or more")
     return value
 
 
@@ -325,7 +327,8 @@ def _refuse_near_misses(source: object, where: str) -> None:
     if isinstance(source, OneTimeTask):
         known |= {*PAYLOAD_WORDS}
     elif traces := own & _OF_TASKS:
-        raise InvalidJob(f"{where}.{min(traces)}: a job's slots are in the ledger anyway; remove it")
+        cure = "overlap says how many run" if "max_running" in traces else "the ledger has every slot of a job"
+        raise InvalidJob(f"{where}.{min(traces)}: this is for one-time tasks; remove it, {cure}")
     if isinstance(source, OneTimeTask) and (slots := own & _OF_JOBS):
         raise InvalidJob(f"{where}.{min(slots)}: a one-time task has no slots; make it a DistributedJob, or remove it")
     for name in sorted(own - known):

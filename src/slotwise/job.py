@@ -109,6 +109,8 @@ class OneTimeTask(ABC, Generic[T]):
     runs_on: Sequence[str] | AbstractSet[str]
     #: The type of the data, where the brackets after OneTimeTask cannot say it.
     payload: Any
+    #: How many of these may run at a time in the whole cluster; None: as many as there is capacity for.
+    max_running: int | None
     #: Which ends the ledger keeps: ``"none"``, ``"failures"`` (also cancelled and lost ones) or ``"all"``.
     history: str
     #: How long what the handler returns is kept for ``client.result`` (``timedelta`` or ``"7d"``); None: not at all.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
@@ -12,6 +13,10 @@ from slotwise.engine.service import AT_ONCE, Service
 from slotwise.events import Claimed, PollBegan, about, skipped
 from slotwise.execution import Claim, Gap, Row
 from slotwise.store.store import Store
+
+#: How soon to look again for a row that is due and locked, and for one whose task runs as often as it may.
+LOCKED_PAUSE = timedelta(milliseconds=100)
+FULL_PAUSE = timedelta(seconds=1)
 
 
 class Poller(Service):
@@ -33,8 +38,10 @@ class Poller(Service):
         super().__init__(**service)
         self._store = store
         self._holdings = holdings
-        self._names = names
-        self._tasks = [name for name in names if not store.definitions[name].is_job]
+        #: Of these only so many may run at a time: each is claimed by itself.
+        self._limited = [name for name in names if store.definitions[name].max_running]
+        self._names = [name for name in names if name not in self._limited]
+        self._tasks = deque(name for name in self._names if not store.definitions[name].is_job)
         self._lease = lease
         self._poll_interval = poll_interval
         self._runner = runner
@@ -45,14 +52,19 @@ class Poller(Service):
             return self._poll_interval  # a settlement frees capacity and wakes us
         if self.listeners.hear(PollBegan):
             self.listeners.publish(PollBegan(worker=self.worker, capacity=max(slots, tasks)))
-        if self._claim_slots(slots) + self._claim_tasks(tasks):
+        if self._claim_slots(slots, self._names) + self._claim_in_turn(tasks) + self._claim_limited():
             return AT_ONCE  # a short batch is not an empty one: rows may have been locked for a moment
-        names, queued = self._names if slots > 0 else [], self._tasks if tasks > 0 else []
-        due = self._store.next_due(names, queued, lost=self._lost())
-        if due is None:
-            return self._poll_interval
-        # A due row that could not be claimed just now is locked by somebody: look again soon, not in a spin.
-        return min(due if due > timedelta(0) else timedelta(milliseconds=100), self._poll_interval)
+        names, queued = self._names if slots > 0 else [], list(self._tasks) if tasks > 0 else []
+        # A due row that could not be claimed just now is locked by somebody: look again soon, not in a spin. One of a
+        # task that runs as often as it may waits for an end, which may come elsewhere.
+        pauses = [self._pause(names, queued, LOCKED_PAUSE)]
+        if self._limited and tasks > 0:
+            pauses.append(self._pause(self._limited, self._limited, FULL_PAUSE))
+        return min([*pauses, self._poll_interval])
+
+    def _pause(self, names: Sequence[str], tasks: Sequence[str], least: timedelta) -> timedelta:
+        due = self._store.next_due(names, tasks, lost=self._lost())
+        return self._poll_interval if due is None else due if due > timedelta(0) else least
 
     def _lost(self) -> int:
         """How many rows may be taken whose holder has died before: one, and none beside another that is fresh.
@@ -63,10 +75,25 @@ class Poller(Service):
 
     def claim(self, limit: int) -> int:
         """Claim up to ``limit`` due rows, slots first; they are handed to the runner. How many it found."""
-        found = self._claim_slots(limit)
-        return found + self._claim_tasks(limit - found)
+        found = self._claim_slots(limit, self._names)
+        return found + self._claim_in_turn(limit - found) + self._claim_limited()
 
-    def _claim_slots(self, limit: int) -> int:
+    def _claim_in_turn(self, limit: int) -> int:
+        """Each claim begins with another task, so that none is kept waiting by a flood of another's rows."""
+        found = self._claim_tasks(limit, list(self._tasks))
+        self._tasks.rotate(-1)
+        return found
+
+    def _claim_limited(self) -> int:
+        """One statement for each, and only where there are such tasks."""
+        found = 0
+        for name in self._limited:
+            free = self._runner.free_for_tasks()
+            taken = self._claim_slots(free, [name])
+            found += taken + self._claim_tasks(free - taken, [name])
+        return found
+
+    def _claim_slots(self, limit: int, names: Sequence[str]) -> int:
         if limit <= 0:
             return 0
         before = self.elapsed()  # the lease is believed in from before the statement was sent
@@ -75,7 +102,7 @@ class Poller(Service):
                 self.worker,
                 limit,
                 lease=self._lease,
-                names=self._names,
+                names=names,
                 lost=self._lost(),
                 on_skipped=self._tell_skipped,
             )
@@ -83,12 +110,12 @@ class Poller(Service):
         self._start(held)
         return found
 
-    def _claim_tasks(self, limit: int) -> int:
-        if limit <= 0 or not self._tasks:
+    def _claim_tasks(self, limit: int, names: Sequence[str]) -> int:
+        if limit <= 0 or not names:
             return 0
         before = self.elapsed()
         with self._holdings.claiming():
-            claims = self._store.claim_tasks(self.worker, limit, lease=self._lease, names=self._tasks)
+            claims = self._store.claim_tasks(self.worker, limit, lease=self._lease, names=names)
             held = self._holdings.add(claims, before)
         self._start(held)
         return len(held)

@@ -114,8 +114,9 @@ class Dialect:
         first = connection.execute(due.where(tasks.c.lost_count > 0).limit(lost)).all()
         fresh = due.where(tasks.c.lost_count == 0, sa.text(f"({kind})") if instance is None else sa.true())
         if kind == IS_TASK:
+            turn = sa.case({name: place for place, name in enumerate(names)}, value=tasks.c.task_name)
             fresh = fresh.order_by(None).order_by(
-                sa.text(RANK), tasks.c.execution_time, tasks.c.task_name, tasks.c.task_instance
+                sa.text(RANK), turn, tasks.c.execution_time, tasks.c.task_name, tasks.c.task_instance
             )
         others = connection.execute(fresh.limit(limit)).all()
         return [Key(*key) for key in (*first, *others)][:limit]
@@ -123,7 +124,7 @@ class Dialect:
     def claim_tasks(
         self, connection: sa.Connection, *, holder: str, names: Sequence[str], limit: int, lease: timedelta
     ) -> list[Row]:
-        """Take due one-time tasks of these names, the highest priority first, and then the oldest.
+        """Take due one-time tasks, the highest priority first; then name by name as given, of each the oldest first.
 
         Those whose holder has died before are left to ``claim``.
         """
@@ -265,6 +266,15 @@ class Dialect:
                 .values(outcome=outcome.name, reason="unreadable", finished=self.now(connection))
             )
         return None if found is None else found.state or "postponed"
+
+    def room(self, connection: sa.Connection, name: str, most: int) -> int:
+        """How many more rows of this task may be held in the cluster, until this transaction ends; zero: ask later.
+
+        Counted from the live claims, so it cannot drift. Nobody else counts meanwhile: here there is one writer.
+        """
+        tasks = self.tables.tasks
+        held = sa.select(sa.func.count()).where(tasks.c.picked, tasks.c.task_name == name)
+        return max(most - int(connection.scalar(held) or 0), 0)
 
     # -- hold: lock rows that somebody claims to hold --------------------------------------------------------
 

@@ -95,15 +95,15 @@ HAS_SLOT = "\n          AND (d.schedule IS NOT NULL OR d.plan_instance IS NOT NU
 # One descent into the index per name, and one per priority that it has: rows of others, or in the future, cost nothing.
 HEADS = """\
     WITH RECURSIVE heads AS (
-        SELECT n.task_name, (
+        SELECT n.task_name, n.turn, (
             SELECT -coalesce(q.priority, 50) FROM {tasks} AS q
             WHERE q.task_name = n.task_name AND NOT q.picked AND q.state IS NULL
               AND q.schedule IS NULL AND q.plan_instance IS NULL
             ORDER BY -coalesce(q.priority, 50) LIMIT 1) AS rank
-        FROM unnest(%(tasks)s::text[]) AS n(task_name)
+        FROM unnest(%(tasks)s::text[]) WITH ORDINALITY AS n(task_name, turn)
         WHERE NOT EXISTS (SELECT FROM {meta} WHERE key = 'paused')
         UNION ALL
-        SELECT h.task_name, (
+        SELECT h.task_name, h.turn, (
             SELECT -coalesce(q.priority, 50) FROM {tasks} AS q
             WHERE q.task_name = h.task_name AND NOT q.picked AND q.state IS NULL
               AND q.schedule IS NULL AND q.plan_instance IS NULL AND -coalesce(q.priority, 50) > h.rank
@@ -116,7 +116,7 @@ SET picked = true, picked_by = %(holder)s, last_heartbeat = {now}, lease = %(lea
     version = greatest(t.version + 1, (extract(epoch FROM {now}) * 1000000)::bigint), attempt = t.attempt + 1
 WHERE t.ctid = ANY (ARRAY(
     {heads}
-    SELECT d.ctid FROM (SELECT task_name, rank FROM heads WHERE rank IS NOT NULL ORDER BY rank) AS p
+    SELECT d.ctid FROM (SELECT task_name, rank FROM heads WHERE rank IS NOT NULL ORDER BY rank, turn) AS p
     CROSS JOIN LATERAL (
         SELECT w.ctid FROM {tasks} AS w
         WHERE w.task_name = p.task_name AND -coalesce(w.priority, 50) = p.rank AND NOT w.picked AND w.state IS NULL
@@ -339,6 +339,15 @@ class PostgreSQL(Dialect):
         parameters = {**_fence(claim.row for claim in ordered), "holder": claims[0].holder}
         transaction_id, count = self._run(connection, FINISH, parameters).one()
         return transaction_id, count
+
+    def room(self, connection: sa.Connection, name: str, most: int) -> int:
+        """Race: two claims that count at once would both find the last place. So only who gets the lock may count, in
+        a statement of its own, which sees what the one before has committed; the other does not wait.
+        """
+        locked = "SELECT pg_try_advisory_xact_lock(hashtextextended(%(key)s, 0))"
+        if not connection.exec_driver_sql(locked, {"key": f"{self._names['tasks']}/{name}"}).scalar_one():
+            return 0
+        return super().room(connection, name, most)
 
     def hold(self, connection: sa.Connection, claims: Sequence[Claim], *, wait: bool) -> list[Held]:
         ordered = sorted(claims, key=lambda claim: claim.key)

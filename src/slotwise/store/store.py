@@ -109,6 +109,7 @@ class Store:
         self._sequels = Sequels(self.dialect)
         self._latecomers = Latecomers(self.dialect, definitions)
         self._weighed = frozenset(name for name, found in definitions.items() if found.is_weighed)
+        self._limited = {name: found.max_running for name, found in definitions.items() if found.max_running}
         self._strict = tuple(sorted(name for name, found in definitions.items() if found.gives_up))
 
     @contextmanager
@@ -156,6 +157,7 @@ class Store:
             return []
         try:
             with self.transaction() as connection:
+                limit = self._within(connection, names, limit)
                 rows = self.dialect.claim_tasks(connection, holder=holder, names=names, limit=limit, lease=lease)
         except Exception as error:
             if not is_about_a_row(error):
@@ -198,6 +200,7 @@ class Store:
     ) -> tuple[int, list[Claim]]:
         skipped: list[tuple[Row, Gap]] = []
         with self.transaction() as connection:
+            limit = self._within(connection, names, limit)
             found = self.dialect.claim(
                 connection, holder=holder, names=names, strict=self._strict, limit=limit,
                 lease=lease, lost=lost, instance=instance,
@@ -213,6 +216,11 @@ class Store:
             Claim(row=row, holder=holder, lease=lease, claimed_at=claimed_at) for row in started if row and claimed_at
         ]
         return len(found), claims
+
+    def _within(self, connection: sa.Connection, names: Sequence[str], limit: int) -> int:
+        """No more of a task than may run at a time; such a task is claimed by itself."""
+        most = self._limited.get(names[0]) if self._limited and len(names) == 1 else None
+        return limit if most is None else min(limit, self.dialect.room(connection, names[0], most))
 
     def _claim_apart(
         self,

@@ -299,7 +299,7 @@ def test_a_result_that_cannot_be_kept(database: Database, result: Any, words: st
     [
         (task(name="t", history="some")(failing), "history is 'some'; expected \"none\", \"failures\" or \"all\""),
         (task(name="t", keep_result="0s")(failing), "keep_result is '0s'; expected more than zero"),
-        (job(name="t", schedule=Every("1h"), history="all")(failing), "a job's slots are in the ledger anyway"),
+        (job(name="t", schedule=Every("1h"), history="all")(failing), "this is for one-time tasks; remove it"),
     ],
     ids=["word", "zero", "job"],
 )  # fmt: skip

@@ -62,21 +62,21 @@ SET picked = true, picked_by = %(holder)s, last_heartbeat = statement_timestamp(
         t.attempt + 1
 WHERE t.ctid = ANY (ARRAY(
         WITH RECURSIVE heads AS (
-        SELECT n.task_name, (
+        SELECT n.task_name, n.turn, (
             SELECT -coalesce(q.priority, 50) FROM scheduled_tasks AS q
             WHERE q.task_name = n.task_name AND NOT q.picked AND q.state IS NULL
               AND q.schedule IS NULL AND q.plan_instance IS NULL
             ORDER BY -coalesce(q.priority, 50) LIMIT 1) AS rank
-        FROM unnest(%(tasks)s::text[]) AS n(task_name)
+        FROM unnest(%(tasks)s::text[]) WITH ORDINALITY AS n(task_name, turn)
         WHERE NOT EXISTS (SELECT FROM scheduled_meta WHERE key = 'paused')
         UNION ALL
-        SELECT h.task_name, (
+        SELECT h.task_name, h.turn, (
             SELECT -coalesce(q.priority, 50) FROM scheduled_tasks AS q
             WHERE q.task_name = h.task_name AND NOT q.picked AND q.state IS NULL
               AND q.schedule IS NULL AND q.plan_instance IS NULL AND -coalesce(q.priority, 50) > h.rank
             ORDER BY -coalesce(q.priority, 50) LIMIT 1)
         FROM heads AS h WHERE h.rank IS NOT NULL)
-    SELECT d.ctid FROM (SELECT task_name, rank FROM heads WHERE rank IS NOT NULL ORDER BY rank) AS p
+    SELECT d.ctid FROM (SELECT task_name, rank FROM heads WHERE rank IS NOT NULL ORDER BY rank, turn) AS p
     CROSS JOIN LATERAL (
         SELECT w.ctid FROM scheduled_tasks AS w
         WHERE w.task_name = p.task_name AND -coalesce(w.priority, 50) = p.rank AND NOT w.picked AND w.state IS NULL

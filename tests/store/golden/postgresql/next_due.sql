@@ -1,13 +1,13 @@
     WITH RECURSIVE heads AS (
-        SELECT n.task_name, (
+        SELECT n.task_name, n.turn, (
             SELECT -coalesce(q.priority, 50) FROM scheduled_tasks AS q
             WHERE q.task_name = n.task_name AND NOT q.picked AND q.state IS NULL
               AND q.schedule IS NULL AND q.plan_instance IS NULL
             ORDER BY -coalesce(q.priority, 50) LIMIT 1) AS rank
-        FROM unnest(%(tasks)s::text[]) AS n(task_name)
+        FROM unnest(%(tasks)s::text[]) WITH ORDINALITY AS n(task_name, turn)
         WHERE NOT EXISTS (SELECT FROM scheduled_meta WHERE key = 'paused')
         UNION ALL
-        SELECT h.task_name, (
+        SELECT h.task_name, h.turn, (
             SELECT -coalesce(q.priority, 50) FROM scheduled_tasks AS q
             WHERE q.task_name = h.task_name AND NOT q.picked AND q.state IS NULL
               AND q.schedule IS NULL AND q.plan_instance IS NULL AND -coalesce(q.priority, 50) > h.rank

@@ -67,6 +67,6 @@ WHERE scheduled_tasks.picked = 0 AND scheduled_tasks.state IS NULL AND scheduled
     scheduled_tasks.task_name IN (?) AND NOT (EXISTS (SELECT *
 FROM scheduled_meta
 WHERE scheduled_meta."key" = ?)) AND scheduled_tasks.lost_count = ? AND (schedule IS NULL AND plan_instance IS NULL)
-    ORDER BY -coalesce(priority, 50), scheduled_tasks.execution_time, scheduled_tasks.task_name,
-    scheduled_tasks.task_instance
+    ORDER BY -coalesce(priority, 50), CASE scheduled_tasks.task_name WHEN ? THEN ? END,
+    scheduled_tasks.execution_time, scheduled_tasks.task_name, scheduled_tasks.task_instance
  LIMIT ? OFFSET ?;

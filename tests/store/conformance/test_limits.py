@@ -1,0 +1,153 @@
+"""How many of a task run at a time in the whole cluster; and that a flood of one task keeps no other waiting."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from tests.store.bench import LEASE, NOON, Bench, a_job, a_task, at
+
+from slotwise import Every, InvalidJob, job, task
+from slotwise.definition import define
+from slotwise.execution import Claim, Failed
+from slotwise.store.database import Database
+from slotwise.store.types import to_micros
+from slotwise.testing import ManualClock, ManualWorker
+
+
+@pytest.fixture
+def limited(database: Database) -> Bench:
+    """Of ``few`` two may run at a time; ``mail`` is as any other; a hundred of each are due."""
+    bench = Bench(database, [a_task("few", max_running=2), a_task("mail"), a_job("plain")]).planned()
+    bench.client.schedule_many("few", range(100))
+    bench.client.schedule_many("mail", range(100))
+    return bench
+
+
+def claimed(bench: Bench, holder: str, limit: int = 50) -> list[Claim]:
+    return bench.store.claim_tasks(holder, limit, lease=LEASE, names=["few"])
+
+
+def test_no_more_are_claimed_than_may_run(limited: Bench) -> None:
+    """Whoever claims, counted over the whole cluster from the live claims."""
+    first = claimed(limited, "host:1:a", 1)
+    second = claimed(limited, "host:2:b")
+    assert (len(first), len(second)) == (1, 1)
+    assert claimed(limited, "host:3:c") == []
+    limited.settle(first[0])
+    assert len(claimed(limited, "host:3:c")) == 1
+
+
+def test_a_failed_attempt_makes_room(limited: Bench) -> None:
+    """While it waits for its retry, others may run."""
+    one, _ = claimed(limited, "host:1:a")
+    limited.settle(one, Failed("boom"))
+    assert len(claimed(limited, "host:2:b")) == 1
+
+
+def test_the_dead_count_until_they_are_taken_over(limited: Bench) -> None:
+    """They may still be running; then their place is free, and they are claimed within the limit themselves."""
+    claims = claimed(limited, "host:1:a")
+    limited.tick(10)
+    assert claimed(limited, "host:2:b") == []
+    limited.take_over(*claims)
+    again = limited.store.claim_slots("host:2:b", 50, lease=LEASE, names=["few"], lost=1)[1]
+    assert [claim.row.lost_count for claim in again] == [1]
+    assert len(claimed(limited, "host:2:b")) == 1
+    assert claimed(limited, "host:3:c") == []
+
+
+def test_other_tasks_are_claimed_as_ever(limited: Bench) -> None:
+    """In the one statement that knows no limits."""
+    assert len(limited.store.claim_tasks("host:1:a", 50, lease=LEASE, names=["mail"])) == 50
+
+
+def test_who_counts_keeps_others_from_counting(pg_database: Database) -> None:
+    """Else two that count at once would both take the last place; the other does not wait, and looks again."""
+    bench = Bench(pg_database, [a_task("few", max_running=1)])
+    bench.client.schedule_many("few", range(3))
+    with pg_database.main.begin() as connection:
+        assert bench.store.dialect.room(connection, "few", 1) == 1
+        assert claimed(bench, "host:2:b") == []
+    assert len(claimed(bench, "host:2:b")) == 1
+
+
+class Floor:
+    """A worker with room for ten, a task of which two may run, and one without a limit; handlers that go on."""
+
+    def __init__(self, database: Database, tasks: Iterable[Any], **settings: Any) -> None:
+        self.worker = ManualWorker(tasks, database, ManualClock(NOON), **settings)
+        self.client = self.worker.client
+
+    def names(self, claims: Iterable[Claim]) -> list[str]:
+        return sorted(claim.row.task_name for claim in claims)
+
+
+def nothing(ctx: Any) -> None:
+    """Returns."""
+
+
+def test_a_worker_keeps_to_the_limit_and_fills_the_rest(database: Database) -> None:
+    """Its other threads run what may run."""
+    floor = Floor(database, [task(name="few", max_running=2)(nothing), task(name="many")(nothing)], threads=10)
+    floor.client.schedule_many("few", range(20))
+    floor.client.schedule_many("many", range(20))
+    names = floor.names(floor.worker.poll())
+    assert names.count("few") <= 2
+    assert names.count("many") >= 8
+    for _ in range(20):
+        floor.worker.run_due()
+    assert floor.client.list() == []
+
+
+def test_a_flood_of_one_task(database: Database) -> None:
+    """Among 100,000 older rows of another task, a row is claimed after at most as many claims as there are tasks."""
+    floor = Floor(
+        database,
+        [task(name=name)(nothing) for name in ("aaa", "flood", "rare", "zzz")],
+        threads=10,
+    )
+    store = floor.worker.store
+    rows = 100_000 if database.dialect_name == "postgresql" else 2_000
+    tasks = store.tables.tasks
+    old = {"execution_time": at(-60), "slot": at(-60), "picked": False, "version": to_micros(NOON)}
+    with store.transaction() as connection:
+        if rows == 100_000:
+            connection.execute(
+                sa.text(
+                    "INSERT INTO scheduled_tasks (task_name, task_instance, execution_time, slot, picked, version) "
+                    "SELECT 'flood', i::text, :execution_time, :slot, :picked, :version "
+                    f"FROM generate_series(1, {rows}) AS i"
+                ),
+                old,
+            )
+        else:
+            many = [{**old, "task_name": "flood", "task_instance": str(number)} for number in range(rows)]
+            connection.execute(tasks.insert(), many)
+    floor.client.schedule("rare", id="1", at=at(-1))
+    floor.client.schedule("zzz", id="1", at=at(-1))
+    claimed: list[str] = []
+    for _ in range(4):
+        for claim in floor.worker.poll(limit=3):
+            claimed.append(claim.row.task_name)
+            floor.worker.run(claim)
+        floor.worker.settle()
+    assert {"rare", "zzz", "flood"} <= set(claimed)
+
+
+@pytest.mark.parametrize(
+    ("subject", "words"),
+    [
+        (task(name="t", max_running=0)(nothing), "max_running is 0; expected a whole number, 1 or more"),
+        (task(name="t", max_running="2")(nothing), "max_running is a str, expected int or None"),
+        (job(name="t", schedule=Every("1h"), max_running=1)(nothing), "remove it, overlap says how many run"),
+    ],
+    ids=["zero", "text", "job"],
+)
+def test_a_limit_that_cannot_be(subject: Any, words: str) -> None:
+    """Is refused at registration."""
+    with pytest.raises(InvalidJob) as refused:
+        define(subject)
+    assert words in str(refused.value)
