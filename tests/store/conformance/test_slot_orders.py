@@ -60,7 +60,7 @@ def test_a_trigger_may_wait_for_what_runs(bench: Bench, controls: Controls) -> N
     bench.clock.tick(timedelta(seconds=1))
     second = bench.claim_one("plain")
     assert {first.slot, second.slot} == set(slots)
-    assert [entry["outcome"] for entry in bench.slots("plain")] == ["succeeded", "succeeded", "running"]
+    assert sorted(entry["outcome"] for entry in bench.slots("plain")) == ["running", "succeeded", "succeeded"]
 
 
 def test_a_trigger_may_give_way(bench: Bench, controls: Controls) -> None:

@@ -1,0 +1,101 @@
+"""Operators' orders beside a cluster at work: no deadlock comes up, and the laws hold."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import sqlalchemy as sa
+
+from slotwise import Every, JobContext, JobRegistry, Overlap, job
+from slotwise.errors import ConfigurationError
+from slotwise.store.database import Database
+from slotwise.store.store import Store
+
+JOBS, OPERATORS, SECONDS = 20, 4, 8.0
+
+_runs: Counter[tuple[str, datetime]] = Counter()
+_turn = threading.Lock()
+
+
+def a_job(number: int) -> Any:
+    policies = {"overlap": Overlap.allow(max=2)} if number % 3 == 0 else {}
+
+    @job(name=f"busy-{number}", schedule=Every("1s"), on_lost="give_up" if number % 2 else "rerun", **policies)
+    def busy(ctx: JobContext) -> None:
+        with _turn:
+            _runs[ctx.name, ctx.slot] += 1
+        ctx.wait(random.random() / 2)
+        ctx.check()
+
+    return busy
+
+
+def give_orders(registry: JobRegistry, until: float, seed: int) -> Counter[str]:
+    """Whatever comes to an operator's mind; what cannot be done is said in one line, and nothing else may happen."""
+    dice, done = random.Random(seed), Counter[str]()
+    controls = registry.client.controls.by(f"operator-{seed}")
+    while time.monotonic() < until:
+        name = f"busy-{dice.randrange(JOBS)}"
+        now = datetime.now(UTC)
+        orders = {
+            "pause": lambda name=name: controls.pause(name),
+            "resume": lambda name=name: controls.resume(name, replay=dice.random() < 0.3),
+            "trigger": lambda name=name: controls.trigger(name, overlap=dice.choice(["beside", "queue", "skip"])),
+            "skip-next": lambda name=name: controls.skip_next(name),
+            "cancel": lambda name=name: controls.cancel(name),
+            "backfill": lambda name=name, now=now: controls.backfill(
+                name, now - timedelta(seconds=6), now, at_once=2, failed=True
+            ),
+            "pause-all": lambda: (controls.pause_all(), time.sleep(0.1), controls.resume_all()),
+        }
+        word = dice.choices(list(orders), [3, 6, 4, 3, 2, 2, 1])[0]
+        try:
+            orders[word]()  # type: ignore[no-untyped-call]
+            done[word] += 1
+        except ConfigurationError:
+            done["refused"] += 1
+    return done
+
+
+def test_orders_beside_a_cluster_at_work(pg_url: str) -> None:
+    """Two workers, four operators: all orders are carried out, every slot is accounted for, none starts twice."""
+    _runs.clear()
+    settings: dict[str, Any] = {
+        "database_url": pg_url, "heartbeat_interval": "500ms", "poll_interval": "300ms", "threads": 20,
+        "process_hook": False,
+    }  # fmt: skip
+    registries = [JobRegistry(jobs=[a_job(number) for number in range(JOBS)], **settings) for _ in range(2)]
+    with registries[0], registries[1], ThreadPoolExecutor(OPERATORS) as operators:
+        until = time.monotonic() + SECONDS
+        done = sum(
+            operators.map(lambda seed: give_orders(registries[seed % 2], until, seed), range(OPERATORS)), Counter()
+        )
+        controls = registries[0].client.controls
+        controls.resume_all()
+        for number in range(JOBS):
+            controls.resume(f"busy-{number}")
+    assert set(done) >= {"pause", "resume", "trigger", "skip-next", "backfill"}
+    database = Database(registries[0].settings)
+    store = Store(database, {})
+    slots, tasks = store.tables.slots, store.tables.tasks
+    with store.transaction() as connection:
+        attempts = {
+            (row.task_name, row.slot.astimezone(UTC)): row.attempts
+            for row in connection.execute(sa.select(slots.c.task_name, slots.c.slot, slots.c.attempts))
+        }
+        held = connection.scalar(sa.select(sa.func.count()).where(tasks.c.picked))
+        stuck = connection.scalar(
+            sa.select(sa.func.count()).where(tasks.c.state.is_not(None), tasks.c.state != "queued")
+        )
+        running = connection.execute(sa.select(slots).where(slots.c.outcome == "running")).all()
+    database.close()
+    assert (held, stuck, running) == (0, 0, [])
+    assert {key for key in _runs if key not in attempts} == set()
+    twice = {key for key, count in _runs.items() if count > 1 and int(key[0].rpartition("-")[2]) % 2}
+    assert twice == set(), "a job that gives up has started a slot twice"
