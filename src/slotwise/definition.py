@@ -43,6 +43,7 @@ POLICIES: dict[str, tuple[tuple[type, ...], Any]] = {
     "min_interval": ((timedelta, str, type(None)), None),
     "spread": ((timedelta, str, type(None)), None),
     "priority": ((int,), USUAL_PRIORITY),
+    "isolation": ((str, type(None)), None),
     "runs_on": ((tuple, list, set, frozenset), frozenset()),
     "history": ((str,), "none"),
     "keep_result": ((timedelta, str, type(None)), None),
@@ -51,8 +52,6 @@ POLICIES: dict[str, tuple[tuple[type, ...], Any]] = {
 _DURATIONS = {"start_within", "timeout", "min_interval", "spread", "keep_result"}
 _OF_JOBS = {"schedule", "catch_up", "overlap", "start_within", "min_interval", "spread"}
 _OF_TASKS = {"history", "keep_result", "max_running"}
-#: Words of the contract that this version does not act upon: refused, never silently ignored.
-_NOT_YET = ("isolation",)
 _NOT_THE_USERS = (object, ABC, Generic, Protocol, DistributedJob, OneTimeTask)
 _ALIASES = {
     "on_dead": "on_lost", "misfire": "catch_up", "coalesce": "catch_up", "misfire_grace_time": "catch_up",
@@ -83,6 +82,7 @@ class Definition:
     history: str = "none"
     keep_result: timedelta | None = None
     max_running: int | None = None
+    isolation: str | None = None
 
     @property
     def is_job(self) -> bool:
@@ -280,6 +280,8 @@ def _policy(source: object, where: str, word: str) -> Any:
         raise InvalidJob(f"{where}.priority is {value}; expected a whole number, for instance 10 to 90")
     if word == "history" and value not in ("none", "failures", "all"):
         raise InvalidJob(f'{where}.history is {value!r}; expected "none", "failures" or "all"')
+    if word == "isolation" and value not in (None, "process"):
+        raise InvalidJob(f'{where}.isolation is {value!r}; expected "process", or None')
     if word == "runs_on":
         return _tags(value, where)
     if word in _DURATIONS and value is not None:
@@ -332,8 +334,6 @@ def _refuse_near_misses(source: object, where: str) -> None:
     if isinstance(source, OneTimeTask) and (slots := own & _OF_JOBS):
         raise InvalidJob(f"{where}.{min(slots)}: a one-time task has no slots; make it a DistributedJob, or remove it")
     for name in sorted(own - known):
-        if name in _NOT_YET:
-            raise InvalidJob(f"{where}.{name}: this version does not know {name}; remove it")
         meant = _ALIASES.get(name) or _nearest(name, POLICIES)
         if meant:
             raise InvalidJob(f"{where}.{name}: did you mean {meant}? otherwise rename your own attribute")

@@ -69,6 +69,8 @@ class DistributedJob(ABC):
     spread: timedelta | str | None
     #: Which due rows go first where workers are short: 90 is high, 50 usual, 10 low.
     priority: int
+    #: ``"process"``: each attempt runs in a process of its own, which can be killed. None: within the worker.
+    isolation: str | None
     #: Tags that a worker must carry to run it.
     runs_on: Sequence[str] | AbstractSet[str]
     #: How late after its slot the first attempt may start; later, it is skipped (late). None: any time.
@@ -106,6 +108,7 @@ class OneTimeTask(ABC, Generic[T]):
     retry: Retry | None
     timeout: timedelta | str | None
     priority: int
+    isolation: str | None
     runs_on: Sequence[str] | AbstractSet[str]
     #: The type of the data, where the brackets after OneTimeTask cannot say it.
     payload: Any

@@ -150,6 +150,12 @@ class JobRegistry:
     def _make_worker(
         self, settings: Settings, host_loop: asyncio.AbstractEventLoop | None = None, born: float | None = None
     ) -> Worker:
+        isolated = sorted(name for name, found in self.definitions.items() if found.isolation)
+        if isolated and settings.app is None:
+            raise ConfigurationError(
+                f'{", ".join(isolated)}: isolation="process" needs to import the application again; say where it is: '
+                'JobRegistry(…, app="package.module:registry"), or SLOTWISE_APP'
+            )
         return Worker(
             settings,
             self.definitions,

@@ -142,6 +142,15 @@ class Settings:
         values: dict[str, Any] = {name: value for name, (_, value) in chosen.items()}
         return dataclasses.replace(self, **values)
 
+    def told(self) -> dict[str, Any]:
+        """As data that another process can read: what differs from the defaults."""
+        found = {}
+        for each in dataclasses.fields(self):
+            value = getattr(self, each.name)
+            if value != each.default:
+                found[each.name] = spell(value) if isinstance(value, timedelta) else value
+        return {name: sorted(value) if isinstance(value, frozenset) else value for name, value in found.items()}
+
     @property
     def worker(self) -> str:
         """The worker's name: as set, else the host's."""

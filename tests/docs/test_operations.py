@@ -15,7 +15,7 @@ import psycopg
 import sqlalchemy as sa
 from tests.docs.markdown import ROOT, blocks, table
 
-from slotwise import Every, JobContext, JobRegistry, Retry, definition, events, job, task
+from slotwise import Every, JobContext, JobRegistry, Retry, events, job, task
 from slotwise.cli import exits
 from slotwise.cli.entry import cli
 from slotwise.durations import format_duration
@@ -81,13 +81,6 @@ def test_every_command_is_listed() -> None:
     db = cli.commands["db"]
     assert isinstance(db, click.Group)
     assert set(re.findall(r"[\w-]+", tables_line)) - {"slotwise", "db"} == set(db.commands)
-
-
-def test_every_refused_word_is_listed() -> None:
-    """Guarantees names each policy that this version knows and refuses."""
-    _, _, section = (ROOT / "docs" / "guarantees.md").read_text().partition("## Not in this version")
-    sentence = section.partition(". ")[0]
-    assert set(re.findall(r"`(\w+)`", sentence)) == set(definition._NOT_YET)
 
 
 def test_every_table_is_listed() -> None:

@@ -262,12 +262,6 @@ def test_a_near_miss_is_refused(attribute: str, meant: str) -> None:
     assert f"did you mean {meant}?" in refusal(a_job(**{attribute: 1}))
 
 
-@pytest.mark.parametrize("word", ["isolation"])
-def test_a_policy_that_is_not_acted_upon_is_refused(word: str) -> None:
-    """Nothing that a job declares is silently ignored."""
-    assert f"Report.{word}" in refusal(a_job(**{word: 1}))
-
-
 def test_near_misses_count_where_they_are_set() -> None:
     """On the instance, and on any class of the user's own."""
 

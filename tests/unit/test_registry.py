@@ -271,7 +271,7 @@ BAD_JOBS = [
         id="retry",
     ),
     pytest.param({"jobs": [Retrying()]}, "retry is a method, expected Retry or None", id="a method with arguments"),
-    pytest.param({"jobs": [a_job(isolation="process")]}, "this version does not know isolation", id="isolation"),
+    pytest.param({"jobs": [a_job(isolation="thread")]}, "isolation is 'thread'; expected \"process\"", id="isolation"),
     pytest.param({"jobs": [Broken()]}, "Broken.schedule cannot be read: 'Broken' object has no attribute", id="broken"),
     pytest.param({"jobs": [Yielding()]}, "Yielding.execute contains yield", id="generator"),
     pytest.param({"jobs": [LaterYielding()]}, "LaterYielding.execute contains yield", id="async generator"),

@@ -81,6 +81,15 @@ class Holding:
         self._renewed = max(self._renewed, sent)
         self.suspected = False
 
+    @property
+    def renewed(self) -> float:
+        """When the last successful heartbeat was sent, in elapsed seconds."""
+        return self._renewed
+
+    def arrive(self) -> None:
+        """Whatever it has waited for so far, it did in another process: it waits from now on."""
+        self._since = self._elapsed()
+
     def age(self) -> timedelta:
         """Time since before the last successful heartbeat was sent."""
         return timedelta(seconds=self._elapsed() - self._renewed)

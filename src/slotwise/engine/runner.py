@@ -8,6 +8,7 @@ import logging
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from typing import Any, TypeAlias
@@ -17,6 +18,7 @@ from slotwise.definition import Definition
 from slotwise.durations import format_duration
 from slotwise.engine.eventloop import EventLoop
 from slotwise.engine.holdings import Holding, Holdings
+from slotwise.engine.isolation import Isolation
 from slotwise.engine.pace import Pace
 from slotwise.engine.threads import Threads
 from slotwise.errors import InvalidPayload, JobCancelled
@@ -55,6 +57,7 @@ class Runner:
         watch: Callable[[Holding, timedelta], None] = lambda holding, timeout: None,
         loop: EventLoop | None = None,
         interceptors: tuple[Interceptor, ...] = (),
+        isolation: Isolation | None = None,
     ) -> None:
         self.capacity = capacity
         self._definitions = definitions
@@ -67,10 +70,11 @@ class Runner:
         self._watch = watch
         self._loop = loop
         self._interceptors = interceptors
+        self._isolation = isolation
         self._threads = Threads(capacity)
         self._pace = Pace(margin, holdings.elapsed)
         # On the loop, all that is claimed is started; so where it runs handlers, no more is claimed than may run.
-        self._runs_ahead = not any(found.is_async for found in definitions.values())
+        self._runs_ahead = not any(found.is_async or found.isolation for found in definitions.values())
         self._draining = False
         self._is_loud = True
 
@@ -104,6 +108,8 @@ class Runner:
             definition = self._definitions[holding.claim.row.task_name]
             if self._draining:
                 self._on_end(holding, HandedBack("shutdown"))
+            elif definition.isolation and self._isolation is not None:
+                work.append(partial(self._run_isolated, self._isolation, holding, definition))
             elif definition.is_async and self._loop is not None:
                 self._start_async(self._loop, holding, definition)
             else:
@@ -115,6 +121,10 @@ class Runner:
             loop.submit(self._run_async(holding, definition))
         except RuntimeError as error:
             logger.warning("%s cannot start: %s", definition.name, error)
+
+    def report_to(self, on_end: OnEnd) -> None:
+        """From now on tell this one how attempts ended."""
+        self._on_end = on_end
 
     def drain(self) -> None:
         """From now on nothing new starts; what has been claimed and not started goes back."""
@@ -132,6 +142,22 @@ class Runner:
             outcome = self._refusal(holding, definition) or self._attempt(holding, definition)
         except BaseException as error:  # whatever it was, the claim must not stay held without an end
             outcome = self._raised(error, holding)
+        self._on_end(holding, outcome)
+
+    def _run_isolated(self, isolation: Isolation, holding: Holding, definition: Definition) -> None:
+        """In a child, which sets the mark itself where the job gives up: it is the one that starts the handler."""
+        begun: list[float | None] = []
+        try:
+            outcome = self._refusal(holding, replace(definition, on_lost="rerun"))
+            if outcome is None:
+                outcome = isolation.run(
+                    holding, lambda: begun.append(self._began(holding, definition)), lambda: self._draining
+                )
+                outcome = self._timed_out(holding) or outcome
+        except BaseException as error:
+            outcome = self._raised(error, holding)
+        if begun:
+            self._ended(holding, outcome, begun[0])
         self._on_end(holding, outcome)
 
     async def _run_async(self, holding: Holding, definition: Definition) -> None:

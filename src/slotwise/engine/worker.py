@@ -17,14 +17,15 @@ from slotwise.engine.deadlines import Deadlines
 from slotwise.engine.eventloop import EventLoop, Lifespan
 from slotwise.engine.heartbeat import Heartbeat, LeaseWatch
 from slotwise.engine.holdings import Holding, Holdings
+from slotwise.engine.isolation import Isolation
 from slotwise.engine.membership import Membership
 from slotwise.engine.poller import Poller
 from slotwise.engine.pruner import History
 from slotwise.engine.reaper import Reaper
-from slotwise.engine.runner import Interceptor, Runner
+from slotwise.engine.runner import Interceptor, OnEnd, Runner
 from slotwise.engine.service import Outage, Service
 from slotwise.engine.settler import Settler
-from slotwise.engine.shutdown import Shutdown
+from slotwise.engine.shutdown import LONGEST_ASIDE, SHORTEST_ASIDE, Shutdown
 from slotwise.engine.startup import Startup, planned
 from slotwise.errors import InvalidSchedule
 from slotwise.identity import Identity
@@ -90,7 +91,7 @@ class Worker:
         self._cancelling = threading.Event()
         self._turn = threading.RLock()  # start and stop, one after the other
         self._is_starting = False
-        self._is_draining = False
+        self.is_draining = False
         self._refused: list[str] = []
         needs_loop = lifespan is not None or any(found.is_async for found in self.definitions.values())
         self._loop = EventLoop(lifespan, host_loop) if needs_loop else None
@@ -121,6 +122,7 @@ class Worker:
             watch=self.deadlines.watch,
             loop=self._loop,
             interceptors=interceptors,
+            isolation=self._isolation(),
         )
         self.poller = Poller(
             self.store, self.holdings, names=self._claimed, lease=settings.lease, poll_interval=settings.poll_interval,
@@ -199,6 +201,20 @@ class Worker:
         with self._database.main.connect() as connection:
             migrate.check(connection, prefix=self.settings.table_prefix, schema=self.settings.schema)
 
+    def _isolation(self) -> Isolation:
+        """Where attempts run that have a process each. Who does not stop is killed before a shutdown gives it up."""
+        settings = self.settings
+        patience = min(max(settings.shutdown_grace, SHORTEST_ASIDE), LONGEST_ASIDE) * 0.6
+        return Isolation(settings.told(), settings.app, patience=patience)
+
+    @contextmanager
+    def running_alone(self, on_end: OnEnd) -> Iterator[None]:
+        """Only what runs handlers: for a child with one attempt, whose parent polls, beats and settles."""
+        self.runner.report_to(on_end)
+        if self._loop is not None:
+            self.state = self._loop.start()
+        yield
+
     @contextmanager
     def minding(self, patience: timedelta | None = None) -> Iterator[None]:
         """Keep claims alive and settle them, without polling or reaping: for claims that are ``adopt``ed.
@@ -255,7 +271,7 @@ class Worker:
             read=definition.payload.decode,
             client=self._client,
             state=self.state,
-            stopping=lambda: self._is_draining,
+            stopping=lambda: self.is_draining,
         )
 
     def wake(self) -> None:
@@ -293,11 +309,11 @@ class Worker:
             # interrupted finishes that.
             if self._is_starting:
                 return 0
-            if self._is_draining:
+            if self.is_draining:
                 if self._shutdown.unfinished is None:
                     self._cancelling.set()
                 return self.unfinished
-            self._is_draining = True
+            self.is_draining = True
             self.listeners.publish(events.DrainBegan(worker=self.name, running=len(self.holdings)))
             self._shutdown.run(self.settings.shutdown_grace if grace is None else grace, ending=ending)
             return self.unfinished

@@ -46,7 +46,7 @@ from slotwise.store.latecomers import Latecomers, expect
 from slotwise.store.postgresql import PostgreSQL
 from slotwise.store.recorders import Recorders
 from slotwise.store.release import release_next
-from slotwise.store.rows import Change, Held
+from slotwise.store.rows import Change, Held, row_of
 from slotwise.store.sequels import End, Sequels
 from slotwise.store.sqlite import SQLite
 from slotwise.store.tables import HAS_SLOT, IS_TASK, tables
@@ -500,6 +500,17 @@ class Store:
             ]
 
         return self._apart([(_claim_of(one.row), Died(one.lease_end)) for one in silences], end)
+
+    def find_claim(self, name: str, instance: str, token: int, holder: str) -> Claim | None:
+        """The claim of this fence, read again with its payload; None: it stands no more."""
+        tasks = self.tables.tasks
+        mine = [tasks.c.task_name == name, tasks.c.task_instance == instance, tasks.c.picked]
+        statement = sa.select(*self.dialect.row_columns).where(
+            *mine, tasks.c.version == token, tasks.c.picked_by == holder
+        )
+        with self.transaction() as connection:
+            values = connection.execute(statement).first()
+        return None if values is None else _claim_of(row_of(values))
 
     def held_by(self, holder: str) -> list[Claim]:
         """Rows that the database says this worker holds, for finding claims that it does not know of."""

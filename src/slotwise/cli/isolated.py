@@ -1,0 +1,113 @@
+"""The child that runs one attempt of a job with ``isolation="process"``; started by a worker, by nobody else."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import socket
+import sys
+import threading
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any
+
+from slotwise.cli.application import load_registry
+from slotwise.contrib.logging import configure
+from slotwise.engine.holdings import Holding
+from slotwise.engine.isolation import Channel, say_outcome
+from slotwise.engine.worker import Worker
+from slotwise.events import Event, HandlerStarted
+from slotwise.execution import Failed, HandedBack, Outcome
+from slotwise.registry import JobRegistry
+
+_PR_SET_PDEATHSIG = 1
+
+
+def main(descriptor: int) -> None:
+    """Take one order from the parent, and do it."""
+    os.set_inheritable(descriptor, False)
+    channel = Channel(socket.socket(fileno=descriptor))
+    _follow_parent()
+    order = _first(channel)
+    channel.send(**say_outcome(_obey(order, channel)))
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)  # a thread that the handler has left behind must not keep the slot from ending
+
+
+def _follow_parent() -> None:
+    """Whether to stop is the parent's to say, also where a supervisor signals everybody; but its death is ours."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def _first(channel: Channel) -> dict[str, Any]:
+    while (said := channel.lines(None)) is not None:
+        for order in said:
+            return order
+    _die()
+    raise AssertionError
+
+
+def _die() -> None:
+    os.killpg(os.getpgrp(), signal.SIGKILL)
+
+
+def _obey(order: dict[str, Any], channel: Channel) -> Outcome:
+    try:
+        worker = _worker(order, channel)
+        claim = worker.store.find_claim(order["task"], order["instance"], order["token"], order["holder"])
+    except Exception as error:
+        return Failed(f"its process cannot start: {error}")
+    if claim is None:
+        return HandedBack("lost")  # while the application was imported
+    (holding,) = worker.holdings.add([claim], order["renewed"])
+    holding.arrive()
+    for said in channel.lines(0) or ():  # it may have been renewed while the application was imported
+        _heed(said, holding, worker)
+    threading.Thread(target=_listen, args=(channel, holding, worker), daemon=True).start()
+    ended: SimpleQueue[Outcome] = SimpleQueue()
+    with worker.running_alone(lambda _, outcome: ended.put(outcome)):
+        worker.runner.start([holding])
+        return ended.get()
+
+
+def _worker(order: dict[str, Any], channel: Channel) -> Worker:
+    """The application's worker, of which only the runner is used: handler, interceptors and lifespan are the same."""
+    sys.path[:] = order["path"]
+    registry: JobRegistry = load_registry(order["app"], Path.cwd()).configured(**order["settings"] | {"only": []})
+    configure(registry.settings.log_format, registry.settings.log_level)
+    alone = replace(registry.definitions[order["task"]], isolation=None)
+    registry.definitions = {**registry.definitions, alone.name: alone}
+
+    def tell(event: Event) -> None:
+        if isinstance(event, HandlerStarted):
+            channel.send(say="starting")
+
+    registry.listeners = (tell,)
+    return registry.make_worker()
+
+
+def _listen(channel: Channel, holding: Holding, worker: Worker) -> None:
+    while (said := channel.lines(None)) is not None:
+        for word in said:
+            _heed(word, holding, worker)
+    _die()
+
+
+def _heed(word: dict[str, Any], holding: Holding, worker: Worker) -> None:
+    if "renewed" in word:
+        holding.renew(word["renewed"])
+    if "draining" in word:
+        worker.is_draining = True
+    if "stop" in word:
+        holding.signal.set(word["stop"])
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))

@@ -1,0 +1,256 @@
+"""Attempts in processes of their own: what comes back from them, and that they end when they must."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from slotwise import ConfigurationError, JobRegistry, job
+from slotwise.schedules import Once
+from slotwise.settings import Settings
+from slotwise.store.database import Database
+
+APPLICATION = """
+import asyncio, contextlib, os, pathlib, signal, subprocess, sys, time
+import sqlalchemy as sa
+from slotwise import Cancel, Every, JobRegistry, Snooze, job
+from slotwise.settings import Settings
+
+HERE = pathlib.Path(__file__).parent
+options = dict(schedule=Every("1h"), isolation="process")
+
+def note(text):
+    with open(HERE / "notes", "a") as file:
+        file.write(f"{os.getpid()} {text}\\n")
+
+@job(name="well", **options)
+def well(ctx):
+    note(f"well {ctx.slot is not None} {ctx.attempt} {ctx.token > 0} {ctx.lease_left.total_seconds() > 0} {ctx.state}")
+
+@job(name="awaited", **options)
+async def awaited(ctx):
+    await asyncio.sleep(0.01)
+    note(f"awaited {ctx.state}")
+
+@job(name="raises", **options)
+def raises(ctx):
+    raise ValueError("no luck")
+
+@job(name="cancels", **options)
+def cancels(ctx):
+    raise Cancel("not today")
+
+@job(name="exits", **options)
+def exits(ctx):
+    os._exit(3)
+
+@job(name="crashes", **options)
+def crashes(ctx):
+    os.kill(os.getpid(), signal.SIGSEGV)
+
+@job(name="deaf", timeout="1s", **options)
+def deaf(ctx):
+    note("deaf")
+    helper = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    note(f"helper {helper.pid}")
+    while True:
+        time.sleep(600)
+
+@job(name="endless", **options)
+def endless(ctx):
+    note("endless")
+    while True:
+        time.sleep(600)
+
+@job(name="listens", timeout="500ms", **options)
+def listens(ctx):
+    ctx.wait(60)
+    note(f"told {ctx.cancel_reason}")
+
+@job(name="strict", on_lost="give_up", **options)
+def strict(ctx):
+    with engine.connect() as connection:
+        found = connection.scalar(sa.text("SELECT outcome FROM scheduled_slots WHERE task_name = 'strict'"))
+    note(f"strict {found}")
+
+@job(name="completes", **options)
+def completes(ctx):
+    with engine.begin() as connection:
+        connection.execute(sa.text("CREATE TABLE effects (n int)"))
+        ctx.complete_in(connection)
+    os._exit(1)
+
+@contextlib.asynccontextmanager
+async def lifespan():
+    yield "a pool"
+
+engine = sa.create_engine(sa.make_url(os.environ["DATABASE_URL"]).set(drivername="postgresql+psycopg"))
+jobs = [well, awaited, raises, cancels, exits, crashes, deaf, endless, listens, strict, completes]
+registry = JobRegistry(jobs=jobs, lifespan=lifespan)
+"""
+
+QUICK = {"heartbeat_interval": "1s", "poll_interval": "500ms", "shutdown_grace": "1s"}
+
+
+class Place:
+    """An application on disk, its database, and what its handlers noted."""
+
+    def __init__(self, path: Path, url: str) -> None:
+        (path / "isolated_app.py").write_text(APPLICATION)
+        self.path, self.url = path, url
+        self.database = Database(Settings(database_url=url))
+
+    def notes(self) -> list[tuple[int, str]]:
+        file = self.path / "notes"
+        lines = file.read_text().splitlines() if file.exists() else []
+        return [(int(pid), text) for pid, text in (line.split(" ", 1) for line in lines)]
+
+    def entry(self, name: str) -> Any:
+        with self.database.main.connect() as connection:
+            statement = sa.text("SELECT * FROM scheduled_slots WHERE task_name = :name")
+            return connection.execute(statement, {"name": name}).mappings().first()
+
+    def worker(self, *names: str, **settings: str) -> subprocess.Popen[bytes]:
+        """`slotwise worker`, for these jobs only, with one slot of each due now."""
+        options = [f"--{name.replace('_', '-')}={value}" for name, value in {**QUICK, **settings}.items()]
+        only = [f"--only={name}" for name in names]
+        command = [sys.executable, "-m", "slotwise", "worker", "--app=isolated_app", f"--app-dir={self.path}"]
+        with (self.path / "log").open("ab") as log:
+            process = subprocess.Popen(
+                [*command, *options, *only], env={**os.environ, "DATABASE_URL": self.url}, cwd=self.path, stderr=log
+            )
+        self.wait(lambda: len(self.planned()) >= len(names))
+        with self.database.main.begin() as connection:
+            for name in names:
+                connection.execute(
+                    sa.text("UPDATE scheduled_tasks SET execution_time = now(), slot = now() WHERE task_name = :name"),
+                    {"name": name},
+                )
+        return process
+
+    def planned(self) -> list[str]:
+        with self.database.main.connect() as connection:
+            return list(connection.scalars(sa.text("SELECT task_name FROM scheduled_tasks")))
+
+    def wait(self, condition: Callable[[], object], seconds: float = 90) -> None:
+        until = time.monotonic() + seconds
+        while not condition():
+            log = self.path / "log"
+            assert time.monotonic() < until, log.read_text()[-6000:] if log.exists() else "nothing happened"
+            time.sleep(0.05)
+
+    def ended(self, name: str) -> bool:
+        entry = self.entry(name)
+        return entry is not None and entry["finished"] is not None
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        status = Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return status.rpartition(")")[2].split()[0] != "Z"
+
+
+@pytest.fixture
+def place(tmp_path: Path, pg_url: str) -> Iterator[Place]:
+    place = Place(tmp_path, pg_url)
+    yield place
+    place.database.close()
+
+
+@pytest.fixture
+def run(place: Place) -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
+    """Start workers; what is left of them is ended."""
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start(*names: str, **settings: str) -> subprocess.Popen[bytes]:
+        started.append(place.worker(*names, **settings))
+        return started[-1]
+
+    yield start
+    for process in started:
+        process.kill()
+        process.wait()
+
+
+Run = Callable[..., subprocess.Popen[bytes]]
+
+
+def test_what_comes_back(place: Place, run: Run) -> None:
+    """Outcomes of every kind, as data; handlers, interceptors and lifespan are those of the application."""
+    names = ["well", "awaited", "raises", "cancels", "exits", "crashes", "strict", "completes"]
+    process = run(*names)
+    place.wait(lambda: all(place.ended(name) for name in names), 110)
+    outcomes = {name: place.entry(name)["outcome"] for name in names}
+    assert outcomes == {
+        "well": "succeeded", "awaited": "succeeded", "raises": "failed", "cancels": "cancelled", "exits": "failed",
+        "crashes": "failed", "strict": "succeeded", "completes": "succeeded",
+    }  # fmt: skip
+    texts = {text for _, text in place.notes()}
+    assert texts == {"well True 1 True True a pool", "awaited a pool", "strict running"}
+    assert process.pid not in {pid for pid, _ in place.notes()}
+    assert place.entry("raises")["error"].splitlines()[-1] == "ValueError: no luck"
+    assert place.entry("cancels")["reason"] == "not today"
+    assert place.entry("exits")["error"] == "its process ended with exit status 3"
+    assert place.entry("crashes")["error"] == "its process ended by signal SIGSEGV"
+
+
+def test_a_timeout_is_the_end(place: Place, run: Run) -> None:
+    """One that listens may end by itself; one that is deaf is killed, with all that it has started."""
+    run("deaf", "listens")
+    place.wait(lambda: place.ended("deaf") and place.ended("listens"))
+    assert place.entry("deaf")["error"] == "timed out after 1s"
+    assert place.entry("listens")["error"] == "timed out after 500ms"
+    notes = {text.split()[0]: (pid, text) for pid, text in place.notes()}
+    assert notes["told"][1] == "told timeout"
+    assert not is_alive(notes["deaf"][0])
+    place.wait(lambda: not is_alive(int(notes["helper"][1].split()[1])), 10)
+
+
+def test_it_dies_with_its_worker(place: Place, run: Run) -> None:
+    """Killed without a word, a worker leaves no handler behind."""
+    process = run("endless")
+    place.wait(place.notes)
+    ((child, _),) = place.notes()
+    process.send_signal(signal.SIGKILL)
+    place.wait(lambda: not is_alive(child), 10)
+
+
+def test_a_lost_claim_is_the_end(place: Place, run: Run) -> None:
+    """As soon as the worker learns of it; whatever the handler does."""
+    run("endless")
+    place.wait(place.notes)
+    ((child, _),) = place.notes()
+    with place.database.main.begin() as connection:
+        connection.execute(sa.text("UPDATE scheduled_tasks SET version = version + 1 WHERE task_name = 'endless'"))
+    place.wait(lambda: not is_alive(child), 10)
+
+
+def test_a_shutdown_ends_it_and_hands_it_back(place: Place, run: Run) -> None:
+    """Killed before the worker leaves, so that its slot can run elsewhere at once."""
+    process = run("endless")
+    place.wait(place.notes)
+    ((child, _),) = place.notes()
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(30) == 0
+    assert not is_alive(child)
+    entry = place.entry("endless")
+    assert (entry["outcome"], entry["reason"], entry["finished"]) == ("cancelled", "shutdown", None)
+
+
+def test_without_an_application_it_is_refused() -> None:
+    """The child must know what to import."""
+    subject = job(name="alone", schedule=Once("2026-01-01T00:00Z"), isolation="process")(print)
+    registry = JobRegistry(jobs=[subject], database_url="sqlite://")
+    with pytest.raises(ConfigurationError, match='alone: isolation="process" needs to import the application again'):
+        registry.make_worker()

@@ -1,0 +1,63 @@
+"""What an attempt in a process of its own says to its parent."""
+
+from __future__ import annotations
+
+import json
+import socket
+from datetime import timedelta
+
+import pytest
+
+from slotwise.engine.isolation import Channel, outcome_of, say_outcome
+from slotwise.execution import Aborted, Cancelled, Failed, HandedBack, Outcome, Snoozed, Succeeded
+from slotwise.sequel import Sequel
+
+OUTCOMES: list[Outcome] = [
+    Succeeded(),
+    Succeeded(promised=True),
+    Succeeded(sequel=Sequel(result=b'{"n": "\xc3\xbc"}', problem="too large")),
+    Failed("ValueError: ü\nno luck"),
+    Failed("for good", final=True, promised=True),
+    Snoozed(timedelta(seconds=90, microseconds=7)),
+    Aborted("timeout"),
+    Cancelled("not today"),
+    HandedBack("lost"),
+]
+
+
+@pytest.mark.parametrize("outcome", OUTCOMES, ids=repr)
+def test_an_outcome_comes_back_as_it_was(outcome: Outcome) -> None:
+    """As data, through JSON, and equal at the other end."""
+    assert outcome_of(json.loads(json.dumps(say_outcome(outcome)))) == outcome
+
+
+def test_what_cannot_be_handed_on_is_told() -> None:
+    """No task that was to follow is lost in silence."""
+    told = outcome_of(say_outcome(Succeeded(sequel=Sequel(arrivals=[("mail", "1")]))))  # type: ignore[list-item]
+    assert isinstance(told, Failed)
+    assert told.final
+    assert "schedule them with ctx.client" in told.error
+
+
+def test_words_arrive_whole_and_in_order() -> None:
+    """However they are cut on their way; and whoever hangs up is known to be gone."""
+    ours, theirs = socket.socketpair()
+    channel, text = Channel(theirs), "x" * 200_000
+    assert list(channel.lines(0.01) or ()) == []
+    ours.sendall(json.dumps({"n": 1}).encode() + b'\n{"n"')
+    assert list(channel.lines(1) or ()) == [{"n": 1}]
+    ours.sendall(b": 2}\n")
+    assert list(channel.lines(1) or ()) == [{"n": 2}]
+    ours.settimeout(5)
+    found: list[object] = []
+    ours.setblocking(False)
+    left = json.dumps({"text": text}).encode() + b"\n"
+    while not found:
+        if left:
+            left = left[ours.send(left[:4096]) :]
+        found += channel.lines(0.01) or ()
+    assert found == [{"text": text}]
+    ours.close()
+    assert channel.lines(1) is None
+    channel.send(n=3)
+    channel.close()
