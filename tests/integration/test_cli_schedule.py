@@ -136,6 +136,12 @@ def test_diff_for_people(say: Say) -> None:
     assert "in 3 days: 3 removed, 3 added, 0 kept" in told
 
 
+def test_a_spread_moves_no_slot(say: Say) -> None:
+    """It is the same schedule, only due later: as a job's row has it."""
+    told = say("diff", "0 2 * * *", "SPREAD(0 2 * * *; 90s)", "--days", "3")
+    assert "0 removed, 0 added, 3 kept" in told
+
+
 def test_a_month_on_the_terminal(say: Say, ask: Ask) -> None:
     """Weeks from Monday on; the day on which clocks change has a mark."""
     told = say("month", "0 9,17 * * MON-FRI", *VIENNA, "--month", "2026-03")

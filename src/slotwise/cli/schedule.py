@@ -17,9 +17,11 @@ from slotwise.cli.options import Given, common, pass_given
 from slotwise.cli.output import print_json_list, print_json_object, print_table
 from slotwise.cli.scheduletext import instant, ready, schedule_of, zone_of
 from slotwise.cli.speed import speed
+from slotwise.contrib.logging import plain
 from slotwise.schedules import AnyOf, Schedule
 from slotwise.schedules.base import first_beyond
 from slotwise.schedules.outlook import Entry, clock, outlook
+from slotwise.schedules.spread import Spread
 from slotwise.schedules.words import explain
 
 
@@ -135,17 +137,23 @@ def diff(
     after: str | None,
 ) -> int:
     """Which slots a change from OLD to NEW takes away (-) and adds (+)."""
-    before, later = (ready(given, schedule_of(text, tz), name).running for text in (old, new))
+    before, later = (_slots_of(ready(given, schedule_of(text, tz), name)) for text in (old, new))
     zone = zone_of(later, tz)
     start = instant(after, zone)
     end = start + timedelta(days=days)
     sums = _sums(before, later, start, end)
     found = islice(_differences(before, later, start, end), count)
     if given.json:
-        print_json_object({**sums, "differences": [{"slot": slot.isoformat(), "change": sign} for slot, sign in found]})
+        print_json_object({**sums, "differences": [{"slot": plain(slot), "change": sign} for slot, sign in found]})
     else:
         _print_differences(found, sums, zone, days)
     return 1 if sums["removed"] or sums["added"] else 0
+
+
+def _slots_of(schedule: Schedule) -> Schedule:
+    """The schedule of the slots that run; a spread moves none of them."""
+    running = schedule.running
+    return running.schedule if isinstance(running, Spread) else running
 
 
 def _sums(before: Schedule, later: Schedule, start: datetime, end: datetime) -> dict[str, int]:
