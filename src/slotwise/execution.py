@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal, NamedTuple, TypeAlias
 
@@ -41,9 +41,12 @@ class Fence(NamedTuple):
     token: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, unsafe_hash=True)
 class Row:
-    """A row of ``scheduled_tasks`` as it was read; instants are aware UTC."""
+    """A row of ``scheduled_tasks`` as it was read; instants are aware UTC.
+
+    Nobody changes one; it is not frozen because one is made for each execution, which would take five times as long.
+    """
 
     task_name: str
     task_instance: str
@@ -120,14 +123,19 @@ class Row:
         return LedgerKey(self.task_name, self.plan_instance or self.task_instance, self.slot)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, unsafe_hash=True)
 class Claim:
-    """Proof of holding a row: its key, its version (the token) and the holder that took it."""
+    """Proof of holding a row: its key, its version (the token) and the holder that took it. As a row, never changed."""
 
     row: Row
     holder: str
     lease: timedelta
     claimed_at: datetime
+    #: Key and token: a row can be claimed again by its own former holder, so the key alone says nothing.
+    fence: Fence = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        self.fence = self.row.fence
 
     @property
     def key(self) -> Key:
@@ -136,11 +144,6 @@ class Claim:
     @property
     def token(self) -> int:
         return self.row.version
-
-    @property
-    def fence(self) -> Fence:
-        """Key and token: a row can be claimed again by its own former holder, so the key alone says nothing."""
-        return Fence(self.row.key, self.row.version)
 
     @property
     def slot(self) -> datetime | None:

@@ -121,6 +121,18 @@ class Dialect:
         others = connection.execute(fresh.limit(limit)).all()
         return [Key(*key) for key in (*first, *others)][:limit]
 
+    def due_names(self, connection: sa.Connection, limit: int) -> list[str]:
+        """The names of up to ``limit`` due slots, the oldest first, and of rows whose holder has died before."""
+        tasks = self.tables.tasks
+        due = (
+            sa.select(tasks.c.task_name)
+            .where(~tasks.c.picked, tasks.c.state.is_(None), tasks.c.execution_time <= self.now(connection))
+            .order_by(tasks.c.execution_time)
+            .limit(limit)
+        )
+        kinds = (sa.text(f"({HAS_SLOT})"), tasks.c.lost_count > 0)
+        return [name for kind in kinds for name in connection.scalars(due.where(kind))]
+
     def claim_tasks(
         self, connection: sa.Connection, *, holder: str, names: Sequence[str], limit: int, lease: timedelta
     ) -> list[Row]:

@@ -92,6 +92,16 @@ ORDER BY execution_time"""
 ALL_PAUSED = "\n          AND NOT EXISTS (SELECT FROM {meta} WHERE key = 'paused')"
 HAS_SLOT = "\n          AND (d.schedule IS NOT NULL OR d.plan_instance IS NOT NULL)"
 
+DUE_NAMES = """\
+(SELECT d.task_name FROM {tasks} AS d
+ WHERE NOT d.picked AND d.state IS NULL AND (d.schedule IS NOT NULL OR d.plan_instance IS NOT NULL)
+   AND d.execution_time <= {now}
+ ORDER BY d.execution_time LIMIT %(limit)s)
+UNION ALL
+(SELECT d.task_name FROM {tasks} AS d
+ WHERE NOT d.picked AND d.state IS NULL AND d.lost_count > 0 AND d.execution_time <= {now}
+ ORDER BY d.execution_time LIMIT %(limit)s)"""
+
 # One descent into the index per name, and one per priority that it has: rows of others, or in the future, cost nothing.
 HEADS = """\
     WITH RECURSIVE heads AS (
@@ -317,6 +327,9 @@ class PostgreSQL(Dialect):
             parts = {"who": " AND d.task_instance = %(instance)s", "kind": ""}
         found = self._run(connection, CLAIM, parameters, **parts)
         return [(row_of(values), utc(now), entered) for now, entered, *values in found]
+
+    def due_names(self, connection: sa.Connection, limit: int) -> list[str]:
+        return [name for (name,) in self._run(connection, DUE_NAMES, {"limit": limit}).cursor.fetchall()]
 
     def claim_tasks(
         self, connection: sa.Connection, *, holder: str, names: Sequence[str], limit: int, lease: timedelta

@@ -66,6 +66,9 @@ Endings: TypeAlias = "Sequence[tuple[Claim, Outcome]]"
 
 logger = logging.getLogger(__name__)
 
+#: From so many names on, a look at what is due comes before the claim.
+MANY = 200
+
 _DIALECTS: dict[str, type[Dialect]] = {kind.name: kind for kind in (PostgreSQL, SQLite)}
 
 
@@ -180,12 +183,25 @@ class Store:
     ) -> tuple[int, list[Claim]]:
         """As ``claim``, and slots alone: those of jobs, and of tasks that recur; and whatever was lost before."""
         limit = min(limit, BATCH)
+        if len(names) > MANY and not (names := self._due_names(names, limit)):
+            return 0, []
         try:
             return self._claim(holder, names, limit, lease, on_skipped, lost=lost)
         except Exception as error:
             if not is_about_a_row(error):
                 raise
         return self._claim_apart(holder, names, limit, lease, on_skipped, lost=lost)
+
+    def _due_names(self, names: Sequence[str], limit: int) -> Sequence[str]:
+        """Those of many names that have the next due rows: to send, and to compare with, ten thousand takes its time.
+
+        All of them, where rows of others are so many that they would hide ours.
+        """
+        with self.transaction() as connection:
+            due = self.dialect.due_names(connection, 2 * limit)
+        found = set(due)
+        own = found.intersection(names)
+        return sorted(own) if len(own) == len(found) or len(due) < 2 * limit else names
 
     def _claim(
         self,
