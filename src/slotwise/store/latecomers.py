@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from slotwise import decide
 from slotwise.definition import Definition
 from slotwise.errors import InvalidSchedule
-from slotwise.execution import Gap, Row, Transition
+from slotwise.execution import TICK, Gap, Row, Transition
 from slotwise.schedules import Schedule, parse_schedule
 from slotwise.store.abreast import Abreast
 from slotwise.store.audit_rows import order_of
@@ -68,6 +68,8 @@ class Latecomers:
             reason = f"{decide.UNREADABLE}schedule {row.schedule!r}: {error}"
             return self._let_go(connection, row, now, decide.postponed(row, now, reason))
         newest = newest_decided(connection, self._dialect, row.task_name, row.task_instance, strict=strict)
+        if row.slot is not None and row.watermark is not None and row.watermark > row.slot:
+            newest = row.slot - TICK  # handed back, after slots behind it were left out: this one is undecided
         definition = self._definitions.get(row.task_name)
         detaches = definition is not None and definition.overlap.detaches and row.attempt == 1
         abreast = self._abreast.count(connection, row) if detaches else 0

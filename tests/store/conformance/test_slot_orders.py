@@ -126,6 +126,20 @@ def test_of_a_slot_that_runs_the_following_one_is_skipped(bench: Bench, controls
     assert bench.outcomes("plain") == [(1, "succeeded"), (2, "skipped"), (3, "skipped")]
 
 
+def test_a_slot_that_is_handed_back_before_one_that_is_skipped_does_not_vanish(
+    bench: Bench, controls: Controls
+) -> None:
+    """Though the ledger knows a newer one: what has not begun is missed, and written down."""
+    bench.tick()
+    claim = bench.claim_one("plain")
+    controls.skip_next("plain")
+    bench.settle(claim, HandedBack())
+    bench.tick(5)
+    assert bench.claim_one("plain").slot == at(6)
+    assert bench.gaps("plain") == [(1, 5, 5, "collapsed")]
+    assert bench.outcomes("plain") == [(2, "skipped"), (6, "running")]
+
+
 def test_two_operators_do_not_skip_two_slots(bench: Bench, controls: Controls) -> None:
     """Who says which slot he means is told that it is not the next one any more."""
     controls.skip_next("plain", at(1))
