@@ -30,7 +30,7 @@ from slotwise.asked import (
     when,
 )
 from slotwise.controls import Controls
-from slotwise.definition import Definition, check_catch_up
+from slotwise.definition import Definition, check_schedule
 from slotwise.errors import ConfigurationError, InvalidJob
 from slotwise.execution import Key
 from slotwise.job import T
@@ -294,7 +294,7 @@ class Client:
             raise ConfigurationError(f"schedule_recurring({name!r}): {timing!r:.60} is no schedule; write Every('5m')")
         store = self._make_store()
         if (known := store.definitions.get(name)) is not None:
-            check_catch_up(timing, known, f"schedule_recurring({name!r}, id={instance!r})")
+            check_schedule(timing, known, f"schedule_recurring({name!r}, id={instance!r})")
         payload = payload_for(task, name, known).encode(data, name)
         rank = weight(priority, known, f"schedule_recurring({name!r}")
         new = Instance(task=name, id=instance, schedule=timing, data=payload, priority=rank)

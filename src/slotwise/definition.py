@@ -137,12 +137,8 @@ def define(subject: object) -> Definition:
     )
     if definition.gives_up and definition.retry is not None:
         raise InvalidJob(f'{where}: retry contradicts on_lost="give_up" (at most one start); drop one of them')
-    if definition.schedule is not None and definition.schedule.from_end and definition.overlap.detaches:
-        raise InvalidJob(
-            f"{where}: {definition.schedule} starts after the end of a run: nothing overlaps; drop overlap"
-        )
     if definition.schedule is not None:
-        check_catch_up(definition.schedule, definition, where)
+        check_schedule(definition.schedule, definition, where)
     return definition
 
 
@@ -151,12 +147,14 @@ def rescheduled(definition: Definition, text: str, where: str) -> Definition:
     if not definition.is_job:
         raise InvalidJob(f"{where}: {definition.name!r} is a one-time task, it has no schedule; remove it there")
     schedule = _spread(_parsed(text, where), where, definition.name, definition.spread)
-    check_catch_up(schedule, definition, where)
+    check_schedule(schedule, definition, where)
     return replace(definition, schedule=schedule)
 
 
-def check_catch_up(schedule: Schedule, definition: Definition, where: str) -> None:
-    """Raise InvalidJob if catching up is not possible, or would not come to an end."""
+def check_schedule(schedule: Schedule, definition: Definition, where: str) -> None:
+    """Raise InvalidJob if the policies do not fit: nothing can overlap, or catching up would not come to an end."""
+    if schedule.from_end and definition.overlap.detaches:
+        raise InvalidJob(f"{where}: {schedule} starts after the end of a run: nothing overlaps; drop overlap")
     if definition.catch_up.mode != "all":
         return
     if schedule.from_end:

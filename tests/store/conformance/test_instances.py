@@ -21,6 +21,7 @@ DEFINITIONS = (
     a_job("all", Disabled(), catch_up=CatchUp.all()),
     a_job("queue", Disabled(), overlap=Overlap.queue(2)),
     a_job("retried", Disabled(), retry=Retry.exponential(3, first=timedelta(seconds=1))),
+    a_job("abreast", Disabled(), overlap=Overlap.allow(2)),
     a_job("tagged", Disabled(), runs_on=["gpu"], priority=90, spread=MINUTE),
     a_task("mail"),
 )
@@ -251,6 +252,7 @@ def test_instances_follow_their_calendar(bench: Bench) -> None:
         (("feed", "a", "61 * * * *"), InvalidSchedule, 'minute field "61": 0–59'),
         (("feed", "a", 5), ConfigurationError, "5 is no schedule"),
         (("all", "a", FixedDelay("1m")), InvalidJob, "misses no slots"),
+        (("abreast", "a", FixedDelay("1m")), InvalidJob, "nothing overlaps"),
         (("feed", "a", EACH, {1, 2}), InvalidJob, "JSON"),
         ((Cron, "a", EACH), InvalidJob, "neither a job nor a task"),
     ],
@@ -320,3 +322,16 @@ def test_an_instance_of_a_paused_job_sleeps(bench: Bench) -> None:
     assert {bench.row("feed", id).slot for id in "ab"} == {at(4)}
     bench.tick(1)
     assert {claim.row.task_instance for claim in bench.claim("feed")} == {"a", "b"}
+
+
+def test_runs_beside_each_other_are_the_instances_own(bench: Bench) -> None:
+    """With allow, its slots start beside each other, up to two of each instance, each with the instance's data."""
+    for id in "ab":
+        bench.client.schedule_recurring("abreast", id, EACH, id)
+    for _ in range(3):
+        bench.tick()
+        bench.claim("abreast")
+    tasks = bench.tables.tasks
+    with bench.store.transaction() as connection:
+        held = connection.execute(sa.select(tasks.c.plan_instance, tasks.c.task_data).where(tasks.c.picked)).all()
+    assert sorted((id, bytes(data)) for id, data in held) == [(id, f'"{id}"'.encode()) for id in "aabb"]
