@@ -57,7 +57,7 @@ class Settings:
     """How long running handlers may finish after a stop before they are cancelled; zero is allowed."""
 
     threads: int | None = None
-    """Capacity of a worker process; None is max(10, number of jobs)."""
+    """Capacity of a worker process; None is the number of jobs and tasks, from 10 to 500."""
 
     processes: int = 1
     """Worker processes that one command starts."""

@@ -45,22 +45,35 @@ class Poller(Service):
         self._lease = lease
         self._poll_interval = poll_interval
         self._runner = runner
+        #: Until then nothing was known to become due.
+        self._quiet_until: float | None = None
 
     def run_once(self) -> timedelta | None:
         slots, tasks = self._runner.free(), self._runner.free_for_tasks()
         if slots <= 0 and tasks <= 0:
             return self._poll_interval  # a settlement frees capacity and wakes us
+        names, queued = self._names if slots > 0 else [], list(self._tasks) if tasks > 0 else []
+        if self._has_slept_out() and (pause := self._pause(names, queued, AT_ONCE)) > AT_ONCE:
+            return self._sleep(pause)
         if self.listeners.hear(PollBegan):
             self.listeners.publish(PollBegan(worker=self.worker, capacity=max(slots, tasks)))
         if self._claim_slots(slots, self._names) + self._claim_in_turn(tasks) + self._claim_limited():
             return AT_ONCE  # a short batch is not an empty one: rows may have been locked for a moment
-        names, queued = self._names if slots > 0 else [], list(self._tasks) if tasks > 0 else []
         # A due row that could not be claimed just now is locked by somebody: look again soon, not in a spin. One of a
         # task that runs as often as it may waits for an end, which may come elsewhere.
         pauses = [self._pause(names, queued, LOCKED_PAUSE)]
         if self._limited and tasks > 0:
             pauses.append(self._pause(self._limited, self._limited, FULL_PAUSE))
-        return min([*pauses, self._poll_interval])
+        return self._sleep(min(pauses))
+
+    def _has_slept_out(self) -> bool:
+        """Nobody has woken it, and nothing was due to come: one look will do, where a claim is two statements."""
+        return self._quiet_until is not None and self.elapsed() >= self._quiet_until and not self._limited
+
+    def _sleep(self, pause: timedelta) -> timedelta:
+        pause = min(pause, self._poll_interval)
+        self._quiet_until = self.elapsed() + pause.total_seconds() if pause == self._poll_interval else None
+        return pause
 
     def _pause(self, names: Sequence[str], tasks: Sequence[str], least: timedelta) -> timedelta:
         due = self._store.next_due(names, tasks, lost=self._lost())

@@ -42,6 +42,9 @@ from slotwise.store.revision import Revision
 from slotwise.store.roster import Badge, Roster
 from slotwise.store.store import Store
 
+#: Without a setting, no more than this: ten thousand jobs are not to make ten thousand threads.
+MOST_THREADS = 500
+
 
 class Worker:
     """One process's share of the cluster: claims, runs, settles, beats and reaps for the jobs it knows."""
@@ -74,7 +77,7 @@ class Worker:
         self._claimed = sorted(name for name, found in self.definitions.items() if found.may_run_on(settings.tags))
         self.identity = Identity.new(settings.worker_name)
         self.name = str(self.identity)
-        self.capacity = settings.threads or max(10, len(self.definitions))
+        self.capacity = settings.threads or min(max(10, len(self.definitions)), MOST_THREADS)
         self.listeners = listeners
         self.clock = clock or DatabaseClock()
         self.holdings = Holdings(self.clock.elapsed)

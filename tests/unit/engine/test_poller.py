@@ -37,6 +37,23 @@ def test_it_never_sleeps_longer_than_the_poll_interval(make_bench: MakeBench) ->
     assert nobody.worker.poller.run_once() == timedelta(seconds=10)
 
 
+def test_a_worker_with_nothing_to_do_only_looks(make_bench: MakeBench) -> None:
+    """After a full poll interval without a wake-up: one statement, until something is due."""
+    bench = make_bench(mail)
+    assert bench.worker.poller.run_once() == timedelta(seconds=10)
+    assert len(bench.said(PollBegan)) == 1
+    bench.clock.tick(timedelta(seconds=10))
+    assert bench.worker.poller.run_once() == timedelta(seconds=10)
+    assert len(bench.said(PollBegan)) == 1
+    bench.registry.client.schedule(mail)
+    assert bench.worker.poller.run_once() == AT_ONCE  # woken: it claims at once
+    assert bench.worker.poller.run_once() == timedelta(seconds=10)
+    bench.registry.client.schedule(mail)
+    bench.clock.tick(timedelta(seconds=10))
+    assert bench.worker.poller.run_once() == AT_ONCE
+    assert len(bench.said(Claimed)) == 2
+
+
 def test_it_claims_what_there_is_room_for(make_bench: MakeBench, gate: Gate) -> None:
     """Two of three; the third when the first has been settled."""
     bench = make_bench(task(name="mail")(lambda ctx: gate.pass_through()), threads=2)
