@@ -106,11 +106,12 @@ class Held:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """A held row and what becomes of it."""
+    """A held row and what becomes of it. ``stranger``: the ledger has its slot open under another token."""
 
     held: Held
     transition: Transition
     ledger_place: str | None = None
+    stranger: bool = False
 
     @property
     def ledger_key(self) -> LedgerKey | None:

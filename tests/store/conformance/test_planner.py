@@ -384,6 +384,27 @@ def test_no_token_comes_again_after_a_restore(bench: Bench) -> None:
     assert bench.outcomes("strict") == [(1, "lost"), (2, "claimed")]
 
 
+@pytest.mark.parametrize("end", ["take-over", "settlement"])
+def test_a_restored_holder_leaves_nothing_open(bench: Bench, end: str) -> None:
+    """A backup from while the slot was held: it has been begun again since, under a token that no row has now."""
+    bench.tick()
+    restored = bench.claim_one("strict", "host:1:a")
+    backup = bench.backup()
+    bench.settle(restored, HandedBack("shutdown"))
+    bench.tick(0.1)
+    again = bench.claim_one("strict", "host:2:b")
+    assert bench.store.mark_running(again)
+    bench.restore(backup)
+    if end == "take-over":
+        bench.take_over(restored)
+    else:
+        bench.settle(restored)
+    assert bench.settle(again) is None
+    assert not bench.row("strict").picked
+    entry = bench.slot("strict")
+    assert (entry["outcome"], entry["reason"], entry["finished"]) == ("lost", "orphaned", at(1.1))
+
+
 @pytest.mark.parametrize("marked", [False, True], ids=["not started", "started"])
 def test_give_up_starts_no_orphan_again(bench: Bench, marked: bool) -> None:
     """At most one start ever: what may have started is not started again, whatever became of its row."""
