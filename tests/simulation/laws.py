@@ -195,7 +195,9 @@ class Laws:
             return  # … whose older text may be back, and then come to be replaced a second time
         # The effective watermark: after a restore, ledger and gaps know more than the row.
         watermark = max([row["watermark"], *entries[-1:], *(gap["last_slot"] for gap in gaps)])
-        waiting = {row["slot"] for row in ledger.rows if row["task_name"] == job and not row["picked"]}
+        # Restored, a held row may stand for a slot that the ledger has forgotten, since it was handed back.
+        own = [row for row in ledger.rows if row["task_name"] == job and (self.after_restores or not row["picked"])]
+        waiting = {row["slot"] for row in own}
         due = [slot for slot in self.history[job].slots(self.since[job], watermark) if slot not in waiting]
         if not self.after_restores:
             self._none_started_is_skipped(job, ledger)

@@ -50,7 +50,7 @@ HAPPENINGS = [
 def test_the_worlds_are_not_idle() -> None:
     """A checker that sees nothing finds nothing: each kind of accident and of end occurs."""
     seen: Counter[str] = Counter()
-    for seed in range(6):
+    for seed in (*range(5), 8):  # in the last one a zombie cannot complete
         database = Database(Settings(database_url=IN_MEMORY))
         provision(database)
         world = World(seed, database)

@@ -264,6 +264,19 @@ def end_orphans(connection: sa.Connection, dialect: Dialect, name: str, instance
     )
 
 
+def settle_stranger(connection: sa.Connection, dialect: Dialect, change: Change) -> None:
+    """The queue was restored alone: the ledger has nothing of this claim, or what has begun since. Both must end."""
+    row, record, now = change.held.row, change.transition.record, change.held.now
+    if record is not None and record.final:
+        statement = dialect.insert(dialect.tables.slots).values(
+            task_name=row.task_name, task_instance=ledger_instance(row), slot=row.slot, outcome=record.outcome,
+            reason=record.reason, error=record.error, attempts=record.attempts, lost=record.lost,
+            origin=row.origin or "schedule", token=row.version, worker=row.picked_by, finished=now,
+        )  # fmt: skip
+        connection.execute(statement.on_conflict_do_nothing())
+    end_orphans(connection, dialect, row.task_name, ledger_instance(row), now)
+
+
 def expect(written: int, expected: int, row: Row) -> None:
     """Rows that this transaction has locked cannot slip away; if one does, nothing of it may be committed."""
     if written != expected:

@@ -106,7 +106,7 @@ class Held:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """A held row and what becomes of it. ``stranger``: the ledger has its slot open under another token."""
+    """A held row and what becomes of it. ``stranger``: the ledger does not know this claim of its slot."""
 
     held: Held
     transition: Transition

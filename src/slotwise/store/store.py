@@ -42,11 +42,11 @@ from slotwise.store.commit import commit_surely
 from slotwise.store.database import Database
 from slotwise.store.dialect import Dialect
 from slotwise.store.failures import describe, is_about_a_row, is_locked
-from slotwise.store.latecomers import Latecomers, end_orphans, expect
+from slotwise.store.latecomers import Latecomers, expect, settle_stranger
 from slotwise.store.postgresql import PostgreSQL
 from slotwise.store.recorders import Recorders
 from slotwise.store.release import release_next
-from slotwise.store.rows import Change, Held, ledger_instance, row_of
+from slotwise.store.rows import Change, Held, row_of
 from slotwise.store.sequels import End, Sequels
 from slotwise.store.sqlite import SQLite
 from slotwise.store.tables import HAS_SLOT, IS_TASK, tables
@@ -470,7 +470,7 @@ class Store:
         else:
             transition = decide.at_finish(row, definition, schedule, outcome, held.now, entry)
         transition = decide.removed(row, schedule, parked(row, transition), held.now)
-        stranger = entry is not None and not entry.final and entry.token != row.version
+        stranger = row.ledger_key is not None and (entry is None or (not entry.final and entry.token != row.version))
         return Change(held=held, transition=transition, ledger_place=place, stranger=stranger)
 
     def _write(self, connection: sa.Connection, changes: Sequence[Change]) -> None:
@@ -481,9 +481,8 @@ class Store:
         gaps = [(change.held.row, gap) for change in changes for gap in change.transition.gaps]
         self.dialect.gaps(connection, gaps, changes[0].held.now)
         for change in changes:
-            if change.stranger:  # the queue was restored alone, and nobody may be left to end what it had begun
-                row = change.held.row
-                end_orphans(connection, self.dialect, row.task_name, ledger_instance(row), change.held.now)
+            if change.stranger:
+                settle_stranger(connection, self.dialect, change)
             if change.held.row.origin == "backfill" and change.transition.remove:
                 release_next(connection, self.dialect, change.held.row, change.held.now)
 

@@ -405,6 +405,23 @@ def test_a_restored_holder_leaves_nothing_open(bench: Bench, end: str) -> None:
     assert (entry["outcome"], entry["reason"], entry["finished"]) == ("lost", "orphaned", at(1.1))
 
 
+def test_a_restored_holder_of_a_slot_that_was_forgotten(bench: Bench) -> None:
+    """Handed back after the backup, the slot is in no ledger; what its holder comes to is entered all the same."""
+    bench.tick()
+    claims = bench.claim("strict", "plain")
+    backup = bench.backup()
+    bench.store.settle([(claim, HandedBack("shutdown")) for claim in claims])
+    assert bench.slots("strict") == bench.slots("plain") == []
+    bench.restore(backup)
+    for claim in claims:
+        if claim.row.task_name == "strict":
+            bench.take_over(claim)
+        else:
+            bench.settle(claim)
+    assert (bench.outcomes("strict"), bench.outcomes("plain")) == ([(1, "lost")], [(1, "succeeded")])
+    assert (bench.row("strict").slot, bench.row("plain").slot) == (at(2), at(2))
+
+
 @pytest.mark.parametrize("marked", [False, True], ids=["not started", "started"])
 def test_give_up_starts_no_orphan_again(bench: Bench, marked: bool) -> None:
     """At most one start ever: what may have started is not started again, whatever became of its row."""
