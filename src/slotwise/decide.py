@@ -569,6 +569,13 @@ def removed(row: Row, schedule: Schedule | None, transition: Transition, now: da
     return replace(transition, row=None, record=record, gaps=gaps)
 
 
+def put_off(row: Row, due: datetime) -> Transition:
+    """A claimed row whose slot is to start later goes back, with the place that it has been given."""
+    back = _hand_back(row, "recovery")
+    columns = {**_again(row, due, attempt=max(row.attempt - 1, 0)), "parked_due": row.parked_due or row.execution_time}
+    return replace(back, label="postponed", row=columns)
+
+
 def postponed(row: Row, now: datetime, error: str) -> Transition:
     """A claimed row that this worker cannot read goes back, and comes up again later; it says why."""
     back = _hand_back(row, "unreadable")

@@ -178,6 +178,7 @@ READERS: Final[Mapping[str, Reader]] = {
     "threads": optional(whole(1, 10_000, "it is how many jobs run at a time")),
     "processes": whole(1, 1000, "one is enough for most"),
     "reaper_interval": optional(duration("20ms", "1h", "each look is one statement")),
+    "recovery_rate": optional(whole(1, 1_000_000, "it is how many late slots start in a second")),
     "revision": optional(name(100)),
     "worker_name": optional(name(100)),
     "tags": names(100),

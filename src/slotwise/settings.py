@@ -65,6 +65,9 @@ class Settings:
     reaper_interval: timedelta | None = None
     """How often claims of others are looked at; None is the heartbeat interval."""
 
+    recovery_rate: int | None = None
+    """At most so many slots that were missed, or are late, start in a second, in the whole cluster; None: no limit."""
+
     revision: str | None = None
     """Deploy id: a number, version or time that grows; a lower one never re-plans what a higher has planned."""
 

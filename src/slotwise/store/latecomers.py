@@ -19,6 +19,7 @@ from slotwise.execution import TICK, Gap, Row, Transition
 from slotwise.schedules import Schedule, parse_schedule
 from slotwise.store.abreast import Abreast
 from slotwise.store.audit_rows import order_of
+from slotwise.store.budget import Budget
 from slotwise.store.dialect import Dialect
 from slotwise.store.release import release_next
 from slotwise.store.rows import Change, Held, ledger_instance
@@ -30,12 +31,13 @@ MINDING = timedelta(seconds=1)
 class Latecomers:
     """Decides, row by row, which slot of a claimed row starts, if any."""
 
-    def __init__(self, dialect: Dialect, definitions: Mapping[str, Definition]) -> None:
+    def __init__(self, dialect: Dialect, definitions: Mapping[str, Definition], budget: Budget) -> None:
         self._dialect = dialect
         self._definitions = definitions
         self._tasks = dialect.tables.tasks
         self._slots = dialect.tables.slots
         self._abreast = Abreast(dialect)
+        self._budget = budget
 
     def start(
         self,
@@ -74,6 +76,8 @@ class Latecomers:
         detaches = definition is not None and definition.overlap.detaches and row.attempt == 1
         abreast = self._abreast.count(connection, row) if detaches else 0
         decision = decide.at_claim(row, schedule, now, newest, definition, abreast)
+        if isinstance(decision, decide.Start) and (place := self._budget.put_off(connection, row, decision, now)):
+            return self._let_go(connection, row, now, decide.put_off(row, place))
         gaps = [(row, gap) for gap in decision.gaps]
         self._dialect.gaps(connection, gaps, now)
         skipped += gaps

@@ -38,6 +38,7 @@ from slotwise.execution import (
 from slotwise.pauses import parked
 from slotwise.schedules import Schedule, parse_schedule
 from slotwise.store.abreast import tell_plan_rows
+from slotwise.store.budget import Budget
 from slotwise.store.commit import commit_surely
 from slotwise.store.database import Database
 from slotwise.store.dialect import Dialect
@@ -110,7 +111,8 @@ class Store:
         #: What else a worker writes with its settlements.
         self.recorders = Recorders()
         self._sequels = Sequels(self.dialect)
-        self._latecomers = Latecomers(self.dialect, definitions)
+        self._budget = Budget(self.dialect, database.settings.recovery_rate)
+        self._latecomers = Latecomers(self.dialect, definitions, self._budget)
         self._weighed = frozenset(name for name, found in definitions.items() if found.is_weighed)
         self._limited = {name: found.max_running for name, found in definitions.items() if found.max_running}
         self._strict = tuple(sorted(name for name, found in definitions.items() if found.gives_up))
@@ -222,7 +224,9 @@ class Store:
                 lease=lease, lost=lost, instance=instance,
             )  # fmt: skip
             started = [
-                row if entered and self._may_start(row) else self._late(connection, row, now, skipped, entered=entered)
+                row
+                if entered and self._may_start(row, now)
+                else self._late(connection, row, now, skipped, entered=entered)
                 for row, now, entered in found
             ]
         for row, gap in skipped:
@@ -276,18 +280,18 @@ class Store:
     def _late(
         self, connection: sa.Connection, row: Row, now: datetime, skipped: list[tuple[Row, Gap]], *, entered: bool
     ) -> Row | None:
-        strict, withdraw = row.task_name in self._strict, entered and self._is_weighed(row) and self._can_read(row)
+        strict, withdraw = row.task_name in self._strict, entered and self._is_weighed(row, now) and self._can_read(row)
         return self._latecomers.start(connection, row, now, skipped, strict=strict, entered=withdraw)
 
-    def _may_start(self, row: Row) -> bool:
-        return not self._is_weighed(row) and self._can_read(row)
+    def _may_start(self, row: Row, now: datetime) -> bool:
+        return not self._is_weighed(row, now) and self._can_read(row)
 
-    def _is_weighed(self, row: Row) -> bool:
+    def _is_weighed(self, row: Row, now: datetime) -> bool:
         """Whether it has yet to be asked if this slot may start; a retry may."""
         if row.attempt != 1:
             return False
         ordered = row.origin == "trigger" and row.control is not None  # it may have to mind others
-        return ordered or (row.is_plan and row.task_name in self._weighed)
+        return ordered or (row.is_plan and row.task_name in self._weighed) or self._budget.is_late(row, now)
 
     def schedule_of(self, row: Row) -> Schedule:
         """The schedule that decides: the row's text, never the code's. Raises InvalidSchedule."""

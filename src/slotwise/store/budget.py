@@ -1,0 +1,65 @@
+"""The budget of a recovery: at most so many slots that come late start in a second, in the whole cluster.
+
+A start takes the next free place of a row of ``scheduled_meta``: an instant. If that has come, it starts; else its
+row goes back, due at that instant and marked as having a place, so each row is put off once, however many wait.
+
+Races. Whoever finds the meta row locked does not wait: its row comes up again in a moment. A place that nobody used
+within a second has lapsed: else an outage in the middle of a recovery would let all its places come due at once.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+import sqlalchemy as sa
+
+from slotwise.decide import Start
+from slotwise.execution import TICK, Row
+from slotwise.store.dialect import Dialect
+from slotwise.store.types import from_micros, to_micros
+
+#: A first start that is later than this after it was due counts, as the runs of missed slots do.
+LATE = timedelta(minutes=1)
+_LAPSE = timedelta(seconds=1)
+_BUSY = timedelta(milliseconds=200)
+_KEY = "recovery_next"
+
+
+class Budget:
+    """``rate``: starts per second; None: no limit."""
+
+    def __init__(self, dialect: Dialect, rate: int | None) -> None:
+        self._dialect = dialect
+        self._meta = dialect.tables.meta
+        self._pause = None if rate is None else timedelta(seconds=1) / rate
+
+    def is_late(self, row: Row, now: datetime) -> bool:
+        """Whether a slot whose next one has not come counts: it starts late, or is the last one of a catch-up."""
+        if self._pause is None or not row.is_plan or row.attempt != 1:
+            return False
+        return row.origin == "catch_up" or row.execution_time + LATE < now
+
+    def put_off(self, connection: sa.Connection, row: Row, decision: Start, now: datetime) -> datetime | None:
+        """When the row's slot may start instead of now; None: now."""
+        if self._pause is None or row.attempt != 1:
+            return None
+        if decision.origin != "catch_up" and not self.is_late(row, now) and row.parked_due is None:
+            return None
+        if row.parked_due is not None and row.execution_time + _LAPSE > now:
+            return None  # it has its place
+        place = self._take_place(connection, now)
+        return place if place > now else None
+
+    def _take_place(self, connection: sa.Connection, now: datetime) -> datetime:
+        assert self._pause is not None
+        meta = self._meta
+        first = self._dialect.insert(meta).values(key=_KEY, value=str(to_micros(now)))
+        connection.execute(first.on_conflict_do_nothing())
+        statement = sa.select(meta.c.value).where(meta.c.key == _KEY).with_for_update(skip_locked=True)
+        found = connection.scalar(statement)
+        if found is None:
+            return now + _BUSY
+        place = max(from_micros(int(found)), now)
+        following = str(to_micros(place + max(self._pause, TICK)))
+        connection.execute(meta.update().where(meta.c.key == _KEY).values(value=following))
+        return place
