@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Generic, TypedDict, TypeVar, assert_type
 
-from slotwise import Client, JobContext, OneTimeTask, TaskContext, task
+from slotwise import Client, Item, JobContext, OneTimeTask, Receipt, Tally, TaskContext, TaskEnd, TaskLine, task
 
 
 @dataclass
@@ -60,6 +60,14 @@ def bill(ctx: TaskContext[Order]) -> None:
 async def fetch(ctx: TaskContext[str | None]) -> None: ...
 
 
+@task(name="chain", history="failures", keep_result="1h", max_running=2)
+def chain(ctx: TaskContext[int]) -> int:
+    assert_type(ctx.then(SendMail, Mail("ann@example.com"), in_="1m"), str)
+    ctx.then("by-name", [1], id=ctx.instance, waits_for=2, if_exists="replace")
+    ctx.arrive(Ship, "7")
+    return ctx.data
+
+
 @task(name="any")
 def anything(ctx: JobContext) -> Any:
     return ctx.data
@@ -75,3 +83,22 @@ def enqueue(client: Client) -> None:
     client.schedule(Loose, {"any": ["thing"]})
     client.schedule(anything, 1)
     client.schedule("by-name", {"any": ["thing"]})
+
+
+def command(client: Client) -> None:
+    assert_type(client.schedule(SendMail, Mail("ann@example.com"), if_exists="replace"), Receipt)
+    assert_type(client.schedule_many(SendMail, [Mail("ann@example.com")], copy=True), Tally)
+    assert_type(client.schedule_many(SendMail, [Item(Mail("ann@example.com"), id="1")], progress=print), Tally)
+    assert_type(client.reschedule(SendMail, "1", in_="1h", priority=90), Receipt)
+    assert_type(client.cancel("send-mail", "1"), Receipt)
+    assert_type(client.redrive(SendMail, ["1"]), list[str])
+    assert_type(client.get(SendMail, "1"), TaskLine | None)
+    assert_type(client.list(SendMail, state="dead"), list[TaskLine])
+    assert_type(client.result(chain, "1"), TaskEnd | None)
+
+
+async def command_awaited(client: Client, connection: object) -> None:
+    assert_type(await client.aio.schedule(SendMail, Mail("ann@example.com"), connection=connection), Receipt)
+    assert_type(await client.aio.schedule_many(bill, [Order(number=1)]), Tally)
+    assert_type(await client.aio.list(), list[TaskLine])
+    assert_type(await client.aio.history(chain, "1"), list[TaskEnd])
