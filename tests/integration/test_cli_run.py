@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -21,7 +22,7 @@ from slotwise.store.reader import Reader
 from slotwise.store.store import Store
 
 JOBS = """
-import asyncio, os, time
+import asyncio, multiprocessing, os, time
 from datetime import timedelta
 from contextlib import asynccontextmanager
 from slotwise import Disabled, Every, JobRegistry, Retry, job, task
@@ -72,6 +73,15 @@ async def loop(ctx):
     await asyncio.sleep(float(os.environ.get("NAP", "60")))
     print("done", flush=True)
 
+@job(name="forks", schedule=Every("1d"))
+def forks(ctx):
+    child = multiprocessing.get_context("fork").Process(target=time.sleep, args=(30,))
+    child.start()
+    child.terminate()
+    child.join()
+    print("child ended with", child.exitcode, flush=True)
+    ctx.check()
+
 @task(name="mail")
 def mail(ctx): ...
 
@@ -81,7 +91,7 @@ async def lifespan():
     print("left", flush=True)
 
 registry = JobRegistry(
-    jobs=[good, off, once, bad, again, exits, polite, deaf, long], tasks=[mail], only="bad", threads=1
+    jobs=[good, off, once, bad, again, exits, polite, deaf, long, forks], tasks=[mail], only="bad", threads=1
 )
 with_loop = JobRegistry(jobs=[good, loop], lifespan=lifespan)
 """
@@ -208,6 +218,13 @@ def test_deaf(shell: Shell, pg_url: str, times: int) -> None:
     (line,) = ledger(pg_url, "deaf")
     assert (line.outcome, line.reason) == ("cancelled", "operator")
     assert "went on" not in process.out
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_a_fork_is_not_the_command(shell: Shell) -> None:
+    """A signal to a child that the handler forked ends the child, at once, and is no request to us."""
+    done = shell.run("run", "forks")
+    assert (done.returncode, done.stdout) == (exits.OK, f"child ended with {-signal.SIGTERM}\n"), done.stderr
 
 
 def test_async_and_lifespan(shell: Shell) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import time
 from collections.abc import Iterator
@@ -21,7 +22,7 @@ from slotwise.store.reader import Reader
 from slotwise.store.store import Store
 
 JOBS = """
-import asyncio, concurrent.futures, contextlib, logging, os, threading, time
+import asyncio, concurrent.futures, contextlib, logging, multiprocessing, os, threading, time
 from slotwise import Every, JobRegistry, job
 
 @job(name="tick", schedule=Every("1s"))
@@ -67,9 +68,14 @@ def thread(ctx):
 async def executor(ctx):
     await asyncio.to_thread(time.sleep, 60)
 
+@job(name="pool", schedule=Every("1s"))
+def pool(ctx):
+    with multiprocessing.get_context("fork").Pool(2) as made:
+        made.map(abs, [1, 2])
+
 logging.getLogger("shop").info("imported")
 only = os.environ.get("ONLY", "tick")
-registry = JobRegistry(jobs=[tick, nap, polite, deaf, bad, thread, executor], only=only, poll_interval="200ms")
+registry = JobRegistry(jobs=[tick, nap, polite, deaf, bad, thread, executor, pool], only=only, poll_interval="200ms")
 living = JobRegistry(jobs=[stays], lifespan=slow_life, poll_interval="200ms")
 customized = JobRegistry(jobs=[tick], threads=2, customize=lambda settings: settings.with_(worker_name="last"))
 silenced = JobRegistry(jobs=[tick])
@@ -199,6 +205,16 @@ def test_forgotten_threads(shell: Shell, job: str) -> None:
     assert worker.stop() == exits.OK
     assert time.monotonic() - begun < 20
     assert any("go on" in event.get("message", "") for event in worker.events("log"))
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_a_fork_is_not_the_worker(shell: Shell) -> None:
+    """A pool that a handler makes and ends, by SIGTERM to its processes, ends; the worker goes on."""
+    worker = shell.worker(ONLY="pool")
+    for _ in range(3):
+        assert worker.wait_for("settled", job="pool")["outcome"] == "succeeded"
+    assert not list(worker.events("drain-begin"))
+    assert worker.stop() == exits.OK
 
 
 def test_events(shell: Shell) -> None:

@@ -20,7 +20,7 @@ from slotwise.settings import Settings
 from slotwise.store.database import Database
 
 APPLICATION = """
-import asyncio, contextlib, os, pathlib, signal, subprocess, sys, time
+import asyncio, contextlib, multiprocessing, os, pathlib, signal, subprocess, sys, time
 import sqlalchemy as sa
 from slotwise import Cancel, Every, JobRegistry, Snooze, job
 from slotwise.settings import Settings
@@ -89,12 +89,20 @@ def completes(ctx):
         ctx.complete_in(connection)
     os._exit(1)
 
+@job(name="starts", timeout="20s", **options)
+def starts(ctx):
+    with multiprocessing.get_context("fork").Pool(2) as made:
+        made.map(abs, [1, 2])
+    helper = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    helper.terminate()
+    note(f"ended {helper.wait()}")
+
 @contextlib.asynccontextmanager
 async def lifespan():
     yield "a pool"
 
 engine = sa.create_engine(sa.make_url(os.environ["DATABASE_URL"]).set(drivername="postgresql+psycopg"))
-jobs = [well, awaited, raises, cancels, exits, crashes, deaf, endless, listens, strict, completes]
+jobs = [well, awaited, raises, cancels, exits, crashes, deaf, endless, listens, strict, completes, starts]
 registry = JobRegistry(jobs=jobs, lifespan=lifespan)
 """
 
@@ -215,6 +223,14 @@ def test_a_timeout_is_the_end(place: Place, run: Run) -> None:
     assert notes["told"][1] == "told timeout"
     assert not is_alive(notes["deaf"][0])
     place.wait(lambda: not is_alive(int(notes["helper"][1].split()[1])), 10)
+
+
+def test_what_it_starts_can_be_ended(place: Place, run: Run) -> None:
+    """By SIGTERM, as anywhere else: what a handler forks or starts does not ignore signals."""
+    run("starts")
+    place.wait(lambda: place.ended("starts"))
+    assert place.entry("starts")["outcome"] == "succeeded", place.entry("starts")["error"]
+    assert [text for _, text in place.notes()] == [f"ended {-signal.SIGTERM}"]
 
 
 def test_it_dies_with_its_worker(place: Place, run: Run) -> None:

@@ -18,6 +18,7 @@ from slotwise.cli.application import load_registry
 from slotwise.contrib.logging import configure
 from slotwise.engine.holdings import Holding
 from slotwise.engine.isolation import Channel, say_outcome
+from slotwise.engine.signals import StopSignals
 from slotwise.engine.worker import Worker
 from slotwise.events import Event, HandlerStarted
 from slotwise.execution import Failed, HandedBack, Outcome
@@ -39,9 +40,11 @@ def main(descriptor: int) -> None:
 
 
 def _follow_parent() -> None:
-    """Whether to stop is the parent's to say, also where a supervisor signals everybody; but its death is ours."""
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)
+    """Whether to stop is the parent's to say, also where a supervisor signals everybody; but its death is ours.
+
+    Signals are heard, not ignored: what the handler starts would ignore them, too, and could not be ended.
+    """
+    StopSignals(lambda number, count: None).__enter__()
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 

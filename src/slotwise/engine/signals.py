@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import socket
 import threading
@@ -15,6 +16,9 @@ from slotwise.clock import Stopwatch, elapsed
 NUMBERS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 #: Signals that come within this time after one that counted are the same one.
 ECHO = timedelta(seconds=1)
+#: Those that are entered; a hook that the interpreter calls cannot be taken back, so there is one for all.
+_entered: set[StopSignals] = set()
+_masks = threading.local()
 
 
 class Requests:
@@ -49,6 +53,7 @@ class StopSignals:
     that the reaction needs. So the number goes through the interpreter's wake-up socket, which is written by the
     system's own handler at once, and a thread reacts. Only in the main thread.
     What whoever started us had switched off (``nohup command``, ``command &`` in a script) stays off.
+    A fork of this process (``multiprocessing``) has the former handlers: a signal to it is none to us.
 
     ``final``: the process ends next. Instead of the former handlers, nothing reacts to a further signal: it would
     kill a worker that has drained, and its exit status would say so.
@@ -71,16 +76,28 @@ class StopSignals:
         for number in NUMBERS:
             if signal.getsignal(number) is not signal.SIG_IGN:
                 self._former[number] = signal.signal(number, _heard_by_the_thread)
+        _entered.add(self)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for number, handler in self._former.items():
-            former = signal.SIG_DFL if handler is None else handler
-            signal.signal(number, signal.SIG_IGN if self._final else former)
+        _entered.discard(self)
+        self._restore(signal.SIG_IGN if self._final else None)
         signal.set_wakeup_fd(self._former_socket)
         self._told.close()  # the thread hears the end
+
+    def _restore(self, instead: signal.Handlers | None = None) -> None:
+        for number, handler in self._former.items():
+            former = signal.SIG_DFL if handler is None else handler
+            signal.signal(number, former if instead is None else instead)
+
+    def _leave_to_parent(self) -> None:
+        """In a fork, whose thread is not there: it would write into the parent's socket, and ignore what it gets."""
+        self._restore()
+        signal.set_wakeup_fd(-1)
+        self._told.close()
+        self._heard.close()
 
     def _listen(self) -> None:
         with self._heard:
@@ -93,3 +110,25 @@ class StopSignals:
 
 def _heard_by_the_thread(number: int, frame: FrameType | None) -> None:
     """There must be a handler, or the system would end the process."""
+
+
+def _before_fork() -> None:
+    """Race: ``Pool.terminate`` may signal a child that has not come to its hook yet. It gets that afterwards."""
+    if _entered:
+        _masks.former = signal.pthread_sigmask(signal.SIG_BLOCK, NUMBERS)
+
+
+def _after_fork() -> None:
+    former, _masks.former = getattr(_masks, "former", None), None
+    if former is not None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, former)
+
+
+def _in_fork() -> None:
+    while _entered:
+        _entered.pop()._leave_to_parent()
+    _after_fork()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_in_fork)
