@@ -196,7 +196,11 @@ class _Play:
 
 def _stub(definition: Definition) -> Any:
     """The job without its handler. Its schedule is spread already."""
-    policies = {word: getattr(definition, word) for word in POLICIES if word not in ("spread", "isolation")}
+    policies = {
+        word: getattr(definition, word)
+        for word, (_, default) in POLICIES.items()
+        if word not in ("spread", "isolation") and getattr(definition, word) not in (default, None)
+    }
 
     def nothing(ctx: JobContext) -> None:
         """Stands for the handler."""
