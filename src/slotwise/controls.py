@@ -101,9 +101,9 @@ class Controls:
     ) -> datetime:
         """Run the job now, beside its schedule; the slot of that run, the database's time of this request.
 
-        Its schedule and its statistics stay as they are. If something of the job runs when it would start, it runs
-        beside that, waits for its end (``queue``), or is skipped (``skip``; the ledger says so). If the job is paused,
-        the run waits for its resumption.
+        Its schedule stays as it is, its statistics count the run. If something of the job runs when it would start, it
+        runs beside that, waits for its end (``queue``), or is skipped (``skip``; the ledger says so). If the job is
+        paused, the run waits for its resumption.
         """
         name = _name(job)
         if overlap not in ("beside", "queue", "skip"):

@@ -41,8 +41,8 @@ def trigger(
 ) -> None:
     """Run the job NAME now, on whichever worker takes it, beside its schedule.
 
-    Its slot is the database's time of this request; next slot and statistics stay as they are. A paused job's run
-    waits until the job is resumed; "slotwise run" does not, and runs it in the foreground.
+    Its slot is the database's time of this request; the next slot stays as it is, and the job's statistics count the
+    run. A paused job's waits until the job is resumed; "slotwise run" does not, and runs it in the foreground.
     """
     with desk(given, author) as (controls, _):
         slot = controls.trigger(name, overlap=overlap, note=note, dry_run=dry_run)

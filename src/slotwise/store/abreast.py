@@ -11,11 +11,12 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
 
-from slotwise.execution import Row
+from slotwise.execution import FOREVER, Row
 from slotwise.store.database import Database
 from slotwise.store.detached import detach
 from slotwise.store.dialect import Dialect
@@ -84,28 +85,38 @@ class Abreast:
         ]
 
 
-def tell_plan_rows(database: Database, dialect: Dialect, changes: Sequence[Change]) -> None:
+def tell_plan_rows(database: Database, dialect: Dialect, changes: Sequence[Change], *, wait: bool) -> None:
     """Write the last success and failure of slots that had rows of their own on their plan rows, for people to read.
 
-    In a transaction after the settlement's: whoever waits for a plan row's lock while it holds a detached row can
-    meet an order that waits the other way round. Lost with the process, it is told by the next slot.
+    Races. In a transaction after the settlement's, one plan row at a time: whoever waits for a plan row's lock while it
+    holds a detached row can meet an order that waits the other way round. Another worker may hold the plan row: its
+    version, slot and due time stay, so it keeps its claim, and its settlement reads these columns under the row's
+    lock before it writes them. Who must not wait (a reaper) leaves out a locked one; what is left out, or lost with
+    the process, is told by the next slot.
     """
-    ended = [
-        (change.held.row, change.transition)
-        for change in changes
-        if change.held.row.is_detached and change.held.row.origin in PLANNED and change.transition.remove
-    ]
-    tasks = dialect.tables.tasks
-    for row, transition in sorted(ended, key=lambda pair: pair[0].key):
-        record = transition.record
-        if record is None or record.outcome == "cancelled":
+    told: dict[tuple[str, str], list[Change]] = {}
+    for change in changes:
+        row, record = change.held.row, change.transition.record
+        if row.plan_instance is None or not change.transition.remove:
             continue
-        failed = record.outcome != "succeeded"
-        values = {
-            "consecutive_failures": sa.func.coalesce(tasks.c.consecutive_failures, 0) + 1 if failed else 0,
-            "last_failure" if failed else "last_success": changes[0].held.now,
-            "last_error": record.error,
-        }
-        mine = [tasks.c.task_name == row.task_name, tasks.c.task_instance == row.plan_instance]
+        if record is None or record.outcome in ("cancelled", "skipped"):
+            continue
+        told.setdefault((row.task_name, row.plan_instance), []).append(change)
+    tasks = dialect.tables.tasks
+    for (name, instance), ended in sorted(told.items()):
+        mine = [tasks.c.task_name == name, tasks.c.task_instance == instance]
+        locked = sa.select(tasks.c.version).where(*mine).with_for_update(skip_locked=not wait)
         with suppress(DBAPIError), database.main.begin() as connection:
-            connection.execute(tasks.update().where(*mine).values(**values))
+            if connection.execute(locked).first() is not None:
+                connection.execute(tasks.update().where(*mine).values(**_statistics(tasks, ended)))
+
+
+def _statistics(tasks: sa.Table, ended: Sequence[Change]) -> dict[str, Any]:
+    """The columns of a plan row after these slots, which ended together, the latest last."""
+    records = [change.transition.record for change in sorted(ended, key=lambda change: change.held.row.slot or FOREVER)]
+    words = [record.outcome for record in records if record is not None]
+    failures = len(words) if "succeeded" not in words else words[::-1].index("succeeded")
+    before = 0 if "succeeded" in words else sa.func.coalesce(tasks.c.consecutive_failures, 0)
+    found = {"last_success" if word == "succeeded" else "last_failure": ended[0].held.now for word in words}
+    last = records[-1]
+    return {**found, "consecutive_failures": before + failures, "last_error": last.error if last else None}

@@ -443,7 +443,7 @@ class Store:
             return (free[0][0].transaction_id if free else None), changes
 
         changes = commit_surely(self.database, self.dialect, work)
-        tell_plan_rows(self.database, self.dialect, changes)
+        tell_plan_rows(self.database, self.dialect, changes, wait=wait)
         return changes
 
     def _ends(

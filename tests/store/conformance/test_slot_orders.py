@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from datetime import timedelta
+from datetime import datetime, timedelta
+from time import monotonic
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 from tests.store.bench import Bench, at
 
 from slotwise.controls import Controls
@@ -29,16 +31,30 @@ def failed(bench: Bench, name: str = "plain") -> None:
 # -- trigger ----------------------------------------------------------------------------------------------------
 
 
-def test_a_trigger_keeps_schedule_and_statistics(bench: Bench, controls: Controls) -> None:
-    """It runs beside; its slot is the time of the request, and the plan row is not touched."""
+#: What a run beside the schedule leaves as it is.
+PLAN = ("version", "picked", "picked_by", "slot", "next_slot", "execution_time", "watermark", "attempt", "state")
+
+
+def plan_of(bench: Bench) -> list[object]:
+    return [getattr(bench.row("plain"), name) for name in PLAN]
+
+
+def told(bench: Bench) -> tuple[datetime | None, datetime | None, int]:
+    row = bench.row("plain")
+    return row.last_success, row.last_failure, row.consecutive_failures
+
+
+def test_a_trigger_leaves_the_schedule_alone(bench: Bench, controls: Controls) -> None:
+    """It runs beside; its slot is the time of the request. The job's statistics count it."""
     failed(bench)
-    before = bench.row("plain")
+    before = plan_of(bench)
     bench.tick(0.5)
     slot = controls.trigger("plain", note="please")
     claim = bench.claim_one("plain")
     assert (slot, claim.slot, claim.row.origin) == (at(1.5), at(1.5), "trigger")
+    bench.tick(0.1)
     bench.settle(claim)
-    assert bench.row("plain") == before
+    assert (plan_of(bench), told(bench)) == (before, (at(1.6), at(1), 0))
     (order,) = controls.orders("plain")
     assert (order.command, order.slot, order.note) == ("trigger", slot, "please")
 
@@ -98,6 +114,62 @@ def test_a_strict_job_minds_others_too(bench: Bench, controls: Controls) -> None
     claim = bench.claim_one("strict")
     assert bench.slot("strict")["outcome"] == "claimed"
     assert bench.store.mark_running(claim)
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "failures"),
+    [
+        pytest.param([Failed("a", final=True), Failed("b", final=True)], 3, id="failures"),
+        pytest.param([Failed("a", final=True), Succeeded()], 0, id="a success last"),
+        pytest.param([Succeeded(), Failed("b", final=True)], 1, id="a failure last"),
+        pytest.param([Cancelled("enough"), Cancelled("enough")], 1, id="called off"),
+    ],
+)
+def test_runs_that_end_together_are_counted_in_their_order(
+    bench: Bench, controls: Controls, outcomes: list[Outcome], failures: int
+) -> None:
+    """One write for all of them; one failure of the schedule went before."""
+    failed(bench)
+    claims = []
+    for _ in outcomes:
+        controls.trigger("plain")
+        bench.tick(0.1)
+        claims += bench.claim("plain")
+    bench.store.settle(list(zip(reversed(claims), reversed(outcomes), strict=True)))
+    assert told(bench)[2] == failures
+
+
+def test_a_trigger_is_counted_while_another_worker_holds_the_job(bench: Bench, controls: Controls) -> None:
+    """The holder keeps its claim: version, slot and due time stay; and what it settles then begins from that."""
+    failed(bench)
+    controls.trigger("plain")
+    triggered = bench.claim_one("plain")
+    bench.tick()
+    held = bench.claim_one("plain", "host:2:b")
+    before = plan_of(bench)
+    bench.settle(triggered, Failed("boom", final=True))
+    assert (plan_of(bench), told(bench)) == (before, (None, at(2), 2))
+    assert bench.settle(held, Failed("boom", final=True)) is not None
+    assert told(bench) == (None, at(2), 3)
+
+
+def test_a_reaper_does_not_wait_to_count(bench: Bench, controls: Controls) -> None:
+    """A job whose row somebody has locked is left out; the slot has ended all the same."""
+    if bench.store.dialect.name == "sqlite":
+        pytest.skip("one writer at a time: there is nobody to wait for")
+    tasks = bench.tables.tasks
+    mine = [tasks.c.task_name == "strict", tasks.c.task_instance == RECURRING]
+    controls.trigger("strict")
+    claim = bench.claim_one("strict")
+    assert bench.store.mark_running(claim)
+    bench.tick(2)
+    with bench.store.transaction() as other:
+        other.execute(sa.select(tasks.c.version).where(*mine).with_for_update())
+        began = monotonic()
+        (settlement,) = bench.take_over(claim)
+        assert monotonic() - began < bench.database.settings.lock_timeout.total_seconds()
+    assert settlement.transition is not None
+    assert (bench.slot("strict")["outcome"], bench.row("strict").last_failure) == ("lost", None)
 
 
 # -- skip the next ----------------------------------------------------------------------------------------------
@@ -249,7 +321,7 @@ def test_a_slot_that_ended_badly_runs_once_more(bench: Bench, controls: Controls
     failed(bench)
     with bench.store.transaction() as connection:
         connection.execute(bench.tables.slots.update().values(outcome=how))
-    before = bench.row("plain")
+    before = plan_of(bench)
     controls.retry("plain", at(1))
     claim = bench.claim_one("plain")
     assert (claim.slot, claim.row.attempt, claim.row.origin) == (at(1), 2, "retry")
@@ -257,7 +329,7 @@ def test_a_slot_that_ended_badly_runs_once_more(bench: Bench, controls: Controls
     bench.settle(claim)
     entry = bench.slot("plain")
     assert (entry["outcome"], entry["attempts"], entry["origin"]) == ("succeeded", 2, "schedule")
-    assert bench.row("plain") == before
+    assert (plan_of(bench), told(bench)) == (before, (at(1), at(1), 0))
 
 
 def test_operators_who_retry_at_once_make_one_attempt(bench: Bench, controls: Controls) -> None:
