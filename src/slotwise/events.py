@@ -100,6 +100,14 @@ class Settled(AttemptEvent):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SettledDead(Settled):
+    """Nothing tries it again by itself: ``cure`` is the command that does."""
+
+    level = logging.WARNING
+    cure: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimSuspect(AttemptEvent):
     name = "claim-suspect"
     level = logging.WARNING

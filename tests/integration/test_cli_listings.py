@@ -77,6 +77,14 @@ def history(store: Store) -> Store:
 class TestSlots:
     """What waits, then ledger and gaps, the newest first."""
 
+    def test_of_a_one_time_task(self, store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+        """It has none; the command that lists it is named."""
+        add(store, "tasks", {"task_name": "send mail", "task_instance": "1", "slot": NOON, "state": "dead"})
+        assert status(["slots", "send mail"]) == exits.OK
+        out, err = capsys.readouterr()
+        assert out == "send mail: no slots in this range\n"
+        assert err == "one-time tasks have no slots; see: slotwise tasks list 'send mail'\n"
+
     @pytest.mark.parametrize("page", [1, 2, 3, 7, 500], ids=lambda page: f"pages-of-{page}")
     def test_all(self, history: Store, ask: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, page: int) -> None:
         """Every line once, in order, whatever the size of a page: also where a slot and a gap end together."""

@@ -126,5 +126,5 @@ def test_trouble_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
 def test_levels_are_meant() -> None:
     """Trouble warns; the rhythm of the loops is for those who look closely."""
     warns = {kind.name for kind in every_event() if kind.level >= logging.WARNING}
-    assert warns == {"claim-suspect", "claim-lost", "reaped", "database-lost"}
+    assert warns == {"claim-suspect", "claim-lost", "reaped", "database-lost", "slots-moved"}
     assert events.PollBegan.level == events.HeartbeatSent.level == logging.DEBUG

@@ -14,11 +14,13 @@ from rich.text import Text
 from slotwise.cli.command import Command
 from slotwise.cli.options import Given, common, pass_given
 from slotwise.cli.output import last_line, moment, outcome, print_json_list, print_table, shortened, span
+from slotwise.client import Client
 from slotwise.contrib.logging import iso
 from slotwise.durations import parse_duration
 from slotwise.errors import SlotwiseError
 from slotwise.execution import RECURRING
 from slotwise.store.lines import SlotLine
+from slotwise.store.reader import Reader
 
 _COLUMNS = ("SLOT", "OUTCOME", "WHY", "ORIGIN", "TRIES", "STARTED", "TOOK", "WORKER")
 
@@ -69,7 +71,8 @@ def slots(
 
     A range of slots that did not run for the same reason is one line.
     """
-    with given.reader() as reader:
+    with given.store() as store:
+        reader = Reader(store)
         reader.known(name)
         standing = reader.standing(name, instance, limit=None if everything else count) if before is None else []
         limit = None if everything else count + 2  # whether there is more, and whether it ends with the last one
@@ -79,7 +82,10 @@ def slots(
             print_json_list(chain(standing, lines))
         else:
             again = f"{name} --id {shlex.quote(instance)}" if instance else name
-            _print(again, standing, list(lines), more)
+            ended = list(lines)
+            _print(again, standing, ended, more)
+            if not standing and not ended and Client(lambda: store).list(name, limit=1):
+                click.echo(f"one-time tasks have no slots; see: slotwise tasks list {shlex.quote(name)}", err=True)
 
 
 def _page(found: Iterator[SlotLine], count: int) -> tuple[list[SlotLine], bool]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from slotwise.engine.service import Service
 from slotwise.engine.settler import settlement_events
-from slotwise.events import HandedBackEvent, Reaped, Settled, about
+from slotwise.events import HandedBackEvent, Reaped, Settled, SettledDead, about
 from slotwise.execution import Key, Row
 from slotwise.store.store import BATCH, Silence, Store
 
@@ -100,5 +100,5 @@ class Reaper(Service):
                 Reaped(**about(settlement.claim, self.worker), outcome=outcome, holder=settlement.claim.holder)
             )
             for event in settlement_events(settlement):
-                if not isinstance(event, Settled | HandedBackEvent):
+                if isinstance(event, SettledDead) or not isinstance(event, Settled | HandedBackEvent):
                     self.listeners.publish(event)

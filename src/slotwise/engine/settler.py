@@ -6,6 +6,7 @@ No timer: an idle worker settles at once, a busy one batches by itself.
 from __future__ import annotations
 
 import logging
+import shlex
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -15,8 +16,17 @@ from typing import Any, TypeAlias
 
 from slotwise.engine.holdings import Holding, Holdings
 from slotwise.engine.service import AT_ONCE, Service
-from slotwise.events import ClaimLostEvent, HandedBackEvent, Settled, SettleSent, SlotsSkipped, about, skipped
-from slotwise.execution import SUCCEEDED, HandedBack, Outcome
+from slotwise.events import (
+    ClaimLostEvent,
+    HandedBackEvent,
+    Settled,
+    SettledDead,
+    SettleSent,
+    SlotsSkipped,
+    about,
+    skipped,
+)
+from slotwise.execution import RECURRING, SUCCEEDED, Claim, HandedBack, Outcome
 from slotwise.policies import growing_pauses
 from slotwise.store.failures import describe
 from slotwise.store.store import BATCH, Settlement, Store
@@ -186,5 +196,16 @@ def settlement_events(settlement: Settlement) -> list[Settled | HandedBackEvent 
         return [HandedBackEvent(**about(claim), reason=reason or "handed back")]
     error = (record.error if record else None) or (transition.row or {}).get("last_error")
     last = error.splitlines()[-1] if error else None
-    settled = Settled(**about(claim), outcome=transition.label, reason=reason, error=last)
+    facts: dict[str, Any] = {**about(claim), "outcome": transition.label, "reason": reason, "error": last}
+    settled = SettledDead(**facts, cure=_cure(claim)) if transition.label == "dead" else Settled(**facts)
     return [settled, *(skipped(claim.holder, claim.row, gap) for gap in transition.gaps)]
+
+
+def _cure(claim: Claim) -> str:
+    """The command that gives a dead task, or a job's dead slot, another try; an instance's slot has no such command."""
+    row, instance = claim.row, claim.row.plan_instance or claim.row.task_instance
+    if claim.slot is None:
+        return shlex.join(["slotwise", "tasks", "redrive", row.task_name, instance])
+    if instance != RECURRING:
+        return shlex.join(["slotwise", "slots", row.task_name, "--id", instance])
+    return shlex.join(["slotwise", "retry", row.task_name, claim.slot.isoformat()])

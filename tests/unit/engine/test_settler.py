@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,10 +15,10 @@ import sqlalchemy as sa
 from tests.unit.engine.conftest import Bench, MakeBench
 
 from slotwise.engine.service import AT_ONCE
-from slotwise.events import ClaimLostEvent, HandedBackEvent, Settled, SettleSent
+from slotwise.events import ClaimLostEvent, HandedBackEvent, Settled, SettledDead, SettleSent
 from slotwise.execution import Aborted, Failed, HandedBack, Succeeded
 from slotwise.store import sqlite_link
-from slotwise.store.store import Settlement
+from slotwise.store.store import Settlement, Silence
 
 
 def test_whatever_has_gathered_goes_together(bench: Bench) -> None:
@@ -190,3 +191,23 @@ def test_what_is_set_aside_keeps_nobody_waiting(bench: Bench, monkeypatch: pytes
     bench.end(second)
     bench.worker.settler.run_once()
     assert second.claim not in bench.worker.holdings
+
+
+# -- what is dead -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["mail", "plain"], ids=["a task", "a slot"])
+def test_what_its_holders_have_died_of_is_told_with_its_cure(bench: Bench, name: str) -> None:
+    """The reaper that ends it says so in a warning of its own: what it took over, and what nothing tries again."""
+    (holding,) = bench.hold(name=name)
+    tasks = bench.worker.store.tables.tasks
+    with bench.worker.store.transaction() as connection:
+        connection.execute(tasks.update().where(tasks.c.picked).values(lost_count=2))
+    now, rows = bench.worker.store.look([name])
+    bench.worker.reaper.take_over([Silence(row=row, lease_end=now) for row in rows])
+    claim = holding.claim
+    cure = f"retry plain {claim.slot.isoformat()}" if claim.slot else f"tasks redrive mail {claim.key.task_instance}"
+    (told,) = bench.said(SettledDead)
+    assert (told.level, told.job, told.outcome) == (logging.WARNING, name, "dead")
+    assert told.cure == f"slotwise {cure}"
+    assert "lost 3 times" in told.error
