@@ -122,7 +122,7 @@ class Target:
 
         database = Database(Settings.load(database_url=self.database_url))
         try:
-            database.verify()
+            database.verify(new=True)
             with database.migrations().connect() as connection:
                 yield connection
         finally:

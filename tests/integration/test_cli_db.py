@@ -40,6 +40,22 @@ def tables(connection: sa.Connection, schema: str | None = None) -> set[str]:
     return found
 
 
+@pytest.mark.parametrize(
+    "command",
+    [["db", "current"], ["db", "check"], ["db", "downgrade", "--yes"], ["jobs", "list"], ["health"], ["slots", "x"]],
+    ids=" ".join,
+)
+def test_a_mistyped_path_makes_no_file(
+    command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Only db upgrade makes one; everything else says in one line that there is none."""
+    monkeypatch.setenv("DATABASE_URL", f"sqlite:///{tmp_path / 'mistyped.db'}")
+    assert status(command) == exits.DATABASE
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "there is no SQLite file" in line
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_life(connection: sa.Connection, capsys: pytest.CaptureFixture[str]) -> None:
     """Upgrade makes the tables, a second one finds nothing to do, check agrees, downgrade takes them away."""
     assert status(["db", "current"]) == exits.OK

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy.exc import DBAPIError
 
-from slotwise.errors import DatabaseProblem, DatabaseUnreachable
+from slotwise.errors import DatabaseProblem, DatabaseUnreachable, SchemaMissing
 from slotwise.settings import Settings
 from slotwise.store import sqlite_link
 from slotwise.store.database import Database, describe, is_transient
@@ -22,7 +22,8 @@ from slotwise.store.database import Database, describe, is_transient
 
 @pytest.fixture
 def file(tmp_path: Path) -> str:
-    """The address of a database that does not exist yet."""
+    """The address of a database with nothing in it."""
+    (tmp_path / "test.db").touch()
     return f"sqlite:///{tmp_path / 'test.db'}"
 
 
@@ -97,13 +98,13 @@ from slotwise.settings import Settings
 from slotwise.store.database import Database
 
 sys.stdin.readline()
-Database(Settings.load(environ={}, database_url=sys.argv[1])).verify()
+Database(Settings.load(environ={}, database_url=sys.argv[1])).verify(new=True)
 """
 
 
-def test_processes_open_a_new_file_at_once(file: str) -> None:
-    """The first to come sets the file's mode, nobody fails."""
-    command = [sys.executable, "-c", FIRST, file]
+def test_processes_open_a_new_file_at_once(tmp_path: Path) -> None:
+    """The first to come makes the file and sets its mode, nobody fails."""
+    command = [sys.executable, "-c", FIRST, f"sqlite:///{tmp_path / 'new.db'}"]
     starters = [subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(6)]
     for each in starters:
         assert each.stdin
@@ -111,6 +112,20 @@ def test_processes_open_a_new_file_at_once(file: str) -> None:
         each.stdin.flush()
     errors = [each.communicate(timeout=60)[1] for each in starters]
     assert [each.returncode for each in starters] == [0] * 6, "".join(errors)
+
+
+@pytest.mark.parametrize("form", ["sqlite:///{}", "sqlite:///file:{}?uri=true"], ids=["path", "uri"])
+def test_a_mistyped_path_makes_no_file(tmp_path: Path, form: str) -> None:
+    """Only whoever makes the tables may; everybody else gets the path and the cure in one line."""
+    path = tmp_path / "mistyped.db"
+    database = open_(form.format(path))
+    for engine in (database.main, database.heart):
+        with pytest.raises(SchemaMissing, match=f"no SQLite file '{path}'; .*slotwise db upgrade"):
+            engine.connect()
+    assert not path.exists()
+    database.verify(new=True)
+    database.verify()
+    assert path.exists()
 
 
 @pytest.mark.parametrize(

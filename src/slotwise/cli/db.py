@@ -27,12 +27,12 @@ def db() -> None:
 
 
 @contextmanager
-def _connected(given: Given) -> Iterator[tuple[Connection, dict[str, Any]]]:
-    """A connection without deadlines, and where the tables are."""
+def _connected(given: Given, *, new: bool = False) -> Iterator[tuple[Connection, dict[str, Any]]]:
+    """A connection without deadlines, and where the tables are; ``new``: in a SQLite file that need not be there."""
     settings = given.table_settings()
     database = Database(settings)
     try:
-        database.verify()
+        database.verify(new=new)
         with database.migrations().connect() as connection:
             yield connection, _where(settings)
     finally:
@@ -56,7 +56,7 @@ def _where(settings: Settings) -> dict[str, Any]:
 @pass_given
 def upgrade(given: Given, adopt: bool) -> None:
     """Make the tables, or bring them up to date. Safe to run from several places at once."""
-    with _connected(given) as (connection, where):
+    with _connected(given, new=True) as (connection, where):
         applied = migrate.apply(connection, adopt=adopt, **where)
         migrate.check(connection, **where)  # the revision is alembic's word; somebody may have dropped something since
     if given.json:

@@ -92,13 +92,14 @@ class Database:
         """How many connections this process may hold at its peak."""
         return 1 if self._link.single else self._pool_size + self._overflow + 1
 
-    def verify(self) -> None:
-        """Connect once.
+    def verify(self, *, new: bool = False) -> None:
+        """Connect once. ``new``: where there is no SQLite file yet, make it.
 
-        Raises `DatabaseUnreachable` with place, reason and cure; `DatabaseProblem` if the server is too old.
+        Raises `DatabaseUnreachable` with place, reason and cure; `DatabaseProblem` if the server is too old;
+        `SchemaMissing` if there is no file.
         """
         try:
-            with self.main.connect() as connection:
+            with (self.migrations() if new else self.main).connect() as connection:
                 self._link.check(connection)
         except DBAPIError as error:
             raise unreachable(self.url, error) from error

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Sequence
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 from sqlalchemy import URL, Connection, Engine, create_engine, event
 from sqlalchemy.pool import NullPool, QueuePool
 
-from slotwise.errors import DatabaseProblem
+from slotwise.errors import DatabaseProblem, SchemaMissing
 from slotwise.settings import Settings
 
 OLDEST_LIBRARY = (3, 35)
@@ -37,14 +40,17 @@ class SQLiteLink:
         self.single = url.database in (None, "", ":memory:") or url.query.get("mode") == "memory"
 
     def engine(self, role: str, size: int, overflow: int = 0) -> Engine:
-        """An engine that has not connected yet."""
+        """An engine that has not connected yet. It never makes the file: a mistyped path shall not look like one."""
         if self.single:
             size, overflow = 1, 0
         wait = max(self._wait, BUSY_TIMEOUT).total_seconds()
-        return self._listening(poolclass=QueuePool, pool_size=size, max_overflow=overflow, pool_timeout=wait)
+        engine = self._listening(poolclass=QueuePool, pool_size=size, max_overflow=overflow, pool_timeout=wait)
+        if not self.single:
+            event.listen(engine, "do_connect", _look_for_file)
+        return engine
 
     def migrations(self) -> Engine:
-        """The same without a pool."""
+        """The same without a pool; makes the file where there is none."""
         return self._listening(poolclass=NullPool)
 
     def check(self, connection: Connection) -> None:
@@ -64,6 +70,15 @@ class SQLiteLink:
         event.listen(engine, "connect", _prepare)
         event.listen(engine, "begin", _begin)
         return engine
+
+
+def _look_for_file(_dialect: object, _record: object, arguments: Sequence[Any], _options: object) -> None:
+    name = str(arguments[0])
+    path = Path(unquote(urlsplit(name).path) if name.startswith("file:") else name)
+    if not path.exists() and path.parent.is_dir():  # else SQLite says what is wrong
+        raise SchemaMissing(
+            f"there is no SQLite file {str(path)!r}; correct the path, or make it with: slotwise db upgrade"
+        )
 
 
 def _prepare(connection: sqlite3.Connection, _record: object) -> None:
