@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from difflib import get_close_matches
 from typing import Any, TypeAlias
 
 from slotwise.definition import Definition, define, rescheduled
 from slotwise.engine.eventloop import Lifespan
-from slotwise.errors import ConfigurationError, InvalidJob
+from slotwise.errors import ConfigurationError, DriverMissing, InvalidJob
 from slotwise.settings import Settings
+from slotwise.store.dsn import database_url
 
 Customize: TypeAlias = Callable[[Settings], Settings]
 
@@ -78,9 +81,18 @@ def by_settings(definitions: Mapping[str, Definition], settings: Settings) -> di
 
 
 def customized(settings: Settings, customize: Customize | None) -> Settings:
-    """What the registry's own function makes of the settings."""
-    if customize is None:
-        return settings
+    """What the registry's own function makes of the settings. Raises InvalidSetting for an address that cannot be one.
+
+    ``DATABASE_URL`` is everybody's, and the command line may yet outrank it: that one is read when it is used.
+    """
+    found = settings if customize is None else _customized(settings, customize)
+    if found.database_url not in (None, os.environ.get("DATABASE_URL", "").strip()):
+        with suppress(DriverMissing):
+            database_url(found.database_url)
+    return found
+
+
+def _customized(settings: Settings, customize: Customize) -> Settings:
     if not callable(customize):
         raise ConfigurationError(f"customize is {customize!r:.80}; pass a function from settings to settings")
     customized = customize(settings)

@@ -317,6 +317,8 @@ BAD_SETTINGS = [
     ("job", [tick], "job is not a setting"),
     ("process_hook", "maybe", "process_hook must be true or false"),
     ("database_url", 5, "database_url must be a database address, but was of type int"),
+    ("database_url", "nonsense", "'nonsense' is not a database address; write postgresql://user@host/database"),
+    ("database_url", "mysql://u:secret@h/d", "mysql://u:***@h/d: mysql databases are not supported"),
 ]
 
 
@@ -329,6 +331,20 @@ def test_settings_that_cannot_work(name: str, value: Any, words: str) -> None:
         JobRegistry.builder().with_job(tick).setting(name, value).build()
     assert words in str(refused.value)
     assert str(refused.value) == str(by_builder.value)
+
+
+def test_an_address_of_others_is_refused_when_it_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    """DATABASE_URL may be meant for another program, and be outranked; ours is refused at once, however it came."""
+    monkeypatch.setenv("DATABASE_URL", "mysql://u@h/d")
+    registry = JobRegistry(jobs=[tick])
+    with pytest.raises(InvalidSetting, match="mysql databases are not supported"):
+        registry.start()
+    registry.configured(database_url="sqlite://")
+    with pytest.raises(InvalidSetting, match="'nonsense' is not a database address"):
+        registry.configured(database_url="nonsense")
+    monkeypatch.setenv("SLOTWISE_DATABASE_URL", "nonsense")
+    with pytest.raises(InvalidSetting, match="'nonsense' is not a database address"):
+        JobRegistry(jobs=[tick])
 
 
 def test_a_grace_of_nothing_is_allowed() -> None:
@@ -384,13 +400,11 @@ def test_only_names_of_its_own() -> None:
     ("url", "words"),
     [
         (None, "no database was named; give --database-url"),
-        ("nonsense", "'nonsense' is not a database address"),
-        ("mysql://u@h/d", "mysql databases are not supported"),
         ("postgresql://u@h/d?sllmode=require", "did you mean sslmode?"),
     ],
 )
 def test_an_address_that_leads_nowhere(url: str | None, words: str) -> None:
-    """The build does not look at it; the start says what is wrong, and waits for nothing."""
+    """What only the driver can tell, or may come later, the build leaves alone; the start says it, and waits for nothing."""
     registry = JobRegistry(jobs=[tick], database_url=url)
     for use in (registry.start, lambda: registry.client.schedule("send-mail")):
         with pytest.raises(SlotwiseError) as refused:

@@ -76,9 +76,7 @@ def _look_for_file(_dialect: object, _record: object, arguments: Sequence[Any], 
     name = str(arguments[0])
     path = Path(unquote(urlsplit(name).path) if name.startswith("file:") else name)
     if not path.exists() and path.parent.is_dir():  # else SQLite says what is wrong
-        raise SchemaMissing(
-            f"there is no SQLite file {str(path)!r}; correct the path, or make it with: slotwise db upgrade"
-        )
+        raise SchemaMissing(f"there is no SQLite file '{path}'; correct the path, or make it: slotwise db upgrade")
 
 
 def _prepare(connection: sqlite3.Connection, _record: object) -> None:
