@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Any
@@ -271,6 +272,32 @@ def test_a_slot_in_the_foreground_keeps_its_claim(url: str, heard: Heard, monkey
     monkeypatch.setattr(run, "_claim", claim_with_a_heartbeat_after_it)
     assert run.run().succeeded
     assert heard.of("handed-back") == []
+    registry.database.close()
+
+
+def test_a_deaf_slot_in_the_foreground_ends_all_the_same(
+    url: str, heard: Heard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It blocks the loop on which the lifespan would be left: once it was cancelled, that is waited for no longer."""
+    entered, release = threading.Event(), threading.Event()
+
+    async def blocks(ctx: JobContext) -> None:
+        entered.set()
+        release.wait(PATIENCE)
+
+    for place in ("single.PATIENCE", "eventloop.PATIENCE", "shutdown.LONGEST_ASIDE"):
+        monkeypatch.setattr(f"slotwise.engine.{place}", timedelta(milliseconds=100))
+    deaf = job(name="deaf", schedule=Every("1d"))(blocks)
+    registry = a_registry(url, heard, deaf, lifespan=Life(), shutdown_grace="0s")
+    run = registry.make_run("deaf")
+    with ThreadPoolExecutor(1) as threads:
+        ended = threads.submit(run.run)
+        assert entered.wait(PATIENCE)
+        run.cancel()
+        try:
+            assert ended.result(PATIENCE / 2).left_behind
+        finally:
+            release.set()
     registry.database.close()
 
 

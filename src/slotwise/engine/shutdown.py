@@ -91,11 +91,13 @@ class Shutdown:
                 self._finish()
                 self._tell_end(0)
 
-    def close(self, within: timedelta | None = None) -> None:
-        """End everything now, of a worker that holds nothing that would run on; ``within`` is for the lifespan."""
+    def close(self) -> None:
+        """End everything now, of a worker that holds nothing. If it was cancelled, what its handler left running may
+        keep the lifespan from being left: then that has its time, as at the end of a process.
+        """
         _end([*self._keepers, *self._others, self._poller])
         try:
-            self._leave(within)
+            self._leave(self._lifespan_patience if self._cancelling.is_set() else None)
         finally:
             self._membership.leave()
 

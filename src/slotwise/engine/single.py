@@ -85,6 +85,7 @@ class SingleRun:
         if self._cancelled is not None:
             self._cancelled = 0.0
             return
+        self._worker.cancel()  # bounds the lifespan's end
         self._cancelled = self._elapsed() + PATIENCE.total_seconds()
         if self._holding is not None:
             self._holding.signal.set("operator")

@@ -219,11 +219,8 @@ class Worker:
         yield
 
     @contextmanager
-    def minding(self, patience: timedelta | None = None) -> Iterator[None]:
-        """Keep claims alive and settle them, without polling or reaping: for claims that are ``adopt``ed.
-
-        ``patience`` is for the lifespan, while it is left.
-        """
+    def minding(self) -> Iterator[None]:
+        """Keep claims alive and settle them, without polling or reaping: for claims that are ``adopt``ed."""
         try:
             if self._loop is not None:
                 self.state = self._loop.start()
@@ -231,7 +228,7 @@ class Worker:
                 service.start()
             yield
         finally:
-            self._shutdown.close(patience)
+            self._shutdown.close()
 
     def plan(self) -> list[Plan]:
         """Bring the jobs' rows in line with the code, and make sure that each is there."""
