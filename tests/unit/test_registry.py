@@ -404,7 +404,7 @@ def test_only_names_of_its_own() -> None:
     ],
 )
 def test_an_address_that_leads_nowhere(url: str | None, words: str) -> None:
-    """What only the driver can tell, or may come later, the build leaves alone; the start says it, and waits for nothing."""
+    """What may come later, or only the driver can tell, is left to the start, which says it and waits for nothing."""
     registry = JobRegistry(jobs=[tick], database_url=url)
     for use in (registry.start, lambda: registry.client.schedule("send-mail")):
         with pytest.raises(SlotwiseError) as refused:

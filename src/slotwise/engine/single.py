@@ -68,7 +68,7 @@ class SingleRun:
         slot was taken over while it ran.
         """
         worker = self._worker
-        worker.verify()
+        worker.entrance.verify()
         with worker.minding():
             begun = self._elapsed()
             with worker.holdings.claiming():  # else a heartbeat finds the row, does not know it, and hands it back
@@ -99,7 +99,7 @@ class SingleRun:
                     worker.name, job.name, lease=worker.settings.lease, strict=job.gives_up
                 )
             except UnknownTask:
-                Planner(worker.store).plan([job], worker.revision())
+                Planner(worker.store).plan([job], worker.entrance.revision())
                 continue
             if claim is not None:
                 return claim

@@ -5,15 +5,11 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any
 
 from slotwise.engine.service import Outage
 from slotwise.errors import DatabaseRefused
-from slotwise.events import Planned, PlanRefused
 from slotwise.policies import growing_pauses
 from slotwise.store.database import is_transient
-from slotwise.store.planner import Plan
-from slotwise.store.revision import Revision
 
 FIRST_PAUSE = timedelta(milliseconds=300)
 LONGEST_PAUSE = timedelta(seconds=15)
@@ -49,17 +45,3 @@ class Startup:
                 return True
             self._stopping.wait(pause.total_seconds())
         raise AssertionError("pauses never end")
-
-
-def planned(worker: str, plan: Plan, ours: Revision) -> Planned:
-    """What a worker says about a job's row that it has compared with the code."""
-    facts: dict[str, Any] = {
-        "worker": worker, "job": plan.job, "change": plan.change, "schedule": plan.schedule,
-        "next_slot": plan.next_slot,
-    }  # fmt: skip
-    if plan.refused is None or plan.planned_by is None:
-        return Planned(**facts)
-    theirs = plan.planned_by
-    return PlanRefused(
-        **facts, refused=plan.refused, revision=str(ours), planned_by=str(theirs), cure=ours.cure(theirs)
-    )

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, ClassVar
 
-from slotwise import events, migrate
+from slotwise import events
 from slotwise.clock import Clock, DatabaseClock
 from slotwise.definition import Definition
+from slotwise.engine.contexts import Contexts
 from slotwise.engine.deadlines import Deadlines
+from slotwise.engine.entrance import Entrance
 from slotwise.engine.eventloop import EventLoop, Lifespan
 from slotwise.engine.heartbeat import Heartbeat, LeaseWatch
-from slotwise.engine.holdings import Holding, Holdings
+from slotwise.engine.holdings import Holdings
 from slotwise.engine.isolation import Isolation
-from slotwise.engine.membership import Membership
 from slotwise.engine.poller import Poller
 from slotwise.engine.pruner import History
 from slotwise.engine.reaper import Reaper
@@ -26,20 +26,13 @@ from slotwise.engine.runner import Interceptor, OnEnd, Runner
 from slotwise.engine.service import Outage, Service
 from slotwise.engine.settler import Settler
 from slotwise.engine.shutdown import LONGEST_ASIDE, SHORTEST_ASIDE, Shutdown
-from slotwise.engine.startup import Startup, planned
-from slotwise.errors import InvalidSchedule
+from slotwise.engine.startup import Startup
 from slotwise.identity import Identity
-from slotwise.job import JobContext, TaskContext
-from slotwise.schedules import Disabled
 from slotwise.settings import Settings
 from slotwise.store.database import Database, is_transient
-from slotwise.store.fence import LedgerFence
-from slotwise.store.moved import moved
-from slotwise.store.planner import Plan, Planner
+from slotwise.store.planner import Plan
 from slotwise.store.pruner import Pruner
 from slotwise.store.recorders import Recorder, Recorders
-from slotwise.store.revision import Revision
-from slotwise.store.roster import Badge, Roster
 from slotwise.store.store import Store
 
 #: Without a setting, no more than this: ten thousand jobs are not to make ten thousand threads.
@@ -86,16 +79,15 @@ class Worker:
         self.state: Any = None
         self._database = database
         self._client = client
-        self._version = version
-        self._born = born
-        self._membership = Membership(Roster(self.store), self._make_badge)
-        self._fence = LedgerFence(self.store)
+        self.entrance = Entrance(
+            self.name, self.identity, settings, self.store, listeners=listeners, elapsed=self.clock.elapsed,
+            capacity=self.capacity, version=version, born=born,
+        )  # fmt: skip
         self._stopping = threading.Event()
         self._cancelling = threading.Event()
         self._turn = threading.RLock()  # start and stop, one after the other
         self._is_starting = False
         self.is_draining = False
-        self._refused: list[str] = []
         needs_loop = lifespan is not None or any(found.is_async for found in self.definitions.values())
         self._loop = EventLoop(lifespan, host_loop) if needs_loop else None
         self._build(interceptors)
@@ -119,7 +111,7 @@ class Worker:
             holdings=self.holdings,
             listeners=self.listeners,
             mark_running=self.store.mark_running,
-            make_context=self._context,
+            make_context=Contexts(self.store, self._client, lambda: self.state, lambda: self.is_draining).make,
             on_end=self.settler.put,
             margin=settings.heartbeat_interval,
             watch=self.deadlines.watch,
@@ -132,7 +124,11 @@ class Worker:
             runner=self.runner, **service,
         )  # fmt: skip
         self.heartbeat = Heartbeat(
-            self.store, self.holdings, interval=settings.heartbeat_interval, sign_in=self._membership.renew, **service
+            self.store,
+            self.holdings,
+            interval=settings.heartbeat_interval,
+            sign_in=self.entrance.membership.renew,
+            **service,
         )
         self.lease_watch = LeaseWatch(
             self.holdings, interval=settings.heartbeat_interval, hand_back=self.settler.hand_back, **service
@@ -147,7 +143,7 @@ class Worker:
             holdings=self.holdings, runner=self.runner, settler=self.settler, poller=self.poller,
             others=(self.deadlines, self.reaper, self.history),
             keepers=(self.heartbeat, self.lease_watch, self.settler),
-            membership=self._membership, loop=self._loop, cancelling=self._cancelling, tell_end=self._tell_end,
+            membership=self.entrance.membership, loop=self._loop, cancelling=self._cancelling, tell_end=self._tell_end,
             close=self._database.close, longest_grace=settings.shutdown_grace,
         )  # fmt: skip
 
@@ -178,7 +174,7 @@ class Worker:
                 self._is_starting = False
 
     def _start(self) -> None:
-        if not Startup(self._enter_cluster, self._outage, self._stopping).run():
+        if not Startup(self.entrance.enter, self._outage, self._stopping).run():
             return
         if self._loop is not None:
             self.state = self._loop.start()
@@ -188,21 +184,6 @@ class Worker:
             service.start()
         jobs = sum(found.is_job for found in self.definitions.values())
         self.listeners.publish(events.WorkerStarted(worker=self.name, capacity=self.capacity, jobs=jobs))
-
-    def revision(self) -> Revision:
-        """What orders deploys: the id that was set, and when this deploy started, by the database's clock.
-
-        Race: a supervisor restarts a child after a newer deploy has planned. By the child's own start it would
-        look like the newest of all, and put the old schedule back.
-        """
-        age = timedelta(seconds=0.0 if self._born is None else self.clock.elapsed() - self._born)
-        return Revision(text=self.settings.revision, started=self.store.now() - age)
-
-    def verify(self) -> None:
-        """Raise DatabaseUnreachable, SchemaMissing or SchemaMismatch unless the tables are as they must be."""
-        self._database.verify()
-        with self._database.main.connect() as connection:
-            migrate.check(connection, prefix=self.settings.table_prefix, schema=self.settings.schema)
 
     def _isolation(self) -> Isolation:
         """Where attempts run that have a process each. Who does not stop is killed before a shutdown gives it up."""
@@ -232,47 +213,7 @@ class Worker:
 
     def plan(self) -> list[Plan]:
         """Bring the jobs' rows in line with the code, and make sure that each is there."""
-        planner = Planner(self.store)
-        jobs = [found for found in self.definitions.values() if found.is_job]
-        revision = self.revision()
-        plans = planner.plan(jobs, revision)
-        for plan in plans:
-            self.listeners.publish(planned(self.name, plan, revision))
-        for one in moved(self.store, sorted(self.definitions)):
-            self.listeners.publish(events.SlotsMoved(worker=self.name, **dataclasses.asdict(one)))
-        self._refused = [plan.job for plan in plans if plan.refused is not None]
-        planner.verify([found for found in jobs if not isinstance(found.schedule, Disabled)])
-        return plans
-
-    def _enter_cluster(self) -> None:
-        self.verify()
-        self._database.check_capacity()
-        self.plan()
-        self._membership.join()
-
-    def _make_badge(self) -> Badge:
-        identity = self.identity
-        return Badge(
-            worker=self.name, host=identity.host, pid=identity.pid, boot_id=identity.boot_id, version=self._version,
-            capacity=self.capacity, tags=sorted(self.settings.tags), tasks=sorted(self.definitions),
-            lease=self.settings.lease, started=self.store.now(), revision=self.settings.revision, refused=self._refused,
-        )  # fmt: skip
-
-    def _context(self, holding: Holding) -> JobContext:
-        row = holding.claim.row
-        schedule = None
-        with suppress(InvalidSchedule):  # a newer release wrote it: the slot runs, the next is for others to tell
-            schedule = self.store.schedule_of(row).running if row.schedule else None
-        definition = self.definitions[row.task_name]
-        return (JobContext if definition.is_job else TaskContext)(
-            holding,
-            fence=self._fence,
-            schedule=schedule,
-            read=definition.payload.decode,
-            client=self._client,
-            state=self.state,
-            stopping=lambda: self.is_draining,
-        )
+        return self.entrance.plan()
 
     def wake(self) -> None:
         """Look for due rows now, not when the poll interval is over."""
