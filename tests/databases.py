@@ -33,10 +33,10 @@ class Databases:
         self._template: str | None = None
 
     @contextmanager
-    def empty(self) -> Iterator[str]:
+    def empty(self, encoding: str = "UTF8") -> Iterator[str]:
         """A database with nothing in it."""
         name = f"{self._prefix}_{next(self._numbers)}"
-        self._create(name)
+        self._create(name, encoding=encoding)
         try:
             yield self._server.url(name)
         finally:
@@ -71,8 +71,10 @@ class Databases:
         provision(self._server.url(name))
         return name
 
-    def _create(self, name: str, template: str = "template0") -> None:
+    def _create(self, name: str, template: str = "template0", encoding: str = "UTF8") -> None:
         statement = sql.SQL("create database {} template {}").format(sql.Identifier(name), sql.Identifier(template))
+        if encoding != "UTF8":
+            statement += sql.SQL(" encoding {} lc_collate 'C' lc_ctype 'C'").format(sql.Literal(encoding))
         if self._connect().info.server_version >= 150_000:
             statement += sql.SQL(" strategy file_copy")  # 9 ms instead of 34 ms where fsync is off
         self._execute(statement)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
 import sqlalchemy as sa
 
@@ -47,8 +49,15 @@ def moved(store: Store, names: Sequence[str]) -> list[Moved]:
     # Never more rows than that are read, however many one-time tasks wait beside them.
     own = waiting.where(tasks.c.task_instance == RECURRING)
     with store.transaction() as connection:
-        rows = {row.key: row for query in (own, waiting) for row in map(row_of, connection.execute(query))}
+        rows = {row.key: row for query in (own, waiting) for row in _readable(connection.execute(query))}
     return _by_job(found for row in rows.values() if (found := _compared(row)) is not None)
+
+
+def _readable(found: Iterable[Sequence[Any]]) -> Iterator[Row]:
+    """Those that can be read; of the others the claim tells, and sets them aside."""
+    for values in found:
+        with suppress(ValueError):
+            yield row_of(values)
 
 
 def _compared(row: Row) -> Moved | None:

@@ -48,6 +48,9 @@ SELECT least(
 FROM pg_stat_activity WHERE backend_type = 'client backend'
 """
 
+# How values are written, whatever role and database have for a default: the driver reads these forms, and no others.
+_FORMS = {"TimeZone": "UTC", "DateStyle": "ISO", "IntervalStyle": "postgres"}
+
 # "client" if it came with the connection.
 _SOURCE = "SELECT source FROM pg_settings WHERE name = 'lock_timeout'"
 
@@ -101,7 +104,7 @@ class PostgreSQLLink:
         }
 
     def _listening(self, role: str, deadlines: dict[str, str], **pool: Any) -> Engine:
-        parameters = deadlines | self._options | {"timezone": "UTC"}
+        parameters = deadlines | self._options | {name.lower(): form for name, form in _FORMS.items()}
         engine = create_engine(self._url, hide_parameters=True, use_native_hstore=False, **pool)
 
         def connect(*_: object) -> Any:
@@ -129,7 +132,9 @@ class PostgreSQLLink:
         driver = psycopg()
         if not self._pooled:
             try:
-                return driver.connect(**self._keywords(role), options=write_options(parameters))
+                connection = driver.connect(**self._keywords(role), options=write_options(parameters))
+                _insist_on_forms(connection)
+                return connection
             except driver.OperationalError as error:
                 if "unsupported startup parameter" not in str(error):
                     raise
@@ -158,6 +163,8 @@ class PostgreSQLLink:
             "keepalives_idle": str(math.ceil(silence / 2)),
             "keepalives_interval": str(math.ceil(silence / 6)),
             "keepalives_count": "3",
+            # Whatever the database's encoding, SQL_ASCII too: the server translates, or takes the bytes as they are.
+            "client_encoding": "UTF8",
         }
         # A prepared statement is session state: a pooler hands the next transaction to another session.
         return {**ours, **self._arguments, "prepare_threshold": None}
@@ -214,6 +221,14 @@ def _set_local(connection: Connection, parameters: dict[str, str]) -> None:
     calls = ", ".join("set_config(%s, %s, true)" for _ in parameters)
     words = tuple(word for pair in parameters.items() for word in pair)
     connection.exec_driver_sql(f"SELECT {calls}", words)
+
+
+def _insist_on_forms(connection: Any) -> None:
+    """libpq sends PGTZ and PGDATESTYLE of the environment after our options, and the last word wins."""
+    for name, form in _FORMS.items():
+        if not (connection.info.parameter_status(name) or "").startswith(form):
+            connection.execute("SELECT set_config(%s, %s, false)", (name, form))
+            connection.commit()
 
 
 def _leave_read_only_server(context: ExceptionContext) -> None:

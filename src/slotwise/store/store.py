@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import TypeAlias
 
@@ -385,13 +385,12 @@ class Store:
     def _set_aside(self, claim: Claim, outcome: Outcome, error: Exception) -> Settlement:
         """First without what the handler said, which may be all that is wrong; else the row is let go as it stands."""
         why = f"{outcome.name}, which cannot be written: {describe(error)}"
-        try:
-            if isinstance(outcome, Failed | Snoozed | Cancelled):
-                failed = Failed(why, final=True)
-                return self._settle([(claim, failed)], wait=False)[0]
-        except Exception as second:
-            if not is_about_a_row(second):
-                return Settlement(claim=claim, error=error)
+        for plainer in _plainer(outcome, why):
+            try:
+                return self._settle([(claim, plainer)], wait=False)[0]
+            except Exception as second:
+                if not is_about_a_row(second):
+                    return Settlement(claim=claim, error=error)
         logger.error("%s/%s is set aside: %s", *claim.key, why, exc_info=error)
         try:
             with self.transaction() as connection:
@@ -553,6 +552,14 @@ def _claim_of(row: Row) -> Claim:
         lease=row.lease or timedelta(0),
         claimed_at=row.last_heartbeat or row.execution_time,
     )
+
+
+def _plainer(outcome: Outcome, why: str) -> Iterator[Outcome]:
+    """The outcome in letters that every encoding of a database has; then only that it could not be written."""
+    if isinstance(outcome, Failed) and not outcome.error.isascii():
+        yield replace(outcome, error=outcome.error.encode("ascii", "backslashreplace").decode())
+    if isinstance(outcome, Failed | Snoozed | Cancelled):
+        yield Failed(why, final=True)
 
 
 def _ledger_key(held: Held, outcome: Outcome) -> LedgerKey | None:

@@ -96,3 +96,11 @@ def test_a_worker_says_it_at_its_start(bench: Bench, url: str) -> None:
         registry.database.close()
     (said,) = [event for event in told if isinstance(event, events.SlotsMoved)]
     assert (said.job, said.stored, said.computed, said.count) == ("plain", at(10**6 + 1.5), at(10**6 + 1), 1)
+
+
+def test_a_row_that_cannot_be_read_holds_up_no_start(bench: Bench) -> None:
+    """The claim sets it aside and says why; here the others are looked at."""
+    value = str(-(10**17)) if bench.database.dialect_name == "sqlite" else "'0044-03-15 BC'"
+    with bench.store.transaction() as connection:
+        connection.exec_driver_sql(f"UPDATE scheduled_tasks SET slot = {value} WHERE task_name = 'plain'")
+    assert found(bench) == []
