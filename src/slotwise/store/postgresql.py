@@ -12,7 +12,7 @@ Rules behind them, each from an experiment:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from operator import itemgetter
 from typing import Any
@@ -25,8 +25,10 @@ from slotwise.clock import Clock
 from slotwise.execution import Claim, Fence, Key, LedgerEntry, LedgerKey, Row
 from slotwise.store.dialect import Dialect
 from slotwise.store.rows import (
+    ADDED_COLUMNS,
     CHANGED_COLUMNS,
     HOLD_COLUMNS,
+    RECORDED_COLUMNS,
     ROW_COLUMNS,
     TASK_COLUMNS,
     Change,
@@ -203,8 +205,8 @@ RELEASE = """\
 UPDATE {tasks} AS t
 SET picked = false, picked_by = NULL, last_heartbeat = NULL, lease = NULL, cancel_requested = NULL,
     wanted_due = NULL, version = t.version + 1, {sets}
-FROM unnest(%(names)s::text[], %(instances)s::text[], %(versions)s::bigint[], %(holders)s::text[], {arrays})
-     AS i(task_name, task_instance, version, holder, {changed})
+FROM unnest(%(names)s::text[], %(instances)s::text[], %(versions)s::bigint[], %(holders)s::text[]{arrays})
+     AS i(task_name, task_instance, version, holder{changed})
 WHERE t.ctid = ANY (%(places)s::text[]::tid[])
   AND t.task_name = i.task_name AND t.task_instance = i.task_instance
   AND t.version = i.version AND t.picked_by = i.holder"""
@@ -219,12 +221,9 @@ WHERE t.ctid = ANY (%(places)s::text[]::tid[])
 
 RECORD = """\
 UPDATE {slots} AS s
-SET outcome = i.outcome, reason = i.reason, error = i.error, attempts = i.attempts,
-    lost = s.lost + i.lost, aborted = s.aborted + i.aborted, finished = i.finished
-FROM unnest(%(names)s::text[], %(instances)s::text[], %(slots)s::timestamptz[], %(tokens)s::bigint[],
-            %(outcomes)s::text[], %(reasons)s::text[], %(errors)s::text[], %(attempts)s::integer[],
-            %(lost)s::integer[], %(aborted)s::integer[], %(finished)s::timestamptz[])
-     AS i(task_name, task_instance, slot, token, outcome, reason, error, attempts, lost, aborted, finished)
+SET {sets}
+FROM unnest(%(names)s::text[], %(instances)s::text[], %(slots)s::timestamptz[], %(tokens)s::bigint[]{arrays})
+     AS i(task_name, task_instance, slot, token{changed})
 WHERE s.ctid = ANY (%(places)s::text[]::tid[])
   AND s.task_name = i.task_name AND s.task_instance = i.task_instance AND s.slot = i.slot
   AND s.token = i.token AND s.finished IS NULL"""
@@ -284,9 +283,6 @@ class PostgreSQL(Dialect):
             "plain_columns": ", ".join(ROW_COLUMNS),
             # a settlement does not need the payload, which may be large
             "q_columns": ", ".join("NULL::bytea" if name == "task_data" else f"q.{name}" for name in ROW_COLUMNS),
-            "sets": ", ".join(f"{name} = i.{name}" for name in CHANGED_COLUMNS),
-            "arrays": ", ".join(f"%(c_{name})s::{kind}[]" for name, kind in CHANGED_COLUMNS.items()),
-            "changed": ", ".join(CHANGED_COLUMNS),
         }
 
     def sql(self, template: str, **parts: str) -> str:
@@ -409,11 +405,10 @@ class PostgreSQL(Dialect):
         if removed:
             count += self._run(connection, REMOVE, _places(removed)).rowcount
         if kept:
-            columns = {
-                f"c_{name}": [change.transition.row[name] for change in kept if change.transition.row]
-                for name in CHANGED_COLUMNS
-            }
-            count += self._run(connection, RELEASE, {**_places(kept), **columns}).rowcount
+            rows = [change.transition.row for change in kept if change.transition.row]
+            columns = {name: [row[name] for row in rows] for name in CHANGED_COLUMNS}
+            parameters, parts = _spread(columns, CHANGED_COLUMNS)
+            count += self._run(connection, RELEASE, {**_places(kept), **parameters}, **parts).rowcount
         return count
 
     def record(self, connection: sa.Connection, changes: Sequence[Change]) -> None:
@@ -424,18 +419,14 @@ class PostgreSQL(Dialect):
             self._run(connection, FORGET, _ledger_places(forgotten))
         if recorded:
             records = [change.transition.record for change in recorded if change.transition.record]
-            parameters = {
-                "outcomes": [record.outcome for record in records],
-                "reasons": [record.reason for record in records],
-                "errors": [record.error for record in records],
-                "attempts": [record.attempts for record in records],
-                "lost": [record.lost for record in records],
-                "aborted": [record.aborted for record in records],
-                "finished": [
-                    change.held.now if record.final else None for change, record in zip(recorded, records, strict=True)
-                ],
+            columns: dict[str, list[Any]] = {
+                name: [getattr(record, name) for record in records] for name in RECORDED_COLUMNS if name != "finished"
             }
-            self._run(connection, RECORD, {**_ledger_places(recorded), **parameters})
+            columns["finished"] = [
+                change.held.now if record.final else None for change, record in zip(recorded, records, strict=True)
+            ]
+            parameters, parts = _spread(columns, RECORDED_COLUMNS, added="s")
+            self._run(connection, RECORD, {**_ledger_places(recorded), **parameters}, **parts)
 
     def beat(self, connection: sa.Connection, holder: str, claims: Sequence[Claim]) -> set[Fence]:
         parameters = {**_fence(claim.row for claim in claims), "holder": holder}
@@ -470,6 +461,27 @@ def _fence(rows: Iterable[Row]) -> dict[str, list[Any]]:
         "instances": [row.task_instance for row in rows],
         "versions": [row.version for row in rows],
     }
+
+
+def _spread(
+    columns: Mapping[str, list[Any]], kinds: Mapping[str, str], *, added: str | None = None
+) -> tuple[dict[str, Any], dict[str, str]]:
+    """Parameters and parts of a statement that writes these columns: a column that differs from row to row as an
+    array, one that is the same in all rows, as most are, as one value.
+
+    ``added``: the alias of the table whose counts (ADDED_COLUMNS) are added to.
+    """
+    parameters: dict[str, Any] = {}
+    sets, arrays, changed = [], "", ""
+    for name, values in columns.items():
+        kind, parameter = kinds[name], f"c_{name}"
+        if values.count(values[0]) == len(values):
+            parameters[parameter], value = values[0], f"%({parameter})s::{kind}"
+        else:
+            parameters[parameter], value = values, f"i.{name}"
+            arrays, changed = f"{arrays}, %({parameter})s::{kind}[]", f"{changed}, {name}"
+        sets.append(f"{name} = {added}.{name} + {value}" if added and name in ADDED_COLUMNS else f"{name} = {value}")
+    return parameters, {"sets": ", ".join(sets), "arrays": arrays, "changed": changed}
 
 
 def _places(changes: Sequence[Change]) -> dict[str, Any]:

@@ -45,6 +45,13 @@ CHANGED_COLUMNS = {
     "last_success": "timestamptz", "last_failure": "timestamptz", "last_error": "text",
 }  # fmt: skip
 
+#: What a settlement writes in the ledger, with the PostgreSQL type of each; and which of them are counts, added to.
+RECORDED_COLUMNS = {
+    "outcome": "text", "reason": "text", "error": "text", "attempts": "integer", "lost": "integer",
+    "aborted": "integer", "finished": "timestamptz",
+}  # fmt: skip
+ADDED_COLUMNS = ("lost", "aborted")
+
 
 def utc(value: Any) -> Any:
     """A driver gives instants in the session's zone; arithmetic is only safe in UTC."""

@@ -21,20 +21,15 @@ CROSS JOIN LATERAL (
 
 UPDATE scheduled_tasks AS t
 SET picked = false, picked_by = NULL, last_heartbeat = NULL, lease = NULL, cancel_requested = NULL,
-    wanted_due = NULL, version = t.version + 1, execution_time = i.execution_time, slot = i.slot, next_slot =
-        i.next_slot, watermark = i.watermark, schedule = i.schedule, origin = i.origin, collapsed = i.collapsed,
-        attempt = i.attempt, lost_count = i.lost_count, state = i.state, parked_due = i.parked_due,
-        consecutive_failures = i.consecutive_failures, catch_up_until = i.catch_up_until, last_success =
-        i.last_success, last_failure = i.last_failure, last_error = i.last_error
-FROM unnest(%(names)s::text[], %(instances)s::text[], %(versions)s::bigint[], %(holders)s::text[],
-    %(c_execution_time)s::timestamptz[], %(c_slot)s::timestamptz[], %(c_next_slot)s::timestamptz[],
-    %(c_watermark)s::timestamptz[], %(c_schedule)s::text[], %(c_origin)s::text[], %(c_collapsed)s::bigint[],
-    %(c_attempt)s::integer[], %(c_lost_count)s::integer[], %(c_state)s::text[], %(c_parked_due)s::timestamptz[],
-    %(c_consecutive_failures)s::integer[], %(c_catch_up_until)s::timestamptz[], %(c_last_success)s::timestamptz[],
-    %(c_last_failure)s::timestamptz[], %(c_last_error)s::text[])
-     AS i(task_name, task_instance, version, holder, execution_time, slot, next_slot, watermark, schedule, origin,
-         collapsed, attempt, lost_count, state, parked_due, consecutive_failures, catch_up_until, last_success,
-         last_failure, last_error)
+    wanted_due = NULL, version = t.version + 1, execution_time = %(c_execution_time)s::timestamptz, slot =
+        %(c_slot)s::timestamptz, next_slot = %(c_next_slot)s::timestamptz, watermark = %(c_watermark)s::timestamptz,
+        schedule = %(c_schedule)s::text, origin = %(c_origin)s::text, collapsed = %(c_collapsed)s::bigint, attempt =
+        %(c_attempt)s::integer, lost_count = %(c_lost_count)s::integer, state = %(c_state)s::text, parked_due =
+        %(c_parked_due)s::timestamptz, consecutive_failures = %(c_consecutive_failures)s::integer, catch_up_until =
+        %(c_catch_up_until)s::timestamptz, last_success = %(c_last_success)s::timestamptz, last_failure =
+        %(c_last_failure)s::timestamptz, last_error = %(c_last_error)s::text
+FROM unnest(%(names)s::text[], %(instances)s::text[], %(versions)s::bigint[], %(holders)s::text[])
+     AS i(task_name, task_instance, version, holder)
 WHERE t.ctid = ANY (%(places)s::text[]::tid[])
   AND t.task_name = i.task_name AND t.task_instance = i.task_instance
   AND t.version = i.version AND t.picked_by = i.holder;
