@@ -199,9 +199,10 @@ class JobRegistry:
             raise
 
     def stop(self, grace: timedelta | None = None) -> int:
-        """Drain and stop; how many handlers did not stop after ``grace`` (default: ``shutdown_grace``).
+        """Drain and stop; how much was left behind after ``grace`` (default: ``shutdown_grace``): handlers that did
+        not stop, outcomes that could not be written, a lifespan that was not left.
 
-        Those keep their claims, and heartbeats go on, until they return or the process ends: nobody else starts
+        Such handlers keep their claims, and heartbeats go on, until they return or the process ends: nobody else starts
         their slots meanwhile. A second stop changes nothing; while the first goes on, it waits for that, too.
         Raises what the lifespan raises while it is left; all the same, everything else has ended.
         """

@@ -382,6 +382,22 @@ def test_a_database_that_refuses_later(shell: Shell, databases: Databases) -> No
         assert worker.stop() == exits.OK
 
 
+def test_an_outcome_that_cannot_be_written(shell: Shell, databases: Databases) -> None:
+    """It is left to others, counted, and the exit status says so."""
+    with databases.provisioned() as url:
+        name = url.rpartition("/")[2].partition("?")[0]
+        worker = started(shell, "nap", "--threads", "1", "--database-url", url)
+        databases._execute(_let_in(name, "false"))
+        databases._execute(
+            sql.SQL("select pg_terminate_backend(pid) from pg_stat_activity where datname = {}").format(
+                sql.Literal(name)
+            )
+        )
+        worker.wait_for("handler-end")
+        assert worker.stop() == exits.UNFINISHED
+        assert next(worker.events("drain-end"))["unfinished"] == 1
+
+
 def _let_in(name: str, value: str) -> sql.Composed:
     return sql.SQL("alter database {} allow_connections {}").format(sql.Identifier(name), sql.SQL(value))
 

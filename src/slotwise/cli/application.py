@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import importlib
 import inspect
 import re
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import Any
@@ -16,6 +17,7 @@ from typing import Any
 from slotwise.builder import RegistryBuilder
 from slotwise.contrib.command import CommandJob
 from slotwise.definition import define
+from slotwise.engine.worker import Worker
 from slotwise.errors import ConfigurationError, SlotwiseError
 from slotwise.registry import JobRegistry
 
@@ -24,7 +26,7 @@ _OURS = str(Path(__file__).resolve().parents[1])
 
 
 class ApplicationFailed(ConfigurationError):
-    """The user's module raised while it was imported; the message is its own traceback."""
+    """The user's module raised while it was imported, or its lifespan; the message is its own traceback."""
 
 
 def load_registry(spec: str, app_dir: Path) -> JobRegistry:
@@ -52,6 +54,17 @@ def add_jobs(registry: JobRegistry, jobs: Sequence[CommandJob]) -> JobRegistry:
     return registry
 
 
+@contextlib.contextmanager
+def lifespan_of(worker: Worker) -> Iterator[None]:
+    """What the worker's lifespan raises in here is the application's mistake: ApplicationFailed."""
+    try:
+        yield
+    except BaseException as error:
+        if (name := worker.blame(error)) is None:
+            raise
+        raise _failed(f"the lifespan {name}", error) from None
+
+
 def _not_a_module(spec: str) -> str:
     if spec.endswith(".py") or "/" in spec:
         path = Path(spec).with_suffix("")
@@ -69,13 +82,13 @@ def _import(name: str, app_dir: Path) -> ModuleType:
     except ModuleNotFoundError as error:
         if _is_missing(name, error):
             raise ConfigurationError(_no_module(name, str(error.name), app_dir)) from None
-        raise _failed(name, error) from None
+        raise _failed(f"importing {name}", error) from None
     except SystemExit as error:
         raise ConfigurationError(
             f"importing {name} ends the program (exit {error.code}); put what runs under: if __name__ == '__main__':"
         ) from None
     except Exception as error:
-        raise _failed(name, error) from None
+        raise _failed(f"importing {name}", error) from None
 
 
 def _is_missing(name: str, error: ModuleNotFoundError) -> bool:
@@ -90,14 +103,14 @@ def _no_module(name: str, missing: str, app_dir: Path) -> str:
     return f"there is no module {missing}{of}, neither installed nor in {app_dir}; {hint}"
 
 
-def _failed(name: str, error: BaseException) -> ApplicationFailed:
+def _failed(what: str, error: BaseException) -> ApplicationFailed:
     told = traceback.TracebackException.from_exception(error)
     _cut(told)
-    return ApplicationFailed(f"importing {name} failed:\n{''.join(told.format()).rstrip()}")
+    return ApplicationFailed(f"{what} failed:\n{''.join(told.format()).rstrip()}")
 
 
 def _cut(told: traceback.TracebackException) -> None:
-    """Leave out the frames of slotwise and of the import machinery, in the causes too."""
+    """Leave out the frames of slotwise and of the machinery that calls the user's, in the causes too."""
     told.stack[:] = [frame for frame in told.stack if not _is_foreign(frame.filename)]
     for inner in (told.__cause__, told.__context__):
         if inner is not None:
@@ -109,7 +122,7 @@ def _own_frames(trace: TracebackType | None) -> list[traceback.FrameSummary]:
 
 
 def _is_foreign(filename: str) -> bool:
-    return filename.startswith(("<frozen ", _OURS)) or filename == importlib.__file__
+    return filename.startswith(("<frozen ", _OURS)) or filename in (importlib.__file__, contextlib.__file__)
 
 
 def _last_place(trace: TracebackType | None) -> str | None:

@@ -12,7 +12,8 @@ FAILED: Final = 1
 USAGE: Final = 2
 #: The database cannot be used: unreachable, it refuses us, or its tables are missing or of another version.
 DATABASE: Final = 3
-#: A worker has drained, but handlers did not stop in time; their slots were handed back.
+#: A worker has drained, but something was left: handlers that did not stop in time (their slots were handed back),
+#: outcomes that could not be written, or a lifespan that was not left.
 UNFINISHED: Final = 4
 #: What was asked for would change something: a deploy, by `slotwise plan`.
 CHANGES: Final = 5
@@ -30,6 +31,6 @@ MEANINGS: Final = (
     (FAILED, "a mistake in the application or the settings"),
     (USAGE, "the command line cannot be understood"),
     (DATABASE, "the database cannot be used, and waiting would not help"),
-    (UNFINISHED, "drained, but handlers did not stop in time and were handed back"),
+    (UNFINISHED, "drained, but a handler did not stop, an outcome was not written or the lifespan was not left"),
     (BUG, "an error in slotwise itself"),
 )

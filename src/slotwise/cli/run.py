@@ -11,6 +11,7 @@ from contextlib import contextmanager
 import click
 
 from slotwise.cli import exits
+from slotwise.cli.application import lifespan_of
 from slotwise.cli.command import Command
 from slotwise.cli.crontabs import CrontabChoice, crontab_options
 from slotwise.cli.ending import end_now
@@ -60,7 +61,7 @@ def run(given: Given, name: str, crontabs: CrontabChoice) -> int:
     single = registry.make_run(name)
     signals = StopSignals(_reaction(single))
     try:
-        with signals, _output_for_answers(given.json):
+        with signals, _output_for_answers(given.json), lifespan_of(single.worker):
             ended = single.run()
     finally:
         registry.database.close()

@@ -10,6 +10,7 @@ from collections.abc import Callable
 import click
 
 from slotwise.cli import exits
+from slotwise.cli.application import lifespan_of
 from slotwise.cli.command import Command
 from slotwise.cli.crontabs import CrontabChoice, crontab_options
 from slotwise.cli.ending import end_now, end_soon
@@ -91,7 +92,8 @@ def serve(made: Worker, lifeline: Lifeline | None = None) -> int:
         lifeline.watch(on_drain=made.request_stop, on_cancel=made.cancel)
     try:
         with StopSignals(_reaction(made), final=True):
-            made.start()
+            with lifespan_of(made):
+                made.start()
             if lifeline is not None and not made.wait_for_stop(0):
                 lifeline.say_up()
             made.wait_for_stop()
@@ -102,9 +104,10 @@ def serve(made: Worker, lifeline: Lifeline | None = None) -> int:
 
 
 def _stop(made: Worker) -> None:
-    """Race: what did not stop has been handed back; until this process is gone, it may run here and elsewhere."""
+    """Race: a handler that did not stop was handed back; until this process is gone, it may run here and elsewhere."""
     try:
-        made.stop(ending=True)
+        with lifespan_of(made):
+            made.stop(ending=True)
     except BaseException as error:
         if made.unfinished:
             end_now(tell(error))

@@ -32,12 +32,16 @@ class EventLoop:
         self._own = host is None
         self._thread: threading.Thread | None = None
         self._stop: asyncio.Event | None = None
-        self._leave: asyncio.Event | None = None
+        self._leave: Callable[[], object] | None = None
         self._life: Future[None] | None = None
+        self._failure: BaseException | None = None
+        #: Whether the lifespan was begun, and has never come to its end.
+        self.left_behind = False
 
-    def start(self) -> Any:
+    def start(self, stopping: threading.Event | None = None) -> Any:
         """Start the loop's thread if it is ours, enter the lifespan, and return what it gave (None without one).
 
+        Returns when ``stopping`` is set meanwhile: whoever calls ``stop`` then has the lifespan cancelled.
         Raises what the lifespan raises; then nothing is left behind.
         """
         if self._own:
@@ -45,7 +49,7 @@ class EventLoop:
         if self._lifespan is None:
             return None
         try:
-            return self._enter_lifespan(self._lifespan)
+            return self._enter_lifespan(self._lifespan, stopping)
         except BaseException:
             if self._life is not None:
                 self._life.cancel()
@@ -65,7 +69,7 @@ class EventLoop:
     def stop(self, within: timedelta | None = None) -> None:
         """Leave the lifespan; end the thread if it is ours. Raises what the lifespan raises while it is left.
 
-        A lifespan that is not left ``within`` this time is left behind.
+        A lifespan that is being entered is cancelled. One that is not left ``within`` this time is left behind.
         """
         try:
             self._leave_lifespan(within)
@@ -74,47 +78,68 @@ class EventLoop:
                 self._stop_thread()
             self._loop = None
 
+    def blame(self, error: BaseException) -> str | None:
+        """The lifespan's name, if ``error`` is what it raised."""
+        return getattr(self._lifespan, "__qualname__", repr(self._lifespan)) if error is self._failure else None
+
     # -- the lifespan -----------------------------------------------------------------------------------------
 
-    def _enter_lifespan(self, lifespan: Lifespan) -> Any:
+    def _enter_lifespan(self, lifespan: Lifespan, stopping: threading.Event | None) -> Any:
         entered: Future[Any] = Future()
         self._life = self.submit(self._live(lifespan, entered))
-        if not self._is_done(entered):
-            raise RuntimeError("the event loop ended while the lifespan was entered")
-        return entered.result()
+        if self._is_done(entered, stopping=stopping) or not entered.cancel():
+            return entered.result()
+        if stopping is not None and stopping.is_set():
+            return None
+        raise RuntimeError("the event loop ended while the lifespan was entered")
 
     async def _live(self, lifespan: Lifespan, entered: Future[Any]) -> None:
         """One task enters and leaves, as context variables and task groups want it."""
-        self._leave = asyncio.Event()
+        task, leave = asyncio.current_task(), asyncio.Event()
+        assert task is not None
+        self._leave = task.cancel
         try:
             async with lifespan() as state:
-                entered.set_result(state)
-                await self._leave.wait()
+                self._leave = leave.set
+                if entered.set_running_or_notify_cancel():  # else nobody waits for it any more
+                    entered.set_result(state)
+                    await leave.wait()
         except BaseException as error:
-            if entered.done():
+            self._failure = error
+            if entered.done() or not entered.set_running_or_notify_cancel():
                 raise
             entered.set_exception(error)
 
     def _leave_lifespan(self, within: timedelta | None) -> None:
-        loop, life, leave = self._loop, self._life, self._leave
+        loop, life = self._loop, self._life
         if loop is None or life is None:
             return
         if not life.done():
             try:
-                loop.call_soon_threadsafe(leave.set if leave is not None else life.cancel)
+                loop.call_soon_threadsafe(self._let_go, life)
             except RuntimeError:
+                self.left_behind = True
                 logger.warning("the application closed its event loop before the registry was stopped")
                 return
         if not self._is_done(life, within):
+            self.left_behind = True
             found = "did not get to its end in time" if loop.is_running() else "ended before the registry was stopped"
             logger.warning("the event loop %s; its lifespan was not left", found)
         elif not life.cancelled():
             life.result()
 
-    def _is_done(self, future: Future[Any], within: timedelta | None = None) -> bool:
+    def _let_go(self, life: Future[None]) -> None:
+        """Race: it may be entered just now. So the loop itself decides whether that is cancelled, or it is left."""
+        (self._leave or life.cancel)()
+
+    def _is_done(
+        self, future: Future[Any], within: timedelta | None = None, stopping: threading.Event | None = None
+    ) -> bool:
         """Wait until ``future`` is done; False if its loop has ended, so that it never will be, or the time is up."""
         end = None if within is None else elapsed() + within.total_seconds()
         while not wait([future], LOOK.total_seconds()).done:
+            if stopping is not None and stopping.is_set():
+                return False
             if self._loop is None or not self._loop.is_running() or (end is not None and elapsed() >= end):
                 return future.done()
         return True

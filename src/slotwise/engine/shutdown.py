@@ -60,8 +60,9 @@ class Shutdown:
         self._tell_end = tell_end
         self._close = close
         self._aside = min(max(longest_grace, SHORTEST_ASIDE), LONGEST_ASIDE)
+        #: How long a lifespan may take to be left, by a process that ends then; or to be cancelled.
         self._lifespan_patience = max(longest_grace, LONGEST_ASIDE)
-        #: How many handlers did not stop; None while that is not known.
+        #: How many handlers did not stop, outcomes were not written and lifespans not left; None while not known.
         self.unfinished: int | None = None
 
     def run(self, grace: timedelta, *, ending: bool) -> None:
@@ -81,23 +82,23 @@ class Shutdown:
             self._leave(self._lifespan_patience if ending else None)
         finally:
             left = [holding for holding in self._holdings if not holding.ended]
-            self.unfinished = len(left)
+            self.unfinished = len(left) + self._lifespans_left_behind()
             if left and ending:
                 self._hand_back_last(left)
             elif left:
-                self._keep_until_returned()
+                self._keep_until_returned(len(left))
             else:
-                self._write_outcomes()
+                self.unfinished += self._write_outcomes()
                 self._finish()
-                self._tell_end(0)
+                self._tell_end(self.unfinished)
 
-    def close(self) -> None:
+    def close(self, *, bounded: bool = False) -> None:
         """End everything now, of a worker that holds nothing. If it was cancelled, what its handler left running may
-        keep the lifespan from being left: then that has its time, as at the end of a process.
+        keep the lifespan from being left: then, or if ``bounded``, that has its time, as at the end of a process.
         """
         _end([*self._keepers, *self._others, self._poller])
         try:
-            self._leave(self._lifespan_patience if self._cancelling.is_set() else None)
+            self._leave(self._lifespan_patience if bounded or self._cancelling.is_set() else None)
         finally:
             self._membership.leave()
 
@@ -129,30 +130,34 @@ class Shutdown:
     def _hand_back_last(self, left: Sequence[Holding]) -> None:
         """Nothing may come after it: from that commit on, the slots may start elsewhere."""
         self._membership.leave()
-        self._tell_end(len(left))
+        self._tell_end(self.unfinished or 0)
         for holding in left:
             self._settler.put(holding, Aborted("shutdown"))
         self._write_outcomes()
         self._settler.stop()
         self._settler.join(SHORTEST_ASIDE)  # it tells what it has written
 
-    def _keep_until_returned(self) -> None:
+    def _keep_until_returned(self, count: int) -> None:
         """Whoever owns the process goes on, and so do the handlers: under their claims."""
-        count = self.unfinished or 0
         logger.warning("%d handlers did not stop; their claims are kept until they return, or this process ends", count)
         threading.Thread(target=self._keep, name="slotwise-vigil", daemon=True).start()
-        self._tell_end(count)
+        self._tell_end(self.unfinished or 0)
 
     def _keep(self) -> None:
         self._holdings.wait_empty(None)
         self._finish()
         self._close()
 
-    def _write_outcomes(self) -> None:
-        if not self._holdings.wait_empty(WRITE_PATIENCE.total_seconds()):
-            logger.warning(
-                "%d outcomes could not be written; others take over when the leases end", len(self._holdings)
-            )
+    def _write_outcomes(self) -> int:
+        """How many could not be written."""
+        if self._holdings.wait_empty(WRITE_PATIENCE.total_seconds()):
+            return 0
+        count = len(self._holdings)
+        logger.warning("%d outcomes could not be written; others take over when the leases end", count)
+        return count
+
+    def _lifespans_left_behind(self) -> int:
+        return int(self._loop is not None and self._loop.left_behind)
 
     def _finish(self) -> None:
         _end(self._keepers)

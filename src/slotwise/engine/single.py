@@ -52,7 +52,7 @@ class SingleRun:
             raise UnknownTask(_unknown(name, worker.definitions))
         if not definition.is_job:
             raise ConfigurationError(f"{name!r} is a one-time task; schedule it: registry.client.schedule({name!r}, …)")
-        self._worker = worker
+        self.worker = worker
         self._definition = definition
         self._elapsed = worker.clock.elapsed
         self._end: AttemptEvent | None = None
@@ -67,7 +67,7 @@ class SingleRun:
         Raises what a worker's start raises, DatabaseUnreachable if the database is away, and ClaimLost if the
         slot was taken over while it ran.
         """
-        worker = self._worker
+        worker = self.worker
         worker.entrance.verify()
         with worker.minding():
             begun = self._elapsed()
@@ -85,14 +85,14 @@ class SingleRun:
         if self._cancelled is not None:
             self._cancelled = 0.0
             return
-        self._worker.cancel()  # bounds the lifespan's end
+        self.worker.cancel()  # bounds the lifespan's end
         self._cancelled = self._elapsed() + PATIENCE.total_seconds()
         if self._holding is not None:
             self._holding.signal.set("operator")
 
     def _claim(self) -> Claim:
         """The row of a job that no worker has planned yet is planned first; one that is there stays as it is."""
-        worker, job = self._worker, self._definition
+        worker, job = self.worker, self._definition
         for _ in range(2):
             try:
                 claim = Enqueue(worker.store).claim_trigger(
@@ -107,17 +107,17 @@ class SingleRun:
 
     def _wait(self, holding: Holding) -> bool:
         """Until the slot is settled; True if its handler was left behind, its slot settled without it."""
-        holdings = self._worker.holdings
+        holdings = self.worker.holdings
         while not holdings.wait_empty(0.05):
             if self._cancelled is not None and self._elapsed() >= self._cancelled:
-                self._worker.settler.put(holding, Aborted("operator"))
+                self.worker.settler.put(holding, Aborted("operator"))
                 return not holdings.wait_empty(PATIENCE.total_seconds()) or True
         return False
 
     def _listen(self, event: Event) -> None:
         if isinstance(event, Settled | HandedBackEvent | ClaimLostEvent) and self._end is None:
             holding = self._holding
-            if isinstance(event, ClaimLostEvent) and holding is not None and holding.claim in self._worker.holdings:
+            if isinstance(event, ClaimLostEvent) and holding is not None and holding.claim in self.worker.holdings:
                 return  # told early, by a heartbeat; the settlement tells again
             self._end = event
             self._told.set()
@@ -127,7 +127,7 @@ class SingleRun:
         assert slot is not None  # a triggered job has one
         if not isinstance(end, Settled | HandedBackEvent):
             raise ClaimLost(f"job {claim.row.task_name!r}: the claim was lost; another worker may run slot {slot}")
-        line = Reader(self._worker.store).slot(claim.row.task_name, slot)
+        line = Reader(self.worker.store).slot(claim.row.task_name, slot)
         return Ended(
             job=claim.row.task_name,
             slot=slot,

@@ -166,7 +166,7 @@ class Worker:
             try:
                 self._start()
                 if self._stopping.is_set():
-                    self._shutdown.close()
+                    self._shutdown.close(bounded=True)
             except BaseException:
                 self._shutdown.close()
                 raise
@@ -177,7 +177,7 @@ class Worker:
         if not Startup(self.entrance.enter, self._outage, self._stopping).run():
             return
         if self._loop is not None:
-            self.state = self._loop.start()
+            self.state = self._loop.start(self._stopping)
         if self._stopping.is_set():
             return
         for service in self.services:
@@ -237,9 +237,10 @@ class Worker:
     def stop(self, grace: timedelta | None = None, *, ending: bool = False) -> int:
         """Drain: hand back what has not started, wait for what runs, cancel it after ``grace``.
 
-        Returns how many handlers did not stop. They keep their claims, and heartbeats go on, until they return or
-        the process ends. With ``ending`` the caller ends the process right after this: then their slots are handed
-        back, and that is the last thing written.
+        Returns how much it left behind: handlers that did not stop, outcomes that could not be written, a lifespan
+        that was not left. Such handlers keep their claims, and heartbeats go on, until they return or the process
+        ends. With ``ending`` the caller ends the process right after this: then their slots are handed back, and
+        that is the last thing written.
 
         Whoever stops it meanwhile, or later, waits for that, too, and learns the same. Raises what the lifespan
         raises while it is left; all the same, everything has ended.
@@ -261,8 +262,12 @@ class Worker:
 
     @property
     def unfinished(self) -> int:
-        """How many handlers did not stop when the worker did."""
+        """How many handlers, outcomes and lifespans the worker left behind when it stopped."""
         return self._shutdown.unfinished or 0
+
+    def blame(self, error: BaseException) -> str | None:
+        """The name of the application's lifespan, if ``error`` is what that raised."""
+        return None if self._loop is None else self._loop.blame(error)
 
     def _tell_end(self, unfinished: int) -> None:
         self.listeners.publish(events.DrainEnded(worker=self.name, unfinished=unfinished))

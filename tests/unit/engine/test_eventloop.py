@@ -6,7 +6,7 @@ import asyncio
 import contextvars
 import threading
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import pytest
@@ -234,3 +234,40 @@ def test_a_context_variable_of_the_lifespan_can_be_reset() -> None:
     loop = EventLoop(sets)
     loop.start()
     loop.stop()
+
+
+def test_a_stop_while_the_lifespan_is_entered() -> None:
+    """It is cancelled where it waits, and may clean up; the start gives nothing."""
+    stopping, said = threading.Event(), list[str]()
+
+    @asynccontextmanager
+    async def slow() -> AsyncIterator[str]:
+        stopping.set()
+        try:
+            await asyncio.sleep(3600)
+            yield "state"
+        finally:
+            said.append("cleaned")
+
+    loop = EventLoop(slow)
+    assert loop.start(stopping) is None
+    loop.stop()
+    assert (said, loop.left_behind, loop_threads()) == (["cleaned"], False, 0)
+
+
+def test_a_lifespan_that_is_entered_all_the_same() -> None:
+    """Whoever does not hear its cancellation is left as always."""
+    stopping, said = threading.Event(), list[str]()
+
+    @asynccontextmanager
+    async def stubborn() -> AsyncIterator[str]:
+        stopping.set()
+        with suppress(asyncio.CancelledError):
+            await asyncio.sleep(3600)
+        yield "state"
+        said.append("left")
+
+    loop = EventLoop(stubborn)
+    assert loop.start(stopping) is None
+    loop.stop()
+    assert (said, loop.left_behind, loop_threads()) == (["left"], False, 0)
