@@ -410,3 +410,15 @@ def test_closed_pipe(tmp_path: Path, pg_url: str, json_: list[str]) -> None:
         process.stdout.close()
         assert process.stderr.read() == b""
         assert process.wait(30) == exits.PIPE_CLOSED
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
+def test_output_that_is_full() -> None:
+    """One line with the cure."""
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "slotwise", "--version"], stdout=full, stderr=subprocess.PIPE, text=True, check=False
+        )
+    assert done.returncode == exits.FAILED
+    (line,) = done.stderr.splitlines()
+    assert line.endswith("No space left on device; make room there, or send the output elsewhere")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import traceback
 
 import click
@@ -34,7 +35,8 @@ def tell(error: BaseException) -> int:
         case SQLAlchemyError():
             return _line(f"the database refused: {describe(error)}", exits.DATABASE)
         case OSError():
-            return _line(hide_password(str(error)), exits.FAILED)
+            cure = "; make room there, or send the output elsewhere" if error.errno == errno.ENOSPC else ""
+            return _line(hide_password(str(error)) + cure, exits.FAILED)
     return _bug(error)
 
 
