@@ -266,7 +266,7 @@ def test_a_slot_in_the_foreground_keeps_its_claim(url: str, heard: Heard, monkey
 
     def claim_with_a_heartbeat_after_it() -> Any:
         claimed = claim()
-        run._worker.heartbeat.run_once()
+        run.worker.heartbeat.run_once()
         return claimed
 
     monkeypatch.setattr(run, "_claim", claim_with_a_heartbeat_after_it)
