@@ -30,22 +30,22 @@ class Storm:
         self._replace(victim.worker)
         dead = self.stage.wait("exit", by=victim.worker)
         assert dead["status"] == -signal.SIGKILL
-        reaped = self.stage.wait("reaped", after=victim, token=victim["token"])
+        reaped = self.stage.wait("reaped", after=victim, job=victim["job"], token=victim["token"])
         assert reaped.at - dead.at <= (TAKE_OVER + SLACK).total_seconds()
 
     def freeze(self) -> None:
         """SIGSTOP past the lease: the slot is taken over, and the zombie's own outcome is refused."""
         victim = self._at("handler-start", job=lambda job: job in ("give-up", "rerun"))
         victim.worker.freeze()
-        reaped = self.stage.wait("reaped", after=victim, token=victim["token"])
+        reaped = self.stage.wait("reaped", after=victim, job=victim["job"], token=victim["token"])
         if victim["job"] == "rerun" and reaped["outcome"] == "lost":  # not dead, after too many of these in a row
             again = {"job": "rerun", "slot": victim["slot"], "attempt": lambda number: number > victim["attempt"]}
             self.stage.wait("claimed", after=victim, **again)
         thawed = self.stage.mark()
         victim.worker.thaw()
-        self.stage.wait("claim-lost", by=victim.worker, token=victim["token"])
+        self.stage.wait("claim-lost", by=victim.worker, job=victim["job"], token=victim["token"])
         self.stage.wait("claimed", by=victim.worker, after=thawed)  # it goes on working
-        assert self.stage.events.all("settled", token=victim["token"]) == []
+        assert self.stage.events.all("settled", job=victim["job"], token=victim["token"]) == []
 
     def nap(self) -> None:
         """SIGSTOP for less than the lease: nobody takes anything over."""
@@ -53,7 +53,7 @@ class Storm:
         victim.worker.freeze()
         self.stage.rest(LEASE * 0.6)
         victim.worker.thaw()
-        end = self.stage.wait("settled", token=victim["token"])
+        end = self.stage.wait("settled", job=victim["job"], token=victim["token"])
         assert end.worker is victim.worker
 
     def drain(self) -> None:

@@ -77,7 +77,7 @@ def test_steps_of_the_databases_clock_steal_no_claim_and_make_none_immortal(
     expect_step(stage, database_clock, -HOUR)
     victim.kill()
     dead = stage.wait("exit", by=victim)
-    reaped = stage.wait("reaped", token=doomed["token"])
+    reaped = stage.wait("reaped", job=doomed["job"], token=doomed["token"])
     assert timedelta(seconds=reaped.at - dead.at) <= TAKE_OVER + SLACK
     stage.rest(LEASE)
 
@@ -92,7 +92,7 @@ def test_steps_of_the_databases_clock_steal_no_claim_and_make_none_immortal(
         assert settled["outcome"] == "succeeded"
     stage.rest(LEASE)
 
-    assert stage.events.all("reaped", "claim-lost", token=start["token"]) == []
+    assert stage.events.all("reaped", "claim-lost", job=start["job"], token=start["token"]) == []
     assert [seen["job"] for seen in stage.events.all("reaped")] == ["hold-give-up"]
     until = stage.now()
     for job in ("rerun", "give-up", "hold-give-up"):

@@ -107,7 +107,7 @@ def test_a_paused_database_takes_no_work_away(bench: MakeBench, own_server: Embe
     start = stage.wait("handler-start", job="hold-briefly")
     with frozen(own_server):
         stage.rest(2 * LEASE)
-    end = stage.wait("handler-end", token=start["token"])
+    end = stage.wait("handler-end", job=start["job"], token=start["token"])
     settled = stage.wait("settled", job="hold-briefly", slot=start["slot"])
     assert (settled.worker, settled["attempt"], settled.at >= end.at) == (start.worker, 1, True)
     assert all(player.is_alive for player in crew)
@@ -156,7 +156,7 @@ def test_heartbeats_go_through_when_no_connection_is_left(bench: MakeBench, own_
         lost = stage.wait("database-lost", by=late)
         assert "connections" in lost["error"] or "clients" in lost["error"]
         end = stage.wait("handler-end", job="hold-briefly", token=start["token"])
-    settled = stage.wait("settled", token=start["token"], after=end)
+    settled = stage.wait("settled", job=start["job"], token=start["token"], after=end)
     assert (settled.worker, settled["outcome"], settled["attempt"]) == (holder, "succeeded", 1)
     assert stage.events.all("reaped", "claim-lost") == []
     stage.wait("worker-start", by=late)
@@ -186,8 +186,8 @@ def test_a_row_that_somebody_else_has_locked_costs_no_claim(bench: MakeBench) ->
     stage.wait("worker-start", by=other)
     with stage.connect() as connection:  # an operator's transaction on a row that is settled each second
         connection.exec_driver_sql("select from scheduled_tasks where task_name = 'rerun' for update")
-        stage.wait("handler-end", token=start["token"])
-    settled = stage.wait("settled", token=start["token"])
+        stage.wait("handler-end", job=start["job"], token=start["token"])
+    settled = stage.wait("settled", job=start["job"], token=start["token"])
     assert (settled["outcome"], settled["attempt"]) == ("succeeded", 1)
     assert stage.events.all("reaped", job="hold-briefly") == []
     leave(stage, "hold-briefly", "rerun")

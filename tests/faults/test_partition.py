@@ -46,7 +46,7 @@ def test_a_worker_behind_a_black_hole_steps_down_and_comes_back(bench: MakeBench
     proxy.cut()
     noticed = stage.wait("database-lost", by=apart, after=cut)
     assert timedelta(seconds=noticed.at - cut.at) <= TCP_USER_TIMEOUT + HEARTBEAT + SLACK
-    end = stage.wait("handler-end", by=apart, token=start["token"])
+    end = stage.wait("handler-end", by=apart, job=start["job"], token=start["token"])
     assert end["outcome"] == "cancelled"
     assert timedelta(seconds=end.at - cut.at) <= LEASE + timedelta(seconds=0.5)
     again = stage.wait("handler-start", job="hold-async", slot=start["slot"], by=other)
@@ -106,14 +106,14 @@ def test_a_mark_that_comes_too_late_starts_nothing(bench: MakeBench, proxy: Prox
     apart.freeze()
     claim = stage.events.all("claimed", by=apart)[-1]
     other = stage.start("other")
-    reaped = stage.wait("reaped", token=claim["token"])
+    reaped = stage.wait("reaped", job=claim["job"], token=claim["token"])
     assert reaped["outcome"] == "handed-back"
     stage.wait("settled", by=other, after=reaped)
     proxy.release()
     apart.thaw()
-    stage.wait("claim-lost", by=apart, token=claim["token"])
+    stage.wait("claim-lost", by=apart, job=claim["job"], token=claim["token"])
     leave(stage, "give-up")
-    assert stage.events.all("handler-start", token=claim["token"]) == []
+    assert stage.events.all("handler-start", job=claim["job"], token=claim["token"]) == []
 
 
 def test_all_sessions_ended_by_the_server_cost_nothing(bench: MakeBench) -> None:

@@ -67,7 +67,7 @@ def test_a_handler_that_holds_the_interpreter_loses_its_claim_and_nothing_else(b
     start = stage.wait("handler-start", by=hog)
     stage.start("other")
     again = stage.wait("settled", slot=start["slot"], attempt=2)
-    lost = stage.wait("claim-lost", by=hog, token=start["token"])
+    lost = stage.wait("claim-lost", by=hog, job=start["job"], token=start["token"])
     assert lost.at > again.at
     stage.wait("claimed", by=hog, after=lost)
     leave(stage, "hog")

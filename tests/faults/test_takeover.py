@@ -61,7 +61,7 @@ def test_after_sigterm_unstarted_work_starts_elsewhere_at_once(bench: MakeBench)
     trap = stage.wait("trap", by=holder)
     holder.kill(signal.SIGTERM)
     other = stage.start("other")
-    back = stage.wait("handed-back", by=holder, token=trap["token"])
+    back = stage.wait("handed-back", by=holder, job=trap["job"], token=trap["token"])
     assert back["reason"] == "shutdown"
     slot = back["slot"]
     begun = max(back.at, stage.wait("worker-start", by=other).at)

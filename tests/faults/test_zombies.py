@@ -33,12 +33,12 @@ def test_a_zombie_that_gives_up_has_started_once(bench: MakeBench, job: str, tra
         eventually(lambda: stage.starts(job))
         zombie.freeze()
     stage.start("other")
-    reaped = stage.wait("reaped", token=start["token"])
+    reaped = stage.wait("reaped", job=start["job"], token=start["token"])
     assert reaped["outcome"] == "lost"
     stage.wait("settled", job=job, after=reaped)  # the schedule goes on
     zombie.thaw()
-    stage.wait("claim-lost", by=zombie, token=start["token"])
-    stage.wait("handler-end", by=zombie, token=start["token"])
+    stage.wait("claim-lost", by=zombie, job=start["job"], token=start["token"])
+    stage.wait("handler-end", by=zombie, job=start["job"], token=start["token"])
     leave(stage, job)
     assert len([line for line in stage.starts(job) if line.slot == start["slot"]]) == 1
     row = stage.ledger(job)[start["slot"]]
@@ -54,8 +54,8 @@ def test_the_outcome_of_a_zombie_is_refused_while_another_holds_its_slot(bench: 
     again = stage.wait("handler-start", by=other, attempt=2)
     zombie.thaw()
     stage.wait("handler-end", by=zombie, slot=again["slot"], outcome="succeeded")
-    end = stage.wait("handler-end", by=other, token=again["token"])
-    settled = stage.wait("settled", "claim-lost", token=again["token"])
+    end = stage.wait("handler-end", by=other, job=again["job"], token=again["token"])
+    settled = stage.wait("settled", "claim-lost", job=again["job"], token=again["token"])
     assert (settled.name, settled.number > end.number) == ("settled", True)
     assert stage.events.all("settled", by=zombie, slot=again["slot"]) == []
     leave(stage, "hold-again")
@@ -72,8 +72,8 @@ def test_an_async_zombie_is_cancelled(bench: MakeBench) -> None:
     stage.start("other")
     stage.wait("settled", job="hold-async", slot=start["slot"], attempt=2)
     zombie.thaw()
-    stage.wait("claim-lost", by=zombie, token=start["token"])
-    end = stage.wait("handler-end", by=zombie, token=start["token"])
+    stage.wait("claim-lost", by=zombie, job=start["job"], token=start["token"])
+    end = stage.wait("handler-end", by=zombie, job=start["job"], token=start["token"])
     assert end["outcome"] == "cancelled"
     leave(stage, "hold-async")
 
@@ -85,7 +85,7 @@ def test_a_worker_killed_after_the_users_commit_had_its_effect_once(bench: MakeB
     done = stage.wait("committed", by=victim)
     victim.kill()
     stage.start("other")
-    reaped = stage.wait("reaped", token=done["token"])
+    reaped = stage.wait("reaped", job=done["job"], token=done["token"])
     assert reaped["outcome"] == "succeeded"
     leave(stage, "hold-after-commit")
     assert stage.rows("select count(*) from effects where key = :key", key=done["slot"].isoformat()) == [(1,)]
@@ -118,7 +118,7 @@ def test_the_lock_of_a_frozen_guard_ends_with_the_lease(bench: MakeBench) -> Non
     again = stage.wait("handler-start", by=other, slot=guarded["slot"])
     assert timedelta(seconds=again.at - guarded.at) <= LEASE + TAKE_OVER + SLACK
     zombie.thaw()
-    end = stage.wait("handler-end", by=zombie, token=guarded["token"])
+    end = stage.wait("handler-end", by=zombie, job=guarded["job"], token=guarded["token"])
     assert end["outcome"] == "failed"
     leave(stage, "hold-in-guard")
     key = guarded["slot"].isoformat()

@@ -122,7 +122,7 @@ def test_an_older_deploy_would_be_refused(worker: ManualWorker, say: Callable[..
 
 def test_an_orphan_of_another_application(worker: ManualWorker, say: Callable[..., str]) -> None:
     """It has a live worker, so it is none of ours, and no reason to stop a pipeline."""
-    worker._worker._membership.join()
+    worker._worker.entrance.membership.join()
     lines = json.loads(say("plan", "--app", "deployed", "--json", expected=exits.CHANGES))
     (gone,) = [line for line in lines if line["job"] == "gone"]
     assert (gone["change"], gone["known_by"]) == ("orphaned", worker.name)

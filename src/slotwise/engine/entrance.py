@@ -63,20 +63,23 @@ class Entrance:
         with database.main.connect() as connection:
             migrate.check(connection, prefix=self._settings.table_prefix, schema=self._settings.schema)
 
-    def revision(self) -> Revision:
-        """What orders deploys: the id that was set, and when this deploy started, by the database's clock.
+    def revision(self, text: str | None = None) -> Revision:
+        """What orders deploys: the id (``text``, else that of the settings), and when this deploy started, by the database's clock.
 
         Race: a supervisor restarts a child after a newer deploy has planned. By the child's own start it would
         look like the newest of all, and put the old schedule back.
         """
         age = timedelta(seconds=0.0 if self._born is None else self._elapsed() - self._born)
-        return Revision(text=self._settings.revision, started=self._store.now() - age)
+        return Revision(text=text or self._settings.revision, started=self._store.now() - age)
 
-    def plan(self) -> list[Plan]:
-        """Bring the jobs' rows in line with the code, and make sure that each is there. Raises PlanMissing."""
+    def plan(self, text: str | None = None) -> list[Plan]:
+        """Bring the jobs' rows in line with the code, and make sure that each is there. Raises PlanMissing.
+
+        ``text``: the deploy's id, instead of that of the settings.
+        """
         planner, known = Planner(self._store), self._store.definitions
         jobs = [found for found in known.values() if found.is_job]
-        revision = self.revision()
+        revision = self.revision(text)
         plans = planner.plan(jobs, revision)
         for plan in plans:
             self._listeners.publish(planned(self._name, plan, revision))

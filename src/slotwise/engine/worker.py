@@ -211,9 +211,9 @@ class Worker:
         finally:
             self._shutdown.close()
 
-    def plan(self) -> list[Plan]:
+    def plan(self, revision: str | None = None) -> list[Plan]:
         """Bring the jobs' rows in line with the code, and make sure that each is there."""
-        return self.entrance.plan()
+        return self.entrance.plan(revision)
 
     def wake(self) -> None:
         """Look for due rows now, not when the poll interval is over."""

@@ -130,8 +130,7 @@ class ManualWorker:
     def plan(self, revision: str | None = None) -> list[Plan]:
         """What a worker's start does: insert or re-plan the jobs' rows. ``revision`` orders deploys."""
         self._check_alive()
-        self._worker.settings = self._settings.with_(revision=revision) if revision else self._settings
-        return self._worker.plan()
+        return self._worker.plan(revision)
 
     def poll(self, limit: int | None = None) -> list[Claim]:
         """Claim what is due, up to ``limit`` and the free capacity; the new claims, which now wait."""
