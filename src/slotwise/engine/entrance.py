@@ -64,7 +64,7 @@ class Entrance:
             migrate.check(connection, prefix=self._settings.table_prefix, schema=self._settings.schema)
 
     def revision(self, text: str | None = None) -> Revision:
-        """What orders deploys: the id (``text``, else that of the settings), and when this deploy started, by the database's clock.
+        """What orders deploys: the id (``text``, else the settings'), and when it started, by the database's clock.
 
         Race: a supervisor restarts a child after a newer deploy has planned. By the child's own start it would
         look like the newest of all, and put the old schedule back.
