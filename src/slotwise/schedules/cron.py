@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import lru_cache
-from typing import Final, Literal
+from typing import Final
 from zoneinfo import ZoneInfo
 
 from croniter import CroniterError, croniter
@@ -14,7 +14,7 @@ from croniter import CroniterError, croniter
 from slotwise.errors import InvalidSchedule
 from slotwise.schedules.base import Schedule
 from slotwise.schedules.calendar import Calendar
-from slotwise.schedules.dayfields import month_days, week_days
+from slotwise.schedules.dayfields import DayRule, both_needed, month_days, week_days
 from slotwise.schedules.days import DatePattern, days_of
 from slotwise.schedules.fields import FIELDS, HOUR, MINUTE, MONTH, SECOND, Field, has_hash, quoted
 from slotwise.schedules.lines import Unbound
@@ -22,8 +22,6 @@ from slotwise.schedules.local import LocalSchedule, one_of
 from slotwise.schedules.times import CombinedTimes
 from slotwise.schedules.walk import Fold, Gap, LocalPattern
 from slotwise.schedules.zones import zone_named
-
-DayRule = Literal["or", "and", "vixie"]
 
 LONGEST_EXPRESSION: Final = 255
 MACROS: Final = {
@@ -35,7 +33,6 @@ MACROS: Final = {
     "@midnight": "0 0 * * *",
     "@hourly": "0 * * * *",
 }
-_EVERY: Final = ("*", "?", "*/1")
 
 
 class Cron(LocalSchedule):
@@ -112,7 +109,7 @@ def _parse(expression: str, rule: DayRule) -> _Parsed:
         last_working_day=of_month.last_working_day,
         weekdays=frozenset(weekdays),
         nth=of_week.nth,
-        both=_both(rule, day, weekday),
+        both=both_needed(rule, day, weekday),
     )
     if not days_of(dates):
         raise InvalidSchedule(f"{quoted(expression)} can never fire: day {day} and month {month} never meet")
@@ -177,10 +174,3 @@ def _expand(plain: tuple[str, ...]) -> list[list[int]]:
 
 def _values(field: Field, expanded: Sequence[int | str]) -> list[int]:
     return [*range(field.low, field.high + 1)] if "*" in expanded else sorted(map(int, expanded))
-
-
-def _both(rule: DayRule, day: str, weekday: str) -> bool:
-    """Whether a date must satisfy both day fields. An unrestricted one is always satisfied."""
-    if rule == "or":
-        return day in _EVERY or weekday in _EVERY
-    return rule == "and" or day[0] in "*?" or weekday[0] in "*?"

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import pairwise, product
 from typing import Final
 
-from slotwise.schedules.dayfields import month_days, week_days
+from slotwise.schedules.dayfields import DayRule, both_needed, month_days, week_days
 from slotwise.schedules.days import LAST
 from slotwise.schedules.fields import DAY, HOUR, MINUTE, MONTH, SECOND, WEEKDAY, Field, has_hash
 
@@ -20,7 +20,7 @@ _MONTHS: Final = (
 _ORDINALS: Final = {1: "first", 2: "second", 3: "third", 4: "fourth", 5: "fifth", LAST: "last"}
 
 
-def cron_words(expression: str, day_rule: str) -> str:
+def cron_words(expression: str, day_rule: DayRule) -> str:
     """The expression (as `Cron.expression` has it) as the beginning of a sentence."""
     texts = expression.split()
     second, minute, hour, day, month, weekday = texts if len(texts) == 6 else ["0", *texts]
@@ -69,10 +69,8 @@ def _units(field: Field, values: list[int]) -> str:
     if len(values) == size:
         return f"every {field.name}"
     step = _step(values)
-    if step and values[0] == 0 and size % step == 0 and len(values) == size // step:
-        return f"every {step} {field.name}s"
-    if step and values[0] < step and values[-1] + step >= size:
-        return f"every {step} {field.name}s from :{values[0]:02}"
+    if step and len(values) * step == size:
+        return f"every {step} {field.name}s" + (f" from :{values[0]:02}" if values[0] else "")
     return f"at {field.name}{'s' if len(values) > 1 else ''} {ranges([str(v) for v in values], values)}"
 
 
@@ -80,7 +78,7 @@ def _hours(values: list[int]) -> str:
     if len(values) == 24:
         return ""
     step = _step(values)
-    if step and step > 1 and values[0] < step and values[-1] + step >= 24:
+    if step and len(values) * step == 24:
         return f"every {step} hours from {values[0]:02}:00 on"
     if values[-1] - values[0] == len(values) - 1:
         return f"from {values[0]:02}:00 to {values[-1]:02}:59"
@@ -95,18 +93,18 @@ def _step(values: Sequence[int]) -> int | None:
 # Dates. -----------------------------------------------------------------------------------------------------------
 
 
-def _dates(day: str, month: str, weekday: str, day_rule: str) -> str:
+def _dates(day: str, month: str, weekday: str, day_rule: DayRule) -> str:
     months = MONTH.values(MONTH.plain(month)) if not has_hash(month) else None
     of_month, of_week = _month_days(day), _week_days(weekday)
     names = "" if months and len(months) == 12 else _month_names(month, months)
     inside = f" in {names}" if names else ""
-    if not of_month and not of_week:
+    both = both_needed(day_rule, day, weekday)
+    if not (of_month or of_week if both else of_month and of_week):
         return f" every day{inside}"
     if not of_week:
         return f" on {of_month} of {names or 'the month'}"
     if not of_month:
         return f"{', ' if ' to ' in of_week else ' on '}{of_week}{inside}"
-    both = day_rule == "and" or (day_rule == "vixie" and (day[0] in "*?" or weekday[0] in "*?"))
     return f" on {of_month} of {names or 'the month'}{' if it is ' if both else f', and{inside} on '}{of_week}"
 
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal
 
 from slotwise.schedules.days import LAST
 from slotwise.schedules.fields import DAY, WEEKDAY
 
+DayRule = Literal["or", "and", "vixie"]
+
+_EVERY: Final = ("*", "?", "*/1")
 _FROM_END: Final = re.compile(r"L(?:-([0-9]+))?")
 _NEAREST: Final = re.compile(r"([0-9]+)W")
 _LAST_WEEKDAY: Final = re.compile(r"([0-7]|[A-Z]{3})L|L([0-7])")
@@ -64,6 +67,13 @@ def week_days(text: str) -> WeekDays:
         else:
             plain.append(WEEKDAY.plain(item))
     return WeekDays(plain=",".join(plain), nth=frozenset(nth))
+
+
+def both_needed(rule: DayRule, day: str, weekday: str) -> bool:
+    """Whether a date must satisfy both day fields. An unrestricted one is always satisfied."""
+    if rule == "or":
+        return day in _EVERY or weekday in _EVERY
+    return rule == "and" or day[0] in "*?" or weekday[0] in "*?"
 
 
 def _items(text: str) -> list[str]:

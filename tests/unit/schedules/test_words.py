@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from collections.abc import Sequence
+from datetime import UTC, date, datetime, timedelta
+from itertools import islice
+from typing import Any
 
 import pytest
 
-from slotwise.schedules import parse_schedule
+from slotwise.schedules import Cron, parse_schedule
 from slotwise.schedules.outlook import outlook
 from slotwise.schedules.words import explain
 
@@ -22,6 +25,10 @@ FIRST_SENTENCE = [
     ("30 * * * *", "Every hour from 00:30 on every day"),
     ("0 */2 * * *", "Every 2 hours from 00:00 on every day"),
     ("*/15 9-17 * * *", "Every 15 minutes, from 09:00 to 17:59 every day"),
+    ("*/40 * * * *", "At minutes 0 and 40 every day"),
+    ("*/7 * * * *", "At minutes 0, 7, 14, 21, 28, 35, 42, 49 and 56 every day"),
+    ("*/25 * * * * *", "At seconds 0, 25 and 50 every day"),
+    ("0,30 */5 * * *", "Every 30 minutes, in the hours 0, 5, 10, 15 and 20 every day"),
     ("1-3,7 * * * *", "At minutes 1 to 3 and 7 every day"),
     ("5 1-4,9-20 * * *", "At :05 in the hours 1 to 4 and 9 to 20 every day"),
     ("0 0 1 1 *", "At 00:00 on day 1 of January"),
@@ -45,6 +52,48 @@ FIRST_SENTENCE = [
 def test_cron_in_words(text: str, words: str) -> None:
     """However it is spelled, what it comes to."""
     assert explain(parse_schedule(text)) == [f"{words}, by the clocks of UTC."]
+
+
+DAYS = ("*", "?", "*/1", "*/2", "1-31", "31-30", "13", "*,13", "1-15,20", "H")
+WEEKDAYS = ("*", "?", "*/1", "*/2", "0-6", "0-7", "FRI-THU", "FRI", "*,5", "1-5", "6,0")
+
+
+@pytest.mark.parametrize("rule", ["or", "and", "vixie"])
+@pytest.mark.parametrize("weekday", WEEKDAYS)
+@pytest.mark.parametrize("day", DAYS)
+def test_the_days_said_are_the_days_of_the_slots(day: str, weekday: str, rule: Any) -> None:
+    """For every pair of day fields under every rule: the words, read back, give the days of the next 60 slots."""
+    schedule = Cron(f"0 0 {day} * {weekday}", day_rule=rule).bind("any")
+    told = explain(schedule)[0].removeprefix("At 00:00").removesuffix(", by the clocks of UTC.")
+    begin = datetime(2026, 1, 1, tzinfo=UTC)
+    dates = (begin.date() + timedelta(days=number) for number in range(3650))
+    said = islice((found for found in dates if meant(told, found)), 60)
+    slots = islice(schedule.slots(begin - timedelta(seconds=1), begin + timedelta(days=3650)), 60)
+    assert [slot.date() for slot in slots] == list(said), told
+
+
+def meant(told: str, day: date) -> bool:
+    """Whether a person who reads this expects a slot on the day."""
+    if told == " every day":
+        return True
+    if " of the month" not in told:
+        return among(told.removeprefix(" on ").removeprefix(", "), f"{day:%A}", NAMES)
+    of_month, of_week = told.removeprefix(" on ").split(" of the month")
+    on_day = among(of_month.removeprefix("days ").removeprefix("day "), str(day.day), NUMBERS)
+    if not of_week:
+        return on_day
+    on_weekday = among(of_week.removeprefix(", and on ").removeprefix(" if it is "), f"{day:%A}", NAMES)
+    return on_day and on_weekday if of_week.startswith(" if ") else on_day or on_weekday
+
+
+NAMES = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
+NUMBERS = tuple(str(number) for number in range(1, 32))
+
+
+def among(told: str, value: str, order: Sequence[str]) -> bool:
+    """Whether `a, b and c to d` has the value in it."""
+    spans = (part.partition(" to ") for part in told.replace(" and ", ", ").split(", "))
+    return any(value in order[order.index(a) : order.index(b or a) + 1] for a, _, b in spans)
 
 
 WHOLE = [
