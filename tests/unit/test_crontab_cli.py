@@ -7,6 +7,7 @@ import os
 import pwd
 import runpy
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from slotwise.cli.crontabs import CrontabChoice
 from slotwise.cli.entry import status
 from slotwise.contrib.crontab import parse_crontab, read_crontabs
 from slotwise.contrib.crontab.module import module_text
+from slotwise.contrib.logging import plain
 from slotwise.definition import define
 from slotwise.errors import InvalidCrontab
 
@@ -103,6 +105,18 @@ def test_check_for_programs(bad: Path, capsys: Capture) -> None:
         "stdin": None, "env": {},
     }  # fmt: skip
     assert job["next_slot"].endswith("T00:00:00Z")
+
+
+def test_check_plans_an_h_as_the_worker_does(tmp_path: Path, capsys: Capture) -> None:
+    """By the name of the job, the second of two equal lines too; and the other lines are planned as ever."""
+    file = write(tmp_path / "crontab", "CRON_TZ=UTC\nH H(1-5) * * * /bin/a\nH H(1-5) * * * /bin/a\n@daily /bin/b\n")
+    assert status(["crontab", "check", "--json", str(file)]) == exits.OK
+    found = {job["job"]: job["next_slot"] for job in json.loads(capsys.readouterr().out)["jobs"]}
+    jobs = read_crontabs(file).jobs()
+    now = datetime.now(UTC)
+    assert [found[job.name] for job in jobs] == [plain(job.schedule.bind(job.name).next_after(now)) for job in jobs]
+    assert len(set(found.values())) == 3
+    assert status(["crontab", "check", str(file)]) == exits.OK
 
 
 def test_check_reads_the_standard_input(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:

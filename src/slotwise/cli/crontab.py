@@ -146,7 +146,7 @@ def _as_json(entry: Entry) -> dict[str, Any]:
 
 def _next_slot(entry: Entry) -> datetime | None:
     """By this machine's clock: a worker asks the database."""
-    return entry.schedule.next_after(datetime.now(UTC))
+    return entry.schedule.bind(entry.name).next_after(datetime.now(UTC))
 
 
 def _row(entry: Entry) -> Sequence[str | Text]:
