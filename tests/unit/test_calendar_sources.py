@@ -72,11 +72,46 @@ def test_all_day_events_are_days() -> None:
         "2026-12-30": "Closed",
         "2026-12-31": "Closed",
     }
-    assert found.ignored == 2
+    assert sorted(found.ignored) == ["Meeting", "Not at all"]
     assert date(2027, 1, 2) in from_ics(text, [2027]).days
 
 
-@pytest.mark.parametrize("text", ["", "hello", "BEGIN:VCALENDAR", ics("DTSTART;VALUE=DATE:tomorrow")], ids=range(4))
+BOMBS = [
+    "FREQ=SECONDLY",
+    "FREQ=MINUTELY;COUNT=100000000",
+    "FREQ=HOURLY",
+    "FREQ=DAILY;INTERVAL=0",
+    "FREQ=DAILY;BYHOUR=1,2,3;BYMINUTE=1,2,3;BYSECOND=1,2,3",
+]
+
+
+@pytest.mark.parametrize("rule", BOMBS)
+def test_a_rule_within_a_day_is_never_written_out(rule: str) -> None:
+    """An all-day event with one is refused by its name, in one line; one with a time of day is ignored as ever."""
+    with pytest.raises(ConfigurationError, match=r'event "Drip": RRULE:FREQ=.* is not for whole days; write FREQ'):
+        from_ics(ics(f"DTSTART;VALUE=DATE:20260105\nRRULE:{rule}\nSUMMARY:Drip"), [2026])
+    fine = "DTSTART;VALUE=DATE:20260814\nSUMMARY:Outing"
+    found = from_ics(ics(f"DTSTART:20260301T090000Z\nRRULE:{rule}\nSUMMARY:Drip", fine), [2026])
+    assert (list(found.days.values()), found.ignored) == (["Outing"], ("Drip",))
+
+
+def test_an_event_of_ages_costs_a_year() -> None:
+    """Each year asked for has its days, and nothing walks the thousands of others."""
+    found = from_ics(ics("DTSTART;VALUE=DATE:19000101\nDTEND;VALUE=DATE:99991231\nSUMMARY:Ever"), [2026])
+    assert (min(found.days), max(found.days), len(found.days)) == (date(2026, 1, 1), date(2026, 12, 31), 365)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "hello",
+        "BEGIN:VCALENDAR",
+        ics("DTSTART;VALUE=DATE:tomorrow"),
+        ics("DTSTART;VALUE=DATE:00010101\nRRULE:FREQ=DAILY\nDTEND;VALUE=DATE:99991231"),
+    ],
+    ids=range(5),
+)
 def test_what_is_no_calendar_is_refused(text: str) -> None:
     """One line, whatever is wrong with it."""
     with pytest.raises(ConfigurationError) as refusal:

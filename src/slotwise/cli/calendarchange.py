@@ -16,7 +16,7 @@ from slotwise.cli.command import Command
 from slotwise.cli.options import AnyFunction, Given, common, pass_given
 from slotwise.cli.output import moment, print_json_object
 from slotwise.contrib.calendars import Source, from_holidays, from_ics
-from slotwise.contrib.logging import plain
+from slotwise.contrib.logging import escaped, plain
 from slotwise.errors import ConfigurationError, InvalidSchedule
 from slotwise.schedules.calendar import Calendar, calendar_name, parse_weekend, weekend_text
 from slotwise.store.calendar_changes import Change, Edit, Followed
@@ -79,7 +79,9 @@ def import_calendar(
     is_file = file.suffix.lower() in (".ics", ".ical") or file.is_file()
     found = _from_file(file, years) if is_file else from_holidays(source, years)
     if found.ignored:
-        click.echo(f"ignored {found.ignored} events with a time of day, or cancelled", err=True)
+        names = [*filter(None, dict.fromkeys(found.ignored))]
+        told = f": {', '.join(names[:_MOST_TOLD])}{', …' if len(names) > _MOST_TOLD else ''}" if names else ""
+        click.echo(escaped(f"ignored {len(found.ignored)} events with a time of day, or cancelled{told}"), err=True)
     if not found.days:
         raise ConfigurationError(f"{source} has no days from {years[0]} to {years[-1]}; give others with --years")
     wanted = calendar_name(name or (file.stem if is_file else source.upper()))

@@ -7,20 +7,23 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from difflib import get_close_matches
-from typing import Any
+from typing import Any, Final
 
 from slotwise.errors import ConfigurationError
+from slotwise.schedules.fields import quoted
 
 _DAY = timedelta(days=1)
+_WITHIN_A_DAY: Final = frozenset({"HOURLY", "MINUTELY", "SECONDLY"})
+_TIMES: Final = ("BYHOUR", "BYMINUTE", "BYSECOND")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """Days with what they are called; the weekend, where the source knows it; how many entries were not days."""
+    """Days with what they are called; the weekend, where the source knows it; names of entries that were no days."""
 
     days: Mapping[date, str]
     weekend: frozenset[int] | None = None
-    ignored: int = 0
+    ignored: tuple[str, ...] = ()
 
 
 def from_holidays(code: str, years: Iterable[int]) -> Source:
@@ -55,23 +58,52 @@ def _unknown(code: str, known: Iterable[str]) -> ConfigurationError:
 def from_ics(text: str, years: Iterable[int]) -> Source:
     """All-day events of an iCalendar file, recurring ones repeated; events with a time of day are ignored.
 
-    Raises ConfigurationError if the library is missing, or if this is no iCalendar.
+    Raises ConfigurationError if the library is missing, if this is no iCalendar, or if an all-day event repeats within
+    a day: a file of one line could ask for a slot per second.
     """
     with _extra("recurring_ical_events"):
         import icalendar
         import recurring_ical_events
     days: dict[date, str] = {}
-    ignored = 0
+    ignored: list[str] = []
     try:
         calendar = icalendar.Calendar.from_ical(text)
+        ignored += _without_bombs(calendar)
         for year in sorted(years):
             for event in recurring_ical_events.of(calendar).between(date(year, 1, 1), date(year + 1, 1, 1)):
                 found = list(_days_of(event, year))
-                ignored += not found
-                days.update(dict.fromkeys(found, str(event.get("SUMMARY", ""))))
-    except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
+                ignored += [_name(event)] * (not found)
+                days.update(dict.fromkeys(found, _name(event)))
+    except (ValueError, KeyError, TypeError, IndexError, AttributeError, OverflowError) as error:
         raise ConfigurationError(f"this is no iCalendar that can be read: {str(error)[:100] or error!r}") from None
-    return Source(days=days, ignored=ignored)
+    return Source(days=days, ignored=tuple(ignored))
+
+
+def _without_bombs(calendar: Any) -> Iterator[str]:
+    """Take the events out that have a time and repeat within a day, and say their names. Raises ConfigurationError.
+
+    Nobody waits until such a rule is written out for years, and with an INTERVAL of 0 it has no end.
+    """
+    for event in calendar.walk("VEVENT"):
+        rules = event.get("RRULE", ())
+        for rule in filter(_within_days, rules if isinstance(rules, list | tuple) else [rules]):
+            if "DTSTART" not in event or not isinstance(event["DTSTART"].dt, datetime):
+                told = rule.to_ical().decode()
+                raise ConfigurationError(
+                    f"event {quoted(_name(event))}: RRULE:{told:.60} is not for whole days; write FREQ=DAILY, or longer"
+                )
+            calendar.subcomponents.remove(event)
+            yield _name(event)
+            break
+
+
+def _within_days(rule: Any) -> bool:
+    frequency, interval = str(rule.get("FREQ", [""])[0]).upper(), rule.get("INTERVAL", [1])[0]
+    return frequency in _WITHIN_A_DAY or interval < 1 or any(len(rule.get(part, ())) > 1 for part in _TIMES)
+
+
+def _name(event: Any) -> str:
+    return str(event.get("SUMMARY", ""))
 
 
 def _days_of(event: Any, year: int) -> Iterator[date]:
@@ -79,10 +111,10 @@ def _days_of(event: Any, year: int) -> Iterator[date]:
     start, end = event["DTSTART"].dt, event["DTEND"].dt if "DTEND" in event else None
     if isinstance(start, datetime) or str(event.get("STATUS", "")).upper() == "CANCELLED":
         return
-    day = start
-    while day == start or (end is not None and day < end):
-        if day.year == year:
-            yield day
+    last = start if end is None else max(start, end - _DAY)
+    day, last = max(start, date(year, 1, 1)), min(last, date(year, 12, 31))
+    while day <= last:
+        yield day
         day += _DAY
 
 
