@@ -64,6 +64,7 @@ def changes_between(zone: ZoneInfo, low: int, high: int) -> Iterator[Span]:
     while span.start < high:
         if span.start >= low and span.offset != span.before:
             yield span
+            low = span.start + 1  # the next piece of a long span may begin with the same change
         if span.end >= END:
             return
         span = span_at(zone, span.end)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slotwise.schedules.zones import BEGINNING, END, span_at, zone_named
+from slotwise.schedules.zones import BEGINNING, END, changes_between, span_at, zone_named
 
 ZONES = ["Europe/Vienna", "Australia/Lord_Howe", "Pacific/Apia", "America/Recife", "Asia/Gaza", "Africa/Casablanca"]
 
@@ -53,6 +53,14 @@ def test_a_week_of_summer_is_not_missed() -> None:
 def test_a_zone_without_changes_is_one_span(name: str) -> None:
     """So that counting over decades is one step."""
     assert span_at(ZoneInfo(name), 0)[:2] == (BEGINNING, END)
+
+
+@pytest.mark.parametrize("name", ["Asia/Kathmandu", "Europe/Vienna", "Australia/Lord_Howe"])
+def test_each_change_comes_once(name: str) -> None:
+    """Also the one after which nothing changes for longer than a piece of a span."""
+    starts = [span.start for span in changes_between(ZoneInfo(name), 0, 2**31)]
+    assert starts
+    assert starts == sorted(set(starts))
 
 
 def test_zones_are_taken_by_name() -> None:
