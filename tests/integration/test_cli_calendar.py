@@ -125,7 +125,7 @@ def test_removing(say: Say, ask: Ask) -> None:
     ("arguments", "expected", "words"),
     [
         (("show", "AT"), exits.FAILED, "there is no calendar AT in the database; make it with: slotwise calendar"),
-        (("add", "AT", "2026-12-24"), exits.FAILED, "there is no calendar AT"),
+        (("add", "AT", "2026-12-24"), exits.FAILED, ", or: slotwise calendar add AT DAY --create"),
         (("add", "AT", "tomorrow", "--create"), exits.USAGE, "tomorrow: write a day, 2026-12-24, or a range"),
         (("add", "A T", "2026-12-24", "--create"), exits.FAILED, 'calendar name "A T": at most 40 letters'),
         (("add", "AT", "2026-12-24..2026-12-01", "--create"), exits.USAGE, "a range begins first"),

@@ -182,7 +182,7 @@ def _calendars(text: str) -> list[Calendar | str]:
 
 
 _COMBINATORS: Final[dict[str, tuple[Callable[..., Schedule], range, str]]] = {
-    "ANY": (AnyOf, range(MOST_PARTS), "ANY(A; B; …)"),
+    "ANY": (AnyOf, range(MOST_PARTS), f"ANY(A; B; …), at most {MOST_PARTS} parts"),
     "BETWEEN": (_between, range(2, 3), "BETWEEN(A; 2026-01-01T00:00:00Z; -), with - for no bound"),
     "EXCLUDING": (_excluding, range(1, 3), "EXCLUDING(A; AT; following)"),
     "SPREAD": (_spread, range(1, 2), "SPREAD(A; 73s)"),

@@ -42,5 +42,6 @@ def calendar_in(row: Any) -> Calendar:
 def missing(name: str, known: Iterable[str]) -> InvalidSchedule:
     """The error for a calendar that is not there."""
     near = get_close_matches(name, list(known), n=1)
-    hint = f"did you mean {near[0]}?" if near else f"make it with: slotwise calendar import {name}"
+    make = f"make it with: slotwise calendar import {name}, or: slotwise calendar add {name} DAY --create"
+    hint = f"did you mean {near[0]}?" if near else make
     return InvalidSchedule(f"there is no calendar {name} in the database; {hint}")

@@ -120,6 +120,7 @@ REFUSED = [
     ("ANY(-; FIXED_DELAY|1m)", "- cannot be one of several"),
     ("BETWEEN(0 2 * * *; 2026-01-01T00:00Z)", '"BETWEEN" with 2 parts: write BETWEEN(A; 2026-01-01T00:00:00Z; -)'),
     ("BETWEEN(0 2 * * *; -; -)", "between takes a start, an end or both"),
+    (f"ANY({'; '.join(['@daily'] * 40)})", '"ANY" with 40 parts: write ANY(A; B; …), at most 32 parts'),
     ("EXCLUDING(0 2 * * *)", '"EXCLUDING" with 1 parts: write EXCLUDING(A; AT; following)'),
     ("EXCLUDING(0 2 * * *; AT; forward)", "roll 'forward': one of skip, drop, following, preceding"),
     ("EXCLUDING(0 2 * * *; )", "excluding takes calendars"),
