@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from slotwise.schedules.base import Schedule
 from slotwise.schedules.calendar import Calendar
+from slotwise.schedules.disabled import Disabled
 from slotwise.schedules.instants import MICROSECOND, in_utc, instant_text
 
 
@@ -25,6 +26,10 @@ class Part(NamedTuple):
     def closing(self, t: datetime) -> datetime:
         """The last instant, up to `t`, at which this part may have a slot."""
         return t if self.until is None else min(t, self.until)
+
+    @property
+    def owns_any(self) -> bool:
+        return self.since is None or self.holds(self.schedule.next_after(self.since))
 
     def holds(self, slot: datetime | None) -> bool:
         return slot is not None and (self.until is None or slot <= self.until)
@@ -113,6 +118,20 @@ def succeed(before: Schedule, at: datetime, after: Schedule) -> Schedule:
     earlier[-1] = earlier[-1]._replace(until=at)
     later[0] = later[0]._replace(since=at)
     return in_a_row((*earlier, *later))
+
+
+def owing(schedule: Schedule, slot: datetime) -> Schedule:
+    """The same from `slot` on, which the first part owns: without parts in the middle that own no later slot."""
+    first, *others = parts_of(schedule.settled(slot - MICROSECOND))
+    kept = [first]
+    for part in others:
+        if part.until is None or part.owns_any:
+            kept.append(part)
+        elif not kept[-1].schedule.from_end and not part._replace(schedule=kept[-1].schedule).owns_any:
+            kept[-1] = kept[-1]._replace(until=part.until)
+        else:  # what was in force before must not go on
+            kept.append(part._replace(schedule=Disabled()))
+    return in_a_row(tuple(kept))
 
 
 def parts_of(schedule: Schedule) -> tuple[Part, ...]:

@@ -64,6 +64,18 @@ def parse_schedule(text: str) -> Schedule:
     return schedule
 
 
+def stored_text(schedule: Schedule, row: str) -> str:
+    """The text of a schedule for this row. Raises InvalidSchedule if it is too long for anybody to read it again."""
+    text = str(schedule)
+    if len(text) > LONGEST_TEXT or text.count(ARROW) > _MOST_SPLIT:
+        cure = "let its due slots run, or delete it, before another change" if ARROW in text else "make it shorter"
+        raise InvalidSchedule(
+            f"{row}: a schedule of {len(text)} characters, with {text.count(ARROW) // 2} earlier texts that still owe "
+            f"slots; at most {LONGEST_TEXT} and {_MOST_SPLIT // 2} can be stored; {cure}"
+        )
+    return text
+
+
 def _split(text: str, separator: str) -> list[str]:
     """The text in parts, at separators outside all brackets."""
     parts, depth, begin = [], 0, 0

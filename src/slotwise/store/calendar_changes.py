@@ -203,12 +203,12 @@ class Page:
         try:
             planned = parse_schedule(row.schedule or "-").last
             bound = planned.bind(row.task_name, self._calendars(planned))
+            if bound == planned:
+                return None
+            # Race: only under the row's lock is no slot claimed that is younger than the activation.
+            changes = replanned(row, bound, self._store.dialect.now(self._connection))
         except InvalidSchedule as error:
             return Followed(job=row.task_name, instance=row.task_instance, refused=str(error))
-        if bound == planned:
-            return None
-        # Race: only under the row's lock is no slot claimed that is younger than the activation.
-        changes = replanned(row, bound, self._store.dialect.now(self._connection))
         if not self._instead:
             self._write(row, changes)
         return Followed(job=row.task_name, instance=row.task_instance, next_slot=changes.get("slot", row.slot))

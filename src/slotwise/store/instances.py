@@ -14,10 +14,11 @@ from slotwise.errors import InstanceExists
 from slotwise.execution import RECURRING, TICK, Row
 from slotwise.missed import span
 from slotwise.pauses import PAUSED, asleep
-from slotwise.schedules import Disabled, Schedule, parse_schedule, spread_out
+from slotwise.schedules import Disabled, Schedule, spread_out
+from slotwise.schedules.text import stored_text
 from slotwise.store.calendars import calendars_of
 from slotwise.store.latecomers import end_orphans, newest_decided
-from slotwise.store.planner import first_slot, replanned, tags_text
+from slotwise.store.planner import first_slot, owed_by, readable, replanned, tags_text
 from slotwise.store.rows import row_of
 from slotwise.store.store import Store
 from slotwise.store.types import to_micros
@@ -45,7 +46,9 @@ class Instances:
         """Make the instance, or change it to this; its next slot. Raises InvalidSchedule for a missing calendar.
 
         Its schedule is bound to task and id, so that an ``H`` spreads the instances of a task. A changed one follows
-        as after a deploy: slots up to now belong to the old text, a held row follows when it is settled.
+        as after a deploy: slots up to now belong to the old text, a held row follows when it is settled. Where nobody
+        can read the old text, the new one starts from now, or from the newest decided slot, if that is later; of what
+        is due only the slot that waits is known.
         """
         known, name = calendars_of(connection, self._store.tables, wanted.schedule), f"{wanted.task}/{wanted.id}"
         schedule, spread = wanted.schedule.bind(name, known), self._definition(wanted.task).spread
@@ -84,7 +87,8 @@ class Instances:
             )
         # Race: only under the row's lock is no slot claimed that is younger than the activation.
         now = self._store.dialect.now(connection)
-        same = str(parse_schedule(row.schedule or "-").last) == str(schedule)
+        planned = readable(row.schedule)
+        same = planned is not None and str(planned.last) == str(schedule)
         changes: dict[str, Any] = {} if same else replanned(row, schedule, now)
         told = {"task_data": wanted.data, "priority": wanted.priority}
         changes |= {name: value for name, value in told.items() if getattr(row, name) != value}
@@ -107,7 +111,8 @@ class Instances:
         statement = dialect.insert(self._tasks).values(
             task_name=wanted.task, task_instance=wanted.id, task_data=wanted.data, priority=wanted.priority,
             runs_on=tags_text(self._definition(wanted.task)), picked=False, version=to_micros(now),
-            first_version=to_micros(now), watermark=newest, schedule=str(schedule), **columns,
+            first_version=to_micros(now), watermark=newest,
+            schedule=stored_text(schedule, f"{wanted.task}/{wanted.id}"), **columns,
         )  # fmt: skip
         inserted = statement.on_conflict_do_nothing().returning(self._tasks.c.version)
         return slot, connection.execute(inserted).first() is not None
@@ -148,7 +153,7 @@ class Instances:
                 .where(*mine, slots.c.slot == row.slot, slots.c.finished.is_(None))
                 .values(outcome="cancelled", reason=decide.DELETED, finished=now)
             )
-        schedule = parse_schedule(row.schedule or "-")
+        schedule = owed_by(row)
         first = schedule.next_after(row.slot) if row.attempt and row.slot and not schedule.from_end else row.slot
         if first is None or first > now or (row.attempt and schedule.from_end):
             return

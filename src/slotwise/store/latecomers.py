@@ -6,6 +6,7 @@ nothing starts, are seen by others together or not at all.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Any
@@ -23,6 +24,8 @@ from slotwise.store.budget import Budget
 from slotwise.store.dialect import Dialect
 from slotwise.store.release import release_next
 from slotwise.store.rows import Change, Held, ledger_instance
+
+logger = logging.getLogger(__name__)
 
 #: How soon a trigger that waits for what runs looks again.
 MINDING = timedelta(seconds=1)
@@ -67,7 +70,9 @@ class Latecomers:
         try:
             schedule = parse_schedule(row.schedule or "-")
         except InvalidSchedule as error:
-            reason = f"{decide.UNREADABLE}schedule {row.schedule!r}: {error}"
+            shown = f"schedule {row.schedule!r:.200}: {error}"
+            logger.warning("%s/%s cannot be read and is put off: %s", *row.key, shown)
+            reason = f"{decide.UNREADABLE}{shown}"
             return self._let_go(connection, row, now, decide.postponed(row, now, reason))
         newest = newest_decided(connection, self._dialect, row.task_name, row.task_instance, strict=strict)
         if row.slot is not None and row.watermark is not None and row.watermark > row.slot:

@@ -69,7 +69,7 @@ def _compared(row: Row) -> Moved | None:
     except InvalidSchedule:  # said elsewhere: this release cannot read it at all
         return None
     for stored, computed in zip((row.slot, row.next_slot), now, strict=True):
-        if stored != computed:
+        if stored is not None and computed is not None and stored != computed:
             return Moved(job=row.task_name, instance=row.task_instance, stored=stored, computed=computed)
     return None
 

@@ -16,7 +16,9 @@ from slotwise.errors import InvalidSchedule, PlanMissing
 from slotwise.execution import RECURRING, TICK, Row
 from slotwise.missed import due_at, slot_after
 from slotwise.pauses import PAUSED, asleep
-from slotwise.schedules import Schedule, parse_schedule, succeed
+from slotwise.schedules import Disabled, Once, Schedule, parse_schedule, succeed
+from slotwise.schedules.succession import owing
+from slotwise.schedules.text import stored_text
 from slotwise.store.calendars import calendars_of
 from slotwise.store.latecomers import end_orphans, newest_decided
 from slotwise.store.revision import Revision
@@ -56,12 +58,14 @@ def _replanned(row: Row, after: Schedule, now: datetime) -> dict[str, Any]:
     """
     # A clock stepped back puts slots that were begun ahead of now: those belong to the old text all the same.
     activation = max(now, row.watermark or now)
-    before = _readable(row.schedule)
-    schedule = after if before is None else succeed(before, activation, after)
+    before, name = readable(row.schedule), "/".join(row.key)
+    schedule = after if row.schedule is None else succeed(owed_by(row), activation, after)
+    if row.slot is not None:
+        schedule = owing(schedule, row.slot)
     if row.picked:
-        return {"schedule": str(schedule)}
+        return {"schedule": stored_text(schedule, name)}
     if row.slot is not None and (row.attempt > 0 or row.slot <= activation):
-        columns: dict[str, Any] = {"schedule": str(schedule), "next_slot": slot_after(schedule, row.slot)}
+        columns: dict[str, Any] = {"schedule": stored_text(schedule, name), "next_slot": slot_after(schedule, row.slot)}
         if row.attempt == 0 and not schedule.runs(row.slot):
             columns["execution_time"] = due_at(schedule, row.slot)
         return columns
@@ -69,7 +73,7 @@ def _replanned(row: Row, after: Schedule, now: datetime) -> dict[str, Any]:
     if before is not None and row.slot is not None and row.execution_time > due_at(before, row.slot):
         # min_interval has moved it: a change of the schedule brings no two starts nearer to each other
         columns["execution_time"] = max(columns["execution_time"], row.execution_time)
-    return {"schedule": str(after), **columns}
+    return {"schedule": stored_text(after, name), **columns}
 
 
 def first_slot(row: Row, after: Schedule, now: datetime) -> datetime | None:
@@ -83,7 +87,13 @@ def first_slot(row: Row, after: Schedule, now: datetime) -> datetime | None:
     return first
 
 
-def _readable(text: str | None) -> Schedule | None:
+def owed_by(row: Row) -> Schedule:
+    """The schedule of a row's text; of one that nobody can read no more is known than the slot that it waits for."""
+    return readable(row.schedule) or (Disabled() if row.slot is None else Once(row.slot))
+
+
+def readable(text: str | None) -> Schedule | None:
+    """The schedule of a text; None if there is none, or if this release cannot read it."""
     try:
         return parse_schedule(text) if text else None
     except InvalidSchedule:
@@ -152,7 +162,7 @@ class Planner:
         now: datetime,
         revision: Revision,
     ) -> Plan:
-        planned = _readable(row.schedule)
+        planned = readable(row.schedule)
         same = planned is not None and str(planned.last) == str(job.schedule)
         if revision.is_older(theirs):
             if same:
@@ -188,7 +198,7 @@ class Planner:
         statement = self._store.dialect.insert(self._tasks).values(
             task_name=job.name, task_instance=RECURRING, picked=False, version=to_micros(now),
             first_version=to_micros(now), **decide.ahead(schedule, slot), watermark=newest,
-            schedule=str(schedule), **_proposed(job), **_deploy(revision),
+            schedule=stored_text(schedule, job.name), **_proposed(job), **_deploy(revision),
         )  # fmt: skip
         inserted = statement.on_conflict_do_nothing().returning(self._tasks.c.version)
         return connection.execute(inserted).first() is not None

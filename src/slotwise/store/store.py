@@ -468,7 +468,7 @@ class Store:
         try:
             schedule = self.schedule_of(row) if row.is_plan else None
         except InvalidSchedule as error:
-            schedule, reason = None, f"{decide.UNREADABLE}schedule {row.schedule!r}: {error}"
+            schedule, reason = None, f"{decide.UNREADABLE}schedule {row.schedule!r:.200}: {error}"
             transition = decide.at_finish_unread(row, definition, outcome, held.now, entry, reason)
         else:
             transition = decide.at_finish(row, definition, schedule, outcome, held.now, entry)

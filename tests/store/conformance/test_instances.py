@@ -14,6 +14,7 @@ from slotwise.policies import CatchUp, Overlap, Retry
 from slotwise.schedules import Calendar, Cron, Daily, Disabled, Every, FixedDelay, Once
 from slotwise.store.calendar_changes import CalendarChanges
 from slotwise.store.database import Database
+from slotwise.store.reader import Reader
 
 DEFINITIONS = (
     a_job("feed", Disabled()),
@@ -335,3 +336,118 @@ def test_runs_beside_each_other_are_the_instances_own(bench: Bench) -> None:
     with bench.store.transaction() as connection:
         held = connection.execute(sa.select(tasks.c.plan_instance, tasks.c.task_data).where(tasks.c.picked)).all()
     assert sorted((id, bytes(data)) for id, data in held) == [(id, f'"{id}"'.encode()) for id in "aabb"]
+
+
+def _long(name: str, cron: str) -> str:
+    """A text of some four thousand characters."""
+    days = ",".join(f"{month:02}{day:02}" for month in range(1, 13) for day in range(1, 29))
+    return f"EXCLUDING({cron}; {name}@1[- 2027:{days} 2028:{days}]; skip)"
+
+
+@pytest.fixture
+def closed(bench: Bench) -> Bench:
+    """With a calendar of many days under two names."""
+    days = frozenset(date(year, month, day) for year in (2027, 2028) for month in range(1, 13) for day in range(1, 29))
+    changes = CalendarChanges(bench.store, "tests")
+    for name in ("Y", "Z"):
+        changes.change(name, lambda before: Calendar(name="X", weekend=frozenset(), days=days), "calendar add")
+    return bench
+
+
+def test_a_due_row_that_is_changed_again_and_again_does_not_grow(closed: Bench) -> None:
+    """What owns no slot is left out, however often; the slots up to each change stay with the text of their time."""
+    closed.client.schedule_recurring("all", "a", "EVERY|1s")
+    closed.tick(1 / 60)
+    first = closed.row("all", "a").slot
+    for number in range(60):
+        closed.clock.set(closed.clock.now() + timedelta(milliseconds=1))
+        closed.client.schedule_recurring("all", "a", _long("YZ"[number % 2], "* * * * * *"))
+    row = closed.row("all", "a")
+    assert len(row.schedule or "") < 8192
+    closed.tick(2.5 / 60)
+    assert row.slot == first
+    ran = []
+    for _ in range(3):
+        claim = closed.claim_one("all")
+        ran.append(claim.slot)
+        closed.settle(claim)
+    assert first is not None
+    assert ran == [first + timedelta(seconds=number) for number in range(3)]
+
+
+def test_what_went_before_an_empty_part_does_not_go_on(bench: Bench) -> None:
+    """Up to its own change only, also where the text after it is left out for want of slots."""
+    bench.client.schedule_recurring("all", "a", EACH)
+    bench.tick(1.5)
+    bench.client.schedule_recurring("all", "a", "EVERY|1h")
+    bench.tick(3)
+    bench.client.schedule_recurring("all", "a", Cron("*/2 * * * *"))
+    bench.tick(2)
+    assert (bench.row("all", "a").schedule or "").split(" >> ")[2] == "-"
+    ran = []
+    while claims := bench.claim("all"):
+        ran.append(claims[0].slot)
+        bench.settle(claims[0])
+    assert ran == [at(1), at(6)]
+
+
+def test_a_change_that_nobody_could_read_again_is_refused(closed: Bench) -> None:
+    """Where each text owns slots, nothing can be left out: one line with the cure, and the row stays as it is."""
+    closed.client.schedule_recurring("all", "a", "EVERY|1s")
+    closed.tick(1 / 60)
+    number = 0
+    while len(closed.row("all", "a").schedule or "") < 65_536 - 3_300:
+        number += 1
+        closed.tick(2 / 60)
+        closed.client.schedule_recurring("all", "a", _long("YZ"[number % 2], "* * * * * *"))
+    closed.tick(2 / 60)
+    before = closed.backup()
+    refused = r"^all/a: a schedule of .* let its due slots run, or delete it, before another change$"
+    for number in range(3):
+        with pytest.raises(InvalidSchedule, match=refused):
+            closed.client.schedule_recurring("all", "a", _long("Y", f"{number},30,40 * * * * *"))
+    assert closed.backup() == before
+    assert len(closed.claim("all")) == 1
+
+
+UNREADABLE = "MOONPHASE|" + "x" * 70_000
+
+
+def test_an_instance_that_nobody_can_read_can_be_deleted(bench: Bench) -> None:
+    """The slot that waits is skipped; of others nothing is known."""
+    bench.client.schedule_recurring("feed", "a", EACH)
+    bench.tick(3)
+    bench.change("feed", "a", schedule=UNREADABLE)
+    assert bench.client.unschedule_recurring("feed", "a") is True
+    assert bench.find("feed", "a") is None
+    assert bench.outcomes("feed") == [(1, "skipped")]
+
+
+def test_an_instance_that_nobody_can_read_can_be_changed(bench: Bench) -> None:
+    """The slot that waits runs; the new text counts from the change on."""
+    bench.client.schedule_recurring("all", "a", EACH)
+    bench.tick(3)
+    bench.change("all", "a", schedule=UNREADABLE)
+    bench.client.schedule_recurring("all", "a", "EVERY|30s")
+    bench.tick(0.5)
+    ran = []
+    while claims := bench.claim("all"):
+        ran.append(claims[0].slot)
+        bench.settle(claims[0])
+    assert ran == [at(1), at(3.5)]
+
+
+def test_an_instance_that_nobody_can_read_is_told(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    """By a warning with job, instance and the beginning of the value; health counts it."""
+    bench.client.schedule_recurring("feed", "a", EACH)
+    bench.tick()
+    bench.change("feed", "a", schedule=UNREADABLE)
+    assert bench.claim("feed") == []
+    (said,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert said.startswith("feed/a cannot be read and is put off: schedule 'MOONPHASE|xxx")
+    with bench.store.transaction() as connection:
+        tasks = bench.tables.tasks
+        kept = connection.scalar(sa.select(tasks.c.last_error).where(tasks.c.task_instance == "a"))
+    assert kept.startswith("unreadable: schedule 'MOONPHASE|xxx")
+    assert max(len(said), len(kept)) < 500
+    assert Reader(bench.store).health(timedelta(minutes=1)).overdue == 1
