@@ -250,6 +250,7 @@ def test_a_timeout_ends_all_that_was_started(
     sleep 300 & echo $! >> {tmp_path}/pids
     (trap '' TERM; sleep 300 & echo $! >> {tmp_path}/pids; while :; do sleep 1; done) &
     echo $! >> {tmp_path}/pids; echo $$ >> {tmp_path}/pids
+    until [ $(wc -l < {tmp_path}/pids) -eq 4 ]; do sleep 0.01; done
     echo working; wait
     """
     error = timed_out(script, "500ms", on_line)
