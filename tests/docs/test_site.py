@@ -49,7 +49,7 @@ def test_every_module_is_on_the_map() -> None:
 
 def test_statements_are_called_what_they_are_called() -> None:
     """The statements that internals explains exist under these names."""
-    source = (ROOT / "src" / "slotwise" / "store" / "postgresql.py").read_text()
+    source = "".join(path.read_text() for path in (ROOT / "src" / "slotwise" / "store").glob("postgresql_*.py"))
     named = set(re.findall(r"`([A-Z]{4,})`", INTERNALS.read_text())) - {"WITH", "SELECT", "UPDATE"}
     assert named
     assert [name for name in named if f"\n{name} = " not in source] == []

@@ -12,8 +12,8 @@ from tests.simulation.agent import SimulatedWorker
 from slotwise.execution import Claim, Gap, Row
 from slotwise.store.dialect import Dialect
 from slotwise.store.rows import CHANGED_COLUMNS, Change, Held, row_of
+from slotwise.store.settlements import Settlement, Silence
 from slotwise.store.sqlite import SQLite
-from slotwise.store.store import Settlement, Silence
 
 
 class SettlesBlindly(SQLite):

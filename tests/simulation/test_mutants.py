@@ -8,7 +8,7 @@ from tests.simulation.trace import LawBroken
 from tests.simulation.world import Sabotage, World
 
 from slotwise.settings import Settings
-from slotwise.store import store
+from slotwise.store import door
 from slotwise.store.database import Database
 from slotwise.store.dialect import Dialect
 from slotwise.testing.worker import IN_MEMORY, provision
@@ -39,7 +39,7 @@ def test_an_engine_whole_breaks_nothing() -> None:
 @pytest.mark.parametrize("dialect", DIALECTS, ids=lambda kind: kind.__name__)
 def test_a_dialect_without_a_rule_is_found_out(dialect: type[Dialect], monkeypatch: pytest.MonkeyPatch) -> None:
     """Among them a settlement that ignores the version."""
-    monkeypatch.setitem(store._DIALECTS, "sqlite", dialect)
+    monkeypatch.setitem(door._DIALECTS, "sqlite", dialect)
     assert first_breach()
 
 
@@ -52,13 +52,13 @@ def test_a_worker_without_a_rule_is_found_out(sabotage: Sabotage) -> None:
 @pytest.mark.parametrize("dialect", AFTER_RESTORES, ids=lambda kind: kind.__name__)
 def test_a_ledger_that_nobody_asks_is_found_out(dialect: type[Dialect], monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the queue is put back, only the ledger knows what has run."""
-    monkeypatch.setitem(store._DIALECTS, "sqlite", dialect)
+    monkeypatch.setitem(door._DIALECTS, "sqlite", dialect)
     assert first_breach(restores=True)
 
 
 def test_a_broken_law_tells_seed_and_story(monkeypatch: pytest.MonkeyPatch) -> None:
     """Enough to see what happened, and to play it again."""
-    monkeypatch.setitem(store._DIALECTS, "sqlite", DIALECTS[0])
+    monkeypatch.setitem(door._DIALECTS, "sqlite", DIALECTS[0])
     headline, *events = first_breach().splitlines()
     assert headline.startswith("seed ")
     assert 1 < len(events) <= 50

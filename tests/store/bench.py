@@ -20,7 +20,8 @@ from slotwise.store.database import Database
 from slotwise.store.planner import Plan, Planner
 from slotwise.store.revision import Revision
 from slotwise.store.rows import ROW_COLUMNS, row_of
-from slotwise.store.store import Settlement, Silence, Store
+from slotwise.store.settlements import Settlement, Silence
+from slotwise.store.store import Store
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)

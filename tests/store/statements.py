@@ -20,7 +20,8 @@ from slotwise.store.fence import LedgerFence
 from slotwise.store.planner import Planner
 from slotwise.store.revision import Revision
 from slotwise.store.roster import Badge, Roster
-from slotwise.store.store import Silence, Store
+from slotwise.store.settlements import Silence
+from slotwise.store.store import Store
 
 LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
 FAR_AWAY = datetime(8000, 1, 1, tzinfo=UTC)

@@ -21,7 +21,8 @@ from slotwise.execution import Claim, HandedBack, Succeeded
 from slotwise.schedules import Every
 from slotwise.settings import Settings
 from slotwise.store.database import Database
-from slotwise.store.store import Silence, Store
+from slotwise.store.settlements import Silence
+from slotwise.store.store import Store
 
 ROWS = 200_000
 JOBS = [a_job(f"job-{number:03}", Every("1d")) for number in range(600)]

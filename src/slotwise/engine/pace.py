@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 from slotwise.clock import Stopwatch
-from slotwise.store.store import BATCH
+from slotwise.store.claims import BATCH
 
 #: What is claimed ahead should start within this time: enough for the next claim to come back, in seconds.
 AHEAD = 0.1

@@ -11,7 +11,9 @@ from slotwise.engine.service import Service
 from slotwise.engine.settler import settlement_events
 from slotwise.events import HandedBackEvent, Reaped, Settled, SettledDead, about
 from slotwise.execution import Key, Row
-from slotwise.store.store import BATCH, Silence, Store
+from slotwise.store.claims import BATCH
+from slotwise.store.settlements import Silence
+from slotwise.store.store import Store
 
 
 @dataclass(slots=True)

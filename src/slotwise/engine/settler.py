@@ -28,8 +28,10 @@ from slotwise.events import (
 )
 from slotwise.execution import RECURRING, SUCCEEDED, Claim, HandedBack, Outcome
 from slotwise.policies import growing_pauses
+from slotwise.store.claims import BATCH
 from slotwise.store.failures import describe
-from slotwise.store.store import BATCH, Settlement, Store
+from slotwise.store.settlements import Settlement
+from slotwise.store.store import Store
 
 logger = logging.getLogger(__name__)
 

@@ -1,0 +1,235 @@
+"""Claims: due rows become held ones, in batches, and one by one where a row spoils its batch."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import TypeAlias
+
+import sqlalchemy as sa
+from sqlalchemy.exc import SQLAlchemyError
+
+from slotwise.clock import Clock
+from slotwise.definition import Definition
+from slotwise.errors import InvalidSchedule
+from slotwise.execution import Claim, Gap, Key, Row
+from slotwise.store.budget import Budget
+from slotwise.store.database import Database
+from slotwise.store.door import Door
+from slotwise.store.failures import describe, is_about_a_row
+from slotwise.store.latecomers import Latecomers
+from slotwise.store.tables import HAS_SLOT, IS_TASK
+
+#: At most so many rows in one statement: above it PostgreSQL's plans are at risk, below it nothing is gained.
+BATCH = 500
+
+#: Told of slots that will not run.
+OnSkipped: TypeAlias = Callable[[Row, Gap], None]
+
+logger = logging.getLogger(__name__)
+
+#: From so many names on, a look at what is due comes before the claim.
+MANY = 200
+
+
+def _nobody(row: Row, gap: Gap) -> None:
+    """Is told."""
+
+
+class Claims(Door):
+    """Takes what is due."""
+
+    def __init__(
+        self,
+        database: Database,
+        definitions: Mapping[str, Definition],
+        *,
+        clock: Clock | None = None,
+    ) -> None:
+        super().__init__(database, definitions, clock=clock)
+        self._budget = Budget(self.dialect, database.settings.recovery_rate)
+        self._latecomers = Latecomers(self.dialect, definitions, self._budget)
+        self._weighed = frozenset(name for name, found in definitions.items() if found.is_weighed)
+        self._limited = {name: found.max_running for name, found in definitions.items() if found.max_running}
+        self._strict = tuple(sorted(name for name, found in definitions.items() if found.gives_up))
+
+    def claim(
+        self,
+        holder: str,
+        limit: int,
+        *,
+        lease: timedelta,
+        names: Sequence[str],
+        lost: int = 1,
+        on_skipped: OnSkipped = _nobody,
+    ) -> tuple[int, list[Claim]]:
+        """Take up to ``limit`` due rows of these tasks: how many were found, and the claims that may start.
+
+        Slots come before one-time tasks. Rows that turn out to have nothing to run (their slot ran already, their
+        text cannot be read) are moved on in the same transaction and are not among the claims. Of rows whose holder
+        has died before, at most ``lost`` are taken. ``on_skipped`` is told, once it is committed, which slots will not
+        run.
+        """
+        found, claims = self.claim_slots(holder, limit, lease=lease, names=names, lost=lost, on_skipped=on_skipped)
+        queued = self.claim_tasks(holder, limit - found, lease=lease, names=self._tasks_of(names))
+        return found + len(queued), claims + queued
+
+    def _tasks_of(self, names: Sequence[str]) -> list[str]:
+        """Those that are no jobs, whatever else we know of them."""
+        return [name for name in names if (known := self.definitions.get(name)) is None or not known.is_job]
+
+    def claim_tasks(self, holder: str, limit: int, *, lease: timedelta, names: Sequence[str]) -> list[Claim]:
+        """As ``claim``, and one-time tasks alone, without those whose holder has died before."""
+        limit = min(limit, BATCH)
+        if limit <= 0 or not names:
+            return []
+        try:
+            with self.transaction() as connection:
+                limit = self._within(connection, names, limit)
+                rows = self.dialect.claim_tasks(connection, holder=holder, names=names, limit=limit, lease=lease)
+        except Exception as error:
+            if not is_about_a_row(error):
+                raise
+            return self._claim_apart(holder, names, limit, lease, _nobody, lost=0, kind=IS_TASK)[1]
+        return [
+            Claim(row=row, holder=holder, lease=lease, claimed_at=row.last_heartbeat or row.execution_time)
+            for row in rows
+        ]
+
+    def claim_slots(
+        self,
+        holder: str,
+        limit: int,
+        *,
+        lease: timedelta,
+        names: Sequence[str],
+        lost: int = 1,
+        on_skipped: OnSkipped = _nobody,
+    ) -> tuple[int, list[Claim]]:
+        """As ``claim``, and slots alone: those of jobs, and of tasks that recur; and whatever was lost before."""
+        limit = min(limit, BATCH)
+        if len(names) > MANY and not (names := self._due_names(names, limit)):
+            return 0, []
+        try:
+            return self._claim(holder, names, limit, lease, on_skipped, lost=lost)
+        except Exception as error:
+            if not is_about_a_row(error):
+                raise
+        return self._claim_apart(holder, names, limit, lease, on_skipped, lost=lost)
+
+    def _due_names(self, names: Sequence[str], limit: int) -> Sequence[str]:
+        """Those of many names that have the next due rows: to send, and to compare with, ten thousand takes its time.
+
+        All of them, where rows of others are so many that they would hide ours.
+        """
+        with self.transaction() as connection:
+            due = self.dialect.due_names(connection, 2 * limit)
+        found = set(due)
+        own = found.intersection(names)
+        return sorted(own) if len(own) == len(found) or len(due) < 2 * limit else names
+
+    def _claim(
+        self,
+        holder: str,
+        names: Sequence[str],
+        limit: int,
+        lease: timedelta,
+        on_skipped: OnSkipped,
+        *,
+        lost: int,
+        instance: str | None = None,
+    ) -> tuple[int, list[Claim]]:
+        skipped: list[tuple[Row, Gap]] = []
+        with self.transaction() as connection:
+            limit = self._within(connection, names, limit)
+            found = self.dialect.claim(
+                connection, holder=holder, names=names, strict=self._strict, limit=limit,
+                lease=lease, lost=lost, instance=instance,
+            )  # fmt: skip
+            started = [
+                row
+                if entered and self._may_start(row, now)
+                else self._late(connection, row, now, skipped, entered=entered)
+                for row, now, entered in found
+            ]
+        for row, gap in skipped:
+            on_skipped(row, gap)
+        claimed_at = found[0][1] if found else None
+        claims = [
+            Claim(row=row, holder=holder, lease=lease, claimed_at=claimed_at) for row in started if row and claimed_at
+        ]
+        return len(found), claims
+
+    def _within(self, connection: sa.Connection, names: Sequence[str], limit: int) -> int:
+        """No more of a task than may run at a time; such a task is claimed by itself."""
+        most = self._limited.get(names[0]) if self._limited and len(names) == 1 else None
+        return limit if most is None else min(limit, self.dialect.room(connection, names[0], most))
+
+    def _claim_apart(
+        self,
+        holder: str,
+        names: Sequence[str],
+        limit: int,
+        lease: timedelta,
+        on_skipped: OnSkipped,
+        *,
+        lost: int,
+        kind: str = HAS_SLOT,
+    ) -> tuple[int, list[Claim]]:
+        """One by one: a row that would keep all the others from being claimed is set aside."""
+        with self.transaction() as connection:
+            keys = self.dialect.due(connection, names, limit, lost=lost, kind=kind)
+        claims: list[Claim] = []
+        for key in keys:
+            try:
+                claims += self._claim_one(holder, key, lease, on_skipped)
+            except SQLAlchemyError:
+                if not claims:
+                    raise
+                break  # what is claimed must be told
+        return len(keys), claims
+
+    def _claim_one(self, holder: str, key: Key, lease: timedelta, on_skipped: OnSkipped) -> list[Claim]:
+        try:
+            return self._claim(holder, [key.task_name], 1, lease, on_skipped, lost=1, instance=key.task_instance)[1]
+        except Exception as error:
+            if not is_about_a_row(error):
+                raise
+            logger.exception("%s/%s cannot be claimed and is set aside: %s", *key, describe(error))
+            with self.transaction() as connection:
+                self.dialect.set_aside(connection, key, describe(error))
+            return []
+
+    def _late(
+        self, connection: sa.Connection, row: Row, now: datetime, skipped: list[tuple[Row, Gap]], *, entered: bool
+    ) -> Row | None:
+        strict, withdraw = row.task_name in self._strict, entered and self._is_weighed(row, now) and self._can_read(row)
+        return self._latecomers.start(connection, row, now, skipped, strict=strict, entered=withdraw)
+
+    def _may_start(self, row: Row, now: datetime) -> bool:
+        return not self._is_weighed(row, now) and self._can_read(row)
+
+    def _is_weighed(self, row: Row, now: datetime) -> bool:
+        """Whether it has yet to be asked if this slot may start; a retry may."""
+        if row.attempt != 1:
+            return False
+        ordered = row.origin == "trigger" and row.control is not None  # it may have to mind others
+        return ordered or (row.is_plan and row.task_name in self._weighed) or self._budget.is_late(row, now)
+
+    def _can_read(self, row: Row) -> bool:
+        """Race: during a deploy a newer release plans rows with schedules that this one does not know."""
+        try:
+            return not row.is_plan or self.schedule_of(row) is not None
+        except InvalidSchedule:
+            return False
+
+    def next_due(self, names: Sequence[str], tasks: Sequence[str] | None = None, *, lost: int = 1) -> timedelta | None:
+        """How long until the next waiting row of these tasks is due; zero or less: now; None: nothing waits.
+
+        ``tasks``: one-time tasks of these alone count, beside the slots of ``names``. ``lost`` = 0: of the rows that
+        a claim would then take.
+        """
+        tasks = self._tasks_of(names) if tasks is None else tasks
+        with self.transaction() as connection:
+            return self.dialect.next_due(connection, names, tasks, lost=lost)

@@ -1,0 +1,175 @@
+"""Claims, said so that any SQL database understands them: look for what is due, take it, enter it into the ledger."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+
+import sqlalchemy as sa
+
+from slotwise.execution import Key, Row
+from slotwise.store.row_by_row import RowByRow
+from slotwise.store.rows import ledger_instance, row_of
+from slotwise.store.tables import HAS_SLOT, IS_TASK, RANK
+from slotwise.store.types import to_micros
+
+
+class ClaimsByRow(RowByRow):
+    """Takes due rows, each by a statement of its own."""
+
+    def claim(
+        self,
+        connection: sa.Connection,
+        *,
+        holder: str,
+        names: Sequence[str],
+        strict: Sequence[str],
+        limit: int,
+        lease: timedelta,
+        lost: int = 1,
+        instance: str | None = None,
+    ) -> list[tuple[Row, datetime, bool]]:
+        """Take due slots of these tasks; with each, the time and whether its ledger row was written (it may start).
+
+        Recurring slots that are on time, and detached ones, are entered into the ledger at once; a plan row
+        with missed slots, or whose slot the ledger already has, comes back with False and is for ``decide``.
+        ``lost``: at most so many rows, also of one-time tasks, whose holder has died before; they go first.
+        """
+        now = self.now(connection)
+        keys = self.due(connection, names, limit, lost=lost, instance=instance)
+        taken = [self._take(connection, key, holder, lease, now) for key in keys]
+        return [(row, now, self._enter(connection, row, now, strict)) for row in taken]
+
+    def due(
+        self,
+        connection: sa.Connection,
+        names: Sequence[str],
+        limit: int,
+        *,
+        lost: int,
+        instance: str | None = None,
+        kind: str = HAS_SLOT,
+    ) -> list[Key]:
+        """What a claim would take, without taking it."""
+        tasks = self.tables.tasks
+        due = (
+            sa.select(tasks.c.task_name, tasks.c.task_instance)
+            .where(~tasks.c.picked, tasks.c.state.is_(None), tasks.c.execution_time <= self.now(connection))
+            .where(tasks.c.task_name.in_(list(names)))
+            .order_by(tasks.c.execution_time, tasks.c.task_name, tasks.c.task_instance)
+        )
+        due = due.where(self.not_all_paused() if instance is None else tasks.c.task_instance == instance)
+        first = connection.execute(due.where(tasks.c.lost_count > 0).limit(lost)).all()
+        fresh = due.where(tasks.c.lost_count == 0, sa.text(f"({kind})") if instance is None else sa.true())
+        if kind == IS_TASK:
+            turn = sa.case({name: place for place, name in enumerate(names)}, value=tasks.c.task_name)
+            fresh = fresh.order_by(None).order_by(
+                sa.text(RANK), turn, tasks.c.execution_time, tasks.c.task_name, tasks.c.task_instance
+            )
+        others = connection.execute(fresh.limit(limit)).all()
+        return [Key(*key) for key in (*first, *others)][:limit]
+
+    def due_names(self, connection: sa.Connection, limit: int) -> list[str]:
+        """The names of up to ``limit`` due slots, the oldest first, and of rows whose holder has died before."""
+        tasks = self.tables.tasks
+        due = (
+            sa.select(tasks.c.task_name)
+            .where(~tasks.c.picked, tasks.c.state.is_(None), tasks.c.execution_time <= self.now(connection))
+            .order_by(tasks.c.execution_time)
+            .limit(limit)
+        )
+        kinds = (sa.text(f"({HAS_SLOT})"), tasks.c.lost_count > 0)
+        return [name for kind in kinds for name in connection.scalars(due.where(kind))]
+
+    def claim_tasks(
+        self, connection: sa.Connection, *, holder: str, names: Sequence[str], limit: int, lease: timedelta
+    ) -> list[Row]:
+        """Take due one-time tasks, the highest priority first; then name by name as given, of each the oldest first.
+
+        Those whose holder has died before are left to ``claim``.
+        """
+        now = self.now(connection)
+        keys = self.due(connection, names, limit, lost=0, kind=IS_TASK)
+        return [self._take(connection, key, holder, lease, now) for key in keys]
+
+    def next_due(
+        self, connection: sa.Connection, names: Sequence[str], tasks: Sequence[str], *, lost: int = 1
+    ) -> timedelta | None:
+        """How long until the next waiting slot of ``names`` or task of ``tasks`` is due; None: nothing waits.
+
+        ``lost`` = 0: of the rows that a claim would then take.
+        """
+        rows, now = self.tables.tasks, self.now(connection)
+        fresh = rows.c.lost_count == 0
+        kinds = [(names, sa.text(f"({HAS_SLOT})") & fresh), (tasks, sa.text(IS_TASK) & fresh)]
+        if lost:
+            kinds.append((names, rows.c.lost_count > 0))
+        found = [
+            connection.scalar(
+                sa.select(rows.c.execution_time)
+                .where(~rows.c.picked, rows.c.state.is_(None), rows.c.task_name.in_(list(some)), kind)
+                .where(self.not_all_paused())
+                .order_by(rows.c.execution_time)
+                .limit(1)
+            )
+            for some, kind in kinds
+        ]
+        due = min((one for one in found if one is not None), default=None)
+        return None if due is None else due - now
+
+    def _take(self, connection: sa.Connection, key: Key, holder: str, lease: timedelta, now: datetime) -> Row:
+        tasks = self.tables.tasks
+        newest = sa.case(
+            (tasks.c.schedule.is_(None), tasks.c.watermark),
+            (tasks.c.watermark.is_(None) | (tasks.c.watermark < tasks.c.slot), tasks.c.slot),
+            else_=tasks.c.watermark,
+        )
+        taken = (
+            tasks.update()
+            .where(tasks.c.task_name == key.task_name, tasks.c.task_instance == key.task_instance)
+            .where(~tasks.c.picked, tasks.c.state.is_(None), tasks.c.execution_time <= now)
+            .values(
+                picked=True, picked_by=holder, last_heartbeat=now, lease=lease,
+                version=sa.case((tasks.c.version < to_micros(now), to_micros(now)), else_=tasks.c.version + 1),
+                attempt=tasks.c.attempt + 1, watermark=newest,
+            )
+            .returning(*self.row_columns)
+        )  # fmt: skip
+        return row_of(connection.execute(taken).one())
+
+    def _enter(self, connection: sa.Connection, row: Row, now: datetime, strict: Sequence[str]) -> bool:
+        if row.ledger_key is None:
+            return True
+        on_time = row.is_detached or row.attempt > 1 or row.next_slot is None or row.next_slot > now
+        return on_time and self.enter(connection, row, now, strict=row.task_name in strict)
+
+    def enter(self, connection: sa.Connection, row: Row, now: datetime, *, strict: bool) -> bool:
+        """Write the ledger row of the claim's slot; False if the ledger says that it may not run (again)."""
+        slots = self.tables.slots
+        values = {
+            "task_name": row.task_name, "task_instance": ledger_instance(row), "slot": row.slot,
+            "outcome": "claimed" if strict else "running", "reason": None, "origin": row.origin or "schedule",
+            "attempts": row.attempt, "collapsed": row.collapsed, "token": row.version,
+            "worker": row.picked_by, "started": None if strict else now,
+        }  # fmt: skip
+        statement = self.insert(slots).values(**values)
+        again = {
+            name: statement.excluded[name] for name in ("outcome", "reason", "collapsed", "token", "worker", "started")
+        }
+        statement = statement.on_conflict_do_update(
+            index_elements=[slots.c.task_name, slots.c.task_instance, slots.c.slot],
+            set_={**again, "attempts": slots.c.attempts + 1},
+            where=slots.c.finished.is_(None)
+            & (slots.c.outcome != "running")
+            & (sa.literal(not strict) | (slots.c.attempts == 0)),
+        ).returning(slots.c.token)
+        return connection.execute(statement).first() is not None
+
+    def room(self, connection: sa.Connection, name: str, most: int) -> int:
+        """How many more rows of this task may be held in the cluster, until this transaction ends; zero: ask later.
+
+        Counted from the live claims, so it cannot drift. Nobody else counts meanwhile: here there is one writer.
+        """
+        tasks = self.tables.tasks
+        held = sa.select(sa.func.count()).where(tasks.c.picked, tasks.c.task_name == name)
+        return max(most - int(connection.scalar(held) or 0), 0)

@@ -1,0 +1,52 @@
+"""One database with its dialect, and what this process knows of the tasks in it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from datetime import datetime
+
+import sqlalchemy as sa
+
+from slotwise.clock import Clock, DatabaseClock
+from slotwise.definition import Definition
+from slotwise.execution import Row
+from slotwise.schedules import Schedule, parse_schedule
+from slotwise.store.database import Database
+from slotwise.store.dialect import Dialect
+from slotwise.store.postgresql import PostgreSQL
+from slotwise.store.sqlite import SQLite
+from slotwise.store.tables import tables
+
+_DIALECTS: dict[str, type[Dialect]] = {kind.name: kind for kind in (PostgreSQL, SQLite)}
+
+
+class Door:
+    """One database, one set of tables, the definitions of the tasks that this process knows."""
+
+    def __init__(
+        self,
+        database: Database,
+        definitions: Mapping[str, Definition],
+        *,
+        clock: Clock | None = None,
+    ) -> None:
+        self.database = database
+        self.definitions = definitions
+        self.tables = tables(database.settings.table_prefix, database.settings.schema)
+        self.dialect = _DIALECTS[database.dialect_name](self.tables, clock or DatabaseClock())
+
+    @contextmanager
+    def transaction(self) -> Iterator[sa.Connection]:
+        """A transaction on the ordinary pool."""
+        with self.database.main.begin() as connection:
+            yield connection
+
+    def now(self) -> datetime:
+        """The one clock's time."""
+        with self.transaction() as connection:
+            return self.dialect.now(connection)
+
+    def schedule_of(self, row: Row) -> Schedule:
+        """The schedule that decides: the row's text, never the code's. Raises InvalidSchedule."""
+        return parse_schedule(row.schedule or "-")

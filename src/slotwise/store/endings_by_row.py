@@ -1,0 +1,209 @@
+"""Endings, said so that any SQL database understands them: lock what is held, let it go, tell the ledger."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from typing import Any
+
+import sqlalchemy as sa
+
+from slotwise.decide import UNREADABLE, UNREADABLE_PAUSE
+from slotwise.execution import (
+    FOREVER,
+    Cancelled,
+    Claim,
+    Died,
+    Failed,
+    Gap,
+    Key,
+    LedgerEntry,
+    LedgerKey,
+    Outcome,
+    Row,
+    Succeeded,
+)
+from slotwise.store.row_by_row import RowByRow
+from slotwise.store.rows import CHANGED_COLUMNS, Change, Held, ledger_instance, row_of
+
+
+class EndingsByRow(RowByRow):
+    """Lets held rows go, each by a statement of its own."""
+
+    def finish(self, connection: sa.Connection, claims: Sequence[Claim]) -> tuple[str | None, int]:
+        """Delete the rows of one-time tasks that succeeded, where nothing else was asked of them meanwhile.
+
+        The transaction's id, and how many rows there were. Waits for locks.
+        """
+        tasks, count = self.tables.tasks, 0
+        for claim in claims:
+            unasked = (tasks.c.state.is_(None), tasks.c.wanted_due.is_(None), tasks.c.cancel_requested.is_(None))
+            gone = tasks.delete().where(*self._under(claim), tasks.c.picked, *unasked)
+            count += connection.execute(gone).rowcount
+        return None, count
+
+    def set_aside(self, connection: sa.Connection, key: Key, error: str) -> None:
+        """Put off a waiting row, unread, that no claim can take; it says why."""
+        tasks = self.tables.tasks
+        connection.execute(
+            tasks.update()
+            .where(tasks.c.task_name == key.task_name, tasks.c.task_instance == key.task_instance)
+            .where(~tasks.c.picked, tasks.c.state.is_(None))
+            .values(**self._aside(connection, error))
+        )
+
+    def _aside(self, connection: sa.Connection, error: str) -> dict[str, Any]:
+        """A plan row comes up again in a minute: a job never ends by a mistake. Any other is dead, and stays."""
+        tasks = self.tables.tasks
+        is_plan = tasks.c.schedule.is_not(None)
+        again = sa.literal(self.now(connection) + UNREADABLE_PAUSE, tasks.c.execution_time.type)
+        return {
+            "state": sa.case((is_plan, tasks.c.state), else_="dead"),
+            "parked_due": sa.case((is_plan, sa.null()), else_=tasks.c.execution_time),
+            "execution_time": sa.case((is_plan, again), else_=sa.literal(FOREVER, tasks.c.execution_time.type)),
+            "last_error": f"{UNREADABLE}{error}".replace("\0", "\\0"),
+        }
+
+    def let_go_aside(self, connection: sa.Connection, claim: Claim, outcome: Outcome, error: str) -> str | None:
+        """As ``set_aside``, for a held row, under its claim's fence; what it is then, None if the claim was lost.
+
+        What the handler came to is told to the ledger. If it came to nothing, the next claim finds an orphan there.
+        """
+        tasks, slots, row = self.tables.tasks, self.tables.slots, claim.row
+        mine = [*self._under(claim), tasks.c.picked]
+        if isinstance(outcome, Died):
+            mine.append(tasks.c.last_heartbeat.is_not_distinct_from(row.last_heartbeat))
+        released = {
+            "picked": False, "picked_by": None, "last_heartbeat": None, "lease": None, "cancel_requested": None,
+            "version": row.version + 1,
+        }  # fmt: skip
+        statement = tasks.update().where(*mine).values(**self._aside(connection, error), **released)
+        found = connection.execute(statement.returning(tasks.c.state)).first()
+        is_final = isinstance(outcome, Succeeded | Failed | Cancelled) and not getattr(outcome, "promised", False)
+        if found is not None and row.ledger_key is not None and is_final:
+            connection.execute(
+                slots.update()
+                .where(*self._at(row.ledger_key), slots.c.token == row.version, slots.c.finished.is_(None))
+                .values(outcome=outcome.name, reason="unreadable", finished=self.now(connection))
+            )
+        return None if found is None else found.state or "postponed"
+
+    def hold(self, connection: sa.Connection, claims: Sequence[Claim], *, wait: bool) -> list[Held]:
+        """Lock the rows that are still held under these claims; whoever is missing has lost, or is locked."""
+        tasks, now = self.tables.tasks, self.now(connection)
+        found = []
+        for claim in claims:
+            values = connection.execute(sa.select(*self.row_columns).where(*self._under(claim), tasks.c.picked)).first()
+            if values is not None:
+                found.append(Held(row=row_of(values), now=now))
+        return found
+
+    def entries(
+        self,
+        connection: sa.Connection,
+        keys: Sequence[LedgerKey],
+        *,
+        wait: bool,
+    ) -> dict[LedgerKey, tuple[LedgerEntry | None, str | None]]:
+        """Lock these ledger rows: each key's entry and place; (None, None): no such row; absent: locked by others."""
+        slots = self.tables.slots
+        found: dict[LedgerKey, tuple[LedgerEntry | None, str | None]] = {}
+        for key in keys:
+            values = connection.execute(
+                sa.select(slots.c.outcome, slots.c.token, slots.c.finished, slots.c.aborted, slots.c.started).where(
+                    *self._at(key)
+                )
+            ).first()
+            entry = values and LedgerEntry(
+                outcome=values[0], token=values[1], final=values[2] is not None, aborted=values[3], started=values[4]
+            )
+            found[key] = (entry, None)
+        return found
+
+    def let_go(self, connection: sa.Connection, changes: Sequence[Change]) -> int:
+        """Write what becomes of rows locked by ``hold``; how many rows were written."""
+        return sum(self._let_go(connection, change) for change in changes)
+
+    def _let_go(self, connection: sa.Connection, change: Change) -> int:
+        tasks, row = self.tables.tasks, change.held.row
+        mine = [
+            tasks.c.task_name == row.task_name,
+            tasks.c.task_instance == row.task_instance,
+            tasks.c.version == row.version,
+            tasks.c.picked_by == row.picked_by,
+        ]
+        if change.transition.row is None:
+            return connection.execute(tasks.delete().where(*mine)).rowcount
+        values = {name: change.transition.row[name] for name in CHANGED_COLUMNS if name in change.transition.row}
+        released = {
+            "picked": False, "picked_by": None, "last_heartbeat": None, "lease": None, "cancel_requested": None,
+            "wanted_due": None,
+            "version": tasks.c.version + 1,
+        }  # fmt: skip
+        return connection.execute(tasks.update().where(*mine).values(**values, **released)).rowcount
+
+    def record(self, connection: sa.Connection, changes: Sequence[Change]) -> None:
+        """Write the ledger's side of these changes, under the token; a row that is final already stays as it is."""
+        for change in changes:
+            self._record(connection, change)
+
+    def _record(self, connection: sa.Connection, change: Change) -> None:
+        slots, key, record = self.tables.slots, change.ledger_key, change.transition.record
+        if key is None or record is None:
+            return
+        mine = [*self._at(key), slots.c.token == change.held.row.version, slots.c.finished.is_(None)]
+        if record.forget:
+            connection.execute(slots.delete().where(*mine))
+            return
+        connection.execute(
+            slots.update()
+            .where(*mine)
+            .values(
+                outcome=record.outcome, reason=record.reason, error=record.error, attempts=record.attempts,
+                lost=slots.c.lost + record.lost, aborted=slots.c.aborted + record.aborted,
+                finished=change.held.now if record.final else None,
+            )
+        )  # fmt: skip
+
+    def gaps(self, connection: sa.Connection, gaps: Iterable[tuple[Row, Gap]], now: datetime) -> None:
+        """Enter slots that will not run: a ledger row for one, a gap row for several."""
+        for row, gap in gaps:
+            self._close_open_slots(connection, row, gap, now)
+            if gap.count == 1:
+                self._skip(connection, row, gap, now)
+            else:
+                self._gap(connection, row, gap, now)
+
+    def _close_open_slots(self, connection: sa.Connection, row: Row, gap: Gap, now: datetime) -> None:
+        """A slot of the gap that somebody began long ago and nobody ended (the queue was restored alone) ends here."""
+        slots = self.tables.slots
+        connection.execute(
+            slots.update()
+            .where(slots.c.task_name == row.task_name, slots.c.task_instance == ledger_instance(row))
+            .where(slots.c.slot >= gap.first, slots.c.slot <= gap.last, slots.c.finished.is_(None))
+            .where((slots.c.token != row.version) | (slots.c.worker != row.picked_by))
+            .where(slots.c.origin.in_(("schedule", "catch_up")))
+            .values(outcome="lost", reason=gap.reason, finished=now)
+        )
+
+    def _skip(self, connection: sa.Connection, row: Row, gap: Gap, now: datetime) -> None:
+        statement = self.insert(self.tables.slots).values(
+            task_name=row.task_name, task_instance=ledger_instance(row), slot=gap.first,
+            outcome="skipped", reason=gap.reason, finished=now,
+        )  # fmt: skip
+        connection.execute(statement.on_conflict_do_nothing())
+
+    def _gap(self, connection: sa.Connection, row: Row, gap: Gap, now: datetime) -> None:
+        table = self.tables.gaps
+        statement = self.insert(table).values(
+            task_name=row.task_name, task_instance=ledger_instance(row), first_slot=gap.first, last_slot=gap.last,
+            count=gap.count, reason=gap.reason, created=now,
+        )  # fmt: skip
+        again = {name: statement.excluded[name] for name in ("last_slot", "count", "reason", "created")}
+        connection.execute(
+            statement.on_conflict_do_update(
+                index_elements=[table.c.task_name, table.c.task_instance, table.c.first_slot],
+                set_=again,
+                where=statement.excluded.last_slot > table.c.last_slot,  # what was decided once is never undone
+            )
+        )

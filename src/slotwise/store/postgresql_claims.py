@@ -1,0 +1,133 @@
+"""PostgreSQL's statements of a claim, as text that can be read and EXPLAINed as it is.
+
+Rules behind them, each from an experiment:
+- "now" is statement_timestamp(): clock_timestamp() is volatile and keeps the index from being used.
+- The claim has no join to choose: rows are found by ctid, which cannot flip to a hash join with a sequential scan.
+- Rows that were lost before are few, and have an index of their own; both finds are cut to the limit at the end, and
+  not by a LIMIT that is computed, at which the planner can only guess.
+- The claim's UPDATE repeats the conditions of its SELECT: a ctid may have been reused in between. It does so within
+  a CASE, which no index fits: else, on a table never analysed, the rows are looked for once more, and all that are due.
+"""
+
+from __future__ import annotations
+
+CLAIM = """\
+WITH due AS (
+    UPDATE {tasks} AS t
+    SET picked = true, picked_by = %(holder)s, last_heartbeat = {now}, lease = %(lease)s,
+        version = greatest(t.version + 1, (extract(epoch FROM {now}) * 1000000)::bigint), attempt = t.attempt + 1,
+        watermark = CASE WHEN t.schedule IS NULL THEN t.watermark ELSE greatest(t.watermark, t.slot) END
+    WHERE t.ctid = ANY ((ARRAY(
+        SELECT d.ctid FROM {tasks} AS d
+        WHERE NOT d.picked AND d.state IS NULL AND d.lost_count > 0 AND d.execution_time <= {now}
+          AND d.task_name = ANY (%(names)s::text[]){who}
+        ORDER BY d.execution_time
+        LIMIT %(lost)s
+        FOR UPDATE SKIP LOCKED) || ARRAY(
+        SELECT d.ctid FROM {tasks} AS d
+        WHERE NOT d.picked AND d.state IS NULL AND d.lost_count = 0 AND d.execution_time <= {now}
+          AND d.task_name = ANY (%(names)s::text[]){who}{kind}
+        ORDER BY d.execution_time
+        LIMIT %(limit)s
+        FOR UPDATE SKIP LOCKED))[1:%(limit)s::integer])
+      AND CASE WHEN t.picked OR t.state IS NOT NULL THEN false
+               ELSE t.execution_time <= {now} AND t.task_name = ANY (%(names)s::text[]) END
+    RETURNING {columns}
+), ledger AS (
+    INSERT INTO {slots} AS s
+        (task_name, task_instance, slot, outcome, origin, attempts, collapsed, token, worker, started)
+    SELECT DISTINCT ON (task_name, coalesce(plan_instance, task_instance), slot)
+        task_name, coalesce(plan_instance, task_instance), slot,
+        CASE WHEN task_name = ANY (%(strict)s::text[]) THEN 'claimed' ELSE 'running' END,
+        coalesce(origin, 'schedule'), attempt, collapsed, version, picked_by,
+        CASE WHEN task_name = ANY (%(strict)s::text[]) THEN NULL ELSE {now} END
+    FROM due
+    WHERE slot IS NOT NULL
+      AND (plan_instance IS NOT NULL
+           OR schedule IS NOT NULL AND (attempt > 1 OR next_slot IS NULL OR next_slot > {now}))
+    ON CONFLICT (task_name, task_instance, slot) DO UPDATE
+    SET outcome = excluded.outcome, reason = NULL, attempts = s.attempts + 1, collapsed = excluded.collapsed,
+        token = excluded.token, worker = excluded.worker, started = excluded.started
+    WHERE s.finished IS NULL AND s.outcome <> 'running'
+      AND (s.attempts = 0 OR NOT excluded.task_name = ANY (%(strict)s::text[]))
+    RETURNING s.task_name, s.task_instance, s.slot, s.token
+)
+SELECT {now}, schedule IS NULL AND plan_instance IS NULL OR EXISTS (
+        SELECT FROM ledger AS l
+        WHERE l.task_name = due.task_name AND l.task_instance = coalesce(due.plan_instance, due.task_instance)
+          AND l.slot = due.slot AND l.token = due.version),
+    {plain_columns}
+FROM due
+ORDER BY execution_time"""
+
+#: For every claim but that of a row which an operator runs himself. Asked once per statement, not per row.
+ALL_PAUSED = "\n          AND NOT EXISTS (SELECT FROM {meta} WHERE key = 'paused')"
+HAS_SLOT = "\n          AND (d.schedule IS NOT NULL OR d.plan_instance IS NOT NULL)"
+
+DUE_NAMES = """\
+(SELECT d.task_name FROM {tasks} AS d
+ WHERE NOT d.picked AND d.state IS NULL AND (d.schedule IS NOT NULL OR d.plan_instance IS NOT NULL)
+   AND d.execution_time <= {now}
+ ORDER BY d.execution_time LIMIT %(limit)s)
+UNION ALL
+(SELECT d.task_name FROM {tasks} AS d
+ WHERE NOT d.picked AND d.state IS NULL AND d.lost_count > 0 AND d.execution_time <= {now}
+ ORDER BY d.execution_time LIMIT %(limit)s)"""
+
+# One descent into the index per name, and one per priority that it has: rows of others, or in the future, cost nothing.
+HEADS = """\
+    WITH RECURSIVE heads AS (
+        SELECT n.task_name, n.turn, (
+            SELECT -coalesce(q.priority, 50) FROM {tasks} AS q
+            WHERE q.task_name = n.task_name AND NOT q.picked AND q.state IS NULL
+              AND q.schedule IS NULL AND q.plan_instance IS NULL
+            ORDER BY -coalesce(q.priority, 50) LIMIT 1) AS rank
+        FROM unnest(%(tasks)s::text[]) WITH ORDINALITY AS n(task_name, turn)
+        WHERE NOT EXISTS (SELECT FROM {meta} WHERE key = 'paused')
+        UNION ALL
+        SELECT h.task_name, h.turn, (
+            SELECT -coalesce(q.priority, 50) FROM {tasks} AS q
+            WHERE q.task_name = h.task_name AND NOT q.picked AND q.state IS NULL
+              AND q.schedule IS NULL AND q.plan_instance IS NULL AND -coalesce(q.priority, 50) > h.rank
+            ORDER BY -coalesce(q.priority, 50) LIMIT 1)
+        FROM heads AS h WHERE h.rank IS NOT NULL)"""
+
+CLAIM_TASKS = """\
+UPDATE {tasks} AS t
+SET picked = true, picked_by = %(holder)s, last_heartbeat = {now}, lease = %(lease)s,
+    version = greatest(t.version + 1, (extract(epoch FROM {now}) * 1000000)::bigint), attempt = t.attempt + 1
+WHERE t.ctid = ANY (ARRAY(
+    {heads}
+    SELECT d.ctid FROM (SELECT task_name, rank FROM heads WHERE rank IS NOT NULL ORDER BY rank, turn) AS p
+    CROSS JOIN LATERAL (
+        SELECT w.ctid FROM {tasks} AS w
+        WHERE w.task_name = p.task_name AND -coalesce(w.priority, 50) = p.rank AND NOT w.picked AND w.state IS NULL
+          AND w.schedule IS NULL AND w.plan_instance IS NULL AND w.lost_count = 0 AND w.execution_time <= {now}
+        ORDER BY w.execution_time
+        LIMIT %(limit)s
+        FOR UPDATE SKIP LOCKED) AS d
+    LIMIT %(limit)s))
+  AND CASE WHEN t.picked OR t.state IS NOT NULL OR t.schedule IS NOT NULL OR t.plan_instance IS NOT NULL THEN false
+           ELSE t.execution_time <= {now} AND t.task_name = ANY (%(tasks)s::text[]) END
+RETURNING {task_columns}"""
+
+NEXT_DUE = """\
+{heads}
+SELECT least(greatest(min(due), {now} - interval '1 day'), timestamptz '9000-01-01Z') - {now} FROM (
+    (SELECT d.execution_time FROM {tasks} AS d
+     WHERE NOT d.picked AND d.state IS NULL AND d.lost_count > 0
+       AND d.task_name = ANY (%(names)s::text[]) AND NOT EXISTS (SELECT FROM {meta} WHERE key = 'paused')
+     ORDER BY d.execution_time LIMIT %(lost)s)
+    UNION ALL
+    (SELECT d.execution_time FROM {tasks} AS d
+     WHERE NOT d.picked AND d.state IS NULL AND (d.schedule IS NOT NULL OR d.plan_instance IS NOT NULL)
+       AND d.lost_count = 0 AND d.task_name = ANY (%(names)s::text[])
+       AND NOT EXISTS (SELECT FROM {meta} WHERE key = 'paused')
+     ORDER BY d.execution_time LIMIT 1)
+    UNION ALL
+    (SELECT d.execution_time FROM heads AS p CROSS JOIN LATERAL (
+        SELECT w.execution_time FROM {tasks} AS w
+        WHERE w.task_name = p.task_name AND -coalesce(w.priority, 50) = p.rank AND NOT w.picked AND w.state IS NULL
+          AND w.schedule IS NULL AND w.plan_instance IS NULL AND w.lost_count = 0
+        ORDER BY w.execution_time LIMIT 1) AS d)) AS waiting(due)
+HAVING min(due) IS NOT NULL"""

@@ -1,0 +1,108 @@
+"""PostgreSQL's statements about held rows, as text: renew and look, lock, let go, tell the ledger.
+
+They are found by key in a join that is LATERAL, or by the place that a lock has found: no plan to choose.
+Heartbeat and reaper never wait (SKIP LOCKED); settlements lock in key order, so they cannot deadlock.
+"""
+
+from __future__ import annotations
+
+# The key alone finds the row: what else is asked stands in a CASE, which no index fits. Else the planner takes the
+# index of held rows, where it looks through all of this worker's for each of them.
+FINISH = """\
+WITH gone AS (
+    DELETE FROM {tasks} AS t
+    WHERE t.ctid = ANY (ARRAY(
+        SELECT q.ctid
+        FROM unnest(%(names)s::text[], %(instances)s::text[], %(versions)s::bigint[])
+             AS i(task_name, task_instance, version)
+        CROSS JOIN LATERAL (
+            SELECT h.ctid FROM {tasks} AS h
+            WHERE h.task_name = i.task_name AND h.task_instance = i.task_instance
+              AND CASE WHEN h.picked AND h.version = i.version AND h.picked_by = %(holder)s
+                       THEN h.state IS NULL AND h.wanted_due IS NULL AND h.cancel_requested IS NULL
+                       ELSE false END
+            FOR UPDATE) AS q))
+      AND CASE WHEN t.picked THEN t.picked_by = %(holder)s ELSE false END
+    RETURNING 1)
+SELECT pg_current_xact_id()::text, count(*) FROM gone"""
+
+HOLD = """\
+SELECT {now}, pg_current_xact_id()::text, q.ctid::text, {q_columns}
+FROM unnest(%(names)s::text[], %(instances)s::text[], %(versions)s::bigint[], %(holders)s::text[])
+     AS i(task_name, task_instance, version, holder)
+CROSS JOIN LATERAL (
+    SELECT h.ctid, h.* FROM {tasks} AS h
+    WHERE h.task_name = i.task_name AND h.task_instance = i.task_instance
+      AND CASE WHEN h.picked AND h.version = i.version THEN h.picked_by = i.holder ELSE false END
+    FOR UPDATE{skip}) AS q"""
+
+ENTRIES = """\
+SELECT l.ctid::text, l.task_name, l.task_instance, l.slot, l.outcome, l.token, l.finished IS NOT NULL, l.aborted,
+    l.started
+FROM unnest(%(names)s::text[], %(instances)s::text[], %(slots)s::timestamptz[]) AS i(task_name, task_instance, slot)
+CROSS JOIN LATERAL (
+    SELECT e.ctid, e.* FROM {slots} AS e
+    WHERE e.task_name = i.task_name AND e.task_instance = i.task_instance AND e.slot = i.slot
+    {lock}) AS l"""
+
+RELEASE = """\
+UPDATE {tasks} AS t
+SET picked = false, picked_by = NULL, last_heartbeat = NULL, lease = NULL, cancel_requested = NULL,
+    wanted_due = NULL, version = t.version + 1, {sets}
+FROM unnest(%(names)s::text[], %(instances)s::text[], %(versions)s::bigint[], %(holders)s::text[]{arrays})
+     AS i(task_name, task_instance, version, holder{changed})
+WHERE t.ctid = ANY (%(places)s::text[]::tid[])
+  AND t.task_name = i.task_name AND t.task_instance = i.task_instance
+  AND t.version = i.version AND t.picked_by = i.holder"""
+
+REMOVE = """\
+DELETE FROM {tasks} AS t
+USING unnest(%(names)s::text[], %(instances)s::text[], %(versions)s::bigint[], %(holders)s::text[])
+     AS i(task_name, task_instance, version, holder)
+WHERE t.ctid = ANY (%(places)s::text[]::tid[])
+  AND t.task_name = i.task_name AND t.task_instance = i.task_instance
+  AND t.version = i.version AND t.picked_by = i.holder"""
+
+RECORD = """\
+UPDATE {slots} AS s
+SET {sets}
+FROM unnest(%(names)s::text[], %(instances)s::text[], %(slots)s::timestamptz[], %(tokens)s::bigint[]{arrays})
+     AS i(task_name, task_instance, slot, token{changed})
+WHERE s.ctid = ANY (%(places)s::text[]::tid[])
+  AND s.task_name = i.task_name AND s.task_instance = i.task_instance AND s.slot = i.slot
+  AND s.token = i.token AND s.finished IS NULL"""
+
+FORGET = """\
+DELETE FROM {slots} AS s
+USING unnest(%(names)s::text[], %(instances)s::text[], %(slots)s::timestamptz[], %(tokens)s::bigint[])
+     AS i(task_name, task_instance, slot, token)
+WHERE s.ctid = ANY (%(places)s::text[]::tid[])
+  AND s.task_name = i.task_name AND s.task_instance = i.task_instance AND s.slot = i.slot
+  AND s.token = i.token AND s.finished IS NULL"""
+
+BEAT = """\
+UPDATE {tasks} AS t
+SET last_heartbeat = {now}
+WHERE t.ctid = ANY (ARRAY(
+        SELECT q.ctid
+        FROM unnest(%(names)s::text[], %(instances)s::text[], %(versions)s::bigint[])
+             AS i(task_name, task_instance, version)
+        CROSS JOIN LATERAL (
+            SELECT h.ctid FROM {tasks} AS h
+            WHERE h.task_name = i.task_name AND h.task_instance = i.task_instance
+              AND CASE WHEN h.picked AND h.version = i.version THEN h.picked_by = %(holder)s ELSE false END
+            FOR NO KEY UPDATE SKIP LOCKED) AS q))
+  AND t.picked AND t.picked_by = %(holder)s
+RETURNING t.task_name, t.task_instance, t.version"""
+
+STILL_HELD = """\
+SELECT q.task_name, q.task_instance, q.version
+FROM unnest(%(names)s::text[], %(instances)s::text[], %(versions)s::bigint[]) AS i(task_name, task_instance, version)
+CROSS JOIN LATERAL (
+    SELECT h.task_name, h.task_instance, h.version FROM {tasks} AS h
+    WHERE h.task_name = i.task_name AND h.task_instance = i.task_instance
+      AND CASE WHEN h.picked AND h.version = i.version THEN h.picked_by = %(holder)s ELSE false END
+    OFFSET 0) AS q"""
+
+SILENT = """\
+SELECT {now}, {hold_columns} FROM {tasks} AS t WHERE t.picked AND t.task_name = ANY (%(names)s::text[])"""

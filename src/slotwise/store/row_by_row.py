@@ -1,0 +1,56 @@
+"""What is the same in every statement that goes row by row: the tables, the time, and how a row is found."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any, ClassVar
+
+import sqlalchemy as sa
+
+from slotwise.clock import Clock, host_now
+from slotwise.execution import Claim, LedgerKey
+from slotwise.pauses import PAUSED
+from slotwise.store.rows import HOLD_COLUMNS, ROW_COLUMNS
+from slotwise.store.tables import Tables
+
+
+class RowByRow:
+    """The tables of a database. ``insert`` is SQLAlchemy's insert that knows ON CONFLICT."""
+
+    name: ClassVar[str] = "portable"
+    insert: ClassVar[Any]
+
+    def __init__(self, tables: Tables, clock: Clock) -> None:
+        self.tables = tables
+        self.clock = clock
+        self.row_columns = [tables.tasks.c[name] for name in ROW_COLUMNS]
+        self.hold_columns = [tables.tasks.c[name] for name in HOLD_COLUMNS]
+
+    def now(self, connection: sa.Connection) -> datetime:
+        """The database's time, or the test's."""
+        return self.clock.override() or host_now()
+
+    def committed(self, connection: sa.Connection, transaction_id: str) -> bool | None:
+        """Whether that transaction committed; None while it is undecided. Only where commits can be in doubt."""
+        raise NotImplementedError
+
+    def not_all_paused(self) -> sa.ColumnElement[bool]:
+        """Whether an operator lets anything be claimed at all; asked once per statement, not per row."""
+        return ~sa.exists().where(self.tables.meta.c.key == PAUSED)
+
+    def _under(self, claim: Claim) -> list[sa.ColumnElement[bool]]:
+        tasks = self.tables.tasks
+        return [
+            tasks.c.task_name == claim.row.task_name,
+            tasks.c.task_instance == claim.row.task_instance,
+            tasks.c.version == claim.row.version,
+            tasks.c.picked_by == claim.holder,
+        ]
+
+    def _at(self, key: LedgerKey) -> list[sa.ColumnElement[bool]]:
+        slots = self.tables.slots
+        return [
+            slots.c.task_name == key.task_name,
+            slots.c.task_instance == key.task_instance,
+            slots.c.slot == key.slot,
+        ]

@@ -1,0 +1,286 @@
+"""Settlements: what becomes of held rows, written under the fence by whoever holds them, or has found them lost."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import TypeAlias
+
+import sqlalchemy as sa
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+
+from slotwise import decide
+from slotwise.clock import Clock
+from slotwise.definition import Definition
+from slotwise.errors import InvalidSchedule
+from slotwise.execution import (
+    Aborted,
+    Cancelled,
+    Claim,
+    Died,
+    Failed,
+    Fence,
+    LedgerEntry,
+    LedgerKey,
+    Outcome,
+    Row,
+    Snoozed,
+    Transition,
+)
+from slotwise.pauses import parked
+from slotwise.store.abreast import tell_plan_rows
+from slotwise.store.commit import commit_surely
+from slotwise.store.database import Database
+from slotwise.store.door import Door
+from slotwise.store.failures import describe, is_about_a_row, is_locked
+from slotwise.store.latecomers import expect, settle_stranger
+from slotwise.store.recorders import Recorders
+from slotwise.store.release import release_next
+from slotwise.store.rows import Change, Held
+from slotwise.store.sequels import End, Sequels
+
+Entries: TypeAlias = Mapping[LedgerKey, tuple[LedgerEntry | None, str | None]]
+
+#: Why a row could not be settled that somebody else keeps locked.
+LOCKED = TimeoutError("another transaction keeps its row, or its slot in the ledger, locked; see pg_stat_activity")
+
+Endings: TypeAlias = "Sequence[tuple[Claim, Outcome]]"
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settlement:
+    """What settling one claim did: a transition, or None because the claim was lost, or the error that stood alone."""
+
+    claim: Claim
+    transition: Transition | None = None
+    error: Exception | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Silence:
+    """A held row as a reaper saw it: still with this heartbeat, it is dead; its lease ran out at ``lease_end``."""
+
+    row: Row
+    lease_end: datetime
+
+
+class Settlements(Door):
+    """Lets go of held rows, and writes how their slots and tasks have ended."""
+
+    def __init__(
+        self,
+        database: Database,
+        definitions: Mapping[str, Definition],
+        *,
+        clock: Clock | None = None,
+    ) -> None:
+        super().__init__(database, definitions, clock=clock)
+        #: What else a worker writes with its settlements.
+        self.recorders = Recorders()
+        self._sequels = Sequels(self.dialect)
+
+    def finish(self, claims: Sequence[Claim]) -> bool:
+        """Let go of one-time tasks that succeeded: all of them, in one statement, or none.
+
+        False: some are lost, locked, or something was asked of them; ``settle`` says what becomes of each.
+        """
+
+        def work(connection: sa.Connection) -> tuple[str | None, bool]:
+            transaction_id, count = self.dialect.finish(connection, claims)
+            if count != len(claims):
+                raise _NotAll
+            return transaction_id, True
+
+        try:
+            return commit_surely(self.database, self.dialect, work)
+        except _NotAll:
+            return False
+        except DBAPIError as error:
+            if not is_about_a_row(error) and not is_locked(error):
+                raise
+            return False
+
+    def settle(self, endings: Endings, *, wait: bool = True) -> list[Settlement]:
+        """Write these outcomes, each under its claim's fence; a bad one is found by halving its batch.
+
+        Waits for locked rows once, up to the lock timeout, if at all (``wait``); then settles the others, and
+        gives those back with an error.
+        """
+        unique = list({claim.fence: (claim, outcome) for claim, outcome in endings}.values())
+        settled = self._apart(unique, lambda some: self._settle(some, wait=wait))
+        done = {settlement.claim.fence: settlement for settlement in settled}
+        return [done[claim.fence] for claim, _ in endings]
+
+    def _apart(self, endings: Endings, end: Callable[[Endings], list[Settlement]]) -> list[Settlement]:
+        """``end`` them; where a row spoils the batch, each half of it, until that row stands alone and is set aside."""
+        try:
+            return end(endings)
+        except Exception as error:
+            if not is_about_a_row(error):
+                raise
+            if len(endings) == 1:
+                return [self._set_aside(*endings[0], error)]
+        middle = len(endings) // 2
+        settled = self._apart(endings[:middle], end)
+        try:
+            return settled + self._apart(endings[middle:], end)
+        except SQLAlchemyError as error:
+            # What is settled must be told; to settle it again would look like a loss.
+            return settled + [Settlement(claim=claim, error=error) for claim, _ in endings[middle:]]
+
+    def _set_aside(self, claim: Claim, outcome: Outcome, error: Exception) -> Settlement:
+        """First without what the handler said, which may be all that is wrong; else the row is let go as it stands."""
+        why = f"{outcome.name}, which cannot be written: {describe(error)}"
+        for plainer in _plainer(outcome, why):
+            try:
+                return self._settle([(claim, plainer)], wait=False)[0]
+            except Exception as second:
+                if not is_about_a_row(second):
+                    return Settlement(claim=claim, error=error)
+        logger.error("%s/%s is set aside: %s", *claim.key, why, exc_info=error)
+        try:
+            with self.transaction() as connection:
+                label = self.dialect.let_go_aside(connection, claim, outcome, describe(error))
+        except SQLAlchemyError:
+            return Settlement(claim=claim, error=error)
+        row = {"last_error": why}
+        return Settlement(claim=claim, transition=Transition(label=label, row=row) if label else None)
+
+    def _settle(self, endings: Endings, *, wait: bool) -> list[Settlement]:
+        try:
+            done = {change.held.row.fence: change.transition for change in self._end(endings, wait=wait)}
+        except DBAPIError as error:
+            if not wait or not is_locked(error):
+                raise
+            return self._settle(endings, wait=False)
+        left = [] if wait else [claim for claim, _ in endings if claim.fence not in done]
+        locked = self._still_held(left)
+        return [
+            Settlement(claim=claim, transition=done.get(claim.fence), error=LOCKED if claim.fence in locked else None)
+            for claim, _ in endings
+        ]
+
+    def _still_held(self, claims: Sequence[Claim]) -> set[Fence]:
+        """Whose rows, though nobody could have them, are as they were: skipped is not lost."""
+        if not claims:
+            return set()
+        with self.transaction() as connection:
+            return self.dialect.still_held(connection, claims)
+
+    def _end(self, endings: Endings, *, wait: bool, dead: bool = False) -> list[Change]:
+        """Let go of the rows that are still held under these claims; ``dead``: unless their holder has stirred."""
+        claims = {claim.fence: claim for claim, _ in endings}
+        outcomes = {claim.fence: outcome for claim, outcome in endings}
+
+        def work(connection: sa.Connection) -> tuple[str | None, list[Change]]:
+            held = self.dialect.hold(connection, list(claims.values()), wait=wait)
+            ended = [
+                (one, outcomes[one.row.fence])
+                for one in held
+                if not dead or one.row.last_heartbeat == claims[one.row.fence].row.last_heartbeat
+            ]
+            entries = self.dialect.entries(connection, _ledger_keys(ended), wait=wait)
+            free = [(one, outcome) for one, outcome in ended if _ledger_key(one, outcome) in {None, *entries}]
+            changes = [self._decide(one, outcome, entries) for one, outcome in free]
+            self._write(connection, changes)
+            self._sequels.write(connection, self._ends(changes, claims, outcomes))
+            self.recorders.write(connection, changes)
+            return (free[0][0].transaction_id if free else None), changes
+
+        changes = commit_surely(self.database, self.dialect, work)
+        tell_plan_rows(self.database, self.dialect, changes, wait=wait)
+        return changes
+
+    def _ends(
+        self, changes: Sequence[Change], claims: Mapping[Fence, Claim], outcomes: Mapping[Fence, Outcome]
+    ) -> list[End]:
+        """Those that may leave something behind."""
+        ends = [
+            End(
+                claims[fence := change.held.row.fence],
+                change,
+                self.definitions[fence.key.task_name],
+                getattr(outcomes[fence], "sequel", None),
+            )
+            for change in changes
+        ]
+        return [end for end in ends if end.sequel is not None or end.definition.history != "none"]
+
+    def _decide(self, held: Held, outcome: Outcome, entries: Entries) -> Change:
+        row = held.row
+        key = _ledger_key(held, outcome)
+        entry, place = entries.get(key, (None, None)) if key else (None, None)
+        definition = self.definitions[row.task_name]
+        try:
+            schedule = self.schedule_of(row) if row.is_plan else None
+        except InvalidSchedule as error:
+            schedule, reason = None, f"{decide.UNREADABLE}schedule {row.schedule!r:.200}: {error}"
+            transition = decide.at_finish_unread(row, definition, outcome, held.now, entry, reason)
+        else:
+            transition = decide.at_finish(row, definition, schedule, outcome, held.now, entry)
+        transition = decide.removed(row, schedule, parked(row, transition), held.now)
+        stranger = row.ledger_key is not None and (entry is None or (not entry.final and entry.token != row.version))
+        return Change(held=held, transition=transition, ledger_place=place, stranger=stranger)
+
+    def _write(self, connection: sa.Connection, changes: Sequence[Change]) -> None:
+        if not changes:
+            return
+        expect(self.dialect.let_go(connection, changes), len(changes), changes[0].held.row)
+        self.dialect.record(connection, changes)
+        gaps = [(change.held.row, gap) for change in changes for gap in change.transition.gaps]
+        self.dialect.gaps(connection, gaps, changes[0].held.now)
+        for change in changes:
+            if change.stranger:
+                settle_stranger(connection, self.dialect, change)
+            if change.held.row.origin == "backfill" and change.transition.remove:
+                release_next(connection, self.dialect, change.held.row, change.held.now)
+
+    def take_over(self, silences: Sequence[Silence]) -> list[Settlement]:
+        """Let go of rows whose holder is dead, waiting for no lock. Rows that stirred, or are locked, are left."""
+
+        def end(endings: Endings) -> list[Settlement]:
+            changes = {change.held.row.fence: change for change in self._end(endings, wait=False, dead=True)}
+            return [
+                Settlement(claim=claim, transition=changes[claim.fence].transition)
+                for claim, _ in endings
+                if claim.fence in changes
+            ]
+
+        return self._apart([(claim_of(one.row), Died(one.lease_end)) for one in silences], end)
+
+
+class _NotAll(Exception):
+    """Rolls back what was done for the others."""
+
+
+def claim_of(row: Row) -> Claim:
+    """The claim under which ``row`` is held, whoever holds it."""
+    return Claim(
+        row=row,
+        holder=row.picked_by or "",
+        lease=row.lease or timedelta(0),
+        claimed_at=row.last_heartbeat or row.execution_time,
+    )
+
+
+def _plainer(outcome: Outcome, why: str) -> Iterator[Outcome]:
+    """The outcome in letters that every encoding of a database has; then only that it could not be written."""
+    if isinstance(outcome, Failed) and not outcome.error.isascii():
+        yield replace(outcome, error=outcome.error.encode("ascii", "backslashreplace").decode())
+    if isinstance(outcome, Failed | Snoozed | Cancelled):
+        yield Failed(why, final=True)
+
+
+def _ledger_key(held: Held, outcome: Outcome) -> LedgerKey | None:
+    """Which ledger row to look at: a slot's own; a one-time task's only where complete_in may have written it."""
+    doubtful = isinstance(outcome, Died | Aborted | Cancelled | Snoozed) or getattr(outcome, "promised", False)
+    return held.row.history_key if doubtful else held.row.ledger_key
+
+
+def _ledger_keys(ended: Sequence[tuple[Held, Outcome]]) -> list[LedgerKey]:
+    keys = [_ledger_key(held, outcome) for held, outcome in ended]
+    return [key for key in keys if key is not None]
