@@ -1,0 +1,33 @@
+"""Every decision, as a pure function: no I/O, no clock, no SQL. "Now" is always the database's, and given.
+
+The life of a plan row: it waits for ``slot``, due at ``execution_time``; ``next_slot`` is the one after. While
+``next_slot`` lies in the future the slot is on time; else slots were missed and ``at_claim`` says which one runs.
+``at_finish`` and ``at_loss`` say what a held row becomes. Slots only move forward, by schedule arithmetic.
+"""
+
+from __future__ import annotations
+
+from slotwise.decide.claim import Advance, Start, at_claim, beside, past, started
+from slotwise.decide.columns import ahead
+from slotwise.decide.ending import at_finish, at_finish_unread, at_loss
+from slotwise.decide.final import DELETED, removed
+from slotwise.decide.handback import UNREADABLE, UNREADABLE_PAUSE, postponed, put_off
+
+__all__ = [
+    "DELETED",
+    "UNREADABLE",
+    "UNREADABLE_PAUSE",
+    "Advance",
+    "Start",
+    "ahead",
+    "at_claim",
+    "at_finish",
+    "at_finish_unread",
+    "at_loss",
+    "beside",
+    "past",
+    "postponed",
+    "put_off",
+    "removed",
+    "started",
+]

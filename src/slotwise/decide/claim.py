@@ -1,0 +1,191 @@
+"""Which slot of a claimed plan row runs, if any, and which do not."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Any
+
+from slotwise.decide.columns import catching_up, waiting
+from slotwise.definition import Definition
+from slotwise.execution import TICK, Gap, Row
+from slotwise.missed import around, choose_missed, passed_over, slot_after, slots_before, span
+from slotwise.policies import CatchUp
+from slotwise.schedules import Schedule
+
+#: When a slot looks again whether there is a place for it.
+PLACE_PAUSE = timedelta(seconds=1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """Run ``slot`` now; ``gaps`` list the missed slots that do not run."""
+
+    slot: datetime
+    next_slot: datetime | None
+    watermark: datetime
+    collapsed: int = 0
+    gaps: tuple[Gap, ...] = ()
+    until: datetime | None = None
+    origin: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Advance:
+    """Nothing to run: the row moves on and is let go."""
+
+    row: dict[str, Any]
+    gaps: tuple[Gap, ...] = ()
+
+
+def at_claim(
+    row: Row,
+    schedule: Schedule,
+    now: datetime,
+    newest: datetime | None,
+    definition: Definition | None = None,
+    abreast: int = 0,
+) -> Start | Advance:
+    """What to do with a claimed plan row whose next slot has already come (or whose slot ran already).
+
+    ``abreast``: how many of its slots run, or wait for their retry, in rows of their own.
+
+    ``newest`` is the newest slot that the ledger and the gaps know: after a restore of the queue alone it
+    outranks the row, so that no slot which has started starts again.
+    """
+    if row.slot is not None:
+        now -= schedule.wait(row.slot)  # a slot of a spread schedule has come when it is due
+    return _at_claim(row, schedule, now, newest, definition, abreast)
+
+
+def _at_claim(
+    row: Row,
+    schedule: Schedule,
+    now: datetime,
+    newest: datetime | None,
+    definition: Definition | None,
+    abreast: int,
+) -> Start | Advance:
+    slot = row.slot
+    if slot is None or (newest is not None and slot <= newest):
+        slot = None if newest is None else schedule.next_after(newest)
+        if slot is None or slot > now:
+            return Advance(row=waiting(row, schedule, slot, watermark=newest))
+    if not schedule.runs(slot):
+        return _pass_over(row, schedule, slot, now, newest, definition, abreast)
+    if definition is not None and definition.overlap.detaches and abreast >= definition.overlap.max:
+        return _without_a_place(row, schedule, slot, now, definition)
+    catch_up = definition.catch_up if definition else CatchUp.latest()
+    within = definition.start_within if definition else None
+    if row.catch_up_until is not None:
+        return _go_on(row, schedule, slot, now, within)
+    choice = choose_missed(catch_up, within, schedule.running, slot, now)
+    gaps = around(schedule, passed_over(schedule, slot, choice.watermark), choice.gaps)
+    if choice.slot is None:
+        following = schedule.next_after(choice.watermark)
+        return Advance(row=waiting(row, schedule, following, watermark=choice.watermark), gaps=gaps)
+    was_missed = choice.watermark > slot or choice.until not in (None, slot) or bool(choice.gaps)
+    return Start(
+        slot=choice.slot,
+        next_slot=slot_after(schedule, choice.watermark),
+        watermark=choice.watermark,
+        collapsed=row.collapsed + choice.collapsed,
+        gaps=gaps,
+        until=choice.until if was_missed else None,
+        origin="catch_up" if was_missed else row.origin,
+    )
+
+
+def _pass_over(
+    row: Row,
+    schedule: Schedule,
+    slot: datetime,
+    now: datetime,
+    newest: datetime | None,
+    definition: Definition | None,
+    abreast: int,
+) -> Start | Advance:
+    """A calendar passes over the slot: it is written down, and what comes after it is decided."""
+    running = schedule.running.next_after(slot)
+    if running is None or running > now:
+        last = schedule.latest_before(now + TICK, floor=slot) or slot
+        following = schedule.next_after(last)
+        columns = waiting(row, schedule, following, watermark=last)
+        return Advance(row=columns, gaps=(span(schedule, slot, last, "calendar"),))
+    last = schedule.latest_before(running, floor=slot) or slot
+    decided = _at_claim(replace(row, slot=running), schedule, now, newest, definition, abreast)
+    return replace(decided, gaps=(span(schedule, slot, last, "calendar"), *decided.gaps))
+
+
+def _without_a_place(
+    row: Row, schedule: Schedule, slot: datetime, now: datetime, definition: Definition
+) -> Start | Advance:
+    """Other slots run beside the plan row, as many as may. A slot that catches up waits for them; of those that come
+    due during them, the newest waits for the one that has been asked to stop, or none does.
+    """
+    if row.catch_up_until is not None:
+        return Advance(row=_waiting_for_a_place(row, schedule, slot, now))
+    newest = schedule.running.latest_before(now + TICK, floor=slot) or slot
+    passed = passed_over(schedule, slot, newest)
+    if definition.overlap.mode == "allow":
+        gaps = around(schedule, passed, (span(schedule.running, slot, newest, "overlap"),))
+        return Advance(row=waiting(row, schedule, schedule.next_after(newest), watermark=newest), gaps=gaps)
+    older = around(schedule, passed, slots_before(schedule.running, slot, newest, "overlap"))
+    return Advance(row=_waiting_for_a_place(row, schedule, newest, now), gaps=older)
+
+
+def _waiting_for_a_place(row: Row, schedule: Schedule, slot: datetime, now: datetime) -> dict[str, Any]:
+    """A plan row whose slot is due, and looks again in a moment. It has not started: it stands as it stood."""
+    as_it_stood = {"origin": row.origin, "collapsed": row.collapsed, "catch_up_until": row.catch_up_until}
+    columns = waiting(row, schedule, slot, watermark=row.watermark)
+    return {**columns, **as_it_stood, "execution_time": now + schedule.wait(slot) + PLACE_PAUSE}
+
+
+def beside(row: Row, schedule: Schedule, definition: Definition, now: datetime) -> dict[str, Any]:
+    """The plan row after the slot that it waited for has started in a row of its own."""
+    base = row.watermark or row.slot or now
+    if row.origin == "catch_up" and row.catch_up_until is not None and definition.catch_up.mode == "all":
+        columns = catching_up(row, definition, schedule, base, now, None)
+    else:
+        columns = waiting(row, schedule, schedule.settled(base).next_after(base), watermark=base)
+    if definition.min_interval is not None:
+        columns["execution_time"] = max(columns["execution_time"], now + definition.min_interval)
+    return columns
+
+
+def _go_on(row: Row, schedule: Schedule, slot: datetime, now: datetime, within: timedelta | None) -> Start | Advance:
+    """The next of several slots that run one after another, as was decided when they were first seen."""
+    if within is not None and now - slot > within:
+        late = span(schedule, slot, slot, "late")
+        following = schedule.next_after(slot)
+        going_on = waiting(row, schedule, following, watermark=slot)
+        if following is not None and following <= now:
+            going_on = {**going_on, "catch_up_until": row.catch_up_until, "origin": row.origin}
+        return Advance(row=going_on, gaps=(late,))
+    return Start(
+        slot=slot,
+        next_slot=slot_after(schedule, slot),
+        watermark=slot,
+        until=row.catch_up_until,
+        origin=row.origin,
+    )
+
+
+def started(row: Row, decision: Start) -> Row:
+    """The claimed row, now for the slot that was decided."""
+    return replace(
+        row,
+        slot=decision.slot,
+        next_slot=decision.next_slot,
+        watermark=max(decision.watermark, row.watermark or decision.watermark),
+        origin=decision.origin,
+        collapsed=decision.collapsed,
+        catch_up_until=decision.until,
+    )
+
+
+def past(row: Row, schedule: Schedule) -> dict[str, Any]:
+    """The row moves past a slot that ran already."""
+    slot = row.slot
+    following = schedule.next_after(slot) if slot else None
+    return waiting(row, schedule, following, watermark=slot)

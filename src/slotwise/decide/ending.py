@@ -1,0 +1,201 @@
+"""What a held row becomes when its holder lets it go, or falls silent."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime, timedelta
+
+from slotwise.decide.columns import again, carried
+from slotwise.decide.final import final
+from slotwise.decide.handback import UNREADABLE_PAUSE, hand_back
+from slotwise.definition import Definition
+from slotwise.execution import (
+    TICK,
+    Aborted,
+    Cancelled,
+    Died,
+    Failed,
+    HandedBack,
+    LedgerEntry,
+    Outcome,
+    Record,
+    Row,
+    SlotOutcome,
+    Snoozed,
+    Succeeded,
+    Transition,
+)
+from slotwise.policies import pause_after_loss
+from slotwise.schedules import Disabled, Schedule
+
+
+def at_finish(
+    row: Row,
+    definition: Definition,
+    schedule: Schedule | None,
+    outcome: Outcome,
+    now: datetime,
+    ledger: LedgerEntry | None,
+) -> Transition:
+    """What a held row becomes when its holder lets it go with ``outcome``."""
+    return _apart(_at_finish(row, definition, schedule, outcome, now, ledger), definition, ledger)
+
+
+def _apart(transition: Transition, definition: Definition, ledger: LedgerEntry | None) -> Transition:
+    """Whatever starts next from this row starts at least ``min_interval`` after the attempt that has ended."""
+    least, row = definition.min_interval, transition.row
+    if least is None or row is None or ledger is None or ledger.started is None or transition.label == "handed-back":
+        return transition
+    return replace(transition, row={**row, "execution_time": max(row["execution_time"], ledger.started + least)})
+
+
+def _at_finish(
+    row: Row,
+    definition: Definition,
+    schedule: Schedule | None,
+    outcome: Outcome,
+    now: datetime,
+    ledger: LedgerEntry | None,
+) -> Transition:
+    if row.cancel_requested is not None:
+        row, outcome = _called_off(row, outcome)
+    if ledger is not None and ledger.outcome == "succeeded" and ledger.token == row.version:
+        outcome = Succeeded()  # complete_in has committed: whatever came after it, the slot is done
+    elif isinstance(outcome, Succeeded) and outcome.promised:
+        outcome = Failed("complete_in was called, but its transaction was not committed")
+    match outcome:
+        case Succeeded():
+            return final(row, definition, schedule, now, now, "succeeded", ledger=ledger)
+        case Failed():
+            return _failed(row, definition, schedule, outcome, now, ledger)
+        case Snoozed(duration):
+            return _snoozed(row, definition, schedule, duration, now)
+        case Cancelled(reason):
+            return final(row, definition, schedule, now, now, "cancelled", reason=reason)
+        case HandedBack(reason):
+            return hand_back(row, reason)
+        case Aborted(reason):
+            return _aborted(row, definition, schedule, reason, now)
+        case Died(lease_end):
+            return at_loss(row, definition, schedule, lease_end, now, ledger)
+
+
+def _called_off(row: Row, outcome: Outcome) -> tuple[Row, Outcome]:
+    """An operator, or a newer slot, has called the slot off: it ends with this attempt, however that ended."""
+    by = row.called_off_by or "operator"
+    match outcome:
+        case HandedBack():
+            return replace(row, attempt=max(row.attempt - 1, 0)), Cancelled(by)
+        case Aborted() | Died() | Snoozed():
+            return row, Cancelled(by)
+        case Failed():
+            return row, replace(outcome, final=True)
+    return row, outcome
+
+
+def at_finish_unread(
+    row: Row, definition: Definition, outcome: Outcome, now: datetime, ledger: LedgerEntry | None, error: str
+) -> Transition:
+    """As ``at_finish``, where this worker cannot read the row's schedule: a newer release wrote it, or a zone lacks.
+
+    The slot ends as it would; which one is next is left to a worker that can read it: the row comes up again in a
+    minute, and whoever takes it finds in the ledger that this slot has run.
+    """
+    ended = at_finish(row, definition, Disabled(), outcome, now, ledger)
+    if ended.row is None or ended.row["schedule"] == row.schedule:
+        return ended  # gone, or once more the same slot: no schedule was asked
+    unmoved = {name: carried(row)[name] for name in ("schedule", "slot", "next_slot", "origin", "collapsed")}
+    return replace(
+        ended,
+        row={**ended.row, **unmoved, "execution_time": now + UNREADABLE_PAUSE, "last_error": error},
+    )
+
+
+def at_loss(
+    row: Row,
+    definition: Definition,
+    schedule: Schedule | None,
+    lease_end: datetime,
+    now: datetime,
+    ledger: LedgerEntry | None,
+) -> Transition:
+    """What becomes of a row whose holder fell silent."""
+    if ledger is not None and ledger.outcome == "succeeded" and ledger.token == row.version:
+        return final(row, definition, schedule, now, now, "succeeded", ledger=ledger)
+    if ledger is not None and ledger.outcome == "claimed":
+        return hand_back(row, "lost")  # the mark was never set, so the handler never started
+    end = min(lease_end, now)
+    lost = row.lost_count + 1
+    if definition.gives_up:
+        return final(row, definition, schedule, now, end, "lost", reason="may still be running", lost=1)
+    if lost >= definition.max_lost:
+        error = f"lost {lost} times with its worker; its handler may be what takes workers down"
+        return final(row, definition, schedule, now, end, "dead", reason="max_lost", error=error, lost=1)
+    return Transition(
+        label="lost",
+        row=again(row, now + pause_after_loss(lost, row.key), lost_count=lost),
+        record=Record(outcome="lost", reason="rerun", lost=1, attempts=row.attempt, final=False),
+    )
+
+
+def _failed(
+    row: Row,
+    definition: Definition,
+    schedule: Schedule | None,
+    outcome: Failed,
+    now: datetime,
+    ledger: LedgerEntry | None,
+) -> Transition:
+    due = None if outcome.final else _retry_due(row, definition, now, ledger)
+    if due is None:
+        return final(row, definition, schedule, now, now, "failed", error=outcome.error, ledger=ledger)
+    counters = {
+        "consecutive_failures": row.consecutive_failures + 1,
+        "last_failure": now,
+        "last_error": outcome.error,
+    }
+    return Transition(
+        label="failed",
+        row={**again(row, due), **counters},
+        record=Record(outcome="failed", reason="retry", error=outcome.error, attempts=row.attempt, final=False),
+    )
+
+
+def _retry_due(row: Row, definition: Definition, now: datetime, ledger: LedgerEntry | None) -> datetime | None:
+    """When the next attempt of a failed slot is due; None if there is none, or the next slot comes first."""
+    if definition.retry is None:
+        return None
+    tries = row.attempt - row.lost_count - (ledger.aborted if ledger else 0)
+    delay = definition.retry.delay_after(max(tries, 1), max(now - (row.slot or now), TICK * 0))
+    if delay is None:
+        return None
+    due = now + delay
+    if row.next_slot is None or definition.retry.past_next_slot:
+        return due
+    return None if due >= row.next_slot else due
+
+
+def _aborted(row: Row, definition: Definition, schedule: Schedule | None, reason: str, now: datetime) -> Transition:
+    """Stopped while it ran: by an operator, or a job that gives up, it ends here; any other starts again elsewhere."""
+    if definition.gives_up or reason == "operator":
+        outcome: SlotOutcome = "lost" if reason == "lost" else "cancelled"
+        return final(row, definition, schedule, now, now, outcome, reason=reason)
+    return Transition(
+        label="aborted",
+        row=again(row, now),
+        record=Record(outcome="cancelled", reason=reason, aborted=1, attempts=row.attempt, final=False),
+    )
+
+
+def _snoozed(
+    row: Row, definition: Definition, schedule: Schedule | None, duration: timedelta, now: datetime
+) -> Transition:
+    """The same slot later; an attempt that counts as none for the retries."""
+    if definition.gives_up:
+        error = 'Snooze asks for a second start, and on_lost="give_up" allows one'
+        return final(row, definition, schedule, now, now, "failed", error=error)
+    return Transition(
+        label="snoozed",
+        row=again(row, now + duration),
+        record=Record(outcome="cancelled", reason="snoozed", aborted=1, attempts=row.attempt, final=False),
+    )

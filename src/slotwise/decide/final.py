@@ -1,0 +1,105 @@
+"""The end of a slot: its plan row moves on, a detached row goes, a one-time task goes or stays as dead."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime
+from typing import Any
+
+from slotwise.decide.columns import carried, catching_up, waiting
+from slotwise.definition import Definition
+from slotwise.execution import FOREVER, TICK, Gap, LedgerEntry, Record, Row, SlotOutcome, Transition
+from slotwise.missed import around, choose_overlapped, passed_over, span
+from slotwise.schedules import Schedule
+
+#: The state of a held row that goes when it is let go.
+DELETED = "deleted"
+
+
+def final(
+    row: Row,
+    definition: Definition,
+    schedule: Schedule | None,
+    now: datetime,
+    held_until: datetime,
+    outcome: SlotOutcome,
+    *,
+    reason: str | None = None,
+    error: str | None = None,
+    lost: int = 0,
+    ledger: LedgerEntry | None = None,
+) -> Transition:
+    """The slot has ended: a plan row moves on, a detached row goes, a task goes or stays as dead."""
+    record = Record(outcome=outcome, reason=reason, error=error, attempts=row.attempt, lost=lost)
+    if row.is_detached:
+        return Transition(label=outcome, row=None, record=record)
+    if not row.is_plan or schedule is None:
+        return _end_task(row, now, outcome, error, record)
+    base = max(row.slot or held_until, row.watermark or row.slot or held_until)
+    columns, gaps = _onward(row, definition, schedule, base, now, held_until, ledger)
+    return Transition(
+        label=outcome,
+        row={**columns, **counters(row, outcome, now), "last_error": error},
+        record=record,
+        gaps=gaps,
+    )
+
+
+def _onward(
+    row: Row,
+    definition: Definition,
+    schedule: Schedule,
+    base: datetime,
+    now: datetime,
+    held_until: datetime,
+    ledger: LedgerEntry | None,
+) -> tuple[dict[str, Any], tuple[Gap, ...]]:
+    """What a plan row waits for after ``base``, and which slots that came due meanwhile will not run."""
+    if schedule.from_end:
+        following = schedule.settled(base).next_after(max(now, base))
+        return waiting(row, schedule, following, watermark=base), ()
+    if row.origin == "catch_up" and row.catch_up_until is not None and definition.catch_up.mode == "all":
+        return catching_up(row, definition, schedule, base, now, ledger), ()
+    came = held_until - schedule.wait(base)
+    choice = choose_overlapped(definition.overlap, schedule.running, base, came)
+    gaps = around(schedule, passed_over(schedule, base + TICK, choice.slot or choice.watermark), choice.gaps)
+    base = choice.watermark
+    slot = choice.slot or schedule.settled(base).next_after(base)
+    columns = waiting(row, schedule, slot, watermark=base)
+    return {**columns, "catch_up_until": choice.until}, gaps
+
+
+def _end_task(row: Row, now: datetime, outcome: SlotOutcome, error: str | None, record: Record) -> Transition:
+    """A one-time task leaves when it succeeded; otherwise it stays as dead, parked, with the reason."""
+    if outcome == "succeeded":
+        return Transition(label=outcome, row=None, ended=record)
+    parked = {"state": "dead", "execution_time": FOREVER, "parked_due": row.execution_time}
+    parked["last_error"] = error or record.reason or outcome
+    return Transition(
+        label="dead",
+        row={**carried(row), **counters(row, outcome, now), **parked},
+        ended=record,
+    )
+
+
+def counters(row: Row, outcome: SlotOutcome, now: datetime) -> dict[str, Any]:
+    match outcome:
+        case "succeeded":
+            return {"consecutive_failures": 0, "last_success": now}
+        case "cancelled":
+            return {}
+        case _:
+            return {"consecutive_failures": row.consecutive_failures + 1, "last_failure": now}
+
+
+def removed(row: Row, schedule: Schedule | None, transition: Transition, now: datetime) -> Transition:
+    """A row that was deleted while it was held goes now; what it would have waited for, and has come, is skipped."""
+    columns, record = transition.row, transition.record
+    if row.state != DELETED or columns is None:
+        return transition
+    if record is not None and (record.forget or not record.final):
+        record = Record(outcome="cancelled", reason=DELETED, error=record.error, attempts=row.attempt, lost=record.lost)
+    gaps, slot = transition.gaps, columns["slot"]
+    if schedule is not None and slot is not None and slot <= now and slot != row.slot and not schedule.from_end:
+        gaps = (*gaps, span(schedule, slot, schedule.latest_before(now + TICK, floor=slot) or slot, DELETED))
+    return replace(transition, row=None, record=record, gaps=gaps)

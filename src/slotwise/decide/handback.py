@@ -1,0 +1,38 @@
+"""Rows that go back as if they had never been claimed, and some that come up again later."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime, timedelta
+
+from slotwise.decide.columns import again
+from slotwise.execution import Record, Row, Transition
+
+#: When a row that cannot be read here comes up again.
+UNREADABLE_PAUSE = timedelta(minutes=1)
+#: How the error of such a row begins; who looks after the cluster counts those.
+UNREADABLE = "unreadable: "
+
+
+def hand_back(row: Row, reason: str) -> Transition:
+    """As if it had never been claimed: same slot, same due time, the attempt not counted."""
+    attempt = max(row.attempt - 1, 0)
+    return Transition(
+        label="handed-back",
+        row=again(row, row.execution_time, attempt=attempt),
+        record=Record(outcome="claimed", reason=reason, attempts=attempt, final=False, forget=attempt == 0),
+    )
+
+
+def put_off(row: Row, due: datetime) -> Transition:
+    """A claimed row whose slot is to start later goes back, with the place that it has been given."""
+    back = hand_back(row, "recovery")
+    columns = {**again(row, due, attempt=max(row.attempt - 1, 0)), "parked_due": row.parked_due or row.execution_time}
+    return replace(back, label="postponed", row=columns)
+
+
+def postponed(row: Row, now: datetime, error: str) -> Transition:
+    """A claimed row that this worker cannot read goes back, and comes up again later; it says why."""
+    back = hand_back(row, "unreadable")
+    later = again(row, now + UNREADABLE_PAUSE, attempt=max(row.attempt - 1, 0))
+    return replace(back, label="postponed", row={**later, "last_error": error})
