@@ -28,7 +28,7 @@ class TestDeadlines:
         assert (told["keepalives_idle"], told["keepalives_interval"], told["keepalives_count"]) == ("5", "2", "3")
 
     def test_are_no_state_of_the_session(self, database: Open) -> None:
-        """They came with the connection: RESET ALL, as poolers do it, changes nothing, and nothing is prepared."""
+        """They came with the connection: RESET ALL, as poolers do it, changes nothing; who rests prepares nothing."""
         with database().main.connect() as connection:
             for _ in range(8):
                 connection.exec_driver_sql("SELECT 1")

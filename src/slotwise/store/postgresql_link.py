@@ -23,11 +23,14 @@ from sqlalchemy.pool import NullPool, QueuePool
 from slotwise.errors import DatabaseProblem, InvalidSetting
 from slotwise.settings import Settings
 from slotwise.store.dsn import connect_arguments, psycopg
+from slotwise.store.plans import keep_plans
 from slotwise.store.types import Beyond
 
 logger = logging.getLogger(__name__)
 
 OLDEST_SERVER = 14
+#: No such prepared statement; there is one already.
+LOST_PLAN = frozenset({"26000", "42P05"})
 #: What PostgreSQL keeps of an application's name.
 LONGEST_NAME = 63
 #: A connection that rested for longer is asked whether it still lives; a busy one would pay a trip each time.
@@ -69,6 +72,8 @@ class PostgreSQLLink:
         self._options = read_options(self._arguments.pop("options", "") or os.environ.get("PGOPTIONS", ""))
         self._url = url
         self._pooled = settings.pooler
+        #: The server has said that it is the one we have connected to, and no pooler.
+        self._is_direct = False
 
     def engine(self, role: str, size: int, overflow: int = 0) -> Engine:
         """An engine that has not connected yet; its pool never waits longer than a heartbeat interval."""
@@ -84,6 +89,7 @@ class PostgreSQLLink:
         """Raises `DatabaseProblem` if the server is too old; notices a pooler that swallowed the deadlines."""
         if not self._pooled and connection.exec_driver_sql(_SOURCE).scalar_one() != "client":
             self._notice_pooler()
+        self._is_direct = not self._pooled
         version = connection.dialect.server_version_info or ()
         if version and int(version[0]) < OLDEST_SERVER:
             spelled = ".".join(map(str, version))
@@ -117,7 +123,9 @@ class PostgreSQLLink:
         event.listen(engine, "do_connect", connect)
         event.listen(engine, "begin", begin)
         event.listen(engine, "handle_error", _leave_read_only_server)
+        event.listen(engine, "handle_error", self._notice_lost_plans)
         _ping_the_rested(engine)
+        keep_plans(engine, lambda: self._is_direct)
         return engine
 
     def _connect(self, role: str, parameters: dict[str, str]) -> Any:
@@ -149,6 +157,18 @@ class PostgreSQLLink:
             )
         self._pooled = True
 
+    def _notice_lost_plans(self, context: ExceptionContext) -> None:
+        """A prepared statement is not there, or somebody else's is: transactions are not where they were."""
+        if getattr(context.original_exception, "sqlstate", None) not in LOST_PLAN:
+            return
+        if self._is_direct:
+            logger.warning(
+                "a prepared statement has gone, so a pooler may stand in between: nothing is prepared from now on; "
+                "set pooler = true to say so"
+            )
+        self._is_direct = False
+        context.is_disconnect = True
+
     def _keywords(self, role: str) -> dict[str, Any]:
         """What libpq is told; the user's own words win."""
         settings = self._settings
@@ -166,7 +186,7 @@ class PostgreSQLLink:
             # Whatever the database's encoding, SQL_ASCII too: the server translates, or takes the bytes as they are.
             "client_encoding": "UTF8",
         }
-        # A prepared statement is session state: a pooler hands the next transaction to another session.
+        # A prepared statement is session state: a pooler hands the next transaction to another session. See plans.py.
         return {**ours, **self._arguments, "prepare_threshold": None}
 
 
