@@ -1,4 +1,4 @@
-"""The tables: queue, ledger, gaps, workers, controls, calendars, meta.
+"""The tables: queue, ledger, gaps, workers, controls, calendars, starts, meta.
 
 Forward-safe rule for every later revision: workers of the release before must go on working.
 
@@ -238,6 +238,13 @@ def _create_bookkeeping(prefix: str, schema: str | None) -> None:
         sa.Column("updated", _instant(), nullable=False),
         schema=schema,
     )
+    op.create_table(
+        f"{prefix}starts",
+        sa.Column("task_name", sa.Text, primary_key=True),
+        sa.Column("at", _instant(), primary_key=True, autoincrement=False),
+        sa.Column("count", sa.BigInteger, nullable=False),
+        schema=schema,
+    )
 
 
 def _fill_meta(prefix: str, schema: str | None) -> None:
@@ -255,7 +262,7 @@ def _fill_meta(prefix: str, schema: str | None) -> None:
 
 def downgrade() -> None:
     prefix, schema = _names()
-    for name in ("meta", "calendars", "controls", "workers", "gaps", "slots", "tasks"):
+    for name in ("meta", "starts", "calendars", "controls", "workers", "gaps", "slots", "tasks"):
         op.drop_table(f"{prefix}{name}", schema=schema, if_exists=True)  # somebody may have dropped one
     if not _is_sqlite():
         op.execute(f"DROP FUNCTION IF EXISTS {_quoted(f'{prefix}keep_rows', schema)}()")

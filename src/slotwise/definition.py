@@ -16,7 +16,7 @@ from slotwise.errors import InvalidJob, InvalidSchedule, InvalidSetting
 from slotwise.job import DistributedJob, FunctionJob, FunctionTask, OneTimeTask, declared
 from slotwise.payload import UNTYPED, Payload
 from slotwise.payload_reader import PAYLOAD_WORDS, payload_of
-from slotwise.policies import TASK_RETRY, CatchUp, Overlap, Retry
+from slotwise.policies import TASK_RETRY, CatchUp, Overlap, Rate, Retry
 from slotwise.schedules import Disabled, Schedule, parse_schedule, spread_out
 
 if TYPE_CHECKING:
@@ -48,14 +48,16 @@ POLICIES: dict[str, tuple[tuple[type, ...], Any]] = {
     "history": ((str,), "none"),
     "keep_result": ((timedelta, str, type(None)), None),
     "max_running": ((int, type(None)), None),
+    "max_starts": ((str, type(None)), None),
 }
 _DURATIONS = {"start_within", "timeout", "min_interval", "spread", "keep_result"}
 _OF_JOBS = {"schedule", "catch_up", "overlap", "start_within", "min_interval", "spread"}
-_OF_TASKS = {"history", "keep_result", "max_running"}
+_OF_TASKS = {"history", "keep_result", "max_running", "max_starts"}
 _NOT_THE_USERS = (object, ABC, Generic, Protocol, DistributedJob, OneTimeTask)
 _ALIASES = {
     "on_dead": "on_lost", "misfire": "catch_up", "coalesce": "catch_up", "misfire_grace_time": "catch_up",
     "retries": "retry", "max_retries": "retry", "max_instances": "overlap", "max_losses": "max_lost",
+    "rate_limit": "max_starts", "max_rate": "max_starts", "max_concurrency": "max_running",
 }  # fmt: skip
 
 
@@ -82,6 +84,7 @@ class Definition:
     history: str = "none"
     keep_result: timedelta | None = None
     max_running: int | None = None
+    max_starts: Rate | None = None
     isolation: str | None = None
 
     @property
@@ -96,6 +99,11 @@ class Definition:
     def may_run_on(self, tags: AbstractSet[str]) -> bool:
         """Whether a worker that carries these tags may run it."""
         return self.runs_on <= tags
+
+    @property
+    def is_limited(self) -> bool:
+        """Not all that is due may start: it is claimed by itself."""
+        return self.max_running is not None or self.max_starts is not None
 
     @property
     def leaves_traces(self) -> bool:
@@ -284,9 +292,18 @@ def _policy(source: object, where: str, word: str) -> Any:
         return _tags(value, where)
     if word in _DURATIONS and value is not None:
         return _limit(cast("timedelta | str", value), where, word)
+    if word == "max_starts" and value is not None:
+        return _rate(cast("str", value), where)
     if word in ("max_lost", "max_running") and isinstance(value, int) and value < 1:
         raise InvalidJob(f"{where}.{word} is {value}; expected a whole number, 1 or more")
     return value
+
+
+def _rate(text: str, where: str) -> Rate:
+    try:
+        return Rate.read(text)
+    except InvalidSetting as error:
+        raise InvalidJob(f"{where}.max_starts: {error}") from None
 
 
 def _limit(value: timedelta | str, where: str, word: str) -> timedelta:
@@ -327,7 +344,8 @@ def _refuse_near_misses(source: object, where: str) -> None:
     if isinstance(source, OneTimeTask):
         known |= {*PAYLOAD_WORDS}
     elif traces := own & _OF_TASKS:
-        cure = "overlap says how many run" if "max_running" in traces else "the ledger has every slot of a job"
+        limits = traces & {"max_running", "max_starts"}
+        cure = "overlap says how many run" if limits else "the ledger has every slot of a job"
         raise InvalidJob(f"{where}.{min(traces)}: this is for one-time tasks; remove it, {cure}")
     if isinstance(source, OneTimeTask) and (slots := own & _OF_JOBS):
         raise InvalidJob(f"{where}.{min(slots)}: a one-time task has no slots; make it a DistributedJob, or remove it")

@@ -114,6 +114,8 @@ class OneTimeTask(ABC, Generic[T]):
     payload: Any
     #: How many of these may run at a time in the whole cluster; None: as many as there is capacity for.
     max_running: int | None
+    #: How many of these may start in which time, in the whole cluster: ``"100/m"``; None: as many as are due.
+    max_starts: str | None
     #: Which ends the ledger keeps: ``"none"``, ``"failures"`` (also cancelled and lost ones) or ``"all"``.
     history: str
     #: How long what the handler returns is kept for ``client.result`` (``timedelta`` or ``"7d"``); None: not at all.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import re
 import zlib
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -23,6 +24,12 @@ OnLost: TypeAlias = Literal["rerun", "give_up"]
 
 #: Slots that may wait to run one after another; whoever wants more wants all of them.
 LONGEST_QUEUE = 10_000
+
+#: How far a rate may reach back.
+LONGEST_WINDOW = timedelta(days=366)
+SHORTEST_WINDOW = timedelta(milliseconds=100)
+
+_RATE = re.compile(r"\s*([0-9]{1,9})\s*/\s*(.*?)\s*")
 
 logger = logging.getLogger(__name__)
 
@@ -209,6 +216,31 @@ def _retry_state(attempt: int, elapsed: timedelta) -> Any:
     future.set_exception(RuntimeError("the attempt failed"))
     state.outcome = future
     return state
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """At most ``count`` starts within any ``window``, in the whole cluster."""
+
+    count: int
+    window: timedelta
+
+    @classmethod
+    def read(cls, text: str) -> Rate:
+        """``"100/m"``, ``"5/s"``, ``"1000/24h"``: a number and how long a time. Raises InvalidSetting."""
+        match = _RATE.fullmatch(text)
+        count, span = match.groups() if match else ("0", "")
+        if not int(count) or not span:
+            raise InvalidSetting(f'{text!r:.60} is no rate; write how many in which time: "100/m", "5/s", "1000/24h"')
+        window = parse_duration(span if span[0].isdigit() or span.startswith("P") else f"1{span}")
+        if not SHORTEST_WINDOW <= window <= LONGEST_WINDOW:
+            raise InvalidSetting(f"{text!r:.60}: the time must be from 100ms to {LONGEST_WINDOW.days}d")
+        return cls(int(count), window)
+
+    @property
+    def grain(self) -> timedelta:
+        """How finely starts are told apart: a place comes back at most so much late."""
+        return max(self.window / 100, timedelta(milliseconds=1))
 
 
 def _doubling(first: timedelta, cap: timedelta) -> wait_base:

@@ -151,6 +151,10 @@ def _next_due(stage: Stage) -> Callable[[], Any]:
     return lambda: stage.store.next_due(["mail", "plain"])
 
 
+def _due_tasks(stage: Stage) -> Callable[[], Any]:
+    return lambda: stage.store.due_tasks(["mail"])
+
+
 def _plan_new(stage: Stage) -> Callable[[], Any]:
     return lambda: Planner(stage.store).plan([a_job("fresh")])
 
@@ -204,6 +208,7 @@ VERBS: dict[str, Verb] = {
     "look": _look,
     "held_by": _held_by,
     "next_due": _next_due,
+    "due_tasks": _due_tasks,
     "plan_new": _plan_new,
     "plan_changed": _plan_changed,
     "schedule": _schedule,

@@ -212,6 +212,10 @@ def _next_due_of_all(stage: Stage, size: int) -> list[Sent]:
     return stage.sent(lambda: stage.store.next_due([*stage.jobs, *stage.tasks]))
 
 
+def _due_tasks(stage: Stage, size: int) -> list[Sent]:
+    return stage.sent(lambda: stage.store.due_tasks(stage.tasks[:size]))
+
+
 def _held_by(stage: Stage, size: int) -> list[Sent]:
     stage.claim(stage.jobs, size)
     return stage.sent(lambda: stage.store.held_by("host:1:a"))
@@ -221,7 +225,7 @@ Verb = Callable[[Stage, int], list[Sent]]
 
 VERBS: list[Verb] = [
     _claim_jobs, _claim_tasks, _claim_anything, _claim_one_kind, _settle_jobs, _settle_tasks, _finish_tasks, _hand_back,
-    _take_over, _beat, _look, _look_for_some, _next_due, _next_due_of_all, _held_by,
+    _take_over, _beat, _look, _look_for_some, _next_due, _next_due_of_all, _due_tasks, _held_by,
 ]  # fmt: skip
 
 

@@ -25,7 +25,7 @@ from slotwise.store.database import Database
 from slotwise.store.tables import SCHEMA_VERSION, tables
 
 CHECKOUT = Path(__file__).resolve().parents[2]
-TABLES = {"tasks", "slots", "gaps", "workers", "controls", "calendars", "meta"}
+TABLES = {"tasks", "slots", "gaps", "workers", "controls", "calendars", "starts", "meta"}
 
 DB_SCHEDULER = """
 CREATE TABLE scheduled_tasks (

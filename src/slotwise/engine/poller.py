@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
@@ -10,13 +9,13 @@ from typing import Any
 from slotwise.engine.holdings import Holding, Holdings
 from slotwise.engine.runner import Runner
 from slotwise.engine.service import AT_ONCE, Service
+from slotwise.engine.turns import Turns
 from slotwise.events import Claimed, PollBegan, about, skipped
 from slotwise.execution import Claim, Gap, Row
 from slotwise.store.store import Store
 
-#: How soon to look again for a row that is due and locked, and for one whose task runs as often as it may.
+#: How soon to look again for a row that is due and locked.
 LOCKED_PAUSE = timedelta(milliseconds=100)
-FULL_PAUSE = timedelta(seconds=1)
 
 
 class Poller(Service):
@@ -38,10 +37,10 @@ class Poller(Service):
         super().__init__(**service)
         self._store = store
         self._holdings = holdings
-        #: Of these only so many may run at a time: each is claimed by itself.
-        self._limited = [name for name in names if store.definitions[name].max_running]
-        self._names = [name for name in names if name not in self._limited]
-        self._tasks = deque(name for name in self._names if not store.definitions[name].is_job)
+        known = [store.definitions[name] for name in names]
+        self._turns = Turns([found for found in known if not found.is_job], holdings, self.elapsed)
+        #: All but those with a limit, which are claimed each by itself.
+        self._names = [name for name in names if name not in self._turns.limited]
         self._lease = lease
         self._poll_interval = poll_interval
         self._runner = runner
@@ -52,23 +51,23 @@ class Poller(Service):
         slots, tasks = self._runner.free(), self._runner.free_for_tasks()
         if slots <= 0 and tasks <= 0:
             return self._poll_interval  # a settlement frees capacity and wakes us
-        names, queued = self._names if slots > 0 else [], list(self._tasks) if tasks > 0 else []
+        names, queued = self._names if slots > 0 else [], self._turns.tasks if tasks > 0 else []
         if self._has_slept_out() and (pause := self._pause(names, queued, AT_ONCE)) > AT_ONCE:
             return self._sleep(pause)
         if self.listeners.hear(PollBegan):
             self.listeners.publish(PollBegan(worker=self.worker, capacity=max(slots, tasks)))
-        if self._claim_slots(slots, self._names) + self._claim_in_turn(tasks) + self._claim_limited():
+        if self._claim_slots(slots, self._names) + self._claim_in_turn(tasks):
             return AT_ONCE  # a short batch is not an empty one: rows may have been locked for a moment
         # A due row that could not be claimed just now is locked by somebody: look again soon, not in a spin. One of a
         # task that runs as often as it may waits for an end, which may come elsewhere.
         pauses = [self._pause(names, queued, LOCKED_PAUSE)]
-        if self._limited and tasks > 0:
-            pauses.append(self._pause(self._limited, self._limited, FULL_PAUSE))
+        if (limited := list(self._turns.limited)) and tasks > 0:
+            pauses.append(self._pause(limited, limited, self._turns.shortest_pause))
         return self._sleep(min(pauses))
 
     def _has_slept_out(self) -> bool:
         """Nobody has woken it, and nothing was due to come: one look will do, where a claim is two statements."""
-        return self._quiet_until is not None and self.elapsed() >= self._quiet_until and not self._limited
+        return self._quiet_until is not None and self.elapsed() >= self._quiet_until and not self._turns.limited
 
     def _sleep(self, pause: timedelta) -> timedelta:
         pause = min(pause, self._poll_interval)
@@ -89,21 +88,38 @@ class Poller(Service):
     def claim(self, limit: int) -> int:
         """Claim up to ``limit`` due rows, slots first; they are handed to the runner. How many it found."""
         found = self._claim_slots(limit, self._names)
-        return found + self._claim_in_turn(limit - found) + self._claim_limited()
+        return found + self._claim_in_turn(limit - found)
 
     def _claim_in_turn(self, limit: int) -> int:
-        """Each claim begins with another task, so that none is kept waiting by a flood of another's rows."""
-        found = self._claim_tasks(limit, list(self._tasks))
-        self._tasks.rotate(-1)
+        """One statement for all tasks without a limit; one look at those that have one, and a claim for each that is
+        due and may have a place.
+        """
+        if limit <= 0:
+            return 0
+        awake, found = self._turns.awake(), 0
+        due = self._store.due_tasks(awake) if awake else ()
+        for turn in self._turns.line():
+            if turn is None:
+                found += self._claim_unlimited(limit - found)
+            elif turn in due:
+                found += self._claim_limited(limit - found, turn)
         return found
 
-    def _claim_limited(self) -> int:
-        """One statement for each, and only where there are such tasks."""
-        found = 0
-        for name in self._limited:
-            free = self._runner.free_for_tasks()
-            taken = self._claim_slots(free, [name])
-            found += taken + self._claim_tasks(free - taken, [name])
+    def _claim_unlimited(self, limit: int) -> int:
+        claims = self._claim_tasks(limit, self._turns.tasks)
+        if claims:
+            self._turns.served(None, {claim.row.task_name for claim in claims})
+        return len(claims)
+
+    def _claim_limited(self, limit: int, name: str) -> int:
+        if limit <= 0:
+            return 0
+        slots = self._claim_slots(limit, [name])
+        found = slots + len(self._claim_tasks(limit - slots, [name]))
+        if found:
+            self._turns.served(name)
+        else:
+            self._turns.rest(name)
         return found
 
     def _claim_slots(self, limit: int, names: Sequence[str]) -> int:
@@ -123,15 +139,15 @@ class Poller(Service):
         self._start(held)
         return found
 
-    def _claim_tasks(self, limit: int, names: Sequence[str]) -> int:
+    def _claim_tasks(self, limit: int, names: Sequence[str]) -> list[Claim]:
         if limit <= 0 or not names:
-            return 0
+            return []
         before = self.elapsed()
         with self._holdings.claiming():
             claims = self._store.claim_tasks(self.worker, limit, lease=self._lease, names=names)
             held = self._holdings.add(claims, before)
         self._start(held)
-        return len(held)
+        return claims
 
     def _tell_skipped(self, row: Row, gap: Gap) -> None:
         self.listeners.publish(skipped(self.worker, row, gap))

@@ -19,6 +19,7 @@ from slotwise.store.database import Database
 from slotwise.store.door import Door
 from slotwise.store.failures import describe, is_about_a_row
 from slotwise.store.latecomers import Latecomers
+from slotwise.store.limits import Limits
 from slotwise.store.tables import HAS_SLOT, IS_TASK
 
 #: At most so many rows in one statement: above it PostgreSQL's plans are at risk, below it nothing is gained.
@@ -51,7 +52,7 @@ class Claims(Door):
         self._budget = Budget(self.dialect, database.settings.recovery_rate)
         self._latecomers = Latecomers(self.dialect, definitions, self._budget)
         self._weighed = frozenset(name for name, found in definitions.items() if found.is_weighed)
-        self._limited = {name: found.max_running for name, found in definitions.items() if found.max_running}
+        self._limits = Limits(self.dialect, definitions)
         self._strict = tuple(sorted(name for name, found in definitions.items() if found.gives_up))
 
     def claim(
@@ -86,8 +87,11 @@ class Claims(Door):
             return []
         try:
             with self.transaction() as connection:
-                limit = self._within(connection, names, limit)
+                limit = self._limits.room(connection, names, limit)
+                if limit == 0:
+                    return []
                 rows = self.dialect.claim_tasks(connection, holder=holder, names=names, limit=limit, lease=lease)
+                self._limits.note(connection, names, len(rows), rows[0].last_heartbeat if rows else None)
         except Exception as error:
             if not is_about_a_row(error):
                 raise
@@ -142,7 +146,9 @@ class Claims(Door):
     ) -> tuple[int, list[Claim]]:
         skipped: list[tuple[Row, Gap]] = []
         with self.transaction() as connection:
-            limit = self._within(connection, names, limit)
+            limit = self._limits.room(connection, names, limit)
+            if limit == 0:
+                return 0, []
             found = self.dialect.claim(
                 connection, holder=holder, names=names, strict=self._strict, limit=limit,
                 lease=lease, lost=lost, instance=instance,
@@ -153,6 +159,7 @@ class Claims(Door):
                 else self._late(connection, row, now, skipped, entered=entered)
                 for row, now, entered in found
             ]
+            self._limits.note(connection, names, len(started) - started.count(None), found[0][1] if found else None)
         for row, gap in skipped:
             on_skipped(row, gap)
         claimed_at = found[0][1] if found else None
@@ -160,11 +167,6 @@ class Claims(Door):
             Claim(row=row, holder=holder, lease=lease, claimed_at=claimed_at) for row in started if row and claimed_at
         ]
         return len(found), claims
-
-    def _within(self, connection: sa.Connection, names: Sequence[str], limit: int) -> int:
-        """No more of a task than may run at a time; such a task is claimed by itself."""
-        most = self._limited.get(names[0]) if self._limited and len(names) == 1 else None
-        return limit if most is None else min(limit, self.dialect.room(connection, names[0], most))
 
     def _claim_apart(
         self,
@@ -223,6 +225,11 @@ class Claims(Door):
             return not row.is_plan or self.schedule_of(row) is not None
         except InvalidSchedule:
             return False
+
+    def due_tasks(self, names: Sequence[str]) -> set[str]:
+        """Those of these tasks that have due rows."""
+        with self.transaction() as connection:
+            return self.dialect.due_tasks(connection, names)
 
     def next_due(self, names: Sequence[str], tasks: Sequence[str] | None = None, *, lost: int = 1) -> timedelta | None:
         """How long until the next waiting row of these tasks is due; zero or less: now; None: nothing waits.

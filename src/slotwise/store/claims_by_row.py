@@ -81,6 +81,13 @@ class ClaimsByRow(RowByRow):
         kinds = (sa.text(f"({HAS_SLOT})"), tasks.c.lost_count > 0)
         return [name for kind in kinds for name in connection.scalars(due.where(kind))]
 
+    def due_tasks(self, connection: sa.Connection, names: Sequence[str]) -> set[str]:
+        """Those of these names that have due rows of any kind."""
+        tasks = self.tables.tasks
+        waiting = [~tasks.c.picked, tasks.c.state.is_(None), tasks.c.execution_time <= self.now(connection)]
+        found = sa.select(tasks.c.task_name).where(*waiting, tasks.c.task_name.in_(list(names)))
+        return set(connection.scalars(found.where(self.not_all_paused()).distinct()))
+
     def claim_tasks(
         self, connection: sa.Connection, *, holder: str, names: Sequence[str], limit: int, lease: timedelta
     ) -> list[Row]:
@@ -165,11 +172,7 @@ class ClaimsByRow(RowByRow):
         ).returning(slots.c.token)
         return connection.execute(statement).first() is not None
 
-    def room(self, connection: sa.Connection, name: str, most: int) -> int:
-        """How many more rows of this task may be held in the cluster, until this transaction ends; zero: ask later.
-
-        Counted from the live claims, so it cannot drift. Nobody else counts meanwhile: here there is one writer.
-        """
-        tasks = self.tables.tasks
-        held = sa.select(sa.func.count()).where(tasks.c.picked, tasks.c.task_name == name)
-        return max(most - int(connection.scalar(held) or 0), 0)
+    def alone(self, connection: sa.Connection, name: str) -> bool:
+        """Whether nobody else asks this for the task until this transaction ends. Here there is one writer."""
+        del connection, name
+        return True

@@ -15,7 +15,16 @@ from slotwise.clock import Clock
 from slotwise.execution import Claim, Fence, LedgerEntry, LedgerKey, Row
 from slotwise.store.arrays import fence_of, fences, ledger_places, places, spread
 from slotwise.store.dialect import Dialect
-from slotwise.store.postgresql_claims import ALL_PAUSED, CLAIM, CLAIM_TASKS, DUE_NAMES, HAS_SLOT, HEADS, NEXT_DUE
+from slotwise.store.postgresql_claims import (
+    ALL_PAUSED,
+    CLAIM,
+    CLAIM_TASKS,
+    DUE_NAMES,
+    DUE_TASKS,
+    HAS_SLOT,
+    HEADS,
+    NEXT_DUE,
+)
 from slotwise.store.postgresql_holds import (
     BEAT,
     ENTRIES,
@@ -107,6 +116,10 @@ class PostgreSQL(Dialect):
     def due_names(self, connection: sa.Connection, limit: int) -> list[str]:
         return [name for (name,) in self._run(connection, DUE_NAMES, {"limit": limit}).cursor.fetchall()]
 
+    def due_tasks(self, connection: sa.Connection, names: Sequence[str]) -> set[str]:
+        found = self._run(connection, DUE_TASKS, {"tasks": list(names)}, heads=self.sql(HEADS))
+        return {name for (name,) in found.cursor.fetchall()}
+
     def claim_tasks(
         self, connection: sa.Connection, *, holder: str, names: Sequence[str], limit: int, lease: timedelta
     ) -> list[Row]:
@@ -129,14 +142,11 @@ class PostgreSQL(Dialect):
         transaction_id, count = self._run(connection, FINISH, parameters).one()
         return transaction_id, count
 
-    def room(self, connection: sa.Connection, name: str, most: int) -> int:
-        """Race: two claims that count at once would both find the last place. So only who gets the lock may count, in
-        a statement of its own, which sees what the one before has committed; the other does not wait.
-        """
+    def alone(self, connection: sa.Connection, name: str) -> bool:
+        """By a lock that ends after the commit: whoever gets it next sees, by another statement, what was written."""
         locked = "SELECT pg_try_advisory_xact_lock(hashtextextended(%(key)s, 0))"
-        if not connection.exec_driver_sql(locked, {"key": f"{self._names['tasks']}/{name}"}).scalar_one():
-            return 0
-        return super().room(connection, name, most)
+        key = f"{self._names['tasks']}/{name}"
+        return bool(connection.exec_driver_sql(locked, {"key": key}).scalar_one())
 
     def hold(self, connection: sa.Connection, claims: Sequence[Claim], *, wait: bool) -> list[Held]:
         ordered = sorted(claims, key=lambda claim: claim.key)

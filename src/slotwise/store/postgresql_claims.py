@@ -111,6 +111,22 @@ WHERE t.ctid = ANY (ARRAY(
            ELSE t.execution_time <= {now} AND t.task_name = ANY (%(tasks)s::text[]) END
 RETURNING {task_columns}"""
 
+# Slots and lost rows of these tasks are few: whoever is due is read.
+DUE_TASKS = """\
+{heads}
+(SELECT p.task_name FROM heads AS p WHERE EXISTS (
+    SELECT FROM {tasks} AS w
+    WHERE w.task_name = p.task_name AND -coalesce(w.priority, 50) = p.rank AND NOT w.picked AND w.state IS NULL
+      AND w.schedule IS NULL AND w.plan_instance IS NULL AND w.lost_count = 0 AND w.execution_time <= {now}))
+UNION
+(SELECT d.task_name FROM {tasks} AS d
+ WHERE NOT d.picked AND d.state IS NULL AND (d.schedule IS NOT NULL OR d.plan_instance IS NOT NULL)
+   AND d.execution_time <= {now} AND d.task_name = ANY (%(tasks)s::text[]))
+UNION
+(SELECT d.task_name FROM {tasks} AS d
+ WHERE NOT d.picked AND d.state IS NULL AND d.lost_count > 0 AND d.execution_time <= {now}
+   AND d.task_name = ANY (%(tasks)s::text[]))"""
+
 NEXT_DUE = """\
 {heads}
 SELECT least(greatest(min(due), {now} - interval '1 day'), timestamptz '9000-01-01Z') - {now} FROM (

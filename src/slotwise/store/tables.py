@@ -44,6 +44,7 @@ class Tables:
         self.workers = self._workers()
         self.controls = self._controls()
         self.calendars = self._calendars()
+        self.starts = self._starts()
         self.meta = Table(
             f"{prefix}meta",
             self.metadata,
@@ -193,6 +194,16 @@ class Tables:
             Column("weekend", Text, nullable=False),
             Column("days", Text, nullable=False),
             Column("updated", Instant, nullable=False),
+        )
+
+    def _starts(self) -> Table:
+        """How many of a task with ``max_starts`` have started, until about when."""
+        return Table(
+            f"{self.prefix}starts",
+            self.metadata,
+            Column("task_name", Text, primary_key=True),
+            Column("at", Instant, primary_key=True),
+            Column("count", BigInteger, nullable=False),
         )
 
 

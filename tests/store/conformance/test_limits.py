@@ -69,9 +69,109 @@ def test_who_counts_keeps_others_from_counting(pg_database: Database) -> None:
     bench = Bench(pg_database, [a_task("few", max_running=1)])
     bench.client.schedule_many("few", range(3))
     with pg_database.main.begin() as connection:
-        assert bench.store.dialect.room(connection, "few", 1) == 1
+        assert bench.store.dialect.alone(connection, "few")
         assert claimed(bench, "host:2:b") == []
     assert len(claimed(bench, "host:2:b")) == 1
+
+
+@pytest.fixture
+def paced(database: Database) -> Bench:
+    """Of ``few`` ten may start in a minute; twenty-five are due."""
+    bench = Bench(database, [a_task("few", max_starts="10/m")])
+    bench.client.schedule_many("few", range(25))
+    return bench
+
+
+def test_no_more_start_within_any_window_than_may(paced: Bench) -> None:
+    """Whoever claims, and whatever became of the earlier ones; a place comes back when its window is over."""
+    assert len(claimed(paced, "host:1:a", 4)) == 4
+    paced.tick(0.5)  # minutes
+    second = claimed(paced, "host:2:b")
+    assert len(second) == 6
+    for claim in second:
+        paced.settle(claim)
+    assert claimed(paced, "host:3:c") == []
+    paced.tick(0.49)
+    assert claimed(paced, "host:3:c") == []
+    paced.tick(0.02)  # a place comes back at most a hundredth of the window late
+    assert len(claimed(paced, "host:3:c")) == 4
+    assert claimed(paced, "host:1:a") == []
+    paced.tick(0.5)
+    assert len(claimed(paced, "host:1:a")) == 6
+
+
+def test_each_attempt_is_a_start(paced: Bench) -> None:
+    """A retry calls whatever is behind the limit again."""
+    claims = claimed(paced, "host:1:a")
+    for claim in claims:
+        paced.settle(claim, Failed("boom"))
+    paced.tick(0.9)
+    assert claimed(paced, "host:1:a") == []
+
+
+def test_a_claim_that_is_rolled_back_leaves_no_start(paced: Bench) -> None:
+    """Both are one transaction; so are the limit and the claims that it counts."""
+    store = paced.store
+
+    def fail(*_: object, **__: object) -> None:
+        raise ConnectionError("gone before the commit")
+
+    store._limits.note = fail  # type: ignore[method-assign]
+    with pytest.raises(ConnectionError):
+        claimed(paced, "host:1:a")
+    del store._limits.note  # type: ignore[method-assign]
+    assert len(claimed(paced, "host:1:a")) == 10
+
+
+def test_a_start_outlives_whoever_made_it(paced: Bench) -> None:
+    """It stands in the database: a worker that starts anew finds it; another limit is held by the same starts."""
+    assert len(claimed(paced, "host:1:a")) == 10
+    deployed = Bench(paced.database, [a_task("few", max_starts="12/30s")], clock=paced.clock)
+    assert len(claimed(deployed, "host:2:b")) == 2
+    deployed.tick(0.51)
+    assert len(claimed(deployed, "host:2:b")) == 12
+
+
+def test_a_clock_that_is_put_back_blocks_nobody_for_long(paced: Bench) -> None:
+    """Starts that lie in the future by more than the window count no more."""
+    paced.client.schedule_many("few", range(25), at=at(-600))
+    assert len(claimed(paced, "host:1:a")) == 10
+    earlier = Bench(paced.database, [a_task("few", max_starts="10/m")], ManualClock(at(-60)))
+    assert len(claimed(earlier, "host:1:a")) == 10
+    assert claimed(earlier, "host:1:a") == []
+
+
+def test_only_the_starts_of_one_window_are_kept(paced: Bench) -> None:
+    """However long the task has been running."""
+    starts = paced.tables.starts
+    for _ in range(30):
+        claimed(paced, "host:1:a", 1)
+        paced.tick(0.2)
+    with paced.store.transaction() as connection:
+        assert connection.scalar(sa.select(sa.func.count()).select_from(starts)) <= 6
+
+
+def test_both_limits_hold(database: Database) -> None:
+    """The lower one."""
+    bench = Bench(database, [a_task("few", max_running=2, max_starts="3/m")])
+    bench.client.schedule_many("few", range(9))
+    one, two = claimed(bench, "host:1:a")
+    bench.settle(one)
+    bench.settle(two)
+    assert len(claimed(bench, "host:1:a")) == 1
+
+
+def test_rows_of_every_kind_count(database: Database) -> None:
+    """Those of recurring instances, and those that were lost before."""
+    bench = Bench(database, [a_task("few", max_starts="2/m")])
+    bench.client.schedule_recurring("few", "often", Every("1m"))
+    bench.client.schedule("few", id="once")
+    bench.tick(1)
+    found, (slot,) = bench.store.claim_slots("host:1:a", 50, lease=LEASE, names=["few"])
+    assert (found, slot.row.task_instance) == (1, "often")
+    assert len(claimed(bench, "host:1:a")) == 1
+    bench.client.schedule("few", id="again")
+    assert claimed(bench, "host:1:a") == []
 
 
 class Floor:
@@ -142,9 +242,15 @@ def test_a_flood_of_one_task(database: Database) -> None:
     [
         (task(name="t", max_running=0)(nothing), "max_running is 0; expected a whole number, 1 or more"),
         (task(name="t", max_running="2")(nothing), "max_running is a str, expected int or None"),
+        (task(name="t", max_starts="100")(nothing), "max_starts: '100' is no rate; write how many in which time"),
+        (task(name="t", max_starts="0/m")(nothing), "max_starts: '0/m' is no rate"),
+        (task(name="t", max_starts="5/fortnight")(nothing), "max_starts: '1fortnight' is not a duration"),
+        (task(name="t", max_starts="5/10ms")(nothing), "the time must be from 100ms to 366d"),
+        (task(name="t", max_starts=5)(nothing), "max_starts is a int, expected str or None"),
+        (task(name="t", rate_limit="5/s")(nothing), "did you mean max_starts?"),
         (job(name="t", schedule=Every("1h"), max_running=1)(nothing), "remove it, overlap says how many run"),
     ],
-    ids=["zero", "text", "job"],
+    ids=["zero", "text", "no time", "none", "no unit", "too short", "a number", "another word", "job"],
 )
 def test_a_limit_that_cannot_be(subject: Any, words: str) -> None:
     """Is refused at registration."""

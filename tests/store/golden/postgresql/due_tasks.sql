@@ -1,0 +1,28 @@
+    WITH RECURSIVE heads AS (
+        SELECT n.task_name, n.turn, (
+            SELECT -coalesce(q.priority, 50) FROM scheduled_tasks AS q
+            WHERE q.task_name = n.task_name AND NOT q.picked AND q.state IS NULL
+              AND q.schedule IS NULL AND q.plan_instance IS NULL
+            ORDER BY -coalesce(q.priority, 50) LIMIT 1) AS rank
+        FROM unnest(%(tasks)s::text[]) WITH ORDINALITY AS n(task_name, turn)
+        WHERE NOT EXISTS (SELECT FROM scheduled_meta WHERE key = 'paused')
+        UNION ALL
+        SELECT h.task_name, h.turn, (
+            SELECT -coalesce(q.priority, 50) FROM scheduled_tasks AS q
+            WHERE q.task_name = h.task_name AND NOT q.picked AND q.state IS NULL
+              AND q.schedule IS NULL AND q.plan_instance IS NULL AND -coalesce(q.priority, 50) > h.rank
+            ORDER BY -coalesce(q.priority, 50) LIMIT 1)
+        FROM heads AS h WHERE h.rank IS NOT NULL)
+(SELECT p.task_name FROM heads AS p WHERE EXISTS (
+    SELECT FROM scheduled_tasks AS w
+    WHERE w.task_name = p.task_name AND -coalesce(w.priority, 50) = p.rank AND NOT w.picked AND w.state IS NULL
+      AND w.schedule IS NULL AND w.plan_instance IS NULL AND w.lost_count = 0 AND w.execution_time <=
+          statement_timestamp()))
+UNION
+(SELECT d.task_name FROM scheduled_tasks AS d
+ WHERE NOT d.picked AND d.state IS NULL AND (d.schedule IS NOT NULL OR d.plan_instance IS NOT NULL)
+   AND d.execution_time <= statement_timestamp() AND d.task_name = ANY (%(tasks)s::text[]))
+UNION
+(SELECT d.task_name FROM scheduled_tasks AS d
+ WHERE NOT d.picked AND d.state IS NULL AND d.lost_count > 0 AND d.execution_time <= statement_timestamp()
+   AND d.task_name = ANY (%(tasks)s::text[]));
