@@ -146,7 +146,11 @@ def compat(arguments: list[str]) -> int:
     older = {**environment(), "PYTHONPATH": str(folder)}
     if subprocess.run([PYTHON, "-c", probe], cwd=ROOT, env=older).returncode:
         stop(f"the SQLAlchemy in {folder} is not the one that was asked for; run: python3 dev.py clean")
-    tests = arguments or ["tests/store", "tests/integration/test_client.py", "tests/integration/test_database.py"]
+    tests = arguments or [
+        "tests/store/conformance",
+        "tests/integration/test_client.py",
+        "tests/integration/test_database.py",
+    ]
     return subprocess.run([PYTHON, *PROGRAMS["test"], *tests], cwd=ROOT, env=older).returncode
 
 

@@ -1,4 +1,7 @@
-"""A checker is trusted after it has failed: worlds whose engines lack one rule break a law."""
+"""A checker is trusted after it has failed: worlds whose engines lack one rule break a law.
+
+That an engine which lacks none breaks none is said by the simulation itself, over the same worlds.
+"""
 
 from __future__ import annotations
 
@@ -31,16 +34,14 @@ def first_breach(sabotage: Sabotage = lambda worker: None, *, restores: bool = F
     return ""
 
 
-def test_an_engine_whole_breaks_nothing() -> None:
-    """The other half of the proof: it is the missing rule that is found, not something else."""
-    assert first_breach() == ""
-
-
 @pytest.mark.parametrize("dialect", DIALECTS, ids=lambda kind: kind.__name__)
 def test_a_dialect_without_a_rule_is_found_out(dialect: type[Dialect], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Among them a settlement that ignores the version."""
+    """Among them a settlement that ignores the version; what is told is enough to play it again."""
     monkeypatch.setitem(door._DIALECTS, "sqlite", dialect)
-    assert first_breach()
+    headline, *events = first_breach().splitlines()
+    assert headline.startswith("seed ")
+    assert 1 < len(events) <= 50
+    assert all(len(event.split()) > 3 for event in events)
 
 
 @pytest.mark.parametrize("sabotage", SABOTAGES, ids=lambda function: function.__name__)
@@ -54,12 +55,3 @@ def test_a_ledger_that_nobody_asks_is_found_out(dialect: type[Dialect], monkeypa
     """Where the queue is put back, only the ledger knows what has run."""
     monkeypatch.setitem(door._DIALECTS, "sqlite", dialect)
     assert first_breach(restores=True)
-
-
-def test_a_broken_law_tells_seed_and_story(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Enough to see what happened, and to play it again."""
-    monkeypatch.setitem(door._DIALECTS, "sqlite", DIALECTS[0])
-    headline, *events = first_breach().splitlines()
-    assert headline.startswith("seed ")
-    assert 1 < len(events) <= 50
-    assert all(len(event.split()) > 3 for event in events)
