@@ -15,6 +15,7 @@ from slotwise.shapes import ANYTHING, Misfit, Shape
 PAYLOAD_LIMIT = 1_048_576
 
 # Bare JSON of the first version stands alone, so that any program can write it; all else says what it is.
+_MAGIC = b"slotwise/"
 _HEADER = re.compile(rb"slotwise/([a-z0-9.+-]+)/([0-9]{1,9})\n")
 
 Upgrade = Callable[[Any], Any]
@@ -109,7 +110,7 @@ def _decoded(stored: bytes) -> tuple[Any, int]:
 
 def _taken_apart(stored: bytes) -> tuple[str, int, bytes]:
     """Codec, version and body."""
-    header = _HEADER.match(stored)
+    header = _HEADER.match(stored) if stored.startswith(_MAGIC) else None
     if header is None:
         return JSON.name, 1, stored
     return header[1].decode(), int(header[2]), stored[header.end() :]

@@ -26,8 +26,9 @@ class Contexts:
     def make(self, holding: Holding) -> JobContext:
         row = holding.claim.row
         schedule = None
-        with suppress(InvalidSchedule):  # a newer release wrote it: the slot runs, the next is for others to tell
-            schedule = self._store.schedule_of(row).running if row.schedule else None
+        if row.schedule:
+            with suppress(InvalidSchedule):  # a newer release wrote it: the slot runs, the next is for others to tell
+                schedule = self._store.schedule_of(row).running
         definition = self._store.definitions[row.task_name]
         return (JobContext if definition.is_job else TaskContext)(
             holding,

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import logging
 import shlex
-import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, TypeAlias
@@ -60,7 +60,7 @@ class Settler(Service):
         self._store = store
         self._holdings = holdings
         self._on_free = on_free
-        self._lock = threading.Lock()
+        #: Put in by any thread, taken out by the one that settles; a deque needs no lock for that.
         self._endings: deque[Ending] = deque()
         self._aside: list[_Aside] = []
 
@@ -81,8 +81,7 @@ class Settler(Service):
         return withdrawn
 
     def _add(self, holding: Holding, outcome: Outcome) -> None:
-        with self._lock:
-            self._endings.append((holding, outcome))
+        self._endings.append((holding, outcome))
         self.wake()
 
     def run_once(self) -> timedelta | None:
@@ -117,8 +116,7 @@ class Settler(Service):
         return [(holding, outcome) for holding, outcome in batch if outcome is not SUCCEEDED or holding.is_slot]
 
     def _put_back(self, batch: Sequence[Ending]) -> None:
-        with self._lock:
-            self._endings.extendleft(reversed(batch))
+        self._endings.extendleft(reversed(batch))
 
     def flush(self) -> None:
         """Settle all that has gathered, in the caller's thread; raises what the database raises."""
@@ -126,8 +124,11 @@ class Settler(Service):
             continue
 
     def _take(self) -> list[Ending]:
-        with self._lock:
-            return [self._endings.popleft() for _ in range(min(len(self._endings), BATCH))]
+        batch: list[Ending] = []
+        with suppress(IndexError):
+            while len(batch) < BATCH:
+                batch.append(self._endings.popleft())
+        return batch
 
     def _take_aside(self) -> list[_Aside]:
         now = self.elapsed()

@@ -23,8 +23,9 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 Work: TypeAlias = Callable[[], None]
 
-#: How often, in seconds, who stands by looks whether the others get on.
+#: How often, in seconds, who stands by looks whether the others get on: less and less often while they do.
 LOOK = 0.001
+SELDOM = 0.008
 #: A thread that has taken so many pieces of work, each in less than so many seconds, while others took as many, is
 #: one too many: nothing can have waited for anything but the interpreter's lock.
 SPELL = 64
@@ -142,6 +143,7 @@ class Threads:
 
     def _stand_by(self) -> bool:
         """Wait while the others get on; True: they do not, so this thread is at work now."""
+        pause = LOOK
         while True:
             with self._lock:
                 if not self._queue or self._taken == self._taken_before:
@@ -149,7 +151,8 @@ class Threads:
                     self._active += bool(self._queue)
                     return bool(self._queue)
                 self._taken_before = self._taken
-            time.sleep(LOOK)
+            time.sleep(pause)
+            pause = min(2 * pause, SELDOM)
 
     def _work(self) -> None:
         queue, done, since, before = self._queue, 0, time.monotonic(), self._taken

@@ -1,0 +1,43 @@
+"""Arrays as the server reads them."""
+
+from __future__ import annotations
+
+import psycopg
+import pytest
+
+from slotwise.store.arrays import integers, texts
+
+VALUES = {
+    "none": [],
+    "one": ["a"],
+    "plain": ["a", "b c", ""],
+    "comma and braces": ["a,b", "{}", "{a,b}"],
+    "quotes": ['"', 'a"b', '","'],
+    "a quote less and a quote more": ['a","b', "c"],
+    "backslashes": ["\\", "a\\", '\\"'],
+    "looks like null": ["NULL", "null"],
+    "white space": [" ", "\t\n", " a "],
+    "letters": ["ä€𝄞", "'"],
+}
+
+
+@pytest.mark.parametrize("values", VALUES.values(), ids=VALUES.keys())
+def test_texts(pg_empty_url: str, values: list[str]) -> None:
+    """Whatever an id may be, the server gets it as it is."""
+    with psycopg.connect(pg_empty_url) as connection:
+        found = connection.execute("SELECT %s::text[]", (texts(values),)).fetchone()
+    assert found == (values,)
+
+
+def test_a_nul_is_an_error(pg_empty_url: str) -> None:
+    """As with any text: no row can have such a key, and nothing is cut off silently."""
+    with psycopg.connect(pg_empty_url) as connection, pytest.raises(psycopg.DataError):
+        connection.execute("SELECT %s::text[]", (texts(["a\x00b"]),))
+
+
+@pytest.mark.parametrize("values", [[], [1], [-1, 0, 2**63 - 1]], ids=["none", "one", "the ends"])
+def test_integers(pg_empty_url: str, values: list[int]) -> None:
+    """To the end of bigint."""
+    with psycopg.connect(pg_empty_url) as connection:
+        found = connection.execute("SELECT %s::bigint[]", (integers(values),)).fetchone()
+    assert found == (values,)

@@ -1,0 +1,34 @@
+"""What ``slotwise worker`` tells Python's garbage collector."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+
+import pytest
+
+from slotwise.cli.worker import GENERATION, _spare_the_collector
+
+
+@pytest.fixture(autouse=True)
+def as_before() -> Iterator[None]:
+    thresholds = gc.get_threshold()
+    yield
+    gc.unfreeze()
+    gc.set_threshold(*thresholds)
+
+
+def test_what_is_there_is_not_looked_through_again() -> None:
+    """Modules and registry stay; only what claims make and leave is collected."""
+    _spare_the_collector()
+    assert gc.get_freeze_count() > 1000
+
+
+@pytest.mark.parametrize(
+    ("before", "after"), [(700, GENERATION), (0, 0), (1_000_000, 1_000_000)], ids=["usual", "off", "rarer still"]
+)
+def test_how_often_it_comes(before: int, after: int) -> None:
+    """Not with every hundredth claim; but an application that wants it less often, or never, is heard."""
+    gc.set_threshold(before, 10, 10)
+    _spare_the_collector()
+    assert gc.get_threshold() == (after, 10, 10)
