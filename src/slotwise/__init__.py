@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from slotwise.codecs import register_codec
+from slotwise.context import JobContext, TaskContext
 from slotwise.errors import (
     ClaimLost,
     CommandFailed,
@@ -30,7 +31,7 @@ from slotwise.errors import (
     SlotwiseError,
     UnknownTask,
 )
-from slotwise.job import DistributedJob, JobContext, OneTimeTask, TaskContext, job, task
+from slotwise.job import DistributedJob, OneTimeTask, job, task
 from slotwise.policies import CatchUp, Overlap, Retry
 from slotwise.schedules import (
     AnyOf,

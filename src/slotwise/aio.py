@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from slotwise.job import T
+from slotwise.context import T
 from slotwise.store.joining import Result, call_within
 
 if TYPE_CHECKING:

@@ -9,11 +9,13 @@ from dataclasses import KW_ONLY, dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Generic, TypeAlias
 
-from slotwise.definition import USUAL_PRIORITY, Definition, is_priority
+from slotwise.context import T
+from slotwise.declaration import USUAL_PRIORITY, is_priority
+from slotwise.definition import Definition
 from slotwise.durations import parse_duration
 from slotwise.errors import ConfigurationError, InstanceExists, InvalidJob
 from slotwise.execution import FOREVER, RECURRING, Key
-from slotwise.job import DistributedJob, OneTimeTask, T, declared
+from slotwise.job import DistributedJob, OneTimeTask, declared
 from slotwise.payload import UNTYPED, Payload
 from slotwise.payload_reader import payload_of
 from slotwise.sequel import Wanted, When

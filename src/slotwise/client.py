@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime, timedelta
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -13,7 +12,6 @@ from sqlalchemy.exc import IntegrityError
 
 from slotwise.aio import AsyncClient
 from slotwise.asked import (
-    AnyTask,
     Item,
     Receipt,
     Task,
@@ -22,24 +20,19 @@ from slotwise.asked import (
     fresh_ids,
     key_of,
     payload_for,
-    recurring,
     taken,
     task_name,
     wanted,
     weight,
     when,
 )
+from slotwise.context import T
 from slotwise.controls import Controls
-from slotwise.definition import Definition, check_schedule
-from slotwise.errors import ConfigurationError, InvalidJob
+from slotwise.errors import ConfigurationError
 from slotwise.execution import Key
-from slotwise.job import T
-from slotwise.schedules import Schedule, parse_schedule
+from slotwise.recurring import Recurring
 from slotwise.sequel import Follow, IfExists, Wanted
-from slotwise.store.instances import Instance, Instances
-from slotwise.store.joining import Result, joined, sqlalchemy_connection
-from slotwise.store.postgresql_queue import queue_of
-from slotwise.store.queue import REDRIVEN, Queue, Status, Tally
+from slotwise.store.queue import REDRIVEN, Tally
 from slotwise.store.task_lines import TaskEnd, TaskLine, task_end, task_line
 
 if TYPE_CHECKING:
@@ -53,7 +46,7 @@ PAGE = 100
 STATES = ("waiting", "running", "paused", "blocked", "dead")
 
 
-class Client:
+class Client(Recurring):
     """Commands on one-time tasks; works without a worker in this process.
 
     Each takes ``connection``: a SQLAlchemy Connection or Session, or a psycopg connection, whose transaction it joins
@@ -64,8 +57,7 @@ class Client:
     """
 
     def __init__(self, store: Callable[[], Store], wake: Callable[[], None] = lambda: None) -> None:
-        self._make_store = store
-        self._wake = wake
+        super().__init__(store, wake)
         #: Orders for the whole cluster: pause, trigger, cancel and their kin.
         self.controls = Controls(store, wake)
 
@@ -268,51 +260,6 @@ class Client:
         with self._joining(connection, name or "") as (queue, own):
             return [task_line(row) for row in queue.page(own, name=name, state=state, after=place, size=limit)]
 
-    def schedule_recurring(
-        self,
-        task: AnyTask[T],
-        id: str,
-        schedule: Schedule | str,
-        data: T | None = None,
-        *,
-        priority: int | None = None,
-        connection: Any = None,
-    ) -> datetime | None:
-        """Let ``task`` recur for ``id`` by a schedule of its own, with ``data``; its next slot, None if there is none.
-
-        Makes the instance, or changes it to this: a changed schedule follows as after a deploy. Slots, catch-up,
-        overlap and ledger are the instance's own; the policies are the task's, as any job or task declares them. An
-        ``H`` in the schedule is decided by task and id. ``schedule`` is a Schedule or its text. With ``connection``
-        the row joins the caller's transaction; keep that short, for what runs is settled only after it.
-
-        Raises InvalidSchedule, for a calendar that is not in the database, too; InstanceExists if a one-time instance
-        has this id; and what ``schedule`` raises for task, id, data and connection.
-        """
-        name, instance = recurring(task, id)
-        timing = parse_schedule(schedule) if isinstance(schedule, str) else schedule
-        if not isinstance(timing, Schedule):
-            raise ConfigurationError(f"schedule_recurring({name!r}): {timing!r:.60} is no schedule; write Every('5m')")
-        store = self._make_store()
-        if (known := store.definitions.get(name)) is not None:
-            check_schedule(timing, known, f"schedule_recurring({name!r}, id={instance!r})")
-        payload = payload_for(task, name, known).encode(data, name)
-        rank = weight(priority, known, f"schedule_recurring({name!r}")
-        new = Instance(task=name, id=instance, schedule=timing, data=payload, priority=rank)
-        with self._beside(connection, store, name) as own:
-            slot = Instances(store).put(own, new)
-        return self._done(connection, slot)
-
-    def unschedule_recurring(self, task: AnyTask[Any], id: str, *, connection: Any = None) -> bool:
-        """Delete the recurring instance ``id`` of ``task``; False if there is none. A run that goes on may end.
-
-        Its history stays, so that it may come back without starting a slot twice. With ``connection``, in the
-        caller's transaction. Raises what ``schedule_recurring`` raises for task, id and connection.
-        """
-        name, instance = recurring(task, id)
-        store = self._make_store()
-        with self._beside(connection, store, name) as own:
-            return Instances(store).remove(own, name, instance)
-
     def history(self, task: Task[Any], id: str, *, connection: Any = None) -> builtins.list[TaskEnd]:
         """How tasks under this id have ended, the newest first: as far as the task keeps a ``history`` or results."""
         key = key_of(task, id)
@@ -323,42 +270,3 @@ class Client:
         """The newest end under this id that succeeded, with its ``result``; None if there is none, or none is kept."""
         ends = self.history(task, id, connection=connection)
         return next((end for end in ends if end.outcome == "succeeded"), None)
-
-    # -- parts ------------------------------------------------------------------------------------------------
-
-    def _command(self, connection: Any, key: Key, command: Callable[[Queue, Any], Status]) -> Receipt:
-        with self._joining(connection, key.task_name) as (queue, own):
-            status = command(queue, own)
-        return self._done(connection, Receipt(task=key.task_name, id=key.task_instance, status=status))
-
-    @contextmanager
-    def _joining(self, connection: Any, name: str) -> Iterator[tuple[Queue, Any]]:
-        """The caller's transaction if there is one, else one of our own. Raises InvalidJob for a job's name."""
-        store = self._make_store()
-        if (known := store.definitions.get(name)) is not None and known.is_job:
-            raise InvalidJob(f"{name!r} is a job, its schedule says when it runs; pass a one-time task")
-        queue = queue_of(store.dialect)
-        if connection is not None:
-            yield queue, joined(connection, store.database.dialect_name, name)
-            return
-        with store.transaction() as own:
-            yield queue, own
-
-    @contextmanager
-    def _beside(self, connection: Any, store: Store, name: str) -> Iterator[Any]:
-        """A connection of SQLAlchemy: the caller's, or one of our own."""
-        if connection is not None:
-            yield joined(sqlalchemy_connection(connection), store.database.dialect_name, name)
-            return
-        with store.transaction() as own:
-            yield own
-
-    def _known(self, task: Any) -> tuple[str, Definition | None]:
-        """Its name, and what this process knows of it."""
-        name = task_name(task)
-        return name, self._make_store().definitions.get(name)
-
-    def _done(self, connection: Any, result: Result) -> Result:
-        if connection is None:
-            self._wake()  # a worker in this very process need not wait for its next poll
-        return result

@@ -9,7 +9,7 @@ from typing import Any
 
 from slotwise.codecs import JSON, Codec, codec_named, codec_names
 from slotwise.errors import InvalidPayload
-from slotwise.shapes import ANYTHING, Misfit, Shape
+from slotwise.shape import ANYTHING, Misfit, Shape
 
 #: The largest payload; whatever is larger belongs into a table or an object store, with its key as the payload.
 PAYLOAD_LIMIT = 1_048_576

@@ -7,8 +7,9 @@ from collections.abc import Callable, Mapping
 from typing import Any, ForwardRef, TypeVar, get_args, get_origin, get_type_hints
 
 from slotwise.codecs import JSON, Codec, codec_named, codec_names
+from slotwise.context import TaskContext
 from slotwise.errors import InvalidJob, InvalidPayload
-from slotwise.job import OneTimeTask, TaskContext, declared
+from slotwise.job import OneTimeTask, declared
 from slotwise.payload import Payload, Upgrade
 from slotwise.shapes import shape_of
 

@@ -8,7 +8,8 @@ from slotwise.codecs import JSON
 from slotwise.definition import Definition
 from slotwise.errors import InvalidPayload
 from slotwise.sequel import Sequel
-from slotwise.shapes import Misfit, shape_of
+from slotwise.shape import Misfit
+from slotwise.shapes import shape_of
 
 #: The largest result; whatever is larger belongs elsewhere, with its key as the result.
 RESULT_LIMIT = 65_536

@@ -11,9 +11,6 @@ import enum
 import sys
 import types
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import date, datetime, time
-from decimal import Decimal
 from functools import lru_cache
 from typing import (
     Annotated,
@@ -28,45 +25,25 @@ from typing import (
     get_type_hints,
     is_typeddict,
 )
-from uuid import UUID
 
 from slotwise.errors import InvalidPayload
+from slotwise.shape import (
+    ANYTHING,
+    TEXTS,
+    Misfit,
+    Shape,
+    among,
+    called,
+    dict_of,
+    fixed,
+    foreign,
+    list_of,
+    member,
+    scalar,
+    text,
+    wrong,
+)
 
-
-@dataclass(frozen=True, slots=True)
-class Shape:
-    """``write`` makes a plain value of a typed one, ``read`` the reverse; both raise Misfit for what does not fit."""
-
-    write: Callable[[Any], Any]
-    read: Callable[[Any], Any]
-
-
-class Misfit(ValueError):
-    """A value that is not of its type, and where within the whole it stands."""
-
-    def __init__(self, problem: str, path: str = "") -> None:
-        super().__init__(f"{path.lstrip('.')}: {problem}" if path else problem)
-        self.problem, self.path = problem, path
-
-    def within(self, place: str) -> Misfit:
-        return Misfit(self.problem, f"{place}{self.path}")
-
-
-def same(value: Any) -> Any:
-    return value
-
-
-#: Whatever the codec can say.
-ANYTHING = Shape(same, same)
-
-#: Types that JSON has no word for: as text, and how it is read again.
-_TEXTS: dict[type, tuple[Callable[[Any], str], Callable[[str], Any]]] = {
-    datetime: (datetime.isoformat, datetime.fromisoformat),
-    date: (date.isoformat, date.fromisoformat),
-    time: (time.isoformat, time.fromisoformat),
-    UUID: (str, UUID),
-    Decimal: (str, Decimal),
-}
 _WRAPPERS = (Annotated, Required, NotRequired)
 _LISTS: dict[Any, Callable[[Any], Any]] = {list: list, set: set, frozenset: frozenset, Sequence: list}
 
@@ -79,54 +56,18 @@ def shape_of(kind: Any) -> Shape:
     if kind is Any or kind is object:
         return ANYTHING
     if kind is None or kind in (type(None), bool, int, float, str):
-        return _scalar(type(None) if kind is None else kind)
-    if kind in _TEXTS:
-        return _text(kind)
+        return scalar(type(None) if kind is None else kind)
+    if kind in TEXTS:
+        return text(kind)
     if get_origin(kind) is not None or kind in _LISTS or kind in (tuple, dict, Mapping):
         return _compound(kind)
     found = _record(kind) if isinstance(kind, type) else None
     if found is None:
         raise InvalidPayload(
-            f"{_called(kind)} is no type for a payload; take str, int, float, bool, None, list, dict, a dataclass, a "
+            f"{called(kind)} is no type for a payload; take str, int, float, bool, None, list, dict, a dataclass, a "
             "TypedDict, an Enum, datetime, date, time, UUID, Decimal, or a model of pydantic or msgspec"
         )
     return found
-
-
-def _called(kind: Any) -> str:
-    return kind.__qualname__ if isinstance(kind, type) else str(kind)
-
-
-def _wrong(kind: Any, value: Any) -> Misfit:
-    return Misfit(f"expected {_called(kind)}, got {value!r:.80}")
-
-
-def _scalar(kind: type) -> Shape:
-    accepted: tuple[type, ...] = (int, float) if kind is float else (kind,)
-
-    def check(value: Any) -> Any:
-        if not isinstance(value, accepted) or (isinstance(value, bool) and kind is not bool):
-            raise _wrong(kind, value)
-        return value
-
-    return Shape(check, check)
-
-
-def _text(kind: type) -> Shape:
-    to_text, from_text = _TEXTS[kind]
-
-    def write(value: Any) -> str:
-        if not isinstance(value, kind) or (kind is date and isinstance(value, datetime)):
-            raise _wrong(kind, value)
-        return to_text(value)
-
-    def read(value: Any) -> Any:
-        try:
-            return from_text(value if isinstance(value, str) else None)  # type: ignore[arg-type]
-        except (ValueError, TypeError, ArithmeticError, AttributeError):
-            raise _wrong(kind, value) from None
-
-    return Shape(write, read)
 
 
 def _compound(kind: Any) -> Shape:
@@ -134,35 +75,15 @@ def _compound(kind: Any) -> Shape:
     if origin in (Union, types.UnionType):
         return _union(kind, arguments)
     if origin is Literal:
-        return _among(kind, {value: value for value in arguments})
+        return among(kind, {value: value for value in arguments})
     if origin is tuple and not (len(arguments) == 2 and arguments[1] is Ellipsis) and arguments:
-        return _fixed(kind, [shape_of(argument) for argument in arguments])
+        return fixed(kind, [shape_of(argument) for argument in arguments])
     if origin is tuple or origin in _LISTS:
         item = shape_of(arguments[0]) if arguments else ANYTHING
-        return _list(kind, (tuple, list) if origin is Sequence else origin, _LISTS.get(origin, tuple), item)
+        return list_of(kind, (tuple, list) if origin is Sequence else origin, _LISTS.get(origin, tuple), item)
     if origin in (dict, Mapping) and (not arguments or arguments[0] is str):
-        return _dict(kind, shape_of(arguments[1]) if arguments else ANYTHING)
+        return dict_of(kind, shape_of(arguments[1]) if arguments else ANYTHING)
     raise InvalidPayload(f"{kind} is no type for a payload; the keys of a dict are str, other generics cannot be read")
-
-
-def _among(kind: Any, plain: dict[Any, Any]) -> Shape:
-    """One of a few values, each with its plain form."""
-    values = {(type(stored), stored): value for value, stored in plain.items()}
-
-    def write(value: Any) -> Any:
-        try:
-            stored = plain[value]
-        except (KeyError, TypeError):
-            raise _wrong(kind, value) from None
-        return stored
-
-    def read(value: Any) -> Any:
-        try:
-            return values[type(value), value]
-        except (KeyError, TypeError):
-            raise _wrong(kind, value) from None
-
-    return Shape(write, read)
 
 
 def _union(kind: Any, arguments: Sequence[Any]) -> Shape:
@@ -184,70 +105,14 @@ def _union(kind: Any, arguments: Sequence[Any]) -> Shape:
     return Shape(lambda value: first(writers, value), lambda value: first(readers, value))
 
 
-def _items(convert: Callable[[Any], Any], values: Sequence[Any]) -> list[Any]:
-    converted = []
-    for place, value in enumerate(values):
-        try:
-            converted.append(convert(value))
-        except Misfit as misfit:
-            raise misfit.within(f"[{place}]") from None
-    return converted
-
-
-def _list(kind: Any, accepted: Any, make: Callable[[Any], Any], item: Shape) -> Shape:
-    def write(value: Any) -> list[Any]:
-        if not isinstance(value, accepted):
-            raise _wrong(kind, value)
-        return _items(item.write, list(value))
-
-    def read(value: Any) -> Any:
-        if not isinstance(value, list | tuple):
-            raise _wrong(kind, value)
-        return make(_items(item.read, value))
-
-    return Shape(write, read)
-
-
-def _fixed(kind: Any, shapes: Sequence[Shape]) -> Shape:
-    """A tuple with a type for each place."""
-
-    def checked(value: Any, accepted: Any) -> Any:
-        if not isinstance(value, accepted) or len(value) != len(shapes):
-            raise _wrong(kind, value)
-        return value
-
-    return Shape(
-        lambda value: [shape.write(each) for shape, each in zip(shapes, checked(value, tuple), strict=True)],
-        lambda value: tuple(
-            shape.read(each) for shape, each in zip(shapes, checked(value, (list, tuple)), strict=True)
-        ),
-    )
-
-
-def _dict(kind: Any, item: Shape) -> Shape:
-    def convert(value: Any, function: Callable[[Any], Any]) -> dict[str, Any]:
-        if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
-            raise _wrong(kind, value)
-        return {key: _member(function, each, key) for key, each in value.items()}
-
-    return Shape(lambda value: convert(value, item.write), lambda value: convert(value, item.read))
-
-
-def _member(convert: Callable[[Any], Any], value: Any, name: str) -> Any:
-    try:
-        return convert(value)
-    except Misfit as misfit:
-        raise misfit.within(f".{name}") from None
-
-
 def _record(kind: type) -> Shape | None:
     """A class with named parts, of whichever library."""
     if issubclass(kind, enum.Enum):
-        return _among(kind, {member: member.value for member in kind})
+        return among(kind, {member: member.value for member in kind})
     if (library := _model_of("pydantic", "BaseModel", kind)) is not None:
-        return _foreign(kind, lambda value: value.model_dump(mode="json"), kind.model_validate)  # type: ignore[attr-defined]
+        return foreign(kind, lambda value: value.model_dump(mode="json"), kind.model_validate)  # type: ignore[attr-defined]
     if (library := _model_of("msgspec", "Struct", kind)) is not None:
-        return _foreign(kind, library.to_builtins, lambda value: library.convert(value, kind))
+        return foreign(kind, library.to_builtins, lambda value: library.convert(value, kind))
     if is_typeddict(kind):
         return _typed_dict(kind)
     return _data_class(kind) if dataclasses.is_dataclass(kind) else None
@@ -257,21 +122,6 @@ def _model_of(library: str, base: str, kind: type) -> Any:
     """The library, if it is loaded and ``kind`` is a model of its."""
     module = sys.modules.get(library)
     return module if module is not None and issubclass(kind, getattr(module, base, ())) else None
-
-
-def _foreign(kind: type, write: Callable[[Any], Any], read: Callable[[Any], Any]) -> Shape:
-    def checked(value: Any) -> Any:
-        if not isinstance(value, kind):
-            raise _wrong(kind, value)
-        return write(value)
-
-    def validated(value: Any) -> Any:
-        try:
-            return read(value)
-        except ValueError as error:  # of both libraries, over several lines
-            raise Misfit(" ".join(str(error).split())) from None
-
-    return Shape(checked, validated)
 
 
 def _hints(kind: type) -> dict[str, Any]:
@@ -287,14 +137,14 @@ def _data_class(kind: type) -> Shape:
 
     def write(value: Any) -> dict[str, Any]:
         if not isinstance(value, kind):
-            raise _wrong(kind, value)
-        return {name: _member(shape.write, getattr(value, name), name) for name, shape in fields.items()}
+            raise wrong(kind, value)
+        return {name: member(shape.write, getattr(value, name), name) for name, shape in fields.items()}
 
     def read(value: Any) -> Any:
         if not isinstance(value, Mapping):
-            raise _wrong(kind, value)
+            raise wrong(kind, value)
         try:
-            return kind(**{name: _member(fields[name].read, value[name], name) for name in fields if name in value})
+            return kind(**{name: member(fields[name].read, value[name], name) for name in fields if name in value})
         except TypeError as error:  # a field without a default is missing
             raise Misfit(str(error)) from None
 
@@ -311,11 +161,11 @@ def _typed_dict(kind: Any) -> Shape:
 
     def convert(value: Any, direction: str) -> dict[str, Any]:
         if not isinstance(value, Mapping):
-            raise _wrong(kind, value)
+            raise wrong(kind, value)
         if missing := required - value.keys():
             raise Misfit(f"{min(missing)} is missing")
         return {
-            name: _member(getattr(shape, direction), value[name], name)
+            name: member(getattr(shape, direction), value[name], name)
             for name, shape in shapes.items()
             if name in value
         }

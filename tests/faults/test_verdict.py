@@ -12,7 +12,7 @@ from typing import Any, cast
 import pytest
 
 from slotwise import Every, FixedDelay, Schedule
-from slotwise.job import JobContext
+from slotwise.context import JobContext
 from slotwise.testing.evidence import OK, Evidence, GapRow, HandlerLog, LedgerRow, Line, PlanRow, Rule
 from slotwise.testing.verdict import Tally, judge
 

@@ -11,9 +11,10 @@ import sqlalchemy as sa
 
 from slotwise.client import Client
 from slotwise.clock import ManualClock
+from slotwise.context import JobContext
 from slotwise.definition import Definition, define
 from slotwise.execution import RECURRING, Claim, Outcome, Row, Succeeded, Transition
-from slotwise.job import JobContext, job, task
+from slotwise.job import job, task
 from slotwise.policies import Retry
 from slotwise.schedules import Disabled, Every, FixedDelay, Schedule
 from slotwise.store.database import Database

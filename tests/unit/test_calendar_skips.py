@@ -16,7 +16,8 @@ from slotwise import CatchUp, Cron, DistributedJob, JobContext, Overlap, Schedul
 from slotwise.execution import TICK, Gap
 from slotwise.missed import around, due_at, passed_over, slot_after
 from slotwise.schedules import Calendar, succeed
-from slotwise.store.reader import Reader, SlotLine
+from slotwise.store.lines import SlotLine
+from slotwise.store.reader import Reader
 from slotwise.testing import ManualClock, ManualWorker
 
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)

@@ -14,7 +14,8 @@ from tests.unit.engine.parts import MINUTE, NOON, PATIENCE, NoFence, a_claim
 from slotwise import ClaimLost, Every, FixedDelay, InvalidJob, JobCancelled, JobContext, Schedule, job, task
 from slotwise.engine.holdings import Holding
 from slotwise.execution import Claim
-from slotwise.job import Signal, declared
+from slotwise.job import declared
+from slotwise.stop_signal import Signal
 
 
 class Watch:

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from slotwise.bench.journal import Journal
-from slotwise.job import DistributedJob, FunctionTask, JobContext, job, task
+from slotwise.context import JobContext
+from slotwise.job import DistributedJob, FunctionTask, job, task
 from slotwise.registry import JobRegistry
 from slotwise.schedules import Every
 

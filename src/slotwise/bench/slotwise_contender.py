@@ -14,7 +14,8 @@ from slotwise import migrate
 from slotwise.bench.app import TASK, job_name
 from slotwise.bench.contender import Contender, Send
 from slotwise.bench.crew import Command
-from slotwise.job import JobContext, task
+from slotwise.context import JobContext
+from slotwise.job import task
 from slotwise.registry import JobRegistry
 from slotwise.schedules import Every
 from slotwise.store.dsn import database_url, psycopg

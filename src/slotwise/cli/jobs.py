@@ -31,8 +31,9 @@ from slotwise.contrib.logging import escaped
 from slotwise.definition import Definition
 from slotwise.errors import UnknownTask
 from slotwise.execution import RECURRING
+from slotwise.store.ledger_reader import PAGE
 from slotwise.store.lines import JobLine
-from slotwise.store.reader import PAGE, Reader
+from slotwise.store.reader import Reader
 from slotwise.store.revision import Revision
 
 _COLUMNS = ("JOB", "STATE", "NEXT SLOT", "LAST SUCCESS", "FAILURES", "SCHEDULE")

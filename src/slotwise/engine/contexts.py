@@ -6,9 +6,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
+from slotwise.context import JobContext, TaskContext
 from slotwise.engine.holdings import Holding
 from slotwise.errors import InvalidSchedule
-from slotwise.job import JobContext, TaskContext
 from slotwise.store.fence import LedgerFence
 from slotwise.store.store import Store
 

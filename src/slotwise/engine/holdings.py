@@ -9,8 +9,8 @@ from datetime import timedelta
 
 from slotwise.clock import Stopwatch, elapsed
 from slotwise.execution import Claim, Fence
-from slotwise.job import Signal
 from slotwise.sequel import Sequel
+from slotwise.stop_signal import Signal
 
 
 class Holding:

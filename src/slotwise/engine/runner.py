@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import logging
-import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import replace
@@ -14,19 +12,17 @@ from functools import partial
 from typing import Any, TypeAlias
 
 from slotwise.clock import elapsed
+from slotwise.context import JobContext
 from slotwise.definition import Definition
-from slotwise.durations import format_duration
 from slotwise.engine.eventloop import EventLoop
 from slotwise.engine.holdings import Holding, Holdings
 from slotwise.engine.isolation import Isolation
+from slotwise.engine.outcomes import raised, returned, timed_out
 from slotwise.engine.pace import Pace
 from slotwise.engine.threads import Threads
-from slotwise.errors import InvalidPayload, JobCancelled
+from slotwise.errors import InvalidPayload
 from slotwise.events import HandlerEnded, HandlerStarted, Listeners, about
-from slotwise.execution import SUCCEEDED, Aborted, Cancelled, Claim, Failed, HandedBack, Outcome, Snoozed, Succeeded
-from slotwise.job import JobContext
-from slotwise.results import kept
-from slotwise.steering import Cancel, Fail, Snooze
+from slotwise.execution import Aborted, Claim, Failed, HandedBack, Outcome
 
 Interceptor: TypeAlias = Callable[[JobContext], AbstractContextManager[Any]]
 MakeContext: TypeAlias = Callable[[Holding], JobContext]
@@ -36,8 +32,6 @@ logger = logging.getLogger(__name__)
 
 #: How long idle threads may take to end.
 FAREWELL = timedelta(milliseconds=200)
-#: What the ledger keeps of an error's text.
-ERROR_LIMIT = 16_384
 
 
 class Runner:
@@ -141,7 +135,7 @@ class Runner:
         try:
             outcome = self._refusal(holding, definition) or self._attempt(holding, definition)
         except BaseException as error:  # whatever it was, the claim must not stay held without an end
-            outcome = self._raised(error, holding)
+            outcome = raised(error, holding, definition)
         self._on_end(holding, outcome)
 
     def _run_isolated(self, isolation: Isolation, holding: Holding, definition: Definition) -> None:
@@ -153,9 +147,9 @@ class Runner:
                 outcome = isolation.run(
                     holding, lambda: begun.append(self._began(holding, definition)), lambda: self._draining
                 )
-                outcome = self._timed_out(holding) or outcome
+                outcome = timed_out(holding, definition) or outcome
         except BaseException as error:
-            outcome = self._raised(error, holding)
+            outcome = raised(error, holding, definition)
         if begun:
             self._ended(holding, outcome, begun[0])
         self._on_end(holding, outcome)
@@ -164,7 +158,7 @@ class Runner:
         try:
             outcome = await self._refusal_async(holding, definition) or await self._attempt_async(holding, definition)
         except BaseException as error:
-            outcome = self._raised(error, holding)
+            outcome = raised(error, holding, definition)
         self._on_end(holding, outcome)
 
     async def _refusal_async(self, holding: Holding, definition: Definition) -> Outcome | None:
@@ -207,9 +201,9 @@ class Runner:
                     result = definition.handler(ctx)
             else:
                 result = definition.handler(ctx)
-            outcome = self._returned(result, holding, definition)
+            outcome = returned(result, holding, definition)
         except BaseException as error:
-            outcome = self._raised(error, holding)
+            outcome = raised(error, holding, definition)
         self._ended(holding, outcome, begun)
         return outcome
 
@@ -227,7 +221,7 @@ class Runner:
             except asyncio.CancelledError:
                 if not task.cancelling():  # the host ends; while the handler does not, neither has the attempt
                     task.cancel()
-        outcome = self._raised(asyncio.CancelledError(), holding) if task.cancelled() else task.result()
+        outcome = raised(asyncio.CancelledError(), holding, definition) if task.cancelled() else task.result()
         self._ended(holding, outcome, begun)
         return outcome
 
@@ -238,9 +232,9 @@ class Runner:
                 result: object = None
                 handler: Any = definition.handler(ctx)
                 result = await handler
-            return self._returned(result, holding, definition)
+            return returned(result, holding, definition)
         except BaseException as error:
-            return self._raised(error, holding)
+            return raised(error, holding, definition)
 
     @contextmanager
     def _intercepted(self, ctx: JobContext) -> Iterator[None]:
@@ -273,62 +267,8 @@ class Runner:
         took = timedelta(seconds=elapsed() - begun)
         self._listeners.publish(HandlerEnded(**about(holding.claim), outcome=outcome.name, error=error, took=took))
 
-    def _returned(self, result: object, holding: Holding, definition: Definition) -> Outcome:
-        if result is not None and inspect.isawaitable(result):
-            if inspect.iscoroutine(result):
-                result.close()
-            return Failed("the handler returned a coroutine that nobody awaited; declare it `async def`", final=True)
-        if holding.unawaited is not None:
-            word = f"ctx.{holding.unawaited}"
-            return Failed(
-                f"{word} was given an async connection and nobody awaited it; write `await {word}(…)`", final=True
-            )
-        if definition.leaves_traces:
-            holding.sequel = kept(result, definition, holding.sequel)
-        elif holding.stop_reason is None and not holding.promised and holding.sequel is None:
-            return SUCCEEDED
-        return self._timed_out(holding) or Succeeded(promised=holding.promised, sequel=holding.sequel)
-
-    def _timed_out(self, holding: Holding) -> Outcome | None:
-        """An attempt that was told to stop has failed, also if its handler came to a good end after that."""
-        if holding.stop_reason != "timeout":
-            return None
-        timeout = self._definitions[holding.claim.row.task_name].timeout
-        said = f"timed out after {format_duration(timeout)}" if timeout else "timed out"
-        return Failed(said, promised=holding.promised)
-
-    def _raised(self, error: BaseException, holding: Holding) -> Outcome:
-        reason = holding.stop_reason
-        if reason is not None and isinstance(error, JobCancelled | asyncio.CancelledError):
-            return self._timed_out(holding) or Aborted(reason)
-        match error:
-            case Snooze(duration=duration):
-                return Snoozed(duration)
-            case Cancel(reason=said):
-                return Cancelled(said)
-            case Fail(reason=said):
-                return Failed(said, final=True, promised=holding.promised)
-        try:
-            text = error_text(error)
-        except Exception:  # an exception may be anything; the claim must not stay held for want of words
-            text = type(error).__name__
-        return Failed(text, exception=error, promised=holding.promised)
-
 
 def _cancel(loop: asyncio.AbstractEventLoop, task: asyncio.Future[Any]) -> None:
     """Race: the loop may be closed by now; then the task is gone too."""
     with suppress(RuntimeError):
         loop.call_soon_threadsafe(task.cancel)
-
-
-def error_text(error: BaseException) -> str:
-    """The traceback from the handler on, cut in the middle to what the ledger keeps; the last line names the error."""
-    trace = error.__traceback__
-    while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
-        trace = trace.tb_next
-    text = "".join(traceback.format_exception(type(error), error, trace)).replace("\x00", "\\x00").strip()
-    text = text.encode("utf-8", "backslashreplace").decode("utf-8")
-    if len(text) <= ERROR_LIMIT:
-        return text
-    half = ERROR_LIMIT // 2
-    return f"{text[:half]}\n… {len(text) - ERROR_LIMIT} characters left out …\n{text[-half:]}"

@@ -93,19 +93,29 @@ class Worker:
         self._build(interceptors)
 
     def _build(self, interceptors: tuple[Interceptor, ...]) -> None:
-        settings, known = self.settings, sorted(self.definitions)
         self._outage = Outage(self.listeners, self.name, self.clock.elapsed)
         service: dict[str, Any] = {
             "listeners": self.listeners,
             "worker": self.name,
             "is_transient": is_transient,
             "elapsed": self.clock.elapsed,
-            "longest_pause": min(timedelta(seconds=15), settings.heartbeat_interval),
+            "longest_pause": min(timedelta(seconds=15), self.settings.heartbeat_interval),
             "outage": self._outage,
         }
         self.settler = Settler(self.store, self.holdings, on_free=self.wake, **service)
         self.deadlines = Deadlines(**service)
-        self.runner = self.runner_class(
+        self.runner = self._make_runner(interceptors)
+        self.poller = Poller(
+            self.store, self.holdings, names=self._claimed, lease=self.settings.lease,
+            poll_interval=self.settings.poll_interval, runner=self.runner, **service,
+        )  # fmt: skip
+        self._build_keepers(self.settings.heartbeat_interval, service)
+        keep = Pruner(self.store, keep=self.settings.keep_history, keep_failures=self.settings.keep_failures)
+        self.history = History(keep, **service)
+        self._shutdown = self._make_shutdown()
+
+    def _make_runner(self, interceptors: tuple[Interceptor, ...]) -> Runner:
+        return self.runner_class(
             capacity=self.capacity,
             definitions=self.definitions,
             holdings=self.holdings,
@@ -113,38 +123,31 @@ class Worker:
             mark_running=self.store.mark_running,
             make_context=Contexts(self.store, self._client, lambda: self.state, lambda: self.is_draining).make,
             on_end=self.settler.put,
-            margin=settings.heartbeat_interval,
+            margin=self.settings.heartbeat_interval,
             watch=self.deadlines.watch,
             loop=self._loop,
             interceptors=interceptors,
             isolation=self._isolation(),
         )
-        self.poller = Poller(
-            self.store, self.holdings, names=self._claimed, lease=settings.lease, poll_interval=settings.poll_interval,
-            runner=self.runner, **service,
-        )  # fmt: skip
+
+    def _build_keepers(self, interval: timedelta, service: dict[str, Any]) -> None:
+        """What keeps claims alive, and takes over those that nobody keeps."""
         self.heartbeat = Heartbeat(
-            self.store,
-            self.holdings,
-            interval=settings.heartbeat_interval,
-            sign_in=self.entrance.membership.renew,
-            **service,
+            self.store, self.holdings, interval=interval, sign_in=self.entrance.membership.renew, **service
         )
-        self.lease_watch = LeaseWatch(
-            self.holdings, interval=settings.heartbeat_interval, hand_back=self.settler.hand_back, **service
-        )
+        self.lease_watch = LeaseWatch(self.holdings, interval=interval, hand_back=self.settler.hand_back, **service)
         self.reaper = Reaper(
-            self.store, names=known, interval=settings.reaper_interval or settings.heartbeat_interval,
-            heartbeat_interval=settings.heartbeat_interval, on_reaped=self.wake, **service,
+            self.store, names=sorted(self.definitions), interval=self.settings.reaper_interval or interval,
+            heartbeat_interval=interval, on_reaped=self.wake, **service,
         )  # fmt: skip
-        keep = Pruner(self.store, keep=settings.keep_history, keep_failures=settings.keep_failures)
-        self.history = History(keep, **service)
-        self._shutdown = Shutdown(
+
+    def _make_shutdown(self) -> Shutdown:
+        return Shutdown(
             holdings=self.holdings, runner=self.runner, settler=self.settler, poller=self.poller,
             others=(self.deadlines, self.reaper, self.history),
             keepers=(self.heartbeat, self.lease_watch, self.settler),
             membership=self.entrance.membership, loop=self._loop, cancelling=self._cancelling, tell_end=self._tell_end,
-            close=self._database.close, longest_grace=settings.shutdown_grace,
+            close=self._database.close, longest_grace=self.settings.shutdown_grace,
         )  # fmt: skip
 
     @property

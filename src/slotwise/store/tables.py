@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import Any
 
 from sqlalchemy import (
     BigInteger,
@@ -53,15 +54,12 @@ class Tables:
         )
 
     def _tasks(self) -> Table:
-        waiting = text(f"NOT picked AND state IS NULL AND ({HAS_SLOT})")
-        queued = text(f"NOT picked AND state IS NULL AND {IS_TASK}")
-        lost = text("NOT picked AND state IS NULL AND lost_count > 0")
-        held = text("picked")
         name = f"{self.prefix}tasks"
-        return Table(
-            name,
-            self.metadata,
-            # the twelve columns of db-scheduler: same name, type and meaning
+        return Table(name, self.metadata, *self._columns_of_db_scheduler(), *self._own_columns(), *self._queues(name))
+
+    def _columns_of_db_scheduler(self) -> list[Column[Any]]:
+        """Twelve: same name, type and meaning."""
+        return [
             Column("task_name", Text, primary_key=True),
             Column("task_instance", Text, primary_key=True),
             Column("task_data", LargeBinary),
@@ -74,7 +72,11 @@ class Tables:
             Column("last_heartbeat", Instant),
             Column("version", BigInteger, nullable=False),
             Column("priority", SmallInteger, server_default=text("50")),
-            # ours: nullable, or with a default
+        ]
+
+    def _own_columns(self) -> list[Column[Any]]:
+        """Nullable, or with a default."""
+        return [
             Column("slot", Instant),
             Column("watermark", Instant),
             Column("next_slot", Instant),
@@ -98,6 +100,15 @@ class Tables:
             Column("catch_up_until", Instant),
             Column("last_error", Text),
             Column("control", BigInteger),
+        ]
+
+    def _queues(self, name: str) -> list[Index]:
+        """Partial indexes: rows that are held, paused or dead cost a claim nothing."""
+        waiting = text(f"NOT picked AND state IS NULL AND ({HAS_SLOT})")
+        queued = text(f"NOT picked AND state IS NULL AND {IS_TASK}")
+        lost = text("NOT picked AND state IS NULL AND lost_count > 0")
+        held = text("picked")
+        return [
             Index(f"{name}_due", "execution_time", postgresql_where=waiting, sqlite_where=waiting),
             Index(
                 f"{name}_queue",
@@ -109,7 +120,7 @@ class Tables:
             ),
             Index(f"{name}_lost", "execution_time", postgresql_where=lost, sqlite_where=lost),
             Index(f"{name}_held", "picked_by", postgresql_where=held, sqlite_where=held),
-        )
+        ]
 
     def _slots(self) -> Table:
         kept = text("expires IS NOT NULL")

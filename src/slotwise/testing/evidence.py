@@ -18,9 +18,9 @@ from typing import Any, Literal, TypeAlias
 
 import sqlalchemy as sa
 
+from slotwise.context import JobContext
 from slotwise.definition import Definition
 from slotwise.execution import RECURRING
-from slotwise.job import JobContext
 from slotwise.schedules import Schedule, parse_schedule
 from slotwise.store.tables import Tables, tables
 from slotwise.store.types import from_micros

@@ -10,12 +10,14 @@ from itertools import count
 from typing import Any, NamedTuple
 
 from slotwise.clock import ManualClock
-from slotwise.definition import POLICIES, Definition
+from slotwise.context import JobContext
+from slotwise.declaration import POLICIES
+from slotwise.definition import Definition
 from slotwise.durations import format_duration
 from slotwise.errors import ConfigurationError
 from slotwise.events import Event
 from slotwise.execution import Claim, Failed, Outcome, Succeeded
-from slotwise.job import JobContext, job
+from slotwise.job import job
 from slotwise.settings import Settings
 from slotwise.store.database import Database
 from slotwise.store.lines import SlotLine

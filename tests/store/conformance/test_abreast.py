@@ -13,9 +13,9 @@ from tests.store.conformance.test_policies import MINUTE, NOON, ledger, minute, 
 
 from slotwise import CatchUp, Every, Overlap, Retry, job
 from slotwise.clock import ManualClock
+from slotwise.context import JobContext
 from slotwise.events import Settled
 from slotwise.execution import Aborted, Claim, Failed
-from slotwise.job import JobContext
 from slotwise.store.database import Database
 from slotwise.testing.worker import ManualWorker
 

@@ -10,13 +10,13 @@ from queue import SimpleQueue
 from typing import Any
 
 from slotwise.clock import elapsed
+from slotwise.context import JobContext
 from slotwise.definition import Definition, define
 from slotwise.engine.eventloop import EventLoop
 from slotwise.engine.holdings import Holding, Holdings
 from slotwise.engine.runner import Interceptor, Runner
 from slotwise.events import Event, Listeners
 from slotwise.execution import RECURRING, Claim, Outcome, Row
-from slotwise.job import JobContext
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)

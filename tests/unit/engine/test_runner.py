@@ -15,7 +15,7 @@ from tests.unit.engine.parts import PATIENCE, Gate, Rig
 
 from slotwise import Every, JobCancelled, JobContext, job, task
 from slotwise.clock import elapsed
-from slotwise.engine.runner import ERROR_LIMIT, error_text
+from slotwise.engine.outcomes import ERROR_LIMIT, error_text
 from slotwise.events import HandlerEnded
 from slotwise.execution import Aborted, Failed, HandedBack, Succeeded
 

@@ -16,8 +16,8 @@ from slotwise.durations import format_duration
 from slotwise.errors import CommandFailed, JobCancelled
 
 if TYPE_CHECKING:
+    from slotwise.context import JobContext
     from slotwise.contrib.command.invocation import Invocation
-    from slotwise.job import JobContext
 
 #: From SIGTERM to SIGKILL; less than a worker that ends waits for cancelled handlers.
 KILL_AFTER: Final = timedelta(seconds=4)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import difflib
 from typing import TYPE_CHECKING, Any
 
+from slotwise.context import JobContext
 from slotwise.contrib.command.attempt import run
 from slotwise.contrib.command.invocation import Invocation, invocation
-from slotwise.definition import POLICIES
+from slotwise.declaration import POLICIES
 from slotwise.durations import parse_duration
 from slotwise.errors import InvalidJob, InvalidSetting
-from slotwise.job import DistributedJob, JobContext
+from slotwise.job import DistributedJob
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence

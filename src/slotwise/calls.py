@@ -1,0 +1,63 @@
+"""Calls on the database: in the caller's transaction, or in one of our own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from slotwise.asked import Receipt, task_name
+from slotwise.definition import Definition
+from slotwise.errors import InvalidJob
+from slotwise.execution import Key
+from slotwise.store.joining import Result, joined, sqlalchemy_connection
+from slotwise.store.postgresql_queue import queue_of
+from slotwise.store.queue import Queue, Status
+
+if TYPE_CHECKING:
+    from slotwise.store.store import Store
+
+
+class Calls:
+    """What the commands of a client have in common."""
+
+    def __init__(self, store: Callable[[], Store], wake: Callable[[], None] = lambda: None) -> None:
+        self._make_store = store
+        self._wake = wake
+
+    def _command(self, connection: Any, key: Key, command: Callable[[Queue, Any], Status]) -> Receipt:
+        with self._joining(connection, key.task_name) as (queue, own):
+            status = command(queue, own)
+        return self._done(connection, Receipt(task=key.task_name, id=key.task_instance, status=status))
+
+    @contextmanager
+    def _joining(self, connection: Any, name: str) -> Iterator[tuple[Queue, Any]]:
+        """The caller's transaction if there is one, else one of our own. Raises InvalidJob for a job's name."""
+        store = self._make_store()
+        if (known := store.definitions.get(name)) is not None and known.is_job:
+            raise InvalidJob(f"{name!r} is a job, its schedule says when it runs; pass a one-time task")
+        queue = queue_of(store.dialect)
+        if connection is not None:
+            yield queue, joined(connection, store.database.dialect_name, name)
+            return
+        with store.transaction() as own:
+            yield queue, own
+
+    @contextmanager
+    def _beside(self, connection: Any, store: Store, name: str) -> Iterator[Any]:
+        """A connection of SQLAlchemy: the caller's, or one of our own."""
+        if connection is not None:
+            yield joined(sqlalchemy_connection(connection), store.database.dialect_name, name)
+            return
+        with store.transaction() as own:
+            yield own
+
+    def _known(self, task: Any) -> tuple[str, Definition | None]:
+        """Its name, and what this process knows of it."""
+        name = task_name(task)
+        return name, self._make_store().definitions.get(name)
+
+    def _done(self, connection: Any, result: Result) -> Result:
+        if connection is None:
+            self._wake()  # a worker in this very process need not wait for its next poll
+        return result

@@ -1,0 +1,77 @@
+"""How an attempt ended, as a value: what its handler returned or raised, and whether it was told to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import traceback
+from pathlib import Path
+
+from slotwise.definition import Definition
+from slotwise.durations import format_duration
+from slotwise.engine.holdings import Holding
+from slotwise.errors import JobCancelled
+from slotwise.execution import SUCCEEDED, Aborted, Cancelled, Failed, Outcome, Snoozed, Succeeded
+from slotwise.results import kept
+from slotwise.steering import Cancel, Fail, Snooze
+
+#: What the ledger keeps of an error's text.
+ERROR_LIMIT = 16_384
+#: Its frames begin each traceback, and tell nobody anything.
+_RUNNER = str(Path(__file__).with_name("runner.py"))
+
+
+def returned(result: object, holding: Holding, definition: Definition) -> Outcome:
+    if result is not None and inspect.isawaitable(result):
+        if inspect.iscoroutine(result):
+            result.close()
+        return Failed("the handler returned a coroutine that nobody awaited; declare it `async def`", final=True)
+    if holding.unawaited is not None:
+        word = f"ctx.{holding.unawaited}"
+        return Failed(
+            f"{word} was given an async connection and nobody awaited it; write `await {word}(…)`", final=True
+        )
+    if definition.leaves_traces:
+        holding.sequel = kept(result, definition, holding.sequel)
+    elif holding.stop_reason is None and not holding.promised and holding.sequel is None:
+        return SUCCEEDED
+    return timed_out(holding, definition) or Succeeded(promised=holding.promised, sequel=holding.sequel)
+
+
+def timed_out(holding: Holding, definition: Definition) -> Outcome | None:
+    """An attempt that was told to stop has failed, also if its handler came to a good end after that."""
+    if holding.stop_reason != "timeout":
+        return None
+    said = f"timed out after {format_duration(definition.timeout)}" if definition.timeout else "timed out"
+    return Failed(said, promised=holding.promised)
+
+
+def raised(error: BaseException, holding: Holding, definition: Definition) -> Outcome:
+    reason = holding.stop_reason
+    if reason is not None and isinstance(error, JobCancelled | asyncio.CancelledError):
+        return timed_out(holding, definition) or Aborted(reason)
+    match error:
+        case Snooze(duration=duration):
+            return Snoozed(duration)
+        case Cancel(reason=said):
+            return Cancelled(said)
+        case Fail(reason=said):
+            return Failed(said, final=True, promised=holding.promised)
+    try:
+        text = error_text(error)
+    except Exception:  # an exception may be anything; the claim must not stay held for want of words
+        text = type(error).__name__
+    return Failed(text, exception=error, promised=holding.promised)
+
+
+def error_text(error: BaseException) -> str:
+    """The traceback from the handler on, cut in the middle to what the ledger keeps; the last line names the error."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_frame.f_code.co_filename == _RUNNER:
+        trace = trace.tb_next
+    text = "".join(traceback.format_exception(type(error), error, trace)).replace("\x00", "\\x00").strip()
+    text = text.encode("utf-8", "backslashreplace").decode("utf-8")
+    if len(text) <= ERROR_LIMIT:
+        return text
+    half = ERROR_LIMIT // 2
+    return f"{text[:half]}\n… {len(text) - ERROR_LIMIT} characters left out …\n{text[-half:]}"
