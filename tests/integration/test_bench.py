@@ -28,7 +28,7 @@ from slotwise.errors import ConfigurationError
 
 #: Together they take longer than a test may.
 PARTS = {
-    "quick": ("backlog", "slots", "enqueue", "nothing-due", "blocked", "memory", "pages"),
+    "quick": ("backlog", "slots", "enqueue", "nothing-due", "blocked", "fairness", "memory", "pages"),
     "longer": ("two-workers", "seconds", "snapshot", "idle"),
     "waiting": ("latency", "punctuality"),
 }

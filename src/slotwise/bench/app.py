@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -16,6 +17,7 @@ from slotwise.registry import JobRegistry
 from slotwise.schedules import Every
 
 TASK = "bench"
+OTHER = "bench-other"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 
@@ -33,6 +35,8 @@ def make_registry() -> JobRegistry:
     note = Journal(Path(os.environ["BENCH_JOURNAL"])).note
     if options["kind"] == "tasks":
         return JobRegistry(tasks=[_task(note, is_async=options["is_async"])])
+    if options["kind"] == "flood":
+        return JobRegistry(tasks=[_slow(note, options["takes"] / 1000), _task(note, is_async=False, name=OTHER)])
     number = {"jobs": _by_job, "slots": _by_slot}[options["kind"]]
     return JobRegistry(jobs=make_jobs(options["schedules"] * options.get("times", 1), note, number))
 
@@ -45,14 +49,23 @@ def make_jobs(schedules: list[tuple[float, float]], note: Callable[[int], None],
     ]
 
 
-def _task(note: Callable[[int], None], *, is_async: bool) -> FunctionTask:
+def _task(note: Callable[[int], None], *, is_async: bool, name: str = TASK) -> FunctionTask:
     def run(ctx: JobContext) -> None:
         note(int(ctx.instance))
 
     async def run_async(ctx: JobContext) -> None:
         note(int(ctx.instance))
 
-    return task(name=TASK)(run_async if is_async else run)
+    return task(name=name)(run_async if is_async else run)
+
+
+def _slow(note: Callable[[int], None], seconds: float) -> FunctionTask:
+    def run(ctx: JobContext) -> None:
+        note(int(ctx.instance))
+        if seconds:
+            time.sleep(seconds)
+
+    return task(name=TASK)(run)
 
 
 def _job(place: int, schedule: Every, note: Callable[[int], None], number: Number) -> DistributedJob:

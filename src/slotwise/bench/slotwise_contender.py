@@ -99,6 +99,17 @@ class Slotwise(Contender):
         )
 
 
+class SlotwiseFlood(Slotwise):
+    """One-time tasks whose handlers take ``takes`` milliseconds, and another task beside them."""
+
+    def __init__(self, name: str, *, takes: int) -> None:
+        super().__init__(name)
+        self._takes = takes
+
+    def command(self, url: str) -> Command:
+        return self._worker(url, kind="flood", takes=self._takes)
+
+
 class SlotwiseJobs(Slotwise):
     """Recurring jobs: a ledger row for each slot, the next slot computed at each end."""
 
@@ -158,4 +169,14 @@ def today() -> datetime:
     return datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
 
 
-__all__ = ["DAY", "Slotwise", "SlotwiseJobs", "SlotwiseSeconds", "fill_tasks", "job_name", "registry_for", "today"]
+__all__ = [
+    "DAY",
+    "Slotwise",
+    "SlotwiseFlood",
+    "SlotwiseJobs",
+    "SlotwiseSeconds",
+    "fill_tasks",
+    "job_name",
+    "registry_for",
+    "today",
+]

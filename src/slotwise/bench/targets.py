@@ -130,6 +130,10 @@ ALL: tuple[Target, ...] = (
         find=_median("blocked", "paused task", "server_ms"),
     ),
     Target(
+        cell="fairness", text="a row behind a flood of short tasks, the slowest", bound=1000, unit="ms", at_most=True,
+        find=_median("fairness", "slotwise, 0 ms", "max_ms"),
+    ),
+    Target(
         cell="snapshot", text="rate under a held snapshot by before", bound=0.7, unit="×",
         find=_between("snapshot", "held", "before"),
     ),

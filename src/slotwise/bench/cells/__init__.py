@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from slotwise.bench.cells.drain import BACKLOG, SLOTS, TWO_WORKERS
 from slotwise.bench.cells.enqueue import ENQUEUE
+from slotwise.bench.cells.fairness import FAIRNESS
 from slotwise.bench.cells.idle import IDLE
 from slotwise.bench.cells.latency import LATENCY
 from slotwise.bench.cells.lookup import BLOCKED, NOTHING_DUE
@@ -17,7 +18,7 @@ from slotwise.bench.run import Cell
 ALL: dict[str, Cell] = {
     cell.name: cell
     for cell in (
-        BACKLOG, TWO_WORKERS, SLOTS, SECONDS, ENQUEUE, LATENCY, PUNCTUALITY, NOTHING_DUE, BLOCKED, SNAPSHOT, IDLE,
-        MEMORY, PAGES,
+        BACKLOG, TWO_WORKERS, SLOTS, SECONDS, ENQUEUE, LATENCY, PUNCTUALITY, NOTHING_DUE, BLOCKED, FAIRNESS, SNAPSHOT,
+        IDLE, MEMORY, PAGES,
     )
 }  # fmt: skip
