@@ -8,8 +8,10 @@ import signal
 import socket
 import sys
 import threading
+import time
 from contextlib import suppress
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
@@ -21,10 +23,14 @@ from slotwise.engine.isolation import Channel, say_outcome
 from slotwise.engine.signals import StopSignals
 from slotwise.engine.worker import Worker
 from slotwise.events import Event, HandlerStarted
-from slotwise.execution import Failed, HandedBack, Outcome
+from slotwise.execution import Claim, Failed, HandedBack, Outcome
+from slotwise.policies import growing_pauses
 from slotwise.registry import JobRegistry
+from slotwise.store.database import is_transient
 
 _PR_SET_PDEATHSIG = 1
+FIRST_PAUSE = timedelta(milliseconds=100)
+LONGEST_PAUSE = timedelta(seconds=2)
 
 
 def main(descriptor: int) -> None:
@@ -64,7 +70,7 @@ def _die() -> None:
 def _obey(order: dict[str, Any], channel: Channel) -> Outcome:
     try:
         worker = _worker(order, channel)
-        claim = worker.store.find_claim(order["task"], order["instance"], order["token"], order["holder"])
+        claim = _find_claim(worker, order)
     except Exception as error:
         return Failed(f"its process cannot start: {error}")
     if claim is None:
@@ -78,6 +84,18 @@ def _obey(order: dict[str, Any], channel: Channel) -> Outcome:
     with worker.running_alone(lambda _, outcome: ended.put(outcome)):
         worker.runner.start([holding])
         return ended.get()
+
+
+def _find_claim(worker: Worker, order: dict[str, Any]) -> Claim | None:
+    """Waits for a database that is away; the parent ends this process when the claim is lost meanwhile."""
+    for pause in growing_pauses(FIRST_PAUSE, LONGEST_PAUSE):
+        try:
+            return worker.store.find_claim(order["task"], order["instance"], order["token"], order["holder"])
+        except Exception as error:
+            if not is_transient(error):
+                raise
+        time.sleep(pause.total_seconds())
+    raise AssertionError("pauses never end")
 
 
 def _worker(order: dict[str, Any], channel: Channel) -> Worker:
