@@ -19,7 +19,7 @@ from slotwise.schedules import Disabled
 from slotwise.settings import Settings
 from slotwise.store.database import Database
 from slotwise.store.store import Store
-from slotwise.store.tables import HAS_SLOT
+from slotwise.store.tables import HAS_SLOT, RANK, WINDOW
 
 FEW, MANY, BATCH = 100, 100_000, 100
 SECOND = timedelta(seconds=1)
@@ -82,9 +82,10 @@ def test_a_claim_reads_what_is_due(clusters: tuple[Cluster, Cluster]) -> None:
     _, many = clusters
     many.round()
     statement = (
-        "SELECT ctid FROM scheduled_tasks AS d WHERE NOT d.picked AND d.state IS NULL AND d.execution_time <= %s"
-        f" AND ({HAS_SLOT}) AND d.task_name = ANY (%s::text[])"
-        " ORDER BY d.execution_time LIMIT 100 FOR UPDATE SKIP LOCKED"
+        "SELECT ctid FROM scheduled_tasks AS c WHERE c.ctid = ANY (ARRAY("
+        "SELECT d.ctid FROM scheduled_tasks AS d WHERE NOT d.picked AND d.state IS NULL AND d.execution_time <= %s"
+        f" AND ({HAS_SLOT}) AND d.task_name = ANY (%s::text[]) ORDER BY d.execution_time LIMIT {WINDOW}))"
+        f" ORDER BY {RANK}, c.execution_time LIMIT 100 FOR UPDATE SKIP LOCKED"
     )
     found = many.driver.execute(
         f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {statement}", (many.clock.now(), ["feed"])

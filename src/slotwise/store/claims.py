@@ -20,7 +20,7 @@ from slotwise.store.door import Door
 from slotwise.store.failures import describe, is_about_a_row
 from slotwise.store.latecomers import Latecomers
 from slotwise.store.limits import Limits
-from slotwise.store.tables import HAS_SLOT, IS_TASK
+from slotwise.store.tables import HAS_SLOT, IS_TASK, WINDOW
 
 #: At most so many rows in one statement: above it PostgreSQL's plans are at risk, below it nothing is gained.
 BATCH = 500
@@ -113,7 +113,7 @@ class Claims(Door):
     ) -> tuple[int, list[Claim]]:
         """As ``claim``, and slots alone: those of jobs, and of tasks that recur; and whatever was lost before."""
         limit = min(limit, BATCH)
-        if len(names) > MANY and not (names := self._due_names(names, limit)):
+        if len(names) > MANY and not (names := self._due_names(names)):
             return 0, []
         try:
             return self._claim(holder, names, limit, lease, on_skipped, lost=lost)
@@ -122,16 +122,16 @@ class Claims(Door):
                 raise
         return self._claim_apart(holder, names, limit, lease, on_skipped, lost=lost)
 
-    def _due_names(self, names: Sequence[str], limit: int) -> Sequence[str]:
+    def _due_names(self, names: Sequence[str]) -> Sequence[str]:
         """Those of many names that have the next due rows: to send, and to compare with, ten thousand takes its time.
 
         All of them, where rows of others are so many that they would hide ours.
         """
         with self.transaction() as connection:
-            due = self.dialect.due_names(connection, 2 * limit)
+            due = self.dialect.due_names(connection, WINDOW)
         found = set(due)
         own = found.intersection(names)
-        return sorted(own) if len(own) == len(found) or len(due) < 2 * limit else names
+        return sorted(own) if len(own) == len(found) or len(due) < WINDOW else names
 
     def _claim(
         self,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
+from typing import Any
 
 import sqlalchemy as sa
 
@@ -56,17 +57,15 @@ class ClaimsByRow(RowByRow):
             sa.select(tasks.c.task_name, tasks.c.task_instance)
             .where(~tasks.c.picked, tasks.c.state.is_(None), tasks.c.execution_time <= self.now(connection))
             .where(tasks.c.task_name.in_(list(names)))
-            .order_by(tasks.c.execution_time, tasks.c.task_name, tasks.c.task_instance)
         )
         due = due.where(self.not_all_paused() if instance is None else tasks.c.task_instance == instance)
-        first = connection.execute(due.where(tasks.c.lost_count > 0).limit(lost)).all()
+        oldest = (tasks.c.execution_time, tasks.c.task_name, tasks.c.task_instance)
+        first = connection.execute(due.where(tasks.c.lost_count > 0).order_by(*oldest).limit(lost)).all()
         fresh = due.where(tasks.c.lost_count == 0, sa.text(f"({kind})") if instance is None else sa.true())
+        order: list[Any] = [sa.text(RANK)]
         if kind == IS_TASK:
-            turn = sa.case({name: place for place, name in enumerate(names)}, value=tasks.c.task_name)
-            fresh = fresh.order_by(None).order_by(
-                sa.text(RANK), turn, tasks.c.execution_time, tasks.c.task_name, tasks.c.task_instance
-            )
-        others = connection.execute(fresh.limit(limit)).all()
+            order.append(sa.case({name: place for place, name in enumerate(names)}, value=tasks.c.task_name))
+        others = connection.execute(fresh.order_by(*order, *oldest).limit(limit)).all()
         return [Key(*key) for key in (*first, *others)][:limit]
 
     def due_names(self, connection: sa.Connection, limit: int) -> list[str]:

@@ -50,7 +50,7 @@ from slotwise.store.rows import (
     task_of,
     utc,
 )
-from slotwise.store.tables import Tables
+from slotwise.store.tables import WINDOW, Tables
 
 
 class PostgreSQL(Dialect):
@@ -70,6 +70,7 @@ class PostgreSQL(Dialect):
             "hold_columns": ", ".join(f"t.{name}" for name in HOLD_COLUMNS),
             "task_columns": ", ".join(TASK_COLUMNS),
             "plain_columns": ", ".join(ROW_COLUMNS),
+            "window": str(WINDOW),
             # a settlement does not need the payload, which may be large
             "q_columns": ", ".join("NULL::bytea" if name == "task_data" else f"q.{name}" for name in ROW_COLUMNS),
         }

@@ -3,6 +3,8 @@
 Rules behind them, each from an experiment:
 - "now" is statement_timestamp(): clock_timestamp() is volatile and keeps the index from being used.
 - The claim has no join to choose: rows are found by ctid, which cannot flip to a hash join with a sequential scan.
+- Priority is asked of the oldest due rows only: an index led by it makes a claim that finds nothing walk all rows of
+  the future, and without an end to what is sorted a claim costs as much as the whole backlog.
 - Rows that were lost before are few, and have an index of their own; both finds are cut to the limit at the end, and
   not by a LIMIT that is computed, at which the planner can only guess.
 - The claim's UPDATE repeats the conditions of its SELECT: a ctid may have been reused in between. It does so within
@@ -24,10 +26,15 @@ WITH due AS (
         ORDER BY d.execution_time
         LIMIT %(lost)s
         FOR UPDATE SKIP LOCKED) || ARRAY(
-        SELECT d.ctid FROM {tasks} AS d
-        WHERE NOT d.picked AND d.state IS NULL AND d.lost_count = 0 AND d.execution_time <= {now}
-          AND d.task_name = ANY (%(names)s::text[]){who}{kind}
-        ORDER BY d.execution_time
+        SELECT c.ctid FROM {tasks} AS c
+        WHERE c.ctid = ANY (ARRAY(
+            SELECT d.ctid FROM {tasks} AS d
+            WHERE NOT d.picked AND d.state IS NULL AND d.lost_count = 0 AND d.execution_time <= {now}
+              AND d.task_name = ANY (%(names)s::text[]){who}{kind}
+            ORDER BY d.execution_time
+            LIMIT {window}))
+          AND CASE WHEN c.picked OR c.state IS NOT NULL THEN false ELSE c.execution_time <= {now} END
+        ORDER BY -coalesce(c.priority, 50), c.execution_time
         LIMIT %(limit)s
         FOR UPDATE SKIP LOCKED))[1:%(limit)s::integer])
       AND CASE WHEN t.picked OR t.state IS NOT NULL THEN false
@@ -58,7 +65,7 @@ SELECT {now}, schedule IS NULL AND plan_instance IS NULL OR EXISTS (
           AND l.slot = due.slot AND l.token = due.version),
     {plain_columns}
 FROM due
-ORDER BY execution_time"""
+ORDER BY -coalesce(priority, 50), execution_time"""
 
 #: For every claim but that of a row which an operator runs himself. Asked once per statement, not per row.
 ALL_PAUSED = "\n          AND NOT EXISTS (SELECT FROM {meta} WHERE key = 'paused')"

@@ -30,6 +30,8 @@ HAS_SLOT = "schedule IS NOT NULL OR plan_instance IS NOT NULL"
 IS_TASK = "schedule IS NULL AND plan_instance IS NULL"
 #: The order of priorities, the highest first.
 RANK = "-coalesce(priority, 50)"
+#: Of how many due slots, the oldest, the highest priority goes first.
+WINDOW = 1000
 
 
 class Tables:

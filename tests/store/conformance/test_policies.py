@@ -244,6 +244,24 @@ def test_what_a_job_wants_stands_in_its_row(database: Database) -> None:
         assert [(row["priority"], row["runs_on"]) for row in rows(database)] == [(50, None)]
 
 
+def test_a_higher_priority_goes_first_where_workers_are_short(database: Database) -> None:
+    """Also of slots that came later; within a priority the oldest first. One-time tasks wait for all of them."""
+    subjects = [
+        job(name=f"{priority}-{number}", schedule=Every("1m"), priority=priority)(lambda ctx: None)
+        for priority in (10, 50, 90)
+        for number in range(2)
+    ]
+    with ManualWorker(subjects, database, ManualClock(NOON - timedelta(seconds=1)), threads=1) as worker:
+        worker.plan()
+        with database.main.begin() as connection:
+            older = "UPDATE scheduled_tasks SET execution_time = :due WHERE task_name LIKE '%-1'"
+            value = sa.bindparam("due", NOON - timedelta(seconds=1), worker.store.tables.tasks.c.execution_time.type)
+            connection.execute(sa.text(older).bindparams(value))
+        worker.tick("2s")
+        order = [ended.job for ended in worker.run_due()]
+    assert order == ["90-1", "90-0", "50-1", "50-0", "10-1", "10-0"]
+
+
 def test_a_worker_claims_only_what_it_carries_the_tags_for(database: Database) -> None:
     """It plans the others, and takes them over from the dead; it never runs them."""
     subject = job(name="minutely", schedule=Every("1m"), runs_on=["gpu"])(lambda ctx: None)

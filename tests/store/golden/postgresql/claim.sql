@@ -12,12 +12,19 @@ WITH due AS (
         ORDER BY d.execution_time
         LIMIT %(lost)s
         FOR UPDATE SKIP LOCKED) || ARRAY(
-        SELECT d.ctid FROM scheduled_tasks AS d
-        WHERE NOT d.picked AND d.state IS NULL AND d.lost_count = 0 AND d.execution_time <= statement_timestamp()
-          AND d.task_name = ANY (%(names)s::text[])
+        SELECT c.ctid FROM scheduled_tasks AS c
+        WHERE c.ctid = ANY (ARRAY(
+            SELECT d.ctid FROM scheduled_tasks AS d
+            WHERE NOT d.picked AND d.state IS NULL AND d.lost_count = 0 AND d.execution_time <=
+                statement_timestamp()
+              AND d.task_name = ANY (%(names)s::text[])
           AND NOT EXISTS (SELECT FROM scheduled_meta WHERE key = 'paused')
           AND (d.schedule IS NOT NULL OR d.plan_instance IS NOT NULL)
-        ORDER BY d.execution_time
+            ORDER BY d.execution_time
+            LIMIT 1000))
+          AND CASE WHEN c.picked OR c.state IS NOT NULL THEN false ELSE c.execution_time <= statement_timestamp()
+              END
+        ORDER BY -coalesce(c.priority, 50), c.execution_time
         LIMIT %(limit)s
         FOR UPDATE SKIP LOCKED))[1:%(limit)s::integer])
       AND CASE WHEN t.picked OR t.state IS NOT NULL THEN false
@@ -54,7 +61,7 @@ SELECT statement_timestamp(), schedule IS NULL AND plan_instance IS NULL OR EXIS
         collapsed, first_version, attempt, lost_count, lease, state, cancel_requested, control, catch_up_until,
         parked_due, wanted_due
 FROM due
-ORDER BY execution_time;
+ORDER BY -coalesce(priority, 50), execution_time;
 
 UPDATE scheduled_tasks AS t
 SET picked = true, picked_by = %(holder)s, last_heartbeat = statement_timestamp(), lease = %(lease)s,

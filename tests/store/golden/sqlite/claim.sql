@@ -13,7 +13,8 @@ WHERE scheduled_tasks.picked = 0 AND scheduled_tasks.state IS NULL AND scheduled
     scheduled_tasks.task_name IN (?, ?, ?) AND NOT (EXISTS (SELECT *
 FROM scheduled_meta
 WHERE scheduled_meta."key" = ?)) AND scheduled_tasks.lost_count = ? AND (schedule IS NOT NULL OR plan_instance IS
-    NOT NULL) ORDER BY scheduled_tasks.execution_time, scheduled_tasks.task_name, scheduled_tasks.task_instance
+    NOT NULL) ORDER BY -coalesce(priority, 50), scheduled_tasks.execution_time, scheduled_tasks.task_name,
+    scheduled_tasks.task_instance
  LIMIT ? OFFSET ?;
 
 UPDATE scheduled_tasks SET picked=?, picked_by=?, last_heartbeat=?, version=CASE WHEN (scheduled_tasks.version < ?)

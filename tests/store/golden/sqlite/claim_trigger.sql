@@ -28,7 +28,8 @@ SELECT scheduled_tasks.task_name, scheduled_tasks.task_instance
 FROM scheduled_tasks
 WHERE scheduled_tasks.picked = 0 AND scheduled_tasks.state IS NULL AND scheduled_tasks.execution_time <= ? AND
     scheduled_tasks.task_name IN (?) AND scheduled_tasks.task_instance = ? AND scheduled_tasks.lost_count = ? ORDER
-    BY scheduled_tasks.execution_time, scheduled_tasks.task_name, scheduled_tasks.task_instance
+    BY -coalesce(priority, 50), scheduled_tasks.execution_time, scheduled_tasks.task_name,
+    scheduled_tasks.task_instance
  LIMIT ? OFFSET ?;
 
 UPDATE scheduled_tasks SET picked=?, picked_by=?, last_heartbeat=?, version=CASE WHEN (scheduled_tasks.version < ?)
