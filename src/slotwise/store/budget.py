@@ -4,7 +4,9 @@ A start takes the next free place of a row of ``scheduled_meta``: an instant. If
 row goes back, due at that instant and marked as having a place, so each row is put off once, however many wait.
 
 Races. Whoever finds the meta row locked does not wait: its row comes up again in a moment. A place that nobody used
-within a second has lapsed: else an outage in the middle of a recovery would let all its places come due at once.
+within a quarter of a second has lapsed: else places that come due while all workers are busy, or the database is away,
+would be used at once. Places lie a quarter further apart than the rate says: so also those of one second and a quarter,
+used within one second, are no more than the rate.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from slotwise.store.types import from_micros, to_micros
 
 #: A first start that is later than this after it was due counts, as the runs of missed slots do.
 LATE = timedelta(minutes=1)
-_LAPSE = timedelta(seconds=1)
+_LAPSE = timedelta(milliseconds=250)
 _BUSY = timedelta(milliseconds=200)
 _KEY = "recovery_next"
 
@@ -31,7 +33,7 @@ class Budget:
     def __init__(self, dialect: Dialect, rate: int | None) -> None:
         self._dialect = dialect
         self._meta = dialect.tables.meta
-        self._pause = None if rate is None else timedelta(seconds=1) / rate
+        self._pause = None if rate is None else (timedelta(seconds=1) + _LAPSE) / rate
 
     def is_late(self, row: Row, now: datetime) -> bool:
         """Whether a slot whose next one has not come counts: it starts late, or is the last one of a catch-up."""
