@@ -116,7 +116,22 @@ def interrupted() -> Evidence:
     )  # fmt: skip
 
 
-GOOD = [calm, taken_over, retried, given_up, chained, completing, interrupted]
+def abreast(**rule: Any) -> Evidence:
+    """Slots 1 and 2 ran side by side, and so did 2 and 4; 3 found no place."""
+    log = [attempt(1, late=0.9), attempt(2), attempt(4)]
+    log[1][1] = replace(log[1][1], at=at(4.2))
+    rows = [ledger(1), ledger(2, finished=at(4.3)), ledger(3, "skipped", attempts=0, token=None), ledger(4)]
+    return evidence(rows, log, waits_for=5, **{"abreast": 2, **rule})
+
+
+def handed_back() -> Evidence:
+    """Slot 2 waits in a row of its own for the rest of its attempts, 3 because it was handed back."""
+    rows = [ledger(1), ledger(2, "failed", finished=None), ledger(4)]
+    log = [attempt(1), attempt(2, note="ValueError"), attempt(4)]
+    return replace(evidence(rows, log, waits_for=5, abreast=3), detached={at(2), at(3)})
+
+
+GOOD = [calm, taken_over, retried, given_up, chained, completing, interrupted, abreast, handed_back]
 
 
 @pytest.mark.parametrize("run", GOOD)
@@ -195,6 +210,12 @@ DOCTORED: dict[str, tuple[str, Callable[[], Evidence]]] = {
     "a token that falls": ("token", lambda: edited(edited(calm(), 2, token=900), 3, token=900)),
     "one token for two slots": ("token", lambda: edited(edited(calm(), 2, token=1100), 3, token=1100)),
     "two slots at a time": ("overlap", lambda: edited(calm(), 1, at=at(2.15))),
+    "a slot that waits in a row of its own, and in a gap": ("double", lambda: replace(
+        abreast(), detached={at(3)}, gaps=(GapRow(first=at(3), last=at(3), count=1),))),
+    "a slot left behind beside one that waits": ("open", lambda: replace(
+        changed(abreast(), 2, finished=None, outcome="running"), detached={at(3)})),
+    "two slots where one may run": ("overlap", lambda: abreast(abreast=1)),
+    "three slots where two may run": ("overlap", lambda: edited(abreast(), 1, at=at(4.2))),
     "a slot beside one that never ended": ("overlap", lambda: shorter(calm(), 2, "end")),
     "a chain that skips": ("missing", lambda: without(chained(), 2.3)),
     "a chain whose next link is late": ("missing", lambda: waiting(chained(), slot=at(5.5))),

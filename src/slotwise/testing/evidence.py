@@ -27,6 +27,8 @@ from slotwise.store.types import from_micros
 
 Mark: TypeAlias = Literal["start", "end"]
 
+#: Origins of slots that the schedule made, and no person.
+PLANNED = ("schedule", "catch_up")
 #: How a handler says that it ended well; otherwise it gives the name of what it raised.
 OK = "ok"
 
@@ -95,6 +97,8 @@ class Rule:
     gives_up: bool = False
     #: How many attempts may fail.
     tries: int = 1
+    #: How many slots may run side by side.
+    abreast: int = 1
     #: Its handler uses complete_in: the ledger may say succeeded although its end was never written down.
     completes: bool = False
 
@@ -115,7 +119,7 @@ class LedgerRow:
     @property
     def is_planned(self) -> bool:
         """Whether the schedule made this slot, and no person."""
-        return self.origin in ("schedule", "catch_up")
+        return self.origin in PLANNED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,6 +150,8 @@ class Evidence:
     ledger: Mapping[datetime, LedgerRow]
     gaps: Sequence[GapRow] = ()
     log: Sequence[Line] = ()
+    #: Slots of the schedule that wait, or are held, in rows of their own.
+    detached: Collection[datetime] = ()
 
 
 def gather(
@@ -181,6 +187,7 @@ def _rule(job: Definition, schedules: Mapping[str, Schedule], completes: Collect
         schedule=schedules.get(job.name) or job.schedule or parse_schedule("-"),
         gives_up=job.gives_up,
         tries=job.retry.attempts if job.retry else 1,
+        abreast=job.overlap.max if job.overlap.mode == "allow" else 1,
         completes=job.name in completes,
     )
 
@@ -192,6 +199,8 @@ def _evidence(connection: sa.Connection, names: Tables, rule: Rule, log: list[Li
         ).all()
         for table, columns in _columns(names)
     )
+    tasks = names.tasks.c
+    beside = sa.select(tasks.slot).where(tasks.task_name == rule.name, tasks.plan_instance == RECURRING)
     rows = [LedgerRow(**row._mapping) for row in ledger]
     return Evidence(
         rule=rule,
@@ -199,6 +208,7 @@ def _evidence(connection: sa.Connection, names: Tables, rule: Rule, log: list[Li
         ledger={row.slot: row for row in rows},
         gaps=[GapRow(first=first, last=last, count=count) for first, last, count in gaps],
         log=log,
+        detached=set(connection.scalars(beside.where(tasks.origin.in_(PLANNED)))),
     )
 
 

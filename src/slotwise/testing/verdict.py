@@ -103,7 +103,7 @@ def _queue(one: Evidence, until: datetime | None, live: Collection[str]) -> _Bro
     if plan.picked_by is not None and plan.picked_by not in live:
         yield "held", plan.slot, f"still held by {plan.picked_by}"
     for row in one.ledger.values():
-        if row.finished is None and row.slot != plan.slot and row.is_planned:
+        if row.finished is None and row.slot not in (plan.slot, *one.detached) and row.is_planned:
             yield "open", row.slot, f"left behind as {row.outcome}"
     due = one.rule.schedule.latest_before(until + TICK, floor=plan.planned) if until else None
     if due is not None and not one.rule.schedule.from_end and plan.slot is not None and plan.slot <= due:
@@ -125,7 +125,8 @@ def _due(one: Evidence) -> list[datetime]:
 def _coverage(one: Evidence) -> _Broken:
     due = _due(one)
     for slot in due:
-        places = sum(gap.first <= slot <= gap.last for gap in one.gaps) + (slot in one.ledger)
+        places = sum(gap.first <= slot <= gap.last for gap in one.gaps)
+        places += slot in one.ledger or slot in one.detached
         if places == 0:
             yield "missing", slot, "neither in the ledger nor in a gap"
         elif places > 1:
@@ -208,14 +209,17 @@ def _outcomes(one: Evidence) -> _Broken:
 
 def _order(one: Evidence) -> _Broken:
     """Tokens rise with slots and attempts; nothing starts while the attempt before it is believed alive."""
-    ends = _ends(one)
     starts = [line for slot, lines in _by_slot(one).items() if _is_planned(one, slot) for line in lines]
     for before, after in pairwise(sorted(starts, key=lambda line: (line.slot, line.attempt))):
-        if after.token <= before.token:
+        if after.token <= before.token and (one.rule.abreast == 1 or after.slot == before.slot):
             yield "token", after.slot, f"{after.token} comes after {before.token}"
-        end = ends.get(before.token)
-        if (end is None or end.at > after.at) and not _is_let_go(one, before):
-            yield "overlap", after.slot, f"started while {before.token} was running"
+    ends, running = _ends(one), list[Line]()
+    for line in sorted(starts, key=lambda line: line.at):
+        running = [other for other in running if other.token not in ends or ends[other.token].at > line.at]
+        if len(running) >= one.rule.abreast:
+            yield "overlap", line.slot, f"started while {', '.join(str(each.token) for each in running)} ran"
+        if not _is_let_go(one, line):
+            running.append(line)
 
 
 def _is_planned(one: Evidence, slot: datetime) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from typing import Any, Self
 
-from tests.faults.cast import deploys, holds, poison, tasks, ticks
+from tests.faults.cast import deploys, holds, poison, policies, tasks, ticks
 from tests.faults.cast.trap import Trap
 
 from slotwise import DistributedJob, JobRegistry, OneTimeTask
@@ -17,7 +17,7 @@ from slotwise.events import Listener
 
 KNOWN: dict[str, type[Any]] = {
     kind.name: kind
-    for module in (ticks, holds, tasks, poison)
+    for module in (ticks, holds, tasks, poison, policies)
     for kind in vars(module).values()
     if isinstance(kind, type) and issubclass(kind, DistributedJob | OneTimeTask) and hasattr(kind, "name")
 }

@@ -1,0 +1,253 @@
+"""What jobs declare, on a real cluster: a worker is killed, one is frozen, the database is away for a while.
+
+One scene for all policies; then the handlers' own log and the ledger are asked, policy by policy.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections import defaultdict
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from itertools import pairwise
+
+from tests.faults.bench import HEARTBEAT, SLACK, TAKE_OVER, Bench, eventually
+from tests.faults.cast.policies import NARROW, Spread
+from tests.faults.conftest import MakeBench
+
+from slotwise import Once
+from slotwise.embedded import EmbeddedPostgres
+from slotwise.schedules import parse_schedule, spread_out
+from slotwise.store.reader import Reader
+from slotwise.store.store import Store
+from slotwise.testing.evidence import Line
+
+SECOND = timedelta(seconds=1)
+#: Handlers start a moment after their claim, some later than others.
+TREMOR = timedelta(seconds=0.4)
+RANKS = ("rank-90", "rank-50", "rank-10")
+CAST = ("abreast", "replaced", "queued", "queued-all", "apart", "spread", "in-time", "paced", "isolated", *RANKS)
+RATE, FLOODS = 10, [f"flood@{number}" for number in range(30)]
+LATER = Once("2100-01-01T00:00:00Z")
+
+
+class Scene:
+    """Three workers for most jobs, and one with a tag and room for one handler."""
+
+    def __init__(self, stage: Bench, server: EmbeddedPostgres) -> None:
+        self.stage = stage
+        self.server = server
+        cast = ",".join((*CAST, *(f"{name}={LATER}" for name in FLOODS), "nowhere"))
+        self.doomed, self.sleepy, _ = [stage.start(name, cast=cast) for name in ("doomed", "sleepy", "steady")]
+        self.narrow = stage.start("narrow", cast=",".join(RANKS), tags=NARROW, threads="1")
+        for player in stage.players:
+            stage.wait("worker-start", by=player)
+        self.down = self.up = stage.now()
+
+    def an_operator_cancels(self) -> None:
+        """What runs in a process of its own, and listens to nobody."""
+        for job in ("queued", "queued-all"):
+            self.stage.wait("settled", job=job)
+        eventually(lambda: self.stage.starts("isolated"))
+        self.stage.registry.client.controls.cancel("isolated", note="it hangs")
+
+    def a_worker_is_killed(self) -> None:
+        """While it runs slots side by side."""
+        victim = self.stage.wait("handler-start", job="abreast", by=self.doomed, after=self.stage.mark())
+        self.doomed.kill()
+        dead = self.stage.wait("exit", by=self.doomed)
+        assert dead["status"] == -signal.SIGKILL
+        reaped = self.stage.wait("reaped", job="abreast", token=victim["token"])
+        assert timedelta(seconds=reaped.at - dead.at) <= TAKE_OVER + SLACK
+
+    def a_worker_is_frozen(self) -> None:
+        """Past its lease; others take over, and it comes back."""
+        victim = self.stage.wait("handler-start", job="abreast", by=self.sleepy, after=self.stage.mark())
+        self.sleepy.freeze()
+        self.stage.wait("reaped", job="abreast", token=victim["token"])
+        self.sleepy.thaw()
+        self.stage.wait("claim-lost", by=self.sleepy, job="abreast", token=victim["token"])
+
+    def the_database_is_away(self) -> None:
+        """For long enough that slots of all are missed; many jobs have their only two in that time."""
+        self.stage.wait("settled", job="paced", after=self.stage.mark())
+        missed = self.stage.now().replace(microsecond=0) + 2 * SECOND
+        self.missed = parse_schedule(f"ANY({Once(missed)}; {Once(missed + SECOND)})")
+        with self.stage.connect() as connection:
+            change = "update scheduled_tasks set schedule = %s, slot = %s, next_slot = %s, execution_time = %s"
+            values = (str(self.missed), missed, missed + SECOND, missed)
+            connection.exec_driver_sql(f"{change} where task_name like 'flood%%'", values)
+        self.down = self.stage.now()
+        self.server._cluster.stop("fast")
+        self.stage.rest(5 * SECOND)
+        self.server.start()
+        self.up = self.stage.now()
+
+    def all_catch_up(self) -> None:
+        """Until every job has begun with a slot of the time after all this."""
+        until = self.stage.now()
+        for job in CAST:
+            begun = ("handler-start",) if job in ("abreast", "replaced") else ("settled",)
+            self.stage.wait(*begun, job=job, slot=lambda slot: slot > until)
+        for job in FLOODS:
+            self.stage.wait("settled", job=job)
+        self.unroutable = Reader(Store(self.stage.registry.database, {})).health(SECOND).unroutable
+        self.stage.end_all()
+        self.stage.expect_clean(until=until, schedules=dict.fromkeys(FLOODS, self.missed))
+
+
+def runs(stage: Bench, job: str) -> list[tuple[Line, Line | None]]:
+    """Starts and ends of a job's attempts, in the order in which they started."""
+    ends = {line.token: line for line in stage.log.read() if line.job == job and line.mark == "end"}
+    return [(line, ends.get(line.token)) for line in sorted(stage.starts(job), key=lambda line: line.at)]
+
+
+# -- one policy each ----------------------------------------------------------------------------------------------
+
+
+def allow_runs_two_side_by_side_and_no_third(scene: Scene) -> None:
+    """Two at a time in the whole cluster, also over a kill and a freeze; the rest is skipped (overlap)."""
+    rows = scene.stage.ledger("abreast").values()
+    begun = runs(scene.stage, "abreast")
+    beside = [after for (_, end), (after, _) in pairwise(begun) if end and end.at > after.at]
+    assert len(beside) > 5
+    assert any(row.outcome == "skipped" and row.reason == "overlap" for row in rows)
+    assert any(row.lost and row.outcome == "succeeded" for row in rows)
+
+
+def cancel_previous_lets_the_new_slot_in(scene: Scene) -> None:
+    """Each slot ends as cancelled because the next one came, which then starts; no two at a time."""
+    ended = [row for row in scene.stage.ledger("replaced").values() if row.outcome == "cancelled"]
+    soon = 2 * SECOND + 2 * HEARTBEAT + SLACK
+    assert any(row.finished - row.slot <= soon for row in ended if row.reason == "overlap")
+
+
+def queue_runs_the_newest_afterwards(scene: Scene) -> None:
+    """Of the three slots or more that came during the first run, the newest two run, and in order."""
+    held, *later = runs(scene.stage, "queued")
+    assert held[1] is not None
+    came = [row for row in scene.stage.ledger("queued").values() if held[0].slot < row.slot < held[1].at]
+    ran = sorted(row.slot for row in came if row.outcome == "succeeded")
+    assert ran == sorted(row.slot for row in came)[-2:]
+    assert [line.slot for line, _ in later][:2] == ran
+
+
+def queue_all_runs_all_afterwards(scene: Scene) -> None:
+    """None of those that came during the first run is left out, and they run in order."""
+    held, *later = runs(scene.stage, "queued-all")
+    assert held[1] is not None
+    count = int((held[1].at - held[0].slot) / SECOND)
+    assert count >= 3
+    came = [held[0].slot + number * SECOND for number in range(1, count + 1)]
+    assert [line.slot for line, _ in later][:count] == came
+
+
+def min_interval_keeps_starts_apart(scene: Scene) -> None:
+    """By the handlers' own clock, whoever runs them."""
+    starts = [line.at for line, _ in runs(scene.stage, "apart")]
+    assert min(after - before for before, after in pairwise(starts)) >= timedelta(seconds=1.7) - TREMOR
+
+
+def spread_moves_the_start_and_not_the_slot(scene: Scene) -> None:
+    """Each start is so much after its slot; slots stay on their grid."""
+    by = spread_out(Spread.schedule, Spread.name, timedelta(seconds=1.5)).wait(scene.up)
+    lines = [line for line, _ in runs(scene.stage, "spread")]
+    assert all(line.slot.microsecond == 0 and line.slot.second % 2 == 0 for line in lines)
+    late = [line.at - line.slot for line in lines]
+    assert timedelta(0) < by <= min(late) <= by + SLACK
+
+
+def start_within_skips_what_is_too_late(scene: Scene) -> None:
+    """No first attempt starts later than that after its slot; what the outage made later is skipped (late)."""
+    first = [line for line, _ in runs(scene.stage, "in-time") if line.attempt == 1]
+    assert max(line.at - line.slot for line in first) <= timedelta(seconds=1.5) + TREMOR
+    late = scene.stage.rows("select sum(count) from scheduled_gaps where task_name = 'in-time' and reason = 'late'")
+    alone = [row for row in scene.stage.ledger("in-time").values() if row.reason == "late"]
+    assert (late[0][0] or 0) + len(alone) >= 2
+
+
+def catch_up_all_runs_everything_and_keeps_its_pace(scene: Scene) -> None:
+    """Every slot of the outage runs, the oldest first, and none sooner than the pace after the one before."""
+    missed = [line for line, _ in runs(scene.stage, "paced") if scene.down < line.slot < scene.up]
+    assert len({line.slot for line in missed}) == len(missed) >= 3
+    assert [line.slot for line in missed] == sorted(line.slot for line in missed)
+    again = [line.at for line in missed if line.at > scene.up]
+    assert min(after - before for before, after in pairwise(again)) >= timedelta(seconds=0.4) - TREMOR / 2
+
+
+def recovery_keeps_to_its_rate(scene: Scene) -> None:
+    """All missed slots of all jobs together: no second of the database's has more starts than the rate.
+
+    The handlers' own clock says the same, as far as it can: some start a moment later than others after their claim.
+    """
+    rows = scene.stage.rows(
+        "select task_name, slot, started from scheduled_slots where origin = 'catch_up' and attempts = 1"
+    )
+    caught_up = {(row.task_name, row.slot) for row in rows}
+    log = [line for line in scene.stage.log.read() if line.mark == "start" and (line.job, line.slot) in caught_up]
+    assert {line.job for line in log} >= set(FLOODS)
+    assert _most([row.started for row in rows if row.started], SECOND) <= RATE
+    assert _most([line.at for line in log if line.attempt == 1], SECOND - TREMOR) <= RATE
+
+
+def _most(instants: list[datetime], span: timedelta) -> int:
+    return max(sum(begin <= at < begin + span for at in instants) for begin in instants)
+
+
+def ranks_go_first_on_the_worker_that_may(scene: Scene) -> None:
+    """Due together where one may run: the highest first. Only the worker with the tag runs them."""
+    by_slot: dict[datetime | None, list[Line]] = defaultdict(list)
+    for rank in RANKS:
+        for line in scene.stage.starts(rank):
+            assert line.pid == scene.narrow.pid
+            by_slot[line.slot].append(line)
+    orders = [[line.job for line in sorted(lines, key=lambda line: line.at)] for lines in by_slot.values()]
+    assert [order for order in orders if len(order) == 3].count(list(RANKS)) >= 3
+    assert all(order == list(RANKS) for order in orders if len(order) == 3)
+    assert scene.unroutable == {"nowhere": "no live worker that knows it carries elsewhere"}
+    assert scene.stage.starts("nowhere") == []
+
+
+def a_cancelled_child_is_killed(scene: Scene) -> None:
+    """It did not listen: its slot ends as cancelled (operator), its handler never ended, the schedule goes on."""
+    (held, end), *later = runs(scene.stage, "isolated")
+    assert (end, len(later) > 0) == (None, True)
+    assert held.pid not in {player.pid for player in scene.stage.players}
+    row = scene.stage.ledger("isolated")[held.slot]
+    assert (row.outcome, row.reason, row.attempts) == ("cancelled", "operator", 1)
+
+
+POLICIES: tuple[Callable[[Scene], None], ...] = (
+    allow_runs_two_side_by_side_and_no_third,
+    cancel_previous_lets_the_new_slot_in,
+    queue_runs_the_newest_afterwards,
+    queue_all_runs_all_afterwards,
+    min_interval_keeps_starts_apart,
+    spread_moves_the_start_and_not_the_slot,
+    start_within_skips_what_is_too_late,
+    catch_up_all_runs_everything_and_keeps_its_pace,
+    recovery_keeps_to_its_rate,
+    ranks_go_first_on_the_worker_that_may,
+    a_cancelled_child_is_killed,
+)
+
+
+def test_policies_hold_on_a_cluster_in_trouble(bench: MakeBench, own_server: EmbeddedPostgres) -> None:
+    """Each policy by ledger and handlers' log, over a kill, a freeze, an outage and an operator's order."""
+    scene = Scene(bench(",".join((*CAST, *FLOODS)), url=own_server.dsn, recovery_rate=str(RATE)), own_server)
+    scene.an_operator_cancels()
+    scene.a_worker_is_killed()
+    scene.a_worker_is_frozen()
+    scene.the_database_is_away()
+    scene.all_catch_up()
+    broken = [error for policy in POLICIES if (error := _breach(policy, scene)) is not None]
+    if broken:
+        raise ExceptionGroup("policies do not hold", broken)
+
+
+def _breach(policy: Callable[[Scene], None], scene: Scene) -> AssertionError | None:
+    try:
+        policy(scene)
+    except AssertionError as error:
+        return error
+    return None
