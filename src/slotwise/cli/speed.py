@@ -33,6 +33,13 @@ USUAL: Final = (
     "EXCLUDING(CRON|0 9 * * *|Europe/Vienna; CO@1[SAT,SUN 2026:0101,0106,1224,1225]; following)",
     "ANY(CRON|0 9 * * MON-FRI|Europe/Vienna; CRON|0 11 * * SAT|Europe/Vienna; EVERY|90s)",
 )
+#: As many parts as there may be, and what is hard to lay over one another: zones, grids, nearly as dense as time.
+UNIONS: Final = (
+    "ANY(" + "; ".join(f"{number} {number % 24} * * {number % 7}" for number in range(32)) + ")",
+    "ANY(" + "; ".join(f"{number} {number % 24} * * *" for number in range(32)) + ")",
+    "ANY(CRON|*/2 * * * * *|Europe/Vienna; CRON|*/3 * * * * *|America/New_York; EVERY|7s)",
+    "ANY(*/5 * * * *; CRON|7 9-12 * * *|Europe/Vienna; EVERY|7h)",
+)
 #: Between two of their slots lie forty years.
 RARE: Final = ("0 2 29 2 MON", "0 0 29 2 7")
 HOSTILE: Final = (
@@ -72,6 +79,10 @@ def readings() -> Iterator[Reading]:
     seconds = Cron("* * * * * *", "Europe/Vienna")
     yield _reading("count a year", str(seconds), COUNT, lambda: seconds.count_between(_NOON - year, _NOON), times=5)
     yield _reading("latest of a year", str(seconds), COUNT, lambda: seconds.latest_before(_NOON, floor=_NOON - year))
+    for text in UNIONS:
+        yield _reading(
+            "count a year", text, COUNT, partial(parse_schedule(text).count_between, _NOON - year, _NOON), times=1
+        )
     for text in RARE:
         rare = Cron(text, "Europe/Vienna", day_rule="and")
         yield _reading("next_after, rare", text, SPARSE, partial(rare.next_after, _LEAP_MONDAY), times=5)

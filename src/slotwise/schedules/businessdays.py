@@ -17,7 +17,6 @@ from slotwise.schedules.days import (
     ChangedDays,
     Days,
     DaySet,
-    days_within,
     month_around,
     years_of_each_kind,
 )
@@ -46,7 +45,7 @@ class BusinessDays:
         return self._days.at(self._days.rank(day + 1) - 1)
 
     def within(self, first: int, last: int) -> list[int]:
-        return days_within(self._days, first, last)
+        return self._days.within(first, last)
 
 
 class Arrangement(Hashable, Protocol):
@@ -64,7 +63,7 @@ class LeftOut:
     """Only those that are business days."""
 
     def picked(self, days: DaySet, business: BusinessDays, first: int, last: int) -> Iterable[int]:
-        return (day for day in days_within(days, first, last) if day in business)
+        return (day for day in days.within(first, last) if day in business)
 
     def around(self, business: BusinessDays, listed: int) -> tuple[int, int]:
         del business
@@ -79,7 +78,7 @@ class Rolled:
 
     def picked(self, days: DaySet, business: BusinessDays, first: int, last: int) -> Iterable[int]:
         reach = business.preceding(first - 1), business.following(last + 1)
-        moved = {self._moved(day, business) for day in days_within(days, *reach)}
+        moved = {self._moved(day, business) for day in days.within(*reach)}
         return (day for day in moved if first <= day <= last)
 
     def _moved(self, day: int, business: BusinessDays) -> int:
@@ -101,7 +100,7 @@ class Numbered:
     n: int
 
     def picked(self, days: DaySet, business: BusinessDays, first: int, last: int) -> Iterable[int]:
-        wanted = set(days_within(days, first, last))
+        wanted = set(days.within(first, last))
         while first <= last:
             begin, end = month_around(first)
             open_days = business.within(begin, end)

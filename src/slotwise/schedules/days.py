@@ -94,7 +94,7 @@ def _nearest_working_day(day: int, length: int, first: int) -> int:
 class DaySet(Hashable, Protocol):
     """Days in order, numbered from 1 January 1970 = 0: `rank(day)` of them lie before a day, `at(rank)` is one.
 
-    Both take a few look-ups, however rare or distant the days.
+    Both take a few look-ups, however rare or distant the days. `within` lists those of a while, both ends included.
     """
 
     def __bool__(self) -> bool:
@@ -102,6 +102,7 @@ class DaySet(Hashable, Protocol):
 
     def rank(self, day: int) -> int: ...
     def at(self, rank: int) -> int: ...
+    def within(self, first: int, last: int) -> list[int]: ...
 
 
 class Days:
@@ -128,6 +129,20 @@ class Days:
         day = _YEAR_STARTS[year] + self._of_year[year][rank - self._starts[year]]
         return cycle * _CYCLE + day - _BEFORE_1970
 
+    def within(self, first: int, last: int) -> list[int]:
+        found: list[int] = []
+        place = first
+        while place <= last:
+            cycle, day = divmod(place + _BEFORE_1970, _CYCLE)
+            year = bisect_right(_YEAR_STARTS, day) - 1
+            start = cycle * _CYCLE + _YEAR_STARTS[year] - _BEFORE_1970
+            picked = self._of_year[year]
+            found += [
+                start + day for day in picked[bisect_left(picked, place - start) : bisect_right(picked, last - start)]
+            ]
+            place = start + _YEAR_STARTS[year + 1] - _YEAR_STARTS[year]
+        return found
+
 
 class ChangedDays:
     """Days of which some are missing and to which some are added: two short lists, each sorted."""
@@ -146,6 +161,10 @@ class ChangedDays:
     def at(self, rank: int) -> int:
         low, high = self._days.at(rank - len(self._added)), self._days.at(rank + len(self._missing))
         return low + bisect_left(range(low, high), rank + 1, key=lambda day: self.rank(day + 1))
+
+    def within(self, first: int, last: int) -> list[int]:
+        added = self._added[bisect_left(self._added, first) : bisect_right(self._added, last)]
+        return sorted({*self._days.within(first, last)}.difference(self._missing).union(added))
 
 
 @lru_cache(maxsize=1024)
@@ -167,11 +186,6 @@ def years_of_each_kind() -> Iterable[tuple[YearKind, int, int]]:
     """One year of each kind, with the numbers of its first and last day."""
     for kind, year in _SPECIMENS.items():
         yield kind, _YEAR_STARTS[year - 1] - _BEFORE_1970, _YEAR_STARTS[year] - _BEFORE_1970 - 1
-
-
-def days_within(days: DaySet, first: int, last: int) -> list[int]:
-    """The days from `first` up to and including `last`."""
-    return [days.at(rank) for rank in range(days.rank(first), days.rank(last + 1))]
 
 
 def month_around(day: int) -> tuple[int, int]:

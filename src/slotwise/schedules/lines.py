@@ -6,7 +6,7 @@ All instants here are whole seconds since 1970. What lies before 1900 or after 8
 from __future__ import annotations
 
 from abc import ABC
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import lru_cache, reduce
@@ -18,6 +18,8 @@ from slotwise.schedules.base import Schedule
 from slotwise.schedules.instants import EPOCH, ceiling_second, floor_second
 from slotwise.schedules.zones import BEGINNING, DAY, END
 
+_MOST_KINDS = 64  # of days, remembered at 10 kB each
+
 
 class Line(Protocol):
     """Slots in order; every method asks for those with `low <= slot < high`."""
@@ -26,8 +28,14 @@ class Line(Protocol):
     def last(self, low: int, high: int) -> int | None: ...
     def count(self, low: int, high: int) -> int: ...
 
+    def within(self, low: int, high: int) -> Iterable[int]:
+        """All of them, in no order; for a few."""
+
     def bits(self, low: int, high: int) -> int:
         """The slots as the bits of a number, that of `low` first; for a day or so."""
+
+    def alike(self, days: range) -> Sequence[Hashable]:
+        """A mark for each day of these, given by its beginning: days of one mark have slots at the same times."""
 
 
 class LineSchedule(Schedule, ABC):
@@ -69,6 +77,12 @@ class Grid:
     def count(self, low: int, high: int) -> int:
         return max(0, (high - 1 - self.start) // self.step - (low - 1 - self.start) // self.step)
 
+    def within(self, low: int, high: int) -> Iterable[int]:
+        return range(low + (self.start - low) % self.step, high, self.step)
+
+    def alike(self, days: range) -> Sequence[Hashable]:
+        return [(self.start - day) % self.step for day in days]
+
     def bits(self, low: int, high: int) -> int:
         return _comb(self.step, high - low) << (self.start - low) % self.step & (1 << high - low) - 1
 
@@ -102,9 +116,23 @@ class Window:
         low, high = self._within(low, high)
         return self.line.count(low, high) if low < high else 0
 
+    def within(self, low: int, high: int) -> Iterable[int]:
+        low, high = self._within(low, high)
+        return self.line.within(low, high) if low < high else ()
+
+    def alike(self, days: range) -> Sequence[Hashable]:
+        marks = self.line.alike(days)
+        return [
+            mark if self.start <= day and day + DAY <= self.end else day if self._meets(day) else None
+            for day, mark in zip(days, marks, strict=True)
+        ]
+
     def bits(self, low: int, high: int) -> int:
         first, end = self._within(low, high)
         return self.line.bits(first, end) << first - low if first < end else 0
+
+    def _meets(self, day: int) -> bool:
+        return day < self.end and self.start < day + DAY
 
     def _within(self, low: int, high: int) -> tuple[int, int]:
         return max(low, self.start), min(high, self.end)
@@ -131,19 +159,28 @@ class Union:
         return found
 
     def count(self, low: int, high: int) -> int:
-        """Sparse lines are walked, dense ones compared day by day: a year of seconds takes milliseconds."""
+        """The slots of sparse lines are listed; dense lines are laid over one another day by day."""
         low, high = max(low, BEGINNING), min(high, END)
         if low >= high:
             return 0
         counts = [(line, line.count(low, high)) for line in self.lines]
-        few = 2 + 4 * (high - low) // DAY
-        dense = [line for line, count in counts if count > few]
-        sparse = {slot for line, count in counts if count <= few for slot in _walked(line, low, high)}
-        apart = sum(all(line.first(slot, slot + 1) is None for line in dense) for slot in sparse)
-        if len(dense) < 2:
-            return apart + sum(line.count(low, high) for line in dense)
-        days = ((day, min(day + DAY, high)) for day in range(low, high, DAY))
-        return apart + sum(_all_bits(dense, *day).bit_count() for day in days)
+        few = 2 + (high - low) // DAY
+        dense = [(line, count) for line, count in counts if count > few]
+        sparse = {slot for line, count in counts if count <= few for slot in line.within(low, high)}
+        if len(dense) + bool(sparse) < 2:
+            return len(sparse) + sum(count for _, count in dense)
+        total, left = 0, sorted(sparse, reverse=True)
+        for day, bits in _by_day([line for line, _ in dense], low, high):
+            total += bits.bit_count()
+            while left and left[-1] < day + DAY:
+                total += not bits >> left.pop() - day & 1
+        return total + len(left)
+
+    def within(self, low: int, high: int) -> Iterable[int]:
+        return {slot for line in self.lines for slot in line.within(low, high)}
+
+    def alike(self, days: range) -> Sequence[Hashable]:
+        return list(zip(*(line.alike(days) for line in self.lines), strict=True))
 
     def bits(self, low: int, high: int) -> int:
         return _all_bits(self.lines, low, high)
@@ -153,11 +190,18 @@ def _all_bits(lines: Sequence[Line], low: int, high: int) -> int:
     return reduce(or_, (line.bits(low, high) for line in lines), 0)
 
 
-def _walked(line: Line, low: int, high: int) -> Iterator[int]:
-    slot = line.first(low, high)
-    while slot is not None:
-        yield slot
-        slot = line.first(slot + 1, high)
+def _by_day(lines: Sequence[Line], low: int, high: int) -> Iterator[tuple[int, int]]:
+    """Days from `low` on, the last one cut at `high`, with the slots of all lines as bits: each kind is made once."""
+    rest = high - (high - low) % DAY
+    days = range(low, rest, DAY)
+    known: dict[Hashable, int] = {}
+    for day, marks in zip(days, zip(*(line.alike(days) for line in lines), strict=True), strict=True):
+        if (bits := known.get(marks)) is None:
+            bits = _all_bits(lines, day, day + DAY)
+            if len(known) < _MOST_KINDS:
+                known[marks] = bits
+        yield day, bits
+    yield rest, _all_bits(lines, rest, high)
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +219,13 @@ class Unbound:
     def count(self, low: int, high: int) -> int:
         self._refuse()
 
+    def within(self, low: int, high: int) -> Iterable[int]:
+        self._refuse()
+
     def bits(self, low: int, high: int) -> int:
+        self._refuse()
+
+    def alike(self, days: range) -> Sequence[Hashable]:
         self._refuse()
 
     def _refuse(self) -> NoReturn:

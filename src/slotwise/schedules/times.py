@@ -17,6 +17,10 @@ class Times(Protocol):
     def at(self, rank: int) -> int: ...
 
     @property
+    def listed(self) -> Sequence[int]:
+        """All of them."""
+
+    @property
     def bits(self) -> int:
         """All of them as the bits of a number, that of midnight first."""
 
@@ -25,20 +29,20 @@ class ListedTimes:
     """Times of day named one by one."""
 
     def __init__(self, times: Sequence[int]) -> None:
-        self._times = tuple(sorted(set(times)))
+        self.listed = tuple(sorted(set(times)))
 
     def __len__(self) -> int:
-        return len(self._times)
+        return len(self.listed)
 
     def rank(self, time: int) -> int:
-        return bisect_left(self._times, time)
+        return bisect_left(self.listed, time)
 
     def at(self, rank: int) -> int:
-        return self._times[rank]
+        return self.listed[rank]
 
     @cached_property
     def bits(self) -> int:
-        return _shifted_by(self._times, 1)
+        return _shifted_by(self.listed, 1)
 
 
 class CombinedTimes:
@@ -64,6 +68,11 @@ class CombinedTimes:
         rank, second = divmod(rank, len(self._seconds))
         hour, minute = divmod(rank, len(self._minutes))
         return self._hours[hour] * 3600 + self._minutes[minute] * 60 + self._seconds[second]
+
+    @cached_property
+    def listed(self) -> Sequence[int]:
+        minutes = [minute * 60 + second for minute in self._minutes for second in self._seconds]
+        return tuple(hour * 3600 + time for hour in self._hours for time in minutes)
 
     @cached_property
     def bits(self) -> int:

@@ -7,6 +7,8 @@ at the span's two ends. All instants here are whole seconds since 1970, local on
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from collections.abc import Hashable
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 from zoneinfo import ZoneInfo
@@ -44,12 +46,19 @@ class LocalPattern:
         """The ranks of the local times with `low <= local < high`."""
         return range(self.rank(low), self.rank(high))
 
+    def within(self, low: int, high: int) -> list[int]:
+        """The local times with `low <= local < high`."""
+        found = [
+            day * DAY + time for day in self.days.within(low // DAY, (high - 1) // DAY) for time in self.times.listed
+        ]
+        return found[bisect_left(found, low) : bisect_left(found, high)]
+
     def bits(self, low: int, high: int) -> int:
         """The local times with `low <= local < high` as the bits of a number, the lowest first."""
         first, last = low // DAY, (high - 1) // DAY
         found = 0
-        for rank in range(self.days.rank(first), self.days.rank(last + 1)):
-            found |= self.times.bits << (self.days.at(rank) - first) * DAY
+        for day in self.days.within(first, last):
+            found |= self.times.bits << (day - first) * DAY
         return found >> low - first * DAY & (1 << high - low) - 1
 
 
@@ -102,6 +111,34 @@ class Walk:
             total += self._count_in(span, low, min(high, span.end))
             low = span.end
         return total
+
+    def within(self, low: int, high: int) -> list[int]:
+        """The slots with `low <= slot < high`, in no order."""
+        found: list[int] = []
+        while low < high:
+            span = span_at(self.zone, low)
+            first, last = self._own(span, low, high)
+            found += [local - span.offset for local in self.pattern.within(first, last)] if first < last else []
+            found += self._moved(span, low, min(high, span.end))
+            low = span.end
+        return found
+
+    def alike(self, days: range) -> list[Hashable]:
+        """A mark for each of these days: what its clocks say where it begins, and which local days it meets are meant.
+
+        Around a change of the clocks each day is one of its kind.
+        """
+        meant = {*self.pattern.days.within(days.start // DAY - 2, days.stop // DAY + 2)}
+        found: list[Hashable] = []
+        span = span_at(self.zone, days.start)
+        for day in days:
+            if day >= span.end:
+                span = span_at(self.zone, day)
+            calm = span.start + abs(span.offset - span.before), span.end - abs(span.offset - span.after)
+            local, time = divmod(day + span.offset, DAY)
+            is_calm = calm[0] <= day and day + DAY <= calm[1]
+            found.append((time, local in meant, local + 1 in meant) if is_calm else day)
+        return found
 
     def bits(self, low: int, high: int) -> int:
         """The slots with `low <= slot < high` as the bits of a number, that of `low` first."""

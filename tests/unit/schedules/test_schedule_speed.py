@@ -77,14 +77,14 @@ def test_an_outage_of_a_year_of_seconds_is_counted_at_once() -> None:
 
 
 def test_combined_and_rolled_seconds_are_counted_in_milliseconds() -> None:
-    """A year of seconds: around a calendar (measured: 15 µs), and laid over others (measured: 25 ms)."""
+    """A year of seconds: around a calendar (measured: 15 µs), and laid over others (measured: 2 ms)."""
     skipping = SECONDS.excluding(CALENDAR)
     assert skipping.count_between(T - YEAR, T) == 31_536_000
     assert 0 < skipping.running.count_between(T - YEAR, T) < 31_536_000
     assert fastest(lambda: skipping.running.count_between(T - YEAR, T)) < timedelta(milliseconds=2)
     dense = AnyOf(SECONDS, Every("7s"), OFFICE)
     assert dense.count_between(T - YEAR, T) == 31_536_000
-    assert fastest(lambda: dense.count_between(T - YEAR, T), repeat=3, times=1) < timedelta(milliseconds=200)
+    assert fastest(lambda: dense.count_between(T - YEAR, T), repeat=3, times=1) < timedelta(milliseconds=20)
 
 
 def test_passed_over_slots_are_found_without_walking() -> None:
