@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import UTC, datetime
+from typing import Final
 from zoneinfo import ZoneInfo
 
 from slotwise.errors import InvalidSchedule
@@ -14,16 +15,19 @@ from slotwise.schedules.instants import MICROSECOND, an_instant, ceiling_second,
 from slotwise.schedules.lines import Line, Window
 from slotwise.schedules.zones import BEGINNING, END
 
+_EVER: Final = datetime.min.replace(tzinfo=UTC)
+
 
 class Between(Schedule):
     """The slots of a schedule from `start` on and before `end`; made by `schedule.between(start, end)`.
 
     Calendars are applied within: the bounds hold for the slots as they come out of a roll.
-    Raises InvalidSchedule.
+    Raises InvalidSchedule, also where no slot lies within them that is to run.
     """
 
-    __slots__ = ("end", "from_end", "schedule", "start")
+    __slots__ = ("_running", "end", "from_end", "schedule", "start")
     schedule: Schedule
+    _running: Schedule
     start: datetime | None
     end: datetime | None
 
@@ -37,6 +41,11 @@ class Between(Schedule):
             raise InvalidSchedule(f"between {bounds[0]} and {bounds[1]} there is nothing; the start comes first")
         self._set(schedule=schedule, start=start, end=end, from_end=schedule.from_end)
         self._set(_text=f"BETWEEN({schedule}; {bounds[0]}; {bounds[1]})")
+        if not schedule.from_end and self._is_empty():
+            told = [f"from {bounds[0]} on"] * bool(start) + [f"before {bounds[1]}"] * bool(end)
+            raise InvalidSchedule(f"{schedule} has no slot {' and '.join(told)}; choose other bounds, or - for none")
+        running = schedule.running
+        self._set(_running=self if running is schedule else Between(running, start, end))
 
     def next_after(self, t: datetime) -> datetime | None:
         return self._within(self.schedule.next_after(self._opening(t)))
@@ -55,8 +64,7 @@ class Between(Schedule):
 
     @property
     def running(self) -> Schedule:
-        running = self.schedule.running
-        return self if running is self.schedule else Between(running, self.start, self.end)
+        return self._running
 
     @property
     def calendars(self) -> Mapping[str, Calendar | None]:
@@ -79,6 +87,13 @@ class Between(Schedule):
     @property
     def local_zone(self) -> ZoneInfo | None:
         return self.schedule.local_zone
+
+    def _is_empty(self) -> bool:
+        """Whether it never fires. What lacks something to be asked is looked at once it is bound."""
+        try:
+            return self.next_after(_EVER) is None
+        except InvalidSchedule:
+            return False
 
     def _opening(self, t: datetime) -> datetime:
         """The instant after which the slots after `t` are to be looked for."""

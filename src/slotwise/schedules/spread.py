@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from zoneinfo import ZoneInfo
 
 from slotwise.durations import format_duration, parse_duration
-from slotwise.errors import InvalidSchedule
+from slotwise.errors import InvalidSchedule, InvalidSetting
 from slotwise.schedules.base import Schedule
 from slotwise.schedules.calendar import Calendar
 from slotwise.schedules.instants import MICROSECOND
@@ -27,7 +27,10 @@ class Spread(Schedule):
     by: timedelta
 
     def __init__(self, schedule: Schedule, by: timedelta | str) -> None:
-        by = parse_duration(by)
+        try:
+            by = parse_duration(by)
+        except InvalidSetting as error:
+            raise InvalidSchedule(f"{schedule} spread by: {error}") from None
         if schedule.from_end:
             raise InvalidSchedule(f"{schedule} starts after the end of a run; there is nothing to spread")
         if by < MICROSECOND:

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from slotwise.errors import InvalidSchedule
-from slotwise.schedules import AnyOf, Cron, Daily, Disabled, Every, FixedDelay, Once, Schedule, parse_schedule
+from slotwise.schedules import AnyOf, Calendar, Cron, Daily, Disabled, Every, FixedDelay, Once, Schedule, parse_schedule
 
 T = datetime(2026, 6, 1, 12, 0, tzinfo=UTC)
 TICK, SECOND, HOUR, DAY = timedelta(microseconds=1), timedelta(seconds=1), timedelta(hours=1), timedelta(days=1)
@@ -36,7 +36,7 @@ def test_once_in_the_past_is_the_first_slot_of_a_new_job() -> None:
     """Planned too late, it still runs; combined with others, it is past like any other slot."""
     assert Once(T).first_after(T + DAY) == T
     assert AnyOf(Once(T), Daily("12:00")).first_after(T + HOUR) == T + DAY
-    assert Once(T).between(end=T).first_after(T + DAY) is None
+    assert Once(T).between(end=T + TICK).first_after(T + DAY) == T
     assert Once(T).between(T).first_after(T + DAY) == T
 
 
@@ -102,6 +102,19 @@ def test_bounds_take_in_the_start_and_leave_out_the_end() -> None:
     assert daily.between(T).latest_before(T + 9 * DAY) == T + 8 * DAY
     assert daily.between(end=T).latest_before(T + 9 * DAY) == T - DAY
     assert daily.between(T, T + DAY).latest_before(T + 9 * DAY, floor=T) is None
+
+
+def test_bounds_that_hold_no_slot_are_refused_once_the_slots_are_known() -> None:
+    """At once, or where a name or a calendar decides: when it is bound. A weekend that is passed over is no slot."""
+    with pytest.raises(InvalidSchedule, match="has no slot from 2026-06-01T12:00:00Z on and before 2026-06-02"):
+        Cron("0 0 29 2 *").between(T, T + DAY)
+    later = Cron("H(0-10) 12 * * *").between(T + 0.25 * HOUR, T + HOUR)
+    with pytest.raises(InvalidSchedule, match="has no slot from 2026-06-01T12:15:00Z"):
+        later.bind("job")
+    weekend = Daily("12:00").excluding("CO").between(T + 5 * DAY, T + 6 * DAY)
+    with pytest.raises(InvalidSchedule, match=r"drop\) has no slot from 2026-06-06T12:00:00Z on"):
+        weekend.bind("job", {"CO": Calendar(name="CO")})
+    assert weekend.bind("job", {"CO": Calendar(name="CO", weekend=frozenset())}).next_after(T) == T + 5 * DAY
 
 
 def test_a_fixed_delay_keeps_to_its_bounds() -> None:

@@ -137,6 +137,13 @@ REFUSED = [
     ("BUSINESS_DAY(0 2 * * *; 0)", "business day 0: 1–23, or -1 to -23 from the month's end"),
     ("BUSINESS_DAY(0 2 * * *; first)", 'business day "first": 1–23'),
     ("BUSINESS_DAY(0 2 1 * *; 5)", "never fires: none of its days is left"),
+    ("SPREAD(0 2 * * *; -3s)", "spread by: '-3s' is not a duration"),
+    (
+        "BETWEEN(0 0 29 2 *; 2026-01-01T00:00Z; 2026-03-01T00:00Z)",
+        "has no slot from 2026-01-01T00:00:00Z on and before",
+    ),
+    ("BETWEEN(ONCE|2026-03-01T00:00Z; -; 2026-03-01T00:00Z)", "has no slot before 2026-03-01T00:00:00Z"),
+    ("ANY(@daily; BETWEEN(@yearly; 2026-01-02T00:00Z; 2026-12-31T00:00Z))", "CRON|0 0 1 1 *|UTC has no slot from"),
     ("ANY(" * 9 + "-" + ")" * 9, "nested more than 8 deep"),
     ("ANY(" * 5000, "nested more than 8 deep"),
     ("ANY(0 2 * * *", '"ANY(0 2 * * *": its brackets do not match'),
