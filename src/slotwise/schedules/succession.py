@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
@@ -118,6 +118,17 @@ def succeed(before: Schedule, at: datetime, after: Schedule) -> Schedule:
     earlier[-1] = earlier[-1]._replace(until=at)
     later[0] = later[0]._replace(since=at)
     return in_a_row((*earlier, *later))
+
+
+def in_turn(schedules: Sequence[Schedule], instants: Sequence[datetime]) -> Schedule:
+    """Each schedule up to and including its instant, then the next one: `succeed`, for a whole row of them at once."""
+    turns = [Part(schedules[-1], None, None)]  # the last one first
+    for schedule, at in zip(reversed(schedules[:-1]), reversed(instants), strict=True):
+        while (until := turns[-1].until) is not None and until <= at:
+            turns.pop()
+        turns[-1] = turns[-1]._replace(since=at)
+        turns.append(Part(schedule, None, at))
+    return in_a_row(tuple(reversed(turns)))
 
 
 def owing(schedule: Schedule, slot: datetime) -> Schedule:

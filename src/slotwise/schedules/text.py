@@ -21,7 +21,7 @@ from slotwise.schedules.fields import quoted
 from slotwise.schedules.instants import parse_instant
 from slotwise.schedules.once import Once
 from slotwise.schedules.spread import Spread
-from slotwise.schedules.succession import succeed
+from slotwise.schedules.succession import in_turn
 
 LONGEST_TEXT: Final = 65_536
 DEEPEST: Final = 8
@@ -58,10 +58,7 @@ def parse_schedule(text: str) -> Schedule:
     *earlier, last = _split(text, ARROW)
     if len(earlier) % 2:
         raise InvalidSchedule(f"{quoted(text)}: write SCHEDULE {ARROW} INSTANT {ARROW} SCHEDULE")
-    schedule = _parse_one(last)
-    for i in range(len(earlier) - 2, -1, -2):
-        schedule = succeed(_parse_one(earlier[i]), parse_instant(earlier[i + 1]), schedule)
-    return schedule
+    return in_turn([*map(_parse_one, earlier[::2]), _parse_one(last)], [*map(parse_instant, earlier[1::2])])
 
 
 def stored_text(schedule: Schedule, row: str) -> str:
