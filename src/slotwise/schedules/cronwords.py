@@ -8,7 +8,7 @@ from typing import Final
 
 from slotwise.schedules.dayfields import DayRule, both_needed, month_days, week_days
 from slotwise.schedules.days import LAST
-from slotwise.schedules.fields import DAY, HOUR, MINUTE, MONTH, SECOND, WEEKDAY, Field, has_hash
+from slotwise.schedules.fields import DAY, FIELDS, HOUR, MINUTE, MONTH, SECOND, WEEKDAY, Field, has_hash
 
 _MOST_TIMES: Final = 8
 _BY_NAME: Final = "H is decided by the name of the job"
@@ -23,7 +23,10 @@ _ORDINALS: Final = {1: "first", 2: "second", 3: "third", 4: "fourth", 5: "fifth"
 def cron_words(expression: str, day_rule: DayRule) -> str:
     """The expression (as `Cron.expression` has it) as the beginning of a sentence."""
     texts = expression.split()
-    second, minute, hour, day, month, weekday = texts if len(texts) == 6 else ["0", *texts]
+    texts = texts if len(texts) == 6 else ["0", *texts]
+    second, minute, hour, day, month, weekday = (
+        field.hashed(text, None) for field, text in zip(FIELDS, texts, strict=True)
+    )
     return f"{_times(second, minute, hour)}{_dates(day, month, weekday, day_rule)}"
 
 

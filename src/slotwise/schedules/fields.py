@@ -51,10 +51,11 @@ class Field:
             self.refuse(text)
         return self._wrapped(int(text))
 
-    def hashed(self, text: str, name: str) -> str:
+    def hashed(self, text: str, name: str | None) -> str:
         """The same with a value in the place of each `H`: always the same for a name. Raises InvalidSchedule.
 
-        `H(9-17)` lies in a range, `H/15` and `H(0-29)/10` are steps from a hashed beginning.
+        `H(9-17)` lies in a range, `H/15` and `H(0-29)/10` are steps from a hashed beginning. Without a name, only those
+        are written out that are the same for all: `H/1`.
         """
         if "H" not in text:
             return text
@@ -64,7 +65,7 @@ class Field:
         """Raise InvalidSchedule: the field, the value, and what is allowed."""
         raise InvalidSchedule(f"{self.name} field {quoted(item)}: {because or self._range}")
 
-    def _hashed_item(self, item: str, match: re.Match[str] | None, name: str) -> str:
+    def _hashed_item(self, item: str, match: re.Match[str] | None, name: str | None) -> str:
         if match is None:
             return item
         high = _IN_EVERY_MONTH if self is DAY else self.high
@@ -73,6 +74,8 @@ class Field:
             self.refuse(item, f"H({self.low}-{high}) is the widest")
         step = self._step(item, match["step"])
         width = min(step, last - first + 1) if match["step"] else last - first + 1
+        if name is None and width > 1:
+            return item
         value = first + _hash(f"{self.name}|{name}") % width
         return f"{value}-{last}/{step}" if match["step"] else str(value)
 

@@ -17,7 +17,7 @@ from slotwise.schedules.lines import LineSchedule
 from slotwise.schedules.spread import Spread
 from slotwise.schedules.succession import Succession, parts_of
 from slotwise.schedules.walk import Walk
-from slotwise.schedules.zones import END, changes_between
+from slotwise.schedules.zones import DAY, END, changes_between, span_at
 
 Kind = Literal["slot", "skipped", "clocks", "missing"]
 
@@ -66,8 +66,9 @@ def _clocks(schedule: Schedule, a: datetime, b: datetime, zone: ZoneInfo) -> Ite
     low, high = floor_second(max(a, b - _FAR)) + 1, min(floor_second(b) + 1, END)
     for span in changes_between(zone, low, high):
         instant = EPOCH + timedelta(seconds=span.start)
-        before, after = (_local(span.start + offset) for offset in (span.before, span.offset))
-        told = f"clocks go {'forward' if span.offset > span.before else 'back'} from {before:%H:%M} to {after:%H:%M}"
+        form = "%Y-%m-%d %H:%M" if abs(span.offset - span.before) >= DAY else "%H:%M"
+        before, after = (f"{_local(span.start + offset):{form}}" for offset in (span.before, span.offset))
+        told = f"clocks go {'forward' if span.offset > span.before else 'back'} from {before} to {after}"
         yield Entry(kind="clocks", instant=instant, local=clock(instant, zone), note=told)
         for walk in _walks(schedule):
             if walk.gap == "skip" and walk.zone == zone:
@@ -76,11 +77,14 @@ def _clocks(schedule: Schedule, a: datetime, b: datetime, zone: ZoneInfo) -> Ite
 
 
 def _moved(schedule: Schedule, slot: datetime) -> str:
-    """Which local times have this slot because they do not exist."""
-    moved = {local for walk in _walks(schedule) for local in walk.moved_to(floor_second(slot))}
-    return f"for {', '.join(f'{_local(local):%H:%M:%S}' for local in sorted(moved))}, which does not exist" * bool(
-        moved
+    """Which local times have this slot because they do not exist; with their date, where it is another one."""
+    at = floor_second(slot)
+    found = {(local, walk.zone) for walk in _walks(schedule) for local in walk.moved_to(at)}
+    moved = dict.fromkeys(
+        str(_local(local) if local // DAY != (at + span_at(zone, at).offset) // DAY else _local(local).time())
+        for local, zone in sorted(found, key=lambda one: one[0])
     )
+    return f"for {', '.join(moved)}, which does not exist" if moved else ""
 
 
 def _pass(slot: datetime, zone: ZoneInfo) -> str:

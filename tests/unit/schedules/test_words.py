@@ -44,6 +44,9 @@ FIRST_SENTENCE = [
     ("0 0 * * MON#2,5L", "At 00:00 on the second Monday of the month and the last Friday of the month"),
     ("0 3 * * 6,0", "At 03:00 on Saturday and Sunday"),
     ("H 2 * * *", "At hour 2 and minute H (H is decided by the name of the job) every day"),
+    ("0 0 1 * H/1", "At 00:00 every day"),
+    ("H/1 * * * *", "Every minute every day"),
+    ("0 0 H(7-7) * *", "At 00:00 on day 7 of the month"),
     ("0 0 H H *", "At 00:00 on day H (H is decided by the name of the job) of H (H is decided by the name of the job)"),
 ]  # fmt: skip
 
@@ -183,6 +186,17 @@ NIGHTS = [
         ["clocks 03-29 03:00:00 CEST clocks go forward from 02:00 to 03:00",
          "slot 03-29 03:00:00 CEST for 02:15:00, 02:45:00, which does not exist", "slot 03-30 02:15:00 CEST ",
          "slot 03-30 02:45:00 CEST "],
+    ),
+    (
+        "DAILY|09:00|Pacific/Apia", "2011-12-29T00:00Z",
+        ["slot 12-29 09:00:00 -10 ",
+         "clocks 12-31 00:00:00 +14 clocks go forward from 2011-12-30 00:00 to 2011-12-31 00:00",
+         "slot 12-31 00:00:00 +14 for 2011-12-30 09:00:00, which does not exist", "slot 12-31 09:00:00 +14 "],
+    ),
+    (
+        "DAILY|09:00|Pacific/Apia|gap=shift", "2011-12-30T00:00Z",
+        ["clocks 12-31 00:00:00 +14 clocks go forward from 2011-12-30 00:00 to 2011-12-31 00:00",
+         "slot 12-31 09:00:00 +14 for 2011-12-30 09:00:00, which does not exist", "slot 01-01 09:00:00 +14 "],
     ),
 ]  # fmt: skip
 
