@@ -112,6 +112,9 @@ DIFFS = [
     ("0 2 * * *", "0 3 * * *", ["- 02", "+ 03", "- 02", "+ 03", "- 02", "+ 03"], (3, 3, 0)),
     ("0 2 * * *", "0 2,3 * * *", ["+ 03", "+ 03", "+ 03"], (0, 3, 3)),
     ("* * * * * *", "0-58 * * * * *", None, (4320, 0, 3 * 86400 - 4320)),
+    ("0 2 * * *", "-", ["- 02", "- 02", "- 02"], (3, 0, 0)),
+    ("-", "0 2 * * *", ["+ 02", "+ 02", "+ 02"], (0, 3, 0)),
+    ("-", "-", [], (0, 0, 0)),
 ]
 
 
@@ -140,6 +143,13 @@ def test_a_spread_moves_no_slot(say: Say) -> None:
     """It is the same schedule, only due later: as a job's row has it."""
     told = say("diff", "0 2 * * *", "SPREAD(0 2 * * *; 90s)", "--days", "3")
     assert "0 removed, 0 added, 3 kept" in told
+
+
+def test_a_delay_after_each_run_cannot_be_compared(say: Say) -> None:
+    """Its slots come with the ends of its runs; said so, and what to ask instead."""
+    told = say("diff", "0 2 * * *", "FIXED_DELAY|2m", expected=exits.FAILED)
+    assert "FIXED_DELAY|2m: nobody knows its slots before its runs have ended" in told
+    assert "slotwise schedule explain 'FIXED_DELAY|2m'" in told
 
 
 def test_a_month_on_the_terminal(say: Say, ask: Ask) -> None:

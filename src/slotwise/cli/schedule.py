@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Mapping
 from datetime import datetime, timedelta
 from itertools import islice
@@ -18,7 +19,8 @@ from slotwise.cli.output import print_json_list, print_json_object, print_table
 from slotwise.cli.scheduletext import instant, ready, schedule_of, zone_of
 from slotwise.cli.speed import speed
 from slotwise.contrib.logging import plain
-from slotwise.schedules import AnyOf, Schedule
+from slotwise.errors import ConfigurationError
+from slotwise.schedules import AnyOf, Disabled, Schedule
 from slotwise.schedules.base import first_beyond
 from slotwise.schedules.outlook import Entry, clock, outlook
 from slotwise.schedules.spread import Spread
@@ -151,20 +153,30 @@ def diff(
 
 
 def _slots_of(schedule: Schedule) -> Schedule:
-    """The schedule of the slots that run; a spread moves none of them."""
+    """The schedule of the slots that run; a spread moves none of them. Raises ConfigurationError."""
     running = schedule.running
+    if running.from_end:
+        raise ConfigurationError(
+            f"{schedule}: nobody knows its slots before its runs have ended, so they cannot be compared; see what it "
+            f"means: slotwise schedule explain {shlex.quote(str(schedule))}"
+        )
     return running.schedule if isinstance(running, Spread) else running
+
+
+def _both(before: Schedule, later: Schedule) -> Schedule:
+    """The slots of either; what is disabled has none."""
+    return AnyOf(*(one for one in (before, later) if one != Disabled())) if before != later else before
 
 
 def _sums(before: Schedule, later: Schedule, start: datetime, end: datetime) -> dict[str, int]:
     """How many slots go, come and stay; counted, never walked."""
-    both = AnyOf(before, later).count_between(start, end)
+    both = _both(before, later).count_between(start, end)
     had, has = before.count_between(start, end), later.count_between(start, end)
     return {"removed": both - has, "added": both - had, "kept": had + has - both}
 
 
 def _differences(before: Schedule, later: Schedule, start: datetime, end: datetime) -> Iterator[tuple[datetime, str]]:
-    both = AnyOf(before, later)
+    both = _both(before, later)
     gone, come = first_beyond(later, both, start, end), first_beyond(before, both, start, end)
     while gone is not None or come is not None:
         if come is None or (gone is not None and gone < come):
