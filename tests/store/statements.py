@@ -111,6 +111,13 @@ def _settle(stage: Stage) -> Callable[[], Any]:
     return lambda: stage.store.settle([(claim, Succeeded()) for claim in claims])
 
 
+def _advance(stage: Stage) -> Callable[[], Any]:
+    stage.due("plain")
+    stage.bench.change("plain", slot=stage.store.now(), schedule=str(Every("3650d")))
+    claims = stage.claim("plain")
+    return lambda: stage.store.settle([(claim, Succeeded()) for claim in claims])
+
+
 def _finish(stage: Stage) -> Callable[[], Any]:
     claims = stage.held("mail")
     return lambda: stage.store.finish(claims)
@@ -200,6 +207,7 @@ VERBS: dict[str, Verb] = {
     "claim_trigger": _claim_instance,
     "mark_running": _mark,
     "settle": _settle,
+    "advance": _advance,
     "finish": _finish,
     "settle_with_gap": _settle_with_gap,
     "hand_back": _hand_back,

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta, timezone
+
 import psycopg
 import pytest
 
-from slotwise.store.arrays import integers, texts
+from slotwise.store.arrays import instants, integers, texts
 
 VALUES = {
     "none": [],
@@ -40,4 +42,21 @@ def test_integers(pg_empty_url: str, values: list[int]) -> None:
     """To the end of bigint."""
     with psycopg.connect(pg_empty_url) as connection:
         found = connection.execute("SELECT %s::bigint[]", (integers(values),)).fetchone()
+    assert found == (values,)
+
+
+INSTANTS = {
+    "none": [],
+    "the same": [datetime(2026, 1, 1, tzinfo=UTC)] * 2,
+    "the ends": [datetime(1, 1, 1, tzinfo=UTC), datetime(9999, 12, 31, 23, 59, 59, 999999, tzinfo=UTC)],
+    "elsewhere": [datetime(2026, 1, 1, tzinfo=timezone(timedelta(hours=-5)))],
+    "not all": [None, datetime(2026, 1, 1, microsecond=1, tzinfo=UTC), None],
+}
+
+
+@pytest.mark.parametrize("values", INSTANTS.values(), ids=INSTANTS.keys())
+def test_instants(pg_empty_url: str, values: list[datetime | None]) -> None:
+    """To the microsecond, whatever zone they are said in."""
+    with psycopg.connect(pg_empty_url, options="-c TimeZone=UTC") as connection:
+        found = connection.execute("SELECT %s::timestamptz[]", (instants(values),)).fetchone()
     assert found == (values,)

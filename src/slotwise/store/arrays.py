@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
 from typing import Any
 
 from slotwise.execution import Fence, Key, Row
@@ -29,6 +30,12 @@ def integers(values: Iterable[int]) -> str:
     return f"{{{','.join(map(str, values))}}}"
 
 
+def instants(values: Sequence[datetime | None]) -> str:
+    """An array of instants, as ``texts``; most of a batch are the same."""
+    written = {value: "NULL" if value is None else f'"{value}"' for value in set(values)}
+    return f"{{{','.join([written[value] for value in values])}}}"
+
+
 def fences(rows: Iterable[Row]) -> dict[str, str]:
     """Keys and versions as arrays, in the order in which they are to be locked."""
     rows = list(rows)
@@ -47,17 +54,26 @@ def spread(
 
     ``added``: the alias of the table whose counts (ADDED_COLUMNS) are added to.
     """
+    parameters, parts = varying(columns, kinds)
+    values = {name: parts.pop(name) for name in columns}
+    if added is not None:
+        values |= {name: f"{added}.{name} + {values[name]}" for name in ADDED_COLUMNS}
+    return parameters, {**parts, "sets": ", ".join(f"{name} = {value}" for name, value in values.items())}
+
+
+def varying(columns: Mapping[str, list[Any]], kinds: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, str]]:
+    """As ``spread``; each part that has a column's name is its value."""
     parameters: dict[str, Any] = {}
-    sets, arrays, changed = [], "", ""
+    parts = {"arrays": "", "changed": ""}
     for name, values in columns.items():
         kind, parameter = kinds[name], f"c_{name}"
         if values.count(values[0]) == len(values):
-            parameters[parameter], value = values[0], f"%({parameter})s::{kind}"
+            parameters[parameter], parts[name] = values[0], f"%({parameter})s::{kind}"
         else:
-            parameters[parameter], value = values, f"i.{name}"
-            arrays, changed = f"{arrays}, %({parameter})s::{kind}[]", f"{changed}, {name}"
-        sets.append(f"{name} = {added}.{name} + {value}" if added and name in ADDED_COLUMNS else f"{name} = {value}")
-    return parameters, {"sets": ", ".join(sets), "arrays": arrays, "changed": changed}
+            parameters[parameter], parts[name] = instants(values) if kind == "timestamptz" else values, f"i.{name}"
+            parts["arrays"] += f", %({parameter})s::{kind}[]"
+            parts["changed"] += f", {name}"
+    return parameters, parts
 
 
 def places(changes: Sequence[Change]) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from slotwise.execution import (
     Claim,
     Died,
     Failed,
+    Fence,
     Gap,
     Key,
     LedgerEntry,
@@ -23,8 +24,18 @@ from slotwise.execution import (
     Row,
     Succeeded,
 )
+from slotwise.onward import Onward
 from slotwise.store.row_by_row import RowByRow
 from slotwise.store.rows import CHANGED_COLUMNS, Change, Held, ledger_instance, row_of
+
+#: Columns of a held plan row that are empty as long as its slot is on time, and nobody has asked anything of it.
+UNASKED = ("plan_instance", "origin", "catch_up_until", "state", "cancel_requested", "wanted_due", "parked_due")
+#: The ledger row of a slot that succeeded at its first attempt.
+ENDED = {"outcome": "succeeded", "reason": None, "error": None, "attempts": 1}
+
+
+class Parted(Exception):
+    """A row went on without its ledger row: nothing of that may be committed."""
 
 
 class EndingsByRow(RowByRow):
@@ -41,6 +52,39 @@ class EndingsByRow(RowByRow):
             gone = tasks.delete().where(*self._under(claim), tasks.c.picked, *unasked)
             count += connection.execute(gone).rowcount
         return None, count
+
+    def advance(
+        self, connection: sa.Connection, endings: Sequence[tuple[Claim, Onward]]
+    ) -> tuple[str | None, set[Fence]]:
+        """Let go of plan rows whose slots were on time and succeeded, where nothing else was asked of them meanwhile.
+
+        The transaction's id, and which those are; the others stay as they are. Waits for no row, though for its ledger
+        row. Raises Parted if a row went on and its ledger row did not.
+        """
+        now = self.now(connection)
+        return None, {claim.fence for claim, following in endings if self._advance(connection, claim, following, now)}
+
+    def _advance(self, connection: sa.Connection, claim: Claim, following: Onward, now: datetime) -> bool:
+        tasks, slots, key = self.tables.tasks, self.tables.slots, claim.row.ledger_key
+        if key is None or (following.slot is not None and following.slot <= now):
+            return False
+        entry = [*self._at(key), slots.c.token == claim.token, slots.c.outcome == "running", slots.c.finished.is_(None)]
+        moved = {"execution_time": following.due, "slot": following.slot, "next_slot": following.next_slot}
+        let_go = (
+            tasks.update()
+            .where(*self._under(claim), tasks.c.picked, *(tasks.c[name].is_(None) for name in UNASKED))
+            .where(tasks.c.slot == key.slot, tasks.c.watermark == key.slot, tasks.c.schedule == claim.row.schedule)
+            .where(tasks.c.attempt == 1, tasks.c.lost_count == 0, tasks.c.collapsed == 0)
+            .where(sa.exists().where(*entry))
+            .values(
+                **moved, picked=False, picked_by=None, last_heartbeat=None, lease=None, version=tasks.c.version + 1,
+                attempt=0, consecutive_failures=0, last_success=now, last_error=None,
+            )
+        )  # fmt: skip
+        if not connection.execute(let_go).rowcount:
+            return False
+        connection.execute(slots.update().where(*entry).values(**ENDED, finished=now))
+        return True
 
     def set_aside(self, connection: sa.Connection, key: Key, error: str) -> None:
         """Put off a waiting row, unread, that no claim can take; it says why."""

@@ -13,8 +13,10 @@ from sqlalchemy.dialects.postgresql import insert
 
 from slotwise.clock import Clock
 from slotwise.execution import Claim, Fence, LedgerEntry, LedgerKey, Row
-from slotwise.store.arrays import fence_of, fences, ledger_places, places, spread
+from slotwise.onward import Onward
+from slotwise.store.arrays import fence_of, fences, ledger_places, places, spread, varying
 from slotwise.store.dialect import Dialect
+from slotwise.store.endings_by_row import UNASKED, Parted
 from slotwise.store.postgresql_claims import (
     ALL_PAUSED,
     CLAIM,
@@ -26,6 +28,7 @@ from slotwise.store.postgresql_claims import (
     NEXT_DUE,
 )
 from slotwise.store.postgresql_holds import (
+    ADVANCE,
     BEAT,
     ENTRIES,
     FINISH,
@@ -38,6 +41,7 @@ from slotwise.store.postgresql_holds import (
     STILL_HELD,
 )
 from slotwise.store.rows import (
+    ADVANCED,
     CHANGED_COLUMNS,
     HOLD_COLUMNS,
     RECORDED_COLUMNS,
@@ -142,6 +146,24 @@ class PostgreSQL(Dialect):
         parameters = {**fences(claim.row for claim in ordered), "holder": claims[0].holder}
         transaction_id, count = self._run(connection, FINISH, parameters).one()
         return transaction_id, count
+
+    def advance(
+        self, connection: sa.Connection, endings: Sequence[tuple[Claim, Onward]]
+    ) -> tuple[str | None, set[Fence]]:
+        columns: dict[str, list[Any]] = {
+            "slot": [claim.row.slot for claim, _ in endings],
+            "schedule": [claim.row.schedule for claim, _ in endings],
+            "due": [following.due for _, following in endings],
+            "next_slot": [following.slot for _, following in endings],
+            "after_next": [following.next_slot for _, following in endings],
+        }
+        different, parts = varying(columns, ADVANCED)
+        parameters = {**fences(claim.row for claim, _ in endings), **different, "holder": endings[0][0].holder}
+        unasked = " AND ".join(f"t.{name} IS NULL" for name in UNASKED)
+        transaction_id, told, turns = self._run(connection, ADVANCE, parameters, **parts, unasked=unasked).one()
+        if told != len(turns):
+            raise Parted
+        return transaction_id, {endings[turn - 1][0].fence for turn in turns}
 
     def alone(self, connection: sa.Connection, name: str) -> bool:
         """By a lock that ends after the commit: whoever gets it next sees, by another statement, what was written."""

@@ -26,6 +26,43 @@ WITH gone AS (
     RETURNING 1)
 SELECT pg_current_xact_id()::text, count(*) FROM gone"""
 
+# Row and ledger row are found by key, one after the other, and written by place. What a row is checked against, and
+# what it moves on to, may differ from row to row, or be the same for all.
+ADVANCE = """\
+WITH held AS MATERIALIZED (
+    SELECT h.ctid AS place, e.ctid AS entry, i.*
+    FROM unnest(%(names)s::text[], %(instances)s::text[], %(versions)s::bigint[]{arrays}) WITH ORDINALITY
+         AS i(task_name, task_instance, version{changed}, turn)
+    CROSS JOIN LATERAL (
+        SELECT t.ctid FROM {tasks} AS t
+        WHERE t.task_name = i.task_name AND t.task_instance = i.task_instance
+          AND CASE WHEN t.picked AND t.version = i.version AND t.picked_by = %(holder)s
+                   THEN t.slot = {slot} AND t.watermark = {slot} AND t.schedule = {schedule}
+                        AND ({next_slot} IS NULL OR {next_slot} > {now})
+                        AND t.attempt = 1 AND t.lost_count = 0 AND t.collapsed = 0 AND {unasked}
+                   ELSE false END
+        FOR UPDATE SKIP LOCKED) AS h
+    CROSS JOIN LATERAL (
+        SELECT s.ctid FROM {slots} AS s
+        WHERE s.task_name = i.task_name AND s.task_instance = i.task_instance AND s.slot = {slot}
+          AND CASE WHEN s.token = i.version THEN s.finished IS NULL AND s.outcome = 'running' ELSE false END
+        OFFSET 0) AS e
+), gone AS (
+    UPDATE {tasks} AS t
+    SET picked = false, picked_by = NULL, last_heartbeat = NULL, lease = NULL, version = t.version + 1, attempt = 0,
+        execution_time = {due}, slot = {next_slot}, next_slot = {after_next},
+        consecutive_failures = 0, last_success = {now}, last_error = NULL
+    FROM held AS i
+    WHERE t.ctid = ANY (ARRAY(SELECT place FROM held)) AND t.ctid = i.place
+      AND t.version = i.version AND t.picked_by = %(holder)s
+    RETURNING i.entry, i.turn
+), told AS (
+    UPDATE {slots} AS s
+    SET outcome = 'succeeded', reason = NULL, error = NULL, attempts = 1, finished = {now}
+    WHERE s.ctid = ANY (ARRAY(SELECT entry FROM gone)) AND s.finished IS NULL AND s.outcome = 'running'
+    RETURNING 1)
+SELECT pg_current_xact_id()::text, (SELECT count(*) FROM told), ARRAY(SELECT turn FROM gone)"""
+
 HOLD = """\
 SELECT {now}, pg_current_xact_id()::text, q.ctid::text, {q_columns}
 FROM unnest(%(names)s::text[], %(instances)s::text[], %(versions)s::bigint[], %(holders)s::text[])

@@ -26,6 +26,9 @@ class Recorders:
     def __init__(self, recorders: Sequence[Recorder] = ()) -> None:
         self._recorders = tuple(recorders)
 
+    def __bool__(self) -> bool:
+        return bool(self._recorders)
+
     def write(self, connection: sa.Connection, changes: Sequence[Change]) -> None:
         """What these changes settle; what was handed back is settled by nobody."""
         if not self._recorders:

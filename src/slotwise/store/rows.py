@@ -45,6 +45,12 @@ CHANGED_COLUMNS = {
     "last_success": "timestamptz", "last_failure": "timestamptz", "last_error": "text",
 }  # fmt: skip
 
+#: What a plan row whose slot succeeded on time is checked against, and moved on to.
+ADVANCED = {
+    "slot": "timestamptz", "schedule": "text", "due": "timestamptz", "next_slot": "timestamptz",
+    "after_next": "timestamptz",
+}  # fmt: skip
+
 #: What a settlement writes in the ledger, with the PostgreSQL type of each; and which of them are counts, added to.
 RECORDED_COLUMNS = {
     "outcome": "text", "reason": "text", "error": "text", "attempts": "integer", "lost": "integer",

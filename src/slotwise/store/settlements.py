@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import TypeAlias
@@ -29,8 +29,10 @@ from slotwise.execution import (
     Snoozed,
     Transition,
 )
+from slotwise.onward import is_usual
 from slotwise.pauses import parked
 from slotwise.store.abreast import tell_plan_rows
+from slotwise.store.advances import advance, usual
 from slotwise.store.commit import commit_surely
 from slotwise.store.database import Database
 from slotwise.store.door import Door
@@ -82,6 +84,7 @@ class Settlements(Door):
         #: What else a worker writes with its settlements.
         self.recorders = Recorders()
         self._sequels = Sequels(self.dialect)
+        self._usual = frozenset(name for name, found in definitions.items() if is_usual(found))
 
     def finish(self, claims: Sequence[Claim]) -> bool:
         """Let go of one-time tasks that succeeded: all of them, in one statement, or none.
@@ -110,10 +113,33 @@ class Settlements(Door):
         Waits for locked rows once, up to the lock timeout, if at all (``wait``); then settles the others, and
         gives those back with an error.
         """
-        unique = list({claim.fence: (claim, outcome) for claim, outcome in endings}.values())
-        settled = self._apart(unique, lambda some: self._settle(some, wait=wait))
-        done = {settlement.claim.fence: settlement for settlement in settled}
+        unique = {claim.fence: (claim, outcome) for claim, outcome in endings}
+        done: dict[Fence, Settlement] = {}
+        if wait and not self.recorders:
+            try:
+                done = self._advance(unique.values())
+            except DBAPIError as error:
+                if not is_locked(error):
+                    raise
+                wait = False  # it has waited
+        if rest := [ending for fence, ending in unique.items() if fence not in done]:
+            settled = self._apart(rest, lambda some: self._settle(some, wait=wait))
+            done.update((settlement.claim.fence, settlement) for settlement in settled)
         return [done[claim.fence] for claim, _ in endings]
+
+    def _advance(self, endings: Iterable[tuple[Claim, Outcome]]) -> dict[Fence, Settlement]:
+        """Those that end as most do, in one statement."""
+        found = {
+            claim.fence: (claim, following)
+            for claim, outcome in endings
+            if claim.row.task_name in self._usual and (following := usual(claim, outcome)) is not None
+        }
+        gone = advance(self.database, self.dialect, list(found.values())) if found else set()
+        return {
+            fence: Settlement(claim=claim, transition=following.transition)
+            for fence, (claim, following) in found.items()
+            if fence in gone
+        }
 
     def _apart(self, endings: Endings, end: Callable[[Endings], list[Settlement]]) -> list[Settlement]:
         """``end`` them; where a row spoils the batch, each half of it, until that row stands alone and is set aside."""
