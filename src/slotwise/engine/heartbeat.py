@@ -43,16 +43,22 @@ class Heartbeat(Service):
                 self._lose(holding)
             else:
                 holding.renew(sent)
-        generation = self._holdings.quiet()
-        standing = self._store.held_by(self.worker)
-        self._obey(standing)
-        if generation is not None:
-            self._hand_back_unknown(generation, standing)
+        if held or self._holdings.in_doubt:
+            self._look_at_rows()
         skew = self._sign_in()
         self.listeners.publish(
             HeartbeatSent(worker=self.worker, count=len(held) - len(lost), lost=len(lost), skew=skew)
         )
         return max(self._interval - timedelta(seconds=self.elapsed() - sent), timedelta(0))
+
+    def _look_at_rows(self) -> None:
+        """What orders stand in those that are held, and which are held that nobody here knows of."""
+        generation = self._holdings.quiet()
+        standing = self._store.held_by(self.worker)
+        self._obey(standing)
+        if generation is not None:
+            self._hand_back_unknown(generation, standing)
+            self._holdings.trust(generation)
 
     def _lose(self, holding: Holding) -> None:
         """Race: the settler may have let this row go a moment ago; then it is settled, not lost.

@@ -136,6 +136,8 @@ class Holdings:
         self._lost_before: dict[Fence, Holding] = {}
         self._claiming = 0
         self._generation = 0
+        #: A claim has failed: whether it holds anything, only the database knows.
+        self.in_doubt = False
         self._changed = threading.Condition(self._lock)
         #: How many claims have been let go so far.
         self.removed = 0
@@ -168,9 +170,18 @@ class Holdings:
             self._generation += 1
         try:
             yield
+        except BaseException:
+            self.in_doubt = True
+            raise
         finally:
             with self._lock:
                 self._claiming -= 1
+
+    def trust(self, generation: int) -> None:
+        """All rows that were ours at this generation of claims are known. Race: a claim since may have failed."""
+        with self._lock:
+            if not self._claiming and self._generation == generation:
+                self.in_doubt = False
 
     def quiet(self) -> int | None:
         """The generation of claims so far, or None while one is under way."""

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable
 from datetime import timedelta
 
+from slotwise.engine.peers import Peers
 from slotwise.store.failures import describe
 from slotwise.store.roster import Badge, Roster
 
@@ -26,8 +27,10 @@ class Membership:
         self._make_badge = make_badge
         self._lock = threading.Lock()
         self._badge: Badge | None = None
+        self._skew: float | None = None
         self._skew_told = False
         self.is_draining = False
+        self.peers = Peers()
 
     def join(self) -> None:
         """Sign in for the first time, and forget workers that vanished long ago."""
@@ -43,7 +46,10 @@ class Membership:
         with self._lock:
             if self._badge is None:
                 return None
-            skew = self._roster.sign_in(self._badge, "draining" if self.is_draining else "running")
+            state = "draining" if self.is_draining else "running"
+            skew, peers = self._roster.sign_in(self._badge, state, self._skew)
+            self._skew = skew
+        self.peers.count = peers
         if abs(skew) > SKEW_WARNING and not self._skew_told:
             self._skew_told = True
             logger.warning(

@@ -55,6 +55,7 @@ from slotwise.store.rows import (
     utc,
 )
 from slotwise.store.tables import WINDOW, Tables
+from slotwise.store.types import Instant
 
 
 class PostgreSQL(Dialect):
@@ -90,6 +91,11 @@ class PostgreSQL(Dialect):
     def now(self, connection: sa.Connection) -> datetime:
         override = self.clock.override()
         return override or utc(connection.exec_driver_sql("SELECT statement_timestamp()").scalar_one())
+
+    def ago(self, connection: sa.Connection, span: timedelta = timedelta(0)) -> sa.ColumnElement[datetime]:
+        if self.clock.override() is not None:
+            return super().ago(connection, span)
+        return sa.func.statement_timestamp(type_=Instant) - sa.literal(span, sa.Interval)
 
     def committed(self, connection: sa.Connection, transaction_id: str) -> bool | None:
         status = connection.exec_driver_sql("SELECT pg_xact_status(%(id)s::xid8)", {"id": transaction_id}).scalar_one()
@@ -253,7 +259,7 @@ class PostgreSQL(Dialect):
 
     def silent_rows(self, connection: sa.Connection, names: Sequence[str]) -> tuple[datetime, list[Row]]:
         found = self._run(connection, SILENT, {"names": list(names)}).all()
-        now = utc(found[0][0]) if found else self.now(connection)
+        now = utc(found[0][0]) if found else super().now(connection)  # about no row it is of no use
         return now, [hold_of(values[1:]) for values in found]
 
 

@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Any
 
 import sqlalchemy as sa
 
@@ -41,23 +42,48 @@ class Roster:
         self._store = store
         self._workers = store.tables.workers
 
-    def sign_in(self, badge: Badge, state: str) -> float:
-        """Insert or renew the worker's row; the skew of this host's clock against the database's, in seconds."""
+    def sign_in(self, badge: Badge, state: str, skew: float | None = None) -> tuple[float, int]:
+        """Insert the worker's row; or renew it, if this is not the first time: with the ``skew`` of the time before.
+
+        Returns the skew of this host's clock against the database's, in seconds, and how many live workers run the
+        same tasks under the same tags.
+        """
         with self._store.database.heart.begin() as connection:
-            before = host_now()
-            now = self._store.dialect.now(connection)
-            skew = (before + (host_now() - before) / 2 - now).total_seconds()
-            values = {
-                "worker": badge.worker, "host": badge.host, "pid": badge.pid, "boot_id": badge.boot_id,
-                "version": badge.version, "capacity": badge.capacity, "tags": json.dumps(sorted(badge.tags)),
-                "tasks": json.dumps(sorted(badge.tasks)), "lease": badge.lease, "started": badge.started,
-                "revision": badge.revision, "refused": json.dumps(sorted(badge.refused)),
-                "state": state, "last_seen": now, "skew": skew,
-            }  # fmt: skip
-            statement = self._store.dialect.insert(self._workers).values(**values)
-            renewed = {name: statement.excluded[name] for name in ("state", "last_seen", "skew", "capacity")}
-            connection.execute(statement.on_conflict_do_update(index_elements=[self._workers.c.worker], set_=renewed))
-        return skew
+            if skew is not None:
+                before = host_now()
+                found = connection.execute(self._renewal(connection, badge, state, skew)).first()
+                if found is not None:
+                    return _skew(before, found[0]), found[1]
+            before, now = host_now(), self._store.dialect.now(connection)
+            skew = _skew(before, now)
+            # Race: the reply to the first time may have been lost; then the row is there.
+            row = self._store.dialect.insert(self._workers).values(self._row(badge, state, now, skew))
+            connection.execute(row.on_conflict_do_nothing())
+        return skew, 1
+
+    def _renewal(self, connection: sa.Connection, badge: Badge, state: str, skew: float) -> sa.Executable:
+        """One statement, for an idle worker does little else."""
+        mine, others, dialect = self._workers, self._workers.alias("others"), self._store.dialect
+        peers = (
+            sa.select(sa.func.count())
+            .where(others.c.tasks == mine.c.tasks, others.c.tags == mine.c.tags, others.c.state == "running")
+            .where(others.c.last_seen > dialect.ago(connection, badge.lease))
+        )
+        return (
+            mine.update()
+            .where(mine.c.worker == badge.worker)
+            .values(state=state, last_seen=dialect.ago(connection), skew=skew, capacity=badge.capacity)
+            .returning(mine.c.last_seen, peers.scalar_subquery())
+        )
+
+    def _row(self, badge: Badge, state: str, now: datetime, skew: float) -> dict[str, Any]:
+        return {
+            "worker": badge.worker, "host": badge.host, "pid": badge.pid, "boot_id": badge.boot_id,
+            "version": badge.version, "capacity": badge.capacity, "tags": json.dumps(sorted(badge.tags)),
+            "tasks": json.dumps(sorted(badge.tasks)), "lease": badge.lease, "started": badge.started,
+            "revision": badge.revision, "refused": json.dumps(sorted(badge.refused)),
+            "state": state, "last_seen": now, "skew": skew,
+        }  # fmt: skip
 
     def sign_out(self, worker: str) -> None:
         """The worker has ended in order."""
@@ -76,3 +102,8 @@ class Roster:
             return list(
                 connection.execute(sa.select(self._workers).order_by(self._workers.c.started.desc())).mappings()
             )
+
+
+def _skew(before: datetime, now: datetime) -> float:
+    """This host's clock, halfway between ``before`` and the answer, against the database's."""
+    return (before + (host_now() - before) / 2 - now).total_seconds()

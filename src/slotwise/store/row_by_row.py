@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, ClassVar
 
 import sqlalchemy as sa
@@ -12,6 +12,7 @@ from slotwise.execution import Claim, LedgerKey
 from slotwise.pauses import PAUSED
 from slotwise.store.rows import HOLD_COLUMNS, ROW_COLUMNS
 from slotwise.store.tables import Tables
+from slotwise.store.types import Instant
 
 
 class RowByRow:
@@ -29,6 +30,10 @@ class RowByRow:
     def now(self, connection: sa.Connection) -> datetime:
         """The database's time, or the test's."""
         return self.clock.override() or host_now()
+
+    def ago(self, connection: sa.Connection, span: timedelta = timedelta(0)) -> sa.ColumnElement[datetime]:
+        """The time, so long ago, as a part of a statement."""
+        return sa.literal(self.now(connection) - span, Instant)
 
     def committed(self, connection: sa.Connection, transaction_id: str) -> bool | None:
         """Whether that transaction committed; None while it is undecided. Only where commits can be in doubt."""

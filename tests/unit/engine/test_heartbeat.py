@@ -47,7 +47,7 @@ def test_a_settlement_on_its_way_is_no_loss(bench: Bench) -> None:
 def test_a_claim_whose_reply_was_lost_goes_back(bench: Bench) -> None:
     """The database says that we hold it, we do not know of it: nothing is burnt."""
     (holding,) = bench.hold()
-    bench.worker.holdings.remove(holding.claim)
+    bench.lose_reply(holding)
     bench.worker.heartbeat.run_once()
     assert [event.reason for event in bench.said(HandedBackEvent)] == ["unknown"]
     row = bench.row(holding)
@@ -57,7 +57,7 @@ def test_a_claim_whose_reply_was_lost_goes_back(bench: Bench) -> None:
 def test_nothing_goes_back_while_a_claim_is_under_way(bench: Bench) -> None:
     """Race: it may be committed, and on its way into the holdings."""
     (holding,) = bench.hold()
-    bench.worker.holdings.remove(holding.claim)
+    bench.lose_reply(holding)
     with bench.worker.holdings.claiming():
         bench.worker.heartbeat.run_once()
     assert bench.row(holding).picked
@@ -70,7 +70,7 @@ def test_an_unknown_claim_of_a_job_that_gives_up(bench: Bench, marked: bool, out
     (holding,) = bench.hold(name="strict")
     if marked:
         assert bench.worker.store.mark_running(holding.claim)
-    bench.worker.holdings.remove(holding.claim)
+    bench.lose_reply(holding)
     bench.worker.heartbeat.run_once()
     row = bench.row(holding)
     assert not row.picked

@@ -4,5 +4,4 @@ INSERT INTO scheduled_workers (worker, host, pid, boot_id, tags, tasks, revision
     started, last_seen, lease, skew) VALUES (%(worker)s::VARCHAR, %(host)s::VARCHAR, %(pid)s::INTEGER,
     %(boot_id)s::VARCHAR, %(tags)s::VARCHAR, %(tasks)s::VARCHAR, %(revision)s::VARCHAR, %(refused)s::VARCHAR,
     %(version)s::VARCHAR, %(capacity)s::INTEGER, %(state)s::VARCHAR, %(started)s::TIMESTAMP WITH TIME ZONE,
-    %(last_seen)s::TIMESTAMP WITH TIME ZONE, %(lease)s::INTERVAL, %(skew)s) ON CONFLICT (worker) DO UPDATE SET
-    capacity = excluded.capacity, state = excluded.state, last_seen = excluded.last_seen, skew = excluded.skew;
+    %(last_seen)s::TIMESTAMP WITH TIME ZONE, %(lease)s::INTERVAL, %(skew)s) ON CONFLICT DO NOTHING;
