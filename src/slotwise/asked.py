@@ -9,6 +9,7 @@ from dataclasses import KW_ONLY, dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Generic, TypeAlias
 
+from slotwise.clock import host_now
 from slotwise.context import T
 from slotwise.declaration import USUAL_PRIORITY, is_priority
 from slotwise.definition import Definition
@@ -139,6 +140,13 @@ def key_of(task: Any, id: Any) -> Key:
 
 def when(at: Any, in_: Any, name: str) -> When:
     return When(*checked_due(at, in_, name))
+
+
+def is_soon(due: When, within: timedelta | None) -> bool:
+    """Whether a poll might come too late for it; by this host's clock, which is near enough."""
+    if within is None:
+        return False
+    return due.delay <= within if due.at is None else due.at - host_now() <= within
 
 
 def wanted(item: Any, name: str, payload: Payload, ids: Iterator[str], usual: When, priority: int) -> Wanted:

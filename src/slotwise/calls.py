@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from slotwise.asked import Receipt, task_name
@@ -28,7 +29,7 @@ class Calls:
     def _command(self, connection: Any, key: Key, command: Callable[[Queue, Any], Status]) -> Receipt:
         with self._joining(connection, key.task_name) as (queue, own):
             status = command(queue, own)
-        return self._done(connection, Receipt(task=key.task_name, id=key.task_instance, status=status))
+        return Receipt(task=key.task_name, id=key.task_instance, status=status)
 
     @contextmanager
     def _joining(self, connection: Any, name: str) -> Iterator[tuple[Queue, Any]]:
@@ -36,12 +37,11 @@ class Calls:
         store = self._make_store()
         if (known := store.definitions.get(name)) is not None and known.is_job:
             raise InvalidJob(f"{name!r} is a job, its schedule says when it runs; pass a one-time task")
-        queue = queue_of(store.dialect)
         if connection is not None:
-            yield queue, joined(connection, store.database.dialect_name, name)
+            yield queue_of(store.dialect, self._horizon), joined(connection, store.database.dialect_name, name)
             return
         with store.transaction() as own:
-            yield queue, own
+            yield queue_of(store.dialect), own
 
     @contextmanager
     def _beside(self, connection: Any, store: Store, name: str) -> Iterator[Any]:
@@ -57,7 +57,16 @@ class Calls:
         name = task_name(task)
         return name, self._make_store().definitions.get(name)
 
-    def _done(self, connection: Any, result: Result) -> Result:
+    @property
+    def _horizon(self) -> timedelta | None:
+        """Whatever is due within this time is told to all workers; None: nothing is."""
+        settings = self._make_store().database.settings
+        return settings.poll_interval if settings.wake_up else None
+
+    def _done(self, connection: Any, result: Result, word: str | None = None) -> Result:
+        """Wake workers, after a transaction of our own: ``word`` is for those in other processes."""
         if connection is None:
-            self._wake()  # a worker in this very process need not wait for its next poll
+            self._wake()
+            if word is not None:
+                self._make_store().database.wake_ups.tell(word)
         return result

@@ -18,6 +18,7 @@ from slotwise.asked import (
     checked_choice,
     checked_id,
     fresh_ids,
+    is_soon,
     key_of,
     payload_for,
     taken,
@@ -34,6 +35,7 @@ from slotwise.recurring import Recurring
 from slotwise.sequel import Follow, IfExists, Wanted
 from slotwise.store.queue import REDRIVEN, Tally
 from slotwise.store.task_lines import TaskEnd, TaskLine, task_end, task_line
+from slotwise.store.wakeups import ORDERS
 
 if TYPE_CHECKING:
     from slotwise.store.store import Store
@@ -94,7 +96,8 @@ class Client(Recurring):
             status = queue.put(own, name, row, if_exists)
             if if_exists == "raise" and status != "scheduled":
                 raise taken(name, row.instance)
-        return self._done(connection, Receipt(task=name, id=row.instance, status=status))
+        word = name if is_soon(row.when, self._horizon) and not waits_for else None
+        return self._done(connection, Receipt(task=name, id=row.instance, status=status), word)
 
     def schedule_many(
         self,
@@ -129,7 +132,7 @@ class Client(Recurring):
         while some := list(islice(rows, chunk)):
             tally += self._put_chunk(connection, name, some, if_exists, copy=copy)
             progress(tally)
-        return self._done(connection, tally)
+        return tally
 
     def _put_chunk(
         self, connection: Any, name: str, rows: Sequence[Wanted], if_exists: IfExists, *, copy: bool
@@ -144,11 +147,14 @@ class Client(Recurring):
                     if isinstance(error, IntegrityError) or getattr(error, "sqlstate", None) == "23505":
                         raise taken(name, None) from error
                     raise
-                return Tally(scheduled=len(rows))
-            tally = queue.put_many(own, name, rows, if_exists)
+                tally = Tally(scheduled=len(rows))
+            else:
+                tally = queue.put_many(own, name, rows, if_exists)
             if if_exists == "raise" and tally.scheduled < len(rows):
                 raise taken(name, None)
-        return tally
+        whens = {id(one.when): one.when for one in rows}.values()
+        word = name if any(is_soon(when, self._horizon) for when in whens) else None
+        return self._done(connection, tally, word)
 
     def follow(
         self,
@@ -199,7 +205,8 @@ class Client(Recurring):
         """
         key, due = key_of(task, id), when(at, in_, task_name(task))
         rank = None if priority is None else weight(priority, None, f"reschedule({key.task_name!r}")
-        return self._command(connection, key, lambda queue, own: queue.move(own, key, due, rank))
+        receipt = self._command(connection, key, lambda queue, own: queue.move(own, key, due, rank))
+        return self._done(connection, receipt, key.task_name if is_soon(due, self._horizon) else None)
 
     def cancel(self, task: Task[Any], id: str, *, connection: Any = None) -> Receipt:
         """Remove a task that waits, is paused or dead: "cancelled". There being none: "gone".
@@ -207,7 +214,8 @@ class Client(Recurring):
         "running": its handler is asked to stop (``ctx.cancelled``), and no other attempt is made.
         """
         key = key_of(task, id)
-        return self._command(connection, key, lambda queue, own: queue.cancel(own, key))
+        receipt = self._command(connection, key, lambda queue, own: queue.cancel(own, key))
+        return self._done(connection, receipt, ORDERS if receipt.status == "running" else None)
 
     def redrive(
         self,
@@ -230,7 +238,7 @@ class Client(Recurring):
                 some = queue.redrive(own, name, chosen, due)
             driven += some
             if len(some) < REDRIVEN or connection is not None:
-                return self._done(connection, driven)
+                return self._done(connection, driven, name if is_soon(due, self._horizon) else None)
 
     def get(self, task: Task[Any], id: str, *, connection: Any = None) -> TaskLine | None:
         """How a task stands, with its data; None if it has ended, or never was."""

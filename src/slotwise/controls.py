@@ -22,6 +22,7 @@ from slotwise.store.bureau import Desk, desk
 from slotwise.store.failures import is_transient
 from slotwise.store.pauses import Paused, Resumed
 from slotwise.store.recovery import Epoch, SettledJob
+from slotwise.store.wakeups import ORDERS
 
 if TYPE_CHECKING:
     from slotwise.store.store import Store
@@ -222,10 +223,12 @@ class Controls:
         return self._carry_out(carry_out, author, dry_run)
 
     def _carry_out(self, carry_out: Callable[[Desk], Result], author: Author, dry_run: bool) -> Result:
-        with desk(self._make_store(), author, rehearse=dry_run) as at:
+        store = self._make_store()
+        with desk(store, author, rehearse=dry_run) as at:
             result = carry_out(at)
         if not dry_run:
             self._wake()
+            store.database.wake_ups.tell(ORDERS)
         return result
 
 

@@ -12,6 +12,7 @@ from slotwise.definition import check_schedule
 from slotwise.errors import ConfigurationError
 from slotwise.schedules import Schedule, parse_schedule
 from slotwise.store.instances import Instance, Instances
+from slotwise.store.postgresql_queue import queue_of
 
 
 class Recurring(Calls):
@@ -49,6 +50,7 @@ class Recurring(Calls):
         new = Instance(task=name, id=instance, schedule=timing, data=payload, priority=rank)
         with self._beside(connection, store, name) as own:
             slot = Instances(store).put(own, new)
+            queue_of(store.dialect, self._horizon).say(own, name)
         return self._done(connection, slot)
 
     def unschedule_recurring(self, task: AnyTask[Any], id: str, *, connection: Any = None) -> bool:

@@ -185,6 +185,8 @@ READERS: Final[Mapping[str, Reader]] = {
     "only": names(100),
     "schedules": pairs(100),
     "pooler": switch(),
+    "wake_up": switch(),
+    "wake_up_url": optional(secret()),
     "keep_history": duration("0s", "36500d", "zero keeps everything"),
     "keep_failures": duration("0s", "36500d", "zero keeps everything"),
     "app": optional(name(500)),

@@ -86,6 +86,12 @@ class Settings:
     pooler: bool = False
     """A transaction pooler stands in between: deadlines go with each transaction, not with the connection."""
 
+    wake_up: bool = True
+    """Say at once when a task is scheduled (NOTIFY), and listen for it; off, due rows are found by polls alone."""
+
+    wake_up_url: str | None = None
+    """Where to listen: an address that leads to the same database past a pooler; None is ``database_url``."""
+
     keep_history: timedelta = timedelta(days=90)
     """How old slots that succeeded or were skipped may become in the ledger; zero keeps them for ever."""
 

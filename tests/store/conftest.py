@@ -21,7 +21,7 @@ def url(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def database(url: str) -> Iterator[Database]:
-    database = Database(Settings(database_url=url))
+    database = Database(Settings(database_url=url, wake_up=False))
     yield database
     database.close()
 
@@ -34,7 +34,7 @@ def bench(database: Database) -> Bench:
 
 @pytest.fixture
 def pg_database(pg_url: str) -> Iterator[Database]:
-    database = Database(Settings(database_url=pg_url))
+    database = Database(Settings(database_url=pg_url, wake_up=False))
     yield database
     database.close()
 

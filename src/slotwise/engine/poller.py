@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
 from slotwise.engine.holdings import Holding, Holdings
+from slotwise.engine.peers import Peers
 from slotwise.engine.runner import Runner
 from slotwise.engine.service import AT_ONCE, Service
 from slotwise.engine.turns import Turns
@@ -16,10 +17,19 @@ from slotwise.store.store import Store
 
 #: How soon to look again for a row that is due and locked.
 LOCKED_PAUSE = timedelta(milliseconds=100)
+#: Who has no room for so long looks for what comes due, to tell others.
+CROWDED = timedelta(milliseconds=100)
+#: Not at once: there is nothing to do before.
+IN_A_MOMENT = timedelta(microseconds=1)
 
 
 class Poller(Service):
-    """Sleeps until the earliest due row, never longer than the poll interval; a full batch polls again at once."""
+    """Sleeps until the earliest due row, never longer than the poll interval; a full batch polls again at once.
+
+    Races: of a slot or a retry that it has settled, and that is due soon, other workers may know nothing until they
+    poll. Where it has no room at that time, it passes the wake-up on (``pass_on``). All who sleep until the same row
+    would go for it at once: each of several peers comes a little later than the other.
+    """
 
     name = "poller"
 
@@ -32,6 +42,8 @@ class Poller(Service):
         lease: timedelta,
         poll_interval: timedelta,
         runner: Runner,
+        peers: Peers,
+        pass_on: Callable[[], None],
         **service: Any,
     ) -> None:
         super().__init__(**service)
@@ -44,23 +56,28 @@ class Poller(Service):
         self._lease = lease
         self._poll_interval = poll_interval
         self._runner = runner
+        self._peers = peers
+        self._pass_on = pass_on
         #: Until then nothing was known to become due.
         self._quiet_until: float | None = None
+        #: When it looks what becomes due though it has no room.
+        self._crowded_until: float | None = None
 
     def run_once(self) -> timedelta | None:
         slots, tasks = self._runner.free(), self._runner.free_for_tasks()
+        crowded = self._wait_for_room(slots, tasks)
         if slots <= 0 and tasks <= 0:
-            return self._poll_interval  # a settlement frees capacity and wakes us
+            return crowded
         names, queued = self._names if slots > 0 else [], self._turns.tasks if tasks > 0 else []
         if self._has_slept_out() and (pause := self._pause(names, queued, AT_ONCE)) > AT_ONCE:
-            return self._sleep(pause)
+            return self._sleep(min(pause, crowded))
         if self.listeners.hear(PollBegan):
             self.listeners.publish(PollBegan(worker=self.worker, capacity=max(slots, tasks)))
         if self._claim_slots(slots, self._names) + self._claim_in_turn(tasks):
             return AT_ONCE  # a short batch is not an empty one: rows may have been locked for a moment
         # A due row that could not be claimed just now is locked by somebody: look again soon, not in a spin. One of a
         # task that runs as often as it may waits for an end, which may come elsewhere.
-        pauses = [self._pause(names, queued, LOCKED_PAUSE)]
+        pauses = [self._pause(names, queued, LOCKED_PAUSE), crowded]
         if (limited := list(self._turns.limited)) and tasks > 0:
             pauses.append(self._pause(limited, limited, self._turns.shortest_pause))
         return self._sleep(min(pauses))
@@ -70,13 +87,38 @@ class Poller(Service):
         return self._quiet_until is not None and self.elapsed() >= self._quiet_until and not self._turns.limited
 
     def _sleep(self, pause: timedelta) -> timedelta:
-        pause = min(pause, self._poll_interval)
-        self._quiet_until = self.elapsed() + pause.total_seconds() if pause == self._poll_interval else None
+        is_quiet = pause >= self._poll_interval
+        pause = self._peers.spread(self._poll_interval) if is_quiet else pause
+        self._quiet_until = self.elapsed() + pause.total_seconds() if is_quiet else None
         return pause
 
     def _pause(self, names: Sequence[str], tasks: Sequence[str], least: timedelta) -> timedelta:
+        """How long there is nothing to do, counted from before it asked: what the answer took is over."""
+        asked = self.elapsed()
         due = self._store.next_due(names, tasks, lost=self._lost())
-        return self._poll_interval if due is None else due if due > timedelta(0) else least
+        if due is None:
+            return self._poll_interval
+        if due <= timedelta(0):
+            return least
+        return max(due + self._peers.offset() - timedelta(seconds=self.elapsed() - asked), IN_A_MOMENT)
+
+    def _wait_for_room(self, slots: int, tasks: int) -> timedelta:
+        """How long to wait, where there is no room: a settlement frees some, and wakes it. Of what comes due before,
+        others are told, once. Most of the time there is room again within a moment, and nobody looks.
+        """
+        if slots > 0 and tasks > 0:
+            self._crowded_until = None
+            return self._poll_interval
+        now = self.elapsed()
+        if self._crowded_until is None:
+            self._crowded_until = now + min(CROWDED, self._poll_interval).total_seconds()
+        elif now >= self._crowded_until:
+            pause = self._pause(self._names if slots <= 0 else [], self._turns.tasks if tasks <= 0 else [], AT_ONCE)
+            if pause == AT_ONCE:
+                self._pass_on()
+                pause = self._poll_interval
+            self._crowded_until = now + min(pause, self._poll_interval).total_seconds()
+        return timedelta(seconds=self._crowded_until - now)
 
     def _lost(self) -> int:
         """How many rows may be taken whose holder has died before: one, and none beside another that is fresh.

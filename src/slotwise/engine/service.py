@@ -55,6 +55,11 @@ class Outage:
             away = format_duration(timedelta(seconds=round(now - self._begun)))
             logger.warning("the database is still away, after %s: %s; waiting for it", away, describe(error))
 
+    @property
+    def goes_on(self) -> bool:
+        """Whether a loop is cut off from the database."""
+        return bool(self._cut_off)
+
     def ends(self, loop: str) -> None:
         """``loop`` has reached it. It is back when every loop that missed it has."""
         with self._lock:

@@ -27,6 +27,7 @@ from slotwise.engine.service import Outage, Service
 from slotwise.engine.settler import Settler
 from slotwise.engine.shutdown import LONGEST_ASIDE, SHORTEST_ASIDE, Shutdown
 from slotwise.engine.startup import Startup
+from slotwise.engine.wakeup import WakeUp
 from slotwise.identity import Identity
 from slotwise.settings import Settings
 from slotwise.store.database import Database, is_transient
@@ -34,6 +35,7 @@ from slotwise.store.planner import Plan
 from slotwise.store.pruner import Pruner
 from slotwise.store.recorders import Recorder, Recorders
 from slotwise.store.store import Store
+from slotwise.store.wakeups import LOOK
 
 #: Without a setting, no more than this: ten thousand jobs are not to make ten thousand threads.
 MOST_THREADS = 500
@@ -107,7 +109,12 @@ class Worker:
         self.runner = self._make_runner(interceptors)
         self.poller = Poller(
             self.store, self.holdings, names=self._claimed, lease=self.settings.lease,
-            poll_interval=self.settings.poll_interval, runner=self.runner, **service,
+            poll_interval=self.settings.poll_interval, runner=self.runner, peers=self.entrance.membership.peers,
+            pass_on=self._pass_on, **service,
+        )  # fmt: skip
+        self.wake_up = WakeUp(
+            self._database, names=self._claimed, wake=self.poller.wake, obey=self._obey,
+            offset=self.entrance.membership.peers.offset, **service,
         )  # fmt: skip
         self._build_keepers(self.settings.heartbeat_interval, service)
         keep = Pruner(self.store, keep=self.settings.keep_history, keep_failures=self.settings.keep_failures)
@@ -144,7 +151,7 @@ class Worker:
     def _make_shutdown(self) -> Shutdown:
         return Shutdown(
             holdings=self.holdings, runner=self.runner, settler=self.settler, poller=self.poller,
-            others=(self.deadlines, self.reaper, self.history),
+            others=(self.wake_up, self.deadlines, self.reaper, self.history),
             keepers=(self.heartbeat, self.lease_watch, self.settler),
             membership=self.entrance.membership, loop=self._loop, cancelling=self._cancelling, tell_end=self._tell_end,
             close=self._database.close, longest_grace=self.settings.shutdown_grace,
@@ -153,7 +160,8 @@ class Worker:
     @property
     def services(self) -> tuple[Service, ...]:
         """In the order in which they start: whoever keeps claims alive before whoever takes them."""
-        return (self.heartbeat, self.lease_watch, self.deadlines, self.settler, self.reaper, self.poller, self.history)
+        keepers = (self.heartbeat, self.lease_watch, self.deadlines, self.settler)
+        return (*keepers, self.reaper, self.poller, self.wake_up, self.history)
 
     # -- start ------------------------------------------------------------------------------------------------
 
@@ -219,8 +227,20 @@ class Worker:
         return self.entrance.plan(revision)
 
     def wake(self) -> None:
-        """Look for due rows now, not when the poll interval is over."""
-        self.poller.wake()
+        """Look for due rows now, not when the poll interval is over; one that drains leaves that to others."""
+        if self.is_draining:
+            self._pass_on()
+        else:
+            self.poller.wake()
+
+    def _pass_on(self) -> None:
+        """There may be due rows, now or soon, of which nobody else knows."""
+        self._database.wake_ups.tell(LOOK)
+
+    def _obey(self) -> None:
+        """An operator may have written something in what is held: the heartbeat sees it."""
+        if len(self.holdings):
+            self.heartbeat.wake()
 
     # -- stop -------------------------------------------------------------------------------------------------
 
@@ -260,6 +280,7 @@ class Worker:
                 return self.unfinished
             self.is_draining = True
             self.listeners.publish(events.DrainBegan(worker=self.name, running=len(self.holdings)))
+            self._pass_on()
             self._shutdown.run(self.settings.shutdown_grace if grace is None else grace, ending=ending)
             return self.unfinished
 

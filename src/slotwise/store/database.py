@@ -6,7 +6,7 @@ import logging
 import os
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from sqlalchemy import URL, Connection, Engine
@@ -19,6 +19,7 @@ from slotwise.store.dsn import SQLITE, database_url
 from slotwise.store.failures import describe, is_transient, unreachable
 from slotwise.store.postgresql_link import PostgreSQLLink
 from slotwise.store.sqlite_link import SQLiteLink
+from slotwise.store.wakeups import Hearing, WakeUps, channel_of
 
 __all__ = ["POOL_SIZE", "Database", "describe", "is_transient"]
 
@@ -34,10 +35,14 @@ class Link(Protocol):
     name: str
     single: bool
 
+    @property
+    def passes_words(self) -> bool: ...
     def engine(self, role: str, size: int, overflow: int = 0) -> Engine: ...
     def migrations(self) -> Engine: ...
     def check(self, connection: Connection) -> None: ...
     def free_connections(self, connection: Connection) -> int | None: ...
+    def notify(self, engine: Engine, channel: str, words: Sequence[str]) -> None: ...
+    def listen(self, channel: str) -> Hearing: ...
 
 
 class Database:
@@ -55,6 +60,7 @@ class Database:
         self.settings = settings
         self.url: URL = database_url(settings.database_url)
         self._link: Link = _link(self.url, settings)
+        self._ear = self._link if settings.wake_up_url is None else _link(database_url(settings.wake_up_url), settings)
         self._pool_size = pool_size
         self._overflow = overflow
         self._used_at_fork = False
@@ -90,7 +96,20 @@ class Database:
     @property
     def connections_needed(self) -> int:
         """How many connections this process may hold at its peak."""
-        return 1 if self._link.single else self._pool_size + self._overflow + 1
+        return 1 if self._link.single else self._pool_size + self._overflow + 1 + self.hears
+
+    @property
+    def hears(self) -> bool:
+        """Whether wake-ups can be listened for: not in SQLite, nor through a pooler."""
+        return self.settings.wake_up and (self._ear is not self._link or self._link.passes_words)
+
+    def listen(self) -> Hearing:
+        """A connection of its own that hears wake-ups."""
+        return self._ear.listen(channel_of(self.settings.table_prefix))
+
+    def notify(self, words: Sequence[str]) -> None:
+        """Say these words at once, through the ordinary pool. ``wake_ups`` is for everybody else."""
+        self._link.notify(self.main, channel_of(self.settings.table_prefix), words)
 
     def verify(self, *, new: bool = False) -> None:
         """Connect once. ``new``: where there is no SQLite file yet, make it.
@@ -122,6 +141,7 @@ class Database:
     def close(self) -> None:
         """Close every connection that is not in use; a later use opens new ones."""
         if self._pid == os.getpid():
+            self.wake_ups.flush()
             for engine in list(self._engines.values()):
                 engine.dispose()
 
@@ -155,6 +175,8 @@ class Database:
             engine.dispose(close=False)
 
     def _start_afresh(self) -> None:
+        #: What this process tells workers elsewhere.
+        self.wake_ups = WakeUps(self.notify if self.settings.wake_up else lambda words: None)
         self._engines: dict[str, Engine] = {}
         self._lock = threading.Lock()
         self._pid = os.getpid()

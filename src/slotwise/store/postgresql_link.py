@@ -12,6 +12,7 @@ import math
 import os
 import re
 import time
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -25,6 +26,7 @@ from slotwise.settings import Settings
 from slotwise.store.dsn import connect_arguments, psycopg
 from slotwise.store.plans import keep_plans
 from slotwise.store.types import Beyond
+from slotwise.store.wakeups import Hearing
 
 logger = logging.getLogger(__name__)
 
@@ -53,6 +55,8 @@ FROM pg_stat_activity WHERE backend_type = 'client backend'
 
 # How values are written, whatever role and database have for a default: the driver reads these forms, and no others.
 _FORMS = {"TimeZone": "UTC", "DateStyle": "ISO", "IntervalStyle": "postgres"}
+
+_NOTIFY = "SELECT pg_notify(%s, word) FROM unnest(%s::text[]) AS word"
 
 # "client" if it came with the connection.
 _SOURCE = "SELECT source FROM pg_settings WHERE name = 'lock_timeout'"
@@ -100,6 +104,20 @@ class PostgreSQLLink:
     def free_connections(self, connection: Connection) -> int | None:
         """How many more connections server, role and database allow at this moment."""
         return int(connection.exec_driver_sql(_FREE).scalar_one())
+
+    @property
+    def passes_words(self) -> bool:
+        """A transaction pooler takes LISTEN, and gives what was said to somebody else, or to nobody."""
+        return not self._pooled
+
+    def notify(self, engine: Engine, channel: str, words: Sequence[str]) -> None:
+        """Say these words on a channel, in a transaction of one statement."""
+        with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+            connection.exec_driver_sql(_NOTIFY, (channel, list(words)))
+
+    def listen(self, channel: str) -> Hearing:
+        """A connection outside of every pool; a cut link is noticed as on any other."""
+        return Hearing(self._reach("wake-up", self._deadlines() | self._options), channel)
 
     def _deadlines(self) -> dict[str, str]:
         settings = self._settings

@@ -8,7 +8,7 @@ ones), a row may thus change its kind between both looks; such a command is aske
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC
+from datetime import UTC, timedelta
 from typing import Any
 
 import sqlalchemy as sa
@@ -21,6 +21,7 @@ from slotwise.store.dialect import Dialect
 from slotwise.store.joining import copy_into
 from slotwise.store.queue import Queue, Status, Tally
 from slotwise.store.types import Instant, to_micros
+from slotwise.store.wakeups import ORDERS, channel_of
 
 _PUT = (
     "task_name", "task_instance", "task_data", "execution_time", "slot", "picked", "version", "first_version",
@@ -41,9 +42,11 @@ class PostgresQueue(Queue):
                 insert = self._or_move(insert)
             case _:
                 insert = insert.on_conflict_do_nothing()
-        put = insert.returning(self._tasks.c.picked).cte("put")
-        statement = sa.select(sa.func.count()).select_from(put).where(~put.c.picked)
-        (scheduled,) = connection.execute(statement).fetchone()
+        soon = [] if self._wake is None else [self._is_soon(self._wake).label("soon")]
+        put = insert.returning(self._tasks.c.picked, *soon).cte("put")
+        word = [sa.case((sa.func.bool_or(put.c.soon), self._notify(name)))] if soon else []
+        statement = sa.select(sa.func.count().filter(~put.c.picked), *word).select_from(put)
+        scheduled = connection.execute(statement).fetchone()[0]
         return Tally(scheduled=scheduled, exists=len(wanted) - scheduled)
 
     def _rows(self, name: str, wanted: Sequence[Wanted]) -> Any:
@@ -71,6 +74,8 @@ class PostgresQueue(Queue):
         ]
         table = postgresql.dialect().identifier_preparer.format_table(self._tasks)  # type: ignore[no-untyped-call]
         copy_into(connection, f"COPY {table} ({', '.join(_PUT)}) FROM STDIN", "".join(lines).encode())
+        if self._wake is not None and any((one.when.at or now + one.when.delay) <= now + self._wake for one in wanted):
+            self.say(connection, name)
 
     def cancel(self, connection: Any, key: Key) -> Status:
         """Race: a row that is claimed, or let go, while the statement waits for it is of neither kind: ask again."""
@@ -84,7 +89,27 @@ class PostgresQueue(Queue):
             is_told, is_removed, was_there = connection.execute(sa.select(*counts, there)).fetchone()
             if is_told or is_removed or not was_there:
                 break
+        if is_told:
+            self.say(connection, ORDERS)
         return "running" if is_told else "cancelled" if is_removed else "gone"
+
+    def say(self, connection: Any, word: str) -> None:
+        if self._wake is not None:
+            connection.execute(sa.select(self._notify(word)))
+
+    def _word(self) -> list[sa.ColumnElement[Any]]:
+        """Of many that one transaction says, the server keeps one."""
+        if self._wake is None:
+            return []
+        return [sa.case((self._is_soon(self._wake), self._notify(self._tasks.c.task_name)))]
+
+    def _is_soon(self, within: timedelta) -> sa.ColumnElement[bool]:
+        """Polls might come too late for this row; one that is parked is not due for long."""
+        latest = self._due(self._now(None), When(None, within))
+        return sa.and_(~self._tasks.c.picked, self._tasks.c.execution_time <= latest)
+
+    def _notify(self, word: Any) -> sa.ColumnElement[Any]:
+        return sa.func.pg_notify(channel_of(self._dialect.tables.prefix), word)
 
     def _may_delete(self) -> Any:
         """Said to the trigger of an adopted table, which keeps rows from being deleted by another program."""
@@ -101,9 +126,9 @@ class PostgresQueue(Queue):
         return sa.cast(sa.extract("epoch", now) * 1_000_000, sa.BigInteger)
 
 
-def queue_of(dialect: Dialect) -> Queue:
-    """The commands in the words of this database."""
-    return (PostgresQueue if dialect.name == "postgresql" else Queue)(dialect)
+def queue_of(dialect: Dialect, wake: timedelta | None = None) -> Queue:
+    """The commands in the words of this database; ``wake`` as for a Queue."""
+    return (PostgresQueue if dialect.name == "postgresql" else Queue)(dialect, wake)
 
 
 def _asked(wanted: Sequence[Wanted]) -> Any:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any, Literal, TypeAlias
 
 import sqlalchemy as sa
@@ -42,10 +43,11 @@ class Tally:
 
 
 class Queue:
-    """Commands on one-time tasks."""
+    """Commands on one-time tasks. With ``wake`` each says, at its commit, whose rows are due within that time."""
 
-    def __init__(self, dialect: Dialect) -> None:
+    def __init__(self, dialect: Dialect, wake: timedelta | None = None) -> None:
         self._dialect = dialect
+        self._wake = wake
         self._tasks = dialect.tables.tasks
 
     # -- put --------------------------------------------------------------------------------------------------
@@ -66,7 +68,7 @@ class Queue:
                 insert = insert.on_conflict_do_nothing()
         key = Key(name, wanted.instance)
         # Race: the task that had the id may have ended since. It was there.
-        return self._answer(connection, insert.returning(self._tasks.c.picked), key, absent="exists")
+        return self._answer(connection, insert.returning(self._tasks.c.picked, *self._word()), key, absent="exists")
 
     def put_many(self, connection: Any, name: str, wanted: Sequence[Wanted], if_exists: IfExists) -> Tally:
         """As ``put``, for a chunk of rows with different ids."""
@@ -141,7 +143,7 @@ class Queue:
         if priority is not None:
             values["priority"] = sa.literal(priority)
         statement = self._tasks.update().where(*self._at(key), *self._alive()).values(**values)
-        return self._answer(connection, statement.returning(self._tasks.c.picked), key, absent="gone")
+        return self._answer(connection, statement.returning(self._tasks.c.picked, *self._word()), key, absent="gone")
 
     def arrive(self, connection: Any, key: Key, count: int) -> bool:
         """So many that a blocked row waits for have arrived; after the last of them it waits for its due time only.
@@ -196,9 +198,9 @@ class Queue:
                 state=None, parked_due=None, execution_time=due, slot=due, attempt=0, lost_count=0,
                 version=tasks.c.version + 1,
             )
-            .returning(tasks.c.task_instance)
+            .returning(tasks.c.task_instance, *self._word())
         )  # fmt: skip
-        return sorted(instance for (instance,) in connection.execute(statement).fetchall())
+        return sorted(row[0] for row in connection.execute(statement).fetchall())
 
     # -- read -------------------------------------------------------------------------------------------------
 
@@ -247,7 +249,14 @@ class Queue:
     def _columns(self) -> list[Any]:
         return [self._tasks.c[name] for name in TASK_COLUMNS]
 
+    def say(self, connection: Any, word: str) -> None:
+        """Say this at the commit."""
+
     # -- parts ------------------------------------------------------------------------------------------------
+
+    def _word(self) -> list[sa.ColumnElement[Any]]:
+        """What a statement returns besides: a wake-up, where somebody could hear it."""
+        return []
 
     def _at(self, key: Key) -> list[sa.ColumnElement[bool]]:
         return [self._tasks.c.task_name == key.task_name, self._tasks.c.task_instance == key.task_instance]

@@ -32,8 +32,11 @@ class Sequels:
         self._dialect = dialect
         self._queue = queue_of(dialect)
 
-    def write(self, connection: sa.Connection, ends: Sequence[End]) -> None:
-        """What succeeded brings its sequel; every end of a task, its history, if the task keeps one."""
+    def write(self, connection: sa.Connection, ends: Sequence[End]) -> set[str]:
+        """What succeeded brings its sequel; every end of a task, its history, if the task keeps one.
+
+        The tasks that may be due by it.
+        """
         succeeded = [end.sequel for end in ends if end.sequel and end.change.transition.label == "succeeded"]
         self._follow(connection, [follow for sequel in succeeded for follow in sequel.follows])
         for key, arrived in groupby(sorted(key for sequel in succeeded for key in sequel.arrivals)):
@@ -41,6 +44,8 @@ class Sequels:
         rows = [row for end in ends if (row := _history(end)) is not None]
         if rows:
             self._remember(connection, rows)
+        follows = {follow.task for sequel in succeeded for follow in sequel.follows}
+        return follows | {key.task_name for sequel in succeeded for key in sequel.arrivals}
 
     def _follow(self, connection: sa.Connection, follows: Sequence[Follow]) -> None:
         def kind(follow: Follow) -> tuple[str, str, bool]:

@@ -199,6 +199,7 @@ class Settlements(Door):
 
     def _end(self, endings: Endings, *, wait: bool, dead: bool = False) -> list[Change]:
         """Let go of the rows that are still held under these claims; ``dead``: unless their holder has stirred."""
+        words: set[str] = set()
         claims = {claim.fence: claim for claim, _ in endings}
         outcomes = {claim.fence: outcome for claim, outcome in endings}
 
@@ -213,11 +214,12 @@ class Settlements(Door):
             free = [(one, outcome) for one, outcome in ended if _ledger_key(one, outcome) in {None, *entries}]
             changes = [self._decide(one, outcome, entries) for one, outcome in free]
             self._write(connection, changes)
-            self._sequels.write(connection, self._ends(changes, claims, outcomes))
+            words.update(self._sequels.write(connection, self._ends(changes, claims, outcomes)))
             self.recorders.write(connection, changes)
             return (free[0][0].transaction_id if free else None), changes
 
         changes = commit_surely(self.database, self.dialect, work)
+        self.database.wake_ups.tell(*words)
         tell_plan_rows(self.database, self.dialect, changes, wait=wait)
         return changes
 

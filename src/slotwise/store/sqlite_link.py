@@ -14,6 +14,7 @@ from sqlalchemy.pool import NullPool, QueuePool
 
 from slotwise.errors import DatabaseProblem, SchemaMissing
 from slotwise.settings import Settings
+from slotwise.store.wakeups import Hearing
 
 OLDEST_LIBRARY = (3, 35)
 BUSY_TIMEOUT = timedelta(seconds=10)
@@ -26,6 +27,7 @@ class SQLiteLink:
     """
 
     name = "sqlite"
+    passes_words = False
 
     def __init__(self, url: URL, settings: Settings) -> None:
         """Raises `DatabaseProblem` if the SQLite library is too old."""
@@ -59,6 +61,12 @@ class SQLiteLink:
     def free_connections(self, connection: Connection) -> int | None:
         """No limit."""
         return None
+
+    def notify(self, engine: Engine, channel: str, words: Sequence[str]) -> None:
+        """Nobody could hear it."""
+
+    def listen(self, channel: str) -> Hearing:
+        raise DatabaseProblem("SQLite has no wake-ups; let wake_up_url name a PostgreSQL database, or leave it out")
 
     def _listening(self, **pool: Any) -> Engine:
         arguments = {

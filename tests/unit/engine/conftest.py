@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
@@ -16,6 +17,7 @@ from slotwise.engine.holdings import Holding
 from slotwise.engine.worker import Worker
 from slotwise.events import Event
 from slotwise.execution import Outcome, Succeeded
+from slotwise.store.wakeups import WakeUps
 
 
 @job(name="plain", schedule=Every("1m"))
@@ -48,9 +50,15 @@ class Bench:
             database_url=url,
             **settings,
         )
+        #: What it would say to workers elsewhere; SQLite has no way to them.
+        self.words: list[str] = []
+        self.registry.database.wake_ups = WakeUps(self.words_said)
         self.worker: Worker = self.registry.make_worker()
         self.worker.plan()
         self.events.clear()
+
+    def words_said(self, words: Sequence[str]) -> None:
+        self.words += words
 
     def close(self) -> None:
         self.worker.runner.close()
@@ -69,6 +77,12 @@ class Bench:
 
     def end(self, holding: Holding, outcome: Outcome | None = None) -> None:
         self.worker.settler.put(holding, outcome or Succeeded())
+
+    def lose_reply(self, holding: Holding) -> None:
+        """As if the claim had been committed, and its answer had not come back."""
+        with suppress(ConnectionError), self.worker.holdings.claiming():
+            self.worker.holdings.remove(holding.claim)
+            raise ConnectionError
 
     def said(self, kind: type[Event]) -> list[Any]:
         return [event for event in self.events if isinstance(event, kind)]

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from tests.unit.engine.conftest import MakeBench
+import pytest
+from tests.unit.engine.conftest import Bench, MakeBench
 from tests.unit.engine.parts import Gate
 
 from slotwise import Disabled, Every, JobContext, job, task
+from slotwise.engine.peers import MOST, Peers
+from slotwise.engine.poller import CROWDED
 from slotwise.engine.service import AT_ONCE
 from slotwise.events import Claimed, PollBegan, Settled
+from slotwise.store.wakeups import LOOK
 
 
 def nothing(ctx: JobContext) -> None:
@@ -61,7 +65,7 @@ def test_it_claims_what_there_is_room_for(make_bench: MakeBench, gate: Gate) -> 
         bench.registry.client.schedule("mail")
     assert bench.worker.poller.run_once() == AT_ONCE
     assert len(bench.said(Claimed)) == 2
-    assert bench.worker.poller.run_once() == bench.worker.settings.poll_interval
+    assert bench.worker.poller.run_once() == CROWDED
     assert bench.said(PollBegan)[0].capacity == 2
     gate.open()
     while len(bench.said(Settled)) < 2:
@@ -97,3 +101,52 @@ def test_rows_of_others_are_not_touched(make_bench: MakeBench) -> None:
     bench.registry.client.schedule("of-another-service", {"id": 1})
     assert bench.worker.poller.run_once() == timedelta(seconds=10)
     assert bench.said(Claimed) == []
+
+
+# -- several workers --------------------------------------------------------------------------------------------
+
+
+def told(bench: Bench) -> list[str]:
+    """What the worker's process said to others since the last time."""
+    bench.registry.database.wake_ups.flush()
+    words, bench.words = bench.words, []
+    return words
+
+
+def test_who_has_no_room_tells_others_what_comes_due(make_bench: MakeBench, gate: Gate) -> None:
+    """Race: only the worker that settled a slot knows the next; it is full when that is due. It says so once."""
+    bench = make_bench(task(name="mail")(lambda ctx: gate.pass_through()), threads=1)
+    client, poller = bench.registry.client, bench.worker.poller
+    client.schedule("mail")
+    client.schedule("mail", in_="5s")
+    assert poller.run_once() == AT_ONCE
+    told(bench)
+    assert poller.run_once() == CROWDED  # there may be room in a moment
+    bench.clock.tick(CROWDED)
+    assert poller.run_once() == timedelta(seconds=5) - CROWDED
+    assert told(bench) == []
+    bench.clock.tick(timedelta(seconds=5) - CROWDED)
+    assert poller.run_once() == bench.worker.settings.poll_interval
+    assert told(bench) == [LOOK]
+    assert poller.run_once() == bench.worker.settings.poll_interval  # woken by somebody else who has no room
+    assert told(bench) == []
+
+
+def test_who_drains_leaves_what_comes_to_others(make_bench: MakeBench) -> None:
+    """At the begin of the drain, and with every settlement in it, which may have handed back what is due."""
+    bench = make_bench(mail)
+    bench.worker.is_draining = True
+    bench.worker.wake()
+    assert told(bench) == [LOOK]
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 40, 1000])
+def test_peers_keep_out_of_each_others_way(count: int) -> None:
+    """Alone, at once and at the full interval; else a little later, a little earlier, within bounds."""
+    peers, interval = Peers(), timedelta(seconds=10)
+    peers.count = count
+    offsets = {peers.offset() for _ in range(50)}
+    spreads = {peers.spread(interval) for _ in range(50)}
+    assert max(offsets) <= min(timedelta(milliseconds=count - 1), MOST)
+    assert timedelta(seconds=9) <= min(spreads) <= max(spreads) <= interval
+    assert (offsets == {timedelta(0)}, spreads == {interval}) == (count == 1, count == 1)
