@@ -177,7 +177,7 @@ class Pruned(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Planned(Event):
-    """``change``: added, changed, kept, deleted or outdated."""
+    """``change``: added, changed, kept, deleted, outdated or refused."""
 
     name = "planned"
     job: str

@@ -81,7 +81,7 @@ def test_refused(shell: Shell, newer: str, older: list[str], cure: str) -> None:
         assert words in " ".join((done.stdout + done.stderr).split())
     health = asked(shell, "health")
     assert (health["healthy"], health["refused"]) == (True, ["report"])
-    assert health["notes"] == ["live workers have other schedules, refused for a newer revision's: report"]
+    assert health["notes"] == ["live workers have other schedules, which were refused: report"]
     assert "note: live workers have other schedules" in shell.run("health").stderr
 
     assert straggler.stop() == exits.OK

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from dataclasses import replace
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 
 import pytest
 import sqlalchemy as sa
@@ -169,6 +169,19 @@ def test_a_row_that_cannot_follow_keeps_its_days(database: Database) -> None:
     assert refused["open"] is None
     assert "never fires" in str(refused["sundays"])
     assert "CO@1[" in str(sundays.row("sundays").schedule)
+
+
+def test_a_row_that_would_be_too_long_to_be_read_keeps_its_days(desk: Desk) -> None:
+    """It still owes slots of as many texts as fit: it is told with the cure, and followed when they have run."""
+    row = desk.bench.row("open")
+    since = [nine(FRIDAY) + number * timedelta(minutes=1) for number in range(500)]
+    owed = " >> ".join(f"EVERY|{7 + at.minute % 2}s >> {at.isoformat()}" for at in since)
+    desk.bench.change("open", schedule=f"{owed} >> {row.schedule}")
+    desk.bench.clock.set(nine(MONDAY))
+    before = desk.bench.row("open")
+    (followed,) = desk.close(TUESDAY).followed
+    assert "let its due slots run, or delete it" in str(followed.refused)
+    assert desk.bench.row("open") == before
 
 
 def test_a_job_planned_later_goes_by_the_new_days(desk: Desk) -> None:

@@ -70,7 +70,7 @@ def _notes(found: Health) -> list[str]:
     if found.paused:
         notes.append(f"nothing starts: all is {found.paused}")
     if found.refused:
-        notes.append(f"live workers have other schedules, refused for a newer revision's: {_some(found.refused)}")
+        notes.append(f"live workers have other schedules, which were refused: {_some(found.refused)}")
     return notes
 
 

@@ -14,7 +14,14 @@ from slotwise.cli.output import moment, print_json_list, print_table
 from slotwise.store.deploy import Change, compare
 from slotwise.store.revision import Revision
 
-_STYLES = {"added": "green", "changed": "yellow", "policies": "yellow", "outdated": "red", "orphaned": "red"}
+_STYLES = {
+    "added": "green",
+    "changed": "yellow",
+    "policies": "yellow",
+    "outdated": "red",
+    "refused": "red",
+    "orphaned": "red",
+}
 
 
 @click.command(
@@ -40,8 +47,8 @@ def plan(given: Given, everything: bool) -> int:
     """What starting a worker of the application would change in the database; nothing is changed now.
 
     "added" has no row yet; "changed" has another schedule, shown with its old and new next slots; "policies" declares
-    something else anew; "outdated" would be refused, since a newer deploy has planned it; "orphaned" has a row and
-    no code. What is due by now would run at once.
+    something else anew; "outdated" would be refused, since a newer deploy has planned it; "refused" would make the row
+    longer than can be read again; "orphaned" has a row and no code. What is due by now would run at once.
     """
     registry = given.registry()
     with given.store() as store:

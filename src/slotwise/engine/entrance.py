@@ -108,5 +108,5 @@ def planned(worker: str, plan: Plan, ours: Revision) -> Planned:
         return Planned(**facts)
     theirs = plan.planned_by
     return PlanRefused(
-        **facts, refused=plan.refused, revision=str(ours), planned_by=str(theirs), cure=ours.cure(theirs)
+        **facts, refused=plan.refused, revision=str(ours), planned_by=str(theirs), cure=plan.cure or ours.cure(theirs)
     )

@@ -32,7 +32,8 @@ class Change:
     """What a deploy would make of one job.
 
     ``change``: added, changed (its schedule), policies (all else that it declares), kept, outdated (a newer deploy
-    has planned it, so this one's schedule would be refused), or orphaned (it has a row, and no code). ``known_by``: a
+    has planned it, so this one's schedule would be refused), refused (the row would become too long to be read), or
+    orphaned (it has a row, and no code). ``known_by``: a
     live worker that knows an orphan, of another application perhaps. ``at_once``: a slot is due by now.
     """
 

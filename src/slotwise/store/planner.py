@@ -29,9 +29,10 @@ from slotwise.store.types import to_micros
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What planning did to one job: added, changed, kept or outdated (a newer revision has planned it).
+    """What planning did to one job: added, changed, kept, outdated (a newer revision has planned it) or refused.
 
-    ``outdated``: the row keeps ``schedule``, which ``planned_by`` has written; ``refused`` was not taken over.
+    ``outdated`` and ``refused``: the row keeps ``schedule``, which ``planned_by`` has written; ``refused`` was not
+    taken over. ``cure``: what helps, where the row would have become one that nobody can read.
     """
 
     job: str
@@ -40,6 +41,7 @@ class Plan:
     next_slot: datetime | None
     refused: str | None = None
     planned_by: Revision | None = None
+    cure: str | None = None
 
 
 def replanned(row: Row, after: Schedule, now: datetime) -> dict[str, Any]:
@@ -168,7 +170,11 @@ class Planner:
             if same:
                 return _plan_of(job, row, "kept")
             return replace(_plan_of(job, row, "outdated"), refused=str(job.schedule), planned_by=theirs)
-        changes = {} if same or job.schedule is None else replanned(row, job.schedule, now)
+        try:
+            changes = {} if same or job.schedule is None else replanned(row, job.schedule, now)
+        except InvalidSchedule as error:  # only this job's: its row stays as it is, and all others are planned
+            plan = _plan_of(job, row, "refused")
+            return replace(plan, refused=str(job.schedule), planned_by=theirs, cure=str(error))
         connection.execute(
             self._tasks.update()
             .where(self._tasks.c.task_name == job.name, self._tasks.c.task_instance == RECURRING)

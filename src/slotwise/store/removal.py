@@ -13,7 +13,8 @@ import sqlalchemy as sa
 from slotwise.errors import ConfigurationError
 from slotwise.execution import Row
 from slotwise.pauses import slept
-from slotwise.store.bureau import Desk, schedule_in
+from slotwise.store.bureau import Desk
+from slotwise.store.planner import owed_by
 from slotwise.store.slot_orders import call_off
 
 
@@ -36,8 +37,8 @@ def delete(desk: Desk, job: str, *, known: bool = False) -> int:
 
 
 def _end_plan(desk: Desk, row: Row) -> None:
-    """What has come and not begun, and what waits for its retry, ends here."""
-    passed = slept(row, schedule_in(row), desk.now)
+    """What has come and not begun, and what waits for its retry, ends here; of an unreadable text, its slot."""
+    passed = slept(row, owed_by(row), desk.now)
     if passed is not None:
         desk.skip(row, replace(passed.gap, reason="deleted"))
     if row.attempt:

@@ -437,6 +437,40 @@ def test_an_instance_that_nobody_can_read_can_be_changed(bench: Bench) -> None:
     assert ran == [at(1), at(3.5)]
 
 
+def test_a_held_instance_that_nobody_can_read_can_be_changed_and_deleted(bench: Bench) -> None:
+    """Changed, it goes on by the new text from its settlement on; deleted, it is gone then. Its slot is settled."""
+    for name in "ab":
+        bench.client.schedule_recurring("all", name, EACH)
+    bench.tick(3)
+    claims = {claim.row.task_instance: claim for claim in bench.claim("all")}
+    for name in "ab":
+        bench.change("all", name, schedule=UNREADABLE)
+    bench.client.schedule_recurring("all", "a", "EVERY|30s")
+    assert bench.client.unschedule_recurring("all", "b") is True
+    bench.tick(0.5)
+    for claim in claims.values():
+        bench.settle(claim)
+    assert (bench.row("all", "a").slot, bench.find("all", "b")) == (at(3.5), None)
+    assert [(slot["task_instance"], slot["outcome"]) for slot in bench.slots("all")] == [
+        ("a", "succeeded"), ("b", "succeeded"),
+    ]  # fmt: skip
+
+
+def test_of_a_text_that_nobody_can_read_only_the_beginning_is_told(bench: Bench) -> None:
+    """Also where it became so while the row was held: the outcome counts, and the row says why it waits."""
+    bench.client.schedule_recurring("all", "a", EACH)
+    bench.tick()
+    claim = bench.claim_one("all")
+    bench.change("all", "a", schedule=UNREADABLE)
+    bench.settle(claim)
+    with bench.store.transaction() as connection:
+        tasks = bench.tables.tasks
+        kept = connection.scalar(sa.select(tasks.c.last_error).where(tasks.c.task_instance == "a"))
+    assert kept.startswith("unreadable: schedule 'MOONPHASE|" + "x" * 189 + ": ")
+    assert len(kept) < 500
+    assert bench.outcomes("all") == [(1, "succeeded")]
+
+
 def test_an_instance_that_nobody_can_read_is_told(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
     """By a warning with job, instance and the beginning of the value; health counts it."""
     bench.client.schedule_recurring("feed", "a", EACH)

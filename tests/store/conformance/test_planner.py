@@ -218,6 +218,20 @@ def test_a_text_that_cannot_be_read_is_replaced(bench: Bench) -> None:
     assert (bench.row("plain").schedule, bench.row("plain").slot) == (str(Every(MINUTE)), at(1))
 
 
+def test_a_change_that_makes_the_row_unreadable_costs_only_its_job(bench: Bench) -> None:
+    """A row that owes slots of as many texts as fit keeps them; the job says why, and all others are planned."""
+    owed = " >> ".join(f"EVERY|{7 + number % 2}s >> {at(number + 2).isoformat()}" for number in range(500))
+    bench.change("plain", schedule=f"{owed} >> EVERY|1m", slot=at(1))
+    bench.clock.set(at(600))
+    before = bench.row("plain")
+    other = bench.beside(a_job("plain", Every("13s")), a_job("other"))
+    plans = other.plan()
+    assert (plans["plain"].change, plans["other"].change) == ("refused", "added")
+    assert plans["plain"].refused == str(Every("13s"))
+    assert "let its due slots run, or delete it" in str(plans["plain"].cure)
+    assert bench.row("plain") == before
+
+
 def test_removed_from_code_the_row_stays(bench: Bench) -> None:
     """Nobody claims it; nobody deletes it."""
     bench.tick()

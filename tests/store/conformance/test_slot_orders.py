@@ -411,6 +411,16 @@ def test_a_pending_retry_ends_with_its_job(bench: Bench, controls: Controls) -> 
     assert (entry["outcome"], entry["reason"], entry["finished"]) == ("cancelled", "deleted", at(1))
 
 
+@pytest.mark.parametrize("minutes", [0, 3])
+def test_a_job_that_nobody_can_read_is_deleted(bench: Bench, controls: Controls, minutes: int) -> None:
+    """The slot that waits is skipped if it has come; of others nothing is known."""
+    bench.tick(minutes)
+    bench.change("plain", schedule="MOON|full")
+    assert controls.delete("plain") == 1
+    assert bench.find("plain") is None
+    assert bench.outcomes("plain") == [(1, "skipped")] * bool(minutes)
+
+
 def test_a_job_that_runs_is_not_deleted(bench: Bench, controls: Controls) -> None:
     """One line that says where it runs."""
     bench.tick()
