@@ -94,6 +94,19 @@ def test_stopped_while_it_is_entered(shell: Shell, how: str, status: int, left: 
     assert ("closed" in worker.out) is (left == 0)
 
 
+@pytest.mark.parametrize(("how", "within"), [("SLEEPS", 5), ("BLOCKS", 20)])
+def test_run_stopped_while_it_is_entered(shell: Shell, how: str, within: float) -> None:
+    """The first signal ends a single run, too: nothing is claimed, and the status says which signal it was."""
+    process = shell.start("run", "tick", **{how: "enter"})
+    process.wait_for_output("enter")
+    begun = time.monotonic()
+    assert process.signal(signal.SIGINT).end() == exits.INTERRUPTED
+    assert time.monotonic() - begun < within
+    assert ("closed" in process.out) is (how == "SLEEPS")
+    process.wait_until_text("job 'tick' was asked to stop before it had started: nothing was claimed")
+    assert shell.run("slots", "list", "tick", "--json").returncode != exits.OK  # not even planned
+
+
 @pytest.mark.parametrize("how", ["SLEEPS", "BLOCKS"])
 def test_never_left(shell: Shell, how: str) -> None:
     """It is told and counted as left behind, and the exit status says so."""

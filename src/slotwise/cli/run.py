@@ -20,6 +20,7 @@ from slotwise.cli.output import last_line, moment, print_json, span
 from slotwise.contrib.logging import LogListener, configure, escaped_lines
 from slotwise.engine.signals import StopSignals
 from slotwise.engine.single import Ended, SingleRun
+from slotwise.errors import JobCancelled
 from slotwise.settings import Settings
 
 _STATUS = {
@@ -63,6 +64,9 @@ def run(given: Given, name: str, crontabs: CrontabChoice) -> int:
     try:
         with signals, _output_for_answers(given.json), lifespan_of(single.worker):
             ended = single.run()
+    except JobCancelled as error:
+        click.echo(f"{error}", err=True)
+        end_now(_STATUS[signal.Signals(signals.first or signal.SIGTERM)])
     finally:
         registry.database.close()
     _tell(given, ended)

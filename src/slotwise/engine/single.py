@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 
 from slotwise.engine.holdings import Holding
 from slotwise.engine.worker import Worker
-from slotwise.errors import ClaimLost, ConfigurationError, UnknownTask
+from slotwise.errors import ClaimLost, ConfigurationError, JobCancelled, UnknownTask
 from slotwise.events import AttemptEvent, ClaimLostEvent, Event, HandedBackEvent, Settled
 from slotwise.execution import Aborted, Claim
 from slotwise.store.enqueue import Enqueue
@@ -64,12 +64,15 @@ class SingleRun:
     def run(self) -> Ended:
         """Claim, run, settle; how it ended. A failed handler is a value, not an exception.
 
-        Raises what a worker's start raises, DatabaseUnreachable if the database is away, and ClaimLost if the
-        slot was taken over while it ran.
+        Raises what a worker's start raises, DatabaseUnreachable if the database is away, JobCancelled if it was asked
+        to stop before it claimed anything, and ClaimLost if the slot was taken over while it ran.
         """
         worker = self.worker
         worker.entrance.verify()
         with worker.minding():
+            if self._cancelled is not None:  # while the lifespan was entered
+                name = self._definition.name
+                raise JobCancelled(f"job {name!r} was asked to stop before it had started: nothing was claimed")
             begun = self._elapsed()
             with worker.holdings.claiming():  # else a heartbeat finds the row, does not know it, and hands it back
                 claim = self._claim()
@@ -85,8 +88,8 @@ class SingleRun:
         if self._cancelled is not None:
             self._cancelled = 0.0
             return
-        self.worker.cancel()  # bounds the lifespan's end
         self._cancelled = self._elapsed() + PATIENCE.total_seconds()
+        self.worker.cancel()  # ends a lifespan that is being entered, and bounds its end
         if self._holding is not None:
             self._holding.signal.set("operator")
 

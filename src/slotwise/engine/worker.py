@@ -212,10 +212,13 @@ class Worker:
 
     @contextmanager
     def minding(self) -> Iterator[None]:
-        """Keep claims alive and settle them, without polling or reaping: for claims that are ``adopt``ed."""
+        """Keep claims alive and settle them, without polling or reaping: for claims that are ``adopt``ed.
+
+        Asked to stop meanwhile, it enters no lifespan: then nothing may be claimed.
+        """
         try:
             if self._loop is not None:
-                self.state = self._loop.start()
+                self.state = self._loop.start(self._stopping)
             for service in (self.heartbeat, self.lease_watch, self.deadlines, self.settler):
                 service.start()
             yield
