@@ -16,6 +16,7 @@ from tests.integration.shell import Shell
 
 from slotwise.cli import exits
 from slotwise.cli.entry import status
+from slotwise.cli.output import moment
 from slotwise.settings import Settings
 from slotwise.store.database import Database
 from slotwise.store.store import Store
@@ -88,7 +89,7 @@ class TestSlots:
     @pytest.mark.parametrize("page", [1, 2, 3, 7, 500], ids=lambda page: f"pages-of-{page}")
     def test_all(self, history: Store, ask: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, page: int) -> None:
         """Every line once, in order, whatever the size of a page: also where a slot and a gap end together."""
-        monkeypatch.setattr("slotwise.store.reader.PAGE", page)
+        monkeypatch.setattr("slotwise.store.ledger_reader.PAGE", page)
         waiting, *lines = ask("slots", "report", "--all")
         assert (waiting["outcome"], waiting["slot"]) == ("waiting", "2026-01-31T12:00:00Z")
         places = [line["last"] or line["slot"] for line in lines]
@@ -314,6 +315,24 @@ class TestWorkers:
         told = ask("health", *arguments, expected=exits.FAILED if problem else exits.OK)
         assert told["healthy"] is (problem is None)
         assert (problem or "") in " ".join(told["problems"])
+
+    def test_unreadable_rows(self, store: Store, ask: Callable[..., Any], capsys: pytest.CaptureFixture[str]) -> None:
+        """How many, since when, and what to do: a job's fails the check, for it does not run; a dead task's is told."""
+        now, slot = store.now(), datetime(2026, 1, 2, 3, tzinfo=UTC)
+        add(store, "workers", {"worker": "h:1:f0", "last_seen": now, "tasks": '["a", "b"]'})
+        bad = {"task_name": "a", "execution_time": now, "last_error": "unreadable: version is 7; set it to 8"}
+        add(store, "tasks", bad | {"schedule": "EVERY|1d", "slot": slot, "task_instance": "recurring"})
+        add(store, "tasks", bad | {"task_name": "b", "state": "dead", "parked_due": slot, "task_instance": "1"})
+        add(store, "tasks", bad | {"task_name": "b", "state": "dead", "parked_due": now, "task_instance": "2"})
+        told = ask("health", expected=exits.FAILED)
+        since = f"unreadable, due since {moment(slot)}: version is 7; set it to 8"
+        assert (told["problems"], told["notes"]) == ([f"a: a row is {since}"], [f"b: 2 rows are {since}"])
+        assert [(one["task"], one["rows"], one["dead"]) for one in told["unreadable"]] == [
+            ("a", 1, False),
+            ("b", 2, True),
+        ]
+        assert (told["overdue"], status(["jobs", "list"])) == (0, exits.OK)
+        assert f"a is {since}" in " ".join(capsys.readouterr().err.split())
 
     def test_silent_claims(self, store: Store, capsys: pytest.CaptureFixture[str]) -> None:
         """A claim that nobody renews and nobody takes over is not well."""

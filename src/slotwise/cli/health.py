@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import click
 
 from slotwise.cli import exits
 from slotwise.cli.command import Command
 from slotwise.cli.options import Given, common, pass_given
-from slotwise.cli.output import as_json, moment, print_json_object
+from slotwise.cli.output import as_json, last_line, moment, print_json_object
 from slotwise.contrib.logging import escaped
 from slotwise.durations import format_duration, parse_duration
 from slotwise.errors import DatabaseProblem
-from slotwise.store.lines import Health
+from slotwise.store.lines import Health, Unreadable
 
 
 @click.command(
@@ -21,7 +22,7 @@ from slotwise.store.lines import Health
     short_help="One exit status for probes and alarms.",
     notes="""
     0  healthy; notes on orphans and refused schedules change nothing
-    1  too few workers, or rows that wait for too long
+    1  too few workers, or rows that wait for too long, or that nobody can read
     3  the database cannot be used, or its tables are missing or of another version
     """,
     examples="""
@@ -54,7 +55,7 @@ def health(given: Given, min_workers: int, max_overdue: str, max_rows: int, max_
     if max_orphans is not None and found.orphans > max_orphans:
         problems, notes = [*problems, notes[0]], notes[1:]
     if given.json:
-        print_json_object({"healthy": not problems, "problems": problems, "notes": notes, **as_json(found)})
+        print_json_object({"healthy": not problems, "problems": problems, "notes": notes, **_json(found)})
     else:
         click.echo("; ".join(problems) if problems else f"healthy: {_summary(found)}", err=bool(problems))
         for note in notes:
@@ -62,11 +63,16 @@ def health(given: Given, min_workers: int, max_overdue: str, max_rows: int, max_
     return exits.FAILED if problems else exits.OK
 
 
+def _json(found: Health) -> dict[str, Any]:
+    return {**as_json(found), "unreadable": [as_json(one) for one in found.unreadable]}
+
+
 def _notes(found: Health) -> list[str]:
     """What somebody should look at in the day; the orphans first."""
     notes = []
     if found.orphans:
         notes.append(f"orphans, due rows that no live worker runs: {found.orphans}, of {_some(found.orphan_tasks)}")
+    notes += [_unreadable(one) for one in found.unreadable if one.dead]
     if found.paused:
         notes.append(f"nothing starts: all is {found.paused}")
     if found.refused:
@@ -85,9 +91,15 @@ def _problems(found: Health, min_workers: int, max_rows: int, limit: str) -> lis
     if found.overdue > max_rows:
         problems.append(f"rows due for more than {limit}: {found.overdue}, the oldest since {moment(found.oldest_due)}")
     problems += [f"{name} is due, and unroutable: {why}" for name, why in found.unroutable.items()]
+    problems += [_unreadable(one) for one in found.unreadable if not one.dead]
     if found.silent:
         problems.append(f"claims whose lease ran out and that nobody takes over: {found.silent}")
     return problems
+
+
+def _unreadable(found: Unreadable) -> str:
+    rows = "a row is" if found.rows == 1 else f"{found.rows} rows are"
+    return escaped(f"{found.task}: {rows} unreadable, due since {moment(found.since)}: {last_line(found.error)}")
 
 
 def _summary(found: Health) -> str:

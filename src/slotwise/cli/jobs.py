@@ -87,7 +87,8 @@ def list_jobs(given: Given) -> None:
 
     With --app, jobs are compared with the application: "orphan" is no longer in the code, "not planned" has
     no row before a worker starts, "changed" has another schedule in the code than in the row, which decides.
-    A job that is due and that no live worker can take is "unroutable"; the reason stands below.
+    A job that is due and that no live worker can take is "unroutable", one whose row has a value that nobody can use
+    "unreadable"; the reason stands below.
 
     Below the list: jobs of which live workers have another schedule, refused because a newer revision planned them.
     """
@@ -108,10 +109,18 @@ def list_jobs(given: Given) -> None:
         click.echo(f"{escaped(name)}: {count:,} recurring instances; see: slotwise jobs instances {shlex.quote(name)}")
     for line in (entry.line for entry in entries):
         if line is not None and line.reason:
-            due = "is due, and unroutable" if line.state == "unroutable" else "does not start"
-            click.echo(f"{escaped(line.job)} {due}: {escaped(line.reason)}", err=True)
+            click.echo(f"{escaped(line.job)} {_plight(line)}: {escaped(line.reason)}", err=True)
         if line is not None and line.refused:
             click.echo(f"{escaped(line.job)}: {_refused(line)}", err=True)
+
+
+def _plight(line: JobLine) -> str:
+    match line.state:
+        case "unroutable":
+            return "is due, and unroutable"
+        case "unreadable":
+            return f"is unreadable, due since {moment(line.next_slot)}"
+    return "does not start"
 
 
 def _with_instances(jobs: Sequence[dict[str, Any]], counts: Mapping[str, int]) -> Iterator[dict[str, Any]]:

@@ -150,6 +150,7 @@ def last_line(text: str | None) -> str:
 _STYLES = {
     "succeeded": "green", "running": "cyan", "claimed": "cyan", "waiting": "dim", "failed": "red", "dead": "red",
     "lost": "red", "cancelled": "yellow", "skipped": "yellow", "paused": "yellow", "overdue": "red", "gone": "red",
+    "unreadable": "red",
 }  # fmt: skip
 
 

@@ -50,7 +50,7 @@ class Claims(Door):
     ) -> None:
         super().__init__(database, definitions, clock=clock)
         self._budget = Budget(self.dialect, database.settings.recovery_rate)
-        self._latecomers = Latecomers(self.dialect, definitions, self._budget)
+        self._latecomers = Latecomers(self.dialect, definitions, self._budget, self._complaints)
         self._weighed = frozenset(name for name, found in definitions.items() if found.is_weighed)
         self._limits = Limits(self.dialect, definitions)
         self._strict = tuple(sorted(name for name, found in definitions.items() if found.gives_up))
@@ -198,7 +198,8 @@ class Claims(Door):
         except Exception as error:
             if not is_about_a_row(error):
                 raise
-            logger.exception("%s/%s cannot be claimed and is set aside: %s", *key, describe(error))
+            if self._complaints.are_new(key, describe(error)):
+                logger.exception("%s/%s cannot be claimed and is set aside: %s", *key, describe(error))
             with self.transaction() as connection:
                 self.dialect.set_aside(connection, key, describe(error))
             return []

@@ -12,6 +12,7 @@ from slotwise.clock import Clock, DatabaseClock
 from slotwise.definition import Definition
 from slotwise.execution import Row
 from slotwise.schedules import Schedule, parse_schedule
+from slotwise.store.complaints import Complaints
 from slotwise.store.database import Database
 from slotwise.store.dialect import Dialect
 from slotwise.store.postgresql import PostgreSQL
@@ -35,6 +36,7 @@ class Door:
         self.definitions = definitions
         self.tables = tables(database.settings.table_prefix, database.settings.schema)
         self.dialect = _DIALECTS[database.dialect_name](self.tables, clock or DatabaseClock())
+        self._complaints = Complaints(self.dialect.clock.elapsed)
 
     @contextmanager
     def transaction(self) -> Iterator[sa.Connection]:

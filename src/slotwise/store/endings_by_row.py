@@ -26,7 +26,7 @@ from slotwise.execution import (
 )
 from slotwise.onward import Onward
 from slotwise.store.row_by_row import RowByRow
-from slotwise.store.rows import CHANGED_COLUMNS, Change, Held, ledger_instance, row_of
+from slotwise.store.rows import CHANGED_COLUMNS, LAST_TOKEN, NO_TOKEN, Change, Held, ledger_instance, row_of
 
 #: Columns of a held plan row that are empty as long as its slot is on time, and nobody has asked anything of it.
 UNASKED = ("plan_instance", "origin", "catch_up_until", "state", "cancel_requested", "wanted_due", "parked_due")
@@ -101,11 +101,14 @@ class EndingsByRow(RowByRow):
         tasks = self.tables.tasks
         is_plan = tasks.c.schedule.is_not(None)
         again = sa.literal(self.now(connection) + UNREADABLE_PAUSE, tasks.c.execution_time.type)
+        has_token = tasks.c.version < LAST_TOKEN  # else a database says of it only what it says of any number
         return {
             "state": sa.case((is_plan, tasks.c.state), else_="dead"),
             "parked_due": sa.case((is_plan, sa.null()), else_=tasks.c.execution_time),
             "execution_time": sa.case((is_plan, again), else_=sa.literal(FOREVER, tasks.c.execution_time.type)),
-            "last_error": f"{UNREADABLE}{error}".replace("\0", "\\0"),
+            "last_error": sa.case(
+                (has_token, f"{UNREADABLE}{error}".replace("\0", "\\0")), else_=UNREADABLE + NO_TOKEN
+            ),
         }
 
     def let_go_aside(self, connection: sa.Connection, claim: Claim, outcome: Outcome, error: str) -> str | None:
@@ -119,7 +122,7 @@ class EndingsByRow(RowByRow):
             mine.append(tasks.c.last_heartbeat.is_not_distinct_from(row.last_heartbeat))
         released = {
             "picked": False, "picked_by": None, "last_heartbeat": None, "lease": None, "cancel_requested": None,
-            "version": row.version + 1,
+            "version": min(row.version + 1, LAST_TOKEN),
         }  # fmt: skip
         statement = tasks.update().where(*mine).values(**self._aside(connection, error), **released)
         found = connection.execute(statement.returning(tasks.c.state)).first()

@@ -21,6 +21,7 @@ from slotwise.schedules import Schedule, parse_schedule
 from slotwise.store.abreast import Abreast
 from slotwise.store.audit_rows import order_of
 from slotwise.store.budget import Budget
+from slotwise.store.complaints import Complaints
 from slotwise.store.dialect import Dialect
 from slotwise.store.release import release_next
 from slotwise.store.rows import Change, Held, ledger_instance
@@ -34,13 +35,16 @@ MINDING = timedelta(seconds=1)
 class Latecomers:
     """Decides, row by row, which slot of a claimed row starts, if any."""
 
-    def __init__(self, dialect: Dialect, definitions: Mapping[str, Definition], budget: Budget) -> None:
+    def __init__(
+        self, dialect: Dialect, definitions: Mapping[str, Definition], budget: Budget, complaints: Complaints
+    ) -> None:
         self._dialect = dialect
         self._definitions = definitions
         self._tasks = dialect.tables.tasks
         self._slots = dialect.tables.slots
         self._abreast = Abreast(dialect)
         self._budget = budget
+        self._complaints = complaints
 
     def start(
         self,
@@ -71,7 +75,8 @@ class Latecomers:
             schedule = parse_schedule(row.schedule or "-")
         except InvalidSchedule as error:
             shown = f"schedule {row.schedule!r:.200}: {error}"
-            logger.warning("%s/%s cannot be read and is put off: %s", *row.key, shown)
+            if self._complaints.are_new(row.key, shown):
+                logger.warning("%s/%s cannot be read and is put off: %s", *row.key, shown)
             reason = f"{decide.UNREADABLE}{shown}"
             return self._let_go(connection, row, now, decide.postponed(row, now, reason))
         newest = newest_decided(connection, self._dialect, row.task_name, row.task_instance, strict=strict)

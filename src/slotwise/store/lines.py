@@ -9,14 +9,15 @@ from datetime import UTC, datetime, timedelta
 
 import sqlalchemy as sa
 
+from slotwise.decide import UNREADABLE
 from slotwise.execution import FOREVER, RECURRING
 from slotwise.store.rows import utc
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobLine:
-    """A job's own row, or an instance's. ``state``: waiting, running, paused, dead, ended (nothing is due any more), or
-    unroutable: due, and no live worker can take it; ``reason`` says why, or who paused it.
+    """A job's own row, or an instance's. ``state``: waiting, running, paused, dead, ended (nothing is due any more),
+    unroutable: due, and no live worker can take it, or unreadable; ``reason`` says why, or who paused it.
 
     ``refused``: live workers whose own schedule for it was not taken over, each with its revision.
     """
@@ -94,10 +95,25 @@ class WorkerLine:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Unreadable:
+    """``rows`` of a task that nobody can read: due ``since`` then (None: that cannot be read either), and why.
+
+    ``dead``: nobody tries them again; a job's row is tried each minute.
+    """
+
+    task: str
+    rows: int
+    since: datetime | None
+    error: str
+    dead: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Health:
     """What the tables say about the cluster, at one instant.
 
-    ``overdue`` rows wait, ``silent`` ones are held past their lease. ``orphans`` do the one or the other, too, but
+    ``overdue`` rows wait, ``silent`` ones are held past their lease, ``unreadable`` ones have a value that nobody can
+    use, and are neither. ``orphans`` do the one or the other, too, but
     no live worker runs their tasks. ``refused``: jobs of which a live worker has another schedule than the row.
     """
 
@@ -112,6 +128,7 @@ class Health:
     refused: Sequence[str]
     #: Names of tasks with such rows for which no live worker carries the tags, and which.
     unroutable: Mapping[str, str]
+    unreadable: Sequence[Unreadable]
     #: Who paused all, since when and why: nothing is overdue then.
     paused: str | None = None
 
@@ -143,8 +160,11 @@ def job_line(row: sa.RowMapping, workers: Sequence[WorkerLine], now: datetime) -
     state = row["state"] or ("running" if row["picked"] else "ended" if parked else "waiting")
     due = state == "waiting" and row["execution_time"] <= now
     reason = obstacle(row["task_name"], row["runs_on"], workers) if due else None
+    state = "unroutable" if reason else state
+    if state in ("waiting", "unroutable", "ended") and (row["last_error"] or "").startswith(UNREADABLE):
+        state, reason = "unreadable", row["last_error"].removeprefix(UNREADABLE)
     return JobLine(
-        job=row["task_name"], instance=row["task_instance"], state="unroutable" if reason else state, reason=reason,
+        job=row["task_name"], instance=row["task_instance"], state=state, reason=reason,
         schedule=row["schedule"],
         next_slot=None if parked else utc(row["slot"]), due=None if parked else utc(due_time),
         attempt=row["attempt"], worker=row["picked_by"], heartbeat=utc(row["last_heartbeat"]),

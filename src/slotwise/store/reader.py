@@ -14,9 +14,10 @@ from slotwise.errors import UnknownTask
 from slotwise.execution import RECURRING
 from slotwise.pauses import PAUSED
 from slotwise.store.ledger_reader import LedgerReader
-from slotwise.store.lines import Health, JobLine, WorkerLine, job_line, obstacle, paused_by, worker_line
+from slotwise.store.lines import Health, JobLine, Unreadable, WorkerLine, job_line, obstacle, paused_by, worker_line
 from slotwise.store.pauses import all_paused
 from slotwise.store.rows import utc
+from slotwise.store.types import Beyond
 
 
 class Reader(LedgerReader):
@@ -103,6 +104,25 @@ class Reader(LedgerReader):
             rows = connection.execute(sa.select(workers, held).order_by(workers.c.started.desc())).mappings().all()
         return [worker_line(row, now) for row in rows]
 
+    def _unreadable(self, connection: sa.Connection) -> list[Unreadable]:
+        """Since when: such a row keeps the slot, or the due time, that it had when somebody could still read it."""
+        tasks = self._tasks
+        since = sa.func.min(sa.func.coalesce(tasks.c.parked_due, tasks.c.slot, tasks.c.execution_time))
+        dead = sa.func.coalesce(tasks.c.state, "") == "dead"
+        found = connection.execute(
+            sa.select(tasks.c.task_name, dead, sa.func.count(), since, sa.func.max(tasks.c.last_error))
+            .where(~tasks.c.picked, tasks.c.last_error.startswith(UNREADABLE))
+            .group_by(tasks.c.task_name, dead)
+            .order_by(tasks.c.task_name, dead)
+        )
+        return [
+            Unreadable(
+                task=name, rows=rows, since=None if isinstance(first, Beyond) else utc(first),
+                error=error.removeprefix(UNREADABLE), dead=is_dead,
+            )
+            for name, is_dead, rows, first, error in found
+        ]  # fmt: skip
+
     def health(self, overdue_after: timedelta) -> Health:
         """Counts rows that are due for longer than ``overdue_after`` and still wait, and holders that fell silent.
 
@@ -111,9 +131,7 @@ class Reader(LedgerReader):
         tasks = self._tasks
         with self._store.transaction() as connection:
             now = self._store.dialect.now(connection)
-            # What cannot be read comes up again and again, and does not run.
-            late = (tasks.c.execution_time < now - overdue_after) | tasks.c.last_error.startswith(UNREADABLE)
-            due = sa.and_(~tasks.c.picked, tasks.c.state.is_(None), late)
+            due = sa.and_(~tasks.c.picked, tasks.c.state.is_(None), tasks.c.execution_time < now - overdue_after)
             waiting = connection.execute(
                 sa.select(tasks.c.task_name, sa.func.count(), sa.func.min(tasks.c.execution_time))
                 .where(due)
@@ -127,6 +145,7 @@ class Reader(LedgerReader):
             ).all()
             paused = all_paused(connection, self._store.tables)
             waiting, choosy = ([], []) if paused is not None else (waiting, choosy)
+            unreadable = self._unreadable(connection)
             dead = connection.scalar(sa.select(sa.func.count()).where(tasks.c.state == "dead")) or 0
         live = [worker for worker in self.workers() if worker.live]
         known = {name for worker in live for name in worker.tasks} if live else {name for name, *_ in [*waiting, *held]}
@@ -145,5 +164,6 @@ class Reader(LedgerReader):
             orphan_tasks=sorted({name for name, _ in orphans}),
             refused=sorted({name for worker in live for name in worker.refused}),
             unroutable={name: why for name, why in sorted(obstacles.items()) if why},
+            unreadable=[one for one in unreadable if one.task in known or not live],
             paused=None if paused is None else paused_by(paused.author, paused.since, paused.note),
         )

@@ -10,8 +10,9 @@ from typing import Any
 from slotwise.execution import LedgerKey, Row, Transition
 from slotwise.store.types import Beyond
 
-#: The end of bigint.
+#: The end of bigint; and what is said of a row that is there.
 LAST_TOKEN = 2**63 - 1
+NO_TOKEN = f"version is {LAST_TOKEN}, from where no token can rise; set it to the microseconds since 1970, as now"
 
 #: What is read of a row, in this order, by every statement that returns rows.
 ROW_COLUMNS = (
@@ -83,7 +84,7 @@ def _refuse_unusable(found: dict[str, Any]) -> None:
         if isinstance(found.get(name), Beyond):
             raise ValueError(f"{name} is {found[name].written}; correct it to an instant of the years 1 to 9999")
     if found["version"] >= LAST_TOKEN:
-        raise ValueError(f"version is {found['version']}, from where no token can rise; set it to 1")
+        raise ValueError(NO_TOKEN)
 
 
 def hold_of(values: Sequence[Any]) -> Row:

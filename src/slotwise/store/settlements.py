@@ -167,7 +167,8 @@ class Settlements(Door):
             except Exception as second:
                 if not is_about_a_row(second):
                     return Settlement(claim=claim, error=error)
-        logger.error("%s/%s is set aside: %s", *claim.key, why, exc_info=error)
+        if self._complaints.are_new(claim.key, why):
+            logger.error("%s/%s is set aside: %s", *claim.key, why, exc_info=error)
         try:
             with self.transaction() as connection:
                 label = self.dialect.let_go_aside(connection, claim, outcome, describe(error))

@@ -14,7 +14,7 @@ from tests.store.bench import NOON, Bench, at
 from slotwise import decide
 from slotwise.execution import FOREVER, RECURRING, Claim, Failed, Snoozed, Succeeded
 from slotwise.store.reader import Reader
-from slotwise.store.rows import LAST_TOKEN
+from slotwise.store.rows import LAST_TOKEN, NO_TOKEN
 from slotwise.store.types import to_micros
 
 #: Beyond what Python can hold, as each database writes it.
@@ -65,9 +65,12 @@ def test_a_plan_row_that_nobody_can_read_is_put_off(bench: Bench, column: str, w
     assert (row.state, row.picked, row.execution_time) == (None, False, at(2))
     assert row.last_error.startswith(f"unreadable: {column} is ")
     assert bench.slots("plain") == []
-    assert Reader(bench.store).health(timedelta(minutes=1)).overdue == 1
+    health = Reader(bench.store).health(timedelta(minutes=1))
+    (told,) = health.unreadable
+    assert (health.overdue, told.task, told.rows, told.dead) == (0, "plain", 1, False)
+    assert told.since == (None if column == "slot" else at(1))
     (line,) = [line for line in Reader(bench.store).jobs() if line.job == "plain"]
-    assert line.last_error == row.last_error
+    assert (line.state, line.reason, told.error) == ("unreadable", told.error, row.last_error[len("unreadable: ") :])
     sane = str(to_micros(at(1))) if bench.database.dialect_name == "sqlite" else f"'{at(1)}'"
     write(bench, "plain", column, "NULL" if column == "catch_up_until" else sane)
     bench.tick(1.5)
@@ -101,11 +104,44 @@ def test_a_version_at_the_end_is_put_aside(bench: Bench) -> None:
     task, job = stands(bench, "mail", "1"), stands(bench, "plain")
     assert (task.state, task.execution_time, task.version) == ("dead", FOREVER, LAST_TOKEN)
     assert (job.state, job.execution_time) == (None, at(2))
-    assert task.last_error.startswith("unreadable: ")
-    assert "set it to 1" in job.last_error
-    write(bench, "plain", "version", "1")
+    assert task.last_error == job.last_error == f"unreadable: {NO_TOKEN}"
+    write(bench, "plain", "version", str(to_micros(at(1))))
     bench.tick()
     assert bench.claim_one("plain").token == to_micros(at(2))
+    told = Reader(bench.store).health(timedelta(minutes=1)).unreadable
+    assert [(one.task, one.rows, one.since, one.dead) for one in told] == [("mail", 1, at(0), True)]
+
+
+@pytest.mark.parametrize("name", ["mail", "plain"])
+def test_a_held_row_whose_version_is_at_the_end(bench: Bench, name: str, caplog: pytest.LogCaptureFixture) -> None:
+    """A reaper lets go of it once, under its fence; nobody is asked to do so in each of its rounds."""
+    bench.client.schedule("mail", id="1")
+    bench.tick()
+    claim = bench.claim_one(name)
+    write(bench, name, "version", str(LAST_TOKEN), claim.row.task_instance)
+    now, rows = bench.store.look([name])
+    (done,) = bench.take_over_rows(*rows, lease_end=now)
+    assert (done.error, done.transition and done.transition.label) == (None, "dead" if name == "mail" else "postponed")
+    assert bench.store.look([name])[1] == []
+    row = stands(bench, name, claim.row.task_instance)
+    assert (row.picked, row.version, row.last_error) == (False, LAST_TOKEN, f"unreadable: {NO_TOKEN}")
+    assert bench.settle(claim) is None
+    assert len(caplog.records) == 1
+
+
+def test_a_complaint_comes_once_an_hour(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    """A row that nobody can read comes up each minute; another complaint, or another row, is told at once."""
+    write(bench, "plain", "version", str(LAST_TOKEN))
+    for _ in range(10):
+        bench.tick()
+        assert bench.claim("plain") == []
+    assert len(caplog.records) == 1
+    write(bench, "retried", "schedule", "'MOON|full'")
+    bench.claim("plain", "retried")
+    assert [record.args[0] for record in caplog.records if isinstance(record.args, tuple)] == ["plain", "retried"]
+    bench.tick(60)
+    bench.claim("plain", "retried")
+    assert len(caplog.records) == 4
 
 
 Break = Callable[[pytest.MonkeyPatch, str], None]
