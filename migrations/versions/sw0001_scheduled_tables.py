@@ -113,12 +113,12 @@ def _adopt(prefix: str, schema: str | None) -> None:
         return
     op.alter_column(table, "priority", server_default=sa.text("50"), schema=schema)
     function = _quoted(f"{prefix}keep_rows", schema)
-    # db-scheduler deletes rows of tasks that it does not know. Ours are told apart by their version, which is
-    # born from the clock (> 10^15) where Java's begins at 1; we ourselves only delete rows that we hold, that
-    # an operator has marked, or in a statement that says so (a cancelled task).
+    # db-scheduler deletes rows of tasks that it does not know, also while somebody holds them. Ours are told apart by
+    # their version, which is born from the clock (> 10^15) where Java's begins at 1; and our own deletes by
+    # what our connections say, or the statement (a task cancelled in the caller's transaction), or an operator's mark.
     op.execute(
         f"CREATE FUNCTION {function}() RETURNS trigger LANGUAGE plpgsql SET search_path FROM CURRENT AS $$ BEGIN "
-        "IF OLD.version > 1000000000000000 AND NOT OLD.picked AND OLD.state IS DISTINCT FROM 'deleted' "
+        "IF OLD.version > 1000000000000000 AND OLD.state IS DISTINCT FROM 'deleted' "
         "AND coalesce(current_setting('slotwise.delete', true), '') <> 'on' "
         "THEN RETURN NULL; END IF; RETURN OLD; END $$"
     )

@@ -336,6 +336,48 @@ def test_javas_clean_up_does_not_take_our_rows(pg: sa.Connection, pg_empty_url: 
     bench.database.close()
 
 
+#: As Java's db-scheduler claims whatever is due (lock-and-fetch), and lets go of what it does not know.
+JAVA_CLAIMS = """
+UPDATE scheduled_tasks SET picked = true, picked_by = 'java', last_heartbeat = now(), version = version + 1
+WHERE (task_name, task_instance) IN (
+    SELECT task_name, task_instance FROM scheduled_tasks WHERE picked = false AND execution_time <= now()
+    ORDER BY execution_time FOR UPDATE SKIP LOCKED LIMIT 100)"""
+JAVA_LETS_GO = """
+UPDATE scheduled_tasks SET picked = false, picked_by = NULL, last_heartbeat = NULL, version = version + 1
+WHERE picked_by = 'java' AND task_name <> 'java'"""
+JAVA_CLEANS_UP = (
+    "DELETE FROM scheduled_tasks WHERE task_name <> 'java' AND execution_time <= now() - interval '14 days'"
+)
+
+
+@pytest.mark.parametrize("lets_go", [True, False], ids=["it lets go of them", "it dies with them"])
+def test_our_rows_survive_javas_claim(pg: sa.Connection, pg_empty_url: str, lets_go: bool) -> None:
+    """Java takes what is due, knows it or not: our slots start once it lets go or is seen to be dead, unburnt."""
+    bench = adopted(pg, pg_empty_url)
+    bench.tick()
+    bench.settle(bench.claim_one("plain"))
+    bench.tick()
+    bench.client.schedule("mail", id="1")
+    held = bench.claim_one("strict")
+    with psycopg.connect(pg_empty_url, autocommit=True) as java:
+        taken = java.execute(JAVA_CLAIMS).rowcount
+        assert taken >= 3
+        assert java.execute(JAVA_CLEANS_UP).rowcount == 0
+        assert bench.claim() == []
+        if lets_go:
+            assert java.execute(JAVA_LETS_GO).rowcount == taken - 1
+        else:
+            found = bench.take_over_rows(bench.row("plain"), bench.row("mail", "1"))
+            assert [one.transition and one.transition.label for one in found] == ["handed-back", "handed-back"]
+        assert java.execute(JAVA_CLEANS_UP).rowcount == 0
+    assert bench.settle(held) is not None  # what we hold, Java's statements leave alone
+    claims = bench.claim("plain", "mail")
+    assert sorted((claim.key.task_name, claim.row.attempt) for claim in claims) == [("mail", 1), ("plain", 1)]
+    assert all(bench.settle(claim) for claim in claims)
+    assert (bench.row("plain").lost_count, bench.outcomes("plain")) == (0, [(1, "succeeded"), (2, "succeeded")])
+    bench.database.close()
+
+
 def test_a_task_in_an_adopted_table_can_be_cancelled(pg: sa.Connection, pg_empty_url: str) -> None:
     """The guard tells our own deletes from Java's, also within one transaction."""
     bench = adopted(pg, pg_empty_url)

@@ -50,6 +50,7 @@ def plan_row(schedule: Schedule | None = MINUTELY, **changes: Any) -> Row:
     """A held plan row, in the first attempt of the slot at noon."""
     row: dict[str, Any] = {
         "task_name": "report", "task_instance": RECURRING, "version": TOKEN, "picked": True, "picked_by": "host:1:a",
+        "lease": MINUTE,
         "execution_time": NOON, "slot": NOON, "watermark": NOON, "attempt": 1,
         "schedule": str(schedule) if schedule else None,
         "next_slot": schedule.next_after(NOON) if schedule and not schedule.from_end else None,
@@ -475,6 +476,14 @@ def test_a_promise_that_was_not_committed_is_a_failure(ledger: LedgerEntry) -> N
 
 
 # -- at_loss ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("policies", [{}, {"on_lost": "give_up"}], ids=["rerun", "give_up"])
+def test_what_another_program_has_picked_is_handed_back(policies: Any) -> None:
+    """Claims of ours say their lease. Whatever else is marked as picked has not started, and burns nothing."""
+    back = finish(Died(lease_end=at(1)), row=plan_row(lease=None, picked_by="java"), now=at(1.5), **policies)
+    assert (back.label, back.record) == ("handed-back", None)
+    assert part(back, "slot", "execution_time", "attempt", "lost_count") == (NOON, NOON, 1, 0)
 
 
 def test_a_lost_slot_runs_again() -> None:

@@ -122,6 +122,8 @@ def at_loss(
     """What becomes of a row whose holder fell silent."""
     if ledger is not None and ledger.outcome == "succeeded" and ledger.token == row.version:
         return final(row, definition, schedule, now, now, "succeeded", ledger=ledger)
+    if row.lease is None:  # another program has picked it, in a table that we share: claims of ours say their lease
+        return Transition(label="handed-back", row=again(row, row.execution_time), record=None)
     if ledger is not None and ledger.outcome == "claimed":
         return hand_back(row, "lost")  # the mark was never set, so the handler never started
     end = min(lease_end, now)

@@ -57,6 +57,8 @@ FROM pg_stat_activity WHERE backend_type = 'client backend'
 _FORMS = {"TimeZone": "UTC", "DateStyle": "ISO", "IntervalStyle": "postgres"}
 
 _NOTIFY = "SELECT pg_notify(%s, word) FROM unnest(%s::text[]) AS word"
+# In a table adopted from Java's db-scheduler a trigger keeps others from deleting our rows.
+_OURS = {"slotwise.delete": "on"}
 
 # "client" if it came with the connection.
 _SOURCE = "SELECT source FROM pg_settings WHERE name = 'lock_timeout'"
@@ -128,7 +130,7 @@ class PostgreSQLLink:
         }
 
     def _listening(self, role: str, deadlines: dict[str, str], **pool: Any) -> Engine:
-        parameters = deadlines | self._options | {name.lower(): form for name, form in _FORMS.items()}
+        parameters = deadlines | self._options | {name.lower(): form for name, form in _FORMS.items()} | _OURS
         engine = create_engine(self._url, hide_parameters=True, use_native_hstore=False, **pool)
 
         def connect(*_: object) -> Any:
