@@ -198,14 +198,27 @@ class Bench:
 
     # -- workers ----------------------------------------------------------------------------------------------
 
-    def start(self, name: str | None = None, *, cast: str | None = None, trap: str = "", **settings: str) -> Player:
-        """Start a worker and return at once."""
+    def start(
+        self,
+        name: str | None = None,
+        *,
+        cast: str | None = None,
+        trap: str = "",
+        way: str | None = None,
+        beneath: Mapping[str, str] | None = None,
+        **settings: str,
+    ) -> Player:
+        """Start a worker and return at once.
+
+        ``way``: its application's own way to the database; ``beneath``: variables for what lies beneath Python.
+        """
         name = name or f"w{len(self.players) + 1}"
         settings = {**self.settings, "database_url": self.url, **settings}
         environment = {key: value for key, value in os.environ.items() if not key.startswith(("SLOTWISE_", "PG"))}
         environment |= {f"SLOTWISE_{key.upper()}": value for key, value in settings.items()}
         environment |= {
-            "CAST": cast or self.cast, "CAST_LOG": str(self.log.path), "CAST_URL": self.url, "CAST_TRAP": trap,
+            "CAST": cast or self.cast, "CAST_LOG": str(self.log.path), "CAST_URL": way or self.url,
+            "CAST_TRAP": trap, **(beneath or {}),
         }  # fmt: skip
         player = Player(name, self.events, environment)
         self.players.append(player)
@@ -287,7 +300,7 @@ class Bench:
         *,
         until: datetime | None = None,
         schedules: Mapping[str, Schedule] | None = None,
-        completes: Collection[str] = ("completing", "hold-after-commit"),
+        completes: Collection[str] = ("completing", "completing-give-up", "hold-after-commit"),
     ) -> Verdict:
         """Judge what has happened; all workers must have ended."""
         with self.connect() as connection:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 import pytest
 from tests.faults.bench import HEARTBEAT, LEASE, SLACK, TAKE_OVER, Bench, eventually
@@ -95,6 +95,26 @@ def test_a_start_whose_commit_is_in_doubt_is_neither_lost_nor_repeated(
     assert stage.events.all("reaped") == []
     if forward or words == MARK:
         assert stage.events.all("handed-back")
+
+
+@pytest.mark.parametrize("forward", [True, False], ids=["the reply", "the request"])
+def test_a_completion_whose_commit_is_in_doubt_is_neither_lost_nor_repeated(
+    bench: MakeBench, proxy: Proxy, forward: bool
+) -> None:
+    """The handler's own commit, and nobody tells it what became of it: the slot ended well if its effect is there."""
+    stage = bench("completing,completing-give-up", missed_heartbeats_limit="8")
+    stage.start("apart", way=proxy.url)
+    for job in ("completing", "completing-give-up", "completing"):
+        stage.wait("committed", job=job, after=stage.mark())
+        proxy.lose_commit(said=b"", forward=forward)
+        assert proxy.lost.wait(30)
+    leave(stage, "completing", "completing-give-up")
+    effects = {(job, datetime.fromisoformat(key)) for job, key in stage.rows("select job, key from effects")}
+    jobs = ("completing", "completing-give-up")
+    ended = {(job, slot): row for job in jobs for slot, row in stage.ledger(job).items()}
+    assert effects == {one for one, row in ended.items() if row.outcome == "succeeded"}
+    assert [row.outcome for row in ended.values()].count("failed") == (0 if forward else 3)
+    assert stage.events.all("claim-lost", "reaped") == []
 
 
 def test_a_mark_that_comes_too_late_starts_nothing(bench: MakeBench, proxy: Proxy) -> None:

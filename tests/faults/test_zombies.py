@@ -62,6 +62,30 @@ def test_the_outcome_of_a_zombie_is_refused_while_another_holds_its_slot(bench: 
     assert stage.ledger("hold-again")[again["slot"]].token == again["token"]
 
 
+def test_the_outcome_of_a_zombie_is_refused_where_its_id_lives_again(bench: MakeBench) -> None:
+    """Its task was taken over, ended and scheduled anew under the same id: that one is not settled by the zombie."""
+    stage = bench("linger")
+    zombie = stage.start("zombie")
+    stage.wait("worker-start", by=zombie)
+    stage.registry.client.schedule("linger", 1, id="bill")
+    first = stage.wait("handler-start", by=zombie)
+    eventually(lambda: stage.starts("linger"))
+    zombie.freeze()
+    other = stage.start("other")
+    stage.wait("settled", instance="bill", by=other)
+    assert stage.registry.client.schedule("linger", 3, id="bill").status == "scheduled"
+    anew = stage.wait("handler-start", by=other, after=stage.wait("settled", instance="bill", by=other))
+    zombie.thaw()
+    stage.wait("claim-lost", by=zombie, job="linger", token=first["token"])
+    last = stage.wait("settled", instance="bill", token=anew["token"])
+    assert (last.worker, last["outcome"], last["attempt"]) == (other, "succeeded", 1)
+    stage.wait_for_empty_queue()
+    stage.end_all()
+    tokens = [line.token for line in stage.starts("linger")]
+    assert (tokens, len(tokens)) == (sorted(set(tokens)), 3)
+    assert {seen.worker for seen in stage.events.all("settled", instance="bill")} == {other}
+
+
 def test_an_async_zombie_is_cancelled(bench: MakeBench) -> None:
     """When it wakes up it learns that its claim is gone, its handler is cancelled, and its outcome is refused."""
     stage = bench("hold-async")

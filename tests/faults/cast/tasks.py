@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from datetime import timedelta
 
 from tests.faults.cast.witness import LOG, engine, first_in_cluster, leave_effect, tell
@@ -17,6 +19,27 @@ class Note(OneTimeTask):
 
     def execute(self, ctx: JobContext) -> None:
         LOG.write(ctx, "start", repr(ctx.data))
+
+
+class Linger(OneTimeTask):
+    """Takes the seconds that its data says; listens to nobody."""
+
+    name = "linger"
+
+    def execute(self, ctx: JobContext) -> None:
+        with LOG.attempt(ctx):
+            time.sleep(ctx.data)
+
+
+class Stay(OneTimeTask):
+    """Holds its row for the seconds that its data says, beside any number of others."""
+
+    name = "stay"
+    retry = None
+
+    async def execute(self, ctx: JobContext) -> None:
+        with LOG.attempt(ctx):
+            await asyncio.sleep(ctx.data)
 
 
 class Pay(OneTimeTask):

@@ -79,4 +79,20 @@ class Completing(DistributedJob):
             time.sleep(0.1)
 
 
+class CompletingGiveUp(Completing):
+    name = "completing-give-up"
+    on_lost = "give_up"
+
+
+class Beat(DistributedJob):
+    """Twice a second, and done at once."""
+
+    name = "beat"
+    schedule = Every("500ms")
+
+    def execute(self, ctx: JobContext) -> None:
+        with LOG.attempt(ctx):
+            pass
+
+
 TICKS = (Rerun, GiveUp, Async, Retrying, Delayed, Completing)
