@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 from tests.faults.bench import LEASE, SLACK, TAKE_OVER, Bench
+from tests.faults.clocks import LIBRARIES, SteppedClock
 from tests.faults.conftest import MakeBench
 
 from slotwise.embedded import EmbeddedPostgres
 
-LIBRARIES = sorted(Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"))
 HOUR = timedelta(hours=1)
 
 pytestmark = [
@@ -21,40 +21,22 @@ pytestmark = [
 ]
 
 
-class DatabaseClock:
-    """Steps the clock that a server sees; spans, and thereby its timeouts, stay true."""
-
-    def __init__(self, file: Path) -> None:
-        self._file = file
-        self.step(timedelta(0))
-
-    def step(self, offset: timedelta) -> None:
-        """To so much beside the true time, at once."""
-        draft = self._file.with_suffix(".new")
-        draft.write_text(f"{offset.total_seconds():+.0f}")
-        draft.chmod(0o644)
-        draft.rename(self._file)
-
-
 @pytest.fixture
 def database_clock(
     own_server: EmbeddedPostgres, open_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[DatabaseClock]:
+) -> Iterator[SteppedClock]:
     """The clock of ``own_server``, which is restarted for it."""
-    file = open_path / "clock"
-    clock = DatabaseClock(file)
+    clock = SteppedClock(open_path / "clock")
     own_server._cluster.stop()
     with monkeypatch.context() as environment:
-        environment.setenv("LD_PRELOAD", str(LIBRARIES[0]))
-        environment.setenv("FAKETIME_TIMESTAMP_FILE", str(file))
-        environment.setenv("FAKETIME_NO_CACHE", "1")
-        environment.setenv("FAKETIME_DONT_FAKE_MONOTONIC", "1")
+        for name, value in clock.variables.items():
+            environment.setenv(name, value)
         own_server._cluster.ensure_running()
     yield clock
     clock.step(timedelta(0))
 
 
-def expect_step(stage: Bench, clock: DatabaseClock, offset: timedelta) -> None:
+def expect_step(stage: Bench, clock: SteppedClock, offset: timedelta) -> None:
     """A fault that does not fire proves nothing."""
     before = stage.now()
     clock.step(offset)
@@ -62,7 +44,7 @@ def expect_step(stage: Bench, clock: DatabaseClock, offset: timedelta) -> None:
 
 
 def test_steps_of_the_databases_clock_steal_no_claim_and_make_none_immortal(
-    bench: MakeBench, own_server: EmbeddedPostgres, database_clock: DatabaseClock
+    bench: MakeBench, own_server: EmbeddedPostgres, database_clock: SteppedClock
 ) -> None:
     """An hour back, to the truth, an hour on: the living keep their claims, the dead lose theirs, slots go on."""
     stage = bench("rerun,give-up,hold,hold-give-up", url=own_server.dsn)
