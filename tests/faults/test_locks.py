@@ -1,0 +1,129 @@
+"""Two thousand held rows, and everybody at them at once: heartbeats, settlers, reapers, operators, a user's lock."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from datetime import timedelta
+
+import pytest
+from tests.faults.bench import Bench, eventually
+from tests.faults.conftest import MakeBench
+
+from slotwise import Item
+from slotwise.embedded import EmbeddedPostgres
+from slotwise.errors import ConfigurationError
+
+HELD, OPERATORS = 2000, 3
+JOBS = ("rerun", "give-up", "abreast")
+HEARTBEAT = timedelta(seconds=1)
+
+
+class Crowd:
+    """Keeps that many rows held; each by a handler that takes some seconds."""
+
+    def __init__(self, stage: Bench, lot: random.Random) -> None:
+        self.stage, self._lot = stage, lot
+        self.made = 0
+
+    def fill(self, seconds: tuple[float, float]) -> None:
+        """So many more that there would be enough, if none ended meanwhile."""
+        missing = HELD - self.count("schedule is null")
+        items = [Item(self._lot.uniform(*seconds), id=f"{self.made + number:05}") for number in range(missing)]
+        self.made += max(missing, 0)
+        if items:
+            self.stage.registry.client.schedule_many("stay", items)
+
+    def count(self, which: str) -> int:
+        return int(self.stage.rows(f"select count(*) from scheduled_tasks where {which}")[0][0])
+
+
+def operate(stage: Bench, crowd: Crowd, over: threading.Event, seed: int) -> Counter[str]:
+    """Whatever operators and clients may do to rows that are held; what cannot be done is said."""
+    lot, told = random.Random(seed), Counter[str]()
+    client = stage.registry.client
+    controls = client.controls.by(f"operator-{seed}")
+    while not over.is_set():
+        job, id = lot.choice(JOBS), f"{lot.randrange(crowd.made):05}"
+        orders = {
+            "cancel": lambda id=id: client.cancel("stay", id).status,
+            "reschedule": lambda id=id: client.reschedule("stay", id, in_="1h").status,
+            "replace": lambda id=id: client.schedule("stay", 1, id=id, if_exists="keep").status,
+            "pause": lambda job=job: controls.pause(job),
+            "resume": lambda job=job: controls.resume(job),
+            "trigger": lambda job=job: controls.trigger(job),
+            "stop": lambda job=job: controls.cancel(job),
+            "skip": lambda job=job: controls.skip_next(job),
+        }
+        word = lot.choices(list(orders), [1, 2, 2, 1, 2, 2, 1, 1])[0]
+        try:
+            told[f"{word} {orders[word]()}" if word in ("cancel", "reschedule") else word] += 1  # type: ignore[no-untyped-call]
+        except ConfigurationError:
+            told[f"{word} refused"] += 1
+        over.wait(0.01)
+    return told
+
+
+@contextmanager
+def a_users_lock(stage: Bench, *ids: str) -> Iterator[None]:
+    """Somebody's transaction keeps a held row locked, and does not end."""
+    with stage.connect() as connection:
+        connection.exec_driver_sql("select from scheduled_tasks where task_instance = any(%s) for update", (list(ids),))
+        yield
+
+
+def crowd_at_work(bench: MakeBench, server: EmbeddedPostgres, span: tuple[float, float], seconds: int) -> None:
+    stage = bench(
+        ",".join(("stay", *JOBS)), url=server.dsn, threads=str(HELD), heartbeat_interval="1s",
+        missed_heartbeats_limit="6", shutdown_grace="20s",
+    )  # fmt: skip
+    crew = stage.start_all(2)
+    crowd, over = Crowd(stage, random.Random(1)), threading.Event()
+    crowd.fill(span)
+    stage.registry.client.schedule("stay", 1.5, id="locked")
+    stage.wait("handler-start", instance="locked")
+    eventually(lambda: crowd.count("picked") >= HELD * 0.9)
+    assert {seen.worker for seen in stage.events.all("claimed", job="stay")} == set(crew)
+    with ThreadPoolExecutor(OPERATORS) as operators:
+        told = [operators.submit(operate, stage, crowd, over, seed) for seed in range(OPERATORS)]
+        with a_users_lock(stage, "locked"):
+            began = stage.mark()
+            stage.wait("handler-end", instance="locked")
+            stage.rest(2 * HEARTBEAT)
+            settled = stage.events.all("settled", job="stay", by=lambda player: player in crew)
+            assert len([seen for seen in settled if seen.number > began.number]) > HELD / 10
+            assert stage.events.all("settled", instance="locked") == []
+        end = stage.wait("settled", instance="locked")
+        assert (end["outcome"], end["attempt"]) == ("succeeded", 1)
+        for _ in range(seconds):
+            stage.rest(timedelta(seconds=1))
+            crowd.fill(span)
+        over.set()
+        done = sum((one.result() for one in told), Counter[str]())
+    for job in JOBS:
+        stage.registry.client.controls.resume(job)
+    assert set(stage.end_all()) == {0}
+    assert "deadlock detected" not in server.log.read_text()
+    assert stage.events.all("reaped", "claim-lost", "claim-suspect", "database-lost") == []
+    starts = Counter(
+        (line.job, line.instance, line.slot, line.attempt) for line in stage.log.read() if line.mark == "start"
+    )
+    assert set(starts.values()) == {1}
+    assert min(done["cancel running"], done["reschedule running"]) > 0
+    assert crowd.count("picked") == 0
+
+
+def test_a_crowd_of_held_rows_gets_along(bench: MakeBench, own_server: EmbeddedPostgres) -> None:
+    """No deadlock that the server saw, no claim lost or doubted; one row that a user keeps locked holds up no other."""
+    crowd_at_work(bench, own_server, (2.0, 4.0), 0)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_crowd_of_held_rows_gets_along_for_a_minute(bench: MakeBench, own_server: EmbeddedPostgres) -> None:
+    """The same, with rows that end replaced by others."""
+    crowd_at_work(bench, own_server, (3.0, 6.0), 60)
