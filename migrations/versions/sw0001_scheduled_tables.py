@@ -207,6 +207,7 @@ def _create_bookkeeping(prefix: str, schema: str | None) -> None:
         sa.Column("tasks", sa.Text),
         sa.Column("revision", sa.Text),
         sa.Column("refused", sa.Text),
+        sa.Column("passed_over", sa.Text),
         sa.Column("version", sa.Text, nullable=False),
         sa.Column("capacity", sa.Integer, nullable=False),
         sa.Column("state", sa.Text, nullable=False),

@@ -100,6 +100,10 @@ class AsyncClient:
         """As Client.cancel."""
         return await self._call(connection, lambda inner: self._client.cancel(task, id, connection=inner))
 
+    async def cancel_all(self, task: Task[Any], *, state: str | None = None, connection: Any = None) -> int:
+        """As Client.cancel_all."""
+        return await self._call(connection, lambda inner: self._client.cancel_all(task, state=state, connection=inner))
+
     async def redrive(
         self,
         task: Task[Any],

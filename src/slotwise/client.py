@@ -33,7 +33,7 @@ from slotwise.errors import ConfigurationError
 from slotwise.execution import Key
 from slotwise.recurring import Recurring
 from slotwise.sequel import Follow, IfExists, Wanted
-from slotwise.store.queue import REDRIVEN, Tally
+from slotwise.store.queue import AT_ONCE, Tally
 from slotwise.store.task_lines import TaskEnd, TaskLine, task_end, task_line
 from slotwise.store.wakeups import ORDERS
 
@@ -217,6 +217,24 @@ class Client(Recurring):
         receipt = self._command(connection, key, lambda queue, own: queue.cancel(own, key))
         return self._done(connection, receipt, ORDERS if receipt.status == "running" else None)
 
+    def cancel_all(self, task: Task[Any], *, state: str | None = None, connection: Any = None) -> int:
+        """Remove all tasks of this name that nobody runs, or those in one state; how many.
+
+        ``state`` is waiting, paused, blocked or dead. Those that run stay; ``cancel`` asks one to stop. In transactions
+        of 500 each; in the caller's transaction all at once.
+        """
+        name, count, last = task_name(task), 0, ""
+        if state not in (None, *set(STATES) - {"running"}):
+            raise ConfigurationError(
+                f"cancel_all({name!r}, state={state!r}): expected waiting, paused, blocked or dead"
+            )
+        while True:
+            with self._joining(connection, name) as (queue, own):
+                some = queue.remove(own, name, state, last)
+            if not some:
+                return count
+            count, last = count + len(some), some[-1]
+
     def redrive(
         self,
         task: Task[Any],
@@ -237,7 +255,7 @@ class Client(Recurring):
             with self._joining(connection, name) as (queue, own):
                 some = queue.redrive(own, name, chosen, due)
             driven += some
-            if len(some) < REDRIVEN or connection is not None:
+            if len(some) < AT_ONCE or connection is not None:
                 return self._done(connection, driven, name if is_soon(due, self._horizon) else None)
 
     def get(self, task: Task[Any], id: str, *, connection: Any = None) -> TaskLine | None:
@@ -258,7 +276,7 @@ class Client(Recurring):
     ) -> list[TaskLine]:
         """A page of tasks by name and id, without their data: of all tasks or of one, in any state or in one.
 
-        ``state`` is waiting, running, paused or dead. ``after`` is the last line of the page before, or
+        ``state`` is waiting, running, paused, blocked or dead. ``after`` is the last line of the page before, or
         its id where ``task`` is given: no task is missed or seen twice, whatever happens in between.
         """
         name = None if task is None else task_name(task)

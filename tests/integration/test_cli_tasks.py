@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from slotwise import TaskContext, task
+from slotwise import Fail, JobRegistry, Retry, TaskContext, task
 from slotwise.cli import exits
 from slotwise.cli.entry import status
 from slotwise.testing import ManualWorker
@@ -74,7 +75,9 @@ def test_dead_tasks(url: str, ask: Callable[..., Any], capsys: pytest.CaptureFix
     shown = ask("show", "mail", "1")
     assert "ValueError: boom" in shown["task"]["last_error"]
     assert [end["outcome"] for end in shown["history"]] == ["failed"]
-    assert ask("redrive", "mail", "1") == {"task": "mail", "scheduled": ["1"]}
+    assert ask("redrive", "mail", "--dry-run") == {"task": "mail", "scheduled": ["0", "1", "2"], "dry_run": True}
+    assert ask("redrive", "mail", "1", "7", "--dry-run")["scheduled"] == ["1"]
+    assert ask("redrive", "mail", "1") == {"task": "mail", "scheduled": ["1"], "dry_run": False}
     assert status(["tasks", "redrive", "mail"]) == exits.USAGE
     assert "--yes" in capsys.readouterr().err
     assert ask("redrive", "mail", "--yes")["scheduled"] == ["0", "2"]
@@ -117,6 +120,78 @@ def test_for_people(ask: Callable[..., Any], capsys: pytest.CaptureFixture[str])
     assert status(["tasks", "list"]) == exits.OK
     assert capsys.readouterr().out == "no such tasks\n"
     ask("schedule", "mail", "--data", '"ü"', "--id", "7")
-    for command in (["list"], ["show", "mail", "7"]):
+    ask("schedule", "mail", "--id", "8", "--in", "1h")
+    for command in (["list"], ["show", "mail", "8"]):
         assert status(["tasks", *command]) == exits.OK
         assert "waiting" in capsys.readouterr().out
+
+
+def test_a_page_and_the_next(ask: Callable[..., Any], capsys: pytest.CaptureFixture[str]) -> None:
+    """Where there is more, it is said how one goes on."""
+    for number in range(3):
+        ask("schedule", "mail", "--id", f"no {number}", "--in", "1h")
+    assert status(["tasks", "list", "mail", "--state", "waiting", "-n", "2"]) == exits.OK
+    assert capsys.readouterr().err == "… more: slotwise tasks list mail --after 'no 1' --state waiting\n"
+    assert status(["tasks", "list", "mail", "-n", "3"]) == exits.OK
+    assert capsys.readouterr().err == ""
+
+
+def test_some_and_all_are_cancelled(ask: Callable[..., Any], capsys: pytest.CaptureFixture[str]) -> None:
+    """Several ids, all of a state, or all; rehearsed first; never by a slip."""
+    for number in range(5):
+        ask("schedule", "mail", "--id", str(number), "--in", "1h")
+    assert ask("cancel", "mail", "0", "7", "--dry-run") == [
+        {"task": "mail", "id": "0", "status": "cancelled", "dry_run": True},
+        {"task": "mail", "id": "7", "status": "gone", "dry_run": True},
+    ]
+    assert [one["status"] for one in ask("cancel", "mail", "0", "7")] == ["cancelled", "gone"]
+    assert ask("cancel", "mail", "--all", "--dry-run") == {"task": "mail", "cancelled": 4, "dry_run": True}
+    assert ask("cancel", "mail", "--state", "dead", "--yes")["cancelled"] == 0
+    assert len(ask("list", "mail")) == 4
+    for arguments, words in ((["mail"], "IDS, or --state, or --all"), (["mail", "--all"], "--dry-run")):
+        assert status(["tasks", "cancel", *arguments]) == exits.USAGE
+        assert words in capsys.readouterr().err
+    assert ask("cancel", "mail", "--all", "--yes")["cancelled"] == 4
+    assert ask("list") == []
+
+
+def test_tasks_are_tried_again_now(url: str, ask: Callable[..., Any]) -> None:
+    """A dead one, and one that waits for its next attempt."""
+
+    @task(name="mail", retry=Retry.exponential(2, first="366d", cap="366d"))
+    def mail(ctx: TaskContext[str]) -> None:
+        raise Fail("never") if ctx.data == "dead" else OSError("later")
+
+    with ManualWorker([mail], url) as worker:
+        for data in ("dead", "later"):
+            worker.client.schedule(mail, data, id=data)
+        worker.run_due()
+    assert {line["id"]: line["state"] for line in ask("list")} == {"dead": "dead", "later": "waiting"}
+    answers = ask("retry", "mail", "dead", "later", "gone")
+    assert [(one["id"], one["status"]) for one in answers] == [
+        ("dead", "scheduled"), ("later", "scheduled"), ("gone", "gone"),
+    ]  # fmt: skip
+    assert {line["state"] for line in ask("list")} == {"unroutable"}  # due at once; nobody is there to run it
+
+
+def test_a_due_task_that_no_live_worker_can_take(url: str, ask: Callable[..., Any], capsys: Any) -> None:
+    """Is shown as that, with the tags that are missing; health fails on it. One that is not due yet is just waiting."""
+
+    @task(name="render", runs_on=["gpu"])
+    def render(ctx: TaskContext[None]) -> None: ...
+
+    registry = JobRegistry(tasks=[render], database_url=url, process_hook=False, heartbeat_interval="1h")
+    registry.client.schedule(render, id="now", at=datetime(2026, 1, 1, tzinfo=UTC))
+    registry.client.schedule(render, id="later", in_="1h")
+    with registry:
+        lines = {line["id"]: (line["state"], line["reason"]) for line in ask("list", "render")}
+        reason = "no live worker that knows it carries gpu"
+        assert lines == {"now": ("unroutable", reason), "later": ("waiting", None)}
+        assert ask("show", "render", "now")["task"]["reason"] == reason
+        assert status(["tasks", "list"]) == exits.OK
+        assert f"render is due, and unroutable: {reason}" in capsys.readouterr().err
+        assert status(["health", "--max-rows", "9", "--json"]) == exits.FAILED
+        assert json.loads(capsys.readouterr().out)["problems"] == [f"render is due, and unroutable: {reason}"]
+        able = JobRegistry(tasks=[render], database_url=url, process_hook=False, tags={"gpu"}, threads=1)
+        with able:
+            assert ask("list", "render")[0]["reason"] is None

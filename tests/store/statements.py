@@ -195,7 +195,7 @@ def _fenced(stage: Stage, verb: str, claims: list[Claim]) -> None:
 def _sign_in(stage: Stage) -> Callable[[], Any]:
     badge = Badge(
         worker="host:1:a", host="host", pid=1, boot_id="a", version="1", capacity=10, tags=[], tasks=["plain"],
-        lease=LEASE, started=LONG_AGO, revision="9", refused=[],
+        lease=LEASE, started=LONG_AGO, revision="9", refused=[], passed_over={},
     )  # fmt: skip
     return lambda: Roster(stage.store).sign_in(badge, "running")
 

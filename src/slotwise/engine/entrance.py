@@ -91,10 +91,16 @@ class Entrance:
 
     def _make_badge(self) -> Badge:
         identity, settings = self._identity, self._settings
+        passed_over = {
+            name: sorted(found.runs_on)
+            for name, found in self._store.definitions.items()
+            if not found.may_run_on(settings.tags)
+        }
         return Badge(
             worker=self._name, host=identity.host, pid=identity.pid, boot_id=identity.boot_id, version=self._version,
             capacity=self._capacity, tags=sorted(settings.tags), tasks=sorted(self._store.definitions),
             lease=settings.lease, started=self._store.now(), revision=settings.revision, refused=self._refused,
+            passed_over=passed_over,
         )  # fmt: skip
 
 

@@ -88,6 +88,8 @@ class WorkerLine:
     tasks: Sequence[str]
     revision: str | None
     refused: Sequence[str]
+    #: Tasks that it knows and does not claim, with the tags that they ask for.
+    passed_over: Mapping[str, Sequence[str]]
     version: str
     started: datetime
     last_seen: datetime
@@ -134,17 +136,21 @@ class Health:
 
 
 def obstacle(name: str, runs_on: str | None, workers: Sequence[WorkerLine]) -> str | None:
-    """Why no live worker takes this task, whose row asks for ``runs_on``; None if one does."""
+    """Why no live worker takes this task; None if one does.
+
+    A job's row says what it asks for (``runs_on``), that of a one-time task does not: there the workers' word counts.
+    """
     live = [worker for worker in workers if worker.live and worker.state == "running"]
     if not live:
         return "no worker is alive"
     knowing = [worker for worker in live if name in worker.tasks]
     if not knowing:
         return "no live worker knows it"
-    tags = tags_of(runs_on)
-    if any(set(tags) <= set(worker.tags) for worker in knowing):
+    tags = set(tags_of(runs_on))
+    if any(tags <= set(worker.tags) and name not in worker.passed_over for worker in knowing):
         return None
-    return f"no live worker that knows it carries {' and '.join(tags)}"
+    wanted = sorted(tags.union(*(worker.passed_over.get(name, ()) for worker in knowing)))
+    return f"no live worker that knows it carries {' and '.join(wanted)}"
 
 
 def tags_of(text: str | None) -> list[str]:
@@ -229,6 +235,7 @@ def worker_line(row: sa.RowMapping, now: datetime) -> WorkerLine:
         live=row["last_seen"] + row["lease"] >= now, capacity=row["capacity"], running=row["running"],
         tags=json.loads(row["tags"] or "[]"), tasks=json.loads(row["tasks"] or "[]"), version=row["version"],
         revision=row["revision"], refused=json.loads(row["refused"] or "[]"),
+        passed_over=json.loads(row["passed_over"] or "{}"),
         started=utc(row["started"]), last_seen=utc(row["last_seen"]),
         skew=None if row["skew"] is None else timedelta(seconds=row["skew"]),
     )  # fmt: skip

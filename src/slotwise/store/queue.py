@@ -23,8 +23,8 @@ Status: TypeAlias = Literal["scheduled", "exists", "running", "cancelled", "gone
 
 #: The state of a row that waits for others to arrive.
 BLOCKED = "blocked"
-#: Rows that are re-driven in one statement.
-REDRIVEN = 500
+#: Rows that are re-driven, or removed, in one statement.
+AT_ONCE = 500
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -188,7 +188,7 @@ class Queue:
         dead = [tasks.c.task_name == name, tasks.c.state == "dead", *self._plain()]
         if instances is not None:
             dead.append(tasks.c.task_instance.in_(instances))
-        chosen = sa.select(tasks.c.task_instance).where(*dead).order_by(tasks.c.task_instance).limit(REDRIVEN)
+        chosen = sa.select(tasks.c.task_instance).where(*dead).order_by(tasks.c.task_instance).limit(AT_ONCE)
         chosen = chosen.with_for_update(skip_locked=True)
         due = self._due(self._now(connection), when)
         statement = (
@@ -201,6 +201,17 @@ class Queue:
             .returning(tasks.c.task_instance, *self._word())
         )  # fmt: skip
         return sorted(row[0] for row in connection.execute(statement).fetchall())
+
+    def remove(self, connection: Any, name: str, state: str | None, after: str) -> list[str]:
+        """Up to 500 rows that nobody holds, of one state or of any, with ids after this one; their ids.
+
+        Race: what is claimed just now is locked, and stays.
+        """
+        tasks, id = self._tasks, self._tasks.c.task_instance
+        loose = [tasks.c.task_name == name, ~tasks.c.picked, *self._plain(), *(self._in_state(state) if state else ())]
+        chosen = sa.select(id).where(*loose, id > after).order_by(id).limit(AT_ONCE).with_for_update(skip_locked=True)
+        gone = tasks.delete().where(tasks.c.task_name == name, id.in_(chosen), ~tasks.c.picked, self._may_delete())
+        return sorted(instance for (instance,) in connection.execute(gone.returning(id)).fetchall())
 
     # -- read -------------------------------------------------------------------------------------------------
 
@@ -267,6 +278,9 @@ class Queue:
 
     def _alive(self) -> list[sa.ColumnElement[bool]]:
         return [*self._plain(), self._tasks.c.state.is_distinct_from("dead")]
+
+    def _may_delete(self) -> Any:
+        return sa.true()
 
     def _now(self, connection: Any) -> Any:
         return sa.literal(self._dialect.now(connection), Instant)

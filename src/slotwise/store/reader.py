@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
@@ -104,6 +104,11 @@ class Reader(LedgerReader):
             rows = connection.execute(sa.select(workers, held).order_by(workers.c.started.desc())).mappings().all()
         return [worker_line(row, now) for row in rows]
 
+    def stranded(self, names: Collection[str]) -> dict[str, str]:
+        """Those of these one-time tasks that no live worker takes, and why."""
+        workers = self.workers()
+        return {name: why for name in names if (why := obstacle(name, None, workers)) is not None}
+
     def _unreadable(self, connection: sa.Connection) -> list[Unreadable]:
         """Since when: such a row keeps the slot, or the due time, that it had when somebody could still read it."""
         tasks = self._tasks
@@ -152,7 +157,11 @@ class Reader(LedgerReader):
         silent = [name for name, beat, lease in held if beat is not None and lease is not None and beat < now - lease]
         orphans = [(name, count) for name, count, _ in waiting if name not in known]
         orphans += [(name, 1) for name in silent if name not in known]
-        obstacles = {name: obstacle(name, runs_on, live) for name, runs_on in choosy if name in known and live}
+        passed_over = {name for worker in live for name in worker.passed_over}
+        asking = {name: None for name, *_ in waiting if name in passed_over} | {
+            found.task_name: found.runs_on for found in choosy
+        }
+        obstacles = {name: obstacle(name, runs_on, live) for name, runs_on in asking.items() if name in known and live}
         return Health(
             now=utc(now),
             live_workers=len(live),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -18,7 +18,8 @@ from slotwise.store.store import Store
 class Badge:
     """What a worker says of itself; ``worker`` is host, pid and boot id, and stands in ``picked_by``.
 
-    ``refused``: the jobs whose schedules stayed as a newer deploy has planned them.
+    ``refused``: the jobs whose schedules stayed as a newer deploy has planned them. ``passed_over``: what it knows and
+    does not claim, as it does not carry all these tags.
     """
 
     worker: str
@@ -33,6 +34,7 @@ class Badge:
     started: datetime
     revision: str | None
     refused: Sequence[str]
+    passed_over: Mapping[str, Sequence[str]]
 
 
 class Roster:
@@ -82,6 +84,7 @@ class Roster:
             "version": badge.version, "capacity": badge.capacity, "tags": json.dumps(sorted(badge.tags)),
             "tasks": json.dumps(sorted(badge.tasks)), "lease": badge.lease, "started": badge.started,
             "revision": badge.revision, "refused": json.dumps(sorted(badge.refused)),
+            "passed_over": json.dumps(badge.passed_over, sort_keys=True),
             "state": state, "last_seen": now, "skew": skew,
         }  # fmt: skip
 

@@ -174,6 +174,7 @@ class Tables:
             Column("tasks", Text),
             Column("revision", Text),
             Column("refused", Text),
+            Column("passed_over", Text),
             Column("version", Text, nullable=False),
             Column("capacity", Integer, nullable=False),
             Column("state", Text, nullable=False),

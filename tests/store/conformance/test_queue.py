@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tests.store.bench import Bench, at
 
-from slotwise import InstanceExists, Item, Receipt, Tally
+from slotwise import ConfigurationError, Every, InstanceExists, Item, Receipt, Tally
 from slotwise.execution import FOREVER, Cancelled, Failed, HandedBack, Row, Snoozed, Succeeded
 from slotwise.store.types import to_micros
 
@@ -249,6 +249,42 @@ def test_more_dead_tasks_than_one_statement_takes(bench: Bench) -> None:
 
 
 # -- reading ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("state", "left"),
+    [
+        (None, ["held", "often"]),
+        ("waiting", ["asleep", "blocked", "dead", "held", "often"]),
+        ("dead", ["asleep", "blocked", "due", "held", "often"]),
+        ("blocked", ["asleep", "dead", "due", "held", "often"]),
+        ("paused", ["blocked", "dead", "due", "held", "often"]),
+    ],
+)
+def test_all_are_cancelled(bench: Bench, state: str | None, left: list[str]) -> None:
+    """But for those that run, those of another task, and what recurs."""
+    client = bench.client
+    client.schedule("mail", id="held")
+    assert len(bench.claim("mail")) == 1
+    for id in ("due", "dead", "asleep"):
+        client.schedule("mail", id=id)
+    bench.change("mail", "dead", state="dead")
+    bench.change("mail", "asleep", state="paused")
+    client.schedule("mail", id="blocked", waits_for=1)
+    client.schedule_recurring("mail", "often", Every("1h"))
+    client.schedule("plain-task", id="other")
+    assert client.cancel_all("mail", state=state) == 6 - len(left)
+    ids = [line.id for line in client.list("mail")] + (["often"] if bench.find("mail", "often") else [])
+    assert sorted(ids) == left
+    assert client.get("plain-task", "other") is not None
+
+
+def test_more_are_cancelled_than_one_statement_takes(bench: Bench) -> None:
+    """500 at a time; all of them."""
+    bench.client.schedule_many("mail", range(1_001))
+    assert bench.client.cancel_all("mail") == 1_001
+    with pytest.raises(ConfigurationError, match="expected waiting, paused, blocked or dead"):
+        bench.client.cancel_all("mail", state="running")
 
 
 def test_a_task_as_it_is_read(bench: Bench) -> None:

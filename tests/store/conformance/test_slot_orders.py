@@ -432,7 +432,7 @@ def test_a_job_that_runs_is_not_deleted(bench: Bench, controls: Controls) -> Non
 def test_a_job_that_a_live_worker_knows_is_not_deleted(bench: Bench, controls: Controls) -> None:
     """It would be planned again at that worker's next start; unless one insists."""
     badge: dict[str, Any] = {"host": "h", "pid": 1, "boot_id": "a", "version": "1", "capacity": 1, "tags": []}
-    badge |= {"revision": None, "refused": []}
+    badge |= {"revision": None, "refused": [], "passed_over": {}}
     roster = Roster(bench.store)
     lease = timedelta(minutes=1)
     roster.sign_in(Badge(worker="h:1:a", tasks=["plain"], lease=lease, started=at(0), **badge), "running")

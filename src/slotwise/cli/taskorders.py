@@ -1,0 +1,210 @@
+"""What ``slotwise tasks`` does to one-time tasks: schedule, reschedule, retry, re-drive and cancel them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from typing import Any
+
+import click
+
+from slotwise.asked import Receipt
+from slotwise.cli.command import Command
+from slotwise.cli.options import Given, common, pass_given
+from slotwise.cli.orders import confirm, tell, yes
+from slotwise.cli.output import as_json, print_json_list, print_json_object
+from slotwise.client import STATES, Client
+from slotwise.errors import ConfigurationError
+from slotwise.store.queue import Status
+from slotwise.store.reader import Reader
+from slotwise.store.store import Store
+
+#: Rows that are read at once to count them.
+PAGE = 5_000
+
+
+@contextmanager
+def task_desk(given: Given) -> Iterator[tuple[Client, Reader]]:
+    """A client, and whoever reads; with --app it knows the application's tasks, and what data they take."""
+    with given.store() as store:
+        known = Store(store.database, given.registry().definitions) if "app" in given.values else store
+        yield Client(lambda: known), Reader(store)
+
+
+def _instant(ctx: click.Context, option: click.Parameter, text: str | None) -> datetime | None:
+    try:
+        return None if text is None else datetime.fromisoformat(text.strip()).astimezone()
+    except (ValueError, OverflowError, OSError):
+        raise click.BadParameter(f"{text!r} is no instant; for instance 2026-01-31T02:00Z", ctx, option) from None
+
+
+def _due(function: Any) -> Any:
+    for option in (
+        click.option("--in", "in_", metavar="DURATION", help="So long from now: 10m, 2h."),
+        click.option("--at", metavar="INSTANT", callback=_instant, help="ISO 8601; local unless it says otherwise."),
+    ):
+        function = option(function)
+    return function
+
+
+def _dry_run(function: Any) -> Any:
+    return click.option("--dry-run", is_flag=True, help="Say what it would do, and change nothing.")(function)
+
+
+@click.command(
+    "schedule", cls=Command,
+    examples="""slotwise tasks schedule send-mail --data '{"to": "ann@example.com"}' --id welcome-42 --in 10m""",
+)  # fmt: skip
+@click.argument("name")
+@click.option("--data", metavar="JSON", help="Its data.")
+@click.option("--id", metavar="ID", help="Its id; default: a new one.")
+@_due
+@click.option("--priority", type=int, help="Higher first; default: the task's own with --app, else 50.")
+@click.option(
+    "--if-exists", type=click.Choice(["raise", "keep", "replace", "reschedule"]), default="raise", show_default=True,
+    help="What becomes of a task with this id.",
+)  # fmt: skip
+@common
+@pass_given
+def schedule_task(given: Given, /, name: str, data: str | None, if_exists: Any, **when: Any) -> None:
+    """Schedule the task NAME. Its data are checked with --app, or else by the worker."""
+    try:
+        plain = None if data is None else json.loads(data)
+    except ValueError as error:
+        raise ConfigurationError(f"--data {data!r:.60} is no JSON: {error}") from None
+    with task_desk(given) as (client, _):
+        receipt = client.schedule(name, client.typed(name, plain), if_exists=if_exists, **when)
+    _tell(given, receipt)
+
+
+@click.command("reschedule", cls=Command, examples="slotwise tasks reschedule send-mail welcome-42 --in 1h")
+@click.argument("name")
+@click.argument("id")
+@_due
+@click.option("--priority", type=int, help="Another priority, too.")
+@common
+@pass_given
+def reschedule_task(given: Given, /, name: str, id: str, **when: Any) -> None:
+    """Another time for the task ID of NAME; without --at and --in: now."""
+    with task_desk(given) as (client, _):
+        _tell(given, client.reschedule(name, id, **when))
+
+
+@click.command("retry", cls=Command, examples="slotwise tasks retry send-mail welcome-42 welcome-43")
+@click.argument("name")
+@click.argument("ids", nargs=-1, required=True)
+@common
+@pass_given
+def retry_tasks(given: Given, name: str, ids: tuple[str, ...]) -> None:
+    """Let tasks of NAME run now: those that wait for their next attempt, and dead ones, with all their attempts."""
+    with task_desk(given) as (client, _):
+        _tell_all(given, [_retried(client, name, id) for id in ids])
+
+
+def _retried(client: Client, name: str, id: str) -> Receipt:
+    moved = client.reschedule(name, id)
+    if moved.status != "exists" or not client.redrive(name, [id]):
+        return moved
+    return Receipt(task=name, id=id, status="scheduled")
+
+
+@click.command(
+    "cancel",
+    cls=Command,
+    examples="""
+    slotwise tasks cancel send-mail welcome-42
+    slotwise tasks cancel send-mail --state dead --dry-run
+    slotwise tasks cancel send-mail --all --yes
+    """,
+)
+@click.argument("name")
+@click.argument("ids", nargs=-1)
+@click.option("--state", type=click.Choice([state for state in STATES if state != "running"]), help="All of these.")
+@click.option("--all", "everything", is_flag=True, help="All that nobody runs.")
+@_dry_run
+@yes
+@common
+@pass_given
+def cancel_tasks(
+    given: Given, name: str, ids: tuple[str, ...], state: str | None, everything: bool, dry_run: bool, yes: bool
+) -> None:
+    """Remove tasks of NAME: those with these IDS, or all in a state, or all that nobody runs.
+
+    Of IDS that run, the handlers are asked to stop.
+    """
+    if sum((bool(ids), state is not None, everything)) != 1:
+        raise click.UsageError("say which tasks: IDS, or --state, or --all")
+    if not ids and not dry_run:
+        confirm(f"Remove all {f'{state} ' if state else ''}tasks of {name}?", sure=yes)
+    with task_desk(given) as (client, _):
+        if ids:
+            receipts = [_would_cancel(client, name, id) if dry_run else client.cancel(name, id) for id in ids]
+            _tell_all(given, receipts, dry_run=dry_run)
+            return
+        count = len(_ids(client, name, state)) if dry_run else client.cancel_all(name, state=state)
+    tell(given, f"{count} of {name} cancelled", dry_run=dry_run, task=name, cancelled=count)
+
+
+def _would_cancel(client: Client, name: str, id: str) -> Receipt:
+    line = client.get(name, id)
+    status: Status = "gone" if line is None else "running" if line.state == "running" else "cancelled"
+    return Receipt(task=name, id=id, status=status)
+
+
+def _ids(client: Client, name: str, state: str | None) -> list[str]:
+    """All that nobody runs, of one state or of any."""
+    found: list[str] = []
+    last: str | None = None
+    while page := client.list(name, state=state, after=last, limit=PAGE):
+        found += [line.id for line in page if line.state != "running"]
+        last = page[-1].id
+    return found
+
+
+@click.command(
+    "redrive",
+    cls=Command,
+    examples="""
+    slotwise tasks redrive send-mail welcome-42
+    slotwise tasks redrive send-mail --dry-run
+    slotwise tasks redrive send-mail --in 1h --yes
+    """,
+)
+@click.argument("name")
+@click.argument("ids", nargs=-1)
+@_due
+@_dry_run
+@yes
+@common
+@pass_given
+def redrive_tasks(given: Given, /, name: str, ids: tuple[str, ...], dry_run: bool, yes: bool, **when: Any) -> None:
+    """Let dead tasks of NAME run again, with all their attempts: those with these IDS, or all."""
+    if not ids and not dry_run:
+        confirm(f"Let all dead tasks of {name} run again?", sure=yes)
+    with task_desk(given) as (client, _):
+        if dry_run:
+            driven = [id for id in _ids(client, name, "dead") if not ids or id in ids]
+        else:
+            driven = client.redrive(name, list(ids) or None, **when)
+    tell(given, f"{len(driven)} of {name} wait again", dry_run=dry_run, task=name, scheduled=driven)
+
+
+def _tell(given: Given, receipt: Receipt, *, dry_run: bool = False) -> None:
+    if given.json:
+        print_json_object(_json(receipt, dry_run))
+    else:
+        click.echo(f"{'would be: ' if dry_run else ''}{receipt.task} {receipt.id}: {receipt.status}")
+
+
+def _tell_all(given: Given, receipts: Sequence[Receipt], *, dry_run: bool = False) -> None:
+    if given.json and len(receipts) != 1:
+        print_json_list(_json(receipt, dry_run) for receipt in receipts)
+        return
+    for receipt in receipts:
+        _tell(given, receipt, dry_run=dry_run)
+
+
+def _json(receipt: Receipt, dry_run: bool) -> dict[str, Any]:
+    return {**as_json(receipt), **({"dry_run": True} if dry_run else {})}
