@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from slotwise import Cron, JobContext, JobRegistry, job
-from slotwise.cli import exits
+from slotwise.cli import calendarchange, exits
 from slotwise.cli.entry import status
 from slotwise.errors import InvalidSchedule
 from slotwise.testing import ManualClock, ManualWorker
@@ -98,6 +98,24 @@ def test_what_people_see(say: Say) -> None:
     assert "  2026-12-24 Thu" in shown
     assert "no job goes by it" in shown
     assert say("list").split()[:3] == ["CALENDAR", "REVISION", "DAYS"]
+
+
+def test_what_strangers_call_their_days_moves_no_terminal(say: Say, tmp_path: Path) -> None:
+    """The names in a file are shown with their control characters written out."""
+    (tmp_path / "red.ics").write_text(ICS.replace("SUMMARY:", "SUMMARY:\x1b[31mred\x07"))
+    told = say("import", "red.ics", "--years", "2027")
+    assert "\x1b" not in told
+    assert "\x07" not in told
+    assert r"\x1b[31mred\x07" in told
+
+
+def test_a_file_that_is_read_for_ages_is_given_up(say: Say, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rule that never fires is looked for up to the year 9999; there is a limit, and the cure."""
+    monkeypatch.setattr(calendarchange, "_LONGEST_READING", 0.3)
+    never = "DTSTART;VALUE=DATE:20260105\nRRULE:FREQ=DAILY;BYMONTH=2;BYMONTHDAY=30"
+    (tmp_path / "never.ics").write_text(ICS.replace("DTSTART;VALUE=DATE:20270104", never))
+    told = say("import", "never.ics", "--years", "2027", expected=exits.FAILED)
+    assert "never.ics: takes longer than 0.3 s to read; take out rules that never fire" in told
 
 
 def test_the_weekend_can_change(say: Say, ask: Ask) -> None:

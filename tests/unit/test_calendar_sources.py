@@ -95,6 +95,22 @@ def test_a_rule_within_a_day_is_never_written_out(rule: str) -> None:
     assert (list(found.days.values()), found.ignored) == (["Outing"], ("Drip",))
 
 
+@pytest.mark.parametrize(
+    ("event", "told"),
+    [
+        ("DTSTART;VALUE=DATE:20261224\nDTEND;VALUE=DATE:20261220", "it ends before it begins"),
+        ("DTSTART;VALUE=DATE:20261224\nDURATION:-P3D", "it ends before it begins"),
+        ("DURATION:P3D", "it has no DTSTART"),
+    ],
+    ids=["end", "duration", "start"],
+)
+def test_an_event_that_means_nothing_is_refused(event: str, told: str) -> None:
+    """By its name: the days between its end and its beginning would be anybody's guess."""
+    with pytest.raises(ConfigurationError) as refusal:
+        from_ics(ics(f"{event}\nSUMMARY:Odd"), [2026])
+    assert str(refusal.value) == f'event "Odd": {told}'
+
+
 def test_an_event_of_ages_costs_a_year() -> None:
     """Each year asked for has its days, and nothing walks the others."""
     found = from_ics(ics("DTSTART;VALUE=DATE:19000101\nDTEND;VALUE=DATE:21000101\nSUMMARY:Ever"), [2026])

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import signal
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
@@ -25,6 +27,7 @@ _DAY = timedelta(days=1)
 #: Far more than any calendar holds: a typing mistake in a range.
 _LONGEST_RANGE = 366
 _MOST_TOLD = 20
+_LONGEST_READING = 30  # seconds
 
 _SHARED: tuple[Callable[[Any], Any], ...] = (
     click.option("--dry-run", is_flag=True, help="Only say what would change, and which jobs would follow."),
@@ -101,13 +104,29 @@ def import_calendar(
 
 def _from_file(file: Path, years: range) -> Source:
     try:
-        return from_ics(file.read_text(encoding="utf-8-sig"), years)
+        with _patience():
+            return from_ics(file.read_text(encoding="utf-8-sig"), years)
     except OSError as error:
         raise ConfigurationError(f"{file} cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
         raise ConfigurationError(f"{file} is not UTF-8 text, so no iCalendar") from None
     except ConfigurationError as error:
         raise ConfigurationError(f"{file}: {error}") from None
+
+
+@contextmanager
+def _patience() -> Iterator[None]:
+    """A rule that never fires is looked for up to the year 9999, event by event: nobody waits for that."""
+
+    def give_up(*_: object) -> None:
+        raise ConfigurationError(f"takes longer than {_LONGEST_READING} s to read; take out rules that never fire")
+
+    handler, timer = signal.signal(signal.SIGALRM, give_up), signal.setitimer(signal.ITIMER_REAL, _LONGEST_READING)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, *timer)
+        signal.signal(signal.SIGALRM, handler)
 
 
 @click.command(
@@ -234,7 +253,7 @@ def _tell(change: Change, names: Mapping[date, str], *, dry: bool) -> None:
     before = change.before.days if change.before else frozenset()
     for sign, days in (("+", change.after.days - before), ("-", before - change.after.days)):
         for day in sorted(days):
-            click.echo(f"{sign} {day} {day:%a} {names.get(day, '')}".rstrip())
+            click.echo(escaped(f"{sign} {day} {day:%a} {names.get(day, '')}".rstrip()))
     after = change.after
     if change.before == after:
         click.echo(f"{after.name}: nothing to do, revision {after.revision} has these days")

@@ -58,8 +58,8 @@ def _unknown(code: str, known: Iterable[str]) -> ConfigurationError:
 def from_ics(text: str, years: Iterable[int]) -> Source:
     """All-day events of an iCalendar file, recurring ones repeated; events with a time of day are ignored.
 
-    Raises ConfigurationError if the library is missing, if this is no iCalendar, or if an all-day event repeats within
-    a day: a file of one line could ask for a slot per second.
+    Raises ConfigurationError if the library is missing, if this is no iCalendar, and for an all-day event that ends
+    before it begins, or repeats within a day: a file of one line could ask for a slot per second.
     """
     with _extra("recurring_ical_events"):
         import icalendar
@@ -68,7 +68,7 @@ def from_ics(text: str, years: Iterable[int]) -> Source:
     ignored: list[str] = []
     try:
         calendar = icalendar.Calendar.from_ical(text)
-        ignored += _without_bombs(calendar)
+        ignored += _made_harmless(calendar)
         for year in sorted(years):
             for event in recurring_ical_events.of(calendar).between(date(year, 1, 1), date(year + 1, 1, 1)):
                 found = list(_days_of(event, year))
@@ -79,22 +79,34 @@ def from_ics(text: str, years: Iterable[int]) -> Source:
     return Source(days=days, ignored=tuple(ignored))
 
 
-def _without_bombs(calendar: Any) -> Iterator[str]:
-    """Take the events out that have a time and repeat within a day, and say their names. Raises ConfigurationError.
+def _made_harmless(calendar: Any) -> Iterator[str]:
+    """Take the events out that have a time and repeat, and say their names. Raises ConfigurationError.
 
-    Nobody waits until such a rule is written out for years, and with an INTERVAL of 0 it has no end.
+    Nobody waits until a rule within a day is written out for years, and with an INTERVAL of 0 it has no end.
     """
     for event in calendar.walk("VEVENT"):
-        rules = event.get("RRULE", ())
-        for rule in filter(_within_days, rules if isinstance(rules, list | tuple) else [rules]):
-            if "DTSTART" not in event or not isinstance(event["DTSTART"].dt, datetime):
-                told = rule.to_ical().decode()
-                raise ConfigurationError(
-                    f"event {quoted(_name(event))}: RRULE:{told:.60} is not for whole days; write FREQ=DAILY, or longer"
-                )
+        rules = event.get("RRULE", [])
+        rules = rules if isinstance(rules, list) else [rules]
+        if "DTSTART" not in event:
+            raise _wrong(event, "it has no DTSTART")
+        if not isinstance(event["DTSTART"].dt, datetime):
+            _refuse_nonsense(event, rules)
+        elif rules:
             calendar.subcomponents.remove(event)
             yield _name(event)
-            break
+
+
+def _refuse_nonsense(event: Any, rules: Iterable[Any]) -> None:
+    end = event["DTEND"].dt if "DTEND" in event else None
+    last = end.date() if isinstance(end, datetime) else end
+    if (last and last < event["DTSTART"].dt) or ("DURATION" in event and event["DURATION"].dt < timedelta(0)):
+        raise _wrong(event, "it ends before it begins")
+    for rule in filter(_within_days, rules):
+        raise _wrong(event, f"RRULE:{rule.to_ical().decode():.60} is not for whole days; write FREQ=DAILY, or longer")
+
+
+def _wrong(event: Any, told: str) -> ConfigurationError:
+    return ConfigurationError(f"event {quoted(_name(event))}: {told}")
 
 
 def _within_days(rule: Any) -> bool:
