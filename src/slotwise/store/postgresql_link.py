@@ -91,9 +91,9 @@ class PostgreSQLLink:
         """No pool, and no deadline of ours for statements: building an index takes as long as it takes."""
         return self._listening("migrations", {}, poolclass=NullPool)
 
-    def check(self, connection: Connection) -> None:
-        """Raises `DatabaseProblem` if the server is too old; notices a pooler that swallowed the deadlines."""
-        if not self._pooled and connection.exec_driver_sql(_SOURCE).scalar_one() != "client":
+    def check(self, connection: Connection, *, bounded: bool) -> None:
+        """Raises `DatabaseProblem` if the server is too old; notices a pooler that swallowed deadlines."""
+        if bounded and not self._pooled and connection.exec_driver_sql(_SOURCE).scalar_one() != "client":
             self._notice_pooler()
         self._is_direct = not self._pooled
         version = connection.dialect.server_version_info or ()

@@ -55,7 +55,7 @@ class SQLiteLink:
         """The same without a pool; makes the file where there is none."""
         return self._listening(poolclass=NullPool)
 
-    def check(self, connection: Connection) -> None:
+    def check(self, connection: Connection, *, bounded: bool) -> None:
         """Nothing to ask: the library was checked before it was used."""
 
     def free_connections(self, connection: Connection) -> int | None:
