@@ -21,6 +21,7 @@ from slotwise.execution import Claim, HandedBack, Succeeded
 from slotwise.schedules import Every
 from slotwise.settings import Settings
 from slotwise.store.database import Database
+from slotwise.store.marks import FIRST, LAST, Range
 from slotwise.store.settlements import Silence
 from slotwise.store.store import Store
 
@@ -28,6 +29,7 @@ ROWS = 200_000
 JOBS = [a_job(f"job-{number:03}", Every("1d")) for number in range(600)]
 TASKS = [a_task(f"task-{number:03}") for number in range(200)]
 BATCHES = [1, 100, 500]
+MARK = datetime(2020, 1, 1, tzinfo=UTC)
 
 FILL = f"""
 ALTER TABLE scheduled_tasks SET (autovacuum_enabled = false);
@@ -176,6 +178,23 @@ def _advance_jobs(stage: Stage, size: int) -> list[Sent]:
     return sent
 
 
+def _claim_from_marks(stage: Stage, size: int) -> list[Sent]:
+    """Two queues of each task are known, and what lies around them is not."""
+    ranges = [
+        Range(name, first, last, since)
+        for name in stage.tasks[:20]
+        for first, last, since in (
+            (FIRST, -51, None),
+            (-50, -50, MARK),
+            (-49, -11, None),
+            (-10, -10, MARK),
+            (-9, LAST, None),
+        )
+    ]
+    names = stage.tasks[:20]
+    return stage.sent(lambda: stage.store.claim_tasks("host:1:a", size, lease=LEASE, names=names, ranges=ranges))
+
+
 def _settle_jobs(stage: Stage, size: int) -> list[Sent]:
     claims = stage.claim(stage.jobs, size)
     return stage.sent(lambda: stage.store.settle([(claim, Succeeded()) for claim in claims]))
@@ -237,8 +256,8 @@ def _held_by(stage: Stage, size: int) -> list[Sent]:
 Verb = Callable[[Stage, int], list[Sent]]
 
 VERBS: list[Verb] = [
-    _claim_jobs, _claim_tasks, _claim_anything, _claim_one_kind, _settle_jobs, _advance_jobs, _settle_tasks,
-    _finish_tasks, _hand_back, _take_over, _beat, _look, _look_for_some, _next_due, _next_due_of_all,
+    _claim_jobs, _claim_tasks, _claim_anything, _claim_one_kind, _claim_from_marks, _settle_jobs, _advance_jobs,
+    _settle_tasks, _finish_tasks, _hand_back, _take_over, _beat, _look, _look_for_some, _next_due, _next_due_of_all,
     _due_tasks, _held_by,
 ]  # fmt: skip
 
@@ -278,6 +297,7 @@ def test_a_late_claim_stays_on_its_indexes(stage: Stage) -> None:
         _claim_tasks,
         _claim_anything,
         _claim_one_kind,
+        _claim_from_marks,
         _settle_jobs,
         _advance_jobs,
         _settle_tasks,
@@ -320,3 +340,13 @@ def test_rows_of_the_future_cost_a_poll_nothing(stage: Stage) -> None:
         assert found is not None
         plan = found[0][0]["Plan"]
         assert plan["Shared Hit Blocks"] + plan["Shared Read Blocks"] < pages
+
+
+@pytest.mark.parametrize("mode", ["custom", "generic"])
+def test_a_mark_bounds_the_look_at_its_queue(stage: Stage, mode: str) -> None:
+    """It is a bound of the index, not a condition on rows that are read: dead entries before it cost nothing."""
+    (sent,) = _claim_from_marks(stage, 100)
+    plan = stage.plan(sent, mode)
+    (found,) = [node for node in nodes(plan) if node.get("Alias") == "w"]
+    assert found["Index Name"] == "scheduled_tasks_queue"
+    assert all(word in found["Index Cond"] for word in ("task_name", "priority", "since", "statement_timestamp"))

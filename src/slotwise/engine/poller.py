@@ -13,6 +13,8 @@ from slotwise.engine.service import AT_ONCE, Service
 from slotwise.engine.turns import Turns
 from slotwise.events import Claimed, PollBegan, about, skipped
 from slotwise.execution import Claim, Gap, Row
+from slotwise.store.claims import BATCH
+from slotwise.store.marks import Marks, Range
 from slotwise.store.store import Store
 
 #: How soon to look again for a row that is due and locked.
@@ -58,6 +60,7 @@ class Poller(Service):
         self._runner = runner
         self._peers = peers
         self._pass_on = pass_on
+        self._marks = Marks()
         #: Until then nothing was known to become due.
         self._quiet_until: float | None = None
         #: When it looks what becomes due though it has no room.
@@ -148,10 +151,23 @@ class Poller(Service):
         return found
 
     def _claim_unlimited(self, limit: int) -> int:
-        claims = self._claim_tasks(limit, self._turns.tasks)
+        claims = self._look(min(limit, BATCH), tuple(self._turns.tasks))
         if claims:
             self._turns.served(None, {claim.row.task_name for claim in claims})
         return len(claims)
+
+    def _look(self, limit: int, names: Sequence[str]) -> list[Claim]:
+        """From the marks on, while batches come back full; else, and once a second, from the beginning."""
+        claims, began = list[Claim](), self.elapsed()
+        if self._marks.are_good(began):
+            claims = self._claim_tasks(limit, names, self._marks.ranges(names, full=False))
+            self._marks.found(claims, limit)
+            if len(claims) * 2 >= limit:
+                return claims
+            limit, began = limit - len(claims), self.elapsed()
+        others = self._claim_tasks(limit, names, self._marks.ranges(names, full=True))
+        self._marks.looked(names, others, limit, began, self.elapsed())
+        return claims + others
 
     def _claim_limited(self, limit: int, name: str) -> int:
         if limit <= 0:
@@ -181,12 +197,12 @@ class Poller(Service):
         self._start(held)
         return found
 
-    def _claim_tasks(self, limit: int, names: Sequence[str]) -> list[Claim]:
+    def _claim_tasks(self, limit: int, names: Sequence[str], ranges: Sequence[Range] | None = None) -> list[Claim]:
         if limit <= 0 or not names:
             return []
         before = self.elapsed()
         with self._holdings.claiming():
-            claims = self._store.claim_tasks(self.worker, limit, lease=self._lease, names=names)
+            claims = self._store.claim_tasks(self.worker, limit, lease=self._lease, names=names, ranges=ranges)
             held = self._holdings.add(claims, before)
         self._start(held)
         return claims

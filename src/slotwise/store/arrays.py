@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from slotwise.execution import Fence, Key, Row
+from slotwise.store.marks import Range
 from slotwise.store.rows import ADDED_COLUMNS, Change, ledger_instance
 
 
@@ -43,6 +44,17 @@ def fences(rows: Iterable[Row]) -> dict[str, str]:
         "names": texts([row.task_name for row in rows]),
         "instances": texts([row.task_instance for row in rows]),
         "versions": integers(row.version for row in rows),
+    }
+
+
+def marked(ranges: Iterable[Range]) -> dict[str, Any]:
+    """What ``HEADS`` is told."""
+    ranges = list(ranges)
+    return {
+        "heads": texts([one.task_name for one in ranges]),
+        "firsts": integers(one.first for one in ranges),
+        "lasts": integers(one.last for one in ranges),
+        "sinces": texts(["-infinity" if one.since is None else one.since.isoformat() for one in ranges]),
     }
 
 

@@ -20,6 +20,7 @@ from slotwise.store.door import Door
 from slotwise.store.failures import describe, is_about_a_row
 from slotwise.store.latecomers import Latecomers
 from slotwise.store.limits import Limits
+from slotwise.store.marks import Range
 from slotwise.store.tables import HAS_SLOT, IS_TASK, WINDOW
 
 #: At most so many rows in one statement: above it PostgreSQL's plans are at risk, below it nothing is gained.
@@ -80,8 +81,19 @@ class Claims(Door):
         """Those that are no jobs, whatever else we know of them."""
         return [name for name in names if (known := self.definitions.get(name)) is None or not known.is_job]
 
-    def claim_tasks(self, holder: str, limit: int, *, lease: timedelta, names: Sequence[str]) -> list[Claim]:
-        """As ``claim``, and one-time tasks alone, without those whose holder has died before."""
+    def claim_tasks(
+        self,
+        holder: str,
+        limit: int,
+        *,
+        lease: timedelta,
+        names: Sequence[str],
+        ranges: Sequence[Range] | None = None,
+    ) -> list[Claim]:
+        """As ``claim``, and one-time tasks alone, without those whose holder has died before.
+
+        ``ranges``: of rows behind these marks nothing is said; see ``marks.py``.
+        """
         limit = min(limit, BATCH)
         if limit <= 0 or not names:
             return []
@@ -90,7 +102,9 @@ class Claims(Door):
                 limit = self._limits.room(connection, names, limit)
                 if limit == 0:
                     return []
-                rows = self.dialect.claim_tasks(connection, holder=holder, names=names, limit=limit, lease=lease)
+                rows = self.dialect.claim_tasks(
+                    connection, holder=holder, names=names, limit=limit, lease=lease, ranges=ranges
+                )
                 self._limits.note(connection, names, len(rows), rows[0].last_heartbeat if rows else None)
         except Exception as error:
             if not is_about_a_row(error):

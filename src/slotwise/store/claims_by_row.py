@@ -9,6 +9,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from slotwise.execution import Key, Row
+from slotwise.store.marks import Range
 from slotwise.store.row_by_row import RowByRow
 from slotwise.store.rows import ledger_instance, row_of
 from slotwise.store.tables import HAS_SLOT, IS_TASK, RANK
@@ -50,6 +51,7 @@ class ClaimsByRow(RowByRow):
         lost: int,
         instance: str | None = None,
         kind: str = HAS_SLOT,
+        ranges: Sequence[Range] = (),
     ) -> list[Key]:
         """What a claim would take, without taking it."""
         tasks = self.tables.tasks
@@ -62,6 +64,10 @@ class ClaimsByRow(RowByRow):
         oldest = (tasks.c.execution_time, tasks.c.task_name, tasks.c.task_instance)
         first = connection.execute(due.where(tasks.c.lost_count > 0).order_by(*oldest).limit(lost)).all()
         fresh = due.where(tasks.c.lost_count == 0, sa.text(f"({kind})") if instance is None else sa.true())
+        for one in ranges:
+            if one.since is not None:
+                behind = (tasks.c.task_name == one.task_name) & (tasks.c.execution_time < one.since)
+                fresh = fresh.where(~(behind & sa.text(f"{RANK} BETWEEN {one.first} AND {one.last}")))
         order: list[Any] = [sa.text(RANK)]
         if kind == IS_TASK:
             order.append(sa.case({name: place for place, name in enumerate(names)}, value=tasks.c.task_name))
@@ -88,14 +94,22 @@ class ClaimsByRow(RowByRow):
         return set(connection.scalars(found.where(self.not_all_paused()).distinct()))
 
     def claim_tasks(
-        self, connection: sa.Connection, *, holder: str, names: Sequence[str], limit: int, lease: timedelta
+        self,
+        connection: sa.Connection,
+        *,
+        holder: str,
+        names: Sequence[str],
+        limit: int,
+        lease: timedelta,
+        ranges: Sequence[Range] | None = None,
     ) -> list[Row]:
         """Take due one-time tasks, the highest priority first; then name by name as given, of each the oldest first.
 
-        Those whose holder has died before are left to ``claim``.
+        Those whose holder has died before are left to ``claim``; with ``ranges``, those behind their marks to a claim
+        without.
         """
         now = self.now(connection)
-        keys = self.due(connection, names, limit, lost=0, kind=IS_TASK)
+        keys = self.due(connection, names, limit, lost=0, kind=IS_TASK, ranges=ranges or ())
         return [self._take(connection, key, holder, lease, now) for key in keys]
 
     def next_due(

@@ -14,9 +14,10 @@ from sqlalchemy.dialects.postgresql import insert
 from slotwise.clock import Clock
 from slotwise.execution import Claim, Fence, LedgerEntry, LedgerKey, Row
 from slotwise.onward import Onward
-from slotwise.store.arrays import fence_of, fences, ledger_places, places, spread, varying
+from slotwise.store.arrays import fence_of, fences, ledger_places, marked, places, spread, texts, varying
 from slotwise.store.dialect import Dialect
 from slotwise.store.endings_by_row import UNASKED, Parted
+from slotwise.store.marks import Range, whole
 from slotwise.store.postgresql_claims import (
     ALL_PAUSED,
     CLAIM,
@@ -128,20 +129,29 @@ class PostgreSQL(Dialect):
         return [name for (name,) in self._run(connection, DUE_NAMES, {"limit": limit}).cursor.fetchall()]
 
     def due_tasks(self, connection: sa.Connection, names: Sequence[str]) -> set[str]:
-        found = self._run(connection, DUE_TASKS, {"tasks": list(names)}, heads=self.sql(HEADS))
+        parameters = {"tasks": texts(names), **marked(map(whole, names))}
+        found = self._run(connection, DUE_TASKS, parameters, heads=self.sql(HEADS))
         return {name for (name,) in found.cursor.fetchall()}
 
     def claim_tasks(
-        self, connection: sa.Connection, *, holder: str, names: Sequence[str], limit: int, lease: timedelta
+        self,
+        connection: sa.Connection,
+        *,
+        holder: str,
+        names: Sequence[str],
+        limit: int,
+        lease: timedelta,
+        ranges: Sequence[Range] | None = None,
     ) -> list[Row]:
-        parameters = {"holder": holder, "tasks": list(names), "limit": limit, "lease": lease}
+        parameters = {"holder": holder, "tasks": texts(names), "limit": limit, "lease": lease}
+        parameters |= marked(map(whole, names) if ranges is None else ranges)
         found = self._run(connection, CLAIM_TASKS, parameters, heads=self.sql(HEADS))
         return [task_of(values, holder) for values in sorted(found.cursor.fetchall(), key=_turn)]
 
     def next_due(
         self, connection: sa.Connection, names: Sequence[str], tasks: Sequence[str], *, lost: int = 1
     ) -> timedelta | None:
-        parameters = {"names": list(names), "tasks": list(tasks), "lost": min(lost, 1)}
+        parameters = {"names": texts(names), "lost": min(lost, 1), **marked(map(whole, tasks))}
         found: timedelta | None = self._run(connection, NEXT_DUE, parameters, heads=self.sql(HEADS)).scalar()
         return found
 

@@ -94,14 +94,14 @@ def hold_of(values: Sequence[Any]) -> Row:
 
 def task_of(values: Sequence[Any], holder: str) -> Row:
     """A Row of values that come in the order of TASK_COLUMNS; one is made for each task that runs."""
-    _, due, name, instance, version, data, slot_is_due, slot, first_version, attempt, cancel, claimed = values
+    rank, due, name, instance, version, data, slot_is_due, slot, first_version, attempt, cancel, claimed = values
     if version >= LAST_TOKEN or isinstance(slot, Beyond):
         _refuse_unusable({"slot": slot, "version": version})
     due = utc(due)
     return Row(
         task_name=name, task_instance=instance, execution_time=due, version=version, picked=True, picked_by=holder,
-        task_data=data, slot=due if slot_is_due else utc(slot), first_version=first_version, attempt=attempt,
-        cancel_requested=utc(cancel), last_heartbeat=utc(claimed),
+        priority=-rank, task_data=data, slot=due if slot_is_due else utc(slot), first_version=first_version,
+        attempt=attempt, cancel_requested=utc(cancel), last_heartbeat=utc(claimed),
     )  # fmt: skip
 
 

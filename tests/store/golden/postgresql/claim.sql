@@ -65,30 +65,34 @@ ORDER BY -coalesce(priority, 50), execution_time;
 
 UPDATE scheduled_tasks AS t
 SET picked = true, picked_by = %(holder)s, last_heartbeat = statement_timestamp(), lease = %(lease)s,
-    version = greatest(t.version + 1, (extract(epoch FROM statement_timestamp()) * 1000000)::bigint), attempt =
-        t.attempt + 1
+    version = greatest(t.version + 1, (SELECT (extract(epoch FROM statement_timestamp()) * 1000000)::bigint)),
+        attempt = t.attempt + 1
 WHERE t.ctid = ANY (ARRAY(
         WITH RECURSIVE heads AS (
-        SELECT n.task_name, n.turn, (
+        SELECT n.task_name, n.turn, n.last, n.since, CASE WHEN n.first = n.last THEN n.first ELSE (
             SELECT -coalesce(q.priority, 50) FROM scheduled_tasks AS q
             WHERE q.task_name = n.task_name AND NOT q.picked AND q.state IS NULL
               AND q.schedule IS NULL AND q.plan_instance IS NULL
-            ORDER BY -coalesce(q.priority, 50) LIMIT 1) AS rank
-        FROM unnest(%(tasks)s::text[]) WITH ORDINALITY AS n(task_name, turn)
+              AND -coalesce(q.priority, 50) >= n.first AND -coalesce(q.priority, 50) <= n.last
+            ORDER BY -coalesce(q.priority, 50) LIMIT 1) END AS rank
+        FROM unnest(%(heads)s::text[], %(firsts)s::integer[], %(lasts)s::integer[], %(sinces)s::timestamptz[])
+             WITH ORDINALITY AS n(task_name, first, last, since, turn)
         WHERE NOT EXISTS (SELECT FROM scheduled_meta WHERE key = 'paused')
         UNION ALL
-        SELECT h.task_name, h.turn, (
+        SELECT h.task_name, h.turn, h.last, h.since, (
             SELECT -coalesce(q.priority, 50) FROM scheduled_tasks AS q
             WHERE q.task_name = h.task_name AND NOT q.picked AND q.state IS NULL
-              AND q.schedule IS NULL AND q.plan_instance IS NULL AND -coalesce(q.priority, 50) > h.rank
+              AND q.schedule IS NULL AND q.plan_instance IS NULL
+              AND -coalesce(q.priority, 50) > h.rank AND -coalesce(q.priority, 50) <= h.last
             ORDER BY -coalesce(q.priority, 50) LIMIT 1)
-        FROM heads AS h WHERE h.rank IS NOT NULL)
-    SELECT d.ctid FROM (SELECT task_name, rank FROM heads WHERE rank IS NOT NULL ORDER BY rank, turn) AS p
+        FROM heads AS h WHERE h.rank < h.last)
+    SELECT d.ctid FROM (SELECT task_name, rank, since FROM heads WHERE rank IS NOT NULL ORDER BY rank, turn) AS p
     CROSS JOIN LATERAL (
         SELECT w.ctid FROM scheduled_tasks AS w
         WHERE w.task_name = p.task_name AND -coalesce(w.priority, 50) = p.rank AND NOT w.picked AND w.state IS NULL
           AND w.schedule IS NULL AND w.plan_instance IS NULL AND w.lost_count = 0 AND w.execution_time <=
               statement_timestamp()
+          AND w.execution_time >= p.since
         ORDER BY w.execution_time
         LIMIT %(limit)s
         FOR UPDATE SKIP LOCKED) AS d

@@ -1,18 +1,21 @@
     WITH RECURSIVE heads AS (
-        SELECT n.task_name, n.turn, (
+        SELECT n.task_name, n.turn, n.last, n.since, CASE WHEN n.first = n.last THEN n.first ELSE (
             SELECT -coalesce(q.priority, 50) FROM scheduled_tasks AS q
             WHERE q.task_name = n.task_name AND NOT q.picked AND q.state IS NULL
               AND q.schedule IS NULL AND q.plan_instance IS NULL
-            ORDER BY -coalesce(q.priority, 50) LIMIT 1) AS rank
-        FROM unnest(%(tasks)s::text[]) WITH ORDINALITY AS n(task_name, turn)
+              AND -coalesce(q.priority, 50) >= n.first AND -coalesce(q.priority, 50) <= n.last
+            ORDER BY -coalesce(q.priority, 50) LIMIT 1) END AS rank
+        FROM unnest(%(heads)s::text[], %(firsts)s::integer[], %(lasts)s::integer[], %(sinces)s::timestamptz[])
+             WITH ORDINALITY AS n(task_name, first, last, since, turn)
         WHERE NOT EXISTS (SELECT FROM scheduled_meta WHERE key = 'paused')
         UNION ALL
-        SELECT h.task_name, h.turn, (
+        SELECT h.task_name, h.turn, h.last, h.since, (
             SELECT -coalesce(q.priority, 50) FROM scheduled_tasks AS q
             WHERE q.task_name = h.task_name AND NOT q.picked AND q.state IS NULL
-              AND q.schedule IS NULL AND q.plan_instance IS NULL AND -coalesce(q.priority, 50) > h.rank
+              AND q.schedule IS NULL AND q.plan_instance IS NULL
+              AND -coalesce(q.priority, 50) > h.rank AND -coalesce(q.priority, 50) <= h.last
             ORDER BY -coalesce(q.priority, 50) LIMIT 1)
-        FROM heads AS h WHERE h.rank IS NOT NULL)
+        FROM heads AS h WHERE h.rank < h.last)
 (SELECT p.task_name FROM heads AS p WHERE EXISTS (
     SELECT FROM scheduled_tasks AS w
     WHERE w.task_name = p.task_name AND -coalesce(w.priority, 50) = p.rank AND NOT w.picked AND w.state IS NULL
