@@ -14,7 +14,7 @@ from slotwise.context import T
 from slotwise.declaration import USUAL_PRIORITY, is_priority
 from slotwise.definition import Definition
 from slotwise.durations import parse_duration
-from slotwise.errors import ConfigurationError, InstanceExists, InvalidJob
+from slotwise.errors import ConfigurationError, InstanceExists, InvalidJob, InvalidSetting
 from slotwise.execution import FOREVER, RECURRING, Key
 from slotwise.job import DistributedJob, OneTimeTask, declared
 from slotwise.payload import UNTYPED, Payload
@@ -109,7 +109,7 @@ def checked_id(given: Any, name: str) -> str:
 def checked_due(at: Any, in_: Any, name: str) -> tuple[datetime | None, timedelta]:
     """The instant, or else how long after now."""
     if at is None:
-        delay = parse_duration(in_) if in_ is not None else timedelta(0)
+        delay = _delay(in_, name) if in_ is not None else timedelta(0)
         if delay > LONGEST_DELAY:
             raise ConfigurationError(f"schedule({name!r}, in_={in_!r}): at most {LONGEST_DELAY.days} days")
         return None, delay
@@ -124,6 +124,13 @@ def checked_due(at: Any, in_: Any, name: str) -> tuple[datetime | None, timedelt
     if at >= FOREVER:
         raise ConfigurationError(f"schedule({name!r}, at={at.isoformat()}): it must lie before the year {FOREVER.year}")
     return at.astimezone(UTC), timedelta(0)
+
+
+def _delay(in_: Any, name: str) -> timedelta:
+    try:
+        return parse_duration(in_)
+    except InvalidSetting as error:
+        raise InvalidSetting(f"schedule({name!r}, in_={in_!r:.60}): {error}") from None
 
 
 def payload_for(task: Any, name: str, known: Definition | None) -> Payload:

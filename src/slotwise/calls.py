@@ -12,6 +12,7 @@ from slotwise.definition import Definition
 from slotwise.errors import InvalidJob
 from slotwise.execution import Key
 from slotwise.store.joining import Result, joined, sqlalchemy_connection
+from slotwise.store.letters import in_its_letters
 from slotwise.store.postgresql_queue import queue_of
 from slotwise.store.queue import Queue, Status
 
@@ -37,20 +38,22 @@ class Calls:
         store = self._make_store()
         if (known := store.definitions.get(name)) is not None and known.is_job:
             raise InvalidJob(f"{name!r} is a job, its schedule says when it runs; pass a one-time task")
-        if connection is not None:
-            yield queue_of(store.dialect, self._horizon), joined(connection, store.database.dialect_name, name)
-            return
-        with store.transaction() as own:
-            yield queue_of(store.dialect), own
+        with in_its_letters(f"task {name!r}"):
+            if connection is not None:
+                yield queue_of(store.dialect, self._horizon), joined(connection, store.database.dialect_name, name)
+                return
+            with store.transaction() as own:
+                yield queue_of(store.dialect), own
 
     @contextmanager
     def _beside(self, connection: Any, store: Store, name: str) -> Iterator[Any]:
         """A connection of SQLAlchemy: the caller's, or one of our own."""
-        if connection is not None:
-            yield joined(sqlalchemy_connection(connection), store.database.dialect_name, name)
-            return
-        with store.transaction() as own:
-            yield own
+        with in_its_letters(f"task {name!r}"):
+            if connection is not None:
+                yield joined(sqlalchemy_connection(connection), store.database.dialect_name, name)
+                return
+            with store.transaction() as own:
+                yield own
 
     def _known(self, task: Any) -> tuple[str, Definition | None]:
         """Its name, and what this process knows of it."""

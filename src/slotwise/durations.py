@@ -71,6 +71,8 @@ def _read(text: str) -> timedelta:
         raise InvalidSetting(f"a duration of {len(text)} characters ({text[:20]!r}…); write {FORMS}")
     match = _ISO.fullmatch(text.strip()) or _SHORT.fullmatch(text.strip())
     given = {unit: number for unit, number in match.groupdict().items() if number} if match else {}
+    if not given and text.strip().startswith("-"):
+        raise InvalidSetting(f"{text!r}: a duration is never negative; write {FORMS}")
     if not given:
         raise InvalidSetting(f"{text!r} is not a duration; write {FORMS}")
     microseconds = int(given.pop("fraction", "").ljust(6, "0"))
@@ -83,5 +85,5 @@ def _read(text: str) -> timedelta:
 
 def _not_negative(value: timedelta) -> timedelta:
     if value < timedelta(0):
-        raise InvalidSetting(f"{format_duration(value)} is negative; a duration is zero or more")
+        raise InvalidSetting(f"{format_duration(value)} is negative; write a duration of zero or more")
     return value

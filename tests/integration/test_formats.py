@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from datetime import timedelta
 
@@ -15,6 +15,8 @@ from tests.connections import with_query
 from tests.databases import Databases, provision
 from tests.store.bench import Bench, a_job, a_task
 
+from slotwise.asked import Item
+from slotwise.errors import ConfigurationError
 from slotwise.execution import Failed
 from slotwise.policies import Retry
 from slotwise.settings import Settings
@@ -91,6 +93,43 @@ def test_an_error_in_letters_that_the_database_lacks(databases: Databases, encod
                 wanted = sa.select(tasks.c.state, tasks.c.consecutive_failures, tasks.c.last_error)
                 row = connection.execute(wanted.where(tasks.c.task_name == "mail")).one()
             assert tuple(row) == (None, 1, kept)
+
+
+def test_a_letter_that_the_database_lacks(databases: Databases) -> None:
+    """Each call says which, where and what to do; also in a transaction of the caller's, however that speaks."""
+    with databases.empty("LATIN1") as url:
+        for bench in bench_at(url):
+            with (
+                closing(psycopg.connect(with_query(url, client_encoding="utf8"))) as utf8,
+                closing(psycopg.connect(with_query(url, client_encoding="latin1"))) as latin1,
+            ):
+                for where, call in calls_with_a_letter(bench, utf8, latin1):
+                    with pytest.raises(ConfigurationError) as refused:
+                        call()
+                    said = str(refused.value).replace("latin-1", "LATIN1")
+                    assert said == f"{where}: '\u65e5' is no letter of the database's encoding, LATIN1; {CURE}"
+
+
+CURE = "write another, or use a database in UTF8"
+
+
+def calls_with_a_letter(
+    bench: Bench, utf8: psycopg.Connection, latin1: psycopg.Connection
+) -> list[tuple[str, Callable[[], object]]]:
+    """Free texts of all kinds, and where they stand."""
+    client, controls = bench.client, bench.client.controls
+    return [
+        ("task 'mail'", lambda: client.schedule("mail", id=SAID)),
+        ("task 'mail'", lambda: client.schedule("mail", id=SAID, connection=utf8)),
+        ("task 'mail'", lambda: client.schedule("mail", id=SAID, connection=latin1)),
+        ("task 'mail'", lambda: client.schedule_many("mail", [Item(1, id=SAID)])),
+        ("task 'mail'", lambda: client.schedule_many("mail", [Item(1, id=SAID)], copy=True)),
+        ("task 'mail'", lambda: client.cancel("mail", SAID)),
+        (f"task {SAID!r}", lambda: client.list(SAID)),
+        ("task 'plain'", lambda: client.schedule_recurring("plain", SAID, "5m")),
+        ("this order", lambda: controls.pause("plain", note=SAID)),
+        (f"job {SAID!r}", lambda: bench.beside(a_job(SAID)).plan(SAID)),
+    ]
 
 
 def runs_once(bench: Bench) -> None:

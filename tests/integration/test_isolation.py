@@ -97,12 +97,18 @@ def starts(ctx):
     helper.terminate()
     note(f"ended {helper.wait()}")
 
+@job(name="unborn", **options)
+def unborn(ctx):
+    note("unborn")
+
 @contextlib.asynccontextmanager
 async def lifespan():
+    if "unborn" in os.environ.get("ONLY", "") and sys.argv[0].endswith("isolated.py"):
+        raise LookupError("no pool today")
     yield "a pool"
 
 engine = sa.create_engine(sa.make_url(os.environ["DATABASE_URL"]).set(drivername="postgresql+psycopg"))
-jobs = [well, awaited, raises, cancels, exits, crashes, deaf, endless, listens, strict, completes, starts]
+jobs = [well, awaited, raises, cancels, exits, crashes, deaf, endless, listens, strict, completes, starts, unborn]
 registry = JobRegistry(jobs=jobs, lifespan=lifespan)
 """
 
@@ -211,6 +217,17 @@ def test_what_comes_back(place: Place, run: Run) -> None:
     assert place.entry("cancels")["reason"] == "not today"
     assert place.entry("exits")["error"] == "its process ended with exit status 3"
     assert place.entry("crashes")["error"] == "its process ended by signal SIGSEGV"
+
+
+def test_a_lifespan_that_cannot_be_entered_there(place: Place, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The attempt has failed, and says why in one line; its handler has not run."""
+    monkeypatch.setenv("ONLY", "unborn")
+    run("unborn")
+    place.wait(lambda: place.ended("unborn"))
+    entry = place.entry("unborn")
+    told = "its process cannot start: the lifespan lifespan raised LookupError: no pool today"
+    assert (entry["outcome"], entry["error"], place.notes()) == ("failed", told, [])
+    assert "Traceback" not in (place.path / "log").read_text()
 
 
 def test_a_timeout_is_the_end(place: Place, run: Run) -> None:

@@ -87,5 +87,12 @@ def test_refuses_what_is_too_long(text: str) -> None:
 
 def test_refuses_a_negative_timedelta() -> None:
     """No setting is a negative time."""
-    with pytest.raises(InvalidSetting, match="-3s is negative"):
+    with pytest.raises(InvalidSetting, match="-3s is negative; write a duration of zero or more"):
         parse_duration(timedelta(seconds=-3))
+
+
+@pytest.mark.parametrize("text", ["-3s", " -1h30m", "-PT5S"])
+def test_refuses_a_negative_text(text: str) -> None:
+    """It says what is wrong with it, which is not the form."""
+    with pytest.raises(InvalidSetting, match="a duration is never negative"):
+        parse_duration(text)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -11,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from slotwise import ClaimLost, Disabled, DistributedJob, Every, JobContext, JobRegistry, Retry, job, task
+from slotwise import ClaimLost, Disabled, DistributedJob, Every, InvalidJob, JobContext, JobRegistry, Retry, job, task
 from slotwise.events import Pruned
 from slotwise.execution import Failed, HandedBack
 from slotwise.testing import ManualClock, ManualWorker
@@ -302,3 +303,20 @@ def test_history_goes_when_it_is_too_old() -> None:
             worker.run_due()
         assert worker.prune() == Pruned(worker=worker.name, slots=5, gaps=0)
         assert worker.prune() is None
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (lambda: [Minutely(), Minutely()], "names must be unique within a registry; more than once: 'minutely'"),
+        (lambda: Minutely, "pass a list of jobs"),
+        (lambda: Minutely(), "pass a list of jobs"),
+        (list, "at least one job or task must be registered"),
+        (lambda: [7], "7 is not a job"),
+    ],
+    ids=["twice", "a class", "an instance", "nothing", "a number"],
+)
+def test_what_cannot_be_a_list_of_jobs(given: Callable[[], Any], words: str) -> None:
+    """It says so as a registry does."""
+    with pytest.raises(InvalidJob, match=re.escape(words)):
+        ManualWorker(given())

@@ -81,9 +81,14 @@ def _obey(order: dict[str, Any], channel: Channel) -> Outcome:
         _heed(said, holding, worker)
     threading.Thread(target=_listen, args=(channel, holding, worker), daemon=True).start()
     ended: SimpleQueue[Outcome] = SimpleQueue()
-    with worker.running_alone(lambda _, outcome: ended.put(outcome)):
-        worker.runner.start([holding])
-        return ended.get()
+    try:
+        with worker.running_alone(lambda _, outcome: ended.put(outcome)):
+            worker.runner.start([holding])
+            return ended.get()
+    except BaseException as error:
+        if (name := worker.blame(error)) is None:
+            raise
+        return Failed(f"its process cannot start: the lifespan {name} raised {type(error).__name__}: {error}")
 
 
 def _find_claim(worker: Worker, order: dict[str, Any]) -> Claim | None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import os
+import sys
 import traceback
 from pathlib import Path
 
@@ -62,6 +64,23 @@ def raised(error: BaseException, holding: Holding, definition: Definition) -> Ou
     except Exception:  # an exception may be anything; the claim must not stay held for want of words
         text = type(error).__name__
     return Failed(text, exception=error, promised=holding.promised)
+
+
+def leave_fork(process: int, outcome: Outcome) -> None:
+    """Where a handler has forked, its child comes out of it as well. The attempt is the parent's: the child ends here,
+    with the status that Python would give it. Nobody else could: all other threads are in the parent.
+    """
+    if os.getpid() == process:
+        return
+    error = outcome.exception if isinstance(outcome, Failed) else None
+    status = int(isinstance(outcome, Failed))
+    if isinstance(error, SystemExit):
+        status = error.code if isinstance(error.code, int) else int(error.code is not None)
+    elif isinstance(outcome, Failed):
+        print(outcome.error, file=sys.stderr)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
 
 
 def error_text(error: BaseException) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import replace
@@ -17,7 +18,7 @@ from slotwise.definition import Definition
 from slotwise.engine.eventloop import EventLoop
 from slotwise.engine.holdings import Holding, Holdings
 from slotwise.engine.isolation import Isolation
-from slotwise.engine.outcomes import raised, returned, timed_out
+from slotwise.engine.outcomes import leave_fork, raised, returned, timed_out
 from slotwise.engine.pace import Pace
 from slotwise.engine.threads import Threads
 from slotwise.errors import InvalidPayload
@@ -193,7 +194,7 @@ class Runner:
         ctx, unreadable = self._prepare(holding)
         if unreadable is not None:
             return unreadable
-        begun = self._began(holding, definition)
+        begun, process = self._began(holding, definition), os.getpid()
         try:
             if self._interceptors:
                 result: object = None  # what stays of a handler whose error an interceptor swallows
@@ -204,6 +205,7 @@ class Runner:
             outcome = returned(result, holding, definition)
         except BaseException as error:
             outcome = raised(error, holding, definition)
+        leave_fork(process, outcome)
         self._ended(holding, outcome, begun)
         return outcome
 
@@ -227,14 +229,17 @@ class Runner:
 
     async def _call_async(self, ctx: JobContext, definition: Definition, holding: Holding) -> Outcome:
         """The end is a value in here already: a SystemExit that leaves a task ends the loop, and all tasks with it."""
+        process = os.getpid()
         try:
             with self._intercepted(ctx):
                 result: object = None
                 handler: Any = definition.handler(ctx)
                 result = await handler
-            return returned(result, holding, definition)
+            outcome = returned(result, holding, definition)
         except BaseException as error:
-            return raised(error, holding, definition)
+            outcome = raised(error, holding, definition)
+        leave_fork(process, outcome)
+        return outcome
 
     @contextmanager
     def _intercepted(self, ctx: JobContext) -> Iterator[None]:

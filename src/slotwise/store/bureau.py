@@ -15,6 +15,7 @@ from slotwise.execution import RECURRING, Gap, Row
 from slotwise.pauses import asleep
 from slotwise.schedules import Schedule, parse_schedule
 from slotwise.store.audit_rows import Author
+from slotwise.store.letters import in_its_letters
 from slotwise.store.rows import row_of
 from slotwise.store.store import Store
 
@@ -86,7 +87,8 @@ class Desk:
 @contextmanager
 def desk(store: Store, author: Author, *, rehearse: bool = False) -> Iterator[Desk]:
     """Carry out an order; a rehearsal does all of it and takes it back at the end."""
-    with store.database.main.connect() as connection, connection.begin() as transaction:
+    engine = store.database.main
+    with in_its_letters("this order"), engine.connect() as connection, connection.begin() as transaction:
         yield Desk(connection=connection, store=store, now=store.dialect.now(connection), author=author)
         if rehearse:
             transaction.rollback()

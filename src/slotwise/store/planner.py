@@ -21,6 +21,7 @@ from slotwise.schedules.succession import owing
 from slotwise.schedules.text import stored_text
 from slotwise.store.calendars import calendars_of
 from slotwise.store.latecomers import end_orphans, newest_decided
+from slotwise.store.letters import in_its_letters
 from slotwise.store.revision import Revision
 from slotwise.store.rows import row_of, utc
 from slotwise.store.store import Store
@@ -129,7 +130,7 @@ class Planner:
             )
 
     def _plan(self, job: Definition, revision: Revision) -> Plan:
-        with self._store.transaction() as connection:
+        with in_its_letters(f"job {job.name!r}"), self._store.transaction() as connection:
             job, schedule = self._bound(connection, job)
             row, theirs = self._read(connection, job.name)
             # Race: only under the row's lock is no slot claimed that is younger than the activation.

@@ -20,6 +20,7 @@ from slotwise.engine.worker import Worker
 from slotwise.errors import ClaimLost
 from slotwise.events import ClaimLostEvent, Event, HandedBackEvent, Listeners, Pruned, Reaped, Settled
 from slotwise.execution import Claim, HandedBack, Outcome, Succeeded
+from slotwise.registration import listed, unique
 from slotwise.registry import JobRegistry
 from slotwise.settings import Settings
 from slotwise.store.database import Database
@@ -81,7 +82,7 @@ class ManualWorker:
         self._crashed = False
         self._worker = _HeldWorker(
             self._settings,
-            jobs.definitions if isinstance(jobs, JobRegistry) else {found.name: found for found in map(define, jobs)},
+            jobs.definitions if isinstance(jobs, JobRegistry) else unique([*map(define, listed(jobs, "jobs"))]),
             database=self._database,
             listeners=Listeners((*(registry.listeners if registry else ()), self.events.append)),
             interceptors=registry.interceptors if registry else (),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import threading
 import traceback
 from collections.abc import Awaitable, Callable, Iterator
@@ -54,6 +56,44 @@ def test_a_handler_that_returns_has_succeeded(make: Callable[[Handler], object])
     with Rig(make(lambda ctx: "anything")) as rig:
         assert rig.run() == Succeeded()
         assert rig.names() == ["handler-start", "handler-end"]
+
+
+@BOTH
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+@pytest.mark.parametrize(
+    ("leave", "status"),
+    [(None, 0), (ValueError("of the child"), 1), (SystemExit(3), 3), (SystemExit(), 0)],
+    ids=["returns", "raises", "exits", "exits well"],
+)
+def test_a_fork_that_comes_out_of_the_handler_ends(
+    make: Callable[[Handler], object], leave: BaseException | None, status: int
+) -> None:
+    """The attempt is the parent's, and ends once; the child ends with the status that Python would give it."""
+    statuses: list[int] = []
+
+    def forks(ctx: JobContext) -> None:
+        if child := os.fork():
+            statuses.append(ended(child))
+        elif leave is not None:
+            raise leave
+
+    with Rig(make(forks)) as rig:
+        assert rig.run() == Succeeded()
+        assert rig.names() == ["handler-start", "handler-end"]
+    assert statuses == [status]
+
+
+def ended(child: int) -> int:
+    """Its exit status; -9 if it did not end by itself, and had to be killed."""
+    until = elapsed() + 10
+    while elapsed() < until:
+        found, status = os.waitpid(child, os.WNOHANG)
+        if found:
+            return os.waitstatus_to_exitcode(status)
+        threading.Event().wait(0.01)
+    os.kill(child, signal.SIGKILL)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
 @BOTH
