@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import functools
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime, timedelta
 from itertools import islice
@@ -28,7 +29,6 @@ from slotwise.asked import (
     when,
 )
 from slotwise.context import T
-from slotwise.controls import Controls
 from slotwise.errors import ConfigurationError
 from slotwise.execution import Key
 from slotwise.recurring import Recurring
@@ -38,7 +38,7 @@ from slotwise.store.task_lines import TaskEnd, TaskLine, task_end, task_line
 from slotwise.store.wakeups import ORDERS
 
 if TYPE_CHECKING:
-    from slotwise.store.store import Store
+    from slotwise.controls import Controls
 
 #: Rows in one statement of ``schedule_many``.
 CHUNK = 1_000
@@ -58,10 +58,12 @@ class Client(Recurring):
     ConfigurationError for everything else that is wrong with a call.
     """
 
-    def __init__(self, store: Callable[[], Store], wake: Callable[[], None] = lambda: None) -> None:
-        super().__init__(store, wake)
-        #: Orders for the whole cluster: pause, trigger, cancel and their kin.
-        self.controls = Controls(store, wake)
+    @functools.cached_property
+    def controls(self) -> Controls:
+        """Orders for the whole cluster: pause, trigger, cancel and their kin."""
+        from slotwise.controls import Controls  # late: most workers and clients give none
+
+        return Controls(self._make_store, self._wake)
 
     @property
     def aio(self) -> AsyncClient:

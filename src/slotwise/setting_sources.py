@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import tomllib
 from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -89,6 +88,8 @@ def _unknown(
 
 
 def _table(path: Path) -> dict[str, Any]:
+    import tomllib  # late: most processes have no such file
+
     try:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:

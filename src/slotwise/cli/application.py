@@ -12,14 +12,16 @@ import traceback
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import ModuleType, TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from slotwise.builder import RegistryBuilder
-from slotwise.contrib.command import CommandJob
 from slotwise.definition import define
 from slotwise.engine.worker import Worker
 from slotwise.errors import ConfigurationError, SlotwiseError
 from slotwise.registry import JobRegistry
+
+if TYPE_CHECKING:
+    from slotwise.contrib.command import CommandJob
 
 _SPEC = re.compile(r"(?P<module>\w+(?:\.\w+)*)(?::(?P<name>\w+(?:\.\w+)*))?")
 _OURS = str(Path(__file__).resolve().parents[1])

@@ -6,16 +6,16 @@ import functools
 import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from slotwise.contrib.command import CommandJob
-from slotwise.contrib.crontab import Crontabs, Problem, read_crontabs
-from slotwise.contrib.crontab.files import STDIN
-from slotwise.contrib.crontab.host import host_problems, runnable
 from slotwise.contrib.logging import escaped
 from slotwise.errors import InvalidCrontab
+
+if TYPE_CHECKING:  # what reads crontabs is imported late: most workers have none
+    from slotwise.contrib.command import CommandJob
+    from slotwise.contrib.crontab import Crontabs, Problem
 
 logger = logging.getLogger("slotwise.crontab")
 
@@ -36,6 +36,10 @@ class CrontabChoice:
         """A job for each line. Raises InvalidCrontab if a line cannot run here, unless those are to be skipped."""
         if not self.files:
             return []
+        from slotwise.contrib.crontab import read_crontabs
+        from slotwise.contrib.crontab.files import STDIN
+        from slotwise.contrib.crontab.host import runnable
+
         if STDIN in self.files:
             raise InvalidCrontab("--crontab -: name a file; each process of a worker reads it when it starts")
         found = with_host(read_crontabs(*self.files, format=self.format, tz=self.tz))
@@ -101,6 +105,9 @@ def crontab_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def with_host(found: Crontabs, *, level: Any = "error") -> Crontabs:
     """With what this machine lacks for them."""
+    from slotwise.contrib.crontab import Crontabs
+    from slotwise.contrib.crontab.host import host_problems
+
     problems = [*found.problems, *host_problems(found.entries, level)]
     problems.sort(key=lambda problem: (problem.file, problem.line or 0))
     return Crontabs(entries=found.entries, problems=tuple(problems))

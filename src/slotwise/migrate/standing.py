@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 def current(connection: sa.Connection, *, prefix: str = "scheduled_", schema: str | None = None) -> int | None:
     """The schema version that the database says it has; None without tables."""
-    meta = tables(prefix, schema).meta
+    meta = tables(prefix, schema, connection.dialect.name).meta
     if not sa.inspect(connection).has_table(meta.name, schema=schema):
         return None
     value = connection.scalar(sa.select(meta.c.value).where(meta.c.key == "schema_version"))
@@ -26,7 +26,7 @@ def current(connection: sa.Connection, *, prefix: str = "scheduled_", schema: st
 def check(connection: sa.Connection, *, prefix: str = "scheduled_", schema: str | None = None) -> None:
     """Raise SchemaMissing or SchemaMismatch, in one line with the mending command, unless all is in place."""
     found = current(connection, prefix=prefix, schema=schema)
-    expected, upgrade = tables(prefix, schema), _command("upgrade", prefix, schema)
+    expected, upgrade = tables(prefix, schema, connection.dialect.name), _command("upgrade", prefix, schema)
     if found is None and not sa.inspect(connection).has_table(expected.slots.name, schema=schema):
         raise SchemaMissing(f"the tables {prefix}* are missing in this database; run: {upgrade}")
     if found is not None and found < SCHEMA_VERSION:

@@ -9,8 +9,6 @@ from functools import lru_cache
 from typing import Final
 from zoneinfo import ZoneInfo
 
-from croniter import CroniterError, croniter
-
 from slotwise.errors import InvalidSchedule
 from slotwise.schedules.base import Schedule
 from slotwise.schedules.calendar import Calendar
@@ -162,9 +160,11 @@ def _macro(text: str) -> str:
 
 def _expand(plain: tuple[str, ...]) -> list[list[int]]:
     """The values of each field, sorted, in the order of FIELDS; none where the text is empty."""
+    import croniter  # late: a worker without cron expressions does without
+
     try:
-        expanded, _ = croniter.expand(" ".join(text or "*" for text in plain), second_at_beginning=True)
-    except CroniterError as error:  # unreachable as far as we know: the fields have been checked
+        expanded, _ = croniter.croniter.expand(" ".join(text or "*" for text in plain), second_at_beginning=True)
+    except croniter.CroniterError as error:  # unreachable as far as we know: the fields have been checked
         raise InvalidSchedule(f"{quoted(' '.join(plain))}: {error}") from error
     seconds_first = [expanded[5], *expanded[:5]]
     return [

@@ -18,7 +18,6 @@ from slotwise.settings import Settings
 from slotwise.store.dsn import SQLITE, database_url
 from slotwise.store.failures import describe, is_transient, unreachable
 from slotwise.store.postgresql_link import PostgreSQLLink
-from slotwise.store.sqlite_link import SQLiteLink
 from slotwise.store.wakeups import Hearing, WakeUps, channel_of
 
 __all__ = ["POOL_SIZE", "Database", "describe", "is_transient"]
@@ -182,7 +181,7 @@ class Database:
         self._pid = os.getpid()
 
     def _counts_locks(self) -> bool:
-        return self._link.name == SQLiteLink.name and not self._link.single
+        return self._link.name == "sqlite" and not self._link.single
 
     def _in_use(self) -> bool:
         pools = [engine.pool for engine in list(self._engines.values())]
@@ -207,4 +206,8 @@ if hasattr(os, "register_at_fork"):
 
 
 def _link(url: URL, settings: Settings) -> Link:
-    return SQLiteLink(url, settings) if url.drivername == SQLITE else PostgreSQLLink(url, settings)
+    if url.drivername != SQLITE:
+        return PostgreSQLLink(url, settings)
+    from slotwise.store.sqlite_link import SQLiteLink  # late: a megabyte that a worker on PostgreSQL can do without
+
+    return SQLiteLink(url, settings)

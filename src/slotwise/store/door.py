@@ -16,10 +16,9 @@ from slotwise.store.complaints import Complaints
 from slotwise.store.database import Database
 from slotwise.store.dialect import Dialect
 from slotwise.store.postgresql import PostgreSQL
-from slotwise.store.sqlite import SQLite
 from slotwise.store.tables import tables
 
-_DIALECTS: dict[str, type[Dialect]] = {kind.name: kind for kind in (PostgreSQL, SQLite)}
+_DIALECTS: dict[str, type[Dialect]] = {PostgreSQL.name: PostgreSQL}
 
 
 class Door:
@@ -34,8 +33,8 @@ class Door:
     ) -> None:
         self.database = database
         self.definitions = definitions
-        self.tables = tables(database.settings.table_prefix, database.settings.schema)
-        self.dialect = _DIALECTS[database.dialect_name](self.tables, clock or DatabaseClock())
+        self.tables = tables(database.settings.table_prefix, database.settings.schema, database.dialect_name)
+        self.dialect = _dialect(database.dialect_name)(self.tables, clock or DatabaseClock())
         self._complaints = Complaints(self.dialect.clock.elapsed)
 
     @contextmanager
@@ -52,3 +51,11 @@ class Door:
     def schedule_of(self, row: Row) -> Schedule:
         """The schedule that decides: the row's text, never the code's. Raises InvalidSchedule."""
         return parse_schedule(row.schedule or "-")
+
+
+def _dialect(name: str) -> type[Dialect]:
+    if name not in _DIALECTS:
+        from slotwise.store.sqlite import SQLite  # late, as its driver
+
+        _DIALECTS[name] = SQLite
+    return _DIALECTS[name]

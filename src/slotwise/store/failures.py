@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sqlite3
 from collections.abc import Iterator
 
 from sqlalchemy import URL
@@ -31,15 +30,16 @@ _BUSY_STATES = frozenset(
         "57014",  # statement timeout, or cancelled by an operator
     }
 )
+# By number, and below by their attribute: this module must not be the one that imports the library.
 _PASSING_SQLITE = frozenset(
     {
-        sqlite3.SQLITE_BUSY,
-        sqlite3.SQLITE_LOCKED,
-        sqlite3.SQLITE_PROTOCOL,
-        sqlite3.SQLITE_FULL,
-        sqlite3.SQLITE_IOERR,
-        sqlite3.SQLITE_CANTOPEN,
-        sqlite3.SQLITE_NOMEM,
+        5,  # busy
+        6,  # locked
+        7,  # no memory
+        10,  # I/O error
+        13,  # the disk is full
+        14,  # cannot open
+        15,  # protocol: locks
     }
 )
 
@@ -130,8 +130,8 @@ def _passes(error: BaseException) -> bool:
         return True
     if isinstance(error, DBAPIError) and error.connection_invalidated:
         return True
-    if isinstance(error, sqlite3.Error):
-        return getattr(error, "sqlite_errorcode", 0) & 0xFF in _PASSING_SQLITE
+    if (code := getattr(error, "sqlite_errorcode", None)) is not None:
+        return code & 0xFF in _PASSING_SQLITE
     state = _sqlstate(error)
     if state is None:  # libpq speaks without SQLSTATE when there is no connection, or no longer one
         return _is_psycopg_operational(error)

@@ -17,6 +17,7 @@ from sqlalchemy import (
     SmallInteger,
     Table,
     Text,
+    TextClause,
     text,
 )
 
@@ -35,11 +36,13 @@ WINDOW = 1000
 
 
 class Tables:
-    """All tables under one prefix, in one PostgreSQL schema (None: the connection's own)."""
+    """All tables under one prefix, in one PostgreSQL schema (None: the connection's own), as ``database`` has them."""
 
-    def __init__(self, prefix: str = "scheduled_", schema: str | None = None) -> None:
+    def __init__(self, prefix: str = "scheduled_", schema: str | None = None, database: str | None = None) -> None:
         self.prefix = prefix
         self.schema = schema
+        # SQLAlchemy loads a dialect for each that is named: that of SQLite is of no use to a worker on PostgreSQL.
+        self._partial = [f"{name}_where" for name in ("postgresql", "sqlite") if database in (None, name)]
         self.metadata = MetaData(schema=schema)
         self.tasks = self._tasks()
         self.slots = self._slots()
@@ -54,6 +57,10 @@ class Tables:
             Column("key", Text, primary_key=True),
             Column("value", Text, nullable=False),
         )
+
+    def _where(self, rows: TextClause) -> dict[str, Any]:
+        """What makes an index one of these rows only."""
+        return dict.fromkeys(self._partial, rows)
 
     def _tasks(self) -> Table:
         name = f"{self.prefix}tasks"
@@ -111,17 +118,16 @@ class Tables:
         lost = text("NOT picked AND state IS NULL AND lost_count > 0")
         held = text("picked")
         return [
-            Index(f"{name}_due", "execution_time", postgresql_where=waiting, sqlite_where=waiting),
+            Index(f"{name}_due", "execution_time", **self._where(waiting)),
             Index(
                 f"{name}_queue",
                 "task_name",
                 text(f"({RANK})"),
                 "execution_time",
-                postgresql_where=queued,
-                sqlite_where=queued,
+                **self._where(queued),
             ),
-            Index(f"{name}_lost", "execution_time", postgresql_where=lost, sqlite_where=lost),
-            Index(f"{name}_held", "picked_by", postgresql_where=held, sqlite_where=held),
+            Index(f"{name}_lost", "execution_time", **self._where(lost)),
+            Index(f"{name}_held", "picked_by", **self._where(held)),
         ]
 
     def _slots(self) -> Table:
@@ -146,7 +152,7 @@ class Tables:
             Column("error", Text),
             Column("result", LargeBinary),
             Column("expires", Instant),
-            Index(f"{self.prefix}slots_expires", "expires", postgresql_where=kept, sqlite_where=kept),
+            Index(f"{self.prefix}slots_expires", "expires", **self._where(kept)),
         )
 
     def _gaps(self) -> Table:
@@ -222,6 +228,6 @@ class Tables:
 
 
 @lru_cache(maxsize=16)
-def tables(prefix: str = "scheduled_", schema: str | None = None) -> Tables:
-    """The tables of one prefix and schema, made once."""
-    return Tables(prefix, schema)
+def tables(prefix: str = "scheduled_", schema: str | None = None, database: str | None = None) -> Tables:
+    """The tables of one prefix and schema, made once; ``database``: of this kind, else of any."""
+    return Tables(prefix, schema, database)
