@@ -1,4 +1,4 @@
-"""Sources of settings: a TOML file, the environment, keywords. Each gives name → (label, value)."""
+"""Sources of settings: a TOML or YAML file, the environment, keywords. Each gives name → (label, value)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from slotwise.errors import InvalidSetting
 Layer: TypeAlias = dict[str, tuple[str, object]]
 
 PREFIX = "SLOTWISE_"
-DEFAULT_FILE = "slotwise.toml"
+DEFAULT_FILES = ("slotwise.toml", "slotwise.yaml")
+_YAML = (".yaml", ".yml")
 
 # Variables that start like settings and are not: they say where things are, before there are settings, or
 # belong to the quick start's database, the test suite and the worker command's own children; or tell a command
@@ -35,11 +36,14 @@ OTHERS_VARIABLES = frozenset(
 
 
 def from_file(config: Path | None, environ: Mapping[str, str], known: Collection[str]) -> Layer:
-    """The settings of the TOML file; empty where none was named and `./slotwise.toml` is not there."""
+    """The settings of the file; empty where none was named and neither of the defaults is there."""
     named = config or environ.get("SLOTWISE_CONFIG")
-    path = Path(named or DEFAULT_FILE)
-    if not named and not path.is_file():
+    there = [Path(named)] if named else [path for path in map(Path, DEFAULT_FILES) if path.is_file()]
+    if not there:
         return {}
+    if len(there) > 1:
+        raise InvalidSetting(f"{' and '.join(DEFAULT_FILES)} are both there; keep one, or name it with --config")
+    (path,) = there
     return _layer(_table(path).items(), known, lambda key: f"{path.name}: {key}", _kebab)
 
 
@@ -91,7 +95,8 @@ def _table(path: Path) -> dict[str, Any]:
     import tomllib  # late: most processes have no such file
 
     try:
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        content = _yaml(path, text) if path.suffix in _YAML else tomllib.loads(text)
     except FileNotFoundError:
         raise InvalidSetting(f"{path}: there is no such settings file; correct --config or SLOTWISE_CONFIG") from None
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
@@ -102,6 +107,25 @@ def _table(path: Path) -> dict[str, Any]:
     if not isinstance(table, dict):
         raise InvalidSetting(f"{path}: there is no table [tool.slotwise]; add it, or name another file")
     return table
+
+
+def _yaml(path: Path, text: str) -> dict[str, Any]:
+    try:
+        import yaml
+    except ImportError:
+        raise InvalidSetting(f"{path}: this needs PyYAML; run: pip install 'slotwise[yaml]', or write TOML") from None
+    try:
+        content, tree = yaml.safe_load(text), yaml.compose(text, yaml.SafeLoader)
+    except yaml.YAMLError as error:
+        raise InvalidSetting(f"{path}: the settings file cannot be read: {' '.join(str(error).split())}") from None
+    if content is None:
+        return {}
+    if not isinstance(content, dict) or not all(isinstance(key, str) for key in content):
+        raise InvalidSetting(f"{path}: settings are names with values; write for example poll-interval: 10s")
+    keys = [key.value for key, _ in tree.value]  # the reader itself lets the last of several win
+    if twice := {key for key in keys if keys.count(key) > 1}:
+        raise InvalidSetting(f"{path}: {min(twice)} is there twice; keep one of them")
+    return content
 
 
 def _fold(key: str) -> str:

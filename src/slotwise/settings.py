@@ -1,9 +1,9 @@
 """Settings: one frozen value that says how a worker behaves.
 
-Sources, each outranking the one before: the defaults below, a TOML file, the environment, keywords.
+Sources, each outranking the one before: the defaults below, a TOML or YAML file, the environment, keywords.
 
-- The file is the `config` argument, else `SLOTWISE_CONFIG`, else `./slotwise.toml` where it exists; keys
-  stand at the top level, or in `[tool.slotwise]` of a `pyproject.toml`.
+- The file is the `config` argument, else `SLOTWISE_CONFIG`, else `./slotwise.toml` or `./slotwise.yaml` where one
+  exists; keys stand at the top level, or in `[tool.slotwise]` of a `pyproject.toml`.
 - In the environment a setting is `SLOTWISE_` and its name (`SLOTWISE_POLL_INTERVAL`); an empty variable
   counts as absent. `DATABASE_URL` stands in for `SLOTWISE_DATABASE_URL`.
 - `poll-interval`, `pollInterval` and `poll_interval` are the same key everywhere.

@@ -146,6 +146,23 @@ class TestFile:
         path.write_text('[project]\nname = "x"\n[tool.slotwise]\nthreads = 4\n')
         assert Settings.load(config=path, environ={}).threads == 4
 
+    def test_yaml(self, elsewhere: Path) -> None:
+        """The same keys, with the types that YAML gives; an empty file is one without settings."""
+        text = "poll-interval: 3s\ntags: [gpu, big]\nthreads: 2\npooler: yes\nschedules: {report: EVERY|1h}\n"
+        (elsewhere / "slotwise.yaml").write_text(text)
+        found = Settings.load(environ={})
+        assert (found.poll_interval.seconds, found.threads, found.pooler) == (3, 2, True)
+        assert (found.tags, found.schedules) == ({"gpu", "big"}, {("report", "EVERY|1h")})
+        (elsewhere / "none.yml").write_text("# nothing\n")
+        assert Settings.load(config=Path("none.yml"), environ={}) == Settings()
+
+    def test_of_two_files_none_wins_in_silence(self, elsewhere: Path) -> None:
+        """Whoever has both is asked which one counts."""
+        for name in ("slotwise.toml", "slotwise.yaml"):
+            (elsewhere / name).write_text("")
+        with pytest.raises(InvalidSetting, match="are both there; keep one"):
+            Settings.load(environ={})
+
     def test_only_named_or_slotwise_toml(self, elsewhere: Path) -> None:
         """No other file is searched for."""
         (elsewhere / "pyproject.toml").write_text("[tool.slotwise]\nthreads = 4\n")
@@ -174,6 +191,11 @@ class TestFile:
             ("a.toml", "threads = true", "a.toml: threads must be a whole number from 1 to 10000, but was True"),
             ("a.toml", "poll-interval = '1s'\npollInterval = '2s'", "is the same setting as a.toml: poll-interval"),
             ("a.toml", "tags = [1]", "a.toml: tags must be a printable text"),
+            ("bad.yaml", "threads: [", "bad.yaml: the settings file cannot be read: while parsing"),
+            ("a.yaml", "- threads", "a.yaml: settings are names with values"),
+            ("a.yaml", "threads: 1\nthreads: 2", "a.yaml: threads is there twice"),
+            ("a.yml", "pol-interval: 1s", "a.yml: pol-interval is not a setting; did you mean poll-interval?"),
+            ("a.yml", "poll-interval: 10", "a.yml: poll-interval must be a duration, but was 10"),
         ],
     )
     def test_bad_file(self, elsewhere: Path, name: str, content: str | None, words: str) -> None:

@@ -121,7 +121,11 @@ COMMON: tuple[Callable[[Any], Any], ...] = (
     kept("--database-url", metavar="URL", help="Where the tables are; or SLOTWISE_DATABASE_URL, or DATABASE_URL."),
     kept("--schema", metavar="NAME", help="PostgreSQL schema of the tables."),
     kept("--table-prefix", metavar="PREFIX", help="What the tables' names start with; default: scheduled_"),
-    kept("--config", metavar="FILE", help="Settings file; or SLOTWISE_CONFIG; else ./slotwise.toml, if there is one."),
+    kept(
+        "--config",
+        metavar="FILE",
+        help="Settings file; or SLOTWISE_CONFIG; else ./slotwise.toml or .yaml, if there is one.",
+    ),
     kept("--json", is_flag=True, help="Write JSON: instants in UTC, durations in seconds."),
     kept("--log-format", metavar="human|json", help="How log lines are written to stderr."),
     kept("--log-level", metavar="LEVEL", help="The least severe log record that is written; default: INFO."),
