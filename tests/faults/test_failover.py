@@ -1,0 +1,75 @@
+"""An address with several hosts: the primary is found wherever it stands, also when it is another one by now."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psycopg
+import pytest
+import sqlalchemy as sa
+from tests.databases import provision
+from tests.faults.bench import SLACK, eventually
+from tests.faults.conftest import MakeBench
+
+from slotwise.embedded import EmbeddedPostgres
+from slotwise.errors import PostgresMissing
+
+CAST = "rerun,give-up,completing"
+
+
+@contextmanager
+def a_primary_and_its_standby(path: Path) -> Iterator[tuple[EmbeddedPostgres, EmbeddedPostgres]]:
+    """Two servers; what the first has committed the second has, too."""
+    with EmbeddedPostgres(path / "first") as first:
+        provision(first.dsn)
+        first._cluster.stop()
+        subprocess.run(["cp", "-a", path / "first", path / "second"], check=True)  # also a base backup
+        first.start()
+        second = EmbeddedPostgres(path / "second", settings={"primary_conninfo": first.dsn})
+        signal = path / "second" / "data" / "standby.signal"
+        signal.touch()
+        second._account.own(signal, 0o600)
+        with second:
+            with psycopg.connect(first.dsn, autocommit=True) as connection:
+                connection.execute("alter system set synchronous_standby_names = '*'")
+                connection.execute("select pg_reload_conf()")
+                synchronous = "select 1 from pg_stat_replication where sync_state = 'sync'"
+                eventually(lambda: connection.execute(synchronous).fetchone())
+            yield first, second
+
+
+def one_address(*servers: EmbeddedPostgres) -> str:
+    """As SQLAlchemy writes it; nobody listens at the first of its hosts."""
+    urls = [sa.make_url(server.dsn) for server in servers]
+    hosts = "&".join(["host=127.0.0.1:1", *(f"host={url.host}:{url.port}" for url in urls)])
+    return f"postgresql://postgres:{urls[0].password}@/postgres?{hosts}&target_session_attrs=read-write"
+
+
+def test_workers_follow_the_primary(bench: MakeBench, open_path: Path) -> None:
+    """A host that is down and the standby are passed over; when that becomes the primary, work goes on there."""
+    try:
+        with a_primary_and_its_standby(open_path) as (first, second):
+            stage = bench(CAST, url=one_address(second, first))
+            crew = stage.start_all(2)
+            for job in CAST.split(","):
+                stage.wait("settled", job=job)
+            gone = stage.mark()
+            first._cluster.stop("immediate")
+            stage.wait("database-lost", after=gone)
+            with psycopg.connect(second.dsn, autocommit=True) as connection:
+                assert connection.execute("select pg_promote()").fetchone() == (True,)
+            up = stage.mark()
+            for player in crew:
+                back = stage.wait("heartbeat", by=player, after=up)
+                assert back.at - up.at <= 5 + SLACK.total_seconds()
+            until = stage.now()
+            for job in CAST.split(","):
+                stage.wait("settled", job=job, slot=lambda slot: slot > until)
+            assert set(stage.end_all()) == {0}
+            stage.expect_clean(until=until)
+            stage.close()
+    except PostgresMissing as error:
+        pytest.skip(str(error))
