@@ -38,7 +38,7 @@ class ProcessGroup:
         with ExitStack() as stack:
             given: IO[bytes] | int = subprocess.DEVNULL
             if stdin is not None:  # a file, not a pipe: nobody has to write while the command does not read
-                given = stack.enter_context(tempfile.TemporaryFile())
+                given = stack.enter_context(_scratch())
                 given.write(stdin)
                 given.seek(0)
             self._popen = subprocess.Popen(
@@ -164,6 +164,13 @@ def _belongs(stat: Path, group: int) -> bool:
     except (OSError, ValueError):  # gone meanwhile
         return False
     return int(pgrp) == group and state not in ("Z", "X")
+
+
+def _scratch() -> IO[bytes]:
+    """A file without a name; on Linux in memory, since a container may have no place to write."""
+    if hasattr(os, "memfd_create"):
+        return os.fdopen(os.memfd_create("stdin"), "w+b")
+    return tempfile.TemporaryFile()
 
 
 def _open_pidfd(pid: int) -> int | None:
