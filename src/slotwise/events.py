@@ -153,6 +153,7 @@ class SlotsSkipped(Event):
 
     name = "skipped"
     job: str
+    instance: str
     first: datetime
     last: datetime
     count: int
@@ -162,8 +163,9 @@ class SlotsSkipped(Event):
 def skipped(worker: str, row: Row, gap: Gap) -> SlotsSkipped:
     """The event of one range."""
     return SlotsSkipped(
-        worker=worker, job=row.task_name, first=gap.first, last=gap.last, count=gap.count, reason=gap.reason
-    )
+        worker=worker, job=row.task_name, instance=row.task_instance, first=gap.first, last=gap.last, count=gap.count,
+        reason=gap.reason,
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

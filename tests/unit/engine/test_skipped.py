@@ -62,3 +62,13 @@ def test_slots_that_came_due_during_a_run_are_told_at_its_end() -> None:
         worker.finish(claim, Failed("boom"))
         worker.settle()
         assert told(worker) == [(2, 3, 2, "overlap")]
+
+
+def test_an_instance_is_named() -> None:
+    """Of many instances of one job, each tells of its own slots."""
+    with ticks(catch_up=CatchUp.latest()) as worker:
+        worker.client.schedule_recurring("ticks", "customer-17", "EVERY|1m")
+        worker.tick("2m30s")
+        worker.run_due()
+        found = [event.facts() for event in worker.events if isinstance(event, SlotsSkipped)]
+        assert sorted(facts["instance"] for facts in found) == ["customer-17", "recurring"]
