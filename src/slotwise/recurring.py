@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import datetime
+from difflib import get_close_matches
 from typing import Any
 
 from slotwise.asked import AnyTask, payload_for, recurring, weight
 from slotwise.calls import Calls
 from slotwise.context import T
 from slotwise.definition import check_schedule
-from slotwise.errors import ConfigurationError
+from slotwise.errors import ConfigurationError, UnknownTask
 from slotwise.schedules import Schedule, parse_schedule
 from slotwise.store.instances import Instance, Instances
 from slotwise.store.postgresql_queue import queue_of
@@ -35,16 +37,20 @@ class Recurring(Calls):
         ``H`` in the schedule is decided by task and id. ``schedule`` is a Schedule or its text. With ``connection``
         the row joins the caller's transaction; keep that short, for what runs is settled only after it.
 
-        Raises InvalidSchedule, for a calendar that is not in the database, too; InstanceExists if a one-time instance
-        has this id; and what ``schedule`` raises for task, id, data and connection.
+        The registry must have the task, whoever runs it: policies such as ``runs_on`` and ``spread`` are the code's.
+
+        Raises UnknownTask; InvalidSchedule, for a calendar that is not in the database, too; InstanceExists if a
+        one-time instance has this id; and what ``schedule`` raises for task, id, data and connection.
         """
         name, instance = recurring(task, id)
         timing = parse_schedule(schedule) if isinstance(schedule, str) else schedule
         if not isinstance(timing, Schedule):
             raise ConfigurationError(f"schedule_recurring({name!r}): {timing!r:.60} is no schedule; write Every('5m')")
         store = self._make_store()
-        if (known := store.definitions.get(name)) is not None:
-            check_schedule(timing, known, f"schedule_recurring({name!r}, id={instance!r})")
+        known = store.definitions.get(name)
+        if known is None:
+            raise _unknown(name, store.definitions)
+        check_schedule(timing, known, f"schedule_recurring({name!r}, id={instance!r})")
         payload = payload_for(task, name, known).encode(data, name)
         rank = weight(priority, known, f"schedule_recurring({name!r}")
         new = Instance(task=name, id=instance, schedule=timing, data=payload, priority=rank)
@@ -63,3 +69,9 @@ class Recurring(Calls):
         store = self._make_store()
         with self._beside(connection, store, name) as own:
             return Instances(store).remove(own, name, instance)
+
+
+def _unknown(name: str, known: Iterable[str]) -> UnknownTask:
+    near = get_close_matches(name, known, n=1)
+    cure = f"did you mean {near[0]!r}?" if near else "register it here, too: its policies come from the code"
+    return UnknownTask(f"schedule_recurring({name!r}): the registry has no job or task of this name; {cure}")

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
-from slotwise import Disabled, JobContext, job
+from slotwise import Disabled, JobContext, job, task
 from slotwise.cli import exits
 from slotwise.cli.entry import status
 from slotwise.testing import ManualClock, ManualWorker
@@ -101,9 +102,10 @@ def test_what_is_not_there(say: Say) -> None:
     assert "no job 'food'" in say("jobs", "instances", "food", expected=exits.FAILED)
 
 
-def test_a_task_that_has_instances_only_is_listed(worker: ManualWorker, ask: Ask) -> None:
+def test_a_task_that_has_instances_only_is_listed(ask: Ask) -> None:
     """It has no row of its own."""
-    worker.client.schedule_recurring("other", "x", "EVERY|1h")
+    with ManualWorker([task(name="other")(print)], os.environ["DATABASE_URL"]) as other:
+        other.client.schedule_recurring("other", "x", "EVERY|1h")
     assert ask("jobs", "list")[-1] == {"job": "other", "state": "instances", "instances": 1}
 
 

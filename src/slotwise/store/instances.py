@@ -9,7 +9,6 @@ from typing import Any
 import sqlalchemy as sa
 
 from slotwise import decide
-from slotwise.definition import Definition
 from slotwise.errors import InstanceExists
 from slotwise.execution import RECURRING, TICK, Row
 from slotwise.missed import span
@@ -51,7 +50,7 @@ class Instances:
         is due only the slot that waits is known.
         """
         known, name = calendars_of(connection, self._store.tables, wanted.schedule), f"{wanted.task}/{wanted.id}"
-        schedule, spread = wanted.schedule.bind(name, known), self._definition(wanted.task).spread
+        schedule, spread = wanted.schedule.bind(name, known), self._store.definitions[wanted.task].spread
         if spread is not None and not (schedule.from_end or isinstance(schedule, Disabled)):
             schedule = spread_out(schedule, name, spread)
         row = self._lock(connection, wanted.task, wanted.id)
@@ -110,7 +109,7 @@ class Instances:
             columns |= asleep(columns["execution_time"]) | {"control": control}
         statement = dialect.insert(self._tasks).values(
             task_name=wanted.task, task_instance=wanted.id, task_data=wanted.data, priority=wanted.priority,
-            runs_on=tags_text(self._definition(wanted.task)), picked=False, version=to_micros(now),
+            runs_on=tags_text(self._store.definitions[wanted.task]), picked=False, version=to_micros(now),
             first_version=to_micros(now), watermark=newest,
             schedule=stored_text(schedule, f"{wanted.task}/{wanted.id}"), **columns,
         )  # fmt: skip
@@ -135,12 +134,8 @@ class Instances:
     def _newest(self, connection: sa.Connection, wanted: Instance, now: datetime) -> datetime | None:
         """The newest slot of the id that is known, once what stands in no row has ended."""
         end_orphans(connection, self._store.dialect, wanted.task, wanted.id, now)
-        strict = self._definition(wanted.task).gives_up
+        strict = self._store.definitions[wanted.task].gives_up
         return newest_decided(connection, self._store.dialect, wanted.task, wanted.id, strict=strict)
-
-    def _definition(self, task: str) -> Definition:
-        """As this process knows the task; of one that it does not, nothing out of the ordinary."""
-        return self._store.definitions.get(task) or Definition(name=task, handler=lambda ctx: None, is_async=False)
 
     def _end(self, connection: sa.Connection, row: Row) -> None:
         """What has come and not begun is skipped; what waits for its retry ends."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, date, datetime, timedelta
 
 import pytest
 import sqlalchemy as sa
 from tests.store.bench import MINUTE, NOON, Bench, a_job, a_task, at
 
-from slotwise.errors import ConfigurationError, InstanceExists, InvalidJob, InvalidSchedule
+from slotwise.errors import ConfigurationError, InstanceExists, InvalidJob, InvalidSchedule, UnknownTask
 from slotwise.execution import Failed, HandedBack
 from slotwise.policies import CatchUp, Overlap, Retry
 from slotwise.schedules import Calendar, Cron, Daily, Disabled, Every, FixedDelay, Once
@@ -265,6 +266,20 @@ def test_mistakes(bench: Bench, arguments: tuple[object, ...], error: type[Excep
     with pytest.raises(error, match=words):
         bench.client.schedule_recurring(*arguments)  # type: ignore[arg-type]
     assert bench.backup() == before
+
+
+@pytest.mark.parametrize(
+    ("name", "cure"),
+    [("fed", "did you mean 'feed'?"), ("xxxx", "register it here, too: its policies come from the code")],
+)
+def test_a_name_that_the_registry_does_not_have_is_refused(bench: Bench, name: str, cure: str) -> None:
+    """Its policies are not known, and perhaps nobody runs it. One that is there can be deleted."""
+    words = f"schedule_recurring({name!r}): the registry has no job or task of this name; {cure}"
+    with pytest.raises(UnknownTask, match=f"^{re.escape(words)}$"):
+        bench.client.schedule_recurring(name, "a", EACH)
+    other = Bench(bench.database, [a_job(name, Disabled())], bench.clock)
+    assert other.client.schedule_recurring(name, "a", EACH) == at(1)
+    assert bench.client.unschedule_recurring(name, "a") is True
 
 
 def test_an_id_of_a_one_time_instance_is_taken(bench: Bench) -> None:
