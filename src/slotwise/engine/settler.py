@@ -143,9 +143,9 @@ class Settler(Service):
         except BaseException:
             self._put_back(batch)
             raise
+        self._conclude(batch, settlements)
         for ending, settlement in zip(batch, settlements, strict=True):
             if settlement.error is None:
-                self._conclude(ending, settlement)
                 continue
             logger.warning(
                 "the outcome of %s/%s cannot be written yet, it is tried again: %s",
@@ -160,10 +160,9 @@ class Settler(Service):
         except BaseException:
             self._aside += aside
             raise
+        self._conclude([one.ending for one in aside], settlements)
         for one, settlement in zip(aside, settlements, strict=True):
-            if settlement.error is None:
-                self._conclude(one.ending, settlement)
-            else:
+            if settlement.error is not None:
                 self._put_aside(one)
 
     def _put_aside(self, one: _Aside) -> None:
@@ -174,9 +173,13 @@ class Settler(Service):
         self.listeners.publish(SettleSent(worker=self.worker, count=len(batch)))
         return self._store.settle([(holding.claim, outcome) for holding, outcome in batch], wait=wait)
 
-    def _conclude(self, ending: Ending, settlement: Settlement) -> None:
-        self._holdings.remove(settlement.claim)
-        self._tell(ending[0], settlement)
+    def _conclude(self, endings: Sequence[Ending], settlements: Sequence[Settlement]) -> None:
+        """What is written is held no more; who listens is told. An event that nobody wants is not made."""
+        self._holdings.remove_all(settlement.claim for settlement in settlements if settlement.error is None)
+        is_heard = self.listeners.hear(Settled)
+        for (holding, _), settlement in zip(endings, settlements, strict=True):
+            if settlement.error is None and (is_heard or not settlement.is_usual):
+                self._tell(holding, settlement)
 
     def _tell(self, holding: Holding, settlement: Settlement) -> None:
         if settlement.transition is None:

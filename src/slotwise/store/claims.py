@@ -54,6 +54,8 @@ class Claims(Door):
         self._latecomers = Latecomers(self.dialect, definitions, self._budget, self._complaints)
         self._weighed = frozenset(name for name, found in definitions.items() if found.is_weighed)
         self._limits = Limits(self.dialect, definitions)
+        #: The names that a worker asks for, always the same, as a set.
+        self._asked: tuple[Sequence[str], frozenset[str]] = ((), frozenset())
         self._strict = tuple(sorted(name for name, found in definitions.items() if found.gives_up))
 
     def claim(
@@ -143,8 +145,10 @@ class Claims(Door):
         """
         with self.transaction() as connection:
             due = self.dialect.due_names(connection, WINDOW)
+        if self._asked[0] is not names:
+            self._asked = names, frozenset(names)
         found = set(due)
-        own = found.intersection(names)
+        own = found & self._asked[1]
         return sorted(own) if len(own) == len(found) or len(due) < WINDOW else names
 
     def _claim(

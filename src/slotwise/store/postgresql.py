@@ -47,11 +47,13 @@ from slotwise.store.rows import (
     HOLD_COLUMNS,
     RECORDED_COLUMNS,
     ROW_COLUMNS,
+    SLOT_COLUMNS,
     TASK_COLUMNS,
     Change,
     Held,
     hold_of,
     row_of,
+    slot_of,
     task_of,
     utc,
 )
@@ -75,7 +77,7 @@ class PostgreSQL(Dialect):
             "columns": ", ".join(f"t.{name}" for name in ROW_COLUMNS),
             "hold_columns": ", ".join(f"t.{name}" for name in HOLD_COLUMNS),
             "task_columns": ", ".join(TASK_COLUMNS),
-            "plain_columns": ", ".join(ROW_COLUMNS),
+            "slot_columns": ", ".join(SLOT_COLUMNS),
             "window": str(WINDOW),
             # a settlement does not need the payload, which may be large
             "q_columns": ", ".join("NULL::bytea" if name == "task_data" else f"q.{name}" for name in ROW_COLUMNS),
@@ -115,15 +117,18 @@ class PostgreSQL(Dialect):
         instance: str | None = None,
     ) -> list[tuple[Row, datetime, bool]]:
         parameters = {
-            "holder": holder, "names": list(names), "strict": list(strict), "limit": limit, "lost": min(lost, limit),
+            "holder": holder, "names": texts(names), "strict": texts(strict), "limit": limit, "lost": min(lost, limit),
             "lease": lease, "instance": instance,
         }  # fmt: skip
         if instance is None:
             parts = {"who": ALL_PAUSED.format(**self._names), "kind": HAS_SLOT}
         else:
             parts = {"who": " AND d.task_instance = %(instance)s", "kind": ""}
-        found = self._run(connection, CLAIM, parameters, **parts)
-        return [(row_of(values), utc(now), entered) for now, entered, *values in found]
+        found = self._run(connection, CLAIM, parameters, **parts).cursor.fetchall()
+        if not found:
+            return []
+        now = utc(found[0][0])
+        return [(slot_of(values[2:], holder, lease, now), now, values[1]) for values in found]
 
     def due_names(self, connection: sa.Connection, limit: int) -> list[str]:
         return [name for (name,) in self._run(connection, DUE_NAMES, {"limit": limit}).cursor.fetchall()]

@@ -63,7 +63,7 @@ SELECT {now}, schedule IS NULL AND plan_instance IS NULL OR EXISTS (
         SELECT FROM ledger AS l
         WHERE l.task_name = due.task_name AND l.task_instance = coalesce(due.plan_instance, due.task_instance)
           AND l.slot = due.slot AND l.token = due.version),
-    {plain_columns}
+    {slot_columns}
 FROM due
 ORDER BY -coalesce(priority, 50), execution_time"""
 

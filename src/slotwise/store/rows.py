@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from slotwise.execution import LedgerKey, Row, Transition
@@ -27,6 +27,16 @@ ROW_COLUMNS = (
 HOLD_COLUMNS = (
     "task_name", "task_instance", "execution_time", "version", "picked", "picked_by", "last_heartbeat", "lease",
     "slot", "attempt", "schedule", "plan_instance", "cancel_requested", "control",
+)  # fmt: skip
+
+#: What a claim reads of a slot's row: what it has written itself is known. A watermark at the slot, as most are then,
+#: is left out.
+SLOT_COLUMNS = (
+    "task_name", "task_instance", "execution_time", "version", "task_data", "last_success", "last_failure",
+    "consecutive_failures", "priority", "slot",
+    "CASE WHEN schedule IS NULL OR watermark IS DISTINCT FROM slot THEN watermark END", "next_slot", "schedule",
+    "plan_instance", "origin", "collapsed", "first_version", "attempt", "lost_count", "cancel_requested", "control",
+    "catch_up_until", "parked_due", "wanted_due",
 )  # fmt: skip
 
 #: What a claim reads of a one-time task: the rest of its columns is empty, or read again by the settlement. Most have
@@ -85,6 +95,28 @@ def _refuse_unusable(found: dict[str, Any]) -> None:
             raise ValueError(f"{name} is {found[name].written}; correct it to an instant of the years 1 to 9999")
     if found["version"] >= LAST_TOKEN:
         raise ValueError(NO_TOKEN)
+
+
+def slot_of(values: Sequence[Any], holder: str, lease: timedelta, now: datetime) -> Row:
+    """A Row of values that come in the order of SLOT_COLUMNS; one is made for each slot that runs."""
+    (
+        name, instance, due, version, data, last_success, last_failure, failures, priority, slot, watermark, next_slot,
+        schedule, plan_instance, origin, collapsed, first_version, attempt, lost_count, cancel, control, until, parked,
+        wanted,
+    ) = values  # fmt: skip
+    slot, next_slot = utc(slot), utc(next_slot)
+    watermark = slot if watermark is None and schedule is not None else utc(watermark)
+    instants = {"slot": slot, "next_slot": next_slot, "watermark": watermark, "catch_up_until": until}
+    if version >= LAST_TOKEN or Beyond in map(type, instants.values()):
+        _refuse_unusable({**instants, "version": version})
+    return Row(
+        task_name=name, task_instance=instance, execution_time=utc(due), version=version, picked=True, picked_by=holder,
+        task_data=data, last_success=utc(last_success), last_failure=utc(last_failure),
+        consecutive_failures=failures or 0, last_heartbeat=now, priority=priority, slot=slot, watermark=watermark,
+        next_slot=next_slot, schedule=schedule, plan_instance=plan_instance, origin=origin, collapsed=collapsed,
+        first_version=first_version, attempt=attempt, lost_count=lost_count, lease=lease, cancel_requested=utc(cancel),
+        control=control, catch_up_until=utc(until), parked_due=utc(parked), wanted_due=utc(wanted),
+    )  # fmt: skip
 
 
 def hold_of(values: Sequence[Any]) -> Row:

@@ -61,6 +61,12 @@ class Settlement:
     transition: Transition | None = None
     error: Exception | None = None
 
+    @property
+    def is_usual(self) -> bool:
+        """The slot, or the task, succeeded, and no slot was passed over."""
+        done = self.transition
+        return done is not None and done.label == "succeeded" and not done.gaps
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Silence:

@@ -56,10 +56,10 @@ SELECT statement_timestamp(), schedule IS NULL AND plan_instance IS NULL OR EXIS
         SELECT FROM ledger AS l
         WHERE l.task_name = due.task_name AND l.task_instance = coalesce(due.plan_instance, due.task_instance)
           AND l.slot = due.slot AND l.token = due.version),
-    task_name, task_instance, execution_time, version, picked, picked_by, task_data, last_success, last_failure,
-        consecutive_failures, last_heartbeat, priority, slot, watermark, next_slot, schedule, plan_instance, origin,
-        collapsed, first_version, attempt, lost_count, lease, state, cancel_requested, control, catch_up_until,
-        parked_due, wanted_due
+    task_name, task_instance, execution_time, version, task_data, last_success, last_failure, consecutive_failures,
+        priority, slot, CASE WHEN schedule IS NULL OR watermark IS DISTINCT FROM slot THEN watermark END, next_slot,
+        schedule, plan_instance, origin, collapsed, first_version, attempt, lost_count, cancel_requested, control,
+        catch_up_until, parked_due, wanted_due
 FROM due
 ORDER BY -coalesce(priority, 50), execution_time;
 
