@@ -138,6 +138,7 @@ def _index_tasks(prefix: str, schema: str | None) -> None:
         ("queue", ["task_name", *rank, "execution_time"], f"{waiting} AND schedule IS NULL AND plan_instance IS NULL"),
         ("lost", ["execution_time"], f"{waiting} AND lost_count > 0"),
         ("held", ["picked_by"], "picked"),
+        ("parked", ["state", "task_name", "task_instance"], "state IS NOT NULL"),
     ):
         where = sa.text(condition)
         op.create_index(f"{table}_{name}", table, columns, schema=schema, postgresql_where=where, sqlite_where=where)

@@ -12,8 +12,9 @@ from slotwise.context import T
 from slotwise.store.joining import Result, call_within
 
 if TYPE_CHECKING:
-    from slotwise.asked import Item, Receipt, Task
+    from slotwise.asked import AnyTask, Item, Receipt, Task
     from slotwise.client import Client
+    from slotwise.schedules import Schedule
     from slotwise.sequel import IfExists
     from slotwise.store.queue import Tally
     from slotwise.store.task_lines import TaskEnd, TaskLine
@@ -136,6 +137,28 @@ class AsyncClient:
             connection,
             lambda inner: self._client.list(task, state=state, after=after, limit=limit, connection=inner),
         )
+
+    async def schedule_recurring(
+        self,
+        task: AnyTask[T],
+        id: str,
+        schedule: Schedule | str,
+        data: T | None = None,
+        *,
+        priority: int | None = None,
+        connection: Any = None,
+    ) -> datetime | None:
+        """As Client.schedule_recurring; ``connection`` is one of SQLAlchemy."""
+        return await self._call(
+            connection,
+            lambda inner: self._client.schedule_recurring(
+                task, id, schedule, data, priority=priority, connection=inner
+            ),
+        )
+
+    async def unschedule_recurring(self, task: AnyTask[Any], id: str, *, connection: Any = None) -> bool:
+        """As Client.unschedule_recurring; ``connection`` is one of SQLAlchemy."""
+        return await self._call(connection, lambda inner: self._client.unschedule_recurring(task, id, connection=inner))
 
     async def history(self, task: Task[Any], id: str, *, connection: Any = None) -> builtins.list[TaskEnd]:
         """As Client.history."""

@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from tests.docs.markdown import ROOT, blocks
 
-from slotwise import ConfigurationError, InstanceExists, Item, JobRegistry, TaskContext, task
+from slotwise import ConfigurationError, Every, InstanceExists, Item, JobRegistry, TaskContext, task
 from slotwise.testing import ManualClock, ManualWorker
 
 
@@ -110,7 +110,14 @@ async def everything_awaited(client: Any, connection: Any) -> None:
     assert (await client.get(mail, "new", connection=connection)).data == {"n": 2}
     assert (await client.cancel(mail, "old", connection=connection)).status == "cancelled"
     assert await client.redrive(mail, connection=connection) == []
+    assert await client.cancel_all(mail, state="dead", connection=connection) == 0
     assert [line.id for line in await client.list(connection=connection)] == ["c", "d", "new"]
+    if isinstance(connection, psycopg.AsyncConnection):
+        with pytest.raises(ConfigurationError, match="pass one of SQLAlchemy, or none"):
+            await client.schedule_recurring(mail, "often", "EVERY|5m", {}, connection=connection)
+        return
+    assert await client.schedule_recurring(mail, "often", Every("5m"), {}, connection=connection) is not None
+    assert await client.unschedule_recurring(mail, "often", connection=connection)
 
 
 @pytest.mark.parametrize("kind", ["pg_url", "sqlite_url"])
@@ -141,6 +148,33 @@ def test_the_wrong_kind_of_connection(registry: JobRegistry, pg_url: str) -> Non
         lite = JobRegistry(tasks=[mail], database_url="sqlite://")
         with pytest.raises(ConfigurationError, match="leads to postgresql, the tables are in sqlite"):
             lite.client.schedule(mail, {}, connection=connection)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        lambda client, **own: client.schedule(mail, {"n": 2}, id="new", **own),
+        lambda client, **own: client.schedule(mail, {"n": 2}, id="old", if_exists="replace", **own),
+        lambda client, **own: client.schedule(mail, {"n": 2}, id="old", if_exists="reschedule", **own),
+        lambda client, **own: client.schedule_many(mail, [{}] * 300, **own),
+        lambda client, **own: client.reschedule(mail, "old", in_="1h", **own),
+        lambda client, **own: client.cancel(mail, "old", **own),
+        lambda client, **own: client.redrive(mail, **own),
+        lambda client, **own: client.get(mail, "old", **own),
+        lambda client, **own: client.list(mail, **own),
+        lambda client, **own: client.history(mail, "old", **own),
+    ],
+    ids=["schedule", "replace", "put off", "many", "reschedule", "cancel", "redrive", "get", "list", "history"],
+)
+def test_each_call_is_one_statement(registry: JobRegistry, pg_url: str, command: Callable[..., Any]) -> None:
+    """Whatever it does, where nothing stands in its way; the word that wakes workers is part of it."""
+    registry.client.schedule(mail, {"n": 1}, id="old")
+    engine, sent = sa.create_engine(pg_url.replace("postgresql:", "postgresql+psycopg:")), []
+    with engine.begin() as connection:
+        sa.event.listen(connection, "before_cursor_execute", lambda *call: sent.append(call[2]))
+        command(registry.client, connection=connection)
+    engine.dispose()
+    assert len(sent) == 1, sent
 
 
 def test_plain_sql(pg_url: str) -> None:

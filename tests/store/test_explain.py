@@ -16,6 +16,7 @@ import sqlalchemy as sa
 from tests.databases import Databases
 from tests.store.bench import LEASE, a_job, a_task
 
+from slotwise.client import Client
 from slotwise.clock import ManualClock
 from slotwise.execution import Claim, HandedBack, Succeeded
 from slotwise.schedules import Every
@@ -287,6 +288,27 @@ def test_a_late_claim_stays_on_its_indexes(stage: Stage) -> None:
         for mode in ("custom", "generic"):
             plan = stage.plan(sent, mode)
             assert not scanned(plan), f"{mode} plan of\n{sent[0]}\n{json.dumps(plan, indent=1)}"
+
+
+@pytest.mark.parametrize("mode", ["custom", "generic"])
+@pytest.mark.parametrize(
+    "play",
+    [
+        lambda client: client.list(state="dead"),
+        lambda client: client.list("task-007", state="paused"),
+        lambda client: client.redrive("task-007"),
+        lambda client: client.cancel_all("task-007", state="blocked"),
+    ],
+    ids=["list", "list of one", "redrive", "cancel"],
+)
+def test_what_is_parked_is_found_among_many_that_wait(stage: Stage, play: Callable[[Client], Any], mode: str) -> None:
+    """Few rows are dead, paused or blocked: they have an index, and no row that waits is read."""
+    client = Client(lambda: stage.store)
+    for sent in stage.sent(lambda: play(client)):
+        plan = stage.plan(sent, mode)
+        found = {node["Index Name"] for node in nodes(plan) if "Index Name" in node}
+        assert "scheduled_tasks_parked" in found, f"{mode} plan of\n{sent[0]}\n{json.dumps(plan, indent=1)}"
+        assert not scanned(plan)
 
 
 @pytest.mark.parametrize("size", BATCHES)

@@ -117,7 +117,7 @@ def test_indexes_are_partial(pg: sa.Connection) -> None:
     migrate.apply(pg)
     statement = sa.text("SELECT indexname, indexdef FROM pg_indexes WHERE tablename = 'scheduled_tasks'")
     found = {row.indexname: row.indexdef for row in pg.execute(statement)}
-    assert set(found) == {f"scheduled_tasks_{name}" for name in ("pkey", "due", "queue", "lost", "held")}
+    assert set(found) == {f"scheduled_tasks_{name}" for name in ("pkey", "due", "queue", "lost", "held", "parked")}
     waiting = "(NOT picked) AND (state IS NULL)"
     slot, task = (
         "((schedule IS NOT NULL) OR (plan_instance IS NOT NULL))",
@@ -128,6 +128,7 @@ def test_indexes_are_partial(pg: sa.Connection) -> None:
     assert found["scheduled_tasks_queue"].endswith(f"(task_name, {rank}, execution_time) WHERE ({waiting} AND {task})")
     lost = "WHERE ((NOT picked) AND (state IS NULL) AND (lost_count > 0))"
     assert found["scheduled_tasks_lost"].endswith(f"(execution_time) {lost}")
+    assert found["scheduled_tasks_parked"].endswith("(state, task_name, task_instance) WHERE (state IS NOT NULL)")
     assert found["scheduled_tasks_held"].endswith("(picked_by) WHERE picked")
 
 

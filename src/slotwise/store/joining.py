@@ -81,6 +81,8 @@ def sqlalchemy_connection(connection: Any) -> sa.Connection:
 
     if isinstance(connection, Session | scoped_session):
         return connection.connection()
+    if isinstance(connection, Joined):
+        raise ConfigurationError("psycopg's connections cannot be used for this; pass one of SQLAlchemy, or none")
     kind = type(connection).__name__
     if kind in ("AsyncConnection", "AsyncSession", "async_scoped_session"):
         raise ConfigurationError(

@@ -117,6 +117,7 @@ class Tables:
         queued = text(f"NOT picked AND state IS NULL AND {IS_TASK}")
         lost = text("NOT picked AND state IS NULL AND lost_count > 0")
         held = text("picked")
+        parked = text("state IS NOT NULL")
         return [
             Index(f"{name}_due", "execution_time", **self._where(waiting)),
             Index(
@@ -128,6 +129,7 @@ class Tables:
             ),
             Index(f"{name}_lost", "execution_time", **self._where(lost)),
             Index(f"{name}_held", "picked_by", **self._where(held)),
+            Index(f"{name}_parked", "state", "task_name", "task_instance", **self._where(parked)),
         ]
 
     def _slots(self) -> Table:
