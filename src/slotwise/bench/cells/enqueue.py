@@ -18,7 +18,7 @@ from slotwise.bench.slotwise_contender import Slotwise, registry_for
 from slotwise.clock import elapsed
 from slotwise.store.dsn import database_url, psycopg
 
-ROWS = 20_000
+ROWS = 100_000
 CHUNK = 1_000
 
 _COLUMNS = "task_name, task_instance, task_data, execution_time, picked, version, priority"
@@ -84,8 +84,8 @@ WAYS: tuple[tuple[str, str, Enqueue, float], ...] = (
     ("raw-copy-1000", "raw", _raw_copy, 1.0),
     ("slotwise-many-unnest", "slotwise", _many, 1.0),
     ("slotwise-many-copy", "slotwise", partial(_many, copy=True), 1.0),
-    ("slotwise-schedule", "slotwise", _one_by_one, 0.1),
-    ("slotwise-schedule-1000-per-commit", "slotwise", _in_one_transaction, 0.2),
+    ("slotwise-schedule", "slotwise", _one_by_one, 0.02),
+    ("slotwise-schedule-1000-per-commit", "slotwise", _in_one_transaction, 0.04),
 )
 
 
