@@ -48,8 +48,10 @@ class Desk:
         )
         return [row_of(values) for values in self.connection.execute(statement)]
 
-    def rows_of(self, job: str) -> list[Row]:
-        """Lock all rows of a job. Raises UnknownTask without a plan row."""
+    def rows_of(self, job: str, *, for_good: bool = False) -> list[Row]:
+        """Lock all rows of a job; ``for_good``: and let nobody make another. Raises UnknownTask without a plan row."""
+        if for_good:
+            self.store.dialect.latch(self.connection, job, shared=False)
         found = self.rows(self.store.tables.tasks.c.task_name == job)
         if any(row.is_plan for row in found):
             return found

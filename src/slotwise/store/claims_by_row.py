@@ -189,3 +189,11 @@ class ClaimsByRow(RowByRow):
         """Whether nobody else asks this for the task until this transaction ends. Here there is one writer."""
         del connection, name
         return True
+
+    def latch(self, connection: sa.Connection, name: str, *, shared: bool) -> None:
+        """Until this transaction ends, nobody else holds the task's latch, or only others who share it.
+
+        Whoever makes an instance shares it; an order to all rows of a job has it alone, and so misses none that is
+        being made. Here there is one writer.
+        """
+        del connection, name, shared

@@ -35,7 +35,12 @@ class Instance:
 
 
 class Instances:
-    """Writes plan rows of instances in the caller's transaction, by the planner's rules."""
+    """Writes plan rows of instances in the caller's transaction, by the planner's rules.
+
+    Race: a pause, a resume or the deletion of the job that is being ordered at this very moment would not see a new
+    row. So all that is done here shares the job's latch, before any row is locked: such an order waits until this
+    transaction has ended, or this one waits and sees what was ordered.
+    """
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -49,6 +54,7 @@ class Instances:
         can read the old text, the new one starts from now, or from the newest decided slot, if that is later; of what
         is due only the slot that waits is known.
         """
+        self._store.dialect.latch(connection, wanted.task, shared=True)
         known, name = calendars_of(connection, self._store.tables, wanted.schedule), f"{wanted.task}/{wanted.id}"
         schedule, spread = wanted.schedule.bind(name, known), self._store.definitions[wanted.task].spread
         if spread is not None and not (schedule.from_end or isinstance(schedule, Disabled)):
@@ -69,6 +75,7 @@ class Instances:
         Its history stays: it keeps slots that have started from ever starting again. Slots that had come and were
         not begun are skipped (deleted).
         """
+        self._store.dialect.latch(connection, task, shared=True)
         row = self._lock(connection, task, id)
         if row is None or not row.is_plan or row.state == decide.DELETED:
             return False
@@ -117,10 +124,7 @@ class Instances:
         return slot, connection.execute(inserted).first() is not None
 
     def _known(self, connection: sa.Connection, wanted: Instance) -> tuple[bool, bool, int | None]:
-        """Whether the id has a history, whether its job is paused, and by which order: most have none and are not.
-
-        Race: a pause that is being ordered at this very moment may not see the new row; ordered again, it does.
-        """
+        """Whether the id has a history, whether its job is paused, and by which order: most have none and are not."""
         slots, gaps, own = self._store.tables.slots, self._store.tables.gaps, self._tasks.alias("own")
         of_job = own.c.task_name == wanted.task, own.c.task_instance == RECURRING
         history = [

@@ -6,6 +6,7 @@ claim asks for: so it also holds for tasks and jobs that come later. Races:
 - against a claim: whoever locks the row first; a claim that came first goes on, and its settlement parks the row;
 - against a settlement: it holds the row's lock; the order sees what it wrote, or it sees the order's state;
 - against a planner: it changes text and due time of a waiting row, never its state;
+- against an instance that is being made: by the job's latch; it is made before and sleeps, or after and sees the pause;
 - against another pause or resume: by the rows' locks, or that of the one row; the second finds nothing to do.
 """
 
@@ -48,7 +49,7 @@ class Resumed:
 
 def pause(desk: Desk, job: str) -> bool:
     """Nothing of the job starts any more; False if it was paused already."""
-    rows = [row for row in desk.rows_of(job) if row.state is None]
+    rows = [row for row in desk.rows_of(job, for_good=True) if row.state is None]
     if not rows:
         return False
     number = desk.sign("pause", job=job)
@@ -70,7 +71,7 @@ def pause_all(desk: Desk) -> bool:
 
 def resume(desk: Desk, job: str, *, replay: bool) -> list[Resumed]:
     """The job goes on; empty if it was not paused. ``replay``: leave slots of the pause to the job's catch-up."""
-    rows = [row for row in desk.rows_of(job) if row.state == PAUSED]
+    rows = [row for row in desk.rows_of(job, for_good=True) if row.state == PAUSED]
     if rows:
         desk.sign("resume", job=job, replay=replay or None)
     found = [_wake(desk, row, replay=replay) for row in rows]

@@ -192,6 +192,10 @@ class PostgreSQL(Dialect):
         key = f"{self._names['tasks']}/{name}"
         return bool(connection.exec_driver_sql(locked, {"key": key}).scalar_one())
 
+    def latch(self, connection: sa.Connection, name: str, *, shared: bool) -> None:
+        locked = f"SELECT pg_advisory_xact_lock{'_shared' * shared}(hashtextextended(%(key)s, 1))"
+        connection.exec_driver_sql(locked, {"key": f"{self._names['tasks']}/{name}"})
+
     def hold(self, connection: sa.Connection, claims: Sequence[Claim], *, wait: bool) -> list[Held]:
         ordered = sorted(claims, key=lambda claim: claim.key)
         parameters = {

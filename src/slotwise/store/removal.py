@@ -20,7 +20,7 @@ from slotwise.store.slot_orders import call_off
 
 def delete(desk: Desk, job: str, *, known: bool = False) -> int:
     """Delete the job's rows; how many. ``known``: also if a live worker knows the job."""
-    rows = desk.rows_of(job)
+    rows = desk.rows_of(job, for_good=True)
     if held := [row for row in rows if row.picked]:
         raise ConfigurationError(
             f"job {job!r} runs on {held[0].picked_by}; cancel it (slotwise cancel {job}), or wait for its end"

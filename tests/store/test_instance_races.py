@@ -1,0 +1,53 @@
+"""An instance that is being made while an order to its whole job comes: neither misses the other. On PostgreSQL."""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import sqlalchemy as sa
+from tests.store.bench import Bench
+
+from slotwise.schedules import Every
+
+
+@pytest.mark.parametrize("order", ["pause", "delete"])
+def test_an_order_waits_for_an_instance_that_is_being_made(pg_bench: Bench, order: str) -> None:
+    """It is committed first, and the order is for it, too: the new row sleeps, or goes."""
+    controls = pg_bench.client.controls.by("ada")
+    with ThreadPoolExecutor(1) as pool:
+        with pg_bench.store.transaction() as connection:
+            pg_bench.client.schedule_recurring("plain", "late", Every("1m"), connection=connection)
+            ordered = pool.submit(getattr(controls, order), "plain")
+            wait_until_blocked(pg_bench)
+            pg_bench.client.schedule_recurring("plain", "later", Every("1m"), connection=connection)
+        assert ordered.result(30)
+    states = [getattr(pg_bench.find("plain", instance), "state", "gone") for instance in ("late", "later")]
+    assert states == ["paused" if order == "pause" else "gone"] * 2
+
+
+def test_an_instance_waits_for_the_pause_that_is_being_ordered(pg_bench: Bench) -> None:
+    """And sleeps from the beginning."""
+    tasks, dialect = pg_bench.tables.tasks, pg_bench.store.dialect
+    with ThreadPoolExecutor(1) as pool:
+        with pg_bench.store.transaction() as connection:
+            dialect.latch(connection, "plain", shared=False)
+            connection.execute(tasks.update().where(tasks.c.task_name == "plain").values(state="paused"))
+            made = pool.submit(pg_bench.client.schedule_recurring, "plain", "late", Every("1m"))
+            wait_until_blocked(pg_bench)
+        made.result(30)
+    assert pg_bench.row("plain", "late").state == "paused"
+
+
+def wait_until_blocked(bench: Bench) -> None:
+    """Until somebody waits for a lock in this database."""
+    waiting = sa.text(
+        "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+    )
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline:
+        with bench.store.transaction() as connection:
+            if connection.scalar(waiting):
+                return
+    raise AssertionError("nobody waits")
