@@ -54,7 +54,7 @@ def _dry_run(function: Any) -> Any:
 
 
 @click.command(
-    "schedule", cls=Command,
+    "schedule", cls=Command, short_help="Schedule a task.",
     examples="""slotwise tasks schedule send-mail --data '{"to": "ann@example.com"}' --id welcome-42 --in 10m""",
 )  # fmt: skip
 @click.argument("name")
@@ -79,7 +79,12 @@ def schedule_task(given: Given, /, name: str, data: str | None, if_exists: Any, 
     _tell(given, receipt)
 
 
-@click.command("reschedule", cls=Command, examples="slotwise tasks reschedule send-mail welcome-42 --in 1h")
+@click.command(
+    "reschedule",
+    cls=Command,
+    short_help="Another time for a task that waits.",
+    examples="slotwise tasks reschedule send-mail welcome-42 --in 1h",
+)
 @click.argument("name")
 @click.argument("id")
 @_due
@@ -92,7 +97,10 @@ def reschedule_task(given: Given, /, name: str, id: str, **when: Any) -> None:
         _tell(given, client.reschedule(name, id, **when))
 
 
-@click.command("retry", cls=Command, examples="slotwise tasks retry send-mail welcome-42 welcome-43")
+@click.command(
+    "retry", cls=Command, short_help="Let tasks run now that failed.",
+    examples="slotwise tasks retry send-mail welcome-42 welcome-43",
+)  # fmt: skip
 @click.argument("name")
 @click.argument("ids", nargs=-1, required=True)
 @common
@@ -113,6 +121,7 @@ def _retried(client: Client, name: str, id: str) -> Receipt:
 @click.command(
     "cancel",
     cls=Command,
+    short_help="Remove tasks, or ask them to stop.",
     examples="""
     slotwise tasks cancel send-mail welcome-42
     slotwise tasks cancel send-mail --state dead --dry-run
@@ -166,6 +175,7 @@ def _ids(client: Client, name: str, state: str | None) -> list[str]:
 @click.command(
     "redrive",
     cls=Command,
+    short_help="Let dead tasks run again.",
     examples="""
     slotwise tasks redrive send-mail welcome-42
     slotwise tasks redrive send-mail --dry-run

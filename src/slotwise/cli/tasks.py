@@ -55,6 +55,7 @@ for _order in (schedule_task, reschedule_task, retry_tasks, redrive_tasks, cance
 @tasks.command(
     "list",
     cls=Command,
+    short_help="Tasks that have not ended well.",
     examples="""
     slotwise tasks list send-mail --state waiting -n 10
     slotwise tasks list send-mail --after welcome-42
@@ -128,6 +129,7 @@ def _row(line: TaskLine) -> list[str | Text]:
 @tasks.command(
     "show",
     cls=Command,
+    short_help="All about one task.",
     examples="""
     slotwise tasks show send-mail welcome-42
     slotwise tasks show send-mail welcome-42 --json | jq .task.data

@@ -60,7 +60,7 @@ def bill(ctx: TaskContext[Order]) -> None:
 async def fetch(ctx: TaskContext[str | None]) -> None: ...
 
 
-@task(name="chain", history="failures", keep_result="1h", max_running=2)
+@task(name="chain", history="failures", keep_result="1h", max_running=2, max_starts="100/m")
 def chain(ctx: TaskContext[int]) -> int:
     assert_type(ctx.then(SendMail, Mail("ann@example.com"), in_="1m"), str)
     ctx.then("by-name", [1], id=ctx.instance, waits_for=2, if_exists="replace")

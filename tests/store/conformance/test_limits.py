@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -171,6 +172,20 @@ def test_rows_of_every_kind_count(database: Database) -> None:
     assert len(claimed(bench, "host:1:a")) == 1
     bench.client.schedule("few", id="again")
     assert claimed(bench, "host:1:a") == []
+
+
+@pytest.mark.parametrize("limit", [{"max_running": 50}, {"max_starts": "50/h"}], ids=["max_running", "max_starts"])
+def test_many_that_claim_at_once(pg_database: Database, limit: dict[str, Any]) -> None:
+    """However their transactions meet: never one more than may, and none is forgotten."""
+    bench = Bench(pg_database, [a_task("few", **limit)])
+    bench.client.schedule_many("few", range(200))
+
+    def claim_all(holder: str) -> int:
+        return sum(len(claimed(bench, holder, 7)) for _ in range(25))
+
+    with ThreadPoolExecutor(4) as pool:
+        taken = list(pool.map(claim_all, [f"host:{number}:a" for number in range(4)]))
+    assert sum(taken) + len(claimed(bench, "host:9:z")) == 50
 
 
 class Floor:
