@@ -23,7 +23,7 @@ from slotwise.engine.pace import Pace
 from slotwise.engine.threads import Threads
 from slotwise.errors import InvalidPayload
 from slotwise.events import HandlerEnded, HandlerStarted, Listeners, about
-from slotwise.execution import Aborted, Claim, Failed, HandedBack, Outcome
+from slotwise.execution import Claim, Failed, HandedBack, Outcome
 
 Interceptor: TypeAlias = Callable[[JobContext], AbstractContextManager[Any]]
 MakeContext: TypeAlias = Callable[[Holding], JobContext]
@@ -177,7 +177,7 @@ class Runner:
         if holding.claim.row.cancel_requested is not None:
             return HandedBack("operator")  # called off while it waited for its retry
         if (reason := holding.stop_reason) is not None:
-            return Aborted(reason)
+            return HandedBack(reason)
         if definition.gives_up:
             try:
                 if not self._mark_running(holding.claim):
