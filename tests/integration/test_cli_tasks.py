@@ -13,6 +13,7 @@ import pytest
 from slotwise import Fail, JobRegistry, Retry, TaskContext, task
 from slotwise.cli import exits
 from slotwise.cli.entry import status
+from slotwise.execution import Failed
 from slotwise.testing import ManualWorker
 
 APP = """
@@ -124,6 +125,32 @@ def test_for_people(ask: Callable[..., Any], capsys: pytest.CaptureFixture[str])
     for command in (["list"], ["show", "mail", "8"]):
         assert status(["tasks", *command]) == exits.OK
         assert "waiting" in capsys.readouterr().out
+
+
+def test_counts(url: str, ask: Callable[..., Any], capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By name and state, the next due time, and why nobody runs it; no further than there is use in counting."""
+    with ManualWorker([task(name=name)(lambda ctx: None) for name in ("mail", "other")], url) as worker:
+        client = worker.client
+        client.schedule_many("mail", range(3), at=datetime(2100, 1, 1, tzinfo=UTC))
+        client.schedule("mail", id="blocked", waits_for=1)
+        client.schedule("other", at=datetime(2026, 1, 1, tzinfo=UTC))
+        (claim,) = worker.poll()
+        worker.finish(claim, Failed("no", final=True))
+        worker.settle()
+        client.schedule("other", at=datetime(2026, 1, 1, tzinfo=UTC))
+        client.schedule_recurring("mail", "often", "EVERY|5m")
+        mail, other = ask("count")
+        assert mail == {
+            "task": "mail", "waiting": 3, "next_due": "2100-01-01T00:00:00Z", "running": 0, "paused": 0, "blocked": 1,
+            "dead": 0, "reason": None,
+        }  # fmt: skip
+        assert (other["waiting"], other["dead"], other["reason"]) == (1, 1, "no worker is alive")
+        monkeypatch.setattr("slotwise.store.task_counts.MOST", 2)
+        monkeypatch.setattr("slotwise.cli.tasks.MOST", 2)
+        assert status(["tasks", "count"]) == exits.OK
+        told = capsys.readouterr()
+    assert "over 2" in told.out
+    assert "other is due, and unroutable: no worker is alive" in told.err
 
 
 def test_a_page_and_the_next(ask: Callable[..., Any], capsys: pytest.CaptureFixture[str]) -> None:

@@ -29,6 +29,7 @@ from slotwise.client import STATES
 from slotwise.contrib.logging import escaped
 from slotwise.errors import InvalidPayload, UnknownTask
 from slotwise.store.reader import Reader
+from slotwise.store.task_counts import MOST, TaskCount, TaskCounts
 from slotwise.store.task_lines import TaskEnd, TaskLine
 
 #: Lines of a listing that does not say how many.
@@ -38,6 +39,7 @@ LINES = 50
 @click.group(
     cls=Group,
     examples="""
+    slotwise tasks count
     slotwise tasks list --state dead
     slotwise tasks show send-mail welcome-42
     slotwise tasks redrive send-mail --dry-run
@@ -86,10 +88,54 @@ def list_tasks(given: Given, name: str | None, state: str | None, limit: int, af
         return
     columns = ["TASK", "ID", "STATE", "DUE", "PRIORITY", "ATTEMPT", "LAST ERROR"]
     print_table(columns, [_row(line) for line in lines])
-    for task, reason in sorted(reasons.items()):
-        click.echo(f"{escaped(task)} is due, and unroutable: {escaped(reason)}", err=True)
+    _tell_reasons(reasons)
     if len(found) > limit:
         click.echo(f"… more: {_next_page(lines[-1], name, state)}", err=True)
+
+
+@tasks.command(
+    "count",
+    cls=Command,
+    short_help="How many wait, run, or are dead.",
+    examples="""
+    slotwise tasks count
+    slotwise tasks count --json | jq -r '.[] | select(.dead > 0) | .task'
+    """,
+)
+@common
+@pass_given
+def count_tasks(given: Given) -> None:
+    """How many tasks of each name wait, run, are paused, blocked or dead; and when the next one is due.
+
+    What is more than 10,000 is not counted further.
+    """
+    with given.store() as store:
+        reader, lines = Reader(store), TaskCounts(store).all()
+        now = reader.now()
+        due = {line.task for line in lines if line.next_due is not None and line.next_due <= now}
+        reasons = reader.stranded(due)
+    if given.json:
+        print_json_list({**as_json(line), "reason": reasons.get(line.task)} for line in lines)
+    elif not lines:
+        click.echo("no such tasks")
+    else:
+        columns = ["TASK", "WAITING", "NEXT DUE", "RUNNING", "PAUSED", "BLOCKED", "DEAD"]
+        print_table(columns, [_counts(line) for line in lines])
+        _tell_reasons(reasons)
+
+
+def _counts(line: TaskCount) -> list[str | Text]:
+    still = [_capped(count) for count in (line.running, line.paused, line.blocked, line.dead)]
+    return [line.task, _capped(line.waiting), moment(line.next_due), *still]
+
+
+def _capped(count: int) -> str:
+    return f"over {MOST:,}" if count > MOST else f"{count:,}"
+
+
+def _tell_reasons(reasons: dict[str, str]) -> None:
+    for task, reason in sorted(reasons.items()):
+        click.echo(f"{escaped(task)} is due, and unroutable: {escaped(reason)}", err=True)
 
 
 def _next_page(last: TaskLine, name: str | None, state: str | None) -> str:
