@@ -32,7 +32,7 @@ class Crowd:
 
     def fill(self, seconds: tuple[float, float]) -> None:
         """So many more that there would be enough, if none ended meanwhile."""
-        missing = HELD - self.count("schedule is null")
+        missing = HELD - self.count("schedule is null and (picked or execution_time <= now())")
         items = [Item(self._lot.uniform(*seconds), id=f"{self.made + number:05}") for number in range(missing)]
         self.made += max(missing, 0)
         if items:
@@ -49,17 +49,19 @@ def operate(stage: Bench, crowd: Crowd, over: threading.Event, seed: int) -> Cou
     controls = client.controls.by(f"operator-{seed}")
     while not over.is_set():
         job, id = lot.choice(JOBS), f"{lot.randrange(crowd.made):05}"
+        many = [Item(1, id=f"{number:05}") for number in lot.sample(range(crowd.made), 100)]
         orders = {
             "cancel": lambda id=id: client.cancel("stay", id).status,
             "reschedule": lambda id=id: client.reschedule("stay", id, in_="1h").status,
             "replace": lambda id=id: client.schedule("stay", 1, id=id, if_exists="keep").status,
+            "many": lambda many=many: client.schedule_many("stay", many, in_="1h", if_exists="reschedule"),
             "pause": lambda job=job: controls.pause(job),
             "resume": lambda job=job: controls.resume(job),
             "trigger": lambda job=job: controls.trigger(job),
             "stop": lambda job=job: controls.cancel(job),
             "skip": lambda job=job: controls.skip_next(job),
         }
-        word = lot.choices(list(orders), [1, 2, 2, 1, 2, 2, 1, 1])[0]
+        word = lot.choices(list(orders), [1, 2, 2, 2, 1, 2, 2, 1, 1])[0]
         try:
             told[f"{word} {orders[word]()}" if word in ("cancel", "reschedule") else word] += 1  # type: ignore[no-untyped-call]
         except ConfigurationError:
@@ -109,9 +111,7 @@ def crowd_at_work(bench: MakeBench, server: EmbeddedPostgres, span: tuple[float,
     assert set(stage.end_all()) == {0}
     assert "deadlock detected" not in server.log.read_text()
     assert stage.events.all("reaped", "claim-lost", "claim-suspect", "database-lost") == []
-    starts = Counter(
-        (line.job, line.instance, line.slot, line.attempt) for line in stage.log.read() if line.mark == "start"
-    )
+    starts = Counter((line.job, line.instance, line.token) for line in stage.log.read() if line.mark == "start")
     assert set(starts.values()) == {1}
     assert min(done["cancel running"], done["reschedule running"]) > 0
     assert crowd.count("picked") == 0
