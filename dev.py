@@ -14,6 +14,7 @@ if __name__ == "__main__" and signal.getsignal(signal.SIGINT) is signal.default_
 import hashlib
 import importlib.util
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -35,6 +36,7 @@ usage: python3 dev.py COMMAND [ARGUMENT ...]
   demo     see slotwise at work: a database, three workers, accidents, a verdict; about 40 s
   test     run the tests against a real PostgreSQL, which is started if none is given
   compat   run the tests of the store again, with the oldest line of SQLAlchemy that is supported
+  oldest   run the tests of units and store again, with the oldest of everything that is allowed; minutes
   check    style, types, import contracts and documentation
   clean    remove .venv and everything else that was generated
 
@@ -55,12 +57,12 @@ def main(words: list[str]) -> int:
         return 0 if words else 2
     if command == "clean":
         return clean()
-    if command not in ("demo", "test", "compat", "check"):
+    if command not in ("demo", "test", "compat", "oldest", "check"):
         print(f"dev: there is no command {command!r}\n\n{HELP}", end="", file=sys.stderr)
         return 2
     prepare()
-    if command == "compat":
-        return compat(arguments)
+    if command in ("compat", "oldest"):
+        return compat(arguments) if command == "compat" else oldest(arguments)
     return check() if command == "check" else become([*PROGRAMS[command], *arguments])
 
 
@@ -137,13 +139,8 @@ def become(arguments: list[str]) -> NoReturn:
 def compat(arguments: list[str]) -> int:
     """The tests that talk to databases, with an older SQLAlchemy laid in front of the installed one."""
     folder = VENV / "sqlalchemy-2.0"
-    if not (folder / "sqlalchemy").exists():
-        say(f"installing {OLD_SQLALCHEMY} beside the other")
-        pip = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps", "--target", str(folder)]
-        if subprocess.run([PYTHON, *pip, OLD_SQLALCHEMY], cwd=ROOT, env=environment()).returncode:
-            stop("pip failed, the reason is above; run the same command again to go on")
+    older = in_front(folder, [OLD_SQLALCHEMY])
     probe = "import sqlalchemy as s; assert s.__version__.startswith('2.0.'), s.__version__; print(s.__version__)"
-    older = {**environment(), "PYTHONPATH": str(folder)}
     if subprocess.run([PYTHON, "-c", probe], cwd=ROOT, env=older).returncode:
         stop(f"the SQLAlchemy in {folder} is not the one that was asked for; run: python3 dev.py clean")
     tests = arguments or [
@@ -152,6 +149,39 @@ def compat(arguments: list[str]) -> int:
         "tests/integration/test_database.py",
     ]
     return subprocess.run([PYTHON, *PROGRAMS["test"], *tests], cwd=ROOT, env=older).returncode
+
+
+def oldest(arguments: list[str]) -> int:
+    """The tests of units and store, with the oldest version of everything that pyproject.toml allows laid in front."""
+    wanted = oldest_allowed((ROOT / "pyproject.toml").read_text())
+    digest = hashlib.sha256("\n".join(wanted).encode()).hexdigest()[:12]
+    older = in_front(VENV / f"oldest-{digest}", wanted)
+    tests = arguments or ["tests/unit", "tests/store"]
+    return subprocess.run([PYTHON, *PROGRAMS["test"], *tests], cwd=ROOT, env=older).returncode
+
+
+def oldest_allowed(pyproject: str) -> list[str]:
+    """Each library that slotwise itself imports, pinned to its lower bound."""
+    import tomllib  # only here: an older Python is to be told in words that it is too old
+
+    project = tomllib.loads(pyproject)["project"]
+    extras = project["optional-dependencies"]
+    asked = [*project["dependencies"], *(one for name in ("calendars", "plot", "yaml") for one in extras[name])]
+    pins = [re.sub(r">=([\d.]+).*", r"==\1", one) for one in asked]
+    return [*pins, *(pin.replace("psycopg", "psycopg-binary") for pin in pins if pin.startswith("psycopg=="))]
+
+
+def in_front(folder: Path, wanted: list[str]) -> dict[str, str]:
+    """The environment in which these libraries hide the installed ones; made if missing, whole or not at all."""
+    if not folder.exists():
+        say(f"installing {' '.join(wanted)} beside the others")
+        draft = folder.with_suffix(".new")
+        shutil.rmtree(draft, ignore_errors=True)
+        pip = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps", "--target", str(draft)]
+        if subprocess.run([PYTHON, *pip, *wanted], cwd=ROOT, env=environment()).returncode:
+            stop("pip failed, the reason is above; run the same command again to go on")
+        draft.rename(folder)
+    return {**environment(), "PYTHONPATH": str(folder)}
 
 
 def check() -> int:
