@@ -137,7 +137,7 @@ REFUSED = [
     ("BUSINESS_DAY(0 2 * * *; 0)", "business day 0: 1–23, or -1 to -23 from the month's end"),
     ("BUSINESS_DAY(0 2 * * *; first)", 'business day "first": 1–23'),
     ("BUSINESS_DAY(0 2 1 * *; 5)", "never fires: none of its days is left"),
-    ("SPREAD(0 2 * * *; -3s)", "spread by: '-3s' is not a duration"),
+    ("SPREAD(0 2 * * *; -3s)", "CRON|0 2 * * *|UTC spread by: '-3s'"),
     (
         "BETWEEN(0 0 29 2 *; 2026-01-01T00:00Z; 2026-03-01T00:00Z)",
         "has no slot from 2026-01-01T00:00:00Z on and before",
