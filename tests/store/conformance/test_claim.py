@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from tests.store.bench import LEASE, MINUTE, NOON, Bench, a_job, at
 
-from slotwise.execution import FOREVER, RECURRING, Failed
+from slotwise.execution import FOREVER, RECURRING, Failed, HandedBack
 from slotwise.schedules import Every
 from slotwise.store.enqueue import Enqueue
 from slotwise.store.types import to_micros
@@ -240,6 +240,21 @@ def test_tokens_rise_with_every_claim(bench: Bench) -> None:
         if number == 5:
             break
     assert tokens == sorted(set(tokens))
+
+
+def test_a_tasks_token_is_the_time_or_one_more(bench: Bench) -> None:
+    """Microseconds of the claim, so that a backup of the queue brings none back; and more than all that the row had."""
+    bench.client.schedule("mail", id="1")
+    bench.tick()
+    first = bench.claim_one("mail")
+    bench.settle(first, HandedBack("queued"))
+    second = bench.claim_one("mail")  # at the same instant
+    assert first.token == to_micros(at(1)) < second.token
+    bench.settle(second, HandedBack("queued"))
+    bench.clock.set(at(-60))
+    assert bench.row("mail", "1").version > second.token
+    bench.change("mail", "1", execution_time=at(-61))
+    assert bench.claim_one("mail").token > second.token
 
 
 @pytest.mark.parametrize(
