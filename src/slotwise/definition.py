@@ -73,7 +73,8 @@ class Definition:
     @property
     def is_weighed(self) -> bool:
         """Each slot is decided on, also one that is on time: it may be too late to start, or find no place."""
-        return self.start_within is not None or self.catch_up.mode == "none" or self.overlap.detaches
+        limits = (self.start_within, self.catch_up.window)
+        return any(limit is not None for limit in limits) or self.catch_up.mode == "none" or self.overlap.detaches
 
     def may_run_on(self, tags: AbstractSet[str]) -> bool:
         """Whether a worker that carries these tags may run it."""

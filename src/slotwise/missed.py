@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 
 from slotwise.execution import TICK, Gap
 from slotwise.policies import CatchUp, Overlap
-from slotwise.schedules import Schedule
+from slotwise.schedules import Disabled, Schedule, succeed
 
 _DAY = timedelta(days=1)
 
@@ -50,7 +50,7 @@ def choose_missed(
             dropped = slots_before(schedule, first, kept, "collapsed")
             return Choice(slot=kept, watermark=kept, gaps=(*late, *dropped), until=newest)
         case "first":
-            rest = _after(schedule, first, newest, "collapsed")
+            rest = slots_between(schedule, first, newest, "collapsed")
             return Choice(slot=first, watermark=newest, gaps=(*late, *rest), collapsed=_count(rest))
         case "none":
             return Choice(slot=newest, watermark=newest, gaps=slots_before(schedule, oldest, newest, "late"))
@@ -102,6 +102,27 @@ def around(schedule: Schedule, passed: tuple[Gap, ...], gaps: tuple[Gap, ...]) -
                 first = running.next_after(between.last) or gap.last
         found.append(span(running, first, gap.last, gap.reason))
     return tuple(sorted(found, key=lambda gap: gap.first))
+
+
+def undecided(schedule: Schedule, slot: datetime | None, watermark: datetime | None) -> Schedule:
+    """The schedule as it is still to be decided, for a row that waits for ``slot``: without slots between that and
+    ``watermark``. They were left out when the slot was held, and it was handed back.
+    """
+    if slot is None or watermark is None or slot >= watermark:
+        return schedule
+    return succeed(succeed(schedule, slot, Disabled()), watermark, schedule)
+
+
+def cut(schedule: Schedule, gaps: tuple[Gap, ...], slot: datetime, watermark: datetime) -> tuple[Gap, ...]:
+    """The gaps of what was still to be decided, each without the slots between ``slot`` and ``watermark``."""
+    found: list[Gap] = []
+    for gap in gaps:
+        if not gap.first <= slot < watermark < gap.last:
+            found.append(gap)
+            continue
+        found.append(span(schedule, gap.first, slot, gap.reason))
+        found.extend(slots_between(schedule, watermark, gap.last, gap.reason))
+    return tuple(found)
 
 
 def due_at(schedule: Schedule, slot: datetime) -> datetime:
@@ -164,7 +185,7 @@ def slots_before(schedule: Schedule, first: datetime, end: datetime, reason: str
     return (span(schedule, first, schedule.latest_before(end, floor=first - TICK) or first, reason),)
 
 
-def _after(schedule: Schedule, start: datetime, last: datetime, reason: str) -> tuple[Gap, ...]:
+def slots_between(schedule: Schedule, start: datetime, last: datetime, reason: str) -> tuple[Gap, ...]:
     """The slots after ``start`` up to ``last``; nothing if there are none."""
     following = schedule.next_after(start)
     if following is None or following > last:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 from slotwise import decide
 from slotwise.execution import FOREVER, TICK, Gap, Row, Transition
-from slotwise.missed import slot_after, span
+from slotwise.missed import cut, due_at, slot_after, span, undecided
 from slotwise.schedules import Schedule
 
 PAUSED = "paused"
@@ -20,8 +20,12 @@ QUEUED = "queued"
 class Passed:
     """Slots of a plan row that will not run, and the columns of the row after them."""
 
-    gap: Gap
+    gaps: tuple[Gap, ...]
     row: dict[str, Any]
+
+    @property
+    def count(self) -> int:
+        return sum(gap.count for gap in self.gaps)
 
 
 def parked(row: Row, transition: Transition) -> Transition:
@@ -47,6 +51,8 @@ def slept(row: Row, schedule: Schedule, now: datetime) -> Passed | None:
     first = _after_begun(row, schedule) if row.attempt else row.slot
     if first is None or first > now:
         return None
+    if not row.attempt:
+        schedule = undecided(schedule, row.slot, row.watermark)
     last = first if schedule.from_end else schedule.latest_before(now + TICK, floor=first - TICK) or first
     return _passing(row, schedule, span(schedule, first, last, PAUSED), now)
 
@@ -58,6 +64,7 @@ def skipping(row: Row, schedule: Schedule, now: datetime) -> Passed | None:
     slot = _after_begun(row, schedule) if row.attempt else row.slot
     if slot is None:
         return None
+    schedule = schedule if row.attempt else undecided(schedule, row.slot, row.watermark)
     return _passing(row, schedule, Gap(first=slot, last=slot, count=1, reason="operator"), now)
 
 
@@ -69,10 +76,18 @@ def _after_begun(row: Row, schedule: Schedule) -> datetime | None:
 
 def _passing(row: Row, schedule: Schedule, gap: Gap, now: datetime) -> Passed:
     if row.attempt:  # held, or waiting for its retry: its slot stays, the one that comes after it is moved
-        return Passed(gap=gap, row={"watermark": gap.last, "next_slot": slot_after(schedule, gap.last)})
+        return Passed(gaps=(gap,), row={"watermark": gap.last, "next_slot": slot_after(schedule, gap.last)})
+    assert row.slot is not None
     columns = decide.past(replace(row, slot=gap.last), schedule)
     if schedule.from_end:
         columns |= decide.ahead(schedule, schedule.settled(gap.last).next_after(max(now, gap.last)))
     elif row.catch_up_until is not None and columns["slot"] is not None and columns["slot"] <= now:
         columns |= {"catch_up_until": row.catch_up_until, "origin": row.origin}
-    return Passed(gap=gap, row=columns)
+    columns["execution_time"] = max(columns["execution_time"], _put_off_until(row, schedule))
+    return Passed(gaps=cut(schedule, (gap,), row.slot, row.watermark or row.slot), row=columns)
+
+
+def _put_off_until(row: Row, schedule: Schedule) -> datetime:
+    """When the row was to start, if that is later than its slot is due: min_interval holds for the next one as well."""
+    due = row.parked_due if row.state == PAUSED and row.parked_due is not None else row.execution_time
+    return due if row.slot is not None and due > due_at(schedule, row.slot) else datetime.min.replace(tzinfo=UTC)

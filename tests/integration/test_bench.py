@@ -28,8 +28,8 @@ from slotwise.errors import ConfigurationError
 
 #: Together they take longer than a test may.
 PARTS = {
-    "quick": ("backlog", "slots", "enqueue", "nothing-due", "blocked", "fairness", "memory", "pages"),
-    "longer": ("two-workers", "seconds", "snapshot", "idle"),
+    "quick": ("backlog", "slots", "enqueue", "nothing-due", "blocked", "fairness", "memory", "pages", "held"),
+    "longer": ("two-workers", "seconds", "snapshot", "idle", "payloads", "long"),
     "waiting": ("latency", "punctuality"),
 }
 
@@ -55,7 +55,7 @@ def test_every_cell_works_and_every_id_ran_once(
     )
     assert {one["cell"] for one in found["readings"]} == set(cells)
     checked = {(one["cell"], one["contender"]): one.get("checked", 0) for one in found["readings"]}
-    wanted = {"backlog": 200, "two-workers": 200, "slots": 100, "latency": 6}
+    wanted = {"backlog": 200, "two-workers": 200, "slots": 100, "latency": 6, "payloads": 20, "long": 20}
     assert {key: count for key, count in checked.items() if key[0] in wanted and count != wanted[key[0]]} == {}
     assert {one["cell"] for one in found["targets"]} <= set(cells)
     for picture in (tmp_path / "pictures").glob("*.svg"):

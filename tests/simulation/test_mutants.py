@@ -16,6 +16,9 @@ from slotwise.store.database import Database
 from slotwise.store.dialect import Dialect
 from slotwise.testing.worker import IN_MEMORY, provision
 
+#: A world takes seconds, and on a busy machine a minute: what is looked for is a breach, not speed.
+pytestmark = pytest.mark.timeout(600)
+
 #: So many worlds may pass before a mutant must have been found out.
 WORLDS = 20
 

@@ -17,6 +17,7 @@ _TITLES = {
     "p99_ms": "p99 ms", "max_ms": "max ms", "server_ms": "server ms", "server_max_ms": "server max ms",
     "trip_ms": "round trip ms", "trip_max_ms": "round trip max ms", "queries_per_s": "queries/s",
     "with_control_per_s": "with BEGIN/COMMIT/s", "cpu_percent": "CPU %", "rss_mib": "RSS MiB", "peak_mib": "peak MiB",
+    "took_s": "all done after s", "starts_ms": "first to last start ms",
     "started": "started", "ran": "slots run", "not_run": "slots not run",
 }  # fmt: skip
 #: What noise only ever makes larger: the least of the rounds is the truest.

@@ -26,7 +26,8 @@ DAY = 86_400.0
 _TASKS = """
 INSERT INTO scheduled_tasks
     (task_name, task_instance, task_data, execution_time, picked, version, first_version, slot, priority)
-SELECT %(name)s, (%(first)s + i)::text, '{}', due, false, born, born, due, %(priority)s + 10 * (i %% %(priorities)s)
+SELECT %(name)s, (%(first)s + i)::text, convert_to('"' || repeat('x', %(size)s - 2) || '"', 'UTF8'), due, false,
+       born, born, due, %(priority)s + 10 * (i %% %(priorities)s)
 FROM generate_series(0, %(count)s - 1) AS i,
      LATERAL (SELECT statement_timestamp() + %(after)s + i * interval '1 microsecond') AS t(due),
      LATERAL (SELECT (extract(epoch FROM statement_timestamp()) * 1000000)::bigint) AS v(born)"""
@@ -52,9 +53,12 @@ class Slotwise(Contender):
 
     family = "slotwise"
 
-    def __init__(self, name: str = "slotwise", *, is_async: bool = False, **settings: str) -> None:
-        """``settings`` are the worker's, as in the environment; what is not said is the default."""
+    def __init__(self, name: str = "slotwise", *, is_async: bool = False, size: int = 2, **settings: str) -> None:
+        """``settings`` are the worker's, as in the environment; what is not said is the default. ``size`` is that of a
+        payload, in bytes.
+        """
         self.name = name
+        self._size = size
         self._is_async = is_async
         self._settings = settings
 
@@ -69,7 +73,7 @@ class Slotwise(Contender):
             connection.execute("TRUNCATE scheduled_tasks, scheduled_slots, scheduled_gaps, scheduled_workers")
 
     def fill(self, url: str, count: int) -> None:
-        fill_tasks(url, count)
+        fill_tasks(url, count, size=self._size)
 
     def command(self, url: str) -> Command:
         return self._worker(url, kind="tasks", is_async=self._is_async)
@@ -102,8 +106,8 @@ class Slotwise(Contender):
 class SlotwiseFlood(Slotwise):
     """One-time tasks whose handlers take ``takes`` milliseconds, and another task beside them."""
 
-    def __init__(self, name: str, *, takes: int) -> None:
-        super().__init__(name)
+    def __init__(self, name: str, *, takes: int, **settings: Any) -> None:
+        super().__init__(name, **settings)
         self._takes = takes
 
     def command(self, url: str) -> Command:
@@ -143,14 +147,15 @@ def fill_tasks(
     first: int = 1,
     after: timedelta = timedelta(minutes=-1),
     priorities: int = 1,
+    size: int = 2,
 ) -> None:
-    """Rows ``first`` and on of a task, due ``after`` now, spread over so many priorities."""
+    """Rows ``first`` and on of a task, due ``after`` now, spread over so many priorities, with payloads of ``size``."""
     with psycopg().connect(url, autocommit=True) as connection:
         connection.execute(
             _TASKS,
             {
                 "name": name, "count": count, "first": first, "after": after, "priorities": priorities,
-                "priority": 50 if priorities == 1 else 30,
+                "priority": 50 if priorities == 1 else 30, "size": size,
             },
         )  # fmt: skip
 

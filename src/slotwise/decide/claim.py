@@ -9,7 +9,7 @@ from typing import Any
 from slotwise.decide.columns import catching_up, waiting
 from slotwise.definition import Definition
 from slotwise.execution import TICK, Gap, Row
-from slotwise.missed import around, choose_missed, passed_over, slot_after, slots_before, span
+from slotwise.missed import around, choose_missed, cut, passed_over, slot_after, slots_before, span, undecided
 from slotwise.policies import CatchUp
 from slotwise.schedules import Schedule
 
@@ -55,7 +55,16 @@ def at_claim(
     """
     if row.slot is not None:
         now -= schedule.wait(row.slot)  # a slot of a spread schedule has come when it is due
-    return _at_claim(row, schedule, now, newest, definition, abreast)
+    if row.slot is None or row.watermark is None or row.slot >= row.watermark:
+        return _at_claim(row, schedule, now, newest, definition, abreast)
+    # It was handed back, after slots behind it had been left out: of those, none is decided twice.
+    left = undecided(schedule, row.slot, row.watermark)
+    decided = _at_claim(row, left, now, row.slot - TICK, definition, abreast)
+    if isinstance(decided, Advance):
+        watermark = max(decided.row["watermark"], row.watermark)
+        moved = {**decided.row, "watermark": watermark, "schedule": str(schedule.settled(watermark))}
+        decided = replace(decided, row=moved)
+    return replace(decided, gaps=cut(schedule, decided.gaps, row.slot, row.watermark))
 
 
 def _at_claim(
@@ -82,7 +91,8 @@ def _at_claim(
     choice = choose_missed(catch_up, within, schedule.running, slot, now)
     gaps = around(schedule, passed_over(schedule, slot, choice.watermark), choice.gaps)
     if choice.slot is None:
-        following = schedule.next_after(choice.watermark)
+        # A fixed delay counts from now: it would come to the present slot by slot, all of them too late.
+        following = schedule.next_after(max(choice.watermark, now) if schedule.from_end else choice.watermark)
         return Advance(row=waiting(row, schedule, following, watermark=choice.watermark), gaps=gaps)
     was_missed = choice.watermark > slot or choice.until not in (None, slot) or bool(choice.gaps)
     return Start(
@@ -186,6 +196,6 @@ def started(row: Row, decision: Start) -> Row:
 
 def past(row: Row, schedule: Schedule) -> dict[str, Any]:
     """The row moves past a slot that ran already."""
-    slot = row.slot
+    slot = row.slot if row.watermark is None or row.slot is None else max(row.slot, row.watermark)
     following = schedule.next_after(slot) if slot else None
     return waiting(row, schedule, following, watermark=slot)

@@ -69,13 +69,13 @@ def _at_finish(
         case Failed():
             return _failed(row, definition, schedule, outcome, now, ledger)
         case Snoozed(duration):
-            return _snoozed(row, definition, schedule, duration, now)
+            return _snoozed(row, definition, schedule, duration, now, ledger)
         case Cancelled(reason):
-            return final(row, definition, schedule, now, now, "cancelled", reason=reason)
+            return final(row, definition, schedule, now, now, "cancelled", reason=reason, ledger=ledger)
         case HandedBack(reason):
             return hand_back(row, reason)
         case Aborted(reason):
-            return _aborted(row, definition, schedule, reason, now)
+            return _aborted(row, definition, schedule, reason, now, ledger)
         case Died(lease_end):
             return at_loss(row, definition, schedule, lease_end, now, ledger)
 
@@ -129,10 +129,10 @@ def at_loss(
     end = min(lease_end, now)
     lost = row.lost_count + 1
     if definition.gives_up:
-        return final(row, definition, schedule, now, end, "lost", reason="may still be running", lost=1)
+        return final(row, definition, schedule, now, end, "lost", reason="may still be running", lost=1, ledger=ledger)
     if lost >= definition.max_lost:
         error = f"lost {lost} times with its worker; its handler may be what takes workers down"
-        return final(row, definition, schedule, now, end, "dead", reason="max_lost", error=error, lost=1)
+        return final(row, definition, schedule, now, end, "dead", reason="max_lost", error=error, lost=1, ledger=ledger)
     return Transition(
         label="lost",
         row=again(row, now + pause_after_loss(lost, row.key), lost_count=lost),
@@ -177,11 +177,18 @@ def _retry_due(row: Row, definition: Definition, now: datetime, ledger: LedgerEn
     return None if due >= row.next_slot else due
 
 
-def _aborted(row: Row, definition: Definition, schedule: Schedule | None, reason: str, now: datetime) -> Transition:
+def _aborted(
+    row: Row,
+    definition: Definition,
+    schedule: Schedule | None,
+    reason: str,
+    now: datetime,
+    ledger: LedgerEntry | None,
+) -> Transition:
     """Stopped while it ran: by an operator, or a job that gives up, it ends here; any other starts again elsewhere."""
     if definition.gives_up or reason == "operator":
         outcome: SlotOutcome = "lost" if reason == "lost" else "cancelled"
-        return final(row, definition, schedule, now, now, outcome, reason=reason)
+        return final(row, definition, schedule, now, now, outcome, reason=reason, ledger=ledger)
     return Transition(
         label="aborted",
         row=again(row, now),
@@ -190,12 +197,17 @@ def _aborted(row: Row, definition: Definition, schedule: Schedule | None, reason
 
 
 def _snoozed(
-    row: Row, definition: Definition, schedule: Schedule | None, duration: timedelta, now: datetime
+    row: Row,
+    definition: Definition,
+    schedule: Schedule | None,
+    duration: timedelta,
+    now: datetime,
+    ledger: LedgerEntry | None,
 ) -> Transition:
     """The same slot later; an attempt that counts as none for the retries."""
     if definition.gives_up:
         error = 'Snooze asks for a second start, and on_lost="give_up" allows one'
-        return final(row, definition, schedule, now, now, "failed", error=error)
+        return final(row, definition, schedule, now, now, "failed", error=error, ledger=ledger)
     return Transition(
         label="snoozed",
         row=again(row, now + duration),

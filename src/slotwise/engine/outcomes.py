@@ -66,11 +66,25 @@ def raised(error: BaseException, holding: Holding, definition: Definition) -> Ou
     return Failed(text, exception=error, promised=holding.promised)
 
 
-def leave_fork(process: int, outcome: Outcome) -> None:
+#: How many forks lie between the first process and this one. To ask the system for a process number takes as long as
+#: all else around a short handler.
+_forks: list[None] = []
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=lambda: _forks.append(None))
+
+
+def descent() -> int:
+    """A number that differs between a process and the children that it forks."""
+    return len(_forks)
+
+
+def leave_fork(origin: int, outcome: Outcome) -> None:
     """Where a handler has forked, its child comes out of it as well. The attempt is the parent's: the child ends here,
-    with the status that Python would give it. Nobody else could: all other threads are in the parent.
+    with the status that Python would give it. Nobody else could: all other threads are in the parent. ``origin``: the
+    descent before the handler was entered.
     """
-    if os.getpid() == process:
+    if descent() == origin:
         return
     error = outcome.exception if isinstance(outcome, Failed) else None
     status = int(isinstance(outcome, Failed))

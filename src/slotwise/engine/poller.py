@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -13,12 +13,13 @@ from slotwise.engine.service import AT_ONCE, Service
 from slotwise.engine.turns import Turns
 from slotwise.events import Claimed, PollBegan, about, skipped
 from slotwise.execution import Claim, Gap, Row
+from slotwise.policies import growing_pauses
 from slotwise.store.claims import BATCH
 from slotwise.store.marks import Marks, Range
 from slotwise.store.store import Store
 
-#: How soon to look again for a row that is due and locked.
-LOCKED_PAUSE = timedelta(milliseconds=100)
+#: How soon to look again for a row that is due and could not be had, at first and in the end.
+LOCKED_PAUSES = timedelta(milliseconds=2), timedelta(milliseconds=100)
 #: Who has no room for so long looks for what comes due, to tell others.
 CROWDED = timedelta(milliseconds=100)
 #: Not at once: there is nothing to do before.
@@ -52,7 +53,9 @@ class Poller(Service):
         self._store = store
         self._holdings = holdings
         known = [store.definitions[name] for name in names]
-        self._turns = Turns([found for found in known if not found.is_job], holdings, self.elapsed)
+        one_time = [found for found in known if not found.is_job]
+        self._one_time = frozenset(found.name for found in one_time)
+        self._turns = Turns(one_time, holdings, self.elapsed)
         #: All but those with a limit, which are claimed each by itself.
         self._names = [name for name in names if name not in self._turns.limited]
         self._lease = lease
@@ -63,6 +66,9 @@ class Poller(Service):
         self._marks = Marks()
         #: Until then nothing was known to become due.
         self._quiet_until: float | None = None
+        #: How soon to look for rows that are due and were locked.
+        self._locked: Iterator[timedelta] | None = None
+        self._woken_for_tasks = False
         #: When it looks what becomes due though it has no room.
         self._crowded_until: float | None = None
 
@@ -72,18 +78,39 @@ class Poller(Service):
         if slots <= 0 and tasks <= 0:
             return crowded
         names, queued = self._names if slots > 0 else [], self._turns.tasks if tasks > 0 else []
-        if self._has_slept_out() and (pause := self._pause(names, queued, AT_ONCE)) > AT_ONCE:
+        if self._has_slept_out() and (pause := self._pause(names, queued)):
             return self._sleep(min(pause, crowded))
         if self.listeners.hear(PollBegan):
             self.listeners.publish(PollBegan(worker=self.worker, capacity=max(slots, tasks)))
-        if self._claim_slots(slots, self._names) + self._claim_in_turn(tasks):
+        if self._claim_due(slots, tasks):
+            self._locked = None
             return AT_ONCE  # a short batch is not an empty one: rows may have been locked for a moment
-        # A due row that could not be claimed just now is locked by somebody: look again soon, not in a spin. One of a
-        # task that runs as often as it may waits for an end, which may come elsewhere.
-        pauses = [self._pause(names, queued, LOCKED_PAUSE), crowded]
+        if pause := self._pause(names, queued):
+            self._locked = None
+        pauses = [pause or self._until_unlocked(), crowded]
         if (limited := list(self._turns.limited)) and tasks > 0:
-            pauses.append(self._pause(limited, limited, self._turns.shortest_pause))
+            # One of a task that runs as often as it may waits for an end, which may come elsewhere.
+            pauses.append(self._pause(limited, limited) or self._turns.shortest_pause)
         return self._sleep(min(pauses))
+
+    def _claim_due(self, slots: int, tasks: int) -> int:
+        """Slots go first; but whoever was woken for a task starts that, and comes back for slots at once."""
+        for_tasks, self._woken_for_tasks = self._woken_for_tasks, False
+        found = self._claim_in_turn(tasks) if for_tasks else 0
+        return found or self._claim_slots(slots, self._names) + (0 if for_tasks else self._claim_in_turn(tasks))
+
+    def wake_for(self, names: Collection[str]) -> None:
+        """Rows of these tasks are due, or soon will be."""
+        self._woken_for_tasks = self._woken_for_tasks or not self._one_time.isdisjoint(names)
+        self.wake()
+
+    def _until_unlocked(self) -> timedelta:
+        """A due row that cannot be had is locked: by a peer that claims it just now, or by somebody for longer. Or this
+        worker was a moment too early. So it looks again very soon, and then ever later.
+        """
+        if self._locked is None:
+            self._locked = growing_pauses(*LOCKED_PAUSES)
+        return next(self._locked)
 
     def _has_slept_out(self) -> bool:
         """Nobody has woken it, and nothing was due to come: one look will do, where a claim is two statements."""
@@ -95,14 +122,14 @@ class Poller(Service):
         self._quiet_until = self.elapsed() + pause.total_seconds() if is_quiet else None
         return pause
 
-    def _pause(self, names: Sequence[str], tasks: Sequence[str], least: timedelta) -> timedelta:
+    def _pause(self, names: Sequence[str], tasks: Sequence[str]) -> timedelta:
         """How long there is nothing to do, counted from before it asked: what the answer took is over."""
         asked = self.elapsed()
         due = self._store.next_due(names, tasks, lost=self._lost())
         if due is None:
             return self._poll_interval
         if due <= timedelta(0):
-            return least
+            return AT_ONCE
         return max(due + self._peers.offset() - timedelta(seconds=self.elapsed() - asked), IN_A_MOMENT)
 
     def _wait_for_room(self, slots: int, tasks: int) -> timedelta:
@@ -116,7 +143,7 @@ class Poller(Service):
         if self._crowded_until is None:
             self._crowded_until = now + min(CROWDED, self._poll_interval).total_seconds()
         elif now >= self._crowded_until:
-            pause = self._pause(self._names if slots <= 0 else [], self._turns.tasks if tasks <= 0 else [], AT_ONCE)
+            pause = self._pause(self._names if slots <= 0 else [], self._turns.tasks if tasks <= 0 else [])
             if pause == AT_ONCE:
                 self._pass_on()
                 pause = self._poll_interval

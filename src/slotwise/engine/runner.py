@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import replace
@@ -18,12 +17,12 @@ from slotwise.definition import Definition
 from slotwise.engine.eventloop import EventLoop
 from slotwise.engine.holdings import Holding, Holdings
 from slotwise.engine.isolation import Isolation
-from slotwise.engine.outcomes import leave_fork, raised, returned, timed_out
+from slotwise.engine.outcomes import descent, leave_fork, raised, returned, timed_out
 from slotwise.engine.pace import Pace
 from slotwise.engine.threads import Threads
 from slotwise.errors import InvalidPayload
 from slotwise.events import HandlerEnded, HandlerStarted, Listeners, about
-from slotwise.execution import Aborted, Claim, Failed, HandedBack, Outcome
+from slotwise.execution import Claim, Failed, HandedBack, Outcome
 
 Interceptor: TypeAlias = Callable[[JobContext], AbstractContextManager[Any]]
 MakeContext: TypeAlias = Callable[[Holding], JobContext]
@@ -177,7 +176,7 @@ class Runner:
         if holding.claim.row.cancel_requested is not None:
             return HandedBack("operator")  # called off while it waited for its retry
         if (reason := holding.stop_reason) is not None:
-            return Aborted(reason)
+            return HandedBack(reason)
         if definition.gives_up:
             try:
                 if not self._mark_running(holding.claim):
@@ -194,7 +193,7 @@ class Runner:
         ctx, unreadable = self._prepare(holding)
         if unreadable is not None:
             return unreadable
-        begun, process = self._began(holding, definition), os.getpid()
+        begun, origin = self._began(holding, definition), descent()
         try:
             if self._interceptors:
                 result: object = None  # what stays of a handler whose error an interceptor swallows
@@ -205,7 +204,7 @@ class Runner:
             outcome = returned(result, holding, definition)
         except BaseException as error:
             outcome = raised(error, holding, definition)
-        leave_fork(process, outcome)
+        leave_fork(origin, outcome)
         self._ended(holding, outcome, begun)
         return outcome
 
@@ -229,7 +228,7 @@ class Runner:
 
     async def _call_async(self, ctx: JobContext, definition: Definition, holding: Holding) -> Outcome:
         """The end is a value in here already: a SystemExit that leaves a task ends the loop, and all tasks with it."""
-        process = os.getpid()
+        origin = descent()
         try:
             with self._intercepted(ctx):
                 result: object = None
@@ -238,7 +237,7 @@ class Runner:
             outcome = returned(result, holding, definition)
         except BaseException as error:
             outcome = raised(error, holding, definition)
-        leave_fork(process, outcome)
+        leave_fork(origin, outcome)
         return outcome
 
     @contextmanager

@@ -41,12 +41,14 @@ class WakeUp(Service):
         database: Database,
         *,
         names: Collection[str],
-        wake: Callable[[], None],
+        wake: Callable[[Collection[str]], None],
         obey: Callable[[], None],
         offset: Callable[[], timedelta] = lambda: AT_ONCE,
         **service: Any,
     ) -> None:
-        """``names``: tasks that are run here. ``obey`` is called when orders were given. ``offset``: see ``Peers``."""
+        """``names``: tasks that are run here. ``wake`` is told what was said, ``obey`` called if it was an order.
+        ``offset``: see ``Peers``.
+        """
         super().__init__(**service)
         self._database = database
         self._names = frozenset(names)
@@ -124,7 +126,7 @@ class WakeUp(Service):
             return
         if offset := self._offset().total_seconds():
             self._stopping.wait(offset)
-        self._call()
+        self._call(words)
         if ORDERS in words:
             self._obey()
 
@@ -132,7 +134,7 @@ class WakeUp(Service):
         if self._failures is not None:
             logger.info("wake-ups are heard again")
         self._failures, self._told = None, False
-        self._call()
+        self._call(())
 
     def _failed(self, error: Exception) -> timedelta:
         """Said once, and only if waiting does not help, or not for long: that the database is away, others say."""

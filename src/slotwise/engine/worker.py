@@ -113,7 +113,7 @@ class Worker:
             pass_on=self._pass_on, **service,
         )  # fmt: skip
         self.wake_up = WakeUp(
-            self._database, names=self._claimed, wake=self.poller.wake, obey=self._obey,
+            self._database, names=self._claimed, wake=self.poller.wake_for, obey=self._obey,
             offset=self.entrance.membership.peers.offset, **service,
         )  # fmt: skip
         self._build_keepers(self.settings.heartbeat_interval, service)

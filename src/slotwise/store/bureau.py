@@ -81,9 +81,9 @@ class Desk:
         mine = [tasks.c.task_name == row.task_name, tasks.c.task_instance == row.task_instance]
         self.connection.execute(tasks.delete().where(*mine, tasks.c.version == row.version, ~tasks.c.picked))
 
-    def skip(self, row: Row, gap: Gap) -> None:
+    def skip(self, row: Row, *gaps: Gap) -> None:
         """Enter slots that do not run."""
-        self.store.dialect.gaps(self.connection, [(row, gap)], self.now)
+        self.store.dialect.gaps(self.connection, [(row, gap) for gap in gaps], self.now)
 
 
 @contextmanager

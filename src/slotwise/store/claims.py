@@ -35,6 +35,11 @@ logger = logging.getLogger(__name__)
 MANY = 200
 
 
+def _minds(row: Row) -> bool:
+    """Whether it may have to mind what else runs of its job, because whoever ordered it said so."""
+    return row.origin == "trigger" and row.control is not None
+
+
 def _nobody(row: Row, gap: Gap) -> None:
     """Is told."""
 
@@ -171,6 +176,7 @@ class Claims(Door):
                 connection, holder=holder, names=names, strict=self._strict, limit=limit,
                 lease=lease, lost=lost, instance=instance,
             )  # fmt: skip
+            found.sort(key=lambda one: _minds(one[0]))  # whoever minds what starts beside it is decided after that
             started = [
                 row
                 if entered and self._may_start(row, now)
@@ -235,8 +241,7 @@ class Claims(Door):
         """Whether it has yet to be asked if this slot may start; a retry may."""
         if row.attempt != 1:
             return False
-        ordered = row.origin == "trigger" and row.control is not None  # it may have to mind others
-        return ordered or (row.is_plan and row.task_name in self._weighed) or self._budget.is_late(row, now)
+        return _minds(row) or (row.is_plan and row.task_name in self._weighed) or self._budget.is_late(row, now)
 
     def _can_read(self, row: Row) -> bool:
         """Race: during a deploy a newer release plans rows with schedules that this one does not know."""

@@ -16,7 +16,7 @@ import sqlalchemy as sa
 from slotwise import decide
 from slotwise.definition import Definition
 from slotwise.errors import InvalidSchedule
-from slotwise.execution import TICK, Gap, Row, Transition
+from slotwise.execution import RECURRING, Gap, Row, Transition
 from slotwise.schedules import Schedule, parse_schedule
 from slotwise.store.abreast import Abreast
 from slotwise.store.audit_rows import order_of
@@ -24,7 +24,7 @@ from slotwise.store.budget import Budget
 from slotwise.store.complaints import Complaints
 from slotwise.store.dialect import Dialect
 from slotwise.store.release import release_next
-from slotwise.store.rows import Change, Held, ledger_instance
+from slotwise.store.rows import Change, Held, ledger_instance, utc
 
 logger = logging.getLogger(__name__)
 
@@ -80,10 +80,9 @@ class Latecomers:
             reason = f"{decide.UNREADABLE}{shown}"
             return self._let_go(connection, row, now, decide.postponed(row, now, reason))
         newest = newest_decided(connection, self._dialect, row.task_name, row.task_instance, strict=strict)
-        if row.slot is not None and row.watermark is not None and row.watermark > row.slot:
-            newest = row.slot - TICK  # handed back, after slots behind it were left out: this one is undecided
         definition = self._definitions.get(row.task_name)
         detaches = definition is not None and definition.overlap.detaches and row.attempt == 1
+        catching_up = row.catch_up_until is not None  # it waits for the one before it: each of these runs
         abreast = self._abreast.count(connection, row) if detaches else 0
         decision = decide.at_claim(row, schedule, now, newest, definition, abreast)
         if isinstance(decision, decide.Start) and (place := self._budget.put_off(connection, row, decision, now)):
@@ -92,7 +91,7 @@ class Latecomers:
         self._dialect.gaps(connection, gaps, now)
         skipped += gaps
         if isinstance(decision, decide.Advance):
-            if abreast and definition is not None and definition.overlap.mode == "cancel_previous":
+            if abreast and definition is not None and definition.overlap.mode == "cancel_previous" and not catching_up:
                 self._abreast.ask_to_stop(connection, row, now)
             return self._pass(connection, row, now, decision.row)
         started = decide.started(row, decision)
@@ -257,6 +256,19 @@ def newest_decided(
         .limit(1)
     )
     return max((found for found in (in_ledger, in_gaps) if found), default=None)
+
+
+def last_start(connection: sa.Connection, dialect: Dialect, name: str) -> datetime | None:
+    """When the newest slot of a job's schedule was started, as far as the ledger knows."""
+    slots = dialect.tables.slots
+    found = connection.scalar(
+        sa.select(slots.c.started)
+        .where(slots.c.task_name == name, slots.c.task_instance == RECURRING)
+        .where(slots.c.origin.in_(("schedule", "catch_up")), slots.c.started.is_not(None))
+        .order_by(slots.c.slot.desc())
+        .limit(1)
+    )
+    return None if found is None else utc(found)
 
 
 def end_orphans(connection: sa.Connection, dialect: Dialect, name: str, instance: str, now: datetime) -> None:

@@ -54,7 +54,9 @@ def pause(desk: Desk, job: str) -> bool:
         return False
     number = desk.sign("pause", job=job)
     for row in rows:
-        desk.change(row, control=number, **({"state": PAUSED} if row.picked else asleep(row.execution_time)))
+        # A row beside the plan keeps the order that made it, and that says what it minds.
+        signed = {"control": number} if row.is_plan else {}
+        desk.change(row, **signed, **({"state": PAUSED} if row.picked else asleep(row.execution_time)))
     return True
 
 
@@ -96,16 +98,18 @@ def resume_all(desk: Desk, *, replay: bool) -> list[Resumed] | None:
 def _wake(desk: Desk, row: Row, *, replay: bool) -> Resumed | None:
     """A row goes on; None for one that is no plan row. What a holder missed is for its settlement to decide."""
     tasks = desk.store.tables.tasks
-    awake: dict[str, Any] = {"state": None, "control": None, "parked_due": None}
+    awake: dict[str, Any] = {"state": None, "parked_due": None}
+    if row.is_plan and row.cancel_requested is None:
+        awake["control"] = None
     if not row.picked and row.state == PAUSED:
         awake["execution_time"] = sa.func.coalesce(tasks.c.parked_due, tasks.c.execution_time)
     passed = None if row.picked or replay or not row.is_plan else _slept(row, desk.now)
     if passed is None:
         desk.change(row, **awake)
         return Resumed(job=row.task_name, skipped=0, next_slot=row.slot) if row.is_plan else None
-    desk.skip(row, passed.gap)
+    desk.skip(row, *passed.gaps)
     desk.change(row, **{**awake, **passed.row, "state": None, "parked_due": None})
-    return Resumed(job=row.task_name, skipped=passed.gap.count, next_slot=passed.row.get("slot", row.slot))
+    return Resumed(job=row.task_name, skipped=passed.count, next_slot=passed.row.get("slot", row.slot))
 
 
 def _slept(row: Row, now: datetime) -> Passed | None:

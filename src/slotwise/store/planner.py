@@ -20,7 +20,7 @@ from slotwise.schedules import Disabled, Once, Schedule, parse_schedule, succeed
 from slotwise.schedules.succession import owing
 from slotwise.schedules.text import stored_text
 from slotwise.store.calendars import calendars_of
-from slotwise.store.latecomers import end_orphans, newest_decided
+from slotwise.store.latecomers import end_orphans, last_start, newest_decided
 from slotwise.store.letters import in_its_letters
 from slotwise.store.revision import Revision
 from slotwise.store.rows import row_of, utc
@@ -176,6 +176,7 @@ class Planner:
         except InvalidSchedule as error:  # only this job's: its row stays as it is, and all others are planned
             plan = _plan_of(job, row, "refused")
             return replace(plan, refused=str(job.schedule), planned_by=theirs, cure=str(error))
+        self._keep_distance(connection, job, changes)
         connection.execute(
             self._tasks.update()
             .where(self._tasks.c.task_name == job.name, self._tasks.c.task_instance == RECURRING)
@@ -196,15 +197,25 @@ class Planner:
             return None, Revision()
         return row_of(found[2:]), Revision(text=found[0], started=utc(found[1]))
 
+    def _keep_distance(self, connection: sa.Connection, job: Definition, columns: dict[str, Any]) -> None:
+        """No plan of a job brings two starts nearer to each other than its min_interval."""
+        where = "parked_due" if columns.get("state") == PAUSED else "execution_time"
+        if job.min_interval is None or where not in columns:
+            return
+        last = last_start(connection, self._store.dialect, job.name)
+        if last is not None:
+            columns[where] = max(columns[where], last + job.min_interval)
+
     def _insert(
         self, connection: sa.Connection, job: Definition, schedule: Schedule, now: datetime, revision: Revision
     ) -> bool:
         newest = newest_decided(connection, self._store.dialect, job.name, RECURRING, strict=job.gives_up)
         blank = Row(task_name=job.name, task_instance=RECURRING, execution_time=now, version=0, watermark=newest)
-        slot = first_slot(blank, schedule, now)
+        columns = decide.ahead(schedule, first_slot(blank, schedule, now))
+        self._keep_distance(connection, job, columns)
         statement = self._store.dialect.insert(self._tasks).values(
             task_name=job.name, task_instance=RECURRING, picked=False, version=to_micros(now),
-            first_version=to_micros(now), **decide.ahead(schedule, slot), watermark=newest,
+            first_version=to_micros(now), **columns, watermark=newest,
             schedule=stored_text(schedule, job.name), **_proposed(job), **_deploy(revision),
         )  # fmt: skip
         inserted = statement.on_conflict_do_nothing().returning(self._tasks.c.version)

@@ -218,15 +218,23 @@ class _InstantLoader:
         self.format = driver.pq.Format.TEXT
         self._failure = driver.DataError
         self._load = driver.adapters.get_loader(oid, self.format)(oid, context).load
+        #: Of this result: rows of a batch have most of their instants in common.
+        self._loaded: dict[bytes, Any] = {}
 
     format: Any = 0
 
     def load(self, data: Any) -> Any:
+        written = bytes(data)
+        if (found := self._loaded.get(written)) is None:
+            found = self._loaded[written] = self._read(written)
+        return found
+
+    def _read(self, written: bytes) -> Any:
         try:
-            return self._load(data)
+            return self._load(written)
         except self._failure:
-            written = bytes(data).decode()
-            return Beyond.near(written, before=written.endswith("BC") or written.startswith("-"))
+            text = written.decode()
+            return Beyond.near(text, before=text.endswith("BC") or text.startswith("-"))
 
 
 def read_options(text: str) -> dict[str, str]:

@@ -84,14 +84,16 @@ def _settle(desk: Desk, row: Row, until: datetime) -> SettledJob | None:
     passed = slept(waiting, schedule_in(row), until)
     if passed is None:
         return None
-    gap, begun = passed.gap, int(row.attempt > 0)
-    desk.skip(row, replace(gap, reason=REASON))
+    desk.skip(row, *(replace(gap, reason=REASON) for gap in passed.gaps))
     columns = {**passed.row, "state": row.state}
     if row.state != PAUSED:
         columns["parked_due"] = None
     desk.change(row, **columns)
     return SettledJob(
-        job=row.task_name, instance=row.task_instance, slots=max(gap.count, begun), next_slot=passed.row.get("slot")
+        job=row.task_name,
+        instance=row.task_instance,
+        slots=max(passed.count, int(row.attempt > 0)),
+        next_slot=passed.row.get("slot"),
     )
 
 

@@ -40,7 +40,7 @@ def _end_plan(desk: Desk, row: Row) -> None:
     """What has come and not begun, and what waits for its retry, ends here; of an unreadable text, its slot."""
     passed = slept(row, owed_by(row), desk.now)
     if passed is not None:
-        desk.skip(row, replace(passed.gap, reason="deleted"))
+        desk.skip(row, *(replace(gap, reason="deleted") for gap in passed.gaps))
     if row.attempt:
         slots = desk.store.tables.slots
         desk.connection.execute(

@@ -55,13 +55,13 @@ def skip_next(desk: Desk, job: str, slot: datetime | None = None) -> datetime:
     passed = skipping(row, schedule_in(row), desk.now)
     if passed is None:
         raise ConfigurationError(f"job {job!r} has no next slot: its schedule has ended, or waits for the end of a run")
-    following = passed.gap.first
+    following = passed.gaps[0].first
     if slot is not None and slot != following:
         raise ConfigurationError(
             f"the next slot of job {job!r} is {following.isoformat()}, not {slot.isoformat()}; nothing is skipped"
         )
     desk.sign("skip-next", job=job, slot=following)
-    desk.skip(row, passed.gap)
+    desk.skip(row, *passed.gaps)
     desk.change(row, **{name: value for name, value in passed.row.items() if name != "state"})
     return following
 

@@ -201,15 +201,15 @@ def test_of_a_slot_that_runs_the_following_one_is_skipped(bench: Bench, controls
 def test_a_slot_that_is_handed_back_before_one_that_is_skipped_does_not_vanish(
     bench: Bench, controls: Controls
 ) -> None:
-    """Though the ledger knows a newer one: what has not begun is missed, and written down."""
+    """Though the ledger knows a newer one: what has not begun is missed, and written down; that one stays skipped."""
     bench.tick()
     claim = bench.claim_one("plain")
     controls.skip_next("plain")
     bench.settle(claim, HandedBack())
     bench.tick(5)
     assert bench.claim_one("plain").slot == at(6)
-    assert bench.gaps("plain") == [(1, 5, 5, "collapsed")]
-    assert bench.outcomes("plain") == [(2, "skipped"), (6, "running")]
+    assert bench.gaps("plain") == [(3, 5, 3, "collapsed")]
+    assert bench.outcomes("plain") == [(1, "skipped"), (2, "skipped"), (6, "running")]
 
 
 def test_two_operators_do_not_skip_two_slots(bench: Bench, controls: Controls) -> None:

@@ -343,7 +343,7 @@ def test_what_was_told_to_stop_before_it_began_does_not_begin(make: Callable[[Ha
         holding = rig.hold()
         holding.signal.set("operator")
         rig.runner.start([holding])
-        assert rig.end() == Aborted("operator")
+        assert rig.end() == HandedBack("operator")
     assert entered == []
 
 
@@ -384,7 +384,7 @@ def test_a_signal_before_the_coroutine_has_begun() -> None:
         gate.wait_entered()
         rig.start("job").signal.set("operator")
         gate.open()
-        assert {type(rig.end()), type(rig.end())} == {Succeeded, Aborted}
+        assert {type(rig.end()), type(rig.end())} == {Succeeded, HandedBack}
     assert entered == []
 
 

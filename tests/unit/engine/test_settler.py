@@ -172,6 +172,25 @@ def test_an_outcome_is_kept_beyond_its_lease(bench: Bench, monkeypatch: pytest.M
     assert bench.outcome(holding) == "succeeded"
 
 
+def test_an_outage_loses_nothing_that_was_set_aside(
+    make_bench: MakeBench, sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The database may go away while it is tried again, too."""
+    monkeypatch.setattr(sqlite_link, "BUSY_TIMEOUT", timedelta(milliseconds=50))
+    bench = make_bench(heartbeat_interval="50ms")
+    (holding,) = bench.hold(name="plain")
+    mended = refusing(bench, monkeypatch)
+    bench.end(holding)
+    bench.worker.settler.flush()
+    mended.append(Settlement(claim=holding.claim))
+    bench.clock.tick(timedelta(seconds=10))
+    with locked(sqlite_url), pytest.raises(sa.exc.OperationalError):
+        bench.worker.settler.run_once()
+    bench.worker.settler.flush()
+    assert [event.outcome for event in bench.said(Settled)] == ["succeeded"]
+    assert holding.claim not in bench.worker.holdings
+
+
 def test_what_is_set_aside_keeps_nobody_waiting(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is tried again by itself, with growing pauses; all others settle at once."""
     first, second = bench.hold(2)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from slotwise.bench.cells.drain import BACKLOG, SLOTS, TWO_WORKERS
+from slotwise.bench.cells.drain import BACKLOG, PAYLOADS, SLOTS, TWO_WORKERS
 from slotwise.bench.cells.enqueue import ENQUEUE
 from slotwise.bench.cells.fairness import FAIRNESS
+from slotwise.bench.cells.held import HELD
 from slotwise.bench.cells.idle import IDLE
 from slotwise.bench.cells.latency import LATENCY
+from slotwise.bench.cells.long import LONG
 from slotwise.bench.cells.lookup import BLOCKED, NOTHING_DUE
 from slotwise.bench.cells.memory import MEMORY
 from slotwise.bench.cells.pages import PAGES
@@ -19,6 +21,6 @@ ALL: dict[str, Cell] = {
     cell.name: cell
     for cell in (
         BACKLOG, TWO_WORKERS, SLOTS, SECONDS, ENQUEUE, LATENCY, PUNCTUALITY, NOTHING_DUE, BLOCKED, FAIRNESS, SNAPSHOT,
-        IDLE, MEMORY, PAGES,
+        IDLE, MEMORY, PAGES, HELD, PAYLOADS, LONG,
     )
 }  # fmt: skip

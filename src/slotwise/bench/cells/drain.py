@@ -15,6 +15,8 @@ from slotwise.bench.slotwise_contender import Slotwise, SlotwiseJobs
 
 TASKS = 50_000
 JOBS = 10_000
+#: With payloads of 100 KB: 500 MB.
+LARGE = 5_000
 
 #: slotwise as it comes, and in the setting that suits handlers that do nothing.
 DEFAULT = Slotwise("slotwise-default")
@@ -57,6 +59,12 @@ def _backlog(run: Run) -> Iterator[Reading]:
         yield drain(run, "backlog", contender, number, run.scaled(TASKS, 200))
 
 
+def _payloads(run: Run) -> Iterator[Reading]:
+    large = Slotwise("slotwise, 100 KB", size=100_000, threads="100")
+    for number, contender in run.turns([large, BEST]):
+        yield drain(run, "payloads", contender, number, run.scaled(LARGE, 20))
+
+
 def _two_workers(run: Run) -> Iterator[Reading]:
     """One worker again, in the same rounds: what counts is the ratio."""
     pairs: Sequence[tuple[Contender, int, str]] = [
@@ -83,4 +91,5 @@ def _slots(run: Run) -> Iterator[Reading]:
 
 BACKLOG = Cell(name="backlog", title="backlog of one-time tasks, one worker process", measure=_backlog)
 TWO_WORKERS = Cell(name="two-workers", title="the same backlog, two worker processes", measure=_two_workers)
+PAYLOADS = Cell(name="payloads", title="5,000 tasks with payloads of 100 KB, and of two bytes", measure=_payloads)
 SLOTS = Cell(name="slots", title="due slots of 10,000 jobs, with their ledger rows, one process", measure=_slots)

@@ -42,7 +42,17 @@ def _blocked(run: Run) -> Iterator[Reading]:
     yield from _look(run, url, "blocked", "unknown task")
     fill_tasks(url, (run.rounds + 1) * run.scaled(LOOKS, 5), first=count + 1, after=timedelta(seconds=-1))
     yield from _look(run, url, "blocked", "unknown task, a due row behind", limit=1, wanted=1)
-    yield Reading(cell="blocked", contender="paused task", note="not yet: tasks cannot be paused")
+    yield from _paused(run, count)
+
+
+def _paused(run: Run, count: int) -> Iterator[Reading]:
+    """Not even parked: due all the time, and of the worker's own task."""
+    url = run.prepared(Slotwise())
+    fill_tasks(url, count)
+    with run.server.connect("slotwise") as connection:
+        connection.execute("UPDATE scheduled_tasks SET state = 'paused'")
+    fill_tasks(url, count // 10, first=count + 1, after=timedelta(hours=1))
+    yield from _look(run, url, "blocked", "paused task")
 
 
 def _look(run: Run, url: str, cell: str, contender: str, *, limit: int = 100, wanted: int = 0) -> Iterator[Reading]:

@@ -17,7 +17,8 @@ from slotwise.clock import elapsed
 SLOTS = 200
 APART = timedelta(milliseconds=100)
 #: Until the first slot: workers start, plan, and find it.
-AHEAD = timedelta(seconds=8)
+AHEAD = timedelta(seconds=4)
+AHEAD_EACH = timedelta(seconds=4)
 #: How long, in seconds, a late one is waited for. A job whose next slot comes due skips the one that it missed.
 LATEST = 12.0
 
@@ -35,7 +36,7 @@ def _punctuality(run: Run) -> Iterator[Reading]:
 def _one(run: Run, contender: Contender, number: int, processes: int) -> Reading:
     """At off-beat instants, 37 ms after each tenth: nobody's own timer ticks there."""
     count, url = run.scaled(SLOTS, 10), run.prepared(contender)
-    first = datetime.now(UTC).replace(microsecond=37_000) + AHEAD
+    first = datetime.now(UTC).replace(microsecond=37_000) + AHEAD + processes * AHEAD_EACH
     due = [first + place * APART for place in range(count)]
     wanted = {micros(instant) for instant in due}
     end = elapsed() + (due[-1] - datetime.now(UTC)).total_seconds() + LATEST

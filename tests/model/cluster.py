@@ -1,0 +1,269 @@
+"""The real thing beside its model: each step is done to both, and then they are compared slot by slot."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from tests.model.contract import Course
+from tests.model.orders import Orders
+from tests.model.policies import Terms
+from tests.model.timeline import Timeline, Times, every
+
+from slotwise.controls import Controls
+from slotwise.definition import define
+from slotwise.errors import ClaimLost
+from slotwise.events import ClaimLostEvent, HandedBackEvent, Reaped
+from slotwise.execution import Claim, Outcome
+from slotwise.pauses import PAUSED
+from slotwise.store.database import Database
+from slotwise.store.fence import LedgerFence
+from slotwise.store.tables import tables
+from slotwise.testing import ManualClock, ManualWorker
+
+NOON = datetime(2026, 1, 1, 12, 0, 0, 250000, tzinfo=UTC)
+BEAT = timedelta(minutes=1)
+LEASE = 6 * BEAT
+JOB = "job"
+
+
+@dataclass
+class Member:
+    """A worker process; ``running``: attempts that have begun."""
+
+    worker: ManualWorker
+    frozen: bool = False
+    running: list[Claim] = field(default_factory=list)
+
+
+class Cluster:
+    """Two workers, one job, and the model of that job."""
+
+    def __init__(self, database: Database, terms: Terms, times: Times, *, size: int = 2) -> None:
+        self.database, self.times = database, times
+        self.terms = terms = replace(terms, wait=_spread_of(terms))
+        self._clear()
+        self.clock = ManualClock(NOON)
+        self.revision = 1
+        self.courses: dict[tuple[str, str, int], Course] = {}
+        self.dead: set[str] = set()
+        self.model = Orders(terms, Timeline(NOON, times), NOON)
+        self.members = [self._hire() for _ in range(size)]
+
+    def _clear(self) -> None:
+        """The tables without a row."""
+        found = tables(self.database.settings.table_prefix, self.database.settings.schema)
+        with self.database.main.begin() as connection:
+            for table in (found.tasks, found.slots, found.gaps, found.controls, found.workers):
+                connection.execute(table.delete())
+            connection.execute(found.meta.delete().where(found.meta.c.key == PAUSED))
+
+    def _hire(self) -> Member:
+        """A process that starts, and plans."""
+        worker = ManualWorker(
+            [self.terms.declare(JOB, self.times)], self.database, self.clock,
+            heartbeat_interval=BEAT, threads=50, worker_name="w",
+        )  # fmt: skip
+        worker.plan(str(self.revision))
+        return Member(worker)
+
+    @property
+    def controls(self) -> Controls:
+        return self.members[0].worker.client.controls
+
+    # -- time ---------------------------------------------------------------------------------------------------
+
+    def tick(self, by: timedelta) -> None:
+        """Time passes; who is awake goes on to renew what it holds."""
+        while by > timedelta(0):
+            step = min(by, BEAT * 5 / 6) if any(course.holder for course in self.model.courses) else by
+            self.model.now = self.clock.tick(step)
+            by -= step
+            for member in self.members:
+                if not member.frozen:
+                    self.beat(member)
+
+    def beat(self, member: Member) -> None:
+        member.worker.beat()
+        for course in self.model.courses:
+            if course.holder == member.worker.name:
+                course.beat, course.told = self.model.now, course.called_off is not None
+
+    def reap(self) -> None:
+        """The survivors look, until whoever has been silent for long is known to be dead."""
+        for _ in range(3):
+            self.tick(BEAT)
+            for member in self.members:
+                if not member.frozen:
+                    for event in member.worker.reap():
+                        self._took_over(event)
+
+    def _took_over(self, event: Reaped) -> None:
+        course = self.courses[event.holder, event.instance, event.token]
+        assert (course.holder, course.token) == (event.holder, event.token), f"{event} took what nobody held"
+        assert course.beat is not None
+        assert self.model.now - course.beat >= LEASE, f"{event} took from the living"
+        self.model.taken_over(course, LEASE)
+
+    # -- what workers do ----------------------------------------------------------------------------------------
+
+    def poll(self, member: Member) -> None:
+        name, due = member.worker.name, self.model.due()
+        claims = {claim.slot: claim for claim in member.worker.poll()}
+        expected = {}
+        for course in due:
+            course.told = course.called_off is not None
+        for course in due:
+            if course.lost and course.slot not in claims:
+                continue  # what was lost before is taken one at a time
+            begun = self.model.claim(course, name)
+            if begun is not None:
+                expected[begun.slot] = (begun.attempt, begun.collapsed)
+                if begun.slot in claims:
+                    begun.token = claims[begun.slot].token
+                    self.courses[name, claims[begun.slot].row.task_instance, begun.token] = begun
+        found = {slot: (claim.row.attempt, claim.row.collapsed) for slot, claim in claims.items()}
+        assert found == expected, f"claimed {_shown(found)}, expected {_shown(expected)}"
+
+    def _held(self, claim: Claim) -> Course | None:
+        """Whom the claim is for, if it stands."""
+        course = self.courses[claim.holder, claim.row.task_instance, claim.token]
+        return course if (course.holder, course.token) == (claim.holder, claim.token) else None
+
+    def _is_fresh(self, course: Course) -> bool:
+        """Whether its holder has reason to believe in it, and has not let it wait for long."""
+        assert course.beat is not None
+        assert course.claimed is not None
+        return self.model.now - course.beat < LEASE - BEAT and self.model.now - course.claimed < BEAT
+
+    def begin(self, member: Member, claim: Claim) -> None:
+        course = self._held(claim)
+        is_fresh = course is not None and self._is_fresh(course)
+        if member.worker.begin(claim):
+            assert course is not None or not self.terms.gives_up, "started without a claim"
+            assert course is None or not course.told, "started though it was called off"
+            if course is not None and self.terms.gives_up:
+                assert self.model.fates[course.slot].outcome == "claimed", "a second start"
+                self.model.marked(course)
+            member.running.append(claim)
+            return
+        assert course is None or not is_fresh or course.called_off, "refused to start what it may"
+        ended = member.worker.settle()
+        if course is None:
+            assert all(isinstance(event, ClaimLostEvent) for event in ended)
+        else:
+            reasons = [event.reason for event in ended if isinstance(event, HandedBackEvent)]
+            self.model.handed_back(course, reasons[0] if reasons else "")
+
+    def end(self, member: Member, claim: Claim, outcome: Outcome) -> Course | None:
+        """The handler has ended; the course, if that still counts."""
+        course = self._held(claim)
+        member.running.remove(claim)
+        member.worker.finish(claim, outcome)
+        ended = member.worker.settle()
+        lost = any(isinstance(event, ClaimLostEvent) for event in ended)
+        assert lost == (course is None), f"{claim.slot}: {ended}"
+        return course
+
+    def complete(self, member: Member, claim: Claim) -> bool:
+        """``complete_in``, in a transaction of its own; whether it went in."""
+        course = self._held(claim)
+        try:
+            with self.database.main.begin() as connection:
+                LedgerFence(member.worker.store).complete_in(claim, connection)
+        except ClaimLost:
+            assert course is None or course.completed, "refused to complete what it held"
+            return False
+        assert course is not None, "completed what was not its own"
+        assert not course.completed, "completed it twice"
+        course.completed = True
+        fate = self.model.fates[course.slot]
+        fate.outcome, fate.final = "succeeded", True
+        return True
+
+    def crash(self, member: Member) -> None:
+        """It ends like a killed process; another takes its place at once."""
+        member.worker.crash()
+        self.dead.add(member.worker.name)
+        self.members[self.members.index(member)] = self._hire()
+
+    def redeploy(self, times: Times) -> None:
+        self.times, self.revision = times, self.revision + 1
+        self.model.redeploy(times)
+        self.plan()
+
+    def plan(self) -> None:
+        """A process of the newest release starts, and ends again."""
+        self._hire().worker.crash()
+
+    # -- comparison ---------------------------------------------------------------------------------------------
+
+    def compare(self) -> None:
+        """Ledger, gaps and rows say what the model says, slot by slot."""
+        found, expected = self._found(), self._expected()
+        wrong = sorted(slot for slot in found.keys() | expected.keys() if found.get(slot) != expected.get(slot))
+        assert not wrong, "ledger: " + "; ".join(
+            f"{slot:%H:%M:%S} is {found.get(slot)}, expected {expected.get(slot)}" for slot in wrong
+        )
+        rows, courses = self._rows(), self._courses()
+        assert rows == courses, f"rows: {_shown(rows)}, expected {_shown(courses)}"
+
+    def _expected(self) -> dict[datetime, Any]:
+        return {
+            slot: (fate.outcome, fate.reason, fate.attempts, fate.lost, fate.aborted, fate.final)
+            for slot, fate in self.model.fates.items()
+        }
+
+    def _found(self) -> dict[datetime, Any]:
+        store = self.members[0].worker.store
+        slots, gaps = store.tables.slots, store.tables.gaps
+        found: dict[datetime, Any] = {}
+        with store.transaction() as connection:
+            for gap in connection.execute(gaps.select()).mappings():
+                covered = [slot for slot in self.model.fates if gap["first_slot"] <= slot <= gap["last_slot"]]
+                found |= dict.fromkeys(covered, ("skipped", gap["reason"], 0, 0, 0, True))
+            for row in connection.execute(slots.select()).mappings():
+                said = (row["outcome"], row["reason"], row["attempts"], row["lost"], row["aborted"])
+                found[row["slot"]] = (*said, row["finished"] is not None)
+        return found
+
+    def _courses(self) -> dict[datetime, Any]:
+        return {
+            course.slot: (
+                course.is_plan, course.holder, course.token if course.holder else None, course.attempt, course.lost,
+                course.due if course.holder is None and not course.queued else None,
+                "paused" if course.paused else "queued" if course.queued else None,
+                course.called_off,
+            )
+            for course in self.model.courses
+        }  # fmt: skip
+
+    def _rows(self) -> dict[datetime, Any]:
+        store = self.members[0].worker.store
+        tasks = store.tables.tasks
+        found = {}
+        with store.transaction() as connection:
+            for row in connection.execute(tasks.select()).mappings():
+                if row["slot"] is None:
+                    continue
+                due = row["parked_due"] if row["state"] == "paused" else row["execution_time"]
+                off = None if row["cancel_requested"] is None else "overlap" if row["control"] is None else "operator"
+                held = row["picked"]
+                found[row["slot"]] = (
+                    row["plan_instance"] is None, row["picked_by"], row["version"] if held else None,
+                    row["attempt"], row["lost_count"],
+                    None if held or row["state"] == "queued" else due, None if held else row["state"], off,
+                )  # fmt: skip
+        return found
+
+
+def _spread_of(terms: Terms) -> timedelta:
+    """How much a spread is, follows from the job's name, and is the same for all its schedules."""
+    schedule = define(terms.declare(JOB, every(60))).schedule
+    assert schedule is not None
+    return schedule.wait(NOON)
+
+
+def _shown(found: dict[datetime, Any]) -> str:
+    return "{" + ", ".join(f"{slot:%H:%M:%S.%f}: {value}" for slot, value in sorted(found.items())) + "}"

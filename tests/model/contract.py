@@ -1,0 +1,258 @@
+"""The contract of one job, played plainly: each slot has a fate or it has none, and all slots are looked at one by one.
+
+Nothing of the code that it judges is used but the words that jobs are declared with.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+from tests.model.policies import Terms
+from tests.model.timeline import Timeline
+
+SECOND = timedelta(seconds=1)
+MICROSECOND = timedelta(microseconds=1)
+
+
+@dataclass
+class Fate:
+    """What the ledger should say of a slot."""
+
+    outcome: str
+    reason: str | None = None
+    attempts: int = 0
+    lost: int = 0
+    aborted: int = 0
+    collapsed: int = 0
+    final: bool = False
+    #: Not by itself: it is one of a range.
+    in_gap: bool = False
+
+
+@dataclass(eq=False)
+class Course:
+    """A slot that waits in a row, or is held. ``attempt`` counts claims that were not handed back."""
+
+    slot: datetime
+    due: datetime
+    origin: str = "schedule"
+    is_plan: bool = True
+    attempt: int = 0
+    lost: int = 0
+    collapsed: int = 0
+    #: Of a slot beside the plan: the slot after it when it started.
+    following: datetime | None = None
+    holder: str | None = None
+    token: int | None = None
+    claimed: datetime | None = None
+    started: datetime | None = None
+    beat: datetime | None = None
+    completed: bool = False
+    called_off: str | None = None
+    #: Whether its holder has been told so.
+    told: bool = False
+    paused: bool = False
+    queued: bool = False
+    #: How a trigger minds what else runs.
+    rule: str | None = None
+    #: The range that said before that it would not run.
+    gap: Fate | None = None
+    backfill: tuple[datetime, timedelta] | None = None
+
+
+@dataclass
+class Contract:
+    """One job: its slots, and the rows in which some of them wait. ``now`` is the database's time."""
+
+    terms: Terms
+    timeline: Timeline
+    now: datetime
+    fates: dict[datetime, Fate] = field(default_factory=dict)
+    plan: Course | None = None
+    beside: list[Course] = field(default_factory=list)
+    #: Slots that are due run one after another without a decision on each: "catch_up", "queue".
+    chain: str | None = None
+    #: The newest slot of the gap that a catch-up works off at its pace.
+    gap_end: datetime | None = None
+    is_paused: bool = False
+    all_paused: bool = False
+    #: When the schedule's last attempt started, and the one before it.
+    last_start: datetime | None = None
+    before: datetime | None = None
+
+    def __post_init__(self) -> None:
+        self._await_first()
+
+    # -- slots --------------------------------------------------------------------------------------------------
+
+    @property
+    def courses(self) -> list[Course]:
+        return [*([self.plan] if self.plan else []), *self.beside]
+
+    def come(self, until: datetime) -> list[datetime]:
+        """The slots that were due by ``until`` and have no fate, the oldest first."""
+        limit = until - self.terms.wait
+        if self.timeline.times.delay is not None:
+            return [self.plan.slot] if self.plan and not self.plan.attempt and self.plan.slot <= limit else []
+        begun = {course.slot for course in self.courses if course.attempt or not course.is_plan}
+        return [slot for slot in self.timeline.slots(limit) if slot not in self.fates and slot not in begun]
+
+    def _next_slot(self, after: datetime | None = None) -> datetime | None:
+        """The first slot without a fate."""
+        known = {course.slot for course in self.courses if course.attempt or not course.is_plan}
+        slot = self.timeline.after(after or self.timeline.begin)
+        while slot is not None and (slot in self.fates or slot in known):
+            slot = self.timeline.after(slot)
+        return slot
+
+    def _skip(self, slots: list[datetime], reason: str) -> None:
+        for slot in slots:
+            self.fates[slot] = Fate("skipped", reason, final=True, in_gap=len(slots) > 1)
+
+    # -- the plan row -------------------------------------------------------------------------------------------
+
+    def _await_first(self) -> None:
+        if self.timeline.times.delay is not None:
+            self._wait_for(self.timeline.begin)
+        else:
+            self._await_next()
+
+    def _await_next(self, due: datetime | None = None) -> None:
+        """The plan row waits for the first slot without a fate."""
+        self.plan = None
+        self._wait_for(self._next_slot(), due)
+
+    def _wait_for(self, slot: datetime | None, due: datetime | None = None) -> None:
+        if slot is None:
+            self.plan = None
+            return
+        due = due or slot + self.terms.wait
+        if self.terms.min_interval is not None and self.last_start is not None:
+            due = max(due, self.last_start + self.terms.min_interval)
+        self.plan = Course(slot, due, paused=self.is_paused)
+
+    # -- claims -------------------------------------------------------------------------------------------------
+
+    def due(self) -> list[Course]:
+        """What a claim finds, in its order."""
+        if self.all_paused:
+            return []
+        waiting = [course for course in self.courses if course.holder is None]
+        due = [one for one in waiting if not one.paused and not one.queued and one.due <= self.now]
+        return sorted(due, key=lambda course: (course.rule is not None, course.due))  # who minds others goes last
+
+    def claim(self, course: Course, holder: str) -> Course | None:
+        """Claim what is due: the course that starts, or None if nothing does."""
+        if course.is_plan and not course.attempt:
+            return self._claim_plan(course, holder)
+        if course.rule is not None and not course.attempt and self._others_run(course):
+            if course.rule == "queue":
+                course.due = self.now + SECOND
+            else:
+                self._skip([course.slot], "overlap")
+                self.beside.remove(course)
+            return None
+        return self._start(course, holder)
+
+    def _others_run(self, course: Course) -> bool:
+        return any(other.holder is not None for other in self.courses if other is not course)
+
+    def _start(self, course: Course, holder: str) -> Course:
+        course.attempt += 1
+        course.holder, course.beat, course.started = holder, self.now, self.now
+        course.claimed, course.completed = self.now, False
+        if not (course.rule or course.origin in ("trigger", "retry", "backfill")):
+            self.before, self.last_start = self.last_start, self.now
+        before = self.fates.get(course.slot)
+        if before is None or before.in_gap:
+            course.gap, self.fates[course.slot] = before, Fate("running")
+        fate = self.fates[course.slot]
+        fate.outcome, fate.reason, fate.final = "claimed" if self.terms.gives_up else "running", None, False
+        fate.attempts, fate.collapsed = course.attempt, course.collapsed
+        return course
+
+    def marked(self, course: Course) -> None:
+        """A job that gives up has said that its handler starts."""
+        self.fates[course.slot].outcome, course.started = "running", self.now
+        if course.origin in ("schedule", "catch_up"):
+            self.last_start = self.now
+
+    def _claim_plan(self, course: Course, holder: str) -> Course | None:
+        places = [one for one in self.beside if one.origin in ("schedule", "catch_up")]
+        if self.terms.detaches and len(places) >= self.terms.most:
+            self._find_no_place(course, places)
+            return None
+        come = self.come(self.now)
+        if self.chain:
+            return self._go_on(course, come, holder)
+        choice = self.terms.catch_up(come, self.now - self.terms.wait)
+        for reason, slots in choice.skipped.items():
+            self._skip(slots, reason)
+        if choice.slot is None:
+            self._after_a_skip()
+            return None
+        was_missed = bool(any(choice.skipped.values()) or choice.rest)
+        if was_missed:
+            course.origin = "catch_up"
+        if was_missed and self.terms.catches_all:
+            self.chain, self.gap_end = "catch_up", max([choice.slot, *choice.rest])
+        course.slot, course.collapsed = choice.slot, course.collapsed + choice.collapsed
+        return self._begin(course, holder)
+
+    def _go_on(self, course: Course, come: list[datetime], holder: str) -> Course | None:
+        within = self.terms.start_within
+        if within is not None and self.now - self.terms.wait - course.slot > within:
+            self._skip([course.slot], "late")
+            self._after_a_skip()
+            if self.plan is None or self.plan.slot > self.now - self.terms.wait:
+                self.chain = None
+            return None
+        if self.chain == "catch_up":
+            course.origin = "catch_up"
+        return self._begin(course, holder)
+
+    def _after_a_skip(self) -> None:
+        assert self.plan is not None
+        delay = self.timeline.times.delay
+        slot = self._next_slot() if delay is None else max(self.now, self.plan.slot) + delay
+        self.plan = None if slot is None else Course(slot, slot + self.terms.wait)
+
+    def _begin(self, course: Course, holder: str) -> Course:
+        """The slot starts: in the plan row, or in a row of its own while the plan goes on."""
+        self._start(course, holder)
+        if not self.terms.detaches:
+            return course
+        course.is_plan, course.following = False, self._next_slot(course.slot)
+        self.beside.append(course)
+        self.plan = None
+        if self.chain == "catch_up" and self.terms.catches_all:
+            self._await_in_chain(self.now)
+        else:
+            self.chain = None
+            self._await_next()
+        return course
+
+    def _find_no_place(self, course: Course, places: list[Course]) -> None:
+        come = self.come(self.now)
+        if self.chain:
+            course.due = self.now + SECOND
+        elif self.terms.overlap == "allow":
+            self._skip(come, "overlap")
+            self._await_next()
+        else:
+            self._skip(come[:-1], "overlap")
+            course.slot, course.due = come[-1], self.now + SECOND
+            for other in places:  # a slot that catches up asks nobody to stop: each of those runs
+                if other.called_off is None:
+                    other.called_off = "overlap"
+                    if other.holder is None:
+                        other.due = self.now
+
+    def _await_in_chain(self, started: datetime) -> None:
+        """The next missed slot, in its pace; those that came due meanwhile join the tail."""
+        self._await_next()
+        if self.plan is None or self.plan.slot + self.terms.wait > self.now:
+            self.chain = None
+        elif self.terms.pace is not None and self.gap_end is not None and self.plan.slot <= self.gap_end:
+            self._wait_for(self.plan.slot, max(self.plan.slot, started + self.terms.pace))

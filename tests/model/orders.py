@@ -1,0 +1,182 @@
+"""What operators and deploys may do, by the same plain model."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+from tests.model.contract import SECOND, Course, Fate
+from tests.model.endings import Endings
+from tests.model.timeline import Times, never
+
+ENDED_BADLY = ("failed", "dead", "lost", "cancelled")
+
+
+class Orders(Endings):
+    """The contract, and what people ask of it."""
+
+    # -- pauses -------------------------------------------------------------------------------------------------
+
+    def pause(self) -> None:
+        self.is_paused = True
+        for course in self.courses:
+            if course.holder is None and not course.queued:
+                course.paused = True
+
+    def resume(self, *, replay: bool) -> None:
+        self.is_paused = False
+        for course in self.courses:
+            course.paused = False
+        if not replay:
+            self._skip_the_pause()
+
+    def resume_all(self, *, replay: bool) -> None:
+        self.all_paused = False
+        if not replay and not self.is_paused:
+            self._skip_the_pause()
+
+    def _skip_the_pause(self) -> None:
+        """Slots that have come and not begun, unless somebody holds the job: then its overlap decides."""
+        if self.plan is None or self.plan.holder is not None:
+            return
+        delay = self.timeline.times.delay
+        if delay is not None:
+            if not self.plan.attempt and self.plan.slot <= self.now:
+                self._skip([self.plan.slot], "paused")
+                self._wait_for(max(self.now, self.plan.slot) + delay)
+            return
+        come = self.come(self.now + self.terms.wait)  # those of the pause count by their time
+        self._skip(come, "paused")
+        if come and not self.plan.attempt:
+            self.chain = None
+            self._await_next()
+
+    # -- single slots -------------------------------------------------------------------------------------------
+
+    def trigger(self, slot: datetime, rule: str | None) -> None:
+        self.beside.append(Course(slot, self.now, "trigger", is_plan=False, paused=self.is_paused, rule=rule))
+
+    def skippable(self) -> datetime | None:
+        """The next slot that has not begun."""
+        if self.timeline.times.delay is not None:
+            return None if self.plan is None or self.plan.attempt else self.plan.slot
+        return self._next_slot()
+
+    def skip_next(self) -> None:
+        slot = self.skippable()
+        assert slot is not None
+        self._skip([slot], "operator")
+        delay = self.timeline.times.delay
+        if delay is not None:
+            self._wait_for(max(self.now, slot) + delay)
+        elif self.plan is not None and not self.plan.attempt:
+            chained, due = self.chain, self.plan.due
+            self._await_next()
+            if self.plan is not None and due > slot + self.terms.wait:  # it was put off, and so is the next
+                self.plan.due = max(self.plan.due, due)
+            if self.plan is None or self.plan.slot > self.now or not chained:
+                self.chain = None
+
+    def cancel(self, slot: datetime | None) -> None:
+        """All that is held; or the slot given, also if it waits for its retry or in a row of its own."""
+        for course in list(self.courses):
+            if (course.holder is None) if slot is None else course.slot != slot:
+                continue
+            if course.holder is not None:
+                course.called_off = "operator"
+            elif course.attempt:
+                course.called_off, course.due = "operator", self.now
+            else:
+                self._call_off(course, "operator")
+
+    def _call_off(self, course: Course, reason: str) -> None:
+        before = self.fates.get(course.slot)
+        if before is None or before.in_gap:
+            self.fates[course.slot] = Fate("cancelled", reason, final=True)
+        elif not before.final:
+            before.reason, before.final = reason, True
+        self.beside.remove(course)
+        if not course.queued:
+            self._release(course)
+
+    def retryable(self) -> list[datetime]:
+        beside = {course.slot for course in self.courses}
+        return [
+            slot for slot, fate in self.fates.items()
+            if fate.final and fate.outcome in ENDED_BADLY and slot not in beside
+        ]  # fmt: skip
+
+    def retry_slot(self, slot: datetime) -> None:
+        fate = self.fates[slot]
+        fate.final, fate.reason = False, "retry"
+        course = Course(slot, self.now, "retry", is_plan=False, attempt=fate.attempts, collapsed=fate.collapsed)
+        course.paused = self.is_paused
+        self.beside.append(course)
+
+    # -- backfill -----------------------------------------------------------------------------------------------
+
+    def missing(self, first: datetime, last: datetime, *, failed: bool) -> list[datetime]:
+        """The slots from ``first`` to ``last`` that never ran, or only in vain; the plan's own are left alone."""
+        taken = {course.slot for course in self.courses}
+        again = ("skipped", *ENDED_BADLY) if failed else ("skipped",)
+        ran = {slot for slot, fate in self.fates.items() if not fate.final or fate.outcome not in again}
+        undecided = self._next_slot()
+        found, slot = [], first.replace(microsecond=0)
+        while slot <= last and (undecided is None or slot < undecided):
+            if slot >= first and self.timeline.times.fires(slot) and slot not in taken and slot not in ran:
+                found.append(slot)
+            slot += SECOND
+        return found
+
+    def backfill(self, slots: list[datetime], pace: timedelta, at_once: int) -> None:
+        for place, slot in enumerate(slots):
+            fate = self.fates.get(slot)
+            if fate is not None and not fate.in_gap:
+                fate.final, fate.reason = False, "backfill"
+            course = Course(slot, self.now + place * pace, "backfill", is_plan=False)
+            course.attempt = fate.attempts if fate else 0
+            course.queued, course.paused = place >= at_once, self.is_paused and place < at_once
+            course.backfill = (self.now, pace * at_once)
+            self.beside.append(course)
+
+    def _release(self, course: Course) -> None:
+        """One of a backfill has ended: the next may go, at its pace after that one's start."""
+        queued = [other for other in self.beside if other.queued]
+        if course.origin != "backfill" or not queued:
+            return
+        following = min(queued, key=lambda other: other.slot)
+        assert following.backfill is not None
+        pace = following.backfill[1]
+        began = course.started or self.now
+        following.queued, following.paused = False, self.is_paused
+        following.due = max(self.now, began + pace) if pace else self.now
+
+    def cancel_backfill(self) -> None:
+        waiting = [one for one in self.beside if one.origin == "backfill" and one.holder is None and not one.attempt]
+        for course in sorted(waiting, key=lambda one: not one.queued):
+            self._call_off(course, "operator")
+
+    # -- the code and the row -----------------------------------------------------------------------------------
+
+    def redeploy(self, times: Times) -> None:
+        """Slots up to now, and those decided ahead of it, are the older text's; later ones the newer's."""
+        ahead = [slot for slot in self.fates if slot > self.now]
+        begun = [course.slot for course in self.courses if course.attempt]
+        self.timeline.change(max([self.now, *ahead, *begun]), times)
+        if self.plan is None or (not self.plan.attempt and self.plan.slot > self.now):
+            self._await_next()
+
+    def delete(self) -> None:
+        for course in sorted(self.beside, key=lambda one: not one.queued):
+            if course in self.beside:
+                self._call_off(course, "deleted")
+        if self.plan is not None and self.plan.attempt:
+            fate = self.fates[self.plan.slot]
+            fate.outcome, fate.reason, fate.final = "cancelled", "deleted", True
+        self._skip(self.come(self.now + self.terms.wait), "deleted")
+        self.plan, self.chain, self.is_paused = None, None, False
+        self.timeline.change(self.now, never())
+
+    def create(self, times: Times) -> None:
+        ahead = [slot for slot in self.fates if slot > self.now]
+        self.timeline.change(max([self.now, *ahead]), times)
+        self._await_next()

@@ -1,0 +1,64 @@
+"""Random policies, outages, crashes and orders: the ledger agrees with a plain model of the contract, slot by slot.
+
+python -m pytest tests/model                                         as on each commit
+SLOTWISE_MODEL_EXAMPLES=5000 python -m pytest tests/model            the long form
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import ParamSpec
+
+from hypothesis import HealthCheck, Phase, assume, given, settings
+from hypothesis import strategies as st
+from tests.model.cluster import Cluster
+from tests.model.declarations import schedules, steps, terms
+from tests.model.policies import Terms
+from tests.model.script import Script, Step
+from tests.model.timeline import Times
+
+from slotwise.errors import InvalidJob
+from slotwise.store.database import Database
+
+USUAL = 40
+EXAMPLES = int(os.environ.get("SLOTWISE_MODEL_EXAMPLES", USUAL))
+#: PostgreSQL takes its time: so much fewer there.
+SHARE = 10
+
+P = ParamSpec("P")
+
+
+def bounded(examples: int) -> Callable[[Callable[P, None]], Callable[P, None]]:
+    """Always the same examples, unless more are asked for than usual."""
+    return settings(
+        max_examples=examples, deadline=None, derandomize=EXAMPLES == USUAL, database=None, report_multiple_bugs=False,
+        phases=[Phase.generate, Phase.shrink], suppress_health_check=list(HealthCheck),
+    )  # fmt: skip
+
+
+SCRIPTS = st.lists(steps(), min_size=10, max_size=40)
+
+
+def play(database: Database, terms: Terms, times: Times, script: list[Step]) -> None:
+    try:
+        cluster = Cluster(database, terms, times)
+    except InvalidJob:
+        assume(False)
+    Script(cluster).play(script)
+
+
+@bounded(EXAMPLES)
+@given(terms=terms(), times=schedules(), script=SCRIPTS)
+def test_the_ledger_agrees(plain: Database, terms: Terms, times: Times, script: list[Step]) -> None:
+    """After each step: every slot's outcome, reason and counts, and every row with its due time and holder."""
+    play(plain, terms, times, script)
+
+
+@bounded(max(EXAMPLES // SHARE, 1))
+@given(terms=terms(), times=schedules(), script=SCRIPTS)
+def test_the_ledger_agrees_on_postgresql(
+    plain_postgresql: Database, terms: Terms, times: Times, script: list[Step]
+) -> None:
+    """The same, on the reference."""
+    play(plain_postgresql, terms, times, script)

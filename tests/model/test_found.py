@@ -1,0 +1,114 @@
+"""Scripts in which cluster and model once differed, as short as they could be made."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from tests.model.cluster import JOB, Cluster
+from tests.model.policies import Terms
+from tests.model.script import Script, Step
+from tests.model.timeline import Times, after_the_end, every
+
+from slotwise.store.database import Database
+
+
+def seconds(number: int) -> timedelta:
+    return timedelta(seconds=number)
+
+
+def run(after: int, pick: int = 0) -> Step:
+    return "wait_and_run", {"pick": pick, "by": seconds(after)}
+
+
+def later(by: int) -> Step:
+    return "pass_time", {"by": seconds(by)}
+
+
+def step(name: str, **given: Any) -> Step:
+    return name, given
+
+
+PAUSE = step("pause_or_resume", replay=False)
+
+#: What was wrong, the job, and how it came to light.
+FOUND: dict[str, tuple[Terms, Times, list[Step]]] = {
+    "a catch-up's window did not hold for the only missed slot": (
+        Terms(catching="all", window=seconds(60)), every(300), [later(400), step("poll", pick=0)],
+    ),
+    "a pause made a trigger forget that it waits for others": (
+        Terms(), every(60),
+        [run(60), PAUSE, step("trigger", rule="queue"), PAUSE, run(1, 1), step("succeed", pick=0), run(1)],
+    ),
+    "a pause made an operator's cancellation a newer slot's": (
+        Terms(), every(60),
+        [run(60), PAUSE, step("cancel", pick=0, which=False), PAUSE, step("fail", pick=0, final=False)],
+    ),
+    "an attempt that was called off before it began was counted": (
+        Terms(), every(60), [later(60), step("poll", pick=0), step("cancel", pick=0, which=False), run(1)],
+    ),
+    "a fixed delay that was late was late again, run by run, up to the present": (
+        Terms(catching="none"), after_the_end(30), [later(1000), step("poll", pick=0), step("poll", pick=0), run(40)],
+    ),
+    "a skipped slot brought two starts together": (
+        Terms(min_interval=seconds(50)), every(20),
+        [run(20), step("succeed", pick=0), step("skip_next"), run(20), run(10)],
+    ),
+    "a pause brought two starts together": (
+        Terms(min_interval=seconds(50)), every(20),
+        [run(20), step("succeed", pick=0), PAUSE, later(20), PAUSE, run(10)],
+    ),
+    "a deploy brought two starts together": (
+        Terms(min_interval=seconds(30)), every(60),
+        [run(60), step("succeed", pick=0), step("redeploy", times=every(20)), run(20)],
+    ),
+    "a job made anew brought two starts together": (
+        Terms(min_interval=seconds(100)), every(60), [run(60), step("succeed", pick=0), step("create_anew"), run(60)],
+    ),
+    "slots that were passed by one handed back were decided twice": (
+        Terms(catching="first", start_within=seconds(100)), every(20),
+        [later(1000), step("poll", pick=0), later(1000), step("begin", pick=0), step("poll", pick=1)],
+    ),
+    "a skipped slot took another one along that was handed back": (
+        Terms(), every(60),
+        [later(60), step("poll", pick=0), step("skip_next"), *[later(50)] * 4, step("begin", pick=0), run(1, 1)],
+    ),
+    "a trigger was skipped for a slot that did not start": (
+        Terms(start_within=seconds(10)), every(60),
+        [step("trigger", rule="skip"), later(90), step("poll", pick=0)],
+    ),
+    "a slot that catches up stopped the one before it": (
+        Terms(catching="all", overlap="cancel_previous"), every(60),
+        [run(400), run(20), step("succeed", pick=0), run(1)],
+    ),
+    "the pace of a catch-up counted from a death, not from a start": (
+        Terms(catching="all", pace=seconds(15), max_lost=1), every(20),
+        [run(90), step("crash", pick=0), later(400), step("reap")],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("found", FOUND.values(), ids=FOUND)
+def test_what_was_found_stays_mended(plain: Database, found: tuple[Terms, Times, list[Step]]) -> None:
+    """Each of them is a difference that the model has shown."""
+    terms, times, script = found
+    Script(Cluster(plain, terms, times)).play(script)
+
+
+@pytest.mark.parametrize(("rule", "ran"), [("queue", 2), ("skip", 1)])
+def test_triggers_that_mind_each_other_do_not_keep_each_other_from_running(
+    plain: Database, rule: str, ran: int
+) -> None:
+    """Ordered twice, and claimed at once: the first runs, the second waits for it, or is skipped."""
+    cluster = Cluster(plain, Terms(), every(300))
+    for _ in range(2):
+        cluster.controls.trigger(JOB, overlap=rule)  # type: ignore[arg-type]
+    worker, started = cluster.members[0].worker, 0
+    for _ in range(4):
+        claims = worker.poll()
+        assert len(claims) <= 1
+        started += sum(worker.finish(claim) for claim in claims)
+        worker.settle()
+        cluster.clock.tick(seconds(2))
+    assert started == ran

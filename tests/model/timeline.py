@@ -1,0 +1,87 @@
+"""When slots are, looked at second by second: nothing is computed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+
+from slotwise.schedules import AnyOf, Disabled, Every, FixedDelay, Once, Schedule
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+SECOND = timedelta(seconds=1)
+#: So far ahead slots are looked for; scripts end long before.
+AHEAD = timedelta(hours=2)
+
+Fires = Callable[[datetime], bool]
+
+
+@dataclass(frozen=True)
+class Times:
+    """A schedule, and the same as a question that is asked of each second. ``delay``: after the end of a run."""
+
+    schedule: Schedule
+    fires: Fires
+    delay: timedelta | None = None
+
+    def __repr__(self) -> str:
+        return f"<{self.schedule}>"
+
+
+def every(seconds: int, offset: int = 0) -> Times:
+    def fires(t: datetime) -> bool:
+        return (t - EPOCH) // SECOND % seconds == offset
+
+    return Times(Every(timedelta(seconds=seconds), anchor=EPOCH + offset * SECOND), fires)
+
+
+def either(one: Times, other: Times) -> Times:
+    return Times(AnyOf(one.schedule, other.schedule), lambda t: one.fires(t) or other.fires(t))
+
+
+def once(at: datetime) -> Times:
+    return Times(Once(at), lambda t: t == at)
+
+
+def never() -> Times:
+    return Times(Disabled(), lambda t: False)
+
+
+def after_the_end(seconds: int) -> Times:
+    delay = timedelta(seconds=seconds)
+    return Times(FixedDelay(delay), lambda t: False, delay)
+
+
+@dataclass
+class Timeline:
+    """The slots of a job whose schedule changes: up to each change the older one's, then the newer one's."""
+
+    begin: datetime
+    times: Times
+    _found: list[datetime] = field(default_factory=list)
+    _looked: datetime = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._looked = self.begin.replace(microsecond=0)
+
+    def change(self, at: datetime, times: Times) -> None:
+        """From after ``at`` on, the slots are those of ``times``."""
+        self._look_until(at)
+        self._found = [slot for slot in self._found if slot <= at]
+        self._looked, self.times = at.replace(microsecond=0), times
+
+    def slots(self, until: datetime) -> list[datetime]:
+        """All slots after the beginning, and up to ``until``."""
+        self._look_until(until)
+        return [slot for slot in self._found if slot <= until]
+
+    def after(self, t: datetime) -> datetime | None:
+        """The first slot after ``t``, if there is one within reach."""
+        self._look_until(t + AHEAD)
+        return next((slot for slot in self._found if slot > t), None)
+
+    def _look_until(self, t: datetime) -> None:
+        while self._looked < t:
+            self._looked += SECOND
+            if self.times.fires(self._looked):
+                self._found.append(self._looked)
