@@ -9,7 +9,8 @@ from datetime import datetime
 import sqlalchemy as sa
 from tests.simulation.agent import SimulatedWorker
 
-from slotwise.execution import Claim, Gap, Row
+from slotwise.execution import Claim, Fence, Gap, Row
+from slotwise.onward import Onward
 from slotwise.store.dialect import Dialect
 from slotwise.store.rows import CHANGED_COLUMNS, Change, Held, row_of
 from slotwise.store.settlements import Settlement, Silence
@@ -54,6 +55,24 @@ class SettlesBlindly(SQLite):
         return [tasks.c.task_name == row.task_name, tasks.c.task_instance == row.task_instance]
 
 
+class AdvancesBlindly(SQLite):
+    """Lets a plan row go on whoever holds it: neither version nor holder matter, nor what the ledger says."""
+
+    def advance(
+        self, connection: sa.Connection, endings: Sequence[tuple[Claim, Onward]]
+    ) -> tuple[str | None, set[Fence]]:
+        tasks, slots, now = self.tables.tasks, self.tables.slots, self.now(connection)
+        for claim, following in endings:
+            mine = [tasks.c.task_name == claim.row.task_name, tasks.c.task_instance == claim.row.task_instance]
+            moved = {"execution_time": following.due, "slot": following.slot, "next_slot": following.next_slot}
+            free = {"picked": False, "picked_by": None, "last_heartbeat": None, "version": tasks.c.version + 1}
+            connection.execute(tasks.update().where(*mine).values(**moved, **free, attempt=0))
+            assert claim.row.ledger_key is not None
+            ended = slots.update().where(*self._at(claim.row.ledger_key))
+            connection.execute(ended.values(outcome="succeeded", finished=now))
+        return None, {claim.fence for claim, _ in endings}
+
+
 class NeverConflicts(SQLite):
     """Writes the ledger row of a claim over whatever is there."""
 
@@ -96,6 +115,6 @@ def never_reaps(worker: SimulatedWorker) -> None:
 
 
 #: Dialects with a rule taken out; and what is done to a worker's store. The last one shows where queues are restored.
-DIALECTS: list[type[Dialect]] = [SettlesBlindly, ForgetsGaps]
+DIALECTS: list[type[Dialect]] = [SettlesBlindly, AdvancesBlindly, ForgetsGaps]
 SABOTAGES = [reaps_without_looking_again, starts_without_a_mark, never_reaps]
 AFTER_RESTORES: list[type[Dialect]] = [NeverConflicts]

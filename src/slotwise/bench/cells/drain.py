@@ -83,7 +83,8 @@ def _renamed(reading: Reading, name: str) -> Reading:
 
 def _slots(run: Run) -> Iterator[Reading]:
     contenders = [
-        Raw(100, "slots"), Raw(500, "slots"), SlotwiseJobs(threads="100"), SlotwiseJobs("slotwise-10", threads="10"),
+        Raw(100, "slots"), Raw(500, "slots"), SlotwiseJobs(threads="1000"), SlotwiseJobs("slotwise-100", threads="100"),
+        SlotwiseJobs("slotwise-10", threads="10"),
     ]  # fmt: skip
     for number, contender in run.turns(contenders):
         yield drain(run, "slots", contender, number, run.scaled(JOBS, 100))
