@@ -18,7 +18,13 @@ from slotwise.store.sqlite import SQLite
 
 
 class SettlesBlindly(SQLite):
-    """Finds the row to settle by its key alone: neither version nor holder matter."""
+    """Finds the row to settle by its key alone: neither version nor holder matter. No end is usual to it."""
+
+    def advance(
+        self, connection: sa.Connection, endings: Sequence[tuple[Claim, Onward]]
+    ) -> tuple[str | None, set[Fence]]:
+        del connection, endings
+        return None, set()
 
     def hold(self, connection: sa.Connection, claims: Sequence[Claim], *, wait: bool) -> list[Held]:
         del wait

@@ -133,28 +133,34 @@ class Claims(Door):
         on_skipped: OnSkipped = _nobody,
     ) -> tuple[int, list[Claim]]:
         """As ``claim``, and slots alone: those of jobs, and of tasks that recur; and whatever was lost before."""
-        limit = min(limit, BATCH)
-        if len(names) > MANY and not (names := self._due_names(names)):
-            return 0, []
+        limit, is_level = min(limit, BATCH), False
+        if len(names) > MANY:
+            names, is_level = self._due_names(names)
+            if not names:
+                return 0, []
         try:
-            return self._claim(holder, names, limit, lease, on_skipped, lost=lost)
+            return self._claim(holder, names, limit, lease, on_skipped, lost=lost, is_level=is_level)
         except Exception as error:
             if not is_about_a_row(error):
                 raise
         return self._claim_apart(holder, names, limit, lease, on_skipped, lost=lost)
 
-    def _due_names(self, names: Sequence[str]) -> Sequence[str]:
+    def _due_names(self, names: Sequence[str]) -> tuple[Sequence[str], bool]:
         """Those of many names that have the next due rows: to send, and to compare with, ten thousand takes its time.
 
-        All of them, where rows of others are so many that they would hide ours.
+        All of them, where rows of others are so many that they would hide ours. And whether those rows are all of one
+        priority, so that a claim need not sort them. Race: a more urgent one may come due before the claim; the next
+        one takes it.
         """
         with self.transaction() as connection:
             due = self.dialect.due_names(connection, WINDOW)
         if self._asked[0] is not names:
             self._asked = names, frozenset(names)
-        found = set(due)
+        found = {name for name, _ in due}
         own = found & self._asked[1]
-        return sorted(own) if len(own) == len(found) or len(due) < WINDOW else names
+        if len(own) < len(found) and len(due) >= WINDOW:
+            return names, False
+        return sorted(own), len({priority for _, priority in due}) < 2
 
     def _claim(
         self,
@@ -166,6 +172,7 @@ class Claims(Door):
         *,
         lost: int,
         instance: str | None = None,
+        is_level: bool = False,
     ) -> tuple[int, list[Claim]]:
         skipped: list[tuple[Row, Gap]] = []
         with self.transaction() as connection:
@@ -174,7 +181,7 @@ class Claims(Door):
                 return 0, []
             found = self.dialect.claim(
                 connection, holder=holder, names=names, strict=self._strict, limit=limit,
-                lease=lease, lost=lost, instance=instance,
+                lease=lease, lost=lost, instance=instance, is_level=is_level,
             )  # fmt: skip
             found.sort(key=lambda one: _minds(one[0]))  # whoever minds what starts beside it is decided after that
             started = [

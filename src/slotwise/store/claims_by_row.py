@@ -30,12 +30,14 @@ class ClaimsByRow(RowByRow):
         lease: timedelta,
         lost: int = 1,
         instance: str | None = None,
+        is_level: bool = False,
     ) -> list[tuple[Row, datetime, bool]]:
         """Take due slots of these tasks; with each, the time and whether its ledger row was written (it may start).
 
         Recurring slots that are on time, and detached ones, are entered into the ledger at once; a plan row
         with missed slots, or whose slot the ledger already has, comes back with False and is for ``decide``.
         ``lost``: at most so many rows, also of one-time tasks, whose holder has died before; they go first.
+        ``is_level``: what is due was seen to be of one priority, so the oldest go first.
         """
         now = self.now(connection)
         keys = self.due(connection, names, limit, lost=lost, instance=instance)
@@ -74,17 +76,17 @@ class ClaimsByRow(RowByRow):
         others = connection.execute(fresh.order_by(*order, *oldest).limit(limit)).all()
         return [Key(*key) for key in (*first, *others)][:limit]
 
-    def due_names(self, connection: sa.Connection, limit: int) -> list[str]:
-        """The names of up to ``limit`` due slots, the oldest first, and of rows whose holder has died before."""
+    def due_names(self, connection: sa.Connection, limit: int) -> list[tuple[str, int]]:
+        """Name and priority of up to ``limit`` due slots, the oldest first, and of rows whose holder died before."""
         tasks = self.tables.tasks
         due = (
-            sa.select(tasks.c.task_name)
+            sa.select(tasks.c.task_name, sa.func.coalesce(tasks.c.priority, 50))
             .where(~tasks.c.picked, tasks.c.state.is_(None), tasks.c.execution_time <= self.now(connection))
             .order_by(tasks.c.execution_time)
             .limit(limit)
         )
         kinds = (sa.text(f"({HAS_SLOT})"), tasks.c.lost_count > 0)
-        return [name for kind in kinds for name in connection.scalars(due.where(kind))]
+        return [(name, priority) for kind in kinds for name, priority in connection.execute(due.where(kind))]
 
     def due_tasks(self, connection: sa.Connection, names: Sequence[str]) -> set[str]:
         """Those of these names that have due rows of any kind."""

@@ -26,7 +26,9 @@ from slotwise.store.postgresql_claims import (
     DUE_TASKS,
     HAS_SLOT,
     HEADS,
+    MOST_URGENT,
     NEXT_DUE,
+    OLDEST,
 )
 from slotwise.store.postgresql_holds import (
     ADVANCE,
@@ -115,6 +117,7 @@ class PostgreSQL(Dialect):
         lease: timedelta,
         lost: int = 1,
         instance: str | None = None,
+        is_level: bool = False,
     ) -> list[tuple[Row, datetime, bool]]:
         parameters = {
             "holder": holder, "names": texts(names), "strict": texts(strict), "limit": limit, "lost": min(lost, limit),
@@ -124,14 +127,16 @@ class PostgreSQL(Dialect):
             parts = {"who": ALL_PAUSED.format(**self._names), "kind": HAS_SLOT}
         else:
             parts = {"who": " AND d.task_instance = %(instance)s", "kind": ""}
-        found = self._run(connection, CLAIM, parameters, **parts).cursor.fetchall()
+        fresh = self.sql(OLDEST if is_level else MOST_URGENT, **parts)
+        found = self._run(connection, CLAIM, parameters, **parts, fresh=fresh).cursor.fetchall()
         if not found:
             return []
         now = utc(found[0][0])
         return [(slot_of(values[2:], holder, lease, now), now, values[1]) for values in found]
 
-    def due_names(self, connection: sa.Connection, limit: int) -> list[str]:
-        return [name for (name,) in self._run(connection, DUE_NAMES, {"limit": limit}).cursor.fetchall()]
+    def due_names(self, connection: sa.Connection, limit: int) -> list[tuple[str, int]]:
+        found: list[tuple[str, int]] = self._run(connection, DUE_NAMES, {"limit": limit}).cursor.fetchall()
+        return found
 
     def due_tasks(self, connection: sa.Connection, names: Sequence[str]) -> set[str]:
         parameters = {"tasks": texts(names), **marked(map(whole, names))}

@@ -26,15 +26,7 @@ WITH due AS (
         ORDER BY d.execution_time
         LIMIT %(lost)s
         FOR UPDATE SKIP LOCKED) || ARRAY(
-        SELECT c.ctid FROM {tasks} AS c
-        WHERE c.ctid = ANY (ARRAY(
-            SELECT d.ctid FROM {tasks} AS d
-            WHERE NOT d.picked AND d.state IS NULL AND d.lost_count = 0 AND d.execution_time <= {now}
-              AND d.task_name = ANY (%(names)s::text[]){who}{kind}
-            ORDER BY d.execution_time
-            LIMIT {window}))
-          AND CASE WHEN c.picked OR c.state IS NOT NULL THEN false ELSE c.execution_time <= {now} END
-        ORDER BY -coalesce(c.priority, 50), c.execution_time
+        {fresh}
         LIMIT %(limit)s
         FOR UPDATE SKIP LOCKED))[1:%(limit)s::integer])
       AND CASE WHEN t.picked OR t.state IS NOT NULL THEN false
@@ -67,17 +59,34 @@ SELECT {now}, schedule IS NULL AND plan_instance IS NULL OR EXISTS (
 FROM due
 ORDER BY -coalesce(priority, 50), execution_time"""
 
+#: Of the oldest due rows, those of the highest priority; the oldest, where all of those have the same.
+MOST_URGENT = """\
+SELECT c.ctid FROM {tasks} AS c
+        WHERE c.ctid = ANY (ARRAY(
+            SELECT d.ctid FROM {tasks} AS d
+            WHERE NOT d.picked AND d.state IS NULL AND d.lost_count = 0 AND d.execution_time <= {now}
+              AND d.task_name = ANY (%(names)s::text[]){who}{kind}
+            ORDER BY d.execution_time
+            LIMIT {window}))
+          AND CASE WHEN c.picked OR c.state IS NOT NULL THEN false ELSE c.execution_time <= {now} END
+        ORDER BY -coalesce(c.priority, 50), c.execution_time"""
+OLDEST = """\
+SELECT d.ctid FROM {tasks} AS d
+        WHERE NOT d.picked AND d.state IS NULL AND d.lost_count = 0 AND d.execution_time <= {now}
+          AND d.task_name = ANY (%(names)s::text[]){who}{kind}
+        ORDER BY d.execution_time"""
+
 #: For every claim but that of a row which an operator runs himself. Asked once per statement, not per row.
 ALL_PAUSED = "\n          AND NOT EXISTS (SELECT FROM {meta} WHERE key = 'paused')"
 HAS_SLOT = "\n          AND (d.schedule IS NOT NULL OR d.plan_instance IS NOT NULL)"
 
 DUE_NAMES = """\
-(SELECT d.task_name FROM {tasks} AS d
+(SELECT d.task_name, coalesce(d.priority, 50) FROM {tasks} AS d
  WHERE NOT d.picked AND d.state IS NULL AND (d.schedule IS NOT NULL OR d.plan_instance IS NOT NULL)
    AND d.execution_time <= {now}
  ORDER BY d.execution_time LIMIT %(limit)s)
 UNION ALL
-(SELECT d.task_name FROM {tasks} AS d
+(SELECT d.task_name, coalesce(d.priority, 50) FROM {tasks} AS d
  WHERE NOT d.picked AND d.state IS NULL AND d.lost_count > 0 AND d.execution_time <= {now}
  ORDER BY d.execution_time LIMIT %(limit)s)"""
 

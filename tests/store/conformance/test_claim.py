@@ -13,6 +13,8 @@ from tests.store.bench import LEASE, MINUTE, NOON, Bench, a_job, at
 
 from slotwise.execution import FOREVER, RECURRING, Failed, HandedBack
 from slotwise.schedules import Every
+from slotwise.store.claims import MANY
+from slotwise.store.database import Database
 from slotwise.store.enqueue import Enqueue
 from slotwise.store.types import to_micros
 
@@ -327,3 +329,16 @@ def test_next_due_can_leave_them_out(bench: Bench) -> None:
     bench.client.schedule("mail", id="2", in_="1m")
     bench.change("mail", "1", lost_count=1)
     assert (bench.store.next_due(["mail"]), bench.store.next_due(["mail"], lost=0)) == (timedelta(0), MINUTE)
+
+
+@pytest.mark.parametrize("priority", [50, 90])
+def test_among_many_names_a_higher_priority_still_goes_first(database: Database, priority: int) -> None:
+    """Who knows of many looks first at what is due, and sorts by priority only where there is more than one."""
+    jobs = [a_job("first"), a_job("second"), a_job("third", priority=priority)]
+    bench = Bench(database, jobs).planned()
+    bench.tick()
+    for minutes, found in enumerate(jobs):
+        bench.change(found.name, execution_time=at(minutes / 10))
+    names = [*bench.definitions, *(f"other-{number}" for number in range(MANY))]
+    order = [claim.row.task_name for _ in range(3) for claim in bench.claim(*names, limit=1)]
+    assert order == (["first", "second", "third"] if priority == 50 else ["third", "first", "second"])
