@@ -107,7 +107,7 @@ def list_tasks(given: Given, name: str | None, state: str | None, limit: int, af
 def count_tasks(given: Given) -> None:
     """How many tasks of each name wait, run, are paused, blocked or dead; and when the next one is due.
 
-    What is more than 10,000 is not counted further.
+    Of those that wait, more than 10,000 are not counted further.
     """
     with given.store() as store:
         reader, lines = Reader(store), TaskCounts(store).all()
@@ -125,12 +125,9 @@ def count_tasks(given: Given) -> None:
 
 
 def _counts(line: TaskCount) -> list[str | Text]:
-    still = [_capped(count) for count in (line.running, line.paused, line.blocked, line.dead)]
-    return [line.task, _capped(line.waiting), moment(line.next_due), *still]
-
-
-def _capped(count: int) -> str:
-    return f"over {MOST:,}" if count > MOST else f"{count:,}"
+    waiting = f"over {MOST:,}" if line.waiting > MOST else f"{line.waiting:,}"
+    others = [f"{count:,}" for count in (line.running, line.paused, line.blocked, line.dead)]
+    return [line.task, waiting, moment(line.next_due), *others]
 
 
 def _tell_reasons(reasons: dict[str, str]) -> None:

@@ -1,4 +1,7 @@
-"""How many one-time tasks of each name wait, run, or stand still; counted to ``MOST`` and no further."""
+"""How many one-time tasks of each name wait, run, or stand still; counted to ``MOST`` and no further.
+
+Rows that wait may be millions, and of a few names: names are found by one descent of an index each. All others are few.
+"""
 
 from __future__ import annotations
 
@@ -18,55 +21,59 @@ HALF = timedelta(milliseconds=500)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskCount:
-    """``MOST`` + 1 is more than ``MOST``. ``next_due``: when the next waiting one is due, or was (a day ago at most),
-    to the second.
+    """``waiting`` is ``MOST`` + 1 where more wait. ``next_due``: when the next of them is due, or was (a day ago at
+    most), to the second.
     """
 
     task: str
-    waiting: int
-    next_due: datetime | None
-    running: int
-    paused: int
-    blocked: int
-    dead: int
+    waiting: int = 0
+    next_due: datetime | None = None
+    running: int = 0
+    paused: int = 0
+    blocked: int = 0
+    dead: int = 0
 
 
 class TaskCounts:
-    """Read by index: one descent for each name, and no further than ``MOST`` rows for each state of it."""
+    """Reads the tables of a store."""
 
     def __init__(self, store: Store) -> None:
         self._store, self._tasks = store, store.tables.tasks
-        tasks = self._tasks
-        still = {state: ~tasks.c.picked & (tasks.c.state == state) for state in ("paused", BLOCKED, "dead")}
-        self._states = {"waiting": ~tasks.c.picked & tasks.c.state.is_(None), "running": tasks.c.picked, **still}
+        self._waits = sa.and_(~self._tasks.c.picked, self._tasks.c.state.is_(None), sa.text(IS_TASK))
 
     def all(self) -> list[TaskCount]:
         """By name; only tasks that have a row."""
         with self._store.transaction() as connection:
-            names = {name for state in self._states.values() for name in self._names(connection, state)}
-            counts = {name: self._count(connection, name) for name in sorted(names)}
-        return [TaskCount(task=name, next_due=self._next_due(name), **found) for name, found in counts.items()]
+            counts = self._others(connection)
+            for name in list(self._waiting_names(connection)):
+                counts.setdefault(name, {})["waiting"] = self._waiting(connection, name)
+        return [TaskCount(task=name, next_due=self._next_due(name), **counts[name]) for name in sorted(counts)]
+
+    def _others(self, connection: sa.Connection) -> dict[str, dict[str, int]]:
+        """Those that run or stand still."""
+        tasks = self._tasks
+        still = sa.and_(~tasks.c.picked, tasks.c.state.in_(("paused", BLOCKED, "dead")))
+        counts: dict[str, dict[str, int]] = {}
+        for state, rows in ((sa.literal("running"), tasks.c.picked), (tasks.c.state, still)):
+            found = (
+                sa.select(tasks.c.task_name, state, sa.func.count())
+                .where(rows, sa.text(IS_TASK))
+                .group_by(sa.text("1, 2"))
+            )
+            for name, word, count in connection.execute(found):
+                counts.setdefault(name, {})[word] = count
+        return counts
+
+    def _waiting_names(self, connection: sa.Connection) -> Iterator[str]:
+        name, last = self._tasks.c.task_name, ""
+        while (found := connection.scalar(sa.select(sa.func.min(name)).where(self._waits, name > last))) is not None:
+            yield (last := found)
+
+    def _waiting(self, connection: sa.Connection, name: str) -> int:
+        mine = sa.select(sa.literal(1)).select_from(self._tasks).where(self._waits, self._tasks.c.task_name == name)
+        counted = sa.select(sa.func.count()).select_from(mine.limit(MOST + 1).subquery())
+        return int(connection.scalar(counted) or 0)
 
     def _next_due(self, name: str) -> datetime | None:
         due = self._store.next_due([], [name])
         return None if due is None else (self._store.now() + due + HALF).replace(microsecond=0)
-
-    def _names(self, connection: sa.Connection, state: sa.ColumnElement[bool]) -> Iterator[str]:
-        name = self._tasks.c.task_name
-        last: str | None = ""
-        while last is not None:
-            following = sa.select(sa.func.min(name)).where(state, sa.text(IS_TASK), name > last)
-            if (last := connection.scalar(following)) is not None:
-                yield last
-
-    def _count(self, connection: sa.Connection, name: str) -> dict[str, int]:
-        mine = sa.and_(self._tasks.c.task_name == name, sa.text(IS_TASK))
-        some = [
-            sa.select(sa.func.count())
-            .select_from(
-                sa.select(sa.literal(1)).select_from(self._tasks).where(state, mine).limit(MOST + 1).subquery()
-            )
-            .scalar_subquery()
-            for state in self._states.values()
-        ]
-        return dict(zip(self._states, connection.execute(sa.select(*some)).one(), strict=True))
