@@ -103,8 +103,12 @@ class JobContext:
 
     @property
     def instance(self) -> str:
-        """The instance: ``recurring`` for a job's own row, the id for a one-time task."""
-        return self._hold.claim.row.task_instance
+        """The instance: ``recurring`` for a job's own slots, the id for a one-time task or a recurring instance.
+
+        It is that also for what runs beside the schedule: triggers, retries, backfills, slots that run abreast.
+        """
+        row = self._hold.claim.row
+        return row.plan_instance or row.task_instance
 
     @property
     def slot(self) -> datetime:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from slotwise.durations import parse_duration
 from slotwise.errors import ConfigurationError, InvalidJob
+from slotwise.execution import RECURRING
 from slotwise.job import DistributedJob, declared
 from slotwise.policies import growing_pauses
 from slotwise.store import backfill, pauses, recovery, removal, slot_orders
@@ -40,6 +41,9 @@ class Controls:
     is the user and host of this process unless given. With ``dry_run`` an order does and returns all that it
     would, and takes it back. Works without a worker in this process; waits for the database, so call it from
     ``async def`` in ``asyncio.to_thread``.
+
+    ``instance`` is the id of one of a task's recurring instances, of ``client.schedule_recurring``: the order is then
+    about that one, and its handler sees that one's data.
 
     Raises UnknownTask for a job without a row, and ConfigurationError, in one line with the cure, for what cannot be
     done as things stand.
@@ -96,6 +100,7 @@ class Controls:
         self,
         job: Any,
         *,
+        instance: str = RECURRING,
         overlap: Literal["beside", "queue", "skip"] = "beside",
         note: str | None = None,
         dry_run: bool = False,
@@ -110,14 +115,20 @@ class Controls:
         if overlap not in ("beside", "queue", "skip"):
             raise ConfigurationError(f"trigger(overlap={overlap!r}): write 'beside', 'queue' or 'skip'")
         rule = None if overlap == "beside" else overlap
-        return self._order(lambda at: slot_orders.trigger_now(at, name, rule), note, dry_run)
+        return self._order(lambda at: slot_orders.trigger_now(at, name, rule, instance), note, dry_run)
 
     def skip_next(
-        self, job: Any, slot: datetime | None = None, *, note: str | None = None, dry_run: bool = False
+        self,
+        job: Any,
+        slot: datetime | None = None,
+        *,
+        instance: str = RECURRING,
+        note: str | None = None,
+        dry_run: bool = False,
     ) -> datetime:
         """Leave the next slot out that has not begun: skipped (operator); that slot. ``slot``: only if it is this."""
         name, wanted = _name(job), None if slot is None else _instant(slot)
-        return self._order(lambda at: slot_orders.skip_next(at, name, wanted), note, dry_run)
+        return self._order(lambda at: slot_orders.skip_next(at, name, wanted, instance), note, dry_run)
 
     def cancel(
         self, job: Any, slot: datetime | None = None, *, note: str | None = None, dry_run: bool = False
@@ -130,7 +141,15 @@ class Controls:
         name, wanted = _name(job), None if slot is None else _instant(slot)
         return self._order(lambda at: slot_orders.cancel(at, name, wanted), note, dry_run)
 
-    def retry(self, job: Any, slot: datetime, *, note: str | None = None, dry_run: bool = False) -> None:
+    def retry(
+        self,
+        job: Any,
+        slot: datetime,
+        *,
+        instance: str = RECURRING,
+        note: str | None = None,
+        dry_run: bool = False,
+    ) -> None:
         """One more attempt of a slot that ended as failed, dead, lost or cancelled: the same slot, counted on.
 
         A job with ``on_lost="give_up"`` starts a slot once, so its slots are refused.
@@ -139,7 +158,7 @@ class Controls:
         known = self._make_store().definitions.get(name)
         if known is not None and known.gives_up:
             raise ConfigurationError(f'job {name!r} has on_lost="give_up": its slots start once; trigger it instead')
-        self._order(lambda at: slot_orders.retry(at, name, wanted), note, dry_run)
+        self._order(lambda at: slot_orders.retry(at, name, wanted, instance), note, dry_run)
 
     # -- many slots -------------------------------------------------------------------------------------------
 
@@ -149,6 +168,7 @@ class Controls:
         first: datetime,
         last: datetime,
         *,
+        instance: str = RECURRING,
         pace: timedelta | str | None = None,
         at_once: int = 1,
         failed: bool = False,
@@ -170,7 +190,7 @@ class Controls:
             raise ConfigurationError(f"backfill from {begin.isoformat()} to {end.isoformat()}: the end comes first")
         return self._order(
             lambda at: backfill.backfill(
-                at, name, begin, end, pace=gap, at_once=at_once, failed=failed, forgotten=forgotten
+                at, name, begin, end, pace=gap, at_once=at_once, failed=failed, forgotten=forgotten, instance=instance
             ),
             note,
             dry_run,

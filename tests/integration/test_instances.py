@@ -9,6 +9,9 @@ from typing import Any
 import pytest
 
 from slotwise import Disabled, JobContext, JobRegistry, OneTimeTask, Retry, job
+from slotwise.errors import UnknownTask
+from slotwise.events import Settled
+from slotwise.execution import Failed
 from slotwise.testing import ManualClock, ManualWorker
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -66,3 +69,37 @@ def test_a_worker_that_runs_takes_what_is_new(pg_url: str) -> None:
         registry.client.schedule_recurring(live, "x", "EVERY|1s", "now")
         assert ran.wait(20)
         assert registry.client.unschedule_recurring(live, "x")
+
+
+@pytest.mark.parametrize("url", ["pg_url", "sqlite_url"])
+def test_orders_are_about_one_instance(request: pytest.FixtureRequest, url: str) -> None:
+    """Trigger, skip, retry and backfill mean that one and no other; its handler sees its data and its key."""
+    seen.clear()
+    with ManualWorker([feed], request.getfixturevalue(url), ManualClock(NOON)) as worker:
+        for number, id in enumerate(("a", "b"), start=1):
+            worker.client.schedule_recurring(feed, id, "EVERY|1h", {"n": number})
+        controls = worker.client.controls
+        slot = controls.trigger("feed", instance="a")
+        assert controls.skip_next("feed", instance="b") == NOON + HOUR
+        worker.run_due()
+        assert seen == [("a", slot, NOON - HOUR, {"n": 1}, f"feed/a/{slot.isoformat()}", 0)]
+        worker.tick("1h")
+        assert [(event.instance, event.outcome) for event in settled(worker)] == [("a", "succeeded")]
+        found = controls.backfill("feed", NOON - HOUR, NOON + HOUR, instance="b")
+        assert found.slots == (NOON - HOUR, NOON, NOON + HOUR)
+        while settled(worker):
+            pass
+        assert [(one[0], one[1], one[3]) for one in seen[2:]] == [("b", at, {"n": 2}) for at in found.slots]
+        worker.tick("1h")
+        failing = next(claim for claim in worker.poll() if claim.row.task_instance == "a")
+        worker.finish(failing, Failed("boom"))
+        worker.settle()
+        controls.retry("feed", NOON + 2 * HOUR, instance="a")
+        assert [event.outcome for event in settled(worker)] == ["succeeded", "succeeded"]
+        assert ("a", NOON + 2 * HOUR) in [one[:2] for one in seen]
+        with pytest.raises(UnknownTask, match="no recurring instance 'c'"):
+            controls.trigger("feed", instance="c")
+
+
+def settled(worker: ManualWorker) -> list[Settled]:
+    return [event for event in worker.run_due() if isinstance(event, Settled)]

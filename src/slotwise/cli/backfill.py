@@ -9,7 +9,7 @@ import click
 
 from slotwise.cli.command import Command
 from slotwise.cli.options import Given, common, pass_given
-from slotwise.cli.orders import confirm, desk, instant, order, tell, when, yes
+from slotwise.cli.orders import confirm, desk, instance, instant, order, tell, when, yes
 from slotwise.store.backfill import Backfill
 
 
@@ -29,6 +29,7 @@ from slotwise.store.backfill import Backfill
 @click.option("--at-once", type=click.IntRange(1), default=1, show_default=True, help="So many run side by side.")
 @click.option("--failed", is_flag=True, help="Also what ended as failed, dead, lost or cancelled.")
 @click.option("--forgotten", is_flag=True, help="Also where history was pruned, and nobody knows what ran.")
+@instance
 @order
 @yes
 @common
@@ -42,6 +43,7 @@ def backfill(
     at_once: int,
     failed: bool,
     forgotten: bool,
+    instance: str,
     author: str | None,
     note: str | None,
     dry_run: bool,
@@ -53,7 +55,9 @@ def backfill(
     time unless they say otherwise; a duration means so long ago.
     """
     with desk(given, author) as (controls, _):
-        how: dict[str, Any] = {"pace": pace, "at_once": at_once, "failed": failed, "forgotten": forgotten}
+        how: dict[str, Any] = {
+            "instance": instance, "pace": pace, "at_once": at_once, "failed": failed, "forgotten": forgotten,
+        }  # fmt: skip
         preview = controls.backfill(name, first, last, dry_run=True, **how)
         if not given.json:
             _show(preview)

@@ -16,6 +16,7 @@ from slotwise.contrib.logging import iso, plain
 from slotwise.controls import Controls
 from slotwise.durations import parse_duration
 from slotwise.errors import SlotwiseError
+from slotwise.execution import RECURRING
 from slotwise.store.reader import Reader
 from slotwise.store.store import Store
 
@@ -31,6 +32,12 @@ def order(function: AnyFunction) -> AnyFunction:
     ):
         function = option(function)
     return function
+
+
+def instance(function: AnyFunction) -> AnyFunction:
+    """For orders that may be about one of a task's recurring instances."""
+    option = click.option("--instance", default=RECURRING, metavar="ID", help="This recurring instance, not the job.")
+    return option(function)
 
 
 def yes(function: AnyFunction) -> AnyFunction:

@@ -8,7 +8,7 @@ import click
 
 from slotwise.cli.command import Command
 from slotwise.cli.options import Given, common, pass_given
-from slotwise.cli.orders import desk, exact_slot, instant, order, tell, when
+from slotwise.cli.orders import desk, exact_slot, instance, instant, order, tell, when
 
 
 @click.command(
@@ -21,10 +21,19 @@ from slotwise.cli.orders import desk, exact_slot, instant, order, tell, when
 )
 @click.argument("name")
 @click.argument("slot", callback=instant)
+@instance
 @order
 @common
 @pass_given
-def retry(given: Given, name: str, slot: datetime, author: str | None, note: str | None, dry_run: bool) -> None:
+def retry(
+    given: Given,
+    name: str,
+    slot: datetime,
+    instance: str,
+    author: str | None,
+    note: str | None,
+    dry_run: bool,
+) -> None:
     """Try SLOT of the job NAME once more, which ended as failed, dead, lost or cancelled.
 
     It is the same slot: same idempotency key, attempts counted on; beside the schedule, which goes on. Slots of a
@@ -32,5 +41,5 @@ def retry(given: Given, name: str, slot: datetime, author: str | None, note: str
     """
     with desk(given, author) as (controls, reader):
         wanted = exact_slot(reader, name, slot)
-        controls.retry(name, wanted, note=note, dry_run=dry_run)
+        controls.retry(name, wanted, instance=instance, note=note, dry_run=dry_run)
     tell(given, f"{name}: slot {when(wanted)} is tried again", dry_run=dry_run, job=name, slot=wanted)

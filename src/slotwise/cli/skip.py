@@ -8,7 +8,7 @@ import click
 
 from slotwise.cli.command import Command
 from slotwise.cli.options import Given, common, pass_given
-from slotwise.cli.orders import desk, instant, order, tell, when
+from slotwise.cli.orders import desk, instance, instant, order, tell, when
 
 
 @click.command(
@@ -22,16 +22,23 @@ from slotwise.cli.orders import desk, instant, order, tell, when
 )
 @click.argument("name")
 @click.argument("slot", required=False, callback=instant)
+@instance
 @order
 @common
 @pass_given
 def skip_next(
-    given: Given, name: str, slot: datetime | None, author: str | None, note: str | None, dry_run: bool
+    given: Given,
+    name: str,
+    slot: datetime | None,
+    instance: str,
+    author: str | None,
+    note: str | None,
+    dry_run: bool,
 ) -> None:
     """Leave out the next slot of the job NAME that has not begun: it ends as skipped (operator).
 
     With SLOT, only if that is the next one: so that two people with the same idea skip it once.
     """
     with desk(given, author) as (controls, _):
-        skipped = controls.skip_next(name, slot, note=note, dry_run=dry_run)
+        skipped = controls.skip_next(name, slot, instance=instance, note=note, dry_run=dry_run)
     tell(given, f"{name}: slot {when(skipped)} skipped", dry_run=dry_run, job=name, slot=skipped)

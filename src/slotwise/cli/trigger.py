@@ -8,7 +8,7 @@ import click
 
 from slotwise.cli.command import Command
 from slotwise.cli.options import Given, common, pass_given
-from slotwise.cli.orders import desk, order, tell, when
+from slotwise.cli.orders import desk, instance, order, tell, when
 
 
 @click.command(
@@ -17,6 +17,7 @@ from slotwise.cli.orders import desk, order, tell, when
     examples="""
     slotwise trigger nightly-report
     slotwise trigger nightly-report --overlap queue        not beside one that runs already
+    slotwise trigger report --instance customer-7          one of its recurring instances
     slotwise trigger nightly-report --note "after the import" --json
     """,
 )
@@ -28,6 +29,7 @@ from slotwise.cli.orders import desk, order, tell, when
     show_default=True,
     help="If the job runs already: run beside it, wait for its end, or do not run.",
 )
+@instance
 @order
 @common
 @pass_given
@@ -35,6 +37,7 @@ def trigger(
     given: Given,
     name: str,
     overlap: Literal["beside", "queue", "skip"],
+    instance: str,
     author: str | None,
     note: str | None,
     dry_run: bool,
@@ -45,5 +48,5 @@ def trigger(
     run. A paused job's waits until the job is resumed; "slotwise run" does not, and runs it in the foreground.
     """
     with desk(given, author) as (controls, _):
-        slot = controls.trigger(name, overlap=overlap, note=note, dry_run=dry_run)
+        slot = controls.trigger(name, instance=instance, overlap=overlap, note=note, dry_run=dry_run)
     tell(given, f"{name}: triggered as slot {when(slot)}", dry_run=dry_run, job=name, slot=slot)

@@ -18,7 +18,7 @@ import sqlalchemy as sa
 
 from slotwise.durations import format_duration
 from slotwise.errors import ConfigurationError
-from slotwise.execution import FOREVER, TICK, Row
+from slotwise.execution import FOREVER, RECURRING, TICK, Row
 from slotwise.pauses import QUEUED
 from slotwise.policies import LONGEST_QUEUE
 from slotwise.schedules import Schedule
@@ -52,13 +52,14 @@ def backfill(
     at_once: int = 1,
     failed: bool = False,
     forgotten: bool = False,
+    instance: str = RECURRING,
 ) -> Backfill:
     """Run the slots from ``first`` to ``last``, both included, that never ran; with ``failed``, those that did in vain.
 
     Slots that the plan row has yet to decide are its own, and left alone. ``forgotten``: also where history was
     pruned, and slots may have run that the ledger does not know any more.
     """
-    row = desk.plan_row(job)
+    row = desk.plan_row(job, instance)
     schedule = schedule_in(row)
     last = min(last, _passed_by(row, desk.now))
     _refuse(job, schedule, first, last)
@@ -76,6 +77,7 @@ def backfill(
         number = desk.sign(
             "backfill", job=job, first=first.isoformat(), last=last.isoformat(), slots=len(missing), at_once=at_once,
             pace=None if pace is None else format_duration(pace * at_once), failed=failed or None,
+            instance=None if instance == RECURRING else instance,
         )  # fmt: skip
         _reopen(desk, row, first, last, missing)
         _detach(desk, row, missing, number, pace or timedelta(0), at_once)
@@ -119,7 +121,8 @@ def _taken(desk: Desk, row: Row, first: datetime, last: datetime, *, failed: boo
         .where(slots.c.slot >= first, slots.c.slot <= last)
         .where(slots.c.finished.is_(None) | slots.c.outcome.not_in(again))
     )
-    waiting = sa.select(tasks.c.slot).where(tasks.c.task_name == row.task_name, tasks.c.slot.is_not(None))
+    family = (tasks.c.task_instance == row.task_instance) | (tasks.c.plan_instance == row.task_instance)
+    waiting = sa.select(tasks.c.slot).where(tasks.c.task_name == row.task_name, family, tasks.c.slot.is_not(None))
     found = [*desk.connection.scalars(ledger), *desk.connection.scalars(waiting)]
     return {utc(slot) for slot in found}
 

@@ -60,11 +60,14 @@ class Desk:
         raise UnknownTask(f"no job {job!r} has a row; start a worker that knows it once, or see: slotwise jobs list")
 
     def plan_row(self, job: str, instance: str = RECURRING) -> Row:
-        """Lock the job's own row. Raises UnknownTask without one."""
-        for row in self.rows_of(job):
-            if row.task_instance == instance:
+        """Lock the job's own row, or that of an instance, and those beside it. Raises UnknownTask without one."""
+        tasks = self.store.tables.tasks
+        family = (tasks.c.task_instance == instance) | (tasks.c.plan_instance == instance)
+        for row in self.rows(tasks.c.task_name == job, family):
+            if row.task_instance == instance and row.is_plan:
                 return row
-        raise UnknownTask(f"job {job!r} has no row of the instance {instance!r}")
+        self.rows_of(job)
+        raise UnknownTask(f"job {job!r} has no recurring instance {instance!r}; see: slotwise jobs instances {job}")
 
     def change(self, row: Row, **columns: Any) -> None:
         """Write columns of a row that is locked; the due time of a paused row is kept beside."""

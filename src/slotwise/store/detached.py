@@ -31,8 +31,8 @@ def detach(
     """A row of its own for ``slot``, due at ``due`` (now); None if there is one of this instance already.
 
     Its instance is the plan row's with the slot, unless another is given; ``columns`` are any others that the row
-    begins with. It carries the plan's schedule, so that a handler knows the interval that its slot ends; and it
-    sleeps while the plan row is paused.
+    begins with. It carries the plan's schedule, so that a handler knows the interval that its slot ends, and its data;
+    and it sleeps while the plan row is paused.
 
     Races: two that detach the same slot make one row, by its key. Against a claim of the plan row, the ledger
     decides which of the two slots starts. The row's first version is the database's time, so that tokens rise when
@@ -43,7 +43,8 @@ def detach(
     row: dict[str, Any] = {
         "task_name": name, "task_instance": instance or f"{plan_instance}@{slot.isoformat()}",
         "plan_instance": plan_instance, "slot": slot, "origin": origin, "execution_time": due or now,
-        "picked": False, "version": born, "first_version": born, "schedule": plan.schedule if plan else None, **columns,
+        "picked": False, "version": born, "first_version": born, "schedule": plan.schedule if plan else None,
+        "task_data": plan.task_data if plan else None, **columns,
     }  # fmt: skip
     if plan is not None and plan.state == PAUSED and "state" not in columns:
         row |= asleep(row["execution_time"])
@@ -54,34 +55,36 @@ def detach(
 
 def _plan(connection: sa.Connection, dialect: Dialect, name: str, instance: str) -> Any:
     tasks = dialect.tables.tasks
-    statement = sa.select(tasks.c.schedule, tasks.c.state)
+    statement = sa.select(tasks.c.schedule, tasks.c.state, tasks.c.task_data)
     return connection.execute(statement.where(tasks.c.task_name == name, tasks.c.task_instance == instance)).first()
 
 
-def trigger(connection: sa.Connection, dialect: Dialect, name: str, **columns: Any) -> Key:
+def trigger(
+    connection: sa.Connection, dialect: Dialect, name: str, plan_instance: str = RECURRING, **columns: Any
+) -> Key:
     """A detached row for a job, now, beside its schedule. Raises UnknownTask without a plan row.
 
     Race: triggers of the same microsecond would both find its slot free; the plan row's lock lets them take turns.
     """
     tasks = dialect.tables.tasks
-    plan = sa.select(tasks.c.version).where(tasks.c.task_name == name, tasks.c.task_instance == RECURRING)
+    plan = sa.select(tasks.c.version).where(tasks.c.task_name == name, tasks.c.task_instance == plan_instance)
     if connection.execute(plan.with_for_update()).first() is None:
         raise UnknownTask(f"job {name!r} has no row yet; start a worker that knows it once, or check the name")
     now = dialect.now(connection)
     key = detach(
-        connection, dialect, now, name=name, slot=_free_slot(connection, dialect, name, now), origin="trigger",
-        instance=f"trigger:{uuid.uuid4()}", **columns,
+        connection, dialect, now, name=name, slot=_free_slot(connection, dialect, name, plan_instance, now),
+        origin="trigger", instance=f"trigger:{uuid.uuid4()}", plan_instance=plan_instance, **columns,
     )  # fmt: skip
     assert key is not None  # nobody else has this id
     return key
 
 
-def _free_slot(connection: sa.Connection, dialect: Dialect, name: str, now: datetime) -> datetime:
+def _free_slot(connection: sa.Connection, dialect: Dialect, name: str, instance: str, now: datetime) -> datetime:
     """The time of the request, moved on by a microsecond while a ledger row or another detached row has it."""
     slots, tasks, slot = dialect.tables.slots, dialect.tables.tasks, now
     while connection.execute(
         sa.select(sa.literal(1))
-        .where(slots.c.task_name == name, slots.c.task_instance == RECURRING, slots.c.slot == slot)
+        .where(slots.c.task_name == name, slots.c.task_instance == instance, slots.c.slot == slot)
         .union_all(sa.select(sa.literal(1)).where(tasks.c.task_name == name, tasks.c.slot == slot))
     ).first():
         slot += TICK

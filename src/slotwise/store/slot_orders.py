@@ -30,14 +30,14 @@ from slotwise.store.rows import ledger_instance, utc
 ENDED_BADLY = ("failed", "dead", "lost", "cancelled")
 
 
-def trigger_now(desk: Desk, job: str, overlap: str | None = None) -> datetime:
+def trigger_now(desk: Desk, job: str, overlap: str | None = None, instance: str = RECURRING) -> datetime:
     """One run of the job beside its schedule; its slot. A paused job's waits until the job is resumed.
 
     ``overlap``: if something of the job runs when it would start, ``queue`` waits for its end, ``skip`` does not run.
     """
-    desk.rows_of(job)
-    number = desk.sign("trigger", job=job, overlap=overlap)
-    key = trigger(desk.connection, desk.store.dialect, job, control=number)
+    desk.plan_row(job, instance)
+    number = desk.sign("trigger", job=job, overlap=overlap, instance=_named(instance))
+    key = trigger(desk.connection, desk.store.dialect, job, instance, control=number)
     controls, tasks = desk.store.tables.controls, desk.store.tables.tasks
     slot = utc(
         desk.connection.scalar(
@@ -49,9 +49,9 @@ def trigger_now(desk: Desk, job: str, overlap: str | None = None) -> datetime:
     return found
 
 
-def skip_next(desk: Desk, job: str, slot: datetime | None = None) -> datetime:
+def skip_next(desk: Desk, job: str, slot: datetime | None = None, instance: str = RECURRING) -> datetime:
     """The next slot that has not begun does not run: skipped (operator). ``slot``: only if it is this one."""
-    row = desk.plan_row(job)
+    row = desk.plan_row(job, instance)
     passed = skipping(row, schedule_in(row), desk.now)
     if passed is None:
         raise ConfigurationError(f"job {job!r} has no next slot: its schedule has ended, or waits for the end of a run")
@@ -60,7 +60,7 @@ def skip_next(desk: Desk, job: str, slot: datetime | None = None) -> datetime:
         raise ConfigurationError(
             f"the next slot of job {job!r} is {following.isoformat()}, not {slot.isoformat()}; nothing is skipped"
         )
-    desk.sign("skip-next", job=job, slot=following)
+    desk.sign("skip-next", job=job, slot=following, instance=_named(instance))
     desk.skip(row, *passed.gaps)
     desk.change(row, **{name: value for name, value in passed.row.items() if name != "state"})
     return following
@@ -127,11 +127,11 @@ def call_off_backfill(desk: Desk, job: str) -> int:
     return len(rows)
 
 
-def retry(desk: Desk, job: str, slot: datetime) -> None:
+def retry(desk: Desk, job: str, slot: datetime, instance: str = RECURRING) -> None:
     """One more attempt of a slot that ended badly, as the same slot, beside the schedule."""
-    plan = desk.plan_row(job)
+    desk.plan_row(job, instance)
     where = f"slot {slot.isoformat()} of job {job!r}"
-    entry = _entry(desk, job, slot)
+    entry = _entry(desk, job, slot, instance)
     if entry is None:
         raise ConfigurationError(f"{where} is not in the ledger; what never ran is run by: slotwise backfill {job}")
     outcome, finished, attempts, collapsed = entry
@@ -140,25 +140,30 @@ def retry(desk: Desk, job: str, slot: datetime) -> None:
     if outcome not in ENDED_BADLY:
         cure = f"run it with: slotwise backfill {job}" if outcome == "skipped" else "trigger the job for another run"
         raise ConfigurationError(f"{where} is {outcome}, which is not tried again; {cure}")
-    number = desk.sign("retry", job=job, slot=slot)
-    desk.connection.execute(desk.store.tables.slots.update().where(*_at(desk, job, slot)).values(
+    number = desk.sign("retry", job=job, slot=slot, instance=_named(instance))
+    desk.connection.execute(desk.store.tables.slots.update().where(*_at(desk, job, slot, instance)).values(
         finished=None, reason="retry"
     ))  # fmt: skip
     key = detach(
         desk.connection, desk.store.dialect, desk.now, name=job, slot=slot, origin="retry", attempt=attempts,
-        collapsed=collapsed, control=number, plan_instance=plan.task_instance,
+        collapsed=collapsed, control=number, plan_instance=instance,
     )  # fmt: skip
     if key is None:
         raise ConfigurationError(f"{where} waits for another attempt already")
 
 
-def _entry(desk: Desk, job: str, slot: datetime) -> Any:
+def _named(instance: str) -> str | None:
+    """As an order says it; a job's own row goes without saying."""
+    return None if instance == RECURRING else instance
+
+
+def _entry(desk: Desk, job: str, slot: datetime, instance: str = RECURRING) -> Any:
     """Lock the slot's ledger row: outcome, finished, attempts, collapsed; None: it has none."""
     slots = desk.store.tables.slots
     statement = sa.select(slots.c.outcome, slots.c.finished, slots.c.attempts, slots.c.collapsed)
-    return desk.connection.execute(statement.where(*_at(desk, job, slot)).with_for_update()).first()
+    return desk.connection.execute(statement.where(*_at(desk, job, slot, instance)).with_for_update()).first()
 
 
-def _at(desk: Desk, job: str, slot: datetime) -> list[sa.ColumnElement[bool]]:
+def _at(desk: Desk, job: str, slot: datetime, instance: str) -> list[sa.ColumnElement[bool]]:
     slots = desk.store.tables.slots
-    return [slots.c.task_name == job, slots.c.task_instance == RECURRING, slots.c.slot == slot]
+    return [slots.c.task_name == job, slots.c.task_instance == instance, slots.c.slot == slot]
