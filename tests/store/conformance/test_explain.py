@@ -8,7 +8,7 @@ from datetime import datetime
 import pytest
 from tests.store.bench import MINUTE, Bench, a_job, at
 
-from slotwise.execution import Aborted, Failed
+from slotwise.execution import Aborted, Claim, Died, Failed
 from slotwise.explanation import Explanation, explain
 from slotwise.schedules import Every
 from slotwise.store.facts import facts
@@ -164,3 +164,56 @@ def test_a_queued_backfill_says_so(bench: Bench) -> None:
     """It waits for another slot of its backfill."""
     bench.client.controls.backfill("plain", at(-3), at(-1))
     assert "another slot of its backfill" in " ".join(told(bench, at(-2)).sentences)
+
+
+def made_again(bench: Bench) -> None:
+    bench.client.controls.delete("strict", known=True)
+    bench.plan("strict")
+
+
+def there_and_back(bench: Bench) -> None:
+    for schedule in (Every("20s"), Every("1m")):
+        other = bench.beside(a_job("strict", schedule, on_lost="give_up"))
+        other.plan("strict")
+
+
+def put_back(bench: Bench) -> None:
+    """The queue alone, as it was at noon."""
+    bench.change("strict", slot=at(1), next_slot=at(2), watermark=None, execution_time=at(1), version=1)
+
+
+def pruned(bench: Bench) -> None:
+    bench.clock.set(at(2.2))
+    list(Pruner(bench.store, keep=MINUTE / 60, keep_failures=MINUTE / 60).pages())
+
+
+@pytest.mark.parametrize("upheaval", [made_again, there_and_back, put_back, pruned], ids=lambda one: one.__name__)
+def test_no_slot_that_gave_up_starts_again_and_explain_says_what_happened(
+    bench: Bench, upheaval: Callable[[Bench], None]
+) -> None:
+    """Made again within the same minute, re-planned and re-planned back, put back without its ledger, pruned."""
+    started = []
+    bench.tick()
+    started.append(_start(bench))
+    bench.settle(started[0])
+    bench.tick()
+    started.append(_start(bench))
+    bench.settle(started[1], Died(bench.store.now()))
+    upheaval(bench)
+    for _ in range(9):
+        for claim in bench.claim("strict"):
+            assert bench.store.mark_running(claim)
+            started.append(claim)
+            bench.settle(claim)
+        bench.tick(0.5)
+    slots = [claim.slot for claim in started]
+    assert len(set(slots)) == len(slots) >= 5
+    first, second = (" ".join(told(bench, at(minute), "strict").sentences) for minute in (1, 2))
+    assert "was pruned" in first if upheaval is pruned else "started at 2026-01-01T12:01:00Z" in first
+    assert "may still be running" in second or "gives up" in second
+
+
+def _start(bench: Bench) -> Claim:
+    claim = bench.claim_one("strict")
+    assert bench.store.mark_running(claim)
+    return claim
