@@ -81,10 +81,10 @@ class LedgerReader:
         what ``standing`` lists.
         """
         cursor = None if before is None else _Place(before, 0, "")
-        left = limit
+        left, alone = limit, self._alone(name) if instance is None else instance
         while left is None or left > 0:
             size = PAGE if left is None else min(left, PAGE)
-            page = self._page(name, instance, size, since, cursor, ended)
+            page = self._page(name, instance, alone, size, since, cursor, ended)
             yield from (line for _, line in page)
             if len(page) < size:
                 return
@@ -108,13 +108,14 @@ class LedgerReader:
         self,
         name: str,
         instance: str | None,
+        alone: str | None,
         size: int,
         since: datetime | None,
         cursor: _Place | None,
         ended: bool,
     ) -> list[tuple[_Place, SlotLine]]:
         """Race: what is written between two pages is newer than the first one's end; it is later, not missed."""
-        gaps, ledger = _of(self._gaps, name, instance), _of(self._slots, name, instance)
+        gaps, ledger = _of(self._gaps, name, instance), _of(self._slots, name, alone)
         if ended:
             ledger = ledger.where(~sa.exists(self._rows_of_slots()))
         cut_slots = _cut(ledger, self._slots.c.slot, self._slots, 1, size, since, cursor)
@@ -124,6 +125,17 @@ class LedgerReader:
             (_Place(utc(row["last_slot"]), 0, row["task_instance"]), gap_line(row)) for row in self._rows(cut_gaps)
         ]
         return sorted(lines, key=lambda line: line[0], reverse=True)[:size]
+
+    def _alone(self, name: str) -> str | None:
+        """The instance of a job that has but one in the ledger, as most have. Its slots stand in order in the key;
+        those of several would all be read, and sorted, for each page. One that comes later has newer slots only.
+        """
+        slots = self._slots
+        of_it = sa.select(slots.c.task_instance).where(slots.c.task_name == name).limit(1)
+        ends = [of_it.order_by(order(slots.c.task_instance)).scalar_subquery() for order in (sa.asc, sa.desc)]
+        with self._store.transaction() as connection:
+            first, last = connection.execute(sa.select(*ends)).one()
+        return first if first == last else None
 
     def _rows(self, statement: sa.Select[Any]) -> Sequence[sa.RowMapping]:
         with self._store.transaction() as connection:
