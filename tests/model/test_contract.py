@@ -37,7 +37,7 @@ def bounded(examples: int) -> Callable[[Callable[P, None]], Callable[P, None]]:
     )  # fmt: skip
 
 
-SCRIPTS = st.lists(steps(), min_size=10, max_size=40)
+SCRIPTS = st.lists(steps(), min_size=30, max_size=40)
 
 
 def play(database: Database, terms: Terms, times: Times, script: list[Step]) -> None:
