@@ -3,7 +3,8 @@
 A start takes the next free place of a row of ``scheduled_meta``: an instant. If that has come, it starts; else its
 row goes back, due at that instant and marked as having a place, so each row is put off once, however many wait.
 
-Races. Whoever finds the meta row locked does not wait: its row comes up again in a moment. A place that nobody used
+Races. Whoever finds the meta row locked does not wait: its row comes up again in a moment, at an instant that is no
+place, else it would start for nothing: places are whole milliseconds, that is none. A place that nobody used
 within a quarter of a second has lapsed: else places that come due while all workers are busy, or the database is away,
 would be used at once. Places lie a quarter further apart than the rate says: so also those of one second and a quarter,
 used within one second, are no more than the rate.
@@ -47,8 +48,9 @@ class Budget:
             return None
         if decision.origin != "catch_up" and not self.is_late(row, now) and row.parked_due is None:
             return None
-        if row.parked_due is not None and row.execution_time + _LAPSE > now:
-            return None  # it has its place
+        has_place = row.parked_due is not None and row.execution_time == _whole(row.execution_time)
+        if has_place and row.execution_time + _LAPSE > now:
+            return None
         place = self._take_place(connection, now)
         return place if place > now else None
 
@@ -60,8 +62,13 @@ class Budget:
         statement = sa.select(meta.c.value).where(meta.c.key == _KEY).with_for_update(skip_locked=True)
         found = connection.scalar(statement)
         if found is None:
-            return now + _BUSY
+            return _whole(now + _BUSY) + TICK
         place = max(from_micros(int(found)), now)
         following = str(to_micros(place + max(self._pause, TICK)))
         connection.execute(meta.update().where(meta.c.key == _KEY).values(value=following))
-        return place
+        return _whole(place)
+
+
+def _whole(instant: datetime) -> datetime:
+    """The millisecond that it lies in."""
+    return instant.replace(microsecond=instant.microsecond // 1000 * 1000)
