@@ -65,12 +65,14 @@ class Latecomers:
             self._withdraw(connection, row)
         if row.is_detached and entered:
             return self._mind(connection, row, now, strict=strict)
+        if row.is_detached and self._enter(connection, row, now, strict=strict):
+            return row
         if row.is_detached:
             # Its only slot has run, or is held under another claim, or gives up: nothing is left to do here.
             self._end_reopened(connection, row, now)
             if row.origin == "backfill":
                 release_next(connection, self._dialect, row, now)
-            return self._move_on(connection, row, now, None)
+            return self._pass(connection, row, now, None)
         try:
             schedule = parse_schedule(row.schedule or "-")
         except InvalidSchedule as error:
@@ -220,10 +222,10 @@ class Latecomers:
         """Let the row go with these columns (None: delete it); nothing starts."""
         return self._let_go(connection, row, now, Transition(label="moved-on", row=columns))
 
-    def _pass(self, connection: sa.Connection, row: Row, now: datetime, columns: dict[str, Any]) -> Row | None:
+    def _pass(self, connection: sa.Connection, row: Row, now: datetime, columns: dict[str, Any] | None) -> Row | None:
         """Move on to a later slot; what was begun before it, and stands in no row any more, has ended."""
         self._move_on(connection, row, now, columns)
-        end_orphans(connection, self._dialect, row.task_name, row.task_instance, now)
+        end_orphans(connection, self._dialect, row.task_name, ledger_instance(row), now)
         return None
 
     def _let_go(self, connection: sa.Connection, row: Row, now: datetime, transition: Transition) -> Row | None:

@@ -56,6 +56,41 @@ def test_a_slot_that_has_run_does_not_run_from_a_detached_row(bench: Bench) -> N
     assert bench.slot("plain")["outcome"] == "succeeded"
 
 
+def begun_after_a_backup(bench: Bench, name: str) -> Key:
+    """A detached row, put back to what it was when its first attempt was held; its second began, and no row knows."""
+    key = detached(bench, at(-5), name)
+    assert key is not None
+    first = bench.claim_one(name)
+    backup = bench.backup()
+    bench.settle(first, HandedBack("shutdown"))
+    bench.tick(0.1)
+    second = bench.claim_one(name, "host:2:b")
+    if name == "strict":
+        assert bench.store.mark_running(second)
+    bench.restore(backup)
+    bench.take_over(first)
+    bench.tick(5)
+    return key
+
+
+def test_a_restored_detached_row_runs_again(bench: Bench) -> None:
+    """No row vouches for what the ledger calls running: its holder went with the queue that was put back."""
+    begun_after_a_backup(bench, "plain")
+    claim = next(one for one in bench.claim("plain", holder="host:3:c") if one.slot == at(-5))
+    bench.settle(claim)
+    entry = bench.slots("plain")[0]
+    assert (entry["slot"], entry["outcome"], entry["worker"]) == (at(-5), "succeeded", "host:3:c")
+
+
+def test_a_restored_detached_row_that_gives_up_leaves_nothing_open(bench: Bench) -> None:
+    """It may have started: it does not start again, and its slot ends."""
+    key = begun_after_a_backup(bench, "strict")
+    assert [one.slot for one in bench.claim("strict", holder="host:3:c") if one.slot == at(-5)] == []
+    assert bench.find(*key) is None
+    entry = bench.slots("strict")[0]
+    assert (entry["slot"], entry["outcome"], entry["finished"] is not None) == (at(-5), "lost", True)
+
+
 @pytest.mark.parametrize("columns", [{"due": at(3)}, {"state": "paused"}], ids=["later", "paused"])
 def test_a_detached_row_waits_like_any_other(bench: Bench, columns: dict[str, Any]) -> None:
     """For its due time, and while it has a state."""
