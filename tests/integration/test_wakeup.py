@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -18,6 +18,10 @@ from tests.faults.proxy import CAN_CUT, Proxy
 from tests.integration.hearing import PATIENCE, Heard
 
 from slotwise import Every, Item, JobContext, JobRegistry, job, task
+from slotwise.engine.wakeup import WakeUp
+from slotwise.events import Listeners
+from slotwise.settings import Settings
+from slotwise.store.database import Database
 from slotwise.store.dsn import database_url
 
 LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
@@ -312,3 +316,23 @@ def test_who_drains_tells_the_others(pg_url: str) -> None:
             scene.worker.stop()
             heard.wait("claimed")
             go_on.set()
+
+
+class _Stopping(Database):
+    """Whoever is to be told by it is stopped instead."""
+
+    def notify(self, words: Sequence[str]) -> None:
+        self.stop()
+
+    def stop(self) -> None: ...
+
+
+def test_a_stop_while_it_waits_for_its_own_word(pg_url: str) -> None:
+    """It is the moment between LISTEN and the first word: the bell that rings then is heard afterwards, too."""
+    with closing(_Stopping(Settings(database_url=pg_url))) as database:
+        ear = WakeUp(
+            database, names=[], wake=lambda words: None, obey=lambda: None, listeners=Listeners(), worker="host:1:a"
+        )
+        database.stop = ear.stop  # type: ignore[method-assign]
+        ear.start()
+        assert ear.join(timedelta(seconds=10))

@@ -8,7 +8,6 @@ import signal
 import socket
 import sys
 import threading
-import time
 from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
@@ -70,15 +69,15 @@ def _die() -> None:
 def _obey(order: dict[str, Any], channel: Channel) -> Outcome:
     try:
         worker = _worker(order, channel)
-        claim = _find_claim(worker, order)
+        claim, words = _find_claim(worker, order, channel)
     except Exception as error:
         return Failed(f"its process cannot start: {error}")
     if claim is None:
         return HandedBack("lost")  # while the application was imported
     (holding,) = worker.holdings.add([claim], order["renewed"])
     holding.arrive()
-    for said in channel.lines(0) or ():  # it may have been renewed while the application was imported
-        _heed(said, holding, worker)
+    for word in [*words, *(channel.lines(0) or ())]:  # it may have been renewed while the application was imported
+        _heed(word, holding, worker)
     threading.Thread(target=_listen, args=(channel, holding, worker), daemon=True).start()
     ended: SimpleQueue[Outcome] = SimpleQueue()
     try:
@@ -91,15 +90,23 @@ def _obey(order: dict[str, Any], channel: Channel) -> Outcome:
         return Failed(f"its process cannot start: the lifespan {name} raised {type(error).__name__}: {error}")
 
 
-def _find_claim(worker: Worker, order: dict[str, Any]) -> Claim | None:
-    """Waits for a database that is away; the parent ends this process when the claim is lost meanwhile."""
+def _find_claim(worker: Worker, order: dict[str, Any], channel: Channel) -> tuple[Claim | None, list[dict[str, Any]]]:
+    """The claim, if it still holds; and what the parent has said meanwhile.
+
+    Waits for a database that is away. The parent ends this process when the claim is lost meanwhile, and where there
+    is no parent any more, nobody waits.
+    """
+    words: list[dict[str, Any]] = []
     for pause in growing_pauses(FIRST_PAUSE, LONGEST_PAUSE):
         try:
-            return worker.store.find_claim(order["task"], order["instance"], order["token"], order["holder"])
+            return worker.store.find_claim(order["task"], order["instance"], order["token"], order["holder"]), words
         except Exception as error:
             if not is_transient(error):
                 raise
-        time.sleep(pause.total_seconds())
+        if (said := channel.lines(pause.total_seconds())) is None:
+            _die()
+        else:
+            words += said
     raise AssertionError("pauses never end")
 
 

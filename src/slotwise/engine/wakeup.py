@@ -31,7 +31,7 @@ class WakeUp(Service):
 
     Races: what was said while it did not listen is made up for by a look as soon as it does. A transaction pooler
     takes LISTEN and passes nothing on, or to somebody else: so a word of our own, sent through the ordinary pool, must
-    be heard first. ``stop`` may come while it connects: the bell keeps ringing until it is looked at.
+    be heard first. ``stop`` may come while it connects, or waits for its own word: once rung, the bell keeps ringing.
     """
 
     name = "wake-up"
@@ -117,8 +117,6 @@ class WakeUp(Service):
             if self._bell is not None:
                 selector.register(self._bell[0], selectors.EVENT_READ)
             ready = {key.fileobj for key, _ in selector.select(seconds)}
-        if self._bell is not None and self._bell[0] in ready:
-            self._bell[0].recv(4096)
         return hearing.words() if hearing in ready else []
 
     def _heed(self, words: list[str]) -> None:

@@ -15,9 +15,18 @@ from tests.unit.engine.parts import PATIENCE
 from slotwise.engine import eventloop
 from slotwise.engine.eventloop import EventLoop
 
+#: Loops of tests before: of lifespans, say, that were never left.
+OTHERS: set[threading.Thread] = set()
+
+
+@pytest.fixture(autouse=True)
+def others() -> None:
+    OTHERS.clear()
+    OTHERS.update(threading.enumerate())
+
 
 def loop_threads() -> int:
-    return sum(thread.name == "slotwise-loop" for thread in threading.enumerate())
+    return sum(thread.name == "slotwise-loop" for thread in threading.enumerate() if thread not in OTHERS)
 
 
 class Life:

@@ -14,16 +14,16 @@ FROM scheduled_tasks
 WHERE scheduled_tasks.task_name = %(task_name_2)s::VARCHAR AND scheduled_tasks.slot = %(slot_2)s::TIMESTAMP WITH
     TIME ZONE;
 
-SELECT scheduled_tasks.schedule, scheduled_tasks.state
+SELECT scheduled_tasks.schedule, scheduled_tasks.state, scheduled_tasks.task_data
 FROM scheduled_tasks
 WHERE scheduled_tasks.task_name = %(task_name_1)s::VARCHAR AND scheduled_tasks.task_instance =
     %(task_instance_1)s::VARCHAR;
 
-INSERT INTO scheduled_tasks (task_name, task_instance, execution_time, picked, version, slot, schedule,
+INSERT INTO scheduled_tasks (task_name, task_instance, task_data, execution_time, picked, version, slot, schedule,
     plan_instance, origin, first_version, state) VALUES (%(task_name)s::VARCHAR, %(task_instance)s::VARCHAR,
-    %(execution_time)s::TIMESTAMP WITH TIME ZONE, %(picked)s, %(version)s::BIGINT, %(slot)s::TIMESTAMP WITH TIME
-    ZONE, %(schedule)s::VARCHAR, %(plan_instance)s::VARCHAR, %(origin)s::VARCHAR, %(first_version)s::BIGINT,
-    %(state)s::VARCHAR) ON CONFLICT DO NOTHING RETURNING scheduled_tasks.task_instance;
+    %(task_data)s, %(execution_time)s::TIMESTAMP WITH TIME ZONE, %(picked)s, %(version)s::BIGINT,
+    %(slot)s::TIMESTAMP WITH TIME ZONE, %(schedule)s::VARCHAR, %(plan_instance)s::VARCHAR, %(origin)s::VARCHAR,
+    %(first_version)s::BIGINT, %(state)s::VARCHAR) ON CONFLICT DO NOTHING RETURNING scheduled_tasks.task_instance;
 
 WITH due AS (
     UPDATE scheduled_tasks AS t

@@ -9,12 +9,12 @@ WHERE scheduled_slots.task_name = ? AND scheduled_slots.task_instance = ? AND sc
 FROM scheduled_tasks
 WHERE scheduled_tasks.task_name = ? AND scheduled_tasks.slot = ?;
 
-SELECT scheduled_tasks.schedule, scheduled_tasks.state
+SELECT scheduled_tasks.schedule, scheduled_tasks.state, scheduled_tasks.task_data
 FROM scheduled_tasks
 WHERE scheduled_tasks.task_name = ? AND scheduled_tasks.task_instance = ?;
 
-INSERT INTO scheduled_tasks (task_name, task_instance, execution_time, picked, version, slot, schedule,
-    plan_instance, origin, first_version, state) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING
+INSERT INTO scheduled_tasks (task_name, task_instance, task_data, execution_time, picked, version, slot, schedule,
+    plan_instance, origin, first_version, state) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING
     RETURNING task_instance;
 
 SELECT scheduled_tasks.task_name, scheduled_tasks.task_instance
