@@ -85,7 +85,8 @@ def test_a_preloading_server(url: str, tmp_path: Path) -> None:
             registry.client.schedule(work, "child")
             assert backend() != mine
             with registry:
-                assert ran.wait(60)
+                while not ran.wait(0.2):  # others may have taken all there was
+                    registry.client.schedule(work, "child, again")
                 registry.client.schedule(work, "child, running")
             assert registry.worker is None
 
