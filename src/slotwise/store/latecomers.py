@@ -63,16 +63,8 @@ class Latecomers:
         """
         if entered:
             self._withdraw(connection, row)
-        if row.is_detached and entered:
-            return self._mind(connection, row, now, strict=strict)
-        if row.is_detached and self._enter(connection, row, now, strict=strict):
-            return row
         if row.is_detached:
-            # Its only slot has run, or is held under another claim, or gives up: nothing is left to do here.
-            self._end_reopened(connection, row, now)
-            if row.origin == "backfill":
-                release_next(connection, self._dialect, row, now)
-            return self._pass(connection, row, now, None)
+            return self._start_detached(connection, row, now, strict=strict, entered=entered)
         try:
             schedule = parse_schedule(row.schedule or "-")
         except InvalidSchedule as error:
@@ -103,6 +95,19 @@ class Latecomers:
         if self._enter(connection, started, now, strict=strict):
             return started
         return self._pass(connection, started, now, decide.past(started, schedule))
+
+    def _start_detached(
+        self, connection: sa.Connection, row: Row, now: datetime, *, strict: bool, entered: bool
+    ) -> Row | None:
+        if entered:
+            return self._mind(connection, row, now, strict=strict)
+        if self._enter(connection, row, now, strict=strict):
+            return row
+        # Its only slot has run, or is held under another claim, or gives up: nothing is left to do here.
+        self._end_reopened(connection, row, now)
+        if row.origin == "backfill":
+            release_next(connection, self._dialect, row, now)
+        return self._pass(connection, row, now, None)
 
     def _start_beside(
         self,
