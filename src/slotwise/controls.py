@@ -19,7 +19,7 @@ from slotwise.store import backfill, pauses, recovery, removal, slot_orders
 from slotwise.store.audit import orders
 from slotwise.store.audit_rows import Author, Order
 from slotwise.store.backfill import Backfill
-from slotwise.store.bureau import Desk, desk
+from slotwise.store.bureau import Desk, carry_out
 from slotwise.store.failures import is_transient
 from slotwise.store.pauses import Paused, Resumed
 from slotwise.store.recovery import Epoch, SettledJob
@@ -231,21 +231,20 @@ class Controls:
 
     # -- within -----------------------------------------------------------------------------------------------
 
-    def _order(self, carry_out: Callable[[Desk], Result], note: str | None, dry_run: bool) -> Result:
+    def _order(self, order: Callable[[Desk], Result], note: str | None, dry_run: bool) -> Result:
         author = Author(self._author or _this_user(), note)
         for pause in islice(growing_pauses(timedelta(milliseconds=50), timedelta(seconds=1)), TRIES):
             try:
-                return self._carry_out(carry_out, author, dry_run)
+                return self._carry_out(order, author, dry_run)
             except Exception as error:
                 if not is_transient(error):
                     raise
             time.sleep(pause.total_seconds())
-        return self._carry_out(carry_out, author, dry_run)
+        return self._carry_out(order, author, dry_run)
 
-    def _carry_out(self, carry_out: Callable[[Desk], Result], author: Author, dry_run: bool) -> Result:
+    def _carry_out(self, order: Callable[[Desk], Result], author: Author, dry_run: bool) -> Result:
         store = self._make_store()
-        with desk(store, author, rehearse=dry_run) as at:
-            result = carry_out(at)
+        result = carry_out(store, author, order, rehearse=dry_run)
         if not dry_run:
             self._wake()
             store.database.wake_ups.tell(ORDERS)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeVar
 
 import sqlalchemy as sa
 
@@ -15,9 +14,12 @@ from slotwise.execution import RECURRING, Gap, Row
 from slotwise.pauses import asleep
 from slotwise.schedules import Schedule, parse_schedule
 from slotwise.store.audit_rows import Author
+from slotwise.store.commit import commit_surely
 from slotwise.store.letters import in_its_letters
 from slotwise.store.rows import row_of
 from slotwise.store.store import Store
+
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,14 +91,25 @@ class Desk:
         self.store.dialect.gaps(self.connection, [(row, gap) for gap in gaps], self.now)
 
 
-@contextmanager
-def desk(store: Store, author: Author, *, rehearse: bool = False) -> Iterator[Desk]:
-    """Carry out an order; a rehearsal does all of it and takes it back at the end."""
-    engine = store.database.main
-    with in_its_letters("this order"), engine.connect() as connection, connection.begin() as transaction:
-        yield Desk(connection=connection, store=store, now=store.dialect.now(connection), author=author)
-        if rehearse:
+def carry_out(store: Store, author: Author, order: Callable[[Desk], Result], *, rehearse: bool = False) -> Result:
+    """Carry out an order; a rehearsal does all of it and takes it back at the end. Raises only if nothing was done.
+
+    Race: the reply to the commit may be lost. Given again, the order would trigger a second run, or leave out one slot
+    more; so the database is asked what became of it.
+    """
+
+    def work(connection: sa.Connection) -> tuple[str | None, Result]:
+        at = Desk(connection=connection, store=store, now=store.dialect.now(connection), author=author)
+        result = order(at)
+        return store.dialect.transaction_id(connection), result
+
+    with in_its_letters("this order"):
+        if not rehearse:
+            return commit_surely(store.database, store.dialect, work)
+        with store.database.main.connect() as connection, connection.begin() as transaction:
+            _, result = work(connection)
             transaction.rollback()
+            return result
 
 
 def schedule_in(row: Row) -> Schedule:

@@ -102,6 +102,10 @@ class PostgreSQL(Dialect):
             return super().ago(connection, span)
         return sa.func.statement_timestamp(type_=Instant) - sa.literal(span, sa.Interval)
 
+    def transaction_id(self, connection: sa.Connection) -> str | None:
+        found: str = connection.exec_driver_sql("SELECT pg_current_xact_id()::text").scalar_one()
+        return found
+
     def committed(self, connection: sa.Connection, transaction_id: str) -> bool | None:
         status = connection.exec_driver_sql("SELECT pg_xact_status(%(id)s::xid8)", {"id": transaction_id}).scalar_one()
         return {"committed": True, "aborted": False}.get(status)

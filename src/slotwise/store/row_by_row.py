@@ -35,6 +35,11 @@ class RowByRow:
         """The time, so long ago, as a part of a statement."""
         return sa.literal(self.now(connection) - span, Instant)
 
+    def transaction_id(self, connection: sa.Connection) -> str | None:
+        """What to ask ``committed`` about; None where a commit is never in doubt."""
+        del connection
+        return None
+
     def committed(self, connection: sa.Connection, transaction_id: str) -> bool | None:
         """Whether that transaction committed; None while it is undecided. Only where commits can be in doubt."""
         raise NotImplementedError

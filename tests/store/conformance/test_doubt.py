@@ -20,6 +20,7 @@ from slotwise.store.database import Database
 CLAIM = b"SET picked = true"
 RELEASE = b"SET picked = false"
 MARK = b"SET outcome"
+ORDER = b"scheduled_controls"
 
 lost = pytest.mark.parametrize("forward", [True, False], ids=["the reply is lost", "the request is lost"])
 
@@ -104,3 +105,19 @@ def test_a_mark_in_doubt_starts_nothing(apart: Bench, proxy: Proxy, forward: boo
     apart.settle(claim, HandedBack("mark not acknowledged"))
     assert apart.slots("strict") == []
     assert apart.claim_one("strict").slot == at(1)
+
+
+@lost
+def test_an_order_in_doubt(apart: Bench, proxy: Proxy, forward: bool) -> None:
+    """An operator's order is carried out once: one run, one slot left out, one line each in the audit."""
+    controls = apart.client.controls
+    proxy.lose_commit(said=ORDER, forward=forward)
+    triggered = controls.trigger("plain")
+    assert proxy.lost.is_set()
+    proxy.lose_commit(said=ORDER, forward=forward)
+    skipped = controls.skip_next("plain")
+    assert proxy.lost.is_set()
+    given = [(order.command, order.slot) for order in controls.orders()]
+    assert given == [("skip-next", at(1)), ("trigger", triggered)]
+    assert (skipped, apart.row("plain").slot) == (at(1), at(2))
+    assert [claim.slot for claim in apart.claim("plain")] == [triggered]
