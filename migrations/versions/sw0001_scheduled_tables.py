@@ -139,6 +139,7 @@ def _index_tasks(prefix: str, schema: str | None) -> None:
         ("lost", ["execution_time"], f"{waiting} AND lost_count > 0"),
         ("held", ["picked_by"], "picked"),
         ("parked", ["state", "task_name", "task_instance"], "state IS NOT NULL"),
+        ("beside", ["task_name", "plan_instance"], "plan_instance IS NOT NULL"),
     ):
         where = sa.text(condition)
         op.create_index(f"{table}_{name}", table, columns, schema=schema, postgresql_where=where, sqlite_where=where)

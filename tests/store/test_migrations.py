@@ -117,7 +117,8 @@ def test_indexes_are_partial(pg: sa.Connection) -> None:
     migrate.apply(pg)
     statement = sa.text("SELECT indexname, indexdef FROM pg_indexes WHERE tablename = 'scheduled_tasks'")
     found = {row.indexname: row.indexdef for row in pg.execute(statement)}
-    assert set(found) == {f"scheduled_tasks_{name}" for name in ("pkey", "due", "queue", "lost", "held", "parked")}
+    names = ("pkey", "due", "queue", "lost", "held", "parked", "beside")
+    assert set(found) == {f"scheduled_tasks_{name}" for name in names}
     waiting = "(NOT picked) AND (state IS NULL)"
     slot, task = (
         "((schedule IS NOT NULL) OR (plan_instance IS NOT NULL))",
@@ -130,6 +131,7 @@ def test_indexes_are_partial(pg: sa.Connection) -> None:
     assert found["scheduled_tasks_lost"].endswith(f"(execution_time) {lost}")
     assert found["scheduled_tasks_parked"].endswith("(state, task_name, task_instance) WHERE (state IS NOT NULL)")
     assert found["scheduled_tasks_held"].endswith("(picked_by) WHERE picked")
+    assert found["scheduled_tasks_beside"].endswith("(task_name, plan_instance) WHERE (plan_instance IS NOT NULL)")
 
 
 def test_the_queue_is_vacuumed_by_dead_rows(pg: sa.Connection) -> None:

@@ -118,6 +118,7 @@ class Tables:
         lost = text("NOT picked AND state IS NULL AND lost_count > 0")
         held = text("picked")
         parked = text("state IS NOT NULL")
+        beside = text("plan_instance IS NOT NULL")
         return [
             Index(f"{name}_due", "execution_time", **self._where(waiting)),
             Index(
@@ -130,6 +131,7 @@ class Tables:
             Index(f"{name}_lost", "execution_time", **self._where(lost)),
             Index(f"{name}_held", "picked_by", **self._where(held)),
             Index(f"{name}_parked", "state", "task_name", "task_instance", **self._where(parked)),
+            Index(f"{name}_beside", "task_name", "plan_instance", **self._where(beside)),
         ]
 
     def _slots(self) -> Table:
