@@ -131,15 +131,22 @@ class Controls:
         return self._order(lambda at: slot_orders.skip_next(at, name, wanted, instance), note, dry_run)
 
     def cancel(
-        self, job: Any, slot: datetime | None = None, *, note: str | None = None, dry_run: bool = False
+        self,
+        job: Any,
+        slot: datetime | None = None,
+        *,
+        instance: str | None = None,
+        note: str | None = None,
+        dry_run: bool = False,
     ) -> list[datetime]:
         """Ask what runs of the job to stop, or end the slot given, also if it waits for a retry; the slots.
 
+        Without ``instance`` all its instances are asked as well; a slot given is the job's own.
         Handlers learn it with the next heartbeat: ``ctx.cancelled``, with the reason ``operator``; async ones are
         cancelled. The slot ends as cancelled; one whose handler comes to a good end all the same has succeeded.
         """
         name, wanted = _name(job), None if slot is None else _instant(slot)
-        return self._order(lambda at: slot_orders.cancel(at, name, wanted), note, dry_run)
+        return self._order(lambda at: slot_orders.cancel(at, name, wanted, instance), note, dry_run)
 
     def retry(
         self,
@@ -196,10 +203,13 @@ class Controls:
             dry_run,
         )
 
-    def cancel_backfill(self, job: Any, *, note: str | None = None, dry_run: bool = False) -> int:
-        """Call off the slots of the job's backfills that have not begun; how many."""
+    def cancel_backfill(
+        self, job: Any, *, instance: str | None = None, note: str | None = None, dry_run: bool = False
+    ) -> int:
+        """Call off the slots of the job's backfills that have not begun, without ``instance`` also of all its
+        instances; how many."""
         name = _name(job)
-        return self._order(lambda at: slot_orders.call_off_backfill(at, name), note, dry_run)
+        return self._order(lambda at: slot_orders.call_off_backfill(at, name, instance), note, dry_run)
 
     def delete(self, job: Any, *, known: bool = False, note: str | None = None, dry_run: bool = False) -> int:
         """Delete the rows of a job that is no longer in the code; how many. Its history stays.

@@ -10,6 +10,7 @@ from slotwise.cli import exits
 from slotwise.cli.command import Command
 from slotwise.cli.options import Given, common, pass_given
 from slotwise.cli.orders import confirm, desk, exact_slot, instant, order, tell, when, yes
+from slotwise.execution import RECURRING
 
 
 @click.command(
@@ -23,11 +24,13 @@ from slotwise.cli.orders import confirm, desk, exact_slot, instant, order, tell,
     slotwise cancel nightly-report                         whatever runs of it
     slotwise cancel nightly-report 2026-01-31T02:00Z       this slot, also if it waits for its retry
     slotwise cancel nightly-report --backfill              what its backfills have not begun
+    slotwise cancel report --instance customer-7           what runs of one of its recurring instances
     """,
 )
 @click.argument("name")
 @click.argument("slot", required=False, callback=instant)
 @click.option("--backfill", is_flag=True, help="Call off the slots of backfills that have not begun.")
+@click.option("--instance", metavar="ID", help="This recurring instance only.")
 @order
 @yes
 @common
@@ -37,6 +40,7 @@ def cancel(
     name: str,
     slot: datetime | None,
     backfill: bool,
+    instance: str | None,
     author: str | None,
     note: str | None,
     dry_run: bool,
@@ -45,20 +49,21 @@ def cancel(
     """Ask what runs of the job NAME to stop; it learns so with its worker's next heartbeat.
 
     The slot ends as cancelled, without another attempt; the schedule goes on. With SLOT, only that slot, which is
-    also ended if it waits for its retry.
+    also ended if it waits for its retry. Of a task with recurring instances all are asked, or the one that
+    --instance names; a SLOT is the job's own unless it does.
     """
     if backfill and slot is not None:
         raise click.UsageError("--backfill calls off all that waits; leave SLOT out")
     with desk(given, author) as (controls, reader):
         if backfill:
-            waiting = controls.cancel_backfill(name, dry_run=True)
+            waiting = controls.cancel_backfill(name, instance=instance, dry_run=True)
             if waiting and not dry_run:
                 confirm(f"{waiting} slots of {name} will not run.", sure=yes)
-            count = controls.cancel_backfill(name, note=note, dry_run=dry_run)
+            count = controls.cancel_backfill(name, instance=instance, note=note, dry_run=dry_run)
             tell(given, f"{name}: {count} slots called off", dry_run=dry_run, job=name, count=count)
             return exits.OK
-        wanted = None if slot is None else exact_slot(reader, name, slot)
-        found = controls.cancel(name, wanted, note=note, dry_run=dry_run)
+        wanted = None if slot is None else exact_slot(reader, name, instance or RECURRING, slot)
+        found = controls.cancel(name, wanted, instance=instance, note=note, dry_run=dry_run)
     asked = ", ".join(map(when, found))
     tell(given, f"{name}: asked {asked} to stop" if found else f"{name}: nothing runs", dry_run=dry_run, job=name,
          slots=found)  # fmt: skip

@@ -87,10 +87,10 @@ def instant(ctx: click.Context, option: click.Parameter, text: str | None) -> da
         ) from None
 
 
-def exact_slot(reader: Reader, name: str, given: datetime) -> datetime:
+def exact_slot(reader: Reader, name: str, instance: str, given: datetime) -> datetime:
     """The slot that was meant: listings show milliseconds, and a trigger's slot has microseconds."""
     width = timedelta(milliseconds=1) if given.microsecond else timedelta(seconds=1)
-    found = reader.slots_within(name, given, given + width)
+    found = reader.slots_within(name, instance, given, given + width)
     if given in found or len(found) != 1:
         return given
     return found[0]

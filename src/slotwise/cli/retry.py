@@ -40,6 +40,6 @@ def retry(
     job with on_lost="give_up" start once: with --app that is said here, else the worker refuses it.
     """
     with desk(given, author) as (controls, reader):
-        wanted = exact_slot(reader, name, slot)
+        wanted = exact_slot(reader, name, instance, slot)
         controls.retry(name, wanted, instance=instance, note=note, dry_run=dry_run)
     tell(given, f"{name}: slot {when(wanted)} is tried again", dry_run=dry_run, job=name, slot=wanted)

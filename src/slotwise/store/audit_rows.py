@@ -9,6 +9,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from slotwise.execution import RECURRING
 from slotwise.store.rows import utc
 from slotwise.store.tables import Tables
 
@@ -25,6 +26,11 @@ class Order:
     slot: datetime | None
     arguments: dict[str, Any]
     note: str | None
+
+    @property
+    def instance(self) -> str:
+        """Which of the job's rows an order about a slot is about: its own, unless an instance was named."""
+        return str(self.arguments.get("instance", RECURRING))
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 import sqlalchemy as sa
 
+from slotwise.decide import DELETED
 from slotwise.errors import ConfigurationError, InvalidSchedule, UnknownTask
 from slotwise.execution import RECURRING, Gap, Row
 from slotwise.pauses import asleep
@@ -63,13 +64,18 @@ class Desk:
 
     def plan_row(self, job: str, instance: str = RECURRING) -> Row:
         """Lock the job's own row, or that of an instance, and those beside it. Raises UnknownTask without one."""
-        tasks = self.store.tables.tasks
-        family = (tasks.c.task_instance == instance) | (tasks.c.plan_instance == instance)
-        for row in self.rows(tasks.c.task_name == job, family):
-            if row.task_instance == instance and row.is_plan:
+        for row in self.family(job, instance):
+            if row.task_instance == instance and row.is_plan and row.state != DELETED:
                 return row
         self.rows_of(job)
         raise UnknownTask(f"job {job!r} has no recurring instance {instance!r}; see: slotwise jobs instances {job}")
+
+    def family(self, job: str, instance: str = RECURRING) -> list[Row]:
+        """Lock the job's own row, or that of an instance, and those beside it, whatever there is."""
+        tasks = self.store.tables.tasks
+        return self.rows(
+            tasks.c.task_name == job, (tasks.c.task_instance == instance) | (tasks.c.plan_instance == instance)
+        )
 
     def change(self, row: Row, **columns: Any) -> None:
         """Write columns of a row that is locked; the due time of a paused row is kept beside."""

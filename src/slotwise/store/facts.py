@@ -118,7 +118,8 @@ class _Look:
         controls = self._store.tables.controls
         about = (controls.c.task_name == self._job) | controls.c.task_name.is_(None)
         found = self._connection.execute(sa.select(controls).where(about).order_by(controls.c.id.desc()).limit(500))
-        return [order_in(row) for row in found.mappings()]
+        orders = [order_in(row) for row in found.mappings()]
+        return [order for order in orders if order.slot is None or order.instance == self._instance]
 
     def workers(self) -> list[WorkerLine]:
         workers, now = self._store.tables.workers, self._store.dialect.now(self._connection)

@@ -10,17 +10,22 @@ import sqlalchemy as sa
 
 from slotwise import decide
 from slotwise.errors import InstanceExists
-from slotwise.execution import RECURRING, TICK, Row
-from slotwise.missed import span
+from slotwise.execution import RECURRING, Row
 from slotwise.pauses import PAUSED, asleep
 from slotwise.schedules import Disabled, Schedule, spread_out
 from slotwise.schedules.text import stored_text
+from slotwise.store import removal
+from slotwise.store.audit_rows import Author
+from slotwise.store.bureau import Desk
 from slotwise.store.calendars import calendars_of
 from slotwise.store.latecomers import end_orphans, newest_decided
-from slotwise.store.planner import first_slot, owed_by, readable, replanned, tags_text
+from slotwise.store.planner import first_slot, readable, replanned, tags_text
 from slotwise.store.rows import row_of
 from slotwise.store.store import Store
 from slotwise.store.types import to_micros
+
+#: Applications sign no order: they make and delete as many instances as they like.
+NOBODY = Author("the application")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,20 +75,17 @@ class Instances:
         return self._change(connection, row, wanted, schedule)
 
     def remove(self, connection: sa.Connection, task: str, id: str) -> bool:
-        """Delete the instance; False if there is none. One that runs goes when its run has ended.
+        """Delete the instance; False if there is none. What runs of it goes when its run has ended.
 
         Its history stays: it keeps slots that have started from ever starting again. Slots that had come and were
-        not begun are skipped (deleted).
+        not begun are skipped (deleted); triggers, retries and backfills that wait end, too.
         """
         self._store.dialect.latch(connection, task, shared=True)
-        row = self._lock(connection, task, id)
-        if row is None or not row.is_plan or row.state == decide.DELETED:
+        desk = Desk(connection=connection, store=self._store, now=self._store.dialect.now(connection), author=NOBODY)
+        rows = desk.family(task, id)
+        if not any(row.task_instance == id and row.is_plan and row.state != decide.DELETED for row in rows):
             return False
-        # Race: only a mark goes onto a held row. Without the row, its holder would take the run for lost.
-        connection.execute(self._tasks.update().where(*self._key(task, id)).values(state=decide.DELETED))
-        if not row.picked:
-            self._end(connection, row)
-            connection.execute(self._tasks.delete().where(*self._key(task, id), ~self._tasks.c.picked))
+        removal.end(desk, rows)
         return True
 
     def _change(self, connection: sa.Connection, row: Row, wanted: Instance, schedule: Schedule) -> datetime | None:
@@ -99,7 +101,7 @@ class Instances:
         told = {"task_data": wanted.data, "priority": wanted.priority}
         changes |= {name: value for name, value in told.items() if getattr(row, name) != value}
         if row.state == decide.DELETED:
-            changes["state"] = None
+            changes["state"] = PAUSED if self._known(connection, wanted)[1] else None
         if changes:
             connection.execute(self._tasks.update().where(*self._key(wanted.task, wanted.id)).values(**changes))
         found: datetime | None = changes.get("slot", row.slot)
@@ -140,24 +142,6 @@ class Instances:
         end_orphans(connection, self._store.dialect, wanted.task, wanted.id, now)
         strict = self._store.definitions[wanted.task].gives_up
         return newest_decided(connection, self._store.dialect, wanted.task, wanted.id, strict=strict)
-
-    def _end(self, connection: sa.Connection, row: Row) -> None:
-        """What has come and not begun is skipped; what waits for its retry ends."""
-        dialect, slots = self._store.dialect, self._store.tables.slots
-        now = dialect.now(connection)
-        if row.attempt:
-            mine = slots.c.task_name == row.task_name, slots.c.task_instance == row.task_instance
-            connection.execute(
-                slots.update()
-                .where(*mine, slots.c.slot == row.slot, slots.c.finished.is_(None))
-                .values(outcome="cancelled", reason=decide.DELETED, finished=now)
-            )
-        schedule = owed_by(row)
-        first = schedule.next_after(row.slot) if row.attempt and row.slot and not schedule.from_end else row.slot
-        if first is None or first > now or (row.attempt and schedule.from_end):
-            return
-        last = first if schedule.from_end else schedule.latest_before(now + TICK, floor=first) or first
-        dialect.gaps(connection, [(row, span(schedule, first, last, decide.DELETED))], now)
 
     def _lock(self, connection: sa.Connection, task: str, id: str) -> Row | None:
         statement = sa.select(*self._store.dialect.row_columns).where(*self._key(task, id)).with_for_update()

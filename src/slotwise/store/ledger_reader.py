@@ -91,11 +91,15 @@ class LedgerReader:
             cursor = page[-1][0]
             left = None if left is None else left - len(page)
 
-    def slots_within(self, name: str, start: datetime, end: datetime) -> list[datetime]:
-        """The slots of a job from ``start`` on and before ``end`` that the ledger or a row knows."""
-        found = set()
-        for table in (self._slots, self._tasks):
-            within = [table.c.task_name == name, table.c.slot >= start, table.c.slot < end]
+    def slots_within(self, name: str, instance: str, start: datetime, end: datetime) -> list[datetime]:
+        """The slots of an instance from ``start`` on and before ``end`` that the ledger or a row knows."""
+        found, tasks = set(), self._tasks
+        families = [
+            (self._slots, self._slots.c.task_instance == instance),
+            (tasks, (tasks.c.task_instance == instance) | (tasks.c.plan_instance == instance)),
+        ]
+        for table, family in families:
+            within = [table.c.task_name == name, family, table.c.slot >= start, table.c.slot < end]
             found |= {utc(row["slot"]) for row in self._rows(sa.select(table.c.slot).where(*within))}
         return sorted(found)
 

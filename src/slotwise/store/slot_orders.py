@@ -66,18 +66,21 @@ def skip_next(desk: Desk, job: str, slot: datetime | None = None, instance: str 
     return following
 
 
-def cancel(desk: Desk, job: str, slot: datetime | None = None) -> list[datetime]:
-    """End what runs of the job, or the slot given, also if it waits for its retry; the slots. Empty: nothing runs."""
-    rows = [row for row in desk.rows_of(job) if row.slot is not None]
-    chosen = [row for row in rows if (row.picked if slot is None else row.slot == slot)]
+def cancel(desk: Desk, job: str, slot: datetime | None = None, instance: str | None = None) -> list[datetime]:
+    """End what runs of the job, or the slot given, also if it waits for its retry; the slots. Empty: nothing runs.
+
+    ``instance``: None is the job with all its instances, or, where a slot is given, the job's own row.
+    """
     if slot is not None:
-        _refuse_unbegun(desk, job, slot, chosen)
-    if not chosen:
-        return []
+        instance = instance or RECURRING
+    rows = [row for row in _rows(desk, job, instance) if row.slot is not None]
+    chosen = [row for row in rows if (row.picked if slot is None else row.slot == slot)]
+    if slot is not None and instance is not None:
+        _refuse_unbegun(desk, job, slot, chosen, instance)
     ended = []
     for row in chosen:
         assert row.slot is not None
-        number = desk.sign("cancel", job=job, slot=row.slot)
+        number = desk.sign("cancel", job=job, slot=row.slot, instance=_named(ledger_instance(row)))
         if row.picked:
             desk.change(row, cancel_requested=desk.now, control=number)
         elif row.attempt:
@@ -88,10 +91,18 @@ def cancel(desk: Desk, job: str, slot: datetime | None = None) -> list[datetime]
     return ended
 
 
-def _refuse_unbegun(desk: Desk, job: str, slot: datetime, chosen: list[Row]) -> None:
+def _rows(desk: Desk, job: str, instance: str | None) -> list[Row]:
+    """Lock the rows of a job with all its instances, or of one of them. Raises UnknownTask where there is none."""
+    if instance is None:
+        return desk.rows_of(job)
+    found = [row for row in desk.family(job, instance) if row.is_plan or row.is_detached]
+    return found or [desk.plan_row(job, instance)]  # one that was deleted may still run
+
+
+def _refuse_unbegun(desk: Desk, job: str, slot: datetime, chosen: list[Row], instance: str) -> None:
     where = f"slot {slot.isoformat()} of job {job!r}"
     if not chosen:
-        entry = _entry(desk, job, slot)
+        entry = _entry(desk, job, slot, instance)
         raise ConfigurationError(f"{where} does not run: {'it is not in the ledger' if entry is None else entry[0]}")
     if any(row.is_plan and not row.picked and not row.attempt for row in chosen):
         raise ConfigurationError(f"{where} has not begun; to leave it out: slotwise skip-next {job}")
@@ -117,11 +128,12 @@ def call_off(desk: Desk, row: Row, reason: str) -> None:
         release_next(desk.connection, desk.store.dialect, row, desk.now)
 
 
-def call_off_backfill(desk: Desk, job: str) -> int:
-    """End the slots of the job's backfills that have not begun; how many."""
-    rows = [row for row in desk.rows_of(job) if row.origin == "backfill" and not row.picked and not row.attempt]
+def call_off_backfill(desk: Desk, job: str, instance: str | None = None) -> int:
+    """End the slots of backfills that have not begun, of the job with all its instances or of one; how many."""
+    found = _rows(desk, job, instance)
+    rows = [row for row in found if row.origin == "backfill" and not row.picked and not row.attempt]
     if rows:
-        desk.sign("cancel-backfill", job=job, slots=len(rows))
+        desk.sign("cancel-backfill", job=job, slots=len(rows), instance=instance and _named(instance))
     for row in sorted(rows, key=lambda row: row.state == QUEUED, reverse=True):  # the last one releases nothing
         call_off(desk, row, "operator")
     return len(rows)

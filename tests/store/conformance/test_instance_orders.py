@@ -1,0 +1,165 @@
+"""Orders to one of a task's recurring instances, and what becomes of them when it is deleted, on both databases."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from tests.store.bench import MINUTE, Bench, a_job, at
+
+from slotwise.controls import Controls
+from slotwise.errors import ConfigurationError, UnknownTask
+from slotwise.execution import RECURRING, Aborted, Failed
+from slotwise.explanation import explain
+from slotwise.policies import Overlap, Retry
+from slotwise.schedules import Disabled, Every
+from slotwise.store.database import Database
+from slotwise.store.facts import facts
+
+EACH = Every(MINUTE)
+DEFINITIONS = (
+    a_job("feed", Disabled(), retry=Retry.exponential(3, first=timedelta(seconds=1))),
+    a_job("abreast", Disabled(), overlap=Overlap.allow(2)),
+)
+
+
+@pytest.fixture
+def bench(database: Database) -> Bench:
+    """Two instances of each job, planned at noon."""
+    bench = Bench(database, DEFINITIONS).planned()
+    for name in ("feed", "abreast"):
+        for id in "ab":
+            bench.client.schedule_recurring(name, id, EACH)
+    return bench
+
+
+@pytest.fixture
+def controls(bench: Bench) -> Controls:
+    return bench.client.controls.by("ada")
+
+
+def endings(bench: Bench, name: str, instance: str) -> list[tuple[object, ...]]:
+    """Slot, outcome and reason of what has ended."""
+    return [
+        (entry["slot"], entry["outcome"], entry["reason"])
+        for entry in bench.slots(name)
+        if entry["task_instance"] == instance and entry["finished"]
+    ]
+
+
+# -- cancel -----------------------------------------------------------------------------------------------------
+
+
+def test_cancel_is_about_one_instance_or_about_all(bench: Bench, controls: Controls) -> None:
+    """What runs of the one that is named; without a name, what runs of the job and of all its instances."""
+    bench.tick()
+    claims = bench.claim("feed")
+    assert [claim.row.task_instance for claim in claims] == ["a", "b"]
+    assert controls.cancel("feed", instance="b") == [at(1)]
+    assert [bench.row("feed", id).cancel_requested for id in "ab"] == [None, at(1)]
+    assert controls.cancel("feed", instance=RECURRING) == []
+    assert controls.cancel("feed") == [at(1), at(1)]
+    assert [(order.instance, order.slot) for order in controls.orders("feed")] == [
+        ("b", at(1)), ("a", at(1)), ("b", at(1)),
+    ]  # fmt: skip
+
+
+def test_cancel_of_a_slot_means_the_jobs_own_unless_an_instance_is_named(bench: Bench, controls: Controls) -> None:
+    """Instances share their slots' times, and nobody else's slot is ended by mistake."""
+    bench.tick()
+    for claim in bench.claim("feed"):
+        bench.settle(claim, Failed("oops"))
+    with pytest.raises(ConfigurationError, match="does not run: it is not in the ledger"):
+        controls.cancel("feed", at(1))
+    assert controls.cancel("feed", at(1), instance="b") == [at(1)]
+    bench.tick(0.5)
+    claims = {claim.row.task_instance: claim for claim in bench.claim("feed")}
+    assert [claims[id].row.cancel_requested is not None for id in "ab"] == [False, True]
+
+
+def test_cancel_of_an_instance_that_is_not_there(bench: Bench, controls: Controls) -> None:
+    """One line, with the cure."""
+    with pytest.raises(UnknownTask, match="no recurring instance 'c'; see: slotwise jobs instances feed"):
+        controls.cancel("feed", instance="c")
+
+
+def test_a_backfill_of_one_instance_is_called_off(bench: Bench, controls: Controls) -> None:
+    """That of another one goes on; without a name all are called off."""
+    for id in "ab":
+        controls.backfill("feed", at(-3), at(-1), instance=id)
+    assert controls.cancel_backfill("feed", instance="a") == 3
+    assert [claim.row.plan_instance for claim in bench.claim("feed")] == ["b"]
+    assert endings(bench, "feed", "a") == [(at(minute), "cancelled", "operator") for minute in (-3, -2, -1)]
+    assert controls.cancel_backfill("feed") == 2
+
+
+def test_an_order_to_one_instance_explains_no_other(bench: Bench, controls: Controls) -> None:
+    """Each is told of its own orders, though slots have the same time."""
+    controls.skip_next("feed", instance="b", note="a holiday")
+    told = {id: " ".join(explain(facts(bench.store, "feed", at(1), id)).sentences) for id in "ab"}
+    assert "a holiday" in told["b"]
+    assert "ada" not in told["a"]
+
+
+# -- deleted ----------------------------------------------------------------------------------------------------
+
+
+def test_what_waits_ends_with_its_instance(bench: Bench, controls: Controls) -> None:
+    """Triggers and backfills were for that instance: none of them starts, and the ledger says why. Others go on."""
+    triggers = {id: controls.trigger("feed", instance=id) for id in "ab"}
+    controls.backfill("feed", at(-2), at(-1), instance="a")
+    bench.client.unschedule_recurring("feed", "a")
+    assert endings(bench, "feed", "a") == [
+        (slot, "cancelled", "deleted") for slot in (at(-2), at(-1), triggers["a"])
+    ]  # fmt: skip
+    assert [(claim.row.plan_instance, claim.slot) for claim in bench.claim("feed")] == [("b", triggers["b"])]
+
+
+def test_what_runs_beside_a_deleted_instance_runs_to_its_end(bench: Bench, controls: Controls) -> None:
+    """It keeps its claim; a good end counts, and what would wait for another attempt does not come back."""
+    slots = [controls.trigger("feed", instance="a") for _ in range(2)]
+    claims = sorted(bench.claim("feed"), key=lambda claim: str(claim.slot))
+    bench.client.unschedule_recurring("feed", "a")
+    assert bench.store.beat(claims[0].holder, claims) == set()
+    bench.settle(claims[0])
+    bench.settle(claims[1], Failed("oops"))
+    bench.tick()
+    assert [claim.row.task_instance for claim in bench.claim("feed")] == ["b"]
+    assert endings(bench, "feed", "a") == [(slots[0], "succeeded", None), (slots[1], "cancelled", "deleted")]
+
+
+def test_slots_beside_each_other_end_with_their_instance(bench: Bench) -> None:
+    """With allow, each runs to its end, and no row is left."""
+    for _ in range(2):
+        bench.tick()
+        claims = [*bench.claim("abreast")]
+    mine = next(claim for claim in claims if claim.row.plan_instance == "a")
+    bench.client.unschedule_recurring("abreast", "a")
+    bench.settle(mine)
+    assert (at(2), "succeeded", None) in endings(bench, "abreast", "a")
+    assert bench.find("abreast", mine.row.task_instance) is None
+
+
+def test_no_order_reaches_an_instance_that_is_deleted_but_cancel(bench: Bench, controls: Controls) -> None:
+    """It only runs to its end: a trigger would never find its row, and what runs can be asked to stop."""
+    bench.tick()
+    claim = next(claim for claim in bench.claim("feed") if claim.row.task_instance == "a")
+    bench.client.unschedule_recurring("feed", "a")
+    with pytest.raises(UnknownTask, match="no recurring instance 'a'"):
+        controls.trigger("feed", instance="a")
+    assert controls.cancel("feed", instance="a") == [at(1)]
+    bench.settle(claim, Aborted("operator"))
+    assert endings(bench, "feed", "a") == [(at(1), "cancelled", "operator")]
+
+
+def test_an_instance_of_a_paused_job_that_is_made_again_sleeps_on(bench: Bench, controls: Controls) -> None:
+    """Deleted while it ran, and wanted again before its end: the pause is the job's."""
+    bench.tick()
+    claim = next(claim for claim in bench.claim("feed") if claim.row.task_instance == "a")
+    controls.pause("feed")
+    bench.client.unschedule_recurring("feed", "a")
+    bench.client.schedule_recurring("feed", "a", EACH)
+    bench.settle(claim)
+    assert bench.row("feed", "a").state == "paused"
+    bench.tick(3)
+    assert bench.claim("feed") == []
