@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator
-from contextlib import suppress
-from datetime import UTC, datetime
+from datetime import datetime
 from itertools import chain, islice
 
 import click
@@ -13,30 +12,15 @@ from rich.text import Text
 
 from slotwise.cli.command import Command
 from slotwise.cli.options import Given, common, pass_given
+from slotwise.cli.orders import instant
 from slotwise.cli.output import last_line, moment, outcome, print_json_list, print_table, shortened, span
 from slotwise.client import Client
 from slotwise.contrib.logging import iso
-from slotwise.durations import parse_duration
-from slotwise.errors import SlotwiseError
 from slotwise.execution import RECURRING
 from slotwise.store.lines import SlotLine
 from slotwise.store.reader import Reader
 
 _COLUMNS = ("SLOT", "OUTCOME", "WHY", "ORIGIN", "TRIES", "STARTED", "TOOK", "WORKER")
-
-
-def _instant(ctx: click.Context, option: click.Parameter, text: str | None) -> datetime | None:
-    """ISO 8601, in local time unless it says otherwise; or a duration: so long ago."""
-    if text is None:
-        return None
-    with suppress(SlotwiseError):
-        return datetime.now(UTC) - parse_duration(text)
-    try:
-        return datetime.fromisoformat(text.strip()).astimezone(UTC)
-    except (ValueError, OverflowError, OSError):
-        raise click.BadParameter(
-            f"{text!r} is neither an instant (2026-01-31T02:00Z) nor a duration (2h)", ctx, option
-        ) from None
 
 
 @click.command(
@@ -54,8 +38,8 @@ def _instant(ctx: click.Context, option: click.Parameter, text: str | None) -> d
 @click.option("--id", "instance", metavar="ID", help="Only those of this recurring instance.")
 @click.option("-n", "count", type=click.IntRange(1), default=20, show_default=True, help="At most so many lines.")
 @click.option("--all", "everything", is_flag=True, help="All that is there.")
-@click.option("--since", callback=_instant, metavar="TIME", help="Nothing before this instant, or longer ago.")
-@click.option("--before", callback=_instant, metavar="TIME", help="Only what came before this instant.")
+@click.option("--since", callback=instant, metavar="TIME", help="Nothing before this instant, or longer ago.")
+@click.option("--before", callback=instant, metavar="TIME", help="Only what came before this instant.")
 @common
 @pass_given
 def slots(
