@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+import os
+import select
 from datetime import timedelta
 from pathlib import Path
 
 LIBRARIES = sorted(Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"))
 
 
+def is_faked() -> bool:
+    """Whether this process sees the clock of a SteppedClock."""
+    return "FAKETIME_TIMESTAMP_FILE" in os.environ
+
+
+def sleep(seconds: float) -> None:
+    """Instead of ``time.sleep``, which raises OSError in such a process: libfaketime 0.9 breaks clock_nanosleep."""
+    select.select([], [], [], seconds)
+
+
 class SteppedClock:
-    """A clock beside the true one; spans, and thereby timeouts, stay true."""
+    """A clock beside the true one; spans, and thereby timeouts, stay true. Python sleeps there with ``sleep``."""
 
     def __init__(self, file: Path, offset: timedelta = timedelta(0)) -> None:
         self._file = file

@@ -31,15 +31,15 @@ def test_four_workers_whose_clocks_disagree_start_each_slot_once(bench: MakeBenc
     clocks[str(start.worker)].step(offsets[str(start.worker)] - HOUR)
     stage.wait("heartbeat", by=start.worker, skew=lambda skew: skew < -HOUR.total_seconds() / 2 or abs(skew) < 1)
     for job in ("beat", "give-up"):
-        stage.wait("settled", job=job, slot=lambda slot: slot > begun + 6 * SECOND)
+        stage.wait("settled", job=job, slot=lambda slot: slot > begun + 4 * SECOND)
     end = stage.wait("settled", job="hold-briefly", slot=start["slot"])
-    assert (end.worker, end["attempt"]) == (start.worker, 1)
+    assert (end.worker, end["attempt"], end["outcome"]) == (start.worker, 1, "succeeded")
     until = stage.now()
     stage.end_all()
 
     starts = Counter((line.job, line.slot) for line in stage.log.read() if line.mark == "start")
     assert set(starts.values()) == {1}
-    assert len([slot for job, slot in starts if job == "beat" and slot > begun]) >= 5
+    assert len([slot for job, slot in starts if job == "beat" and slot > begun]) >= 4
     # "overlap" is judged by the handlers' own clocks.
     assert [str(one) for one in stage.verdict(until=until - SECOND).findings if one.law != "overlap"] == []
 

@@ -7,8 +7,10 @@ CAST_TRAP a trap. Settings of the worker are said as always, with ``SLOTWISE_…
 from __future__ import annotations
 
 import os
+import time
 from typing import Any, Self
 
+from tests.faults import clocks
 from tests.faults.cast import deploys, holds, poison, policies, tasks, ticks
 from tests.faults.cast.trap import Trap
 
@@ -41,6 +43,9 @@ def registry_of(names: str, **settings: Any) -> JobRegistry:
         **settings,
     )
 
+
+if clocks.is_faked():
+    time.sleep = clocks.sleep
 
 if "CAST" in os.environ:
     registry = registry_of(os.environ["CAST"])

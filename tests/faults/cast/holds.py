@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 
-from tests.faults.cast.witness import LOG, engine, first_in_cluster, leave_effect, tell
+from tests.faults.cast.witness import LOG, attempt, engine, leave_effect, tell
 
 from slotwise import DistributedJob, Every, JobContext
 
@@ -15,8 +15,8 @@ class Hold(DistributedJob):
     schedule = Every("1s")
 
     def execute(self, ctx: JobContext) -> None:
-        with LOG.attempt(ctx):
-            if first_in_cluster(ctx.name):
+        with attempt(ctx) as is_first:
+            if is_first:
                 ctx.wait(60)
                 ctx.check()
 
@@ -31,8 +31,8 @@ class HoldAsync(DistributedJob):
     schedule = Every("1s")
 
     async def execute(self, ctx: JobContext) -> None:
-        with LOG.attempt(ctx):
-            if first_in_cluster(ctx.name):
+        with attempt(ctx) as is_first:
+            if is_first:
                 await asyncio.sleep(60)
 
 
@@ -43,9 +43,9 @@ class HoldBriefly(DistributedJob):
     schedule = Every("1s")
 
     def execute(self, ctx: JobContext) -> None:
-        with LOG.attempt(ctx):
-            if first_in_cluster(ctx.name):
-                time.sleep(4)
+        with attempt(ctx) as is_first:
+            if is_first:
+                time.sleep(3.5)
 
 
 class HoldLong(DistributedJob):
@@ -55,8 +55,8 @@ class HoldLong(DistributedJob):
     schedule = Every("1s")
 
     def execute(self, ctx: JobContext) -> None:
-        with LOG.attempt(ctx):
-            if first_in_cluster(ctx.name):
+        with attempt(ctx) as is_first:
+            if is_first:
                 time.sleep(12)
 
 
@@ -78,10 +78,10 @@ class HoldInGuard(DistributedJob):
     schedule = Every("1s")
 
     def execute(self, ctx: JobContext) -> None:
-        with LOG.attempt(ctx), engine().begin() as connection:
+        with attempt(ctx) as is_first, engine().begin() as connection:
             ctx.guard(connection)
             leave_effect(connection, ctx.name, ctx.slot.isoformat(), ctx.token)
-            if first_in_cluster(ctx.name):
+            if is_first:
                 tell("guarded", job=ctx.name, slot=ctx.slot.isoformat(), token=ctx.token)
                 time.sleep(4)
 
@@ -93,11 +93,11 @@ class HoldAfterCommit(DistributedJob):
     schedule = Every("1s")
 
     def execute(self, ctx: JobContext) -> None:
-        with LOG.attempt(ctx):
+        with attempt(ctx) as is_first:
             with engine().begin() as connection:
                 leave_effect(connection, ctx.name, ctx.slot.isoformat(), ctx.token)
                 ctx.complete_in(connection)
-            if first_in_cluster(ctx.name):
+            if is_first:
                 tell("committed", job=ctx.name, slot=ctx.slot.isoformat(), token=ctx.token)
                 ctx.wait(60)
                 ctx.check()

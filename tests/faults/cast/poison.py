@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from tests.faults.cast.witness import LOG, first_in_cluster, tell
+from tests.faults.cast.witness import LOG, attempt, tell
 
 from slotwise import DistributedJob, Every, JobContext, OneTimeTask
 
@@ -23,8 +23,8 @@ class Exits(DistributedJob):
     max_lost = 2
 
     def execute(self, ctx: JobContext) -> None:
-        with LOG.attempt(ctx):
-            if ctx.attempt > 1 or first_in_cluster(ctx.name):
+        with attempt(ctx) as is_first:
+            if ctx.attempt > 1 or is_first:
                 os._exit(9)
 
 
@@ -35,8 +35,8 @@ class Deaf(DistributedJob):
     schedule = Every("1s")
 
     def execute(self, ctx: JobContext) -> None:
-        with LOG.attempt(ctx):
-            if first_in_cluster(ctx.name):
+        with attempt(ctx) as is_first:
+            if is_first:
                 while True:
                     time.sleep(60)
 
@@ -48,8 +48,8 @@ class DeafAsync(DistributedJob):
     schedule = Every("1s")
 
     async def execute(self, ctx: JobContext) -> None:
-        with LOG.attempt(ctx):
-            while first_in_cluster(ctx.name) or ctx.cancelled:
+        with attempt(ctx) as is_first:
+            while is_first or ctx.cancelled:
                 try:
                     await asyncio.sleep(60)
                 except asyncio.CancelledError:
@@ -63,8 +63,8 @@ class Hog(DistributedJob):
     schedule = Every("1s")
 
     def execute(self, ctx: JobContext) -> None:
-        with LOG.attempt(ctx):
-            if first_in_cluster(ctx.name):
+        with attempt(ctx) as is_first:
+            if is_first:
                 ctypes.PyDLL(None).usleep(8_000_000)
 
 
@@ -75,8 +75,8 @@ class Busy(DistributedJob):
     schedule = Every("1s")
 
     def execute(self, ctx: JobContext) -> None:
-        with LOG.attempt(ctx):
-            end = time.monotonic() + (4 if first_in_cluster(ctx.name) else 0)
+        with attempt(ctx) as is_first:
+            end = time.monotonic() + (4 if is_first else 0)
             while time.monotonic() < end:
                 sum(range(1000))
 
@@ -88,8 +88,8 @@ class Blocks(DistributedJob):
     schedule = Every("1s")
 
     async def execute(self, ctx: JobContext) -> None:
-        with LOG.attempt(ctx):
-            if first_in_cluster(ctx.name):
+        with attempt(ctx) as is_first:
+            if is_first:
                 tell("blocked")
                 time.sleep(4)
 

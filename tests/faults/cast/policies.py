@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from tests.faults.cast.witness import LOG, first_in_cluster
+from tests.faults.cast.witness import LOG, attempt
 
 from slotwise import CatchUp, DistributedJob, Every, JobContext, Overlap
 
@@ -45,8 +45,8 @@ class Queued(DistributedJob):
     overlap = Overlap.queue(max=2)
 
     def execute(self, ctx: JobContext) -> None:
-        with LOG.attempt(ctx):
-            if first_in_cluster(ctx.name):
+        with attempt(ctx) as is_first:
+            if is_first:
                 time.sleep(3.5)
 
 
@@ -108,8 +108,8 @@ class Isolated(DistributedJob):
     isolation = "process"
 
     def execute(self, ctx: JobContext) -> None:
-        with LOG.attempt(ctx):
-            if first_in_cluster(ctx.name):
+        with attempt(ctx) as is_first:
+            if is_first:
                 time.sleep(60)
 
 

@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sa
 
+from slotwise import JobContext
 from slotwise.testing.evidence import HandlerLog
 
 LOG = HandlerLog(Path(os.environ.get("CAST_LOG", os.devnull)))
@@ -28,6 +31,18 @@ def first_in_cluster(what: str) -> bool:
     except FileExistsError:
         return False
     return True
+
+
+@contextmanager
+def attempt(ctx: JobContext) -> Iterator[bool]:
+    """Around a handler's work, as the log's; gives whether nobody was here before.
+
+    That is asked before the start is written down: whoever has read of it may freeze this process at once, and the
+    next attempt would be the first.
+    """
+    is_first = first_in_cluster(ctx.name)
+    with LOG.attempt(ctx):
+        yield is_first
 
 
 @cache
