@@ -42,13 +42,8 @@ class Desk:
 
     def rows(self, *conditions: sa.ColumnElement[bool]) -> list[Row]:
         """Lock these rows, in key order; as they are once nobody else has them."""
-        tasks = self.store.tables.tasks
-        statement = (
-            sa.select(*self.store.dialect.row_columns)
-            .where(*conditions)
-            .order_by(tasks.c.task_name, tasks.c.task_instance)
-            .with_for_update()
-        )
+        dialect = self.store.dialect
+        statement = sa.select(*dialect.row_columns).where(*conditions).order_by(*dialect.key_order).with_for_update()
         return [row_of(values) for values in self.connection.execute(statement)]
 
     def rows_of(self, job: str, *, for_good: bool = False) -> list[Row]:

@@ -177,13 +177,12 @@ class CalendarChanges:
     def _rows(self, connection: sa.Connection, name: str, cursor: Key, *, lock: bool) -> list[Row]:
         """The next plan rows whose text names the calendar, locked in the order of their keys."""
         tasks = self._tasks
-        after = (tasks.c.task_name > cursor.task_name) | (
-            (tasks.c.task_name == cursor.task_name) & (tasks.c.task_instance > cursor.task_instance)
-        )
+        task, instance = self._store.dialect.key_order
+        after = (task > cursor.task_name) | ((task == cursor.task_name) & (instance > cursor.task_instance))
         statement = (
             sa.select(*self._store.dialect.row_columns)
             .where(tasks.c.schedule.contains(f"{name}@", autoescape=True), tasks.c.plan_instance.is_(None), after)
-            .order_by(tasks.c.task_name, tasks.c.task_instance)
+            .order_by(task, instance)
             .limit(PAGE)
         )
         return [row_of(values) for values in connection.execute(statement.with_for_update() if lock else statement)]

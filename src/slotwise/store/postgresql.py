@@ -71,6 +71,8 @@ class PostgreSQL(Dialect):
 
     def __init__(self, tables: Tables, clock: Clock) -> None:
         super().__init__(tables, clock)
+        # A database's own language may sort in another way.
+        self.key_order = (sa.collate(tables.tasks.c.task_name, "C"), sa.collate(tables.tasks.c.task_instance, "C"))
         prepare = postgresql.dialect().identifier_preparer  # type: ignore[no-untyped-call]
         self._names = {
             "tasks": prepare.format_table(tables.tasks),

@@ -25,6 +25,8 @@ class RowByRow:
         self.tables = tables
         self.clock = clock
         self.row_columns = [tables.tasks.c[name] for name in ROW_COLUMNS]
+        #: The key, as rows are locked by it: in the order in which Python sorts, which settlements lock by.
+        self.key_order: tuple[Any, Any] = (tables.tasks.c.task_name, tables.tasks.c.task_instance)
         self.hold_columns = [tables.tasks.c[name] for name in HOLD_COLUMNS]
 
     def now(self, connection: sa.Connection) -> datetime:
