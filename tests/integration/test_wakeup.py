@@ -17,12 +17,17 @@ from tests.databases import Databases
 from tests.faults.proxy import CAN_CUT, Proxy
 from tests.integration.hearing import PATIENCE, Heard
 
-from slotwise import Every, Item, JobContext, JobRegistry, job, task
+from slotwise import Cron, Every, Item, JobContext, JobRegistry, job, task
 from slotwise.engine.wakeup import WakeUp
+from slotwise.engine.worker import Worker
 from slotwise.events import Listeners
+from slotwise.schedules import Once
+from slotwise.schedules.calendar import Calendar
 from slotwise.settings import Settings
+from slotwise.store.calendar_changes import CalendarChanges
 from slotwise.store.database import Database
 from slotwise.store.dsn import database_url
+from slotwise.store.store import Store
 
 LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
 
@@ -39,6 +44,7 @@ def fails_at_first(ctx: JobContext) -> None:
 mail = task(name="mail")(nothing)
 dead = task(name="dead", retry=None)(fails_at_first)
 rare = job(name="rare", schedule=Every("1d"))(nothing)
+open_days = job(name="open-days", schedule=Cron("* * * * * *").excluding("closed"))(nothing)
 rows = job(name="rows", schedule=Every("1d"))(nothing)
 
 
@@ -58,6 +64,8 @@ class Scene:
         self.worker = JobRegistry(jobs=jobs, tasks=tasks, listeners=[self.heard], **options)
         self.elsewhere = JobRegistry(jobs=jobs, tasks=tasks, **options)
         self.client = self.elsewhere.client
+        if open_days in jobs:
+            close(self, 3)
         self.worker.start()
 
     def close(self) -> None:
@@ -89,7 +97,7 @@ class Scene:
 def scene(databases: Databases) -> Iterator[Scene]:
     """One for all that is done from elsewhere."""
     with databases.provisioned() as url:
-        made = Scene(url, mail, dead, rare, leads_on)
+        made = Scene(url, mail, dead, rare, open_days, leads_on)
         made.until_it_listens()
         yield made
         made.close()
@@ -153,6 +161,36 @@ def resumed(scene: Scene) -> None:
     scene.client.controls.resume("rare")
 
 
+def plan(scene: Scene, again: Any) -> None:
+    """As another worker does at its start."""
+    deployed = JobRegistry(jobs=[again], database_url=scene.url, process_hook=False)
+    Worker(deployed.settings, deployed.definitions, database=deployed.database, listeners=Listeners()).plan()
+    deployed.database.close()
+
+
+def planned_anew(scene: Scene) -> None:
+    before = scene.settled()
+    plan(scene, job(name="rare", schedule=Once(datetime.now(UTC) + timedelta(milliseconds=200)))(nothing))
+    scene.heard.wait("settled", before + 1, outcome="succeeded")
+    plan(scene, rare)
+
+
+def close(scene: Scene, days: int) -> None:
+    """Let nobody work for so many days from now on."""
+    today = datetime.now(UTC).date()
+    closed = Calendar(name="closed", weekend=frozenset(), days=frozenset(today + timedelta(n) for n in range(days)))
+    store = Store(scene.elsewhere.database, scene.elsewhere.definitions)
+    CalendarChanges(store, "tester").change("closed", lambda before: closed, "test")
+
+
+def with_a_calendar_changed(scene: Scene) -> None:
+    """Days off are taken back, and come again after the slot."""
+    before = scene.settled()
+    close(scene, 0)
+    scene.heard.wait("settled", before + 1, outcome="succeeded")
+    close(scene, 3)
+
+
 FROM_ELSEWHERE: dict[str, Callable[[Scene], Any]] = {
     "schedule": lambda scene: scene.client.schedule(mail),
     "schedule-soon": lambda scene: scene.client.schedule(mail, at=datetime.now(UTC) + timedelta(milliseconds=200)),
@@ -171,6 +209,8 @@ FROM_ELSEWHERE: dict[str, Callable[[Scene], Any]] = {
     "trigger": lambda scene: scene.client.controls.trigger("rare"),
     "resume": resumed,
     "then": lambda scene: scene.client.schedule(leads_on),
+    "planned": planned_anew,
+    "calendar": with_a_calendar_changed,
 }
 
 

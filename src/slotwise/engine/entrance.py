@@ -18,6 +18,7 @@ from slotwise.store.planner import Plan, Planner
 from slotwise.store.revision import Revision
 from slotwise.store.roster import Badge, Roster
 from slotwise.store.store import Store
+from slotwise.store.wakeups import LOOK
 
 
 class Entrance:
@@ -85,6 +86,8 @@ class Entrance:
             self._listeners.publish(planned(self._name, plan, revision))
         for one in moved(self._store, sorted(known)):
             self._listeners.publish(events.SlotsMoved(worker=self._name, **dataclasses.asdict(one)))
+        if any(plan.change in ("added", "changed") for plan in plans):
+            self._store.database.wake_ups.tell(LOOK)  # others sleep until what was due next before
         self._refused = [plan.job for plan in plans if plan.refused is not None]
         planner.verify([found for found in jobs if not isinstance(found.schedule, Disabled)])
         return plans

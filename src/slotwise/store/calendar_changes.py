@@ -20,6 +20,7 @@ from slotwise.store.latecomers import expect
 from slotwise.store.planner import replanned
 from slotwise.store.rows import row_of, utc
 from slotwise.store.store import Store
+from slotwise.store.wakeups import LOOK
 
 #: So many rows follow a calendar in one transaction: locks are held for moments.
 PAGE = 200
@@ -91,7 +92,10 @@ class CalendarChanges:
         Raises what ``edit`` raises; InvalidSchedule if there is no such calendar and none shall be made.
         """
         before, after = self._write(name, edit, command, create=create, dry=dry)
-        return Change(before=before, after=after, followed=self._follow(after, dry=dry))
+        followed = self._follow(after, dry=dry)
+        if followed and not dry:
+            self._store.database.wake_ups.tell(LOOK)  # workers sleep until what was due next before
+        return Change(before=before, after=after, followed=followed)
 
     def remove(self, name: str, command: str, *, dry: bool = False) -> Calendar:
         """Take a calendar away. Raises InvalidSchedule if it is not there, or if rows go by it."""
