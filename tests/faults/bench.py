@@ -284,6 +284,10 @@ class Bench:
         """Let time pass: the length of a fault, never a guess at how long something takes."""
         time.sleep(span.total_seconds())
 
+    def release(self, job: str) -> None:
+        """Let go a handler that holds until the test has seen enough."""
+        Path(f"{self.log.path}.{job}.released").touch()
+
     def wait_for_empty_queue(self, within: float = PATIENCE) -> float:
         """Until no one-time task waits or runs; when that was."""
         eventually(lambda: not self.rows("select from scheduled_tasks where schedule is null limit 1"), within)

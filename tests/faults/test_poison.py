@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 from tests.faults.bench import SLACK, Bench, eventually
@@ -67,6 +68,7 @@ def test_a_handler_that_holds_the_interpreter_loses_its_claim_and_nothing_else(b
     start = stage.wait("handler-start", by=hog)
     stage.start("other")
     again = stage.wait("settled", slot=start["slot"], attempt=2)
+    Path(f"{stage.log.path}.pipe").write_bytes(b".")
     lost = stage.wait("claim-lost", by=hog, job=start["job"], token=start["token"])
     assert lost.at > again.at
     stage.wait("claimed", by=hog, after=lost)

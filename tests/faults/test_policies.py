@@ -27,7 +27,7 @@ SECOND = timedelta(seconds=1)
 TREMOR = timedelta(seconds=0.4)
 RANKS = ("rank-90", "rank-50", "rank-10")
 CAST = ("abreast", "replaced", "queued", "queued-all", "apart", "spread", "in-time", "paced", "isolated", *RANKS)
-RATE, FLOODS = 10, [f"flood@{number}" for number in range(30)]
+RATE, FLOODS = 10, [f"flood@{number}" for number in range(20)]
 LATER = Once("2100-01-01T00:00:00Z")
 
 
@@ -79,7 +79,7 @@ class Scene:
             connection.exec_driver_sql(f"{change} where task_name like 'flood%%'", values)
         self.down = self.stage.now()
         self.server._cluster.stop("fast")
-        self.stage.rest(5 * SECOND)
+        self.stage.rest(4 * SECOND)
         self.server.start()
         self.up = self.stage.now()
 

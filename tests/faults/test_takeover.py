@@ -100,9 +100,9 @@ def test_a_pause_shorter_than_the_lease_takes_nothing_away(bench: MakeBench) -> 
 
 def paused_twice(bench: MakeBench, job: str) -> tuple[Bench, bool]:
     """Freeze the holder twice and look at the end; False if a pause became longer than the lease after all."""
-    stage = bench(job, missed_heartbeats_limit="15")
-    lease = HEARTBEAT * 15
-    holder, _, start = held_by_first(stage, job, trap="heartbeat:4:STOP heartbeat:7:STOP")
+    stage = bench(job, missed_heartbeats_limit="12")
+    lease = HEARTBEAT * 12
+    holder, _, start = held_by_first(stage, job, trap="heartbeat:5:STOP heartbeat:7:STOP")
     trap = None
     for _ in range(2):
         trap = stage.wait("trap", by=holder, after=trap)
@@ -111,6 +111,7 @@ def paused_twice(bench: MakeBench, job: str) -> tuple[Bench, bool]:
         beats = stage.wait("heartbeat", by=holder, after=trap)
         if timedelta(seconds=beats.at - trap.at) + 2 * HEARTBEAT > lease:
             return stage, False
+    stage.release(job)
     end = stage.wait("settled", job=job, slot=start["slot"])
     assert (end.worker, end["attempt"], end["outcome"]) == (holder, 1, "succeeded")
     assert stage.events.all("reaped", "claim-lost") == []

@@ -175,7 +175,7 @@ def test_what_does_not_stop_runs_nowhere_else(shell: Shell) -> None:
 
     The handler itself writes down that it runs. The lifespan takes longer to be left than a lease.
     """
-    worker = shell.worker("--app", "jobs:living", "--shutdown-grace", "0s", LEAVE="4")
+    worker = shell.worker("--app", "jobs:living", "--shutdown-grace", "0s", LEAVE="2.5")
     worker.wait_for("handler-start", job="stays")
     other = shell.worker("--app", "jobs:living")
     other.wait_for("worker-start")
@@ -386,7 +386,7 @@ def test_an_outcome_that_cannot_be_written(shell: Shell, databases: Databases) -
     """It is left to others, counted, and the exit status says so."""
     with databases.provisioned() as url:
         name = url.rpartition("/")[2].partition("?")[0]
-        worker = started(shell, "nap", "--threads", "1", "--database-url", url)
+        worker = started(shell, "nap", "--threads", "1", "--database-url", url, "--shutdown-grace", "100ms")
         databases._execute(_let_in(name, "false"))
         databases._execute(
             sql.SQL("select pg_terminate_backend(pid) from pg_stat_activity where datname = {}").format(

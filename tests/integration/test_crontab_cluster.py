@@ -225,14 +225,15 @@ def test_shutdown_ends_commands(shell: Shell, pg_url: str) -> None:
     pid = int(process.wait_for("log", logger="slotwise.job")["message"])
     process.signal(signal.SIGTERM).wait_for("drain-begin")
     assert alive(pid)
-    assert process.stop() == exits.OK
+    assert process.signal_again(signal.SIGTERM).end() == exits.OK
     assert not alive(pid)
     (line,) = [line for line in ledger(pg_url, name) if line.slot == slot]
     assert (line.outcome, line.reason) == ("cancelled", "shutdown")
     after = worker(shell)
     again = after.wait_for("log", logger="slotwise.job", job=name)
     assert (again["slot"], again["attempt"]) == (slot.isoformat().replace("+00:00", "Z"), 2)
-    after.signal(signal.SIGTERM).stop()
+    after.signal(signal.SIGTERM).wait_for("drain-begin")
+    after.signal_again(signal.SIGTERM).end()
 
 
 def test_a_killed_workers_commands_end_and_run_elsewhere(shell: Shell, pg_url: str) -> None:
@@ -252,7 +253,8 @@ def test_a_killed_workers_commands_end_and_run_elsewhere(shell: Shell, pg_url: s
     wait_until(lambda: not alive(pid), "the end of the command")
     again = second.wait_for("log", logger="slotwise.job", job=name)
     assert (again["slot"], again["attempt"]) == (slot.isoformat().replace("+00:00", "Z"), 2)
-    second.signal(signal.SIGTERM).stop()
+    second.signal(signal.SIGTERM).wait_for("drain-begin")
+    second.signal_again(signal.SIGTERM).end()
 
 
 def test_lines_that_cannot_run(shell: Shell) -> None:

@@ -32,7 +32,7 @@ with count.open("a") as file:
 if os.environ.get("DIE") == "early" and len(count.read_text().splitlines()) > 1:
     os._exit(9)
 
-@job(name="tick", schedule=Every(os.environ.get("EVERY", "1s")))
+@job(name="tick", schedule=Every(os.environ.get("EVERY", "1s")), max_lost=2)
 def tick(ctx):
     if os.environ.get("DIE") == "late":
         os._exit(9)
@@ -138,7 +138,7 @@ def test_poison(shell: Shell, store: Store) -> None:
         connection.execute(tasks.update().values(execution_time=datetime.now(UTC), next_slot=None))
     pool.wait_for("reaped", job="tick", outcome="dead")
     (line,) = ledger(store, "tick")
-    assert (line.outcome, line.attempts) == ("dead", 3)
+    assert (line.outcome, line.attempts) == ("dead", 2)
     assert pool.stop() == exits.OK
 
 

@@ -37,7 +37,7 @@ def test_the_laws_hold_where_the_queue_is_restored(memory: Database, rare_seed: 
     World(rare_seed, memory, restores=True).run()
 
 
-#: What must have happened, somewhere in a few worlds, for the laws to have seen anything.
+#: What must have happened, somewhere in two worlds, for the laws to have seen anything.
 HAPPENINGS = [
     "claims", "starts attempt 1", "starts attempt 2", "ends as failed", "ends as succeeded",
     "completes in its own", "cannot complete", "settled as succeeded", "settled as failed (retry)",
@@ -50,7 +50,7 @@ HAPPENINGS = [
 def test_the_worlds_are_not_idle() -> None:
     """A checker that sees nothing finds nothing: each kind of accident and of end occurs."""
     seen: Counter[str] = Counter()
-    for seed in (*range(5), 8):  # in the last one a zombie cannot complete
+    for seed in (2, 10):  # these two have them all
         database = Database(Settings(database_url=IN_MEMORY))
         provision(database)
         world = World(seed, database)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 
-from tests.faults.cast.witness import LOG, attempt, engine, leave_effect, tell
+from tests.faults.cast.witness import LOG, attempt, engine, leave_effect, tell, wait_for_release
 
 from slotwise import DistributedJob, Every, JobContext
 
@@ -49,7 +49,7 @@ class HoldBriefly(DistributedJob):
 
 
 class HoldLong(DistributedJob):
-    """For longer than all that is done to it meanwhile; listens to nobody, and ends well."""
+    """Until the test releases it; listens to nobody, and ends well."""
 
     name = "hold-long"
     schedule = Every("1s")
@@ -57,7 +57,7 @@ class HoldLong(DistributedJob):
     def execute(self, ctx: JobContext) -> None:
         with attempt(ctx) as is_first:
             if is_first:
-                time.sleep(12)
+                wait_for_release(ctx)
 
 
 class HoldAgain(DistributedJob):

@@ -57,7 +57,7 @@ class DeafAsync(DistributedJob):
 
 
 class Hog(DistributedJob):
-    """Holds the interpreter's lock, so that nothing else of this process runs, for longer than the lease."""
+    """Holds the interpreter's lock, so that nothing else of this process runs, until something comes down a pipe."""
 
     name = "hog"
     schedule = Every("1s")
@@ -65,7 +65,8 @@ class Hog(DistributedJob):
     def execute(self, ctx: JobContext) -> None:
         with attempt(ctx) as is_first:
             if is_first:
-                ctypes.PyDLL(None).usleep(8_000_000)
+                os.mkfifo(pipe := f"{LOG.path}.pipe")
+                ctypes.PyDLL(None).read(os.open(pipe, os.O_RDWR), ctypes.create_string_buffer(1), 1)
 
 
 class Busy(DistributedJob):
@@ -76,7 +77,7 @@ class Busy(DistributedJob):
 
     def execute(self, ctx: JobContext) -> None:
         with attempt(ctx) as is_first:
-            end = time.monotonic() + (4 if is_first else 0)
+            end = time.monotonic() + (3.5 if is_first else 0)
             while time.monotonic() < end:
                 sum(range(1000))
 
@@ -91,7 +92,7 @@ class Blocks(DistributedJob):
         with attempt(ctx) as is_first:
             if is_first:
                 tell("blocked")
-                time.sleep(4)
+                time.sleep(3.5)
 
 
 class MuteError(Exception):

@@ -22,7 +22,7 @@ def _idle(run: Run) -> Iterator[Reading]:
         crew.rest(1.5)
         run.server.forget_statements("slotwise")
         before = crew.sample()
-        crew.rest(run.seconds(SECONDS, 2))
+        crew.rest(run.seconds(SECONDS))
         after, calls = crew.sample(), run.server.calls("slotwise")
         memory = memory_of(crew.pids[0])
         statements = run.server.statements("slotwise")

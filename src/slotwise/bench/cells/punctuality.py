@@ -16,9 +16,9 @@ from slotwise.clock import elapsed
 
 SLOTS = 200
 APART = timedelta(milliseconds=100)
-#: Until the first slot: workers start, plan, and find it.
-AHEAD = timedelta(seconds=4)
-AHEAD_EACH = timedelta(seconds=4)
+#: Until the first slot, in seconds: workers start, plan, and find it.
+AHEAD = 4.0
+AHEAD_EACH = 4.0
 #: How long, in seconds, a late one is waited for. A job whose next slot comes due skips the one that it missed.
 LATEST = 12.0
 
@@ -36,7 +36,8 @@ def _punctuality(run: Run) -> Iterator[Reading]:
 def _one(run: Run, contender: Contender, number: int, processes: int) -> Reading:
     """At off-beat instants, 37 ms after each tenth: nobody's own timer ticks there."""
     count, url = run.scaled(SLOTS, 10), run.prepared(contender)
-    first = datetime.now(UTC).replace(microsecond=37_000) + AHEAD + processes * AHEAD_EACH
+    ahead = run.seconds(AHEAD, 2.5) + processes * run.seconds(AHEAD_EACH, 1.5)
+    first = datetime.now(UTC).replace(microsecond=37_000) + timedelta(seconds=ahead)
     due = [first + place * APART for place in range(count)]
     wanted = {micros(instant) for instant in due}
     end = elapsed() + (due[-1] - datetime.now(UTC)).total_seconds() + LATEST
