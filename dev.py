@@ -120,7 +120,8 @@ def install() -> None:
 
 def environment() -> dict[str, str]:
     """Ours with .venv in front, without what would lead Python or pip out of it."""
-    kept = {name: value for name, value in os.environ.items() if name not in ("PYTHONHOME", "PIP_USER", "PIP_TARGET")}
+    dropped = ("PYTHONHOME", "PIP_USER", "PIP_TARGET", "PYTHONDONTWRITEBYTECODE")  # the last: tests start many a Python
+    kept = {name: value for name, value in os.environ.items() if name not in dropped}
     path = os.pathsep.join([str(VENV / "bin"), kept.get("PATH", os.defpath)])
     return {**kept, "PATH": path, "VIRTUAL_ENV": str(VENV), "NO_MKDOCS_2_WARNING": "1"}
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ import pytest
 import sqlalchemy as sa
 
 from slotwise import ConfigurationError, JobRegistry, job
+from slotwise.engine.isolation import MODULE, Channel
 from slotwise.schedules import Once
 from slotwise.settings import Settings
 from slotwise.store.database import Database
@@ -287,3 +290,41 @@ def test_without_an_application_it_is_refused() -> None:
     registry = JobRegistry(jobs=[subject], database_url="sqlite://")
     with pytest.raises(ConfigurationError, match='alone: isolation="process" needs to import the application again'):
         registry.make_worker()
+
+
+WAITING = """
+from slotwise import Every, JobRegistry, job
+
+@job(name="waits", schedule=Every("1h"), isolation="process")
+def waits(ctx): ...
+
+registry = JobRegistry(jobs=[waits])
+"""
+
+
+def test_who_waits_for_a_database_ends_without_its_parent(tmp_path: Path) -> None:
+    """A child looks for its claim where nobody answers: the end of the socket is its end, too.
+
+    Its parent by number, this process, lives on: so it is not the kernel that ends it.
+    """
+    (tmp_path / "waiting.py").write_text(WAITING)
+    ours, theirs = socket.socketpair()
+    with socket.create_server(("127.0.0.1", 0)) as nobody, ours:
+        with theirs:
+            command = [sys.executable, "-P", "-m", MODULE, str(theirs.fileno())]
+            child = subprocess.Popen(command, pass_fds=[theirs.fileno()], start_new_session=True)
+        try:
+            settings = Settings(database_url=f"postgresql://127.0.0.1:{nobody.getsockname()[1]}/none")
+            order = {
+                "app": "waiting:registry", "path": [*sys.path, str(tmp_path)], "settings": settings.told(),
+                "task": "waits", "instance": "recurring", "token": 1, "holder": "host:1:boot", "renewed": 0.0,
+            }  # fmt: skip
+            Channel(ours).send(**order)
+            nobody.settimeout(60)
+            nobody.accept()[0].close()  # it has begun to look
+            ours.close()
+            assert child.wait(10) == -signal.SIGKILL
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(child.pid, signal.SIGKILL)
+            child.wait()

@@ -19,13 +19,13 @@ from slotwise.testing.worker import IN_MEMORY, provision
 #: A world takes seconds, and on a busy machine a minute: what is looked for is a breach, not speed.
 pytestmark = pytest.mark.timeout(600)
 
-#: So many worlds may pass before a mutant must have been found out.
-WORLDS = 20
+#: So many worlds may pass before a mutant must have been found out; the first is one that was seen to be quick at it.
+WORLDS, FIRST = 20, 8
 
 
-def first_breach(sabotage: Sabotage = lambda worker: None, *, restores: bool = False) -> str:
+def first_breach(sabotage: Sabotage = lambda worker: None, *, restores: bool = False, first: int = FIRST) -> str:
     """What the first world says that finds the mutant out; empty if none does."""
-    for seed in range(WORLDS):
+    for seed in sorted(range(WORLDS), key=lambda seed: seed != first):
         database = Database(Settings(database_url=IN_MEMORY))
         provision(database)
         try:
@@ -57,4 +57,4 @@ def test_a_worker_without_a_rule_is_found_out(sabotage: Sabotage) -> None:
 def test_a_ledger_that_nobody_asks_is_found_out(dialect: type[Dialect], monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the queue is put back, only the ledger knows what has run."""
     monkeypatch.setitem(door._DIALECTS, "sqlite", dialect)
-    assert first_breach(restores=True)
+    assert first_breach(restores=True, first=6)
