@@ -36,7 +36,7 @@ def _punctuality(run: Run) -> Iterator[Reading]:
 def _one(run: Run, contender: Contender, number: int, processes: int) -> Reading:
     """At off-beat instants, 37 ms after each tenth: nobody's own timer ticks there."""
     count, url = run.scaled(SLOTS, 10), run.prepared(contender)
-    ahead = run.seconds(AHEAD, 2.5) + processes * run.seconds(AHEAD_EACH, 1.5)
+    ahead = run.seconds(AHEAD, 3) + processes * run.seconds(AHEAD_EACH, 3)
     first = datetime.now(UTC).replace(microsecond=37_000) + timedelta(seconds=ahead)
     due = [first + place * APART for place in range(count)]
     wanted = {micros(instant) for instant in due}
