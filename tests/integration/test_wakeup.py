@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -376,3 +377,38 @@ def test_a_stop_while_it_waits_for_its_own_word(pg_url: str) -> None:
         database.stop = ear.stop  # type: ignore[method-assign]
         ear.start()
         assert ear.join(timedelta(seconds=10))
+
+
+def test_where_words_do_not_get_through_it_gives_up(
+    pg_url: str, pg_empty_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Behind a pooler, or in another database, nothing is heard, not even its own word: it says so, and rests."""
+    with closing(Database(Settings(database_url=pg_url, wake_up_url=pg_empty_url))) as database:
+        ear = WakeUp(
+            database, names=[], wake=lambda words: None, obey=lambda: None, listeners=Listeners(), worker="host:1:a",
+            elapsed=itertools.count(0, 10).__next__,
+        )  # fmt: skip
+        assert ear.run_once() == timedelta(minutes=5)
+        assert not ear.is_listening
+        assert [record.getMessage().partition(":")[0] for record in caplog.records] == [
+            "wake-ups are off, due rows are found by polls"
+        ]
+
+
+def test_words_about_what_others_run_wake_nobody(pg_url: str) -> None:
+    """Tasks that this worker does not know are not its business."""
+    heard: list[Sequence[str]] = []
+    with closing(Database(Settings(database_url=pg_url))) as database:
+
+        def wake(words: Collection[str]) -> None:
+            heard.append([*words])
+            database.notify(["yours" if len(heard) == 1 else "mine"])
+
+        ear = WakeUp(
+            database, names=["mine"], wake=wake, obey=lambda: None, listeners=Listeners(), worker="host:1:a"
+        )  # fmt: skip
+        ear.run_once()  # looks, as it listens now, and hears of yours
+        database.notify(["mine"])
+        ear.run_once()
+        assert heard == [[], ["mine"]]
+        ear._deafen()
