@@ -92,6 +92,9 @@ class Latecomers:
         if detaches and definition is not None:
             return self._start_beside(connection, row, started, schedule, definition, now)
         self._retarget(connection, row, started)
+        if row.slot is not None and newest is not None and row.slot <= newest:
+            # The ledger was ahead of the row: restored alone, it may have left a slot behind that is open there.
+            end_orphans(connection, self._dialect, row.task_name, ledger_instance(row), now)
         if self._enter(connection, started, now, strict=strict):
             return started
         return self._pass(connection, started, now, decide.past(started, schedule))
