@@ -178,6 +178,8 @@ class Poller(Service):
         return found
 
     def _claim_unlimited(self, limit: int) -> int:
+        if limit <= 0:
+            return 0  # those with a limit, whose turn was before, have taken all the room
         claims = self._look(min(limit, BATCH), tuple(self._turns.tasks))
         if claims:
             self._turns.served(None, {claim.row.task_name for claim in claims})

@@ -216,6 +216,18 @@ def test_a_worker_keeps_to_the_limit_and_fills_the_rest(database: Database) -> N
     assert floor.client.list() == []
 
 
+def test_a_task_with_a_limit_may_take_the_last_place(database: Database) -> None:
+    """Whose turn comes after it finds no room, and that is no error."""
+    floor = Floor(database, [task(name="few", max_running=2)(nothing), task(name="many")(nothing)], threads=10)
+    floor.client.schedule_many("few", range(3))
+    floor.client.schedule_many("many", range(3))
+    taken = []
+    for _ in range(4):
+        taken += floor.names(floor.worker.poll(1))
+        floor.worker.tick("2s")  # marks of the queues are good for a second
+    assert taken == ["many", "few", "many", "few"]
+
+
 def test_a_flood_of_one_task(database: Database) -> None:
     """Among 2,000 older rows of another task, a row is claimed with the next claim but one, whatever their names."""
     floor = Floor(database, [task(name=name)(nothing) for name in ("aaa", "flood", "rare", "zzz")], threads=10)
