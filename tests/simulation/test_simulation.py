@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+import pytest
 from tests.simulation.world import World
 
 from slotwise.settings import Settings
@@ -35,6 +36,12 @@ def test_the_laws_hold_on_postgresql(pg_url: str, rare_seed: int) -> None:
 def test_the_laws_hold_where_the_queue_is_restored(memory: Database, rare_seed: int) -> None:
     """Also where scheduled_tasks, alone, comes back from a backup: nothing that the ledger knows is done again."""
     World(rare_seed, memory, restores=True).run()
+
+
+@pytest.mark.parametrize(("number", "restores"), [(55, False), (210, False), (152, True)])
+def test_worlds_that_broke_a_law(memory: Database, number: int, restores: bool) -> None:
+    """A clock that is set back late, or before the first slot; a restored row that leaves an open slot behind it."""
+    World(number, memory, restores=restores).run()
 
 
 #: What must have happened, somewhere in two worlds, for the laws to have seen anything.
