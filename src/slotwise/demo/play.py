@@ -108,12 +108,11 @@ class Play:
 def pronounce(console: Console, engine: sa.Engine, log: Path, *, running: bool) -> bool:
     """Compute the verdict from the ledger and from the handlers' own log, print it; whether every law held.
 
-    ``running``: workers still hold rows, which is not held against them.
+    ``running``: workers still hold rows, which is not held against those that are known.
     """
     with engine.connect() as connection:
-        held = (
-            set(connection.scalars(sa.text("SELECT picked_by FROM scheduled_tasks WHERE picked"))) if running else set()
-        )
+        # All workers there are, and not those that hold something: who holds nothing now may, a statement later.
+        held = set(connection.scalars(sa.text("SELECT worker FROM scheduled_workers"))) if running else set()
         lines = HandlerLog(log).read()
         verdict = judge(gather(connection, registry.definitions.values(), lines, completes={"digest"}), live=held)
     console.print(_table(verdict))
