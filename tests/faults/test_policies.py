@@ -28,6 +28,8 @@ TREMOR = timedelta(seconds=0.4)
 RANKS = ("rank-90", "rank-50", "rank-10")
 CAST = ("abreast", "replaced", "queued", "queued-all", "apart", "spread", "in-time", "paced", "isolated", *RANKS)
 RATE, FLOODS = 10, [f"flood@{number}" for number in range(20)]
+#: All their slots come in the outage.
+MISSED = (*FLOODS, "oldest", "never-late")
 LATER = Once("2100-01-01T00:00:00Z")
 
 
@@ -37,7 +39,7 @@ class Scene:
     def __init__(self, stage: Bench, server: EmbeddedPostgres) -> None:
         self.stage = stage
         self.server = server
-        cast = ",".join((*CAST, *(f"{name}={LATER}" for name in FLOODS), "nowhere"))
+        cast = ",".join((*CAST, *(f"{name}={LATER}" for name in MISSED), "nowhere"))
         self.doomed, self.sleepy, _ = [stage.start(name, cast=cast) for name in ("doomed", "sleepy", "steady")]
         self.narrow = stage.start("narrow", cast=",".join(RANKS), tags=NARROW, threads="1")
         for player in stage.players:
@@ -75,8 +77,8 @@ class Scene:
         self.missed = parse_schedule(f"ANY({Once(missed)}; {Once(missed + SECOND)})")
         with self.stage.connect() as connection:
             change = "update scheduled_tasks set schedule = %s, slot = %s, next_slot = %s, execution_time = %s"
-            values = (str(self.missed), missed, missed + SECOND, missed)
-            connection.exec_driver_sql(f"{change} where task_name like 'flood%%'", values)
+            values = (str(self.missed), missed, missed + SECOND, missed, list(MISSED))
+            connection.exec_driver_sql(f"{change} where task_name = any(%s)", values)
         self.down = self.stage.now()
         self.server._cluster.stop("fast")
         self.stage.rest(4 * SECOND)
@@ -89,11 +91,12 @@ class Scene:
         for job in CAST:
             begun = ("handler-start",) if job in ("abreast", "replaced") else ("settled",)
             self.stage.wait(*begun, job=job, slot=lambda slot: slot > until)
-        for job in FLOODS:
+        for job in (*FLOODS, "oldest"):
             self.stage.wait("settled", job=job)
+        self.stage.wait("skipped", job="never-late")
         self.unroutable = Reader(Store(self.stage.registry.database, {})).health(SECOND).unroutable
         self.stage.end_all()
-        self.stage.expect_clean(until=until, schedules=dict.fromkeys(FLOODS, self.missed))
+        self.stage.expect_clean(until=until, schedules=dict.fromkeys(MISSED, self.missed))
 
 
 def runs(stage: Bench, job: str) -> list[tuple[Line, Line | None]]:
@@ -167,6 +170,24 @@ def start_within_skips_what_is_too_late(scene: Scene) -> None:
     assert reasons <= {"late", "overlap"}  # overlap, if it was held when the database went away
 
 
+def catch_up_first_runs_the_oldest_for_all(scene: Scene) -> None:
+    """One run, as the first slot that was missed; the one after it is collapsed into it."""
+    first, second = scene.missed.slots(scene.down - SECOND, scene.up)
+    rows = scene.stage.ledger("oldest")
+    assert {slot: (row.outcome, row.reason, row.collapsed) for slot, row in rows.items()} == {
+        first: ("succeeded", None, 1), second: ("skipped", "collapsed", 0),
+    }  # fmt: skip
+    assert [line.slot for line in scene.stage.starts("oldest")] == [first]
+
+
+def catch_up_none_runs_nothing_that_is_late(scene: Scene) -> None:
+    """No start; all that was missed is skipped (late), as one range."""
+    first, second = scene.missed.slots(scene.down - SECOND, scene.up)
+    left_out = "select first_slot, last_slot, count, reason from scheduled_gaps where task_name = 'never-late'"
+    assert [tuple(row) for row in scene.stage.rows(left_out)] == [(first, second, 2, "late")]
+    assert (scene.stage.starts("never-late"), scene.stage.ledger("never-late")) == ([], {})
+
+
 def catch_up_all_runs_everything_and_keeps_its_pace(scene: Scene) -> None:
     """Every slot of the outage runs, the oldest first, and none sooner than the pace after the one before."""
     missed = [line for line, _ in runs(scene.stage, "paced") if scene.down < line.slot < scene.up]
@@ -227,6 +248,8 @@ POLICIES: tuple[Callable[[Scene], None], ...] = (
     min_interval_keeps_starts_apart,
     spread_moves_the_start_and_not_the_slot,
     start_within_skips_what_is_too_late,
+    catch_up_first_runs_the_oldest_for_all,
+    catch_up_none_runs_nothing_that_is_late,
     catch_up_all_runs_everything_and_keeps_its_pace,
     recovery_keeps_to_its_rate,
     ranks_go_first_on_the_worker_that_may,
@@ -236,7 +259,7 @@ POLICIES: tuple[Callable[[Scene], None], ...] = (
 
 def test_policies_hold_on_a_cluster_in_trouble(bench: MakeBench, own_server: EmbeddedPostgres) -> None:
     """Each policy by ledger and handlers' log, over a kill, a freeze, an outage and an operator's order."""
-    scene = Scene(bench(",".join((*CAST, *FLOODS)), url=own_server.dsn, recovery_rate=str(RATE)), own_server)
+    scene = Scene(bench(",".join((*CAST, *MISSED)), url=own_server.dsn, recovery_rate=str(RATE)), own_server)
     scene.an_operator_cancels()
     scene.a_worker_is_killed()
     scene.a_worker_is_frozen()

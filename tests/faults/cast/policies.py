@@ -152,3 +152,17 @@ class Flood(DistributedJob):
     def execute(self, ctx: JobContext) -> None:
         with LOG.attempt(ctx):
             pass
+
+
+class Oldest(Flood):
+    """Of what was missed, the first runs."""
+
+    name = "oldest"
+    catch_up = CatchUp.first()
+
+
+class NeverLate(Flood):
+    """Of what was missed, nothing runs."""
+
+    name = "never-late"
+    catch_up = CatchUp.none(grace="500ms")
