@@ -101,8 +101,8 @@ class Scene:
 
 def runs(stage: Bench, job: str) -> list[tuple[Line, Line | None]]:
     """Starts and ends of a job's attempts, in the order in which they started."""
-    ends = {line.token: line for line in stage.log.read() if line.job == job and line.mark == "end"}
-    return [(line, ends.get(line.token)) for line in sorted(stage.starts(job), key=lambda line: line.at)]
+    ends = {(line.slot, line.token): line for line in stage.log.read() if line.job == job and line.mark == "end"}
+    return [(line, ends.get((line.slot, line.token))) for line in sorted(stage.starts(job), key=lambda line: line.at)]
 
 
 # -- one policy each ----------------------------------------------------------------------------------------------

@@ -124,6 +124,12 @@ def abreast(**rule: Any) -> Evidence:
     return evidence(rows, log, waits_for=5, **{"abreast": 2, **rule})
 
 
+def claimed_together() -> Evidence:
+    """Slots 1 and 2 were due when one statement claimed both: each runs in a row of its own, under the same token."""
+    log = [[replace(line, token=1250) for line in attempt(second, late=2)] for second in (1, 2)]
+    return evidence([ledger(second, token=1250) for second in (1, 2)], log, waits_for=3, abreast=2)
+
+
 def handed_back() -> Evidence:
     """Slot 2 waits in a row of its own for the rest of its attempts, 3 because it was handed back."""
     rows = [ledger(1), ledger(2, "failed", finished=None), ledger(4)]
@@ -131,7 +137,7 @@ def handed_back() -> Evidence:
     return replace(evidence(rows, log, waits_for=5, abreast=3), detached={at(2), at(3)})
 
 
-GOOD = [calm, taken_over, retried, given_up, chained, completing, interrupted, abreast, handed_back]
+GOOD = [calm, taken_over, retried, given_up, chained, completing, interrupted, abreast, claimed_together, handed_back]
 
 
 @pytest.mark.parametrize("run", GOOD)
@@ -217,6 +223,7 @@ DOCTORED: dict[str, tuple[str, Callable[[], Evidence]]] = {
     "two slots where one may run": ("overlap", lambda: abreast(abreast=1)),
     "three slots where two may run": ("overlap", lambda: edited(abreast(), 1, at=at(4.2))),
     "a slot beside one that never ended": ("overlap", lambda: shorter(calm(), 2, "end")),
+    "of two slots under one token, one never started": ("disagree", lambda: shorter(claimed_together(), 1, "start")),
     "a chain that skips": ("missing", lambda: without(chained(), 2.3)),
     "a chain whose next link is late": ("missing", lambda: waiting(chained(), slot=at(5.5))),
     "a completion without a start": ("disagree", lambda: shorter(completing(), 2, "start")),

@@ -91,6 +91,7 @@ def judge(evidence: Iterable[Evidence], *, until: datetime | None = None, live: 
 
 #: Law, slot, and what is wrong.
 _Broken = Iterator[tuple[str, datetime | None, str]]
+_Attempt = tuple[datetime | None, int]
 
 # -- the queue: nothing stays behind ------------------------------------------------------------------------------
 
@@ -166,8 +167,13 @@ def _by_slot(one: Evidence) -> dict[datetime, list[Line]]:
     return starts
 
 
-def _ends(one: Evidence) -> dict[int, Line]:
-    return {line.token: line for line in one.log if line.mark == "end"}
+def _ends(one: Evidence) -> dict[_Attempt, Line]:
+    return {_attempt(line): line for line in one.log if line.mark == "end"}
+
+
+def _attempt(line: Line) -> _Attempt:
+    """Slots side by side that were claimed by one statement have the same token, each in a row of its own."""
+    return line.slot, line.token
 
 
 def _starts(one: Evidence) -> _Broken:
@@ -186,20 +192,20 @@ def _starts(one: Evidence) -> _Broken:
             yield "twice", slot, f"{len(starts)} starts in {row.attempts} attempts"
         if len(starts) > one.rule.tries + row.lost + row.aborted:
             yield "twice", slot, f"{len(starts)} starts {told}"
-        replaced = [line for line in starts[:-1] if line.token not in ends or ends[line.token].note == OK]
+        replaced = [line for line in starts[:-1] if _attempt(line) not in ends or ends[_attempt(line)].note == OK]
         if len(replaced) > row.lost + row.aborted:
             yield "twice", slot, f"{len(replaced)} starts that had not failed were repeated, {told}"
 
 
 def _outcomes(one: Evidence) -> _Broken:
     """What the ledger says of an end is what the handler of that token says."""
-    starts = {line.token: line for line in one.log if line.mark == "start"}
+    starts = {_attempt(line) for line in one.log if line.mark == "start"}
     ends = _ends(one)
     for row in one.ledger.values():
         if row.outcome not in ("succeeded", "failed") or row.token is None or row.finished is None:
             continue
-        start, end = starts.get(row.token), ends.get(row.token)
-        if start is None or start.slot != row.slot:
+        end = ends.get((row.slot, row.token))
+        if (row.slot, row.token) not in starts:
             yield "disagree", row.slot, f"{row.outcome}, but no handler started under that token"
         elif one.rule.completes:
             continue  # the ledger was written before the handler's end
@@ -215,7 +221,7 @@ def _order(one: Evidence) -> _Broken:
             yield "token", after.slot, f"{after.token} comes after {before.token}"
     ends, running = _ends(one), list[Line]()
     for line in sorted(starts, key=lambda line: line.at):
-        running = [other for other in running if other.token not in ends or ends[other.token].at > line.at]
+        running = [other for other in running if _attempt(other) not in ends or ends[_attempt(other)].at > line.at]
         if len(running) >= one.rule.abreast:
             yield "overlap", line.slot, f"started while {', '.join(str(each.token) for each in running)} ran"
         if not _is_let_go(one, line):
