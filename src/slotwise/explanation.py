@@ -17,7 +17,7 @@ from slotwise.store.types import from_micros
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
-    """``outcome`` as in the ledger, or waiting, upcoming, no-slot or unknown; ``sentences`` say why."""
+    """``outcome`` as in the ledger, or waiting, undecided, upcoming, no-slot or unknown; ``sentences`` say why."""
 
     job: str
     slot: datetime
@@ -225,6 +225,8 @@ def _without_trace(facts: Facts) -> tuple[str, str | None, list[str]]:
     if not facts.is_slot:
         return "no-slot", None, list(_no_slot(facts))
     if plan.slot is not None and facts.slot > plan.slot:
+        if facts.slot <= facts.now:
+            return "undecided", None, list(_undecided(facts, plan))
         return "upcoming", None, list(_upcoming(facts, plan.slot))
     return "unknown", None, list(_unknown(facts, plan))
 
@@ -237,11 +239,24 @@ def _no_slot(facts: Facts) -> Iterator[str]:
     yield f"The schedule {schedule} has no slot then; the nearest are {near}." if near else f"{schedule} has no slots."
 
 
+def _undecided(facts: Facts, plan: Row) -> Iterator[str]:
+    """It has come, and the plan row has not got to it."""
+    assert plan.slot is not None
+    if plan.attempt:
+        state = "is held" if plan.picked else "waits for its retry"
+        yield f"It came while {_when(plan.slot)} {state}; the job's overlap decides about it when that slot ends."
+    elif plan.state == "paused" or facts.paused is not None:
+        yield from _sleeps(facts, plan)
+    else:
+        yield f"It came after {_when(plan.slot)}, which waits; the job's catch-up decides with the next claim."
+
+
 def _upcoming(facts: Facts, next_slot: datetime) -> Iterator[str]:
     schedule = facts.schedule
     assert schedule is not None
     count = schedule.count_between(next_slot - TICK, facts.slot - TICK)
-    yield f"It is to come, in {_long(facts.slot - facts.now)}; {_slots(count)} come before it, the next at " + (
+    verb = "comes" if count == 1 else "come"
+    yield f"It is to come, in {_long(facts.slot - facts.now)}; {_slots(count)} {verb} before it, the next at " + (
         f"{_when(next_slot)}."
     )
 

@@ -56,12 +56,12 @@ def backfill(
 ) -> Backfill:
     """Run the slots from ``first`` to ``last``, both included, that never ran; with ``failed``, those that did in vain.
 
-    Slots that the plan row has yet to decide are its own, and left alone. ``forgotten``: also where history was
-    pruned, and slots may have run that the ledger does not know any more.
+    Slots that the plan row has yet to decide are its own, and left alone; nothing runs before its time.
+    ``forgotten``: also where history was pruned, and slots may have run that the ledger does not know any more.
     """
     row = desk.plan_row(job, instance)
     schedule = schedule_in(row)
-    last = min(last, _passed_by(row, desk.now))
+    last = min(last, _passed_by(row, desk.now), desk.now)
     _refuse(job, schedule, first, last)
     if not forgotten:
         _refuse_forgotten(desk, job, first)

@@ -129,6 +129,15 @@ def test_what_is_to_come_is_left_to_the_schedule(bench: Bench, controls: Control
     assert (found.slots, found.last) == ((), at(11) - timedelta(microseconds=1))
 
 
+def test_no_slot_runs_before_its_time(bench: Bench, controls: Controls) -> None:
+    """One that was left out is missing when its time has come, and not before."""
+    slot = controls.skip_next("plain")
+    assert slot > bench.clock.now()
+    assert controls.backfill("plain", slot, slot).slots == ()
+    bench.clock.set(slot)
+    assert controls.backfill("plain", slot, slot).slots == (slot,)
+
+
 @pytest.mark.parametrize(
     ("job", "first", "words"),
     [

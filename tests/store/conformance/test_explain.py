@@ -82,6 +82,12 @@ def due(bench: Bench) -> None:
     bench.tick(5)
 
 
+def held(bench: Bench) -> None:
+    bench.tick()
+    bench.claim_one("plain")
+    bench.tick(3)
+
+
 def nothing(bench: Bench) -> None:
     """As planned at noon."""
 
@@ -100,6 +106,10 @@ def nothing(bench: Bench) -> None:
         (sleeps, 1, "waiting", ["ada gave the order pause: the disk is full", "will be skipped"]),
         (all_sleeps, 1, "waiting", ["All is paused since 2026-01-01T12:00:00Z, by ada: maintenance"]),
         (left_out, 1, "skipped", ["An operator left it out", "ada gave the order skip-next: holiday"]),
+        (held, 2, "undecided", ["came while 2026-01-01T12:01:00Z is held; the job's overlap decides"]),
+        (due, 3, "undecided", ["came after 2026-01-01T12:01:00Z, which waits; the job's catch-up decides"]),
+        (sleeps, 3, "undecided", ["ada gave the order pause: the disk is full", "will be skipped"]),
+        (nothing, 2, "upcoming", ["in 2m; one slot comes before it"]),
         (nothing, 1, "waiting", ["due at 2026-01-01T12:01:00Z, in 1m"]),
         (nothing, 7, "upcoming", ["in 7m; 6 slots come before it, the next at 2026-01-01T12:01:00Z"]),
         (nothing, 2.5, "no-slot", ["the nearest are 2026-01-01T12:02:00Z and 2026-01-01T12:03:00Z"]),
