@@ -217,7 +217,8 @@ def _sleeps(facts: Facts, row: Row) -> Iterator[str]:
 def _without_trace(facts: Facts) -> tuple[str, str | None, list[str]]:
     schedule, plan = facts.schedule, facts.plan
     if plan is None:
-        return "unknown", None, ["The job has no row, and neither ledger nor gaps know this slot."]
+        gone = [_said(order) for order in facts.orders if order.command == "delete"][:1]
+        return "unknown", None, ["The job has no row, and neither ledger nor gaps know this slot.", *gone]
     if schedule is None:
         return "unknown", None, [f"This release cannot read the schedule {plan.schedule!r}."]
     if schedule.from_end:

@@ -88,6 +88,10 @@ def held(bench: Bench) -> None:
     bench.tick(3)
 
 
+def deleted(bench: Bench) -> None:
+    bench.client.controls.by("ada").delete("plain", note="replaced")
+
+
 def nothing(bench: Bench) -> None:
     """As planned at noon."""
 
@@ -109,6 +113,7 @@ def nothing(bench: Bench) -> None:
         (held, 2, "undecided", ["came while 2026-01-01T12:01:00Z is held; the job's overlap decides"]),
         (due, 3, "undecided", ["came after 2026-01-01T12:01:00Z, which waits; the job's catch-up decides"]),
         (sleeps, 3, "undecided", ["ada gave the order pause: the disk is full", "will be skipped"]),
+        (deleted, 2, "unknown", ["no row", "ada gave the order delete: replaced"]),
         (nothing, 2, "upcoming", ["in 2m; one slot comes before it"]),
         (nothing, 1, "waiting", ["due at 2026-01-01T12:01:00Z, in 1m"]),
         (nothing, 7, "upcoming", ["in 7m; 6 slots come before it, the next at 2026-01-01T12:01:00Z"]),
