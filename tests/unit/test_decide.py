@@ -389,7 +389,6 @@ def test_a_retry_keeps_the_slot_and_moves_the_due_time() -> None:
         pytest.param({"attempt": 1}, 0.1, Failed("x", final=True), 3, None, False, id="final"),
         pytest.param({"attempt": 1}, 0.9, Failed("x"), 3, None, False, id="it would fall behind the next slot"),
         pytest.param({"attempt": 1}, 50 / 60, Failed("x"), 3, None, False, id="it would fall on the next slot"),
-        pytest.param({"attempt": 1, "next_slot": None}, 0.9, Failed("x"), 3, None, True, id="there is no next slot"),
     ],
 )
 def test_which_failures_are_retried(
@@ -401,6 +400,28 @@ def test_which_failures_are_retried(
     assert done.record is not None
     assert done.record.final is not again
     assert (columns(done)["slot"] == at(0)) is again
+
+
+@pytest.mark.parametrize(
+    ("schedule", "row", "again"),
+    [
+        pytest.param(Once(at(0)), {}, True, id="there is no next slot"),
+        pytest.param(succeed(MINUTELY, at(0.1), Every("1h")), {}, True, id="a deploy has put the next slot off"),
+        pytest.param(
+            succeed(Every("1h"), at(0.1), MINUTELY), {"next_slot": at(60)}, False, id="a deploy has brought it"
+        ),
+        pytest.param(MINUTELY, {"watermark": at(1)}, True, id="the next slot is skipped"),
+    ],
+)
+def test_the_next_slot_is_that_of_the_text_as_it_is_when_an_attempt_fails(
+    schedule: Schedule, row: dict[str, Any], again: bool
+) -> None:
+    """A deploy gives a held row its text and no more: what the row notes as its next slot may be of the text before."""
+    done = finish(
+        Failed("x"), row=plan_row(attempt=1, **row), schedule=schedule, now=at(0.9), retry=retry(3, seconds=10)
+    )
+    assert done.record is not None
+    assert done.record.final is not again
 
 
 def test_a_job_without_retry_waits_for_its_next_slot() -> None:

@@ -148,7 +148,7 @@ def _failed(
     now: datetime,
     ledger: LedgerEntry | None,
 ) -> Transition:
-    due = None if outcome.final else _retry_due(row, definition, now, ledger)
+    due = None if outcome.final else _retry_due(row, definition, schedule, now, ledger)
     if due is None:
         return final(row, definition, schedule, now, now, "failed", error=outcome.error, ledger=ledger)
     counters = {
@@ -163,7 +163,9 @@ def _failed(
     )
 
 
-def _retry_due(row: Row, definition: Definition, now: datetime, ledger: LedgerEntry | None) -> datetime | None:
+def _retry_due(
+    row: Row, definition: Definition, schedule: Schedule | None, now: datetime, ledger: LedgerEntry | None
+) -> datetime | None:
     """When the next attempt of a failed slot is due; None if there is none, or the next slot comes first."""
     if definition.retry is None:
         return None
@@ -172,9 +174,17 @@ def _retry_due(row: Row, definition: Definition, now: datetime, ledger: LedgerEn
     if delay is None:
         return None
     due = now + delay
-    if row.next_slot is None or definition.retry.past_next_slot:
+    following = _following(row, schedule)
+    if following is None or definition.retry.past_next_slot:
         return due
-    return None if due >= row.next_slot else due
+    return None if due >= following else due
+
+
+def _following(row: Row, schedule: Schedule | None) -> datetime | None:
+    """The next slot that is not decided, by the text as it is now: a deploy changes no more of a held row."""
+    if schedule is None or row.slot is None or schedule.from_end or isinstance(schedule, Disabled):
+        return row.next_slot
+    return schedule.running.next_after(max(row.slot, row.watermark or row.slot))
 
 
 def _aborted(
