@@ -16,7 +16,9 @@ from slotwise.definition import define
 from slotwise.errors import ClaimLost
 from slotwise.events import ClaimLostEvent, HandedBackEvent, Reaped
 from slotwise.execution import Claim, Outcome
+from slotwise.job import job
 from slotwise.pauses import PAUSED
+from slotwise.schedules import Disabled
 from slotwise.store.database import Database
 from slotwise.store.fence import LedgerFence
 from slotwise.store.tables import tables
@@ -50,6 +52,7 @@ class Cluster:
         self.dead: set[str] = set()
         self.model = Orders(terms, Timeline(NOON, times), NOON)
         self.members = [self._hire() for _ in range(size)]
+        self._stranger = ManualWorker([job(name="other", schedule=Disabled())(print)], database, self.clock)
 
     def _clear(self) -> None:
         """The tables without a row."""
@@ -72,6 +75,11 @@ class Cluster:
     def controls(self) -> Controls:
         return self.members[0].worker.client.controls
 
+    @property
+    def anybody(self) -> Controls:
+        """Orders from where the job's code is not known."""
+        return Controls(lambda: self._stranger.store)
+
     # -- time ---------------------------------------------------------------------------------------------------
 
     def tick(self, by: timedelta) -> None:
@@ -83,6 +91,17 @@ class Cluster:
             for member in self.members:
                 if not member.frozen:
                     self.beat(member)
+
+    def instants(self) -> list[datetime]:
+        """The next at which something may happen: dues, slots, ends of leases, and what is too late."""
+        model, terms, wait = self.model, self.terms, self.terms.wait
+        slots = model.timeline.slots(model.now + 10 * BEAT)[-40:]
+        found = [slot + wait for slot in slots]
+        found += [slot + wait + late for slot in slots for late in (terms.start_within, terms.window) if late]
+        for course in model.courses:
+            found.append(course.due if course.holder is None else (course.beat or model.now) + LEASE)
+        later = sorted({one for one in found if one > model.now})
+        return later[:4]
 
     def beat(self, member: Member) -> None:
         member.worker.beat()
@@ -105,6 +124,15 @@ class Cluster:
         assert course.beat is not None
         assert self.model.now - course.beat >= LEASE, f"{event} took from the living"
         self.model.taken_over(course, LEASE)
+        if course.holder is None and course.lost > 1 and not self.model.fates[course.slot].final:
+            self._rests(course)
+
+    def _rests(self, course: Course) -> None:
+        """From the second loss on it rests, for a time that only the row knows."""
+        due = next(row[5] for slot, row in self._rows().items() if slot == course.slot)
+        earliest = course.due if course.due > self.model.now else self.model.now + timedelta(seconds=5)
+        assert earliest <= due <= max(earliest, self.model.now + timedelta(seconds=7.5)), f"rests until {due}"
+        course.due = due
 
     # -- what workers do ----------------------------------------------------------------------------------------
 
@@ -219,6 +247,7 @@ class Cluster:
         store = self.members[0].worker.store
         slots, gaps = store.tables.slots, store.tables.gaps
         found: dict[datetime, Any] = {}
+        own: set[datetime] = set()
         with store.transaction() as connection:
             for gap in connection.execute(gaps.select()).mappings():
                 covered = [slot for slot in self.model.fates if gap["first_slot"] <= slot <= gap["last_slot"]]
@@ -226,6 +255,10 @@ class Cluster:
             for row in connection.execute(slots.select()).mappings():
                 said = (row["outcome"], row["reason"], row["attempts"], row["lost"], row["aborted"])
                 found[row["slot"]] = (*said, row["finished"] is not None)
+                own.add(row["slot"])
+        for slot, fate in self.model.fates.items():
+            if fate.outcome == "skipped" and fate.final:
+                fate.in_gap = slot not in own  # a row for one slot, a range for several: the ledger's own affair
         return found
 
     def _courses(self) -> dict[datetime, Any]:

@@ -153,7 +153,20 @@ class Contract:
                 self._skip([course.slot], "overlap")
                 self.beside.remove(course)
             return None
+        if self.terms.gives_up and course.attempt:
+            self._refuse(course)
+            return None
         return self._start(course, holder)
+
+    def _refuse(self, course: Course) -> None:
+        """It has started once, and stays as it ended."""
+        fate = self.fates[course.slot]
+        fate.reason, fate.final = "give_up", True
+        self.beside.remove(course)
+        self._release(course)
+
+    def _release(self, course: Course) -> None:
+        """A slot beside the plan has ended."""
 
     def _others_run(self, course: Course) -> bool:
         return any(other.holder is not None for other in self.courses if other is not course)

@@ -134,6 +134,3 @@ class Endings(Contract):
         self._skip([slot for slot in come if slot not in kept], "overlap")
         self.chain = "queue" if kept else None
         self._await_next()
-
-    def _release(self, course: Course) -> None:
-        """A slot beside the plan has ended."""

@@ -29,7 +29,7 @@ class Script:
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster, self.model = cluster, cluster.model
-        self.redeployed = False
+        self.former = cluster.times
 
     def play(self, steps: Sequence[Step]) -> None:
         for name, given in steps:
@@ -44,6 +44,12 @@ class Script:
     def pass_time(self, by: timedelta) -> None:
         self.cluster.tick(by)
 
+    def pass_until(self, pick: int, off: timedelta) -> None:
+        """Up to one of the next instants at which something may happen, or a little before or after it."""
+        instants = self.cluster.instants()
+        if instants:
+            self.cluster.tick(max(instants[pick % len(instants)] + off - self.model.now, timedelta(0)))
+
     def poll(self, pick: int) -> None:
         if not self.member(pick).frozen:
             self.cluster.poll(self.member(pick))
@@ -51,6 +57,10 @@ class Script:
     def wait_and_run(self, pick: int, by: timedelta) -> None:
         """The usual course of things."""
         self.cluster.tick(by)
+        self.run_due(pick)
+
+    def run_due(self, pick: int) -> None:
+        """Claim what is due, and begin with it."""
         member = self.member(pick)
         if not member.frozen:
             self.cluster.poll(member)
@@ -160,15 +170,17 @@ class Script:
         self.model.cancel(slot)
 
     def retry(self, pick: int) -> None:
-        if not self.cluster.terms.gives_up and (slots := self.model.retryable()):
+        if slots := self.model.retryable():
             slot = slots[pick % len(slots)]
-            self.cluster.controls.retry(JOB, slot)
+            self.cluster.anybody.retry(JOB, slot)
             self.model.retry_slot(slot)
 
     def backfill(self, ago: timedelta, at_once: int, failed: bool, pace: int) -> None:
-        if self.redeployed or self.cluster.times.delay is not None or self.cluster.terms.gives_up:
+        if self.cluster.times.delay is not None:
             return
-        first, last = self.model.now - ago, self.model.now
+        first, last = max(self.model.now - ago, self.model.timeline.changed), self.model.now
+        if first > last:
+            return
         slots = self.model.missing(first, last, failed=failed)
         found = self.cluster.controls.backfill(
             JOB, first, last, at_once=at_once, failed=failed, pace=timedelta(seconds=pace) if pace else None
@@ -188,8 +200,12 @@ class Script:
                 define(self.cluster.terms.declare(JOB, times))
             except InvalidJob:
                 return
-            self.redeployed = True
+            self.former = self.cluster.times
             self.cluster.redeploy(times)
+
+    def deploy_the_former(self) -> None:
+        """Somebody takes the last change back."""
+        self.redeploy(self.former)
 
     def create_anew(self) -> None:
         """Delete the job, and plan it again."""
@@ -197,6 +213,5 @@ class Script:
             return
         self.cluster.controls.delete(JOB, known=True)
         self.model.delete()
-        self.redeployed = True
         self.cluster.plan()
         self.model.create(self.cluster.times)

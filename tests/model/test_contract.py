@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import ParamSpec
+from typing import Any, ParamSpec
 
 from hypothesis import HealthCheck, Phase, assume, given, settings
-from hypothesis import strategies as st
 from tests.model.cluster import Cluster
-from tests.model.declarations import schedules, steps, terms
+from tests.model.declarations import schedules, terms
 from tests.model.policies import Terms
+from tests.model.scenes import scripts
 from tests.model.script import Script, Step
 from tests.model.timeline import Times
 
@@ -37,7 +37,7 @@ def bounded(examples: int) -> Callable[[Callable[P, None]], Callable[P, None]]:
     )  # fmt: skip
 
 
-SCRIPTS = st.lists(steps(), min_size=30, max_size=40)
+GIVEN: dict[str, Any] = {"terms": terms(), "times": schedules(), "script": scripts()}
 
 
 def play(database: Database, terms: Terms, times: Times, script: list[Step]) -> None:
@@ -49,14 +49,14 @@ def play(database: Database, terms: Terms, times: Times, script: list[Step]) -> 
 
 
 @bounded(EXAMPLES)
-@given(terms=terms(), times=schedules(), script=SCRIPTS)
+@given(**GIVEN)
 def test_the_ledger_agrees(plain: Database, terms: Terms, times: Times, script: list[Step]) -> None:
     """After each step: every slot's outcome, reason and counts, and every row with its due time and holder."""
     play(plain, terms, times, script)
 
 
 @bounded(max(EXAMPLES // SHARE, 1))
-@given(terms=terms(), times=schedules(), script=SCRIPTS)
+@given(**GIVEN)
 def test_the_ledger_agrees_on_postgresql(
     plain_postgresql: Database, terms: Terms, times: Times, script: list[Step]
 ) -> None:

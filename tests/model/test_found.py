@@ -86,6 +86,21 @@ FOUND: dict[str, tuple[Terms, Times, list[Step]]] = {
         Terms(catching="all", pace=seconds(15), max_lost=1), every(20),
         [run(90), step("crash", pick=0), later(400), step("reap")],
     ),
+    "a deploy during a run left the next slot of before in a retry's way": (
+        Terms(attempts=2, retry_pause=seconds(50)), every(60),
+        [run(60), step("redeploy", times=every(300)), later(30), step("fail", pick=0, final=False)],
+    ),
+    "a retry was made beyond the next slot that a deploy has brought": (
+        Terms(attempts=2, retry_pause=seconds(50)), every(300),
+        [run(300), step("redeploy", times=every(20)), step("fail", pick=0, final=False)],
+    ),
+    "a deploy put a slot that was left out in a retry's way": (
+        Terms(attempts=3, retry_pause=seconds(50)), every(60),
+        [
+            run(60), step("skip_next"), step("fail", pick=0, final=False), step("redeploy", times=every(300)), run(50),
+            step("fail", pick=0, final=False),
+        ],
+    ),
 }  # fmt: skip
 
 

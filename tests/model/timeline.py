@@ -60,6 +60,8 @@ class Timeline:
     times: Times
     _found: list[datetime] = field(default_factory=list)
     _looked: datetime = field(init=False)
+    #: Up to here another schedule said when slots are; nothing that asks the newest one is asked about that.
+    changed: datetime = EPOCH
 
     def __post_init__(self) -> None:
         self._looked = self.begin.replace(microsecond=0)
@@ -67,7 +69,7 @@ class Timeline:
     def change(self, at: datetime, times: Times) -> None:
         """From after ``at`` on, the slots are those of ``times``."""
         self._look_until(at)
-        self._found = [slot for slot in self._found if slot <= at]
+        self._found, self.changed = [slot for slot in self._found if slot <= at], at + timedelta(microseconds=1)
         self._looked, self.times = at.replace(microsecond=0), times
 
     def slots(self, until: datetime) -> list[datetime]:

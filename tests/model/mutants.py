@@ -1,0 +1,146 @@
+"""The product with one rule taken out: functions whose text is changed in one place, for as long as a test looks."""
+
+from __future__ import annotations
+import __future__
+
+import inspect
+import textwrap
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import FunctionType
+from typing import Any
+
+from slotwise import missed, pauses
+from slotwise.decide import claim, columns, ending, final, handback
+from slotwise.engine import outcomes
+from slotwise.engine.runner import Runner
+from slotwise.store import latecomers, planner, pruner, release, slot_orders
+from slotwise.store.abreast import Abreast
+from slotwise.store.claims_by_row import ClaimsByRow
+from slotwise.store.endings_by_row import EndingsByRow
+from slotwise.store.latecomers import Latecomers
+from slotwise.store.planner import Planner
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """``function`` with ``rule`` in its text replaced by ``instead``."""
+
+    function: Any
+    rule: str
+    instead: str
+
+    @contextmanager
+    def at_large(self) -> Iterator[None]:
+        """Whoever has imported the function runs the changed one."""
+        function: FunctionType = self.function
+        text = textwrap.dedent(inspect.getsource(function))
+        assert text.count(self.rule) == 1, f"{function.__qualname__} says {self.rule!r} {text.count(self.rule)} times"
+        changed = text.replace(self.rule, self.instead)
+        names: dict[str, Any] = {}
+        code = compile(changed, inspect.getfile(function), "exec", __future__.annotations.compiler_flag)
+        exec(code, function.__globals__, names)
+        before, function.__code__ = function.__code__, names[function.__name__].__code__
+        try:
+            yield
+        finally:
+            function.__code__ = before
+
+
+#: By what the product does not do then.
+MUTANTS: dict[str, Mutant] = {
+    # losses
+    "a claim that is lost was held until its lease end": Mutant(
+        ending.at_loss, "end = min(lease_end, now)", "end = now"
+    ),
+    "a slot is dead after max_lost": Mutant(
+        ending.at_loss, "lost >= definition.max_lost", "lost > definition.max_lost"
+    ),
+    "a hand-back does not count": Mutant(
+        handback.hand_back, "attempt = max(row.attempt - 1, 0)", "attempt = row.attempt"
+    ),
+    "a late settlement is refused": Mutant(
+        EndingsByRow.hold, "*self._under(claim)", "*self._under(claim)[:2]"
+    ),
+    "complete_in outlives its holder": Mutant(
+        ending.at_loss, 'ledger.outcome == "succeeded" and ledger.token == row.version', "False"
+    ),
+    # give_up
+    "the ledger starts a slot that gives up once": Mutant(
+        ClaimsByRow.enter, "(sa.literal(not strict) | (slots.c.attempts == 0))", "sa.true()"
+    ),
+    "a slot that gives up stays as it ended": Mutant(Latecomers._end_reopened, "finished=now", "finished=None"),
+    # retries
+    "no retry falls behind the next slot": Mutant(
+        ending._retry_due, "return None if due >= following else due", "return due"
+    ),
+    "a lost attempt is no try": Mutant(ending._retry_due, "row.attempt - row.lost_count", "row.attempt"),
+    "a snoozed attempt is no try": Mutant(ending._snoozed, "aborted=1", "aborted=0"),
+    "what was called off is not tried again": Mutant(
+        ending._called_off, "return row, replace(outcome, final=True)", "return row, outcome"
+    ),
+    "what was called off does not start": Mutant(
+        Runner._refusal, "holding.claim.row.cancel_requested is not None", "False"
+    ),
+    "who has run for too long has failed": Mutant(outcomes.timed_out, 'holding.stop_reason != "timeout"', "True"),
+    # catch-up
+    "a catch-up has a maximum": Mutant(missed.choose_missed, "first if catch_up.max is None", "first if True"),
+    "a catch-up has a window": Mutant(missed._limit, 'catch_up.mode == "all"', "False"),
+    "a catch-up has a pace": Mutant(
+        columns.catching_up, "pace is not None and slot <= row.catch_up_until", "False"
+    ),
+    "a catch-up's pace is for its gap": Mutant(columns.catching_up, "and slot <= row.catch_up_until", "and True"),
+    "a chain of slots minds start_within": Mutant(claim._go_on, "within is not None and now - slot > within", "False"),
+    "slots are collapsed only once": Mutant(
+        claim.at_claim, "row.slot is None or row.watermark is None or row.slot >= row.watermark", "True"
+    ),
+    "two starts are min_interval apart": Mutant(ending._apart, "least is None or", "True or"),
+    # overlap
+    "a queue has a maximum": Mutant(
+        missed.choose_overlapped, "_newest_few(schedule, first, newest, overlap.max)", "first"
+    ),
+    "slots of a run are its overlap's": Mutant(
+        EndingsByRow._advance, "following.slot is not None and following.slot <= now", "False"
+    ),
+    "so many run side by side": Mutant(
+        claim._at_claim, "abreast >= definition.overlap.max", "abreast > definition.overlap.max"
+    ),
+    "what waits for its retry is stopped at once": Mutant(
+        Abreast.ask_to_stop, "cancel_requested=now, execution_time=due", "cancel_requested=now"
+    ),
+    # orders
+    "a pause leaves a retry alone": Mutant(
+        pauses.slept, "_after_begun(row, schedule) if row.attempt else row.slot", "row.slot"
+    ),
+    "a row that was paused while it was held sleeps": Mutant(pauses.parked, "row.state != PAUSED", "True"),
+    "an order on a held row is read": Mutant(
+        EndingsByRow._advance, ", *(tasks.c[name].is_(None) for name in UNASKED)", ""
+    ),
+    "a skipped slot is skipped alone": Mutant(
+        pauses.skipping, "schedule if row.attempt else undecided(schedule, row.slot, row.watermark)", "schedule"
+    ),
+    "a trigger that minds others is skipped": Mutant(Latecomers._mind, 'rule == "queue"', "True"),
+    "a backfill has a pace": Mutant(release.release_next, "if pace else now", "if False else now"),
+    "a slot that is called off lets the next one go": Mutant(
+        slot_orders.call_off, 'row.origin == "backfill" and row.state != QUEUED', "False"
+    ),
+    # deploys, restores, pruning
+    "a deploy comes after all that was decided": Mutant(
+        planner._replanned, "max(now, row.watermark or now)", "now"
+    ),
+    "a new row begins after all that was decided": Mutant(
+        planner.first_slot, "first is not None and row.watermark is not None and first <= row.watermark", "False"
+    ),
+    "gaps count as decided": Mutant(
+        latecomers.newest_decided, "for found in (in_ledger, in_gaps) if found", "for found in (in_ledger,) if found"
+    ),
+    "a deploy brings no two starts together": Mutant(
+        Planner._keep_distance, "job.min_interval is None or where not in columns", "True"
+    ),
+    "a restored queue finds what had begun": Mutant(Latecomers._disown, "rowcount == 1", "rowcount == 99"),
+    "the newest decided slot is never pruned": Mutant(
+        pruner.Pruner._slots, "beside if floor is None else sa.or_(beside, slots.c.slot < floor)", "sa.true()"
+    ),
+    "a slot that has ended lets its row move on": Mutant(final.final, "row.is_detached", "row.is_detached or True"),
+}  # fmt: skip
