@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
-from typing import Any
 
+from tests.model.comparison import Comparison, shown
 from tests.model.contract import Course
 from tests.model.orders import Orders
 from tests.model.policies import Terms
@@ -152,7 +152,7 @@ class Cluster:
                     begun.token = claims[begun.slot].token
                     self.courses[name, claims[begun.slot].row.task_instance, begun.token] = begun
         found = {slot: (claim.row.attempt, claim.row.collapsed) for slot, claim in claims.items()}
-        assert found == expected, f"claimed {_shown(found)}, expected {_shown(expected)}"
+        assert found == expected, f"claimed {shown(found)}, expected {shown(expected)}"
 
     def _held(self, claim: Claim) -> Course | None:
         """Whom the claim is for, if it stands."""
@@ -225,70 +225,9 @@ class Cluster:
         """A process of the newest release starts, and ends again."""
         self._hire().worker.crash()
 
-    # -- comparison ---------------------------------------------------------------------------------------------
-
     def compare(self) -> None:
         """Ledger, gaps and rows say what the model says, slot by slot."""
-        found, expected = self._found(), self._expected()
-        wrong = sorted(slot for slot in found.keys() | expected.keys() if found.get(slot) != expected.get(slot))
-        assert not wrong, "ledger: " + "; ".join(
-            f"{slot:%H:%M:%S} is {found.get(slot)}, expected {expected.get(slot)}" for slot in wrong
-        )
-        rows, courses = self._rows(), self._courses()
-        assert rows == courses, f"rows: {_shown(rows)}, expected {_shown(courses)}"
-
-    def _expected(self) -> dict[datetime, Any]:
-        return {
-            slot: (fate.outcome, fate.reason, fate.attempts, fate.lost, fate.aborted, fate.final)
-            for slot, fate in self.model.fates.items()
-        }
-
-    def _found(self) -> dict[datetime, Any]:
-        store = self.members[0].worker.store
-        slots, gaps = store.tables.slots, store.tables.gaps
-        found: dict[datetime, Any] = {}
-        own: set[datetime] = set()
-        with store.transaction() as connection:
-            for gap in connection.execute(gaps.select()).mappings():
-                covered = [slot for slot in self.model.fates if gap["first_slot"] <= slot <= gap["last_slot"]]
-                found |= dict.fromkeys(covered, ("skipped", gap["reason"], 0, 0, 0, True))
-            for row in connection.execute(slots.select()).mappings():
-                said = (row["outcome"], row["reason"], row["attempts"], row["lost"], row["aborted"])
-                found[row["slot"]] = (*said, row["finished"] is not None)
-                own.add(row["slot"])
-        for slot, fate in self.model.fates.items():
-            if fate.outcome == "skipped" and fate.final:
-                fate.in_gap = slot not in own  # a row for one slot, a range for several: the ledger's own affair
-        return found
-
-    def _courses(self) -> dict[datetime, Any]:
-        return {
-            course.slot: (
-                course.is_plan, course.holder, course.token if course.holder else None, course.attempt, course.lost,
-                course.due if course.holder is None and not course.queued else None,
-                "paused" if course.paused else "queued" if course.queued else None,
-                course.called_off,
-            )
-            for course in self.model.courses
-        }  # fmt: skip
-
-    def _rows(self) -> dict[datetime, Any]:
-        store = self.members[0].worker.store
-        tasks = store.tables.tasks
-        found = {}
-        with store.transaction() as connection:
-            for row in connection.execute(tasks.select()).mappings():
-                if row["slot"] is None:
-                    continue
-                due = row["parked_due"] if row["state"] == "paused" else row["execution_time"]
-                off = None if row["cancel_requested"] is None else "overlap" if row["control"] is None else "operator"
-                held = row["picked"]
-                found[row["slot"]] = (
-                    row["plan_instance"] is None, row["picked_by"], row["version"] if held else None,
-                    row["attempt"], row["lost_count"],
-                    None if held or row["state"] == "queued" else due, None if held else row["state"], off,
-                )  # fmt: skip
-        return found
+        Comparison(self.members[0].worker.store, self.model).check()
 
 
 def _spread_of(terms: Terms) -> timedelta:
@@ -296,7 +235,3 @@ def _spread_of(terms: Terms) -> timedelta:
     schedule = define(terms.declare(JOB, every(60))).schedule
     assert schedule is not None
     return schedule.wait(NOON)
-
-
-def _shown(found: dict[datetime, Any]) -> str:
-    return "{" + ", ".join(f"{slot:%H:%M:%S.%f}: {value}" for slot, value in sorted(found.items())) + "}"
