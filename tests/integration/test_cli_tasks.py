@@ -38,9 +38,9 @@ def url(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
 def ask(url: str, capsys: pytest.CaptureFixture[str]) -> Callable[..., Any]:
     """Run a command with --json; its answer."""
 
-    def run(*arguments: str) -> Any:
+    def run(*arguments: str, code: int = exits.OK) -> Any:
         capsys.readouterr()
-        assert status(["tasks", *arguments, "--json"]) == exits.OK, capsys.readouterr().err
+        assert status(["tasks", *arguments, "--json"]) == code, capsys.readouterr().err
         return json.loads(capsys.readouterr().out)
 
     return run
@@ -56,7 +56,7 @@ def test_the_life_of_a_task(ask: Callable[..., Any]) -> None:
     shown = ask("show", "mail", "7")
     assert (shown["task"]["data"], shown["task"]["due"], shown["history"]) == ({"n": 1}, "2100-01-31T02:00:00Z", [])
     assert ask("cancel", "mail", "7") == {"task": "mail", "id": "7", "status": "cancelled"}
-    assert ask("cancel", "mail", "7")["status"] == "gone"
+    assert ask("cancel", "mail", "7", code=exits.FAILED)["status"] == "gone"
     assert ask("list", "--state", "dead") == []
 
 
@@ -77,7 +77,8 @@ def test_dead_tasks(url: str, ask: Callable[..., Any], capsys: pytest.CaptureFix
     assert "ValueError: boom" in shown["task"]["last_error"]
     assert [end["outcome"] for end in shown["history"]] == ["failed"]
     assert ask("redrive", "mail", "--dry-run") == {"task": "mail", "scheduled": ["0", "1", "2"], "dry_run": True}
-    assert ask("redrive", "mail", "1", "7", "--dry-run")["scheduled"] == ["1"]
+    assert ask("redrive", "mail", "1", "7", "--dry-run", code=exits.FAILED)["scheduled"] == ["1"]
+    assert ask("reschedule", "mail", "1", code=exits.FAILED)["status"] == "exists"
     assert ask("redrive", "mail", "1") == {"task": "mail", "scheduled": ["1"], "dry_run": False}
     assert status(["tasks", "redrive", "mail"]) == exits.USAGE
     assert "--yes" in capsys.readouterr().err
@@ -88,7 +89,11 @@ def test_dead_tasks(url: str, ask: Callable[..., Any], capsys: pytest.CaptureFix
     ("arguments", "code", "words"),
     [
         (["show", "mail", "7"], exits.FAILED, "no task 'mail' with id '7'"),
-        (["schedule", "mail", "--data", "{"], exits.FAILED, "--data '{' is no JSON"),
+        (["cancel", "mail", "7", "8"], exits.FAILED, "no task 'mail' has the id '7', '8': it has ended, or never was"),
+        (["reschedule", "mail", "7"], exits.FAILED, "no task 'mail' has the id '7'"),
+        (["retry", "mail", "7"], exits.FAILED, "no task 'mail' has the id '7'"),
+        (["redrive", "mail", "7"], exits.FAILED, "no dead task 'mail' has the id '7'"),
+        (["schedule", "mail", "--data", "{"], exits.USAGE, "'{' is no JSON"),
         (["schedule", "mail", "--at", "soon"], exits.USAGE, "'soon' is no instant"),
         (["schedule", "mail", "--in", "5"], exits.FAILED, "'5' is not a duration"),
         (["list", "--after", "7"], exits.USAGE, "--after needs the NAME"),
@@ -114,6 +119,23 @@ def test_with_the_application(
     assert ask("list")[0]["priority"] == 70
     assert status(["tasks", "schedule", "mail", "--data", '{"n": "x"}', *app]) == exits.FAILED
     assert "n: expected int, got 'x'" in capsys.readouterr().err
+
+
+def test_of_the_application(
+    url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A named application, also by the environment, must have the task; without one any name will do."""
+    module = f"named_app_of_{url.partition(':')[0]}"
+    (tmp_path / f"{module}.py").write_text(APP)
+    order = ["tasks", "schedule", "--app-dir", str(tmp_path)]
+    for app in (["--app", module], []):
+        assert status([*order, "mali", *app]) == exits.FAILED
+        assert f"{module} has no task 'mali'; did you mean 'mail'?" in capsys.readouterr().err
+        monkeypatch.setenv("SLOTWISE_APP", module)
+    assert status([*order, "mail", "--data", '{"n": "x"}']) == exits.FAILED
+    assert "n: expected int, got 'x'" in capsys.readouterr().err
+    monkeypatch.setenv("SLOTWISE_APP", "")
+    assert status([*order, "mali"]) == exits.OK
 
 
 def test_for_people(ask: Callable[..., Any], capsys: pytest.CaptureFixture[str]) -> None:
@@ -167,11 +189,11 @@ def test_some_and_all_are_cancelled(ask: Callable[..., Any], capsys: pytest.Capt
     """Several ids, all of a state, or all; rehearsed first; never by a slip."""
     for number in range(5):
         ask("schedule", "mail", "--id", str(number), "--in", "1h")
-    assert ask("cancel", "mail", "0", "7", "--dry-run") == [
+    assert ask("cancel", "mail", "0", "7", "--dry-run", code=exits.FAILED) == [
         {"task": "mail", "id": "0", "status": "cancelled", "dry_run": True},
         {"task": "mail", "id": "7", "status": "gone", "dry_run": True},
     ]
-    assert [one["status"] for one in ask("cancel", "mail", "0", "7")] == ["cancelled", "gone"]
+    assert [one["status"] for one in ask("cancel", "mail", "0", "7", code=exits.FAILED)] == ["cancelled", "gone"]
     assert ask("cancel", "mail", "--all", "--dry-run") == {"task": "mail", "cancelled": 4, "dry_run": True}
     assert ask("cancel", "mail", "--state", "dead", "--yes")["cancelled"] == 0
     assert len(ask("list", "mail")) == 4
@@ -183,7 +205,7 @@ def test_some_and_all_are_cancelled(ask: Callable[..., Any], capsys: pytest.Capt
 
 
 def test_tasks_are_tried_again_now(url: str, ask: Callable[..., Any]) -> None:
-    """A dead one, and one that waits for its next attempt."""
+    """A dead one, and one that waits for its next attempt; a rehearsal changes nothing."""
 
     @task(name="mail", retry=Retry.exponential(2, first="366d", cap="366d"))
     def mail(ctx: TaskContext[str]) -> None:
@@ -193,11 +215,12 @@ def test_tasks_are_tried_again_now(url: str, ask: Callable[..., Any]) -> None:
         for data in ("dead", "later"):
             worker.client.schedule(mail, data, id=data)
         worker.run_due()
-    assert {line["id"]: line["state"] for line in ask("list")} == {"dead": "dead", "later": "waiting"}
-    answers = ask("retry", "mail", "dead", "later", "gone")
-    assert [(one["id"], one["status"]) for one in answers] == [
-        ("dead", "scheduled"), ("later", "scheduled"), ("gone", "gone"),
-    ]  # fmt: skip
+    for rehearsed in (["--dry-run"], []):
+        assert {line["id"]: line["state"] for line in ask("list")} == {"dead": "dead", "later": "waiting"}
+        answers = ask("retry", "mail", "dead", "later", "gone", *rehearsed, code=exits.FAILED)
+        assert [(one["id"], one["status"]) for one in answers] == [
+            ("dead", "scheduled"), ("later", "scheduled"), ("gone", "gone"),
+        ]  # fmt: skip
     assert {line["state"] for line in ask("list")} == {"unroutable"}  # due at once; nobody is there to run it
 
 

@@ -6,7 +6,8 @@ from typing import Final
 
 #: All went well; a worker has drained, and nothing was left running.
 OK: Final = 0
-#: A mistake in the application, its settings or the arguments; a job that failed; an unhealthy cluster.
+#: A mistake in the application, its settings or the arguments; a job that failed; an unhealthy cluster; nothing there
+#: to act on.
 FAILED: Final = 1
 #: The command line cannot be understood.
 USAGE: Final = 2

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
+from difflib import get_close_matches
 from typing import Any
 
 import click
@@ -16,21 +17,44 @@ from slotwise.cli.options import Given, common, pass_given
 from slotwise.cli.orders import confirm, tell, yes
 from slotwise.cli.output import as_json, print_json_list, print_json_object
 from slotwise.client import STATES, Client
-from slotwise.errors import ConfigurationError
+from slotwise.errors import UnknownTask
 from slotwise.store.queue import Status
 from slotwise.store.reader import Reader
 from slotwise.store.store import Store
 
 #: Rows that are read at once to count them.
 PAGE = 5_000
+#: Names or ids of tasks in a message.
+MOST_NAMED = 10
+NOTES = """
+0  done
+1  a mistake in the application, the settings or the values; or for one of the ids there was nothing to do
+"""
 
 
 @contextmanager
 def task_desk(given: Given) -> Iterator[tuple[Client, Reader]]:
-    """A client, and whoever reads; with --app it knows the application's tasks, and what data they take."""
+    """A client, and whoever reads; with --app it knows the application's tasks."""
     with given.store() as store:
         known = Store(store.database, given.registry().definitions) if "app" in given.values else store
         yield Client(lambda: known), Reader(store)
+
+
+@contextmanager
+def _scheduling(given: Given, name: str) -> Iterator[Client]:
+    """A client for a new task. Where an application is named, also by SLOTWISE_APP, it must have that task."""
+    app = given.settings().app
+    with given.store() as store:
+        known = store if app is None else Store(store.database, given.registry().definitions)
+        if app is not None and name not in known.definitions:
+            raise _unknown(name, app, [one.name for one in known.definitions.values() if not one.is_job])
+        yield Client(lambda: known)
+
+
+def _unknown(name: str, app: str, known: Sequence[str]) -> UnknownTask:
+    near = get_close_matches(name, known, n=1)
+    cure = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(sorted(known)[:MOST_NAMED]) or 'none'}"
+    return UnknownTask(f"{app} has no task {name!r}; {cure} (one of another application: name that, or none)")
 
 
 def _instant(ctx: click.Context, option: click.Parameter, text: str | None) -> datetime | None:
@@ -38,6 +62,13 @@ def _instant(ctx: click.Context, option: click.Parameter, text: str | None) -> d
         return None if text is None else datetime.fromisoformat(text.strip()).astimezone()
     except (ValueError, OverflowError, OSError):
         raise click.BadParameter(f"{text!r} is no instant; for instance 2026-01-31T02:00Z", ctx, option) from None
+
+
+def _data(ctx: click.Context, option: click.Parameter, text: str | None) -> Any:
+    try:
+        return None if text is None else json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise click.BadParameter(f"{text!r:.60} is no JSON: {error}", ctx, option) from None
 
 
 def _due(function: Any) -> Any:
@@ -58,7 +89,7 @@ def _dry_run(function: Any) -> Any:
     examples="""slotwise tasks schedule send-mail --data '{"to": "ann@example.com"}' --id welcome-42 --in 10m""",
 )  # fmt: skip
 @click.argument("name")
-@click.option("--data", metavar="JSON", help="Its data.")
+@click.option("--data", metavar="JSON", callback=_data, help="Its data.")
 @click.option("--id", metavar="ID", help="Its id; default: a new one.")
 @_due
 @click.option("--priority", type=int, help="Higher first; default: the task's own with --app, else 50.")
@@ -68,14 +99,10 @@ def _dry_run(function: Any) -> Any:
 )  # fmt: skip
 @common
 @pass_given
-def schedule_task(given: Given, /, name: str, data: str | None, if_exists: Any, **when: Any) -> None:
-    """Schedule the task NAME. Its data are checked with --app, or else by the worker."""
-    try:
-        plain = None if data is None else json.loads(data)
-    except ValueError as error:
-        raise ConfigurationError(f"--data {data!r:.60} is no JSON: {error}") from None
-    with task_desk(given) as (client, _):
-        receipt = client.schedule(name, client.typed(name, plain), if_exists=if_exists, **when)
+def schedule_task(given: Given, /, name: str, data: Any, if_exists: Any, **when: Any) -> None:
+    """Schedule the task NAME. With --app or SLOTWISE_APP it must be one of the application, which checks its data."""
+    with _scheduling(given, name) as client:
+        receipt = client.schedule(name, client.typed(name, data), if_exists=if_exists, **when)
     _tell(given, receipt)
 
 
@@ -83,6 +110,7 @@ def schedule_task(given: Given, /, name: str, data: str | None, if_exists: Any, 
     "reschedule",
     cls=Command,
     short_help="Another time for a task that waits.",
+    notes=NOTES,
     examples="slotwise tasks reschedule send-mail welcome-42 --in 1h",
 )
 @click.argument("name")
@@ -94,21 +122,29 @@ def schedule_task(given: Given, /, name: str, data: str | None, if_exists: Any, 
 def reschedule_task(given: Given, /, name: str, id: str, **when: Any) -> None:
     """Another time for the task ID of NAME; without --at and --in: now."""
     with task_desk(given) as (client, _):
-        _tell(given, client.reschedule(name, id, **when))
+        _tell_all(given, [client.reschedule(name, id, **when)])
 
 
 @click.command(
-    "retry", cls=Command, short_help="Let tasks run now that failed.",
-    examples="slotwise tasks retry send-mail welcome-42 welcome-43",
-)  # fmt: skip
+    "retry",
+    cls=Command,
+    short_help="Let tasks run now that failed.",
+    notes=NOTES,
+    examples="""
+    slotwise tasks retry send-mail welcome-42 welcome-43
+    slotwise tasks retry send-mail welcome-42 --dry-run
+    """,
+)
 @click.argument("name")
 @click.argument("ids", nargs=-1, required=True)
+@_dry_run
 @common
 @pass_given
-def retry_tasks(given: Given, name: str, ids: tuple[str, ...]) -> None:
+def retry_tasks(given: Given, name: str, ids: tuple[str, ...], dry_run: bool) -> None:
     """Let tasks of NAME run now: those that wait for their next attempt, and dead ones, with all their attempts."""
     with task_desk(given) as (client, _):
-        _tell_all(given, [_retried(client, name, id) for id in ids])
+        retried = [_would(client, name, id, "scheduled") if dry_run else _retried(client, name, id) for id in ids]
+    _tell_all(given, retried, dry_run=dry_run)
 
 
 def _retried(client: Client, name: str, id: str) -> Receipt:
@@ -122,6 +158,7 @@ def _retried(client: Client, name: str, id: str) -> Receipt:
     "cancel",
     cls=Command,
     short_help="Remove tasks, or ask them to stop.",
+    notes=NOTES,
     examples="""
     slotwise tasks cancel send-mail welcome-42
     slotwise tasks cancel send-mail --state dead --dry-run
@@ -149,16 +186,17 @@ def cancel_tasks(
         confirm(f"Remove all {f'{state} ' if state else ''}tasks of {name}?", sure=yes)
     with task_desk(given) as (client, _):
         if ids:
-            receipts = [_would_cancel(client, name, id) if dry_run else client.cancel(name, id) for id in ids]
+            receipts = [_would(client, name, id, "cancelled") if dry_run else client.cancel(name, id) for id in ids]
             _tell_all(given, receipts, dry_run=dry_run)
             return
         count = len(_ids(client, name, state)) if dry_run else client.cancel_all(name, state=state)
     tell(given, f"{count} of {name} cancelled", dry_run=dry_run, task=name, cancelled=count)
 
 
-def _would_cancel(client: Client, name: str, id: str) -> Receipt:
+def _would(client: Client, name: str, id: str, idle: Status) -> Receipt:
+    """``idle``: what becomes of a task that nobody runs."""
     line = client.get(name, id)
-    status: Status = "gone" if line is None else "running" if line.state == "running" else "cancelled"
+    status: Status = "gone" if line is None else "running" if line.state == "running" else idle
     return Receipt(task=name, id=id, status=status)
 
 
@@ -176,6 +214,7 @@ def _ids(client: Client, name: str, state: str | None) -> list[str]:
     "redrive",
     cls=Command,
     short_help="Let dead tasks run again.",
+    notes=NOTES,
     examples="""
     slotwise tasks redrive send-mail welcome-42
     slotwise tasks redrive send-mail --dry-run
@@ -199,6 +238,8 @@ def redrive_tasks(given: Given, /, name: str, ids: tuple[str, ...], dry_run: boo
         else:
             driven = client.redrive(name, list(ids) or None, **when)
     tell(given, f"{len(driven)} of {name} wait again", dry_run=dry_run, task=name, scheduled=driven)
+    if missing := sorted(set(ids).difference(driven)):
+        raise UnknownTask(f"no dead task {name!r} has the id {_some(missing)}; see: slotwise tasks list --state dead")
 
 
 def _tell(given: Given, receipt: Receipt, *, dry_run: bool = False) -> None:
@@ -209,12 +250,25 @@ def _tell(given: Given, receipt: Receipt, *, dry_run: bool = False) -> None:
 
 
 def _tell_all(given: Given, receipts: Sequence[Receipt], *, dry_run: bool = False) -> None:
+    """All of them; raises UnknownTask if one was of no use."""
     if given.json and len(receipts) != 1:
         print_json_list(_json(receipt, dry_run) for receipt in receipts)
-        return
-    for receipt in receipts:
-        _tell(given, receipt, dry_run=dry_run)
+    else:
+        for receipt in receipts:
+            _tell(given, receipt, dry_run=dry_run)
+    _refuse(receipts, "gone", "no task {name!r} has the id {ids}: it has ended, or never was")
+    _refuse(receipts, "exists", "dead, and stays so: of {name!r} {ids}; run: slotwise tasks redrive")
+
+
+def _refuse(receipts: Sequence[Receipt], status: Status, text: str) -> None:
+    if found := [receipt for receipt in receipts if receipt.status == status]:
+        raise UnknownTask(text.format(name=found[0].task, ids=_some([receipt.id for receipt in found])))
 
 
 def _json(receipt: Receipt, dry_run: bool) -> dict[str, Any]:
     return {**as_json(receipt), **({"dry_run": True} if dry_run else {})}
+
+
+def _some(ids: Sequence[str]) -> str:
+    more = f" and {len(ids) - MOST_NAMED} more" if len(ids) > MOST_NAMED else ""
+    return ", ".join(map(repr, ids[:MOST_NAMED])) + more
