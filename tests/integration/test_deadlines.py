@@ -9,7 +9,7 @@ from sqlalchemy.exc import DBAPIError
 from tests.connections import HEARTBEAT, Open, conninfo, engines, show, with_query
 
 from slotwise.store.database import describe, is_transient
-from slotwise.store.postgresql_link import read_options, write_options
+from slotwise.store.postgresql_options import read_options, write_options
 
 
 class TestDeadlines:

@@ -9,10 +9,10 @@ from slotwise.store.claims import BATCH
 
 #: What is claimed ahead should start within this time: enough for the next claim to come back, in seconds.
 AHEAD = 0.1
-#: Never more than this: two statements' worth.
-MOST = 2 * BATCH
-#: Over how many seconds, at least, ends are counted.
-WINDOW = 0.02
+#: Never more than this: a batch that is claimed, one that runs, and one that is settled.
+MOST = 3 * BATCH
+#: Over how many seconds, at least, ends are counted. They come in lumps, a settlement each: several must fall into it.
+WINDOW = 0.1
 
 
 class Pace:
@@ -37,3 +37,8 @@ class Pace:
             self._rates = (self._rates[1], (ended - self._ended) / passed)
             self._at, self._ended = now, ended
         return min(int(min(self._rates) * self._ahead), MOST)
+
+    @staticmethod
+    def worth_claiming(ahead: int) -> int:
+        """For how many a claim is worth its trip where so many wait for a thread; there soon is room for them."""
+        return min(ahead // 2, BATCH) if ahead >= BATCH else 0

@@ -22,6 +22,8 @@ from slotwise.store.store import Store
 LOCKED_PAUSES = timedelta(milliseconds=2), timedelta(milliseconds=100)
 #: Who has no room for so long looks for what comes due, to tell others.
 CROWDED = timedelta(milliseconds=100)
+#: Room for a batch of tasks, where they end fast, is there within this time.
+FILLING = timedelta(milliseconds=50)
 #: Not at once: there is nothing to do before.
 IN_A_MOMENT = timedelta(microseconds=1)
 
@@ -69,11 +71,15 @@ class Poller(Service):
         #: How soon to look for rows that are due and were locked.
         self._locked: Iterator[timedelta] | None = None
         self._woken_for_tasks = False
+        #: Until then it waits for room for a whole batch.
+        self._filled_by: float | None = None
         #: When it looks what becomes due though it has no room.
         self._crowded_until: float | None = None
 
     def run_once(self) -> timedelta | None:
         slots, tasks = self._runner.free(), self._runner.free_for_tasks()
+        if filling := self._while_it_fills():
+            return filling
         crowded = self._wait_for_room(slots, tasks)
         if slots <= 0 and tasks <= 0:
             return crowded
@@ -93,11 +99,27 @@ class Poller(Service):
             pauses.append(self._pause(limited, limited) or self._turns.shortest_pause)
         return self._sleep(min(pauses))
 
+    def _while_it_fills(self) -> timedelta | None:
+        """How long to wait for room for a batch: a settlement comes before, and wakes it. If none comes, handlers that
+        were quick have become slow; then slots that came due since are looked for.
+        """
+        if not self._runner.fills_up or self._store.slots_may_be_due:
+            self._filled_by = None
+            return None
+        if self._filled_by is None:
+            self._filled_by = self.elapsed() + FILLING.total_seconds()
+        return timedelta(seconds=max(self._filled_by - self.elapsed(), 0)) or None
+
     def _claim_due(self, slots: int, tasks: int) -> int:
-        """Slots go first; but whoever was woken for a task starts that, and comes back for slots at once."""
+        """Slots go first; but whoever was woken for a task starts that, and comes back for slots at once. While tasks
+        come, their claim says whether slots are due, too.
+        """
         for_tasks, self._woken_for_tasks = self._woken_for_tasks, False
-        found = self._claim_in_turn(tasks) if for_tasks else 0
-        return found or self._claim_slots(slots, self._names) + (0 if for_tasks else self._claim_in_turn(tasks))
+        knows_of_none = not self._store.slots_may_be_due
+        if (for_tasks or knows_of_none) and (found := self._claim_in_turn(tasks)):
+            return found
+        found = self._claim_slots(slots, self._names)
+        return found if for_tasks or knows_of_none else found + self._claim_in_turn(tasks)
 
     def wake_for(self, names: Collection[str]) -> None:
         """Rows of these tasks are due, or soon will be."""

@@ -70,6 +70,8 @@ class Runner:
         # On the loop, all that is claimed is started; so where it runs handlers, no more is claimed than may run.
         self._runs_ahead = not any(found.is_async or found.isolation for found in definitions.values())
         self._draining = False
+        #: There is room for tasks, and soon for a whole batch of them: who claims waits for that.
+        self.fills_up = False
         self._is_loud = True
 
     def free(self) -> int:
@@ -89,7 +91,9 @@ class Runner:
         if self._draining:
             return 0
         ahead = self._pace.ahead(self._holdings.removed) if self._runs_ahead else 0
-        return max(self.capacity + ahead - len(self._holdings), 0)
+        room = max(self.capacity + ahead - len(self._holdings), 0)
+        self.fills_up = room < self._pace.worth_claiming(ahead)
+        return 0 if self.fills_up else room
 
     def start(self, held: Iterable[Holding], *, first: bool = False) -> None:
         """Run the handlers of these claims; ``on_end`` is called with how each ended. ``first``: before what waits.

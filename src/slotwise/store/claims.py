@@ -13,7 +13,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from slotwise.clock import Clock
 from slotwise.definition import Definition
 from slotwise.errors import InvalidSchedule
-from slotwise.execution import Claim, Gap, Key, Row
+from slotwise.execution import Claim, Gap, HandedBack, Key, Row
 from slotwise.store.budget import Budget
 from slotwise.store.database import Database
 from slotwise.store.door import Door
@@ -21,6 +21,7 @@ from slotwise.store.failures import describe, is_about_a_row
 from slotwise.store.latecomers import Latecomers
 from slotwise.store.limits import Limits
 from slotwise.store.marks import Range
+from slotwise.store.rows import is_unusable, refuse_unusable
 from slotwise.store.tables import HAS_SLOT, IS_TASK, WINDOW
 
 #: At most so many rows in one statement: above it PostgreSQL's plans are at risk, below it nothing is gained.
@@ -61,6 +62,8 @@ class Claims(Door):
         self._limits = Limits(self.dialect, definitions)
         #: The names that a worker asks for, always the same, as a set.
         self._asked: tuple[Sequence[str], frozenset[str]] = ((), frozenset())
+        #: As the last claim of one-time tasks has seen it; who finds none has not looked.
+        self.slots_may_be_due = True
         self._strict = tuple(sorted(name for name, found in definitions.items() if found.gives_up))
 
     def claim(
@@ -105,11 +108,11 @@ class Claims(Door):
         if limit <= 0 or not names:
             return []
         try:
-            with self.transaction() as connection:
+            with self.transaction() if self._limits.are_on(names) else self.statement() as connection:
                 limit = self._limits.room(connection, names, limit)
                 if limit == 0:
                     return []
-                rows = self.dialect.claim_tasks(
+                rows, self.slots_may_be_due = self.dialect.claim_tasks(
                     connection, holder=holder, names=names, limit=limit, lease=lease, ranges=ranges
                 )
                 self._limits.note(connection, names, len(rows), rows[0].last_heartbeat if rows else None)
@@ -117,10 +120,28 @@ class Claims(Door):
             if not is_about_a_row(error):
                 raise
             return self._claim_apart(holder, names, limit, lease, _nobody, lost=0, kind=IS_TASK)[1]
-        return [
+        claims = [
             Claim(row=row, holder=holder, lease=lease, claimed_at=row.last_heartbeat or row.execution_time)
             for row in rows
         ]
+        unusable = [claim for claim in claims if is_unusable(claim.row)]
+        for claim in unusable:
+            self._let_go_aside(claim)
+        return [claim for claim in claims if claim not in unusable] if unusable else claims
+
+    def _let_go_aside(self, claim: Claim) -> None:
+        """Of a task that is held, and that nobody can run: it is dead, and says why.
+
+        Race: this process may end before; then it is a held row, and a reaper comes to the same.
+        """
+        row = claim.row
+        try:
+            refuse_unusable({"slot": row.slot, "version": row.version})
+        except ValueError as error:
+            if self._complaints.are_new(claim.key, str(error)):
+                logger.exception("%s/%s cannot be run and is set aside: %s", *claim.key, error)
+            with self.transaction() as connection:
+                self.dialect.let_go_aside(connection, claim, HandedBack("unreadable"), str(error))
 
     def claim_slots(
         self,
@@ -152,7 +173,7 @@ class Claims(Door):
         priority, so that a claim need not sort them. Race: a more urgent one may come due before the claim; the next
         one takes it.
         """
-        with self.transaction() as connection:
+        with self.statement() as connection:
             due = self.dialect.due_names(connection, WINDOW)
         if self._asked[0] is not names:
             self._asked = names, frozenset(names)
@@ -259,7 +280,7 @@ class Claims(Door):
 
     def due_tasks(self, names: Sequence[str]) -> set[str]:
         """Those of these tasks that have due rows."""
-        with self.transaction() as connection:
+        with self.statement() as connection:
             return self.dialect.due_tasks(connection, names)
 
     def next_due(self, names: Sequence[str], tasks: Sequence[str] | None = None, *, lost: int = 1) -> timedelta | None:
@@ -269,5 +290,5 @@ class Claims(Door):
         a claim would then take.
         """
         tasks = self._tasks_of(names) if tasks is None else tasks
-        with self.transaction() as connection:
+        with self.statement() as connection:
             return self.dialect.next_due(connection, names, tasks, lost=lost)

@@ -104,15 +104,16 @@ class ClaimsByRow(RowByRow):
         limit: int,
         lease: timedelta,
         ranges: Sequence[Range] | None = None,
-    ) -> list[Row]:
+    ) -> tuple[list[Row], bool]:
         """Take due one-time tasks, the highest priority first; then name by name as given, of each the oldest first.
+        And whether slots may be due as well.
 
         Those whose holder has died before are left to ``claim``; with ``ranges``, those behind their marks to a claim
         without.
         """
         now = self.now(connection)
         keys = self.due(connection, names, limit, lost=0, kind=IS_TASK, ranges=ranges or ())
-        return [self._take(connection, key, holder, lease, now) for key in keys]
+        return [self._take(connection, key, holder, lease, now) for key in keys], True
 
     def next_due(
         self, connection: sa.Connection, names: Sequence[str], tasks: Sequence[str], *, lost: int = 1

@@ -7,6 +7,7 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Protocol
 
 from sqlalchemy import URL, Connection, Engine
@@ -38,6 +39,7 @@ class Link(Protocol):
     def passes_words(self) -> bool: ...
     def engine(self, role: str, size: int, overflow: int = 0) -> Engine: ...
     def migrations(self) -> Engine: ...
+    def alone(self, engine: Engine) -> AbstractContextManager[Connection]: ...
     def check(self, connection: Connection, *, bounded: bool) -> None: ...
     def free_connections(self, connection: Connection) -> int | None: ...
     def notify(self, engine: Engine, channel: str, words: Sequence[str]) -> None: ...
@@ -82,6 +84,10 @@ class Database:
         if self._link.single:
             return self.main
         return self._engine("heart", lambda: self._link.engine("heart", 1))
+
+    def alone(self) -> AbstractContextManager[Connection]:
+        """For a single statement, which is a transaction by itself; on the small pool."""
+        return self._link.alone(self.main)
 
     def migrations(self) -> Engine:
         """An engine without a pool and without deadlines for statements. In memory, it is `main`."""

@@ -43,9 +43,19 @@ class Door:
         with self.database.main.begin() as connection:
             yield connection
 
+    @contextmanager
+    def statement(self) -> Iterator[sa.Connection]:
+        """For one statement, which is a transaction by itself. What fails after it takes nothing back.
+
+        Race: its reply may be lost though it was carried out, and nobody can ask what became of it, as of a COMMIT. So
+        it is for reading, and for claims: of one that nobody knows of, the heartbeat learns from the row.
+        """
+        with self.database.alone() as connection:
+            yield connection
+
     def now(self) -> datetime:
         """The one clock's time."""
-        with self.transaction() as connection:
+        with self.statement() as connection:
             return self.dialect.now(connection)
 
     def schedule_of(self, row: Row) -> Schedule:

@@ -29,6 +29,10 @@ class Limits:
         self._dialect = dialect
         self._limited = {name: found for name, found in definitions.items() if found.is_limited}
 
+    def are_on(self, names: Sequence[str]) -> bool:
+        """Whether these are counted: a lock, a look, and a note of what was claimed, in one transaction."""
+        return self._task(names) is not None
+
     def room(self, connection: sa.Connection, names: Sequence[str], limit: int) -> int:
         """How many may be claimed, at most ``limit``; zero: ask later."""
         task = self._task(names)

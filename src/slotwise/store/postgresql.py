@@ -29,6 +29,7 @@ from slotwise.store.postgresql_claims import (
     MOST_URGENT,
     NEXT_DUE,
     OLDEST,
+    SLOTS_ARE_DUE,
 )
 from slotwise.store.postgresql_holds import (
     ADVANCE,
@@ -158,11 +159,12 @@ class PostgreSQL(Dialect):
         limit: int,
         lease: timedelta,
         ranges: Sequence[Range] | None = None,
-    ) -> list[Row]:
+    ) -> tuple[list[Row], bool]:
         parameters = {"holder": holder, "tasks": texts(names), "limit": limit, "lease": lease}
         parameters |= marked(map(whole, names) if ranges is None else ranges)
-        found = self._run(connection, CLAIM_TASKS, parameters, heads=self.sql(HEADS))
-        return [task_of(values, holder) for values in sorted(found.cursor.fetchall(), key=_turn)]
+        parts = {"heads": self.sql(HEADS), "slots_are_due": self.sql(SLOTS_ARE_DUE)}
+        found = self._run(connection, CLAIM_TASKS, parameters, **parts).cursor.fetchall()
+        return [task_of(values, holder) for values in sorted(found, key=_turn)], not found or found[0][-1]
 
     def next_due(
         self, connection: sa.Connection, names: Sequence[str], tasks: Sequence[str], *, lost: int = 1

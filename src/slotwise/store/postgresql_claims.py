@@ -131,7 +131,19 @@ WHERE t.ctid = ANY (ARRAY(
     LIMIT %(limit)s))
   AND CASE WHEN t.picked OR t.state IS NOT NULL OR t.schedule IS NOT NULL OR t.plan_instance IS NOT NULL THEN false
            ELSE t.execution_time <= {now} AND t.task_name = ANY (%(tasks)s::text[]) END
-RETURNING {task_columns}"""
+RETURNING {task_columns}, {slots_are_due}"""
+
+#: Whether anything is due that is for the other claim, whoever's it is: asked once, of the ends of two indexes.
+SLOTS_ARE_DUE = """\
+coalesce(
+    (SELECT true FROM {tasks} AS d
+     WHERE NOT d.picked AND d.state IS NULL AND (d.schedule IS NOT NULL OR d.plan_instance IS NOT NULL)
+       AND d.execution_time <= {now}
+     ORDER BY d.execution_time LIMIT 1),
+    (SELECT true FROM {tasks} AS d
+     WHERE NOT d.picked AND d.state IS NULL AND d.lost_count > 0 AND d.execution_time <= {now}
+     ORDER BY d.execution_time LIMIT 1),
+    false)"""
 
 # Slots and lost rows of these tasks are few: whoever is due is read.
 DUE_TASKS = """\

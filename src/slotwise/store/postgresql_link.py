@@ -6,13 +6,12 @@ them on somebody else's connection, they are given with each transaction instead
 
 from __future__ import annotations
 
-import difflib
 import logging
 import math
 import os
-import re
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
@@ -21,10 +20,11 @@ from sqlalchemy.engine import ExceptionContext
 from sqlalchemy.exc import InvalidatePoolError
 from sqlalchemy.pool import NullPool, QueuePool
 
-from slotwise.errors import DatabaseProblem, InvalidSetting
+from slotwise.errors import DatabaseProblem
 from slotwise.settings import Settings
 from slotwise.store.dsn import connect_arguments, psycopg
 from slotwise.store.plans import keep_plans
+from slotwise.store.postgresql_options import read_options, refuse_unknown, write_options
 from slotwise.store.types import Beyond
 from slotwise.store.wakeups import Hearing
 
@@ -56,6 +56,9 @@ FROM pg_stat_activity WHERE backend_type = 'client backend'
 # How values are written, whatever role and database have for a default: the driver reads these forms, and no others.
 _FORMS = {"TimeZone": "UTC", "DateStyle": "ISO", "IntervalStyle": "postgres"}
 
+# Said with each BEGIN as well; a statement that is a transaction by itself has none.
+_ISOLATION = {"default_transaction_isolation": "read committed"}
+
 _NOTIFY = "SELECT pg_notify(%s, word) FROM unnest(%s::text[]) AS word"
 # In a table adopted from Java's db-scheduler a trigger keeps others from deleting our rows.
 _OURS = {"slotwise.delete": "on"}
@@ -74,7 +77,7 @@ class PostgreSQLLink:
         """Raises `DriverMissing` without libpq, `InvalidSetting` for an option that libpq does not know."""
         self._settings = settings
         self._arguments = connect_arguments(url)
-        _refuse_unknown(self._arguments)
+        refuse_unknown(self._arguments)
         self._options = read_options(self._arguments.pop("options", "") or os.environ.get("PGOPTIONS", ""))
         self._url = url
         self._pooled = settings.pooler
@@ -90,6 +93,19 @@ class PostgreSQLLink:
     def migrations(self) -> Engine:
         """No pool, and no deadline of ours for statements: building an index takes as long as it takes."""
         return self._listening("migrations", {}, poolclass=NullPool)
+
+    @contextmanager
+    def alone(self, engine: Engine) -> Iterator[Connection]:
+        """For one statement that is a transaction by itself: one trip to the server, where BEGIN and COMMIT make three.
+
+        Where a pooler may stand in between, an ordinary transaction: that is what deadlines are given with.
+        """
+        if not self._is_direct:
+            with engine.begin() as connection:
+                yield connection
+            return
+        with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+            yield connection
 
     def check(self, connection: Connection, *, bounded: bool) -> None:
         """Raises `DatabaseProblem` if the server is too old; notices a pooler that swallowed deadlines."""
@@ -130,7 +146,8 @@ class PostgreSQLLink:
         }
 
     def _listening(self, role: str, deadlines: dict[str, str], **pool: Any) -> Engine:
-        parameters = deadlines | self._options | {name.lower(): form for name, form in _FORMS.items()} | _OURS
+        forms = {name.lower(): form for name, form in _FORMS.items()}
+        parameters = deadlines | self._options | forms | _OURS | _ISOLATION
         engine = create_engine(self._url, hide_parameters=True, use_native_hstore=False, **pool)
 
         def connect(*_: object) -> Any:
@@ -235,34 +252,6 @@ class _InstantLoader:
         except self._failure:
             text = written.decode()
             return Beyond.near(text, before=text.endswith("BC") or text.startswith("-"))
-
-
-def read_options(text: str) -> dict[str, str]:
-    """`-c name=value --other-name=value`, as libpq's `options` has it. Else raises `InvalidSetting`."""
-    # libpq splits at spaces; a backslash keeps the next character as it is.
-    joined = re.sub(r"(?<!\S)-c\s+", "-c", text)
-    options: dict[str, str] = {}
-    for word in re.findall(r"(?:\\.|[^\s\\])+", joined):
-        match = re.fullmatch(r"(?:-c|--)(?P<name>[\w.-]+)=(?P<value>.*)", re.sub(r"\\(.)", r"\1", word), re.DOTALL)
-        if match is None:
-            raise InvalidSetting(f"options in the database address: {word!r} is not understood; write -c name=value")
-        options[match["name"].replace("-", "_").lower()] = match["value"]
-    return options
-
-
-def write_options(parameters: dict[str, str]) -> str:
-    """The inverse of `read_options`."""
-    escaped = ((name, re.sub(r"([\s\\])", r"\\\1", value)) for name, value in parameters.items())
-    return " ".join(f"-c {name}={value}" for name, value in escaped)
-
-
-def _refuse_unknown(arguments: dict[str, str]) -> None:
-    driver = psycopg()
-    known = {option.keyword.decode() for option in driver.pq.Conninfo.get_defaults()}
-    for name in arguments.keys() - known:
-        near = difflib.get_close_matches(name, known, n=1)
-        cure = f"did you mean {near[0]}?" if near else "take it out"
-        raise InvalidSetting(f"the database address has an option {name!r} that libpq does not know; {cure}")
 
 
 def _set_local(connection: Connection, parameters: dict[str, str]) -> None:

@@ -84,11 +84,16 @@ def row_of(values: Sequence[Any]) -> Row:
         found["task_data"] = bytes(found["task_data"])
     found["consecutive_failures"] = found["consecutive_failures"] or 0
     found["picked"] = bool(found["picked"])
-    _refuse_unusable(found)
+    refuse_unusable(found)
     return Row(**found)
 
 
-def _refuse_unusable(found: dict[str, Any]) -> None:
+def is_unusable(row: Row) -> bool:
+    """Whether no fence, or no ledger, can go on from this one-time task."""
+    return row.version >= LAST_TOKEN or isinstance(row.slot, Beyond)
+
+
+def refuse_unusable(found: dict[str, Any]) -> None:
     """Raise ValueError for what no schedule, and no fence, can go on from."""
     for name in ("slot", "next_slot", "watermark", "catch_up_until"):
         if isinstance(found.get(name), Beyond):
@@ -108,7 +113,7 @@ def slot_of(values: Sequence[Any], holder: str, lease: timedelta, now: datetime)
     watermark = slot if watermark is None and schedule is not None else utc(watermark)
     instants = {"slot": slot, "next_slot": next_slot, "watermark": watermark, "catch_up_until": until}
     if version >= LAST_TOKEN or Beyond in map(type, instants.values()):
-        _refuse_unusable({**instants, "version": version})
+        refuse_unusable({**instants, "version": version})
     return Row(
         task_name=name, task_instance=instance, execution_time=utc(due), version=version, picked=True, picked_by=holder,
         task_data=data, last_success=utc(last_success), last_failure=utc(last_failure),
@@ -125,10 +130,10 @@ def hold_of(values: Sequence[Any]) -> Row:
 
 
 def task_of(values: Sequence[Any], holder: str) -> Row:
-    """A Row of values that come in the order of TASK_COLUMNS; one is made for each task that runs."""
-    rank, due, name, instance, version, data, slot_is_due, slot, first_version, attempt, cancel, claimed = values
-    if version >= LAST_TOKEN or isinstance(slot, Beyond):
-        _refuse_unusable({"slot": slot, "version": version})
+    """A Row of values that come in the order of TASK_COLUMNS; one is made for each task that runs. It is read whatever
+    stands in it, for it is held already: ``refuse_unusable`` says whether it can be run.
+    """
+    rank, due, name, instance, version, data, slot_is_due, slot, first_version, attempt, cancel, claimed, _ = values
     due = utc(due)
     return Row(
         task_name=name, task_instance=instance, execution_time=due, version=version, picked=True, picked_by=holder,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -54,6 +55,10 @@ class SQLiteLink:
     def migrations(self) -> Engine:
         """The same without a pool; makes the file where there is none."""
         return self._listening(poolclass=NullPool)
+
+    def alone(self, engine: Engine) -> AbstractContextManager[Connection]:
+        """A transaction: a reader takes the writer's lock, too."""
+        return engine.begin()
 
     def check(self, connection: Connection, *, bounded: bool) -> None:
         """Nothing to ask: the library was checked before it was used."""

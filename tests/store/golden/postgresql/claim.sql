@@ -101,4 +101,12 @@ WHERE t.ctid = ANY (ARRAY(
            ELSE t.execution_time <= statement_timestamp() AND t.task_name = ANY (%(tasks)s::text[]) END
 RETURNING -coalesce(t.priority, 50), t.execution_time, t.task_name, t.task_instance, t.version, t.task_data, t.slot
     IS NOT DISTINCT FROM t.execution_time, nullif(t.slot, t.execution_time), t.first_version, t.attempt,
-    t.cancel_requested, t.last_heartbeat;
+    t.cancel_requested, t.last_heartbeat, coalesce(
+    (SELECT true FROM scheduled_tasks AS d
+     WHERE NOT d.picked AND d.state IS NULL AND (d.schedule IS NOT NULL OR d.plan_instance IS NOT NULL)
+       AND d.execution_time <= statement_timestamp()
+     ORDER BY d.execution_time LIMIT 1),
+    (SELECT true FROM scheduled_tasks AS d
+     WHERE NOT d.picked AND d.state IS NULL AND d.lost_count > 0 AND d.execution_time <= statement_timestamp()
+     ORDER BY d.execution_time LIMIT 1),
+    false);
