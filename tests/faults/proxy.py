@@ -57,6 +57,7 @@ class Proxy:
         self._open.set()
         self._said: bytes | None = None
         self._heard = b""
+        self._end = COMMIT
         self._forwards_commit = True
         #: Set when a commit, or its answer, was lost.
         self.lost = threading.Event()
@@ -108,7 +109,12 @@ class Proxy:
         """
         self.lost.clear()
         self._forwards_commit = forward
-        self._said, self._heard = said, heard
+        self._said, self._heard, self._end = said, heard, COMMIT
+
+    def lose_statement(self, said: bytes, *, forward: bool) -> None:
+        """Cut the next connection that says this; where it is a transaction by itself, as ``lose_commit``."""
+        self.lose_commit(said=said, forward=forward)
+        self._end = said
 
     def hold(self, said: bytes) -> None:
         """Hold up the next statement that says this, until ``release``; all other connections go on."""
@@ -143,7 +149,7 @@ class Proxy:
                 await self._passable()
                 link.said = (link.said + data)[-CHUNK:]
                 await self._held_up(data)
-                if COMMIT in data and self._is_doomed(link):
+                if self._end in data and self._is_doomed(link):
                     await self._lose(link, data)
                     return
                 if COMMIT in data:

@@ -11,9 +11,9 @@ import pytest
 from sqlalchemy.exc import DBAPIError
 from tests.faults.bench import eventually
 from tests.faults.proxy import Proxy
-from tests.store.bench import Bench, at
+from tests.store.bench import LEASE, Bench, at
 
-from slotwise.execution import Failed, HandedBack, Succeeded
+from slotwise.execution import Claim, Failed, HandedBack, Succeeded
 from slotwise.settings import Settings
 from slotwise.store.database import Database
 
@@ -91,6 +91,43 @@ def test_a_claim_in_doubt(apart: Bench, proxy: Proxy, name: str, forward: bool) 
     assert apart.slots(name) == []
     again = eventually(lambda: apart.claim(name, holder="host:2:b"))[0]  # the server's half may still hold the row
     assert (again.slot, again.row.attempt) == (at(1), 1)
+
+
+@lost
+@pytest.mark.parametrize("name", ["mail", "once"])
+def test_a_claim_by_itself_in_doubt(apart: Bench, proxy: Proxy, name: str, forward: bool) -> None:
+    """A claim of tasks is a transaction by itself: without its reply nothing starts, and the heartbeat finds the row."""
+    apart.database.verify()  # from here on it is known that the server itself answers
+    apart.client.schedule(name, id="one")
+    proxy.lose_statement(CLAIM, forward=forward)
+    with pytest.raises(DBAPIError):
+        claim_tasks(apart, "host:1:a")
+    assert proxy.lost.is_set()
+    unknown = apart.store.held_by("host:1:a")
+    assert [claim.key for claim in unknown] == ([(name, "one")] if forward else [])
+    for claim in unknown:
+        assert apart.settle(claim, HandedBack("unknown")) is not None
+    (again,) = eventually(lambda: claim_tasks(apart, "host:2:b"))
+    assert again.row.attempt == 1
+
+
+def test_a_claim_by_itself_in_doubt_whose_holder_ends(apart: Bench, proxy: Proxy) -> None:
+    """Nobody claims what its holder never learned of; it stays silent, so a reaper takes it over, and counts it."""
+    apart.database.verify()
+    apart.client.schedule("mail", id="one")
+    proxy.lose_statement(CLAIM, forward=True)
+    with pytest.raises(DBAPIError):
+        claim_tasks(apart, "host:1:a")
+    (silent,) = eventually(lambda: apart.store.held_by("host:1:a"))
+    assert claim_tasks(apart, "host:2:b") == []
+    (taken,) = apart.take_over(silent)
+    assert taken.transition is not None
+    row = apart.row("mail", "one")
+    assert (row.picked, row.attempt, row.lost_count) == (False, 1, 1)
+
+
+def claim_tasks(bench: Bench, holder: str) -> list[Claim]:
+    return bench.store.claim_tasks(holder, 100, lease=LEASE, names=["mail", "once"])
 
 
 @lost
