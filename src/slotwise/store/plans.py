@@ -28,7 +28,7 @@ def keep_plans(engine: Engine, may_prepare: Callable[[], bool]) -> None:
     def checkout(connection: Any, record: Any, _proxy: object) -> None:
         now = time.monotonic()
         since, uses = record.info.setdefault("plans", (now, 0))
-        if now - since < PLAN_LIFE:
+        if now - since < PLAN_LIFE and (uses != BUSY or connection.prepare_threshold is not None):
             record.info["plans"] = since, uses + 1
             return
         record.info["plans"] = now, 1
