@@ -52,6 +52,16 @@ def test_a_leisurely_one_does_not(busy: Database, monkeypatch: pytest.MonkeyPatc
         assert prepared(connection) == []
 
 
+def test_it_prepares_as_soon_as_it_is_busy(database: Open) -> None:
+    """Not in the second after: a backlog may be gone by then."""
+    opened = database(pool_size=1, overflow=0)
+    opened.verify()
+    ask(opened, plans.BUSY + plans.THRESHOLD + 2)
+    with opened.main.connect() as connection:
+        assert prepared(connection) == ["SELECT $1::integer"]
+    opened.close()
+
+
 def test_a_plan_does_not_outlive_its_table(busy: Database) -> None:
     """A plan made on an empty table gives way within a second: here, at the connection's next use."""
     look = "SELECT count(*) FROM grown WHERE id = %(id)s"

@@ -96,7 +96,7 @@ def test_a_claim_in_doubt(apart: Bench, proxy: Proxy, name: str, forward: bool) 
 @lost
 @pytest.mark.parametrize("name", ["mail", "once"])
 def test_a_claim_by_itself_in_doubt(apart: Bench, proxy: Proxy, name: str, forward: bool) -> None:
-    """A claim of tasks is a transaction by itself: without its reply nothing starts, and the heartbeat finds the row."""
+    """It is a transaction by itself: without its reply nothing starts, and the heartbeat finds the row."""
     apart.database.verify()  # from here on it is known that the server itself answers
     apart.client.schedule(name, id="one")
     proxy.lose_statement(CLAIM, forward=forward)
