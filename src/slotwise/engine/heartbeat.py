@@ -123,10 +123,13 @@ class LeaseWatch(Service):
         self._hand_back = hand_back
 
     def run_once(self) -> timedelta:
+        """Again when the next lease runs out: whoever takes over waits for the same moment, and not longer."""
+        rest = self._interval / 4
         for holding in self._holdings:
             if not holding.ended:
                 self._watch(holding)
-        return self._interval / 4
+                rest = rest if holding.lost else min(rest, holding.lease_left())
+        return rest
 
     def _watch(self, holding: Holding) -> None:
         if holding.lost and not holding.signal.is_set:

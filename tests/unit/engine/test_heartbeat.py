@@ -100,6 +100,19 @@ def test_a_claim_without_a_heartbeat_is_doubtful_and_then_lost(bench: Bench) -> 
     assert holding.signal.reason == "lost"
 
 
+def test_the_handler_is_told_when_the_lease_ends_and_no_round_later(bench: Bench) -> None:
+    """Whoever takes over may start at that very moment."""
+    (holding,) = bench.hold()
+    assert holding.begin()
+    watch = bench.worker.lease_watch
+    bench.clock.tick(holding.claim.lease - timedelta(seconds=1.5))
+    rest = watch.run_once()
+    assert rest == timedelta(seconds=1.5)
+    bench.clock.tick(rest)
+    assert watch.run_once() == INTERVAL / 4
+    assert holding.signal.reason == "lost"
+
+
 def test_a_heartbeat_ends_the_doubt(bench: Bench) -> None:
     """And a later doubt is said again."""
     (holding,) = bench.hold()
