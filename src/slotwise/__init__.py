@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from slotwise.client import Client
     from slotwise.contrib.command import CommandJob
     from slotwise.registry import JobRegistry
-    from slotwise.store.queue import Tally
+    from slotwise.store.puts import Tally
     from slotwise.store.task_lines import TaskEnd, TaskLine
 
 __all__ = [
@@ -116,7 +116,7 @@ _LATE = {
     "Client": "slotwise.client",
     "Item": "slotwise.asked",
     "Receipt": "slotwise.asked",
-    "Tally": "slotwise.store.queue",
+    "Tally": "slotwise.store.puts",
     "TaskEnd": "slotwise.store.task_lines",
     "TaskLine": "slotwise.store.task_lines",
     "CommandJob": "slotwise.contrib.command",

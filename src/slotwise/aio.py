@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from slotwise.client import Client
     from slotwise.schedules import Schedule
     from slotwise.sequel import IfExists
-    from slotwise.store.queue import Tally
+    from slotwise.store.puts import Tally
     from slotwise.store.task_lines import TaskEnd, TaskLine
 
 

@@ -20,7 +20,7 @@ from slotwise.job import DistributedJob, OneTimeTask, declared
 from slotwise.payload import UNTYPED, Payload
 from slotwise.payload_reader import payload_of
 from slotwise.sequel import Wanted, When
-from slotwise.store.queue import Status
+from slotwise.store.queue_rows import Status
 
 ID_LIMIT = 250
 LONGEST_DELAY = timedelta(days=36_500)

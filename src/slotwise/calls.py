@@ -14,7 +14,8 @@ from slotwise.execution import Key
 from slotwise.store.joining import Result, joined, sqlalchemy_connection
 from slotwise.store.letters import in_its_letters
 from slotwise.store.postgresql_queue import queue_of
-from slotwise.store.queue import Queue, Status
+from slotwise.store.queue import Queue
+from slotwise.store.queue_rows import Status
 
 if TYPE_CHECKING:
     from slotwise.store.store import Store

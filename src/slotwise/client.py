@@ -33,7 +33,8 @@ from slotwise.errors import ConfigurationError
 from slotwise.execution import Key
 from slotwise.recurring import Recurring
 from slotwise.sequel import Follow, IfExists, Wanted
-from slotwise.store.queue import AT_ONCE, Tally
+from slotwise.store.puts import Tally
+from slotwise.store.queue import AT_ONCE
 from slotwise.store.task_lines import TaskEnd, TaskLine, task_end, task_line
 from slotwise.store.wakeups import ORDERS
 

@@ -18,7 +18,7 @@ from slotwise.cli.orders import confirm, tell, yes
 from slotwise.cli.output import as_json, print_json_list, print_json_object
 from slotwise.client import STATES, Client
 from slotwise.errors import UnknownTask
-from slotwise.store.queue import Status
+from slotwise.store.queue_rows import Status
 from slotwise.store.reader import Reader
 from slotwise.store.store import Store
 

@@ -20,7 +20,9 @@ from slotwise.execution import Key
 from slotwise.sequel import IfExists, Wanted, When
 from slotwise.store.dialect import Dialect
 from slotwise.store.joining import copy_into
-from slotwise.store.queue import Queue, Status, Tally
+from slotwise.store.puts import Tally
+from slotwise.store.queue import Queue
+from slotwise.store.queue_rows import Status
 from slotwise.store.types import Instant, to_micros
 from slotwise.store.wakeups import ORDERS, channel_of
 

@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 
 import sqlalchemy as sa
 
-from slotwise.store.queue import BLOCKED
+from slotwise.store.queue_rows import BLOCKED
 from slotwise.store.store import Store
 from slotwise.store.tables import IS_TASK
 

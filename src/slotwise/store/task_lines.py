@@ -8,8 +8,8 @@ from datetime import datetime
 from typing import Any
 
 from slotwise.payload import plain
-from slotwise.store.queue import END_COLUMNS, TASK_COLUMNS
 from slotwise.store.rows import utc
+from slotwise.store.task_reader import END_COLUMNS, TASK_COLUMNS
 from slotwise.store.types import from_micros
 
 

@@ -1,0 +1,77 @@
+"""What all commands on one-time tasks have in common: whose rows, by which clock, and what a row becomes."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any, Literal, TypeAlias
+
+import sqlalchemy as sa
+
+from slotwise.execution import Key
+from slotwise.sequel import When
+from slotwise.store.dialect import Dialect
+from slotwise.store.types import Instant, to_micros
+
+Status: TypeAlias = Literal["scheduled", "exists", "running", "cancelled", "gone"]
+
+#: The state of a row that waits for others to arrive.
+BLOCKED = "blocked"
+
+
+class QueueRows:
+    """With ``wake`` each command says, at its commit, whose rows are due within that time."""
+
+    def __init__(self, dialect: Dialect, wake: timedelta | None = None) -> None:
+        self._dialect = dialect
+        self._wake = wake
+        self._tasks = dialect.tables.tasks
+
+    def _answer(self, connection: Any, statement: Any, key: Key, absent: Status) -> Status:
+        """Run a statement that returns whether the row it wrote is held; if it wrote none, look why.
+
+        Only a statement of its own sees what somebody committed while the first one waited.
+        """
+        written = connection.execute(statement).fetchone()
+        if written is not None:
+            return "running" if written[0] else "scheduled"
+        found = connection.execute(sa.select(self._tasks.c.picked).where(*self._at(key))).fetchone()
+        return absent if found is None else "running" if found[0] else "exists"
+
+    def _moved(self, due: Any) -> dict[str, Any]:
+        tasks = self._tasks
+        waits, begun = ~tasks.c.picked & tasks.c.state.is_(None), tasks.c.picked | (tasks.c.attempt > 0)
+        return {
+            "wanted_due": sa.case((tasks.c.picked, due), else_=None),
+            "execution_time": sa.case((waits, due), else_=tasks.c.execution_time),
+            "parked_due": sa.case((waits | tasks.c.picked, tasks.c.parked_due), else_=due),
+            "slot": sa.case((begun, tasks.c.slot), else_=due),
+        }
+
+    def _word(self) -> list[sa.ColumnElement[Any]]:
+        """What a statement returns besides: a wake-up, where somebody could hear it."""
+        return []
+
+    def _at(self, key: Key) -> list[sa.ColumnElement[bool]]:
+        return [self._tasks.c.task_name == key.task_name, self._tasks.c.task_instance == key.task_instance]
+
+    def _plain(self) -> list[sa.ColumnElement[bool]]:
+        """One-time tasks only."""
+        return [self._tasks.c.schedule.is_(None), self._tasks.c.plan_instance.is_(None)]
+
+    def _alive(self) -> list[sa.ColumnElement[bool]]:
+        return [*self._plain(), self._tasks.c.state.is_distinct_from("dead")]
+
+    def _may_delete(self) -> Any:
+        return sa.true()
+
+    def _now(self, connection: Any) -> Any:
+        return sa.literal(self._dialect.now(connection), Instant)
+
+    def _due(self, now: Any, when: When) -> Any:
+        return sa.literal(when.at if when.at is not None else now.value + when.delay, Instant)
+
+    def _born(self, now: Any) -> Any:
+        return sa.literal(to_micros(now.value), sa.BigInteger)
+
+    def _key_columns(self) -> list[Any]:
+        return [self._tasks.c.task_name, self._tasks.c.task_instance]
