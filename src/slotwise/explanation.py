@@ -59,11 +59,11 @@ _ORIGINS = {
 
 
 def _began(facts: Facts, entry: SlotLine) -> Iterator[str]:
-    if entry.origin in _ORIGINS:
+    if entry.origin in _ORIGINS and entry.attempts:
         yield _ORIGINS[entry.origin]
     if entry.collapsed:
         yield f"It stands for {_slots(entry.collapsed)} before it, which did not run."
-    if entry.started is not None:
+    if entry.started is not None and entry.attempts:
         times = "" if entry.attempts <= 1 else f" (attempt {entry.attempts})"
         yield f"It started at {_when(entry.started)}{times}, {_late(entry)} on {entry.worker}."
     yield _ending(facts, entry)
@@ -104,6 +104,8 @@ def _ending(facts: Facts, entry: SlotLine) -> str:
 
 
 def _under_way(facts: Facts, entry: SlotLine, row: Row | None) -> str:
+    if entry.outcome == "claimed" and row is not None and row.slot == facts.slot and not row.picked:
+        return f"It was handed back before it began, and is due again at {_when(row.parked_due or row.execution_time)}."
     if row is None or not row.picked or row.slot != facts.slot:
         return "The ledger says that it runs, but no row is held for it: a worker will end it when it starts."
     beat = f"; the last heartbeat was {_long(facts.now - row.last_heartbeat)} ago" if row.last_heartbeat else ""

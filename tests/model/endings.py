@@ -74,7 +74,7 @@ class Endings(Contract):
         course.paused = self.is_paused
         fate = self.fates[course.slot]
         fate.attempts = course.attempt
-        if not course.attempt:
+        if not course.attempt and course.is_plan:
             del self.fates[course.slot]
             if course.gap is not None:
                 self.fates[course.slot] = course.gap

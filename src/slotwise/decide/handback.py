@@ -15,12 +15,17 @@ UNREADABLE = "unreadable: "
 
 
 def hand_back(row: Row, reason: str) -> Transition:
-    """As if it had never been claimed: same slot, same due time, the attempt not counted."""
+    """As if it had never been claimed: same slot, same due time, the attempt not counted.
+
+    The ledger keeps a slot that has a row of its own: no plan row comes back to it, should that row be gone one day
+    (the queue was restored alone).
+    """
     attempt = max(row.attempt - 1, 0)
+    forget = attempt == 0 and not row.is_detached
     return Transition(
         label="handed-back",
         row=again(row, row.execution_time, attempt=attempt),
-        record=Record(outcome="claimed", reason=reason, attempts=attempt, final=False, forget=attempt == 0),
+        record=Record(outcome="claimed", reason=reason, attempts=attempt, final=False, forget=forget),
     )
 
 

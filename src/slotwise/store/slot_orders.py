@@ -116,7 +116,9 @@ def call_off(desk: Desk, row: Row, reason: str) -> None:
         slots.c.task_instance == ledger_instance(row),
         slots.c.slot == row.slot,
     ]
-    reopened = slots.update().where(*mine, slots.c.finished.is_(None)).values(finished=desk.now, reason=reason)
+    never_began = sa.case((slots.c.outcome == "claimed", "cancelled"), else_=slots.c.outcome)
+    reopened = slots.update().where(*mine, slots.c.finished.is_(None))
+    reopened = reopened.values(outcome=never_began, finished=desk.now, reason=reason)
     if not desk.connection.execute(reopened).rowcount:
         statement = desk.store.dialect.insert(slots).values(
             task_name=row.task_name, task_instance=ledger_instance(row), slot=row.slot, outcome="cancelled",

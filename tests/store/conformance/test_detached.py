@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from tests.store.bench import MINUTE, NOON, Bench, at
 
-from slotwise.execution import RECURRING, Failed, HandedBack, Key
+from slotwise.execution import RECURRING, Failed, HandedBack, Key, Succeeded
 from slotwise.store.detached import detach, trigger
 
 
@@ -109,11 +109,35 @@ def test_a_detached_row_is_retried_and_handed_back(bench: Bench) -> None:
     key = detached(bench, at(-5), "retried")
     assert key is not None
     bench.settle(bench.claim_one("retried"), HandedBack())
-    assert bench.slots("retried") == []
+    entry = bench.slot("retried")
+    assert (entry["outcome"], entry["attempts"], entry["finished"]) == ("claimed", 0, None)
     bench.settle(bench.claim_one("retried"), Failed("boom"))
     row = bench.row(*key)
     assert (row.slot, row.attempt, row.picked) == (at(-5), 1, False)
     assert bench.slot("retried")["reason"] == "retry"
+
+
+def test_a_detached_row_that_a_restore_takes_away_leaves_its_slot_in_the_ledger(bench: Bench) -> None:
+    """Also one that was handed back before it began: no plan row comes back to it."""
+    backup = bench.backup()
+    detached(bench, at(-5), "strict")
+    bench.tick()
+    for claim in bench.claim("strict"):
+        bench.settle(claim, HandedBack() if claim.row.is_detached else Succeeded())
+    bench.restore(backup)
+    bench.tick()
+    bench.settle(bench.claim_one("strict"))
+    assert bench.outcomes("strict") == [(-5, "lost"), (1, "succeeded"), (2, "succeeded")]
+
+
+@pytest.mark.parametrize("on_lost", ["plain", "strict"])
+def test_a_detached_row_that_was_handed_back_is_called_off(bench: Bench, on_lost: str) -> None:
+    """It ends as cancelled: it never began."""
+    detached(bench, at(-5), on_lost)
+    bench.settle(bench.claim_one(on_lost), HandedBack())
+    bench.client.controls.cancel(on_lost, at(-5))
+    entry = bench.slot(on_lost)
+    assert (entry["outcome"], entry["reason"], entry["finished"]) == ("cancelled", "operator", bench.clock.now())
 
 
 def test_triggers_of_one_instant_all_run(bench: Bench) -> None:

@@ -8,7 +8,7 @@ from datetime import datetime
 import pytest
 from tests.store.bench import MINUTE, Bench, a_job, at
 
-from slotwise.execution import Aborted, Claim, Died, Failed
+from slotwise.execution import Aborted, Claim, Died, Failed, HandedBack
 from slotwise.explanation import Explanation, explain
 from slotwise.schedules import Every
 from slotwise.store.facts import facts
@@ -144,6 +144,16 @@ def test_a_trigger_names_who_asked(bench: Bench) -> None:
     text = " ".join(told(bench, slot).sentences)
     assert "triggered by hand" in text
     assert "ada gave the order trigger: once more" in text
+
+
+def test_a_trigger_that_was_handed_back_waits(bench: Bench) -> None:
+    """The ledger has it; it did not start, and nobody says so."""
+    slot = bench.client.controls.trigger("plain")
+    bench.settle(bench.claim_one("plain"), HandedBack())
+    assert (
+        told(bench, slot).sentences[0]
+        == "It was handed back before it began, and is due again at 2026-01-01T12:00:00Z."
+    )
 
 
 def test_what_was_pruned_is_said(bench: Bench) -> None:
