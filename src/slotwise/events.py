@@ -233,7 +233,7 @@ class DrainEnded(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DatabaseLost(Event):
-    """A loop cannot reach the database and waits, with growing pauses; said once per outage."""
+    """A loop cannot reach the database, or nothing can be written there, and waits, with growing pauses; said once."""
 
     name = "database-lost"
     level = logging.WARNING

@@ -133,15 +133,18 @@ def test_other_names(connection: sa.Connection, capsys: pytest.CaptureFixture[st
         ("DROP TABLE scheduled_gaps", ["missing in the database: table scheduled_gaps", "db downgrade"]),
         ("DROP INDEX scheduled_tasks_due", ["missing in the database: index scheduled_tasks_due", "slotwise db sql"]),
         (
-            "UPDATE scheduled_meta SET value = '0' WHERE key = 'schema_version'",
-            ["version 0", "run: slotwise db upgrade"],
+            "UPDATE scheduled_meta SET value = 'x' WHERE key = 'schema_version'",
+            [
+                "scheduled_meta is 'x', which is none",
+                "SET value = '1' WHERE key = 'schema_version'",
+            ],
         ),
         (
             "UPDATE scheduled_meta SET value = '99' WHERE key = 'schema_version'",
             ["version 99", "upgrade slotwise here"],
         ),
     ],
-    ids=["table", "index", "older", "newer"],
+    ids=["table", "index", "damaged", "newer"],
 )
 @pytest.mark.parametrize("command", [["db", "check"], ["workers"], ["health"]], ids=" ".join)
 def test_check(
@@ -162,8 +165,8 @@ def test_check(
 @pytest.mark.parametrize(
     ("command", "words"),
     [
-        (["downgrade", "--yes", "--revision", "nope"], ["'nope'", "correct --revision"]),
-        (["upgrade"], ["'sw9999'", "scheduled_alembic_version", "upgrade slotwise here"]),
+        (["downgrade", "--yes", "--revision", "nope"], ["--revision 'nope' is none of base, sw0001"]),
+        (["upgrade"], ["revision sw9999, by scheduled_alembic_version", "upgrade slotwise here"]),
     ],
     ids=["mistyped", "of a newer release"],
 )

@@ -335,7 +335,7 @@ class TestDatabaseAway:
         worker = shell.worker("--app", "impatient", "--database-url", "postgresql://a:secret@127.0.0.1:1/c")
         worker.wait_for("database-lost")
         again = worker.wait_for("log", logger="slotwise.engine.service")
-        assert again["message"].startswith("the database is still away, after ")
+        assert again["message"].startswith("the database still cannot be used, after ")
         assert "127.0.0.1" in again["message"]
         assert worker.stop() == exits.OK
         assert "secret" not in str(worker.seen)

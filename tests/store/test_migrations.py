@@ -173,8 +173,8 @@ def test_each_installation_has_an_id_of_its_own(pg: sa.Connection) -> None:
         pytest.param(
             "UPDATE scheduled_meta SET value = '0' WHERE key = 'schema_version'",
             SchemaMismatch,
-            "schema version 0, this slotwise needs 1; run: slotwise db upgrade",
-            id="older",
+            "UPDATE scheduled_meta SET value = '1' WHERE key = 'schema_version'",
+            id="zero",
         ),
         pytest.param(
             "UPDATE scheduled_meta SET value = '99' WHERE key = 'schema_version'",
@@ -195,6 +195,14 @@ def test_what_is_missing_is_said_in_one_line(
         migrate.check(connection)
     assert words in str(raised.value)
     assert "\n" not in str(raised.value)
+
+
+def test_older_tables_want_an_upgrade(connection: sa.Connection, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the command that does it."""
+    migrate.apply(connection)
+    monkeypatch.setattr("slotwise.migrate.standing.SCHEMA_VERSION", 2)
+    with pytest.raises(SchemaMismatch, match="of schema version 1, this slotwise needs 2; run: slotwise db upgrade"):
+        migrate.check(connection)
 
 
 # -- transactions, several at once ------------------------------------------------------------------------------

@@ -53,7 +53,7 @@ class Outage:
             self._listeners.publish(DatabaseLost(worker=self._worker, loop=loop, error=describe(error)))
         elif is_due:
             away = format_duration(timedelta(seconds=round(now - self._begun)))
-            logger.warning("the database is still away, after %s: %s; waiting for it", away, describe(error))
+            logger.warning("the database still cannot be used, after %s: %s; waiting for it", away, describe(error))
 
     @property
     def goes_on(self) -> bool:

@@ -73,6 +73,11 @@ def _migrate(connection: sa.Connection, target: Target, revision: str, *, up: bo
     applied: list[str] = []
 
     def steps(current: Any, _context: MigrationContext) -> Any:
+        if unknown := set(current) - _known(script):
+            raise SchemaMismatch(
+                f"the tables are of revision {', '.join(sorted(unknown))}, by {target.version_table}, which this "
+                "slotwise does not know; upgrade slotwise here"
+            )
         # Private to alembic (pinned below 2, with a test): the public commands need an env.py.
         found = script._upgrade_revs(revision, current) if up else script._downgrade_revs(revision, current)
         applied.extend(step.revision.revision for step in found)
@@ -89,12 +94,16 @@ def _migrate(connection: sa.Connection, target: Target, revision: str, *, up: bo
             transaction.rollback()
         if isinstance(error, CommandError):  # a revision that is not among ours
             raise SchemaMismatch(
-                f"{error}; correct --revision, or if {target.version_table} names it: upgrade slotwise here"
+                f"--revision {revision!r} is none of base, {', '.join(sorted(_known(script)))}; correct it"
             ) from None
         raise
     if transaction is not None:
         transaction.commit()
     return applied
+
+
+def _known(script: ScriptDirectory) -> set[str]:
+    return {found.revision for found in script.walk_revisions()}
 
 
 def sql(dialect_name: str = "postgresql", *, prefix: str = "scheduled_", schema: str | None = None) -> str:

@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import re
+from typing import Any
 
 import sqlalchemy as sa
 
 from slotwise.errors import SchemaMismatch, SchemaMissing
 from slotwise.store.tables import SCHEMA_VERSION, tables
 
-# alembic is imported late: every command and every worker imports this file, few of them migrate.
-if TYPE_CHECKING:
-    pass
+_VERSION = re.compile("[1-9][0-9]{0,8}")
 
 
 def current(connection: sa.Connection, *, prefix: str = "scheduled_", schema: str | None = None) -> int | None:
-    """The schema version that the database says it has; None without tables."""
+    """The schema version that the database says it has; None without tables. Raises SchemaMismatch if it is none."""
     meta = tables(prefix, schema, connection.dialect.name).meta
     if not sa.inspect(connection).has_table(meta.name, schema=schema):
         return None
     value = connection.scalar(sa.select(meta.c.value).where(meta.c.key == "schema_version"))
-    return int(value) if value is not None else None
+    if value is not None and _VERSION.fullmatch(value) is None:
+        # The revisions would find nothing to do, so that an upgrade is no cure.
+        raise SchemaMismatch(
+            f"the schema_version in {meta.fullname} is {value!r:.60}, which is none; if this slotwise made the tables, "
+            f"say so: UPDATE {meta.fullname} SET value = '{SCHEMA_VERSION}' WHERE key = 'schema_version'"
+        )
+    return None if value is None else int(value)
 
 
 def check(connection: sa.Connection, *, prefix: str = "scheduled_", schema: str | None = None) -> None:
@@ -28,7 +33,9 @@ def check(connection: sa.Connection, *, prefix: str = "scheduled_", schema: str 
     found = current(connection, prefix=prefix, schema=schema)
     expected, upgrade = tables(prefix, schema, connection.dialect.name), _command("upgrade", prefix, schema)
     if found is None and not sa.inspect(connection).has_table(expected.slots.name, schema=schema):
-        raise SchemaMissing(f"the tables {prefix}* are missing in this database; run: {upgrade}")
+        raise SchemaMissing(
+            _hidden(connection, prefix, schema) or f"{_absent(connection, prefix, schema)}; run: {upgrade}"
+        )
     if found is not None and found < SCHEMA_VERSION:
         raise SchemaMismatch(
             f"the tables are of schema version {found}, this slotwise needs {SCHEMA_VERSION}; run: {upgrade}"
@@ -48,6 +55,31 @@ def check(connection: sa.Connection, *, prefix: str = "scheduled_", schema: str 
             f"missing in the database: {', '.join(missing)}; restore a backup, or start afresh: "
             f"{_command('downgrade', prefix, schema)}, then {upgrade}"
         )
+
+
+def _absent(connection: sa.Connection, prefix: str, schema: str | None) -> str:
+    if schema is None:
+        return f"the tables {prefix}* are missing in this database"
+    there = ", ".join(_schemas(connection, prefix))
+    return f"the tables {prefix}* are missing in the schema {schema}{f' (there are such in: {there})' if there else ''}"
+
+
+def _hidden(connection: sa.Connection, prefix: str, schema: str | None) -> str | None:
+    """Where no schema was named, the tables may be in one that the search path leaves out, or the role's rights."""
+    found = _schemas(connection, prefix) if schema is None else []
+    if not found:
+        return None
+    role, path = connection.execute(sa.text("SELECT current_user, current_setting('search_path')")).one()
+    where = f"the tables {prefix}* are in the schema {' and '.join(found)}, and"
+    if len(found) == 1 and not connection.scalar(sa.func.has_schema_privilege(found[0], "USAGE")):
+        return f"{where} role {role!r} may not use it; run: GRANT USAGE ON SCHEMA {found[0]} TO {role}"
+    return f"{where} the search_path of role {role!r} is {path}; say --schema {found[0]}, or SLOTWISE_SCHEMA"
+
+
+def _schemas(connection: sa.Connection, prefix: str) -> list[str]:
+    """Where there are such tables, whoever may use them."""
+    inspector = sa.inspect(connection)
+    return sorted(one for one in inspector.get_schema_names() if inspector.has_table(f"{prefix}slots", schema=one))
 
 
 def _command(name: str, prefix: str, schema: str | None) -> str:

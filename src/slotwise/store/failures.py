@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from typing import Any
 
 from sqlalchemy import URL
+from sqlalchemy.engine import ExceptionContext
 from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
@@ -47,14 +49,29 @@ _PASSING_SQLITE = frozenset(
 _REFUSING_STATES = frozenset({"28P01", "28000", "3D000"})
 _REFUSING_WORDS = re.compile(
     r"no password supplied|FATAL: +(.*authentication failed for user|no pg_hba\.conf entry|pg_hba\.conf rejects"
-    r'|role ".*" (does not exist|is not permitted to log in)|database ".*" does not exist)'
+    r'|role ".*" (does not exist|is not permitted to log in)|database ".*" does not exist'
+    r'|permission denied for database ".*")'
 )
+
+# What mends these, wherever they are met. Of what may not be done the server names the object, and not the role.
+_FORBIDDEN = "42501"
+_STATE_CURES = {
+    _FORBIDDEN: "grant it what docs/operations.md lists under Permissions",
+    "25006": "connect to the primary, for instance with target_session_attrs=read-write, or allow writing",
+    "3F000": "name a schema that is there: --schema, SLOTWISE_SCHEMA",
+    "42P01": "see what is missing: slotwise db check; tables in another schema need --schema",
+    "53100": "the disk of the database server is full: make room there",
+}
 
 _CURES = (
     (r"(bad|invalid) .*value", "correct this option in the database address"),
     (
         r"password|authentication|no pg_hba",
         "correct the user or the password, or let the user in with pg_hba.conf",
+    ),
+    (
+        r'permission denied for database "(?P<name>[^"]*)"',
+        'let the user in: GRANT CONNECT ON DATABASE "{name}" TO the user',
     ),
     (r'database "(?P<name>[^"]*)" does not exist', "create it, for instance with: createdb {name}"),
     (r'role "(?P<name>[^"]*)" does not exist', "create it, for instance with: createuser {name}"),
@@ -100,12 +117,23 @@ def is_locked(error: BaseException) -> bool:
 
 
 def describe(error: BaseException) -> str:
-    """The error in one line, without statement, parameters and passwords."""
+    """The error in one line, without statement, parameters and passwords; with the cure, where its state has one."""
     if isinstance(error, DBAPIError) and error.orig is not None:
         error = error.orig
     lines = [" ".join(line.split()) for line in str(error).splitlines() if line.strip()]
     text = hide_password(lines[0]) if lines else type(error).__name__
-    return f"{text} [{state}]" if (state := _sqlstate(error)) else text
+    if (state := _sqlstate(error)) is None:
+        return text
+    known = "".join(f", for {note}" for note in getattr(error, "__notes__", ()))
+    return f"{text}{known} [{state}]{f'; {cure}' if (cure := _STATE_CURES.get(state)) else ''}"
+
+
+def name_role(context: ExceptionContext) -> None:
+    """For engines: an error about missing rights gets a note of whose they are."""
+    error, connection = context.original_exception, context.connection
+    if connection is not None and _sqlstate(error) == _FORBIDDEN:
+        driver: Any = connection.connection.dbapi_connection
+        error.add_note(f"role {driver.info.user!r}")
 
 
 def unreachable(url: URL, error: BaseException) -> DatabaseUnreachable:

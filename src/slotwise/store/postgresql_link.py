@@ -23,6 +23,7 @@ from sqlalchemy.pool import NullPool, QueuePool
 from slotwise.errors import DatabaseProblem
 from slotwise.settings import Settings
 from slotwise.store.dsn import connect_arguments, psycopg
+from slotwise.store.failures import name_role
 from slotwise.store.plans import keep_plans
 from slotwise.store.postgresql_options import read_options, refuse_unknown, write_options
 from slotwise.store.types import Beyond
@@ -160,6 +161,7 @@ class PostgreSQLLink:
         event.listen(engine, "do_connect", connect)
         event.listen(engine, "begin", begin)
         event.listen(engine, "handle_error", _leave_read_only_server)
+        event.listen(engine, "handle_error", name_role)
         event.listen(engine, "handle_error", self._notice_lost_plans)
         _ping_the_rested(engine)
         keep_plans(engine, lambda: self._is_direct)
