@@ -108,8 +108,8 @@ def test_errors_that_stay(error: BaseException) -> None:
     [
         (wrapped(psycopg.errors.AdminShutdown("terminating connection\nSSL closed")), "terminating connection [57P01]"),
         (
-            wrapped(psycopg.errors.DiskFull('could not extend file "x": No space left')),
-            'could not extend file "x": No space left [53100]; the disk of the database server is full: make room there',
+            wrapped(psycopg.errors.DiskFull("could not extend: No space left")),
+            "could not extend: No space left [53100]; the disk of the database server is full; make room there",
         ),
         (wrapped(sqlite3.OperationalError("database is locked")), "database is locked"),
         (psycopg.OperationalError("\n  bad\t dsn: host=h password=geheim\nmore"), "bad dsn: host=h password=***"),

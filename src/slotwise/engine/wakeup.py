@@ -20,8 +20,10 @@ logger = logging.getLogger(__name__)
 
 #: How long a word that was sent through the pool may take to be heard.
 ECHO = timedelta(seconds=5)
-#: How long a connection that fails is said to nobody.
+#: How long a connection that fails is said to nobody: one that worked before, and one that never did, so that its
+#: address may be wrong.
 PATIENCE = timedelta(minutes=1)
+FIRST_PATIENCE = timedelta(seconds=1)
 #: Where words do not get through they will hardly do so a moment later.
 RETRY = timedelta(minutes=5)
 
@@ -58,6 +60,7 @@ class WakeUp(Service):
         self._hearing: Hearing | None = None
         self._failures: Iterator[timedelta] | None = None
         self._failing_since = 0.0
+        self._patience = FIRST_PATIENCE
         self._told = False
         self._bell: tuple[socket.socket, socket.socket] | None = None
 
@@ -129,9 +132,9 @@ class WakeUp(Service):
             self._obey()
 
     def _recovered(self) -> None:
-        if self._failures is not None:
+        if self._told:
             logger.info("wake-ups are heard again")
-        self._failures, self._told = None, False
+        self._failures, self._told, self._patience = None, False, PATIENCE
         self._call(())
 
     def _failed(self, error: Exception) -> timedelta:
@@ -140,12 +143,13 @@ class WakeUp(Service):
         if self._failures is None:
             self._failures, self._failing_since = growing_pauses(*self._pauses), self.elapsed()
         pause = next(self._failures) if self._is_transient(error) else RETRY
-        patience_is_over = pause == RETRY or self.elapsed() - self._failing_since > PATIENCE.total_seconds()
+        patience_is_over = pause == RETRY or self.elapsed() - self._failing_since > self._patience.total_seconds()
         if patience_is_over and not self._told and not self._outage.goes_on:
             self._told = True
             logger.warning(
-                "wake-ups are off, due rows are found by polls: %s; set wake_up_url to an address that leads to this "
-                "database past any pooler, or wake_up = off", describe(error),
+                "wake-ups are off, due rows are found by polls: %s; %s wake_up_url to an address that leads to this "
+                "database past any pooler, or set wake_up = off", describe(error),
+                "set" if self._database.settings.wake_up_url is None else "correct",
             )  # fmt: skip
         return pause
 

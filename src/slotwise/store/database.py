@@ -14,7 +14,7 @@ from sqlalchemy import URL, Connection, Engine
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import QueuePool
 
-from slotwise.errors import DatabaseProblem
+from slotwise.errors import DatabaseProblem, InvalidSetting
 from slotwise.settings import Settings
 from slotwise.store.dsn import SQLITE, database_url
 from slotwise.store.failures import describe, is_transient, unreachable
@@ -61,7 +61,7 @@ class Database:
         self.settings = settings
         self.url: URL = database_url(settings.database_url)
         self._link: Link = _link(self.url, settings)
-        self._ear = self._link if settings.wake_up_url is None else _link(database_url(settings.wake_up_url), settings)
+        self._ear = self._link if settings.wake_up_url is None else _ear(settings.wake_up_url, settings)
         self._pool_size = pool_size
         self._overflow = overflow
         self._used_at_fork = False
@@ -209,6 +209,13 @@ def _before_fork() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(before=_before_fork)
+
+
+def _ear(address: str, settings: Settings) -> Link:
+    try:
+        return _link(database_url(address), settings)
+    except InvalidSetting as error:
+        raise InvalidSetting(f"wake_up_url: {error}") from None
 
 
 def _link(url: URL, settings: Settings) -> Link:

@@ -60,7 +60,7 @@ _STATE_CURES = {
     "25006": "connect to the primary, for instance with target_session_attrs=read-write, or allow writing",
     "3F000": "name a schema that is there: --schema, SLOTWISE_SCHEMA",
     "42P01": "see what is missing: slotwise db check; tables in another schema need --schema",
-    "53100": "the disk of the database server is full: make room there",
+    "53100": "the disk of the database server is full; make room there",
 }
 
 _CURES = (
