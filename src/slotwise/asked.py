@@ -76,12 +76,7 @@ def recurring(task: Any, id: Any) -> tuple[str, str]:
     name = task if isinstance(task, str) else declared(task, "name")
     if not isinstance(name, str) or not name.strip():
         raise InvalidJob(f"{task!r} is neither a job nor a task; pass one, or its name")
-    instance = checked_id(id, name)
-    if instance == RECURRING or instance.startswith((f"{RECURRING}@", "trigger:")):
-        raise ConfigurationError(
-            f"schedule_recurring({name!r}, id={instance!r}): this id is the job's own; take another"
-        )
-    return name, instance
+    return name, checked_id(id, name, "schedule_recurring")
 
 
 def weight(priority: Any, known: Definition | None, where: str) -> int:
@@ -93,8 +88,8 @@ def weight(priority: Any, known: Definition | None, where: str) -> int:
     return int(priority)
 
 
-def checked_id(given: Any, name: str) -> str:
-    where = f"schedule({name!r}, id={given!r:.60})"
+def checked_id(given: Any, name: str, call: str = "schedule") -> str:
+    where = f"{call}({name!r}, id={given!r:.60})"
     if not isinstance(given, str):
         raise ConfigurationError(f"{where}: an id is a text; write id={str(given)!r:.60}")
     if not given.strip():
@@ -103,6 +98,8 @@ def checked_id(given: Any, name: str) -> str:
         raise ConfigurationError(f"{where}: an id has at most {ID_LIMIT} characters, this one has {len(given)}")
     if not given.isprintable():
         raise ConfigurationError(f"{where}: control characters are not allowed in an id")
+    if given == RECURRING or given.startswith((f"{RECURRING}@", "trigger:")):
+        raise ConfigurationError(f"{where}: this id is of a job's own rows; take another")
     return given
 
 

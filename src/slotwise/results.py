@@ -8,7 +8,7 @@ from slotwise.codecs import JSON
 from slotwise.definition import Definition
 from slotwise.errors import InvalidPayload
 from slotwise.sequel import Sequel
-from slotwise.shape import Misfit
+from slotwise.shape import ANYTHING, Misfit
 from slotwise.shapes import shape_of
 
 #: The largest result; whatever is larger belongs elsewhere, with its key as the result.
@@ -32,7 +32,8 @@ def encoded(result: object) -> bytes:
     """As JSON: plain values, dataclasses, models. Raises InvalidPayload with the reason."""
     kind: Any = type(result)
     try:
-        plain = shape_of(kind).write(result) if not isinstance(result, dict | list | tuple) else result
+        shape = ANYTHING if isinstance(result, dict | list | tuple) else shape_of(kind)
+        plain = shape.write(result)
         body = JSON.encode(plain)
     except (Misfit, TypeError, ValueError, RecursionError) as error:
         raise InvalidPayload(f"the result is not kept: it cannot be written as JSON: {error}") from None

@@ -33,8 +33,28 @@ def same(value: Any) -> Any:
     return value
 
 
+def text_keyed(value: Any) -> Any:
+    """As it is: JSON would silently make texts of other keys, and the handler see other data than were given."""
+    if isinstance(value, dict):
+        for key in value:
+            if not isinstance(key, str):
+                raise Misfit(f"the keys of a dict are texts, got {key!r:.80}; write {str(key)!r:.80}")
+        within = [(f".{key}", each) for key, each in value.items() if isinstance(each, _CONTAINERS)]
+    elif isinstance(value, list | tuple):
+        within = [(f"[{place}]", each) for place, each in enumerate(value) if isinstance(each, _CONTAINERS)]
+    else:
+        return value
+    for where, each in within:
+        try:
+            text_keyed(each)
+        except Misfit as misfit:
+            raise misfit.within(where) from None
+    return value
+
+
+_CONTAINERS = (dict, list, tuple)
 #: Whatever the codec can say.
-ANYTHING = Shape(same, same)
+ANYTHING = Shape(text_keyed, same)
 
 #: Types that JSON has no word for: as text, and how it is read again.
 TEXTS: dict[type, tuple[Callable[[Any], str], Callable[[str], Any]]] = {

@@ -245,6 +245,8 @@ def test_a_connection_to_another_kind_of_database(pg_url: str) -> None:
         ({"task": "hourly"}, InvalidJob, "'hourly' is a job"),
         ({"id": ""}, ConfigurationError, "an id cannot be blank"),
         ({"id": "  "}, ConfigurationError, "an id cannot be blank"),
+        ({"id": "recurring"}, ConfigurationError, "id='recurring'): this id is of a job's own rows; take another"),
+        ({"id": "trigger:1"}, ConfigurationError, "this id is of a job's own rows"),
         ({"id": 7}, ConfigurationError, "schedule('send-mail', id=7): an id is a text; write id='7'"),
         ({"id": "x" * 251}, ConfigurationError, "an id has at most 250 characters, this one has 251"),
         ({"id": "a\x00b"}, ConfigurationError, "control characters are not allowed"),

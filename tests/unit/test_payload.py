@@ -16,7 +16,8 @@ import pytest
 from slotwise import ConfigurationError, InvalidJob, InvalidPayload, JobContext, OneTimeTask, TaskContext, task
 from slotwise.codecs import JSON, register_codec
 from slotwise.definition import define
-from slotwise.payload import PAYLOAD_LIMIT, Payload
+from slotwise.payload import PAYLOAD_LIMIT, UNTYPED, Payload
+from slotwise.results import encoded
 from slotwise.shapes import shape_of
 
 pydantic = pytest.importorskip("pydantic")
@@ -263,6 +264,23 @@ def test_another_codec() -> None:
     assert written.startswith(b"slotwise/test-hex/1\n7b22")
     assert spelled.decode(written) == payload(Order).decode(written) == Order(7)
     assert spelled.decode(b'{"number":8}') == Order(8)
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        ({1: 2}, ": the keys of a dict are texts, got 1; write '1'"),
+        ({"lines": [{}, {None: 2}]}, ": lines[1]: the keys of a dict are texts, got None; write 'None'"),
+        (({True: 1},), ": [0]: the keys of a dict are texts, got True; write 'True'"),
+    ],
+    ids=["number", "within", "tuple"],
+)
+def test_keys_that_json_would_change(data: Any, words: str) -> None:
+    """The handler sees the data that were given, or nobody does; so it is with results."""
+    for encode in (lambda: UNTYPED.encode(data, "mail"), lambda: encoded(data)):
+        with pytest.raises(InvalidPayload) as raised:
+            encode()
+        assert str(raised.value).endswith(words)
 
 
 class Unnamed(Hex):
