@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 
 from tests.model.comparison import Comparison, shown
-from tests.model.contract import Course
+from tests.model.contract import BEAT, LEASE, Course
 from tests.model.orders import Orders
 from tests.model.policies import Terms
 from tests.model.timeline import Timeline, Times, every
@@ -25,8 +25,6 @@ from slotwise.store.tables import tables
 from slotwise.testing import ManualClock, ManualWorker
 
 NOON = datetime(2026, 1, 1, 12, 0, 0, 250000, tzinfo=UTC)
-BEAT = timedelta(minutes=1)
-LEASE = 6 * BEAT
 JOB = "job"
 
 

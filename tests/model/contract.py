@@ -13,6 +13,8 @@ from tests.model.timeline import Timeline
 
 SECOND = timedelta(seconds=1)
 MICROSECOND = timedelta(microseconds=1)
+BEAT = timedelta(minutes=1)
+LEASE = 6 * BEAT
 
 
 @dataclass
@@ -247,20 +249,31 @@ class Contract:
         return course
 
     def _find_no_place(self, course: Course, places: list[Course]) -> None:
-        come = self.come(self.now)
-        if self.chain:
+        silent = min(filter(None, map(self._silent_since, places)), default=None)
+        come = self.come(silent or self.now)
+        if self.chain or not come:
             course.due = self.now + SECOND
         elif self.terms.overlap == "allow":
             self._skip(come, "overlap")
             self._await_next()
+            if self.plan is not None and silent is not None:
+                self.plan.due = max(self.plan.due, self.now + SECOND)
         else:
             self._skip(come[:-1], "overlap")
             course.slot, course.due = come[-1], self.now + SECOND
-            for other in places:  # a slot that catches up asks nobody to stop: each of those runs
+        if self.terms.overlap == "cancel_previous" and not self.chain:  # of those that catch up each runs
+            for other in places:
                 if other.called_off is None:
                     other.called_off = "overlap"
                     if other.holder is None:
                         other.due = self.now
+
+    def _silent_since(self, course: Course) -> datetime | None:
+        """When the lease of one ran out that ends with its loss, which nobody has seen yet."""
+        ends = self.terms.gives_up or course.lost + 1 >= self.terms.max_lost
+        if course.holder is None or course.beat is None or not ends:
+            return None
+        return end if (end := course.beat + LEASE) < self.now else None
 
     def _await_in_chain(self, started: datetime) -> None:
         """The next missed slot, in its pace; those that came due meanwhile join the tail."""

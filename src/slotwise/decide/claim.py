@@ -45,21 +45,24 @@ def at_claim(
     newest: datetime | None,
     definition: Definition | None = None,
     abreast: int = 0,
+    silent: datetime | None = None,
 ) -> Start | Advance:
     """What to do with a claimed plan row whose next slot has already come (or whose slot ran already).
 
-    ``abreast``: how many of its slots run, or wait for their retry, in rows of their own.
+    ``abreast``: how many of its slots run, or wait for their retry, in rows of their own. ``silent``: the end of the
+    first lease among those that nobody renews any more; its place becomes free when the loss is seen.
 
     ``newest`` is the newest slot that the ledger and the gaps know: after a restore of the queue alone it
     outranks the row, so that no slot which has started starts again.
     """
     if row.slot is not None:
-        now -= schedule.wait(row.slot)  # a slot of a spread schedule has come when it is due
+        spread = schedule.wait(row.slot)  # a slot of a spread schedule has come when it is due
+        now, silent = now - spread, None if silent is None else silent - spread
     if row.slot is None or row.watermark is None or row.slot >= row.watermark:
-        return _at_claim(row, schedule, now, newest, definition, abreast)
+        return _at_claim(row, schedule, now, newest, definition, abreast, silent)
     # It was handed back, after slots behind it had been left out: of those, none is decided twice.
     left = undecided(schedule, row.slot, row.watermark)
-    decided = _at_claim(row, left, now, row.slot - TICK, definition, abreast)
+    decided = _at_claim(row, left, now, row.slot - TICK, definition, abreast, silent)
     if isinstance(decided, Advance):
         watermark = max(decided.row["watermark"], row.watermark)
         moved = {**decided.row, "watermark": watermark, "schedule": str(schedule.settled(watermark))}
@@ -74,6 +77,7 @@ def _at_claim(
     newest: datetime | None,
     definition: Definition | None,
     abreast: int,
+    silent: datetime | None,
 ) -> Start | Advance:
     slot = row.slot
     if slot is None or (newest is not None and slot <= newest):
@@ -81,9 +85,9 @@ def _at_claim(
         if slot is None or slot > now:
             return Advance(row=waiting(row, schedule, slot, watermark=newest))
     if not schedule.runs(slot):
-        return _pass_over(row, schedule, slot, now, newest, definition, abreast)
+        return _pass_over(row, schedule, slot, now, newest, definition, abreast, silent)
     if definition is not None and definition.overlap.detaches and abreast >= definition.overlap.max:
-        return _without_a_place(row, schedule, slot, now, definition)
+        return _without_a_place(row, schedule, slot, now, definition, silent)
     catch_up = definition.catch_up if definition else CatchUp.latest()
     within = definition.start_within if definition else None
     if row.catch_up_until is not None:
@@ -114,6 +118,7 @@ def _pass_over(
     newest: datetime | None,
     definition: Definition | None,
     abreast: int,
+    silent: datetime | None,
 ) -> Start | Advance:
     """A calendar passes over the slot: it is written down, and what comes after it is decided."""
     running = schedule.running.next_after(slot)
@@ -123,23 +128,28 @@ def _pass_over(
         columns = waiting(row, schedule, following, watermark=last)
         return Advance(row=columns, gaps=(span(schedule, slot, last, "calendar"),))
     last = schedule.latest_before(running, floor=slot) or slot
-    decided = _at_claim(replace(row, slot=running), schedule, now, newest, definition, abreast)
+    decided = _at_claim(replace(row, slot=running), schedule, now, newest, definition, abreast, silent)
     return replace(decided, gaps=(span(schedule, slot, last, "calendar"), *decided.gaps))
 
 
 def _without_a_place(
-    row: Row, schedule: Schedule, slot: datetime, now: datetime, definition: Definition
+    row: Row, schedule: Schedule, slot: datetime, now: datetime, definition: Definition, silent: datetime | None
 ) -> Start | Advance:
     """Other slots run beside the plan row, as many as may. A slot that catches up waits for them; of those that come
-    due during them, the newest waits for the one that has been asked to stop, or none does.
+    due during them, the newest waits for the one that has been asked to stop, or none does. What has come since one
+    of them fell silent is catch-up's: it waits until that loss is seen.
     """
-    if row.catch_up_until is not None:
+    until = now if silent is None else min(now, silent)
+    if row.catch_up_until is not None or slot > until:
         return Advance(row=_waiting_for_a_place(row, schedule, slot, now))
-    newest = schedule.running.latest_before(now + TICK, floor=slot) or slot
+    newest = schedule.running.latest_before(until + TICK, floor=slot) or slot
     passed = passed_over(schedule, slot, newest)
     if definition.overlap.mode == "allow":
         gaps = around(schedule, passed, (span(schedule.running, slot, newest, "overlap"),))
-        return Advance(row=waiting(row, schedule, schedule.next_after(newest), watermark=newest), gaps=gaps)
+        columns = waiting(row, schedule, schedule.next_after(newest), watermark=newest)
+        if silent is not None:
+            columns["execution_time"] = max(columns["execution_time"], now + schedule.wait(newest) + PLACE_PAUSE)
+        return Advance(row=columns, gaps=gaps)
     older = around(schedule, passed, slots_before(schedule.running, slot, newest, "overlap"))
     return Advance(row=_waiting_for_a_place(row, schedule, newest, now), gaps=older)
 

@@ -16,6 +16,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
 
+from slotwise.definition import Definition
 from slotwise.execution import FOREVER, Row
 from slotwise.store.database import Database
 from slotwise.store.detached import detach
@@ -34,10 +35,20 @@ class Abreast:
         self._dialect = dialect
         self._tasks = dialect.tables.tasks
 
-    def count(self, connection: sa.Connection, plan: Row) -> int:
-        """How many places are taken, in the whole cluster."""
-        statement = sa.select(sa.func.count()).select_from(self._tasks).where(*self._of(plan))
-        return connection.scalar(statement) or 0
+    def places(
+        self, connection: sa.Connection, plan: Row, definition: Definition, now: datetime
+    ) -> tuple[int, datetime | None]:
+        """How many places are taken, in the whole cluster; and when the first lease of those ran out that become free
+        by it: whoever holds one fell silent, and nobody has seen it yet.
+        """
+        tasks = self._tasks
+        held = (tasks.c.picked, tasks.c.last_heartbeat, tasks.c.lease, tasks.c.lost_count)
+        found = connection.execute(sa.select(*held).where(*self._of(plan))).all()
+        ended = [
+            beat + lease for picked, beat, lease, lost in found if picked and beat is not None and lease is not None
+            and (definition.gives_up or lost + 1 >= definition.max_lost)
+        ]  # fmt: skip
+        return len(found), min((end for end in ended if end < now), default=None)
 
     def ask_to_stop(self, connection: sa.Connection, plan: Row, now: datetime) -> None:
         """Call off what runs; what waits for its retry comes up at once, and ends without another attempt."""

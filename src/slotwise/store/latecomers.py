@@ -77,15 +77,15 @@ class Latecomers:
         definition = self._definitions.get(row.task_name)
         detaches = definition is not None and definition.overlap.detaches and row.attempt == 1
         catching_up = row.catch_up_until is not None  # it waits for the one before it: each of these runs
-        abreast = self._abreast.count(connection, row) if detaches else 0
-        decision = decide.at_claim(row, schedule, now, newest, definition, abreast)
+        taken = self._abreast.places(connection, row, definition, now) if definition and detaches else (0, None)
+        decision = decide.at_claim(row, schedule, now, newest, definition, *taken)
         if isinstance(decision, decide.Start) and (place := self._budget.put_off(connection, row, decision, now)):
             return self._let_go(connection, row, now, decide.put_off(row, place))
         gaps = [(row, gap) for gap in decision.gaps]
         self._dialect.gaps(connection, gaps, now)
         skipped += gaps
         if isinstance(decision, decide.Advance):
-            if abreast and definition is not None and definition.overlap.mode == "cancel_previous" and not catching_up:
+            if taken[0] and definition is not None and definition.overlap.mode == "cancel_previous" and not catching_up:
                 self._abreast.ask_to_stop(connection, row, now)
             return self._pass(connection, row, now, decision.row)
         started = decide.started(row, decision)

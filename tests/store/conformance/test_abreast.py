@@ -153,6 +153,36 @@ def test_giving_up_side_by_side(database: Database) -> None:
     assert (found[0], found[1]) == ("lost may still be running", "succeeded")
 
 
+@pytest.mark.parametrize(
+    ("catch_up", "ran", "left_out"),
+    [
+        pytest.param(CatchUp.all(), [3, 4], {2: "skipped overlap"}, id="all"),
+        pytest.param(CatchUp.latest(), [4], {2: "skipped overlap", 3: "skipped collapsed"}, id="latest"),
+    ],
+)
+def test_slots_after_the_last_lease_are_catch_ups(
+    database: Database, catch_up: CatchUp, ran: list[float], left_out: dict[float, str]
+) -> None:
+    """All workers died, and whoever comes next has not seen it yet: what came under a live lease is overlap's alone."""
+    give_up: dict[str, Any] = {"on_lost": "give_up", "catch_up": catch_up}
+    with workers(database, 2, overlap=Overlap.allow(2), **give_up) as (one, two):
+        one.tick("1s")
+        assert begun(one) == [0]
+        go_on(MINUTE, one)
+        assert begun(one) == [1]
+        one.crash()  # its leases last for another minute, until noon and two minutes
+        two.tick(3.5 * MINUTE)
+        started = begun(two)
+        for _ in range(9):
+            go_on(timedelta(seconds=3), two)
+            two.reap()
+            started += begun(two)
+        assert started == ran
+    found = ledger(database)
+    assert {slot: found.get(slot) for slot in left_out} == left_out
+    assert (found[0], found[1]) == ("lost may still be running",) * 2
+
+
 def test_missed_slots_run_side_by_side(database: Database) -> None:
     """A catch-up of all takes the places there are, and waits for others to become free; no slot is skipped."""
     started: list[float] = []
