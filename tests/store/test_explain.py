@@ -5,23 +5,19 @@ with plans made for the values at hand and with generic ones.
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from typing import Any
 
-import psycopg
 import pytest
-import sqlalchemy as sa
 from tests.databases import Databases
 from tests.store.bench import LEASE, a_job, a_task
+from tests.store.explained import Explained, Sent, nodes, scanned
 
 from slotwise.client import Client
 from slotwise.clock import ManualClock
 from slotwise.execution import Claim, HandedBack, Succeeded
 from slotwise.schedules import Every
-from slotwise.settings import Settings
-from slotwise.store.database import Database
 from slotwise.store.marks import FIRST, LAST, Range
 from slotwise.store.settlements import Silence
 from slotwise.store.store import Store
@@ -62,22 +58,14 @@ DELETE FROM scheduled_slots WHERE slot >= '2020-01-01Z';
 DELETE FROM scheduled_gaps;
 """
 
-Sent = tuple[str, Mapping[str, Any]]
 
-
-class Stage:
+class Stage(Explained):
     """A large, never analysed database; each verb is really run, and its statements are explained afterwards."""
 
     def __init__(self, url: str) -> None:
-        self.database = Database(Settings(database_url=url))
-        self.store = Store(self.database, {found.name: found for found in (*JOBS, *TASKS)})
+        super().__init__(url, [*JOBS, *TASKS])
         self.jobs, self.tasks = [found.name for found in JOBS], [found.name for found in TASKS]
-        self.driver = psycopg.connect(url, autocommit=True)
         self.driver.execute(FILL)
-
-    def close(self) -> None:
-        self.driver.close()
-        self.database.close()
 
     def claim(self, names: list[str], limit: int) -> list[Claim]:
         _, claims = self.store.claim("host:1:a", limit, lease=LEASE, names=names)
@@ -87,59 +75,6 @@ class Stage:
     def give_back(self) -> None:
         """The jobs as they were, for the next test."""
         self.driver.execute(GIVE_BACK)
-
-    def sent(self, play: Callable[[], Any]) -> list[Sent]:
-        heard: list[Sent] = []
-
-        def listen(_connection: Any, _cursor: Any, statement: str, parameters: Any, *_rest: Any) -> None:
-            heard.append((statement, dict(parameters or {})))
-
-        engines = (self.database.main, self.database.heart)
-        for engine in engines:
-            sa.event.listen(engine, "before_cursor_execute", listen)
-        try:
-            play()
-        finally:
-            for engine in engines:
-                sa.event.remove(engine, "before_cursor_execute", listen)
-        return heard
-
-    def plan(self, sent: Sent, mode: str) -> dict[str, Any]:
-        statement, parameters = sent
-        if mode == "custom":
-            found = self.driver.execute(f"EXPLAIN (FORMAT JSON) {statement}", parameters, prepare=False).fetchone()
-        else:
-            found = self._generic_plan(statement)
-        assert found is not None
-        plan = found[0]
-        return (json.loads(plan) if isinstance(plan, str) else plan)[0]["Plan"]  # type: ignore[no-any-return]
-
-    def _generic_plan(self, statement: str) -> Any:
-        names = list(dict.fromkeys(re.findall(r"%\((\w+)\)s", statement)))
-        numbered = re.sub(r"%\((\w+)\)s", lambda found: f"${names.index(found[1]) + 1}", statement)
-        self.driver.execute("SET plan_cache_mode = force_generic_plan")
-        self.driver.execute(f"PREPARE looked_at AS {numbered}")
-        try:
-            values = f"({', '.join(['NULL'] * len(names))})" if names else ""
-            return self.driver.execute(f"EXPLAIN (FORMAT JSON) EXECUTE looked_at{values}").fetchone()
-        finally:
-            self.driver.execute("DEALLOCATE looked_at")
-            self.driver.execute("RESET plan_cache_mode")
-
-
-def nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    yield plan
-    for inner in plan.get("Plans", []):
-        yield from nodes(inner)
-
-
-def scanned(plan: dict[str, Any]) -> set[str]:
-    """The large tables that are read from one end to the other."""
-    return {
-        node["Relation Name"]
-        for node in nodes(plan)
-        if node["Node Type"] == "Seq Scan" and node.get("Relation Name") in ("scheduled_tasks", "scheduled_slots")
-    }
 
 
 @pytest.fixture(scope="module")

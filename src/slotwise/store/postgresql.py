@@ -14,7 +14,17 @@ from sqlalchemy.dialects.postgresql import insert
 from slotwise.clock import Clock
 from slotwise.execution import Claim, Fence, LedgerEntry, LedgerKey, Row
 from slotwise.onward import Onward
-from slotwise.store.arrays import fence_of, fences, ledger_places, marked, places, spread, texts, varying
+from slotwise.store.arrays import (
+    fence_of,
+    fences,
+    ledger_places,
+    locked_places,
+    marked,
+    places,
+    spread,
+    texts,
+    varying,
+)
 from slotwise.store.dialect import Dialect
 from slotwise.store.endings_by_row import UNASKED, Parted
 from slotwise.store.marks import Range, whole
@@ -104,6 +114,8 @@ class PostgreSQL(Dialect):
         if self.clock.override() is not None:
             return super().ago(connection, span)
         return sa.func.statement_timestamp(type_=Instant) - sa.literal(span, sa.Interval)
+
+    locked = staticmethod(locked_places)
 
     def transaction_id(self, connection: sa.Connection) -> str | None:
         found: str = connection.exec_driver_sql("SELECT pg_current_xact_id()::text").scalar_one()

@@ -82,8 +82,8 @@ class Pruner:
         slots = self._store.tables.slots
         with self._store.transaction() as connection:
             old = sa.select(*slots.primary_key.columns).where(slots.c.expires <= self._store.dialect.now(connection))
-            old = old.order_by(slots.c.expires).limit(BATCH).with_for_update(skip_locked=True)
-            taken = connection.execute(slots.delete().where(sa.tuple_(*slots.primary_key.columns).in_(old)))
+            old = old.order_by(slots.c.expires).limit(BATCH)
+            taken = connection.execute(slots.delete().where(self._store.dialect.locked(old)))
         return Page(slots=taken.rowcount)
 
     def _next(self, table: sa.Table, after: _Place) -> tuple[_Place | None, bool]:

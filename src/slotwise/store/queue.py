@@ -70,12 +70,11 @@ class Queue(Puts, TaskReader):
         dead = [tasks.c.task_name == name, tasks.c.state == "dead", *self._plain()]
         if instances is not None:
             dead.append(tasks.c.task_instance.in_(instances))
-        chosen = sa.select(tasks.c.task_instance).where(*dead).order_by(tasks.c.task_instance).limit(AT_ONCE)
-        chosen = chosen.with_for_update(skip_locked=True)
+        chosen = sa.select(*self._key_columns()).where(*dead).order_by(tasks.c.task_instance).limit(AT_ONCE)
         due = self._due(self._now(connection), when)
         statement = (
             tasks.update()
-            .where(tasks.c.task_name == name, tasks.c.task_instance.in_(chosen), tasks.c.state == "dead")
+            .where(self._dialect.locked(chosen))
             .values(
                 state=None, parked_due=None, execution_time=due, slot=due, attempt=0, lost_count=0,
                 version=tasks.c.version + 1,
@@ -91,8 +90,8 @@ class Queue(Puts, TaskReader):
         """
         tasks, id = self._tasks, self._tasks.c.task_instance
         loose = [tasks.c.task_name == name, ~tasks.c.picked, *self._plain(), *(self._in_state(state) if state else ())]
-        chosen = sa.select(id).where(*loose, id > after).order_by(id).limit(AT_ONCE).with_for_update(skip_locked=True)
-        gone = tasks.delete().where(tasks.c.task_name == name, id.in_(chosen), ~tasks.c.picked, self._may_delete())
+        chosen = sa.select(*self._key_columns()).where(*loose, id > after).order_by(id).limit(AT_ONCE)
+        gone = tasks.delete().where(self._dialect.locked(chosen), self._may_delete())
         return sorted(instance for (instance,) in connection.execute(gone.returning(id)).fetchall())
 
     def say(self, connection: Any, word: str) -> None:

@@ -50,6 +50,13 @@ class RowByRow:
         """Whether an operator lets anything be claimed at all; asked once per statement, not per row."""
         return ~sa.exists().where(self.tables.meta.c.key == PAUSED)
 
+    def locked(self, found: sa.Select[Any]) -> sa.ColumnElement[bool]:
+        """Whether a row is among those that ``found``, a SELECT of keys with a LIMIT, finds there and locks.
+
+        Rows that somebody else has locked are passed over.
+        """
+        return sa.tuple_(*found.selected_columns).in_(found)
+
     def _under(self, claim: Claim) -> list[sa.ColumnElement[bool]]:
         tasks = self.tables.tasks
         return [
