@@ -214,7 +214,8 @@ class Client(Recurring):
     def cancel(self, task: Task[Any], id: str, *, connection: Any = None) -> Receipt:
         """Remove a task that waits, is paused or dead: "cancelled". There being none: "gone".
 
-        "running": its handler is asked to stop (``ctx.cancelled``), and no other attempt is made.
+        "running": its handler is asked to stop (``ctx.cancelled``), and no other attempt is made: it ends as cancelled,
+        unless it succeeds.
         """
         key = key_of(task, id)
         receipt = self._command(connection, key, lambda queue, own: queue.cancel(own, key))

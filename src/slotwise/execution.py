@@ -105,7 +105,7 @@ class Row:
         """Who has asked the slot's attempt to stop: an operator, whose order is ``control``, or a newer slot."""
         if self.cancel_requested is None:
             return None
-        return "overlap" if self.control is None else "operator"
+        return "overlap" if self.control is None and self.has_slot else "operator"
 
     @property
     def is_detached(self) -> bool:
@@ -212,9 +212,10 @@ class Snoozed:
 
 @dataclass(frozen=True, slots=True)
 class Cancelled:
-    """The handler itself called the slot off."""
+    """The handler itself called the slot off, or somebody else did; ``error``: what it failed with all the same."""
 
     reason: str
+    error: str | None = None
     name = "cancelled"
 
 

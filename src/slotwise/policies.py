@@ -144,7 +144,8 @@ def _whole(where: str, value: int) -> None:
 class Retry:
     """Further attempts of the same slot (or task) after a failure.
 
-    ``attempts`` counts all attempts, the first included. ``wait`` is one of tenacity's ``wait_*`` objects
+    ``attempts`` counts all that fail, the first included; what is snoozed, lost, or stopped by a shutdown, has
+    not failed. ``wait`` is one of tenacity's ``wait_*`` objects
     and ``stop`` one of its ``stop_*`` objects, which can only end the attempts earlier; both are asked from the
     row's own counters, never from a process's memory, so that they hold across restarts and workers. For a
     strategy that raises, which is logged, the pause doubles from two seconds up to an hour. No pause is longer

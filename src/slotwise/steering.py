@@ -12,7 +12,7 @@ class Steering(Exception):
 
 
 class Snooze(Steering):
-    """Run this slot again after ``duration`` (``timedelta`` or ``"10m"``); not counted as a failure.
+    """Run this slot again after ``duration`` (``timedelta`` or ``"10m"``); no failure, and no try of ``retry``.
 
     The slot stays the same; slots that come due meanwhile are the overlap policy's. A job with
     ``on_lost="give_up"`` starts a slot once, so there it fails. Raises InvalidSetting for a wrong duration.
@@ -30,7 +30,7 @@ class Snooze(Steering):
 
 
 class Cancel(Steering):
-    """End this slot as cancelled, with a reason for the ledger; the schedule goes on. A one-time task ends as dead."""
+    """End this slot as cancelled, with a reason for the ledger; the schedule goes on. A one-time task is gone then."""
 
     def __init__(self, reason: str) -> None:
         self.reason = reason

@@ -199,7 +199,7 @@ def test_output_exit_status_and_input(shell: Shell, pg_url: str) -> None:
     (line,) = [line for line in ledger(pg_url, name) if line.slot == slot]
     assert line.outcome == "failed"
     assert line.error is not None
-    assert line.error.splitlines()[-4:] == ["  HELLO", "  50% OFF", "  oops", "exit status 7; its last line: oops"]
+    assert line.error.splitlines()[-3:] == ["  HELLO", "  50% OFF", "  oops"]
     shown = shell.run("slots", name)
     assert "exit status 7; its last line: oops" in shown.stdout
 

@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 import click
 import pytest
 
-from slotwise.cli.output import ago, last_line, moment, print_json_list, print_table, shortened, span
+from slotwise.cli.output import ago, moment, print_json_list, print_table, shortened, span
 
 NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
 
@@ -58,18 +58,13 @@ def test_span(seconds: float, said: str) -> None:
 
 def test_absent() -> None:
     """What is not there is a dash."""
-    assert (span(None), ago(None, NOON), shortened(None), last_line(None)) == ("–", "–", "–", "")
+    assert (span(None), ago(None, NOON), shortened(None)) == ("–", "–", "–")
 
 
 @pytest.mark.parametrize(("worker", "said"), [("a:1:f0", "a:1"), ("odd", "odd")])
 def test_shortened(worker: str, said: str) -> None:
     """A worker by host and process."""
     assert shortened(worker) == said
-
-
-def test_last_line() -> None:
-    """What a traceback says in the end."""
-    assert last_line("Traceback\n  File\nValueError: no\n\n") == "ValueError: no"
 
 
 COLUMNS = ["JOB", "STATE", "FAILURES", "NOTE"]

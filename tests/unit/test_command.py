@@ -19,6 +19,7 @@ from slotwise.contrib.command import attempt
 from slotwise.contrib.command.account import account_of
 from slotwise.definition import define
 from slotwise.errors import CommandFailed
+from slotwise.headline import headline
 from slotwise.store.lines import SlotLine
 from slotwise.store.reader import Reader
 from slotwise.testing import ManualWorker
@@ -59,8 +60,8 @@ def timed_out(script: str, timeout: str, on_line: Callable[[str, Callable[[], ob
     return line.error
 
 
-def last_line(error: str) -> str:
-    return error.splitlines()[-1].removeprefix("slotwise.errors.CommandFailed: ")
+def told(error: str) -> str:
+    return headline(error).removeprefix("slotwise.errors.CommandFailed: ")
 
 
 @pytest.fixture
@@ -153,7 +154,7 @@ def test_it_is_a_job_like_any_other() -> None:
 )
 def test_a_bad_end_is_a_failure_that_says_how(command: str, last: str) -> None:
     """The last line, which listings show, has the exit status and the last line of the output."""
-    assert last_line(error_of(command, inherit_env=False)).startswith(last)
+    assert told(error_of(command, inherit_env=False)).startswith(last)
 
 
 @pytest.mark.parametrize("command", ["exit 0", "true; echo fine", ["true"]], ids=str)
@@ -172,7 +173,7 @@ def test_exit_status_zero_is_success(command: Any) -> None:
 )
 def test_what_cannot_start_fails_with_the_reason(given: dict[str, Any], words: str) -> None:
     command = given.pop("command", "true")
-    assert words in last_line(error_of(command, **given))
+    assert words in told(error_of(command, **given))
 
 
 def test_the_ledger_keeps_the_end_of_the_output() -> None:
@@ -181,7 +182,7 @@ def test_the_ledger_keeps_the_end_of_the_output() -> None:
     assert [line.strip() for line in error.splitlines() if line.startswith("  ") and line.strip().isdigit()] == [
         str(number) for number in range(99_901, 100_001)
     ]
-    assert last_line(error) == "exit status 2; its last line: 100000"
+    assert told(error) == "exit status 2; its last line: 100000"
 
 
 def test_endless_lines_and_bytes_of_no_text_are_kept_in_bounds(said: Callable[[], list[str]]) -> None:
@@ -197,7 +198,7 @@ def test_an_unknown_status_is_no_success() -> None:
     """Where a process lets the system reap its children, nobody knows how they ended."""
     former = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     try:
-        assert "exit status unknown" in last_line(error_of("exit 1"))
+        assert "exit status unknown" in told(error_of("exit 1"))
     finally:
         signal.signal(signal.SIGCHLD, former)
 
@@ -257,7 +258,7 @@ def test_a_timeout_ends_all_that_was_started(
     pids = [int(word) for word in (tmp_path / "pids").read_text().split()]
     assert len(pids) == 4
     assert [pid for pid in pids if alive(pid)] == []
-    assert last_line(error) == "timed out after 500ms; ended with all that it had started; its last line: working"
+    assert told(error) == "timed out after 500ms; ended with all that it had started; its last line: working"
 
 
 def test_a_program_under_a_shell_may_clean_up(

@@ -638,10 +638,50 @@ def test_cancel_ends_the_slot_and_the_schedule_goes_on() -> None:
     assert part(ended, "slot", "consecutive_failures") == (at(1), 2)
 
 
-def test_cancel_parks_a_task_with_its_reason() -> None:
-    """What a handler called off stays to be read."""
-    ended = finish(Cancelled("nothing to do"), row=task_row())
-    assert part(ended, "state", "last_error") == ("dead", "nothing to do")
+@pytest.mark.parametrize("policies", [{"retry": retry()}, {"on_lost": "give_up"}], ids=["rerun", "give_up"])
+@pytest.mark.parametrize(
+    ("outcome", "asked", "reason", "error"),
+    [
+        pytest.param(Cancelled("nothing to do"), None, "nothing to do", None, id="by its handler"),
+        pytest.param(Aborted("operator"), at(0.2), "operator", None, id="it stopped"),
+        pytest.param(Failed("boom"), at(0.2), "operator", "boom", id="it failed"),
+        pytest.param(Snoozed(MINUTE), at(0.2), "operator", None, id="it wanted to go on later"),
+        pytest.param(Succeeded(promised=True), at(0.2), "operator", "complete_in was called, but its transaction was "
+                     "not committed", id="it broke its promise"),
+        pytest.param(HandedBack(), at(0.2), "operator", None, id="it had not begun"),
+        pytest.param(Died(at(1)), at(0.2), "operator", None, id="it died"),
+    ],
+)  # fmt: skip
+def test_a_task_that_was_called_off_goes(
+    outcome: Outcome, asked: datetime | None, reason: str, error: str | None, policies: dict[str, Any]
+) -> None:
+    """It is not among the dead, who are driven again; its history, if it keeps one, says who called it off."""
+    ended = finish(outcome, row=task_row(cancel_requested=asked), **policies)
+    assert (ended.label, ended.remove) == ("cancelled", True)
+    assert ended.ended is not None
+    assert (ended.ended.outcome, ended.ended.reason, ended.ended.error) == ("cancelled", reason, error)
+
+
+def test_a_task_that_succeeds_though_it_was_called_off() -> None:
+    """Its work is done."""
+    assert finish(Succeeded(), row=task_row(cancel_requested=at(0.2))).label == "succeeded"
+
+
+def test_a_task_that_gives_up_stays_where_a_shutdown_stopped_it() -> None:
+    """Nobody called it off: somebody has to look how far it came."""
+    ended = finish(Aborted("shutdown"), row=task_row(), on_lost="give_up")
+    assert part(ended, "state", "last_error") == ("dead", "shutdown")
+
+
+@pytest.mark.parametrize("stopped", [Snoozed(MINUTE), Aborted("shutdown"), Died(at(0.2))], ids=lambda one: one.name)
+def test_what_a_task_does_not_fail_by_burns_no_try(stopped: Outcome) -> None:
+    """However often it is snoozed, stopped from outside or lost: all its tries are left, and starts are counted on."""
+    row = task_row()
+    for attempt in range(1, 8):
+        changed = columns(finish(stopped, row=replace(row, attempt=attempt), retry=retry(2), max_lost=100))
+        row = replace(row, lost_count=changed["lost_count"], consecutive_failures=changed["consecutive_failures"])
+    assert finish(Failed("once"), row=replace(row, attempt=8), retry=retry(2)).label == "failed"
+    assert finish(Failed("twice"), row=replace(row, attempt=9, consecutive_failures=1), retry=retry(2)).label == "dead"
 
 
 # -- due times: spread and min_interval -------------------------------------------------------------------------

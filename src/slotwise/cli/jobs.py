@@ -19,7 +19,6 @@ from slotwise.cli.options import Given, common, pass_given
 from slotwise.cli.output import (
     ago,
     as_json,
-    last_line,
     moment,
     outcome,
     print_fields,
@@ -31,6 +30,7 @@ from slotwise.contrib.logging import escaped
 from slotwise.definition import Definition
 from slotwise.errors import UnknownTask
 from slotwise.execution import RECURRING
+from slotwise.headline import headline
 from slotwise.store.ledger_reader import PAGE
 from slotwise.store.lines import JobLine
 from slotwise.store.reader import Reader
@@ -246,7 +246,7 @@ def _fields(line: JobLine) -> list[tuple[str, str | Text]]:
         ("last success", moment(line.last_success)),
         ("last failure", moment(line.last_failure)),
         ("failures in a row", str(line.consecutive_failures)),
-        ("last error", last_line(line.last_error) or "–"),
+        ("last error", headline(line.last_error) or "–"),
         ("priority", str(line.priority)),
         ("runs on", ", ".join(line.runs_on) or "any worker"),
         ("revision", _planned_by(line)),

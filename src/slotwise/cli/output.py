@@ -141,12 +141,6 @@ def shortened(worker: str | None) -> str:
     return "–" if worker is None else worker.rpartition(":")[0] or worker
 
 
-def last_line(text: str | None) -> str:
-    """What a traceback says in the end."""
-    lines = (text or "").strip().splitlines()
-    return lines[-1].strip() if lines else ""
-
-
 _STYLES = {
     "succeeded": "green", "running": "cyan", "claimed": "cyan", "waiting": "dim", "failed": "red", "dead": "red",
     "lost": "red", "cancelled": "yellow", "skipped": "yellow", "paused": "yellow", "overdue": "red", "gone": "red",

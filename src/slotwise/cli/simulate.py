@@ -15,11 +15,12 @@ import click
 from slotwise.cli.command import Command
 from slotwise.cli.options import Given, common, pass_given
 from slotwise.cli.orders import instant
-from slotwise.cli.output import as_json, last_line, print_json_list, print_table, span
+from slotwise.cli.output import as_json, print_json_list, print_table, span
 from slotwise.cli.scheduletext import zone_of
 from slotwise.definition import Definition
 from slotwise.durations import parse_duration
 from slotwise.errors import SlotwiseError
+from slotwise.headline import headline
 from slotwise.schedules.outlook import clock, marked
 from slotwise.store.lines import SlotLine
 from slotwise.testing.forecast import LONGEST, Forecast, Outage, forecast, remarkable
@@ -162,7 +163,7 @@ def _why(job: Definition, line: SlotLine) -> str:
     if line.started is not None and line.started - line.slot >= timedelta(seconds=1):
         parts.append(f"{span(line.started - line.slot)} late")
     if line.error and line.outcome != "succeeded":
-        parts.append(last_line(line.error))
+        parts.append(headline(line.error))
     if line.collapsed:
         parts.append(f"stands for {line.collapsed} more")
     return "; ".join(filter(None, parts)) or "–"

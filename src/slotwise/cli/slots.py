@@ -13,10 +13,11 @@ from rich.text import Text
 from slotwise.cli.command import Command
 from slotwise.cli.options import Given, common, pass_given
 from slotwise.cli.orders import instant
-from slotwise.cli.output import last_line, moment, outcome, print_json_list, print_table, shortened, span
+from slotwise.cli.output import moment, outcome, print_json_list, print_table, shortened, span
 from slotwise.client import Client
 from slotwise.contrib.logging import iso
 from slotwise.execution import RECURRING
+from slotwise.headline import headline
 from slotwise.store.lines import SlotLine
 from slotwise.store.reader import Reader
 
@@ -128,5 +129,5 @@ def _why(line: SlotLine) -> str:
     if line.outcome == "waiting" and line.due is not None and line.due != line.slot:
         parts.append(f"due {moment(line.due)}")
     if line.error and line.outcome != "succeeded":
-        parts.append(last_line(line.error))
+        parts.append(headline(line.error))
     return "; ".join(parts) or "–"

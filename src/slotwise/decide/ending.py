@@ -57,12 +57,12 @@ def _at_finish(
     now: datetime,
     ledger: LedgerEntry | None,
 ) -> Transition:
-    if row.cancel_requested is not None:
-        row, outcome = _called_off(row, outcome)
     if ledger is not None and ledger.outcome == "succeeded" and ledger.token == row.version:
         outcome = Succeeded()  # complete_in has committed: whatever came after it, the slot is done
     elif isinstance(outcome, Succeeded) and outcome.promised:
         outcome = Failed("complete_in was called, but its transaction was not committed")
+    if row.cancel_requested is not None:
+        row, outcome = _called_off(row, outcome)
     match outcome:
         case Succeeded():
             return final(row, definition, schedule, now, now, "succeeded", ledger=ledger)
@@ -70,8 +70,10 @@ def _at_finish(
             return _failed(row, definition, schedule, outcome, now, ledger)
         case Snoozed(duration):
             return _snoozed(row, definition, schedule, duration, now, ledger)
-        case Cancelled(reason):
-            return final(row, definition, schedule, now, now, "cancelled", reason=reason, ledger=ledger)
+        case Cancelled(reason, error):
+            done = final(row, definition, schedule, now, now, "cancelled", reason=reason, error=error, ledger=ledger)
+            # A one-time task that was called off goes: nobody is to drive it again.
+            return done if row.has_slot else replace(done, label="cancelled", row=None)
         case HandedBack(reason):
             return hand_back(row, reason)
         case Aborted(reason):
@@ -88,8 +90,8 @@ def _called_off(row: Row, outcome: Outcome) -> tuple[Row, Outcome]:
             return replace(row, attempt=max(row.attempt - 1, 0)), Cancelled(by)
         case Aborted() | Died() | Snoozed():
             return row, Cancelled(by)
-        case Failed():
-            return row, replace(outcome, final=True)
+        case Failed(error):
+            return row, replace(outcome, final=True) if row.has_slot else Cancelled(by, error)
     return row, outcome
 
 
@@ -169,8 +171,7 @@ def _retry_due(
     """When the next attempt of a failed slot is due; None if there is none, or the next slot comes first."""
     if definition.retry is None:
         return None
-    tries = row.attempt - row.lost_count - (ledger.aborted if ledger else 0)
-    delay = definition.retry.delay_after(max(tries, 1), max(now - (row.slot or now), TICK * 0))
+    delay = definition.retry.delay_after(max(_tries(row, ledger), 1), max(now - (row.slot or now), TICK * 0))
     if delay is None:
         return None
     due = now + delay
@@ -185,6 +186,16 @@ def _following(row: Row, schedule: Schedule | None) -> datetime | None:
     if schedule is None or row.slot is None or schedule.from_end or isinstance(schedule, Disabled):
         return row.next_slot
     return schedule.running.next_after(max(row.slot, row.watermark or row.slot))
+
+
+def _tries(row: Row, ledger: LedgerEntry | None) -> int:
+    """Attempts that have failed, with this one: those that were lost, stopped from outside or snoozed are none.
+
+    A slot's stand in the ledger; a one-time task has its failures in its own row.
+    """
+    if not row.has_slot:
+        return row.consecutive_failures + 1
+    return row.attempt - row.lost_count - (ledger.aborted if ledger else 0)
 
 
 def _aborted(

@@ -23,6 +23,7 @@ from slotwise.engine.threads import Threads
 from slotwise.errors import InvalidPayload
 from slotwise.events import HandlerEnded, HandlerStarted, Listeners, about
 from slotwise.execution import Claim, Failed, HandedBack, Outcome
+from slotwise.headline import headline
 
 Interceptor: TypeAlias = Callable[[JobContext], AbstractContextManager[Any]]
 MakeContext: TypeAlias = Callable[[Holding], JobContext]
@@ -271,7 +272,7 @@ class Runner:
     def _ended(self, holding: Holding, outcome: Outcome, begun: float | None) -> None:
         if begun is None:
             return
-        error = outcome.error.splitlines()[-1] if isinstance(outcome, Failed) and outcome.error else None
+        error = headline(outcome.error) if isinstance(outcome, Failed) and outcome.error else None
         took = timedelta(seconds=elapsed() - begun)
         self._listeners.publish(HandlerEnded(**about(holding.claim), outcome=outcome.name, error=error, took=took))
 

@@ -27,6 +27,7 @@ from slotwise.events import (
     skipped,
 )
 from slotwise.execution import RECURRING, SUCCEEDED, Claim, HandedBack, Outcome
+from slotwise.headline import headline
 from slotwise.policies import growing_pauses
 from slotwise.store.claims import BATCH
 from slotwise.store.failures import describe
@@ -196,13 +197,13 @@ def settlement_events(settlement: Settlement) -> list[Settled | HandedBackEvent 
     claim, transition = settlement.claim, settlement.transition
     if transition is None:
         return []
-    record = transition.record
+    record = transition.record or transition.ended
     reason = record.reason if record else None
     if transition.label == "handed-back":
         return [HandedBackEvent(**about(claim), reason=reason or "handed back")]
     error = (record.error if record else None) or (transition.row or {}).get("last_error")
-    last = error.splitlines()[-1] if error else None
-    facts: dict[str, Any] = {**about(claim), "outcome": transition.label, "reason": reason, "error": last}
+    facts: dict[str, Any] = {**about(claim), "outcome": transition.label, "reason": reason}
+    facts["error"] = headline(error) if error else None
     settled = SettledDead(**facts, cure=_cure(claim)) if transition.label == "dead" else Settled(**facts)
     return [settled, *(skipped(claim.holder, claim.row, gap) for gap in transition.gaps)]
 

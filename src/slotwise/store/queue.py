@@ -77,7 +77,7 @@ class Queue(Puts, TaskReader):
             .where(self._dialect.locked(chosen))
             .values(
                 state=None, parked_due=None, execution_time=due, slot=due, attempt=0, lost_count=0,
-                version=tasks.c.version + 1,
+                consecutive_failures=0, version=tasks.c.version + 1,
             )
             .returning(tasks.c.task_instance, *self._word())
         )  # fmt: skip

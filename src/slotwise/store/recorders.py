@@ -10,6 +10,7 @@ import sqlalchemy as sa
 
 from slotwise.events import Settled, about
 from slotwise.execution import Claim
+from slotwise.headline import headline
 from slotwise.store.failures import is_transient
 from slotwise.store.rows import Change
 
@@ -45,11 +46,11 @@ class Recorders:
 
 
 def _settled(change: Change) -> Settled:
-    row, record = change.held.row, change.transition.record
+    row, record = change.held.row, change.transition.record or change.transition.ended
     now = change.held.now
     claim = Claim(row=row, holder=row.picked_by or "", lease=row.lease or now - now, claimed_at=now)
     error = (record.error if record else None) or (change.transition.row or {}).get("last_error")
     return Settled(
         **about(claim), outcome=change.transition.label, reason=record.reason if record else None,
-        error=error.splitlines()[-1] if error else None,
+        error=headline(error) if error else None,
     )  # fmt: skip

@@ -10,7 +10,7 @@ import pytest
 from tests.store.bench import Bench, at
 
 from slotwise import ConfigurationError, Every, InstanceExists, Item, Receipt, Tally
-from slotwise.execution import FOREVER, Cancelled, Failed, HandedBack, Row, Snoozed, Succeeded
+from slotwise.execution import FOREVER, Failed, HandedBack, Row, Snoozed, Succeeded
 from slotwise.store.types import to_micros
 
 STATES = ("gone", "waiting", "retrying", "paused", "dead", "running")
@@ -239,6 +239,29 @@ def test_dead_tasks_are_driven_again(bench: Bench) -> None:
     assert len(bench.claim("mail")) == 2
 
 
+def test_whoever_is_driven_again_has_all_its_tries(bench: Bench) -> None:
+    """As if it had never failed."""
+    bench.client.schedule("mail", id="1")
+    for _ in range(10):
+        bench.tick(1_000)
+        bench.settle(bench.claim_one("mail"), Failed("boom"))
+    assert bench.row("mail", "1").state == "dead"
+    bench.client.redrive("mail")
+    bench.settle(bench.claim_one("mail"), Failed("boom"))
+    row = bench.row("mail", "1")
+    assert (row.state, row.attempt, row.consecutive_failures) == (None, 1, 1)
+
+
+def test_a_running_task_that_is_cancelled_goes(bench: Bench) -> None:
+    """Its id is free, and no redrive brings it back."""
+    bench.client.schedule("mail", id="1")
+    claim = bench.claim_one("mail")
+    assert bench.client.cancel("mail", "1").status == "running"
+    bench.settle(claim, Failed("boom"))
+    assert bench.client.redrive("mail") == []
+    assert bench.client.schedule("mail", id="1").status == "scheduled"
+
+
 def test_more_dead_tasks_than_one_statement_takes(bench: Bench) -> None:
     """All of them, 500 at a time."""
     bench.client.schedule_many("mail", range(501))
@@ -299,7 +322,7 @@ def test_a_task_as_it_is_read(bench: Bench) -> None:
     line = bench.client.get("mail", "1")
     assert line is not None
     assert (line.state, line.worker, line.attempt) == ("running", "host:1:a", 1)
-    bench.settle(claim, Cancelled("no such address"))
+    bench.settle(claim, Failed("no such address", final=True))
     line = bench.client.get("mail", "1")
     assert line is not None
     assert (line.state, line.due, line.last_error) == ("dead", None, "no such address")

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from tests.store.bench import NOON, Bench, at
 
-from slotwise import Cancel, ConfigurationError, Every, InvalidPayload, Retry, Snooze, job, task
+from slotwise import Cancel, ConfigurationError, Every, InvalidPayload, Item, Retry, Snooze, job, task
 from slotwise.definition import define
 from slotwise.execution import FOREVER
 from slotwise.results import RESULT_LIMIT
@@ -237,6 +237,26 @@ def test_what_the_ledger_keeps(database: Database, declared: dict[str, Any], kep
     line = office.client.get("first", "bad")
     assert line is not None
     assert line.state == "dead"
+
+
+@pytest.mark.parametrize("history", ["none", "failures", "all"])
+def test_a_task_that_is_called_off_leaves_what_its_history_keeps(database: Database, history: str) -> None:
+    """Nothing else stays of it: by its handler, or by an operator while it runs."""
+
+    def handler(ctx: Any) -> None:
+        if ctx.data == "itself":
+            raise Cancel("enough")
+        office.client.cancel("first", ctx.instance)
+        raise ValueError("boom")
+
+    office = Office(database, handler, history=history)
+    office.client.schedule_many("first", [Item("itself", id="a"), Item("asked", id="b")])
+    ended = office.worker.run_due()
+    assert [(one.outcome, one.reason) for one in ended] == [("cancelled", "enough"), ("cancelled", "operator")]
+    ends = [end for id in "ab" for end in office.client.history("first", id)]
+    kept = [("cancelled", "enough"), ("cancelled", "operator")] if history != "none" else []
+    assert [(end.outcome, end.reason) for end in ends] == kept
+    assert office.ids("first") == []
 
 
 def test_a_task_that_is_driven_again_has_two_ends(database: Database) -> None:

@@ -101,8 +101,8 @@ def _signal_name(number: int) -> str:
 
 
 def _failure(told: str, output: Output) -> str:
-    """Listings show an error's last line: how it ended, and the last that the command said."""
+    """Listings show an error's first line: how it ended, and the last that the command said."""
     if not output.last_line:
         return f"{told}; it wrote nothing"
     shown = "\n".join(f"  {line}" for line in output.tail)
-    return f"the end of what the command wrote:\n{shown}\n{told}; its last line: {output.last_line[:200]}"
+    return f"{told}; its last line: {output.last_line[:200]}\nthe end of what the command wrote:\n{shown}"
