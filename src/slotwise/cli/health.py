@@ -10,10 +10,11 @@ import click
 from slotwise.cli import exits
 from slotwise.cli.command import Command
 from slotwise.cli.options import Given, common, pass_given
-from slotwise.cli.output import as_json, last_line, moment, print_json_object
+from slotwise.cli.output import as_json, moment, print_json_object
 from slotwise.contrib.logging import escaped
 from slotwise.durations import format_duration, parse_duration
 from slotwise.errors import DatabaseProblem
+from slotwise.headline import headline
 from slotwise.store.lines import Health, Unreadable
 
 
@@ -99,7 +100,7 @@ def _problems(found: Health, min_workers: int, max_rows: int, limit: str) -> lis
 
 def _unreadable(found: Unreadable) -> str:
     rows = "a row is" if found.rows == 1 else f"{found.rows} rows are"
-    return escaped(f"{found.task}: {rows} unreadable, due since {moment(found.since)}: {last_line(found.error)}")
+    return escaped(f"{found.task}: {rows} unreadable, due since {moment(found.since)}: {headline(found.error)}")
 
 
 def _summary(found: Health) -> str:

@@ -16,11 +16,12 @@ from slotwise.cli.command import Command
 from slotwise.cli.crontabs import CrontabChoice, crontab_options
 from slotwise.cli.ending import end_now
 from slotwise.cli.options import Given, common, pass_given
-from slotwise.cli.output import last_line, moment, print_json, span
+from slotwise.cli.output import moment, print_json, span
 from slotwise.contrib.logging import LogListener, configure, escaped_lines
 from slotwise.engine.signals import StopSignals
 from slotwise.engine.single import Ended, SingleRun
 from slotwise.errors import JobCancelled
+from slotwise.headline import headline
 from slotwise.settings import Settings
 
 _STATUS = {
@@ -121,6 +122,6 @@ def _tell(given: Given, ended: Ended) -> None:
         return
     if ended.error and not ended.succeeded:
         click.echo(escaped_lines(ended.error), err=True)
-    reason = f" ({ended.reason})" if ended.reason and ended.reason != last_line(ended.error) else ""
+    reason = f" ({ended.reason})" if ended.reason and ended.reason != headline(ended.error) else ""
     line = f"{ended.job} {moment(ended.slot)}: {ended.outcome}{reason} in {span(ended.took)}"
     click.echo(line, err=True)

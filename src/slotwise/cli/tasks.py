@@ -16,7 +16,6 @@ from slotwise.cli.command import Command, Group
 from slotwise.cli.options import Given, common, pass_given
 from slotwise.cli.output import (
     as_json,
-    last_line,
     moment,
     outcome,
     print_fields,
@@ -28,6 +27,7 @@ from slotwise.cli.taskorders import cancel_tasks, redrive_tasks, reschedule_task
 from slotwise.client import STATES
 from slotwise.contrib.logging import escaped
 from slotwise.errors import InvalidPayload, UnknownTask
+from slotwise.headline import headline
 from slotwise.store.reader import Reader
 from slotwise.store.task_counts import MOST, TaskCount, TaskCounts
 from slotwise.store.task_lines import TaskEnd, TaskLine
@@ -166,7 +166,7 @@ def _without_bytes(line: TaskLine | TaskEnd) -> dict[str, Any]:
 
 def _row(line: TaskLine) -> list[str | Text]:
     numbers = [str(line.priority), str(line.attempt)]
-    return [line.task, line.id, outcome(line.state), moment(line.due), *numbers, last_line(line.last_error) or "–"]
+    return [line.task, line.id, outcome(line.state), moment(line.due), *numbers, headline(line.last_error) or "–"]
 
 
 @tasks.command(
@@ -226,7 +226,7 @@ def _line_fields(line: TaskLine, reasons: dict[str, str]) -> list[tuple[str, str
 def _end_fields(end: TaskEnd) -> list[tuple[str, str | Text]]:
     fields: list[tuple[str, str | Text]] = [("ended", moment(end.finished)), ("outcome", outcome(end.outcome))]
     if end.error:
-        fields.append(("error", last_line(end.error) or ""))
+        fields.append(("error", headline(end.error) or ""))
     if end.stored is not None:
         fields.append(("result", json.dumps(end.result, ensure_ascii=False)[:1000]))
     return fields

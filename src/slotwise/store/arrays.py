@@ -117,5 +117,6 @@ def locked_places(found: sa.Select[Any]) -> sa.ColumnElement[bool]:
     """
     place: sa.ColumnElement[Any] = sa.literal_column("ctid")
     places = found.with_only_columns(place).with_for_update(skip_locked=True)
-    still = sa.case((found.whereclause, sa.true()), else_=sa.false())
+    asked = sa.true() if found.whereclause is None else found.whereclause
+    still = sa.case((asked, sa.true()), else_=sa.false())
     return sa.and_(place == sa.any_(sa.func.array(places.scalar_subquery())), still)
