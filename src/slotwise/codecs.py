@@ -12,7 +12,8 @@ from slotwise.errors import ConfigurationError
 _NAME = re.compile(r"[a-z0-9][a-z0-9.+-]{0,31}")
 
 
-_dumps = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
+_dumps = json.JSONEncoder(separators=(",", ":"), allow_nan=False, ensure_ascii=False).encode
+_dumps_ascii = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
 
 
 class Codec(Protocol):
@@ -41,7 +42,10 @@ class JsonCodec:
     name = "json"
 
     def encode(self, value: Any, /) -> bytes:
-        return _dumps(value).encode()
+        try:
+            return _dumps(value).encode()
+        except UnicodeEncodeError:  # half a surrogate pair, as in names of files: UTF-8 has none, JSON's escapes do
+            return _dumps_ascii(value).encode()
 
     def decode(self, data: bytes, /) -> Any:
         """As ``json.loads``, which takes five times as long to get to its scanner with a small payload."""

@@ -254,9 +254,10 @@ class JobContext:
         """Let a task follow if, and only if, this attempt succeeds: both are written in one transaction. Its id.
 
         As ``client.schedule``; ``in_`` counts from the end of this attempt. Nobody can be told by then that an id is
-        taken, so what ``if_exists`` says becomes of it, "keep" unless given. With the id of this very task
-        (``id=ctx.instance``) it takes this one's place. ``waits_for``: it is blocked until so many others have called
-        ``arrive``. Raises what ``client.schedule`` raises, and ConfigurationError together with ``complete_in``:
+        taken, so what ``if_exists`` says becomes of it, "keep" unless given; of several calls with one id each
+        finds what the one before has left. With the id of this very task (``id=ctx.instance``) it takes this one's
+        place. ``waits_for``: it is blocked until so many others have called ``arrive``. Raises what
+        ``client.schedule`` raises, and ConfigurationError together with ``complete_in``:
         there pass ``connection`` to ``client.schedule`` instead.
         """
         follow: Follow = self.client.follow(

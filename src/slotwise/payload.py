@@ -44,6 +44,10 @@ class Payload:
             raise InvalidPayload(
                 f"the data for task {name!r} cannot be written as {self.codec.name.upper()}: {error}"
             ) from None
+        if not isinstance(body, bytes):
+            raise InvalidPayload(
+                f"the data for task {name!r}: codec {self.codec.name!r} gave a {type(body).__name__}, expected bytes"
+            )
         if len(body) > PAYLOAD_LIMIT:
             raise InvalidPayload(
                 f"the data for task {name!r} has {len(body)} bytes, at most {PAYLOAD_LIMIT} are allowed; store it "

@@ -179,15 +179,20 @@ def member(convert: Callable[[Any], Any], value: Any, name: str) -> Any:
 
 
 def foreign(kind: type, write: Callable[[Any], Any], read: Callable[[Any], Any]) -> Shape:
+    """A model of a library. An instance may hold what its type forbids: what is written is read again, as later."""
+
     def checked(value: Any) -> Any:
         if not isinstance(value, kind):
             raise wrong(kind, value)
-        return write(value)
+        plain = write(value)
+        validated(plain)
+        return plain
 
     def validated(value: Any) -> Any:
         try:
             return read(value)
         except ValueError as error:  # of both libraries, over several lines
-            raise Misfit(" ".join(str(error).split())) from None
+            said = [line for line in str(error).splitlines() if not line.lstrip().startswith("For further information")]
+            raise Misfit(" ".join(" ".join(said).split())) from None
 
     return Shape(checked, validated)

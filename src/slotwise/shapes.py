@@ -98,8 +98,9 @@ def _union(kind: Any, arguments: Sequence[Any]) -> Shape:
                 return function(value)
             except Misfit as misfit:
                 problems.append(misfit)
-        # None fits nothing but None: what the others say tells more
-        raise max(problems, key=lambda misfit: len(misfit.path))
+        deepest = max(problems, key=lambda misfit: len(misfit.path))
+        # None fits nothing but None: where there is one other type, what that says tells more
+        raise deepest if deepest.path or len(set(arguments) - {type(None)}) == 1 else wrong(kind, value)
 
     writers, readers = [shape.write for shape in shapes], [shape.read for shape in shapes]
     return Shape(lambda value: first(writers, value), lambda value: first(readers, value))
@@ -110,12 +111,17 @@ def _record(kind: type) -> Shape | None:
     if issubclass(kind, enum.Enum):
         return among(kind, {member: member.value for member in kind})
     if (library := _model_of("pydantic", "BaseModel", kind)) is not None:
-        return foreign(kind, lambda value: value.model_dump(mode="json"), kind.model_validate)  # type: ignore[attr-defined]
+        return foreign(kind, _dumped, kind.model_validate)  # type: ignore[attr-defined]
     if (library := _model_of("msgspec", "Struct", kind)) is not None:
         return foreign(kind, library.to_builtins, lambda value: library.convert(value, kind))
     if is_typeddict(kind):
         return _typed_dict(kind)
     return _data_class(kind) if dataclasses.is_dataclass(kind) else None
+
+
+def _dumped(model: Any) -> Any:
+    """As the model itself reads it: by its aliases, without what it computes. Wrong values are told by reading."""
+    return model.model_dump(mode="json", by_alias=True, round_trip=True, warnings=False)
 
 
 def _model_of(library: str, base: str, kind: type) -> Any:

@@ -57,6 +57,16 @@ class Point(msgspec.Struct):  # type: ignore[name-defined, misc]
     at: UUID
 
 
+class Renamed(pydantic.BaseModel):  # type: ignore[name-defined, misc]
+    model_config = pydantic.ConfigDict(extra="forbid")
+    number: int = pydantic.Field(alias="no")
+
+    @pydantic.computed_field  # type: ignore[prop-decorator]
+    @property
+    def double(self) -> int:
+        return 2 * self.number
+
+
 Kilos = NewType("Kilos", int)
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 ID = UUID(int=7)
@@ -102,7 +112,9 @@ def _nothing(ctx: JobContext) -> None:
          {"number": 1, "lines": [{"sku": "a", "count": 2}], "due": "2026-01-01T12:00:00+00:00"}),
         (Address, {"city": "Graz"}, {"city": "Graz"}),
         (Person, Person(name="Ann", born=NOON.date()), {"name": "Ann", "born": "2026-01-01"}),
+        (Renamed, Renamed(no=7), {"no": 7}),
         (Point, Point(1, ID), {"x": 1, "at": str(ID)}),
+        (str, "\ud800", "\ud800"),
         (list[Person | None], [None, Person(name="A", born=NOON.date())],
          [None, {"name": "A", "born": "2026-01-01"}]),
     ],
@@ -154,6 +166,14 @@ def test_what_a_reader_does_not_know_is_passed_over() -> None:
         (Address, {"code": "8010"}, "city is missing"),
         (Person, {"name": "Ann"}, "expected Person"),
         (Point, 1, "expected Point, got 1"),
+        (
+            Person,
+            Person.model_construct(name=1, born=NOON.date()),
+            "1 validation error for Person name Input should be",
+        ),
+        (list[Point], [Point("one", ID)], "[0]: Expected `int`, got `str` - at `$.x`"),  # type: ignore[arg-type]
+        (int | str | None, 5.5, "expected int | str | None, got 5.5"),
+        (int | list[str], ["a", 1], "[1]: expected str, got 1"),
         (Any, {1, 2}, "cannot be written as JSON: Object of type set"),
         (Any, Order(1), "cannot be written as JSON: Object of type Order"),
     ],
@@ -202,6 +222,7 @@ def test_the_largest() -> None:
     assert len(payload(str).encode("x" * (PAYLOAD_LIMIT - 2), "t") or b"") == PAYLOAD_LIMIT
     with pytest.raises(InvalidPayload, match="has 1048577 bytes, at most 1048576 are allowed; store it elsewhere"):
         payload(str).encode("x" * (PAYLOAD_LIMIT - 1), "t")
+    assert payload(str).encode("ü", "t") == '"ü"'.encode()
 
 
 @pytest.mark.parametrize(
@@ -281,6 +302,20 @@ def test_keys_that_json_would_change(data: Any, words: str) -> None:
         with pytest.raises(InvalidPayload) as raised:
             encode()
         assert str(raised.value).endswith(words)
+
+
+class Textual(Hex):
+    name = "test-text"
+
+    def encode(self, value: Any, /) -> bytes:
+        return "text"  # type: ignore[return-value]
+
+
+def test_a_codec_that_gives_no_bytes() -> None:
+    """Is told as what it is."""
+    register_codec(Textual())
+    with pytest.raises(InvalidPayload, match="the data for task 't': codec 'test-text' gave a str, expected bytes"):
+        payload(Any, codec="test-text").encode(1, "t")
 
 
 class Unnamed(Hex):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from itertools import groupby
 from typing import Any, NamedTuple
@@ -9,8 +10,8 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 
 from slotwise.definition import Definition
-from slotwise.execution import Claim, Record
-from slotwise.sequel import Follow, Sequel
+from slotwise.execution import Claim, Key, Record
+from slotwise.sequel import Follow, IfExists, Sequel, Wanted
 from slotwise.store.dialect import Dialect
 from slotwise.store.postgresql_queue import queue_of
 from slotwise.store.rows import Change
@@ -48,17 +49,18 @@ class Sequels:
         return follows | {key.task_name for sequel in succeeded for key in sequel.arrivals}
 
     def _follow(self, connection: sa.Connection, follows: Sequence[Follow]) -> None:
-        def kind(follow: Follow) -> tuple[str, str, bool]:
-            return follow.task, follow.if_exists, follow.wanted.waits_for > 0
-
-        for (name, _, blocked), group in groupby(sorted(follows, key=kind), key=kind):
-            some = list(group)
-            if blocked:
-                for follow in sorted(some, key=lambda one: one.wanted.instance):
-                    self._queue.put(connection, name, follow.wanted, follow.if_exists)
+        """Several of one id in the order in which they were asked for: the second one finds the first."""
+        turns: Counter[Key] = Counter()
+        groups: dict[tuple[int, str, IfExists, bool], list[Wanted]] = {}
+        for name, wanted, if_exists in follows:
+            turns[key := Key(name, wanted.instance)] += 1
+            groups.setdefault((turns[key], name, if_exists, wanted.waits_for > 0), []).append(wanted)
+        for (_, name, if_exists, blocked), some in sorted(groups.items()):
+            if not blocked:
+                self._queue.put_many(connection, name, some, if_exists)
                 continue
-            rows = {follow.wanted.instance: follow.wanted for follow in some}  # of two with one id the last one counts
-            self._queue.put_many(connection, name, list(rows.values()), some[0].if_exists)
+            for wanted in sorted(some):
+                self._queue.put(connection, name, wanted, if_exists)
 
     def _remember(self, connection: sa.Connection, rows: list[dict[str, Any]]) -> None:
         slots = self._dialect.tables.slots

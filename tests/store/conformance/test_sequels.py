@@ -175,6 +175,29 @@ def test_an_id_that_is_taken(database: Database, if_exists: Any) -> None:
     }[if_exists]  # fmt: skip
 
 
+FIRST_THEN_SECOND = {
+    "keep": ("first", 1), "raise": ("first", 1), "replace": ("second", 2), "reschedule": ("first", 2),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("blocked", [False, True], ids=["", "blocked"])
+@pytest.mark.parametrize("before", ["keep", "raise", "replace", "reschedule"])
+@pytest.mark.parametrize("choice", FIRST_THEN_SECOND)
+def test_two_of_one_id(database: Database, before: Any, choice: Any, blocked: bool) -> None:
+    """In the order in which the handler said them, however each looks at what exists: the second finds the first."""
+
+    def handler(ctx: Any) -> None:
+        ctx.then("then", "first", id="a", in_="1m", if_exists=before, waits_for=int(blocked))
+        ctx.then("then", "second", id="a", in_="2m", if_exists=choice)
+
+    office = Office(database, handler)
+    office.run()
+    line = office.client.get("then", "a")
+    assert line is not None
+    data, minutes = FIRST_THEN_SECOND[choice]
+    assert (line.data, line.due) == (data, at(minutes))
+
+
 def test_what_follows_is_checked_where_it_is_said(database: Database) -> None:
     """A mistake is an error in the handler, not in the settlement of everybody."""
     told: list[type[Exception]] = []
