@@ -23,6 +23,7 @@ from slotwise.store.store import Store
 
 NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
 FIRST = datetime(2026, 1, 1, tzinfo=UTC)
+TRACEBACK = "Traceback (most recent call last):"
 
 
 @pytest.fixture(params=["pg_url", "sqlite_url"])
@@ -123,7 +124,7 @@ class TestSlots:
                              "execution_time": NOON + timedelta(seconds=90)})  # fmt: skip
         hour = timedelta(hours=1)
         rows = [
-            {"outcome": "failed", "reason": "retry", "error": "Traceback\nValueError: no\x1b[31m", "finished": None},
+            {"outcome": "failed", "reason": "retry", "error": f"{TRACEBACK}\nValueError: no\x1b[31m", "finished": None},
             {"outcome": "skipped", "reason": "overlap", "attempts": 0},
             {"origin": "catch_up", "collapsed": 7, "started": NOON},
             {"outcome": "running", "finished": None, "started": NOON, "worker": "host:1:f0", "attempts": 2},
