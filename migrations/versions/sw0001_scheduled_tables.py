@@ -60,6 +60,7 @@ def _own_task_columns() -> list[sa.Column]:
         sa.Column("first_version", sa.BigInteger),
         sa.Column("attempt", sa.Integer, nullable=False, server_default=zero),
         sa.Column("lost_count", sa.Integer, nullable=False, server_default=zero),
+        sa.Column("trying_since", _instant()),
         sa.Column("lease", _duration()),
         sa.Column("state", sa.Text),
         sa.Column("parked_due", _instant()),

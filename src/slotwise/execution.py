@@ -72,6 +72,8 @@ class Row:
     first_version: int | None = None
     attempt: int = 0
     lost_count: int = 0
+    #: When the first of its attempts that failed was claimed.
+    trying_since: datetime | None = None
     lease: timedelta | None = None
     catch_up_until: datetime | None = None
     state: str | None = None

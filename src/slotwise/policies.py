@@ -147,7 +147,8 @@ class Retry:
     ``attempts`` counts all that fail, the first included; what is snoozed, lost, or stopped by a shutdown, has
     not failed. ``wait`` is one of tenacity's ``wait_*`` objects
     and ``stop`` one of its ``stop_*`` objects, which can only end the attempts earlier; both are asked from the
-    row's own counters, never from a process's memory, so that they hold across restarts and workers. For a
+    row's own counters, never from a process's memory, so that they hold across restarts and workers. To them time
+    counts from the claim of the first attempt that failed, however late that was for its slot. For a
     strategy that raises, which is logged, the pause doubles from two seconds up to an hour. No pause is longer
     than a year. A job's retry that would fall at or after its next slot is not made: the slot ends as failed and
     the schedule goes on. With ``past_next_slot`` it is made all the same; what becomes of slots that come due
@@ -188,7 +189,8 @@ class Retry:
     def delay_after(self, attempt: int, elapsed: timedelta) -> timedelta | None:
         """How long to wait after the failure of attempt number ``attempt`` (from 1), or None to give up.
 
-        ``elapsed`` is the time since the first attempt, for tenacity's ``stop_after_delay`` and its kin.
+        ``elapsed`` is the time since the claim of the first attempt that failed, for tenacity's ``stop_after_delay``
+        and its kin.
         """
         if attempt >= self.attempts:
             return None

@@ -403,6 +403,24 @@ def test_which_failures_are_retried(
 
 
 @pytest.mark.parametrize(
+    ("row", "again"),
+    [
+        pytest.param(plan_row(attempt=1, trying_since=at(300)), True, id="the first, hours after its slot"),
+        pytest.param(plan_row(attempt=2, trying_since=at(299.9)), True, id="the second"),
+        pytest.param(plan_row(attempt=2, trying_since=at(299)), False, id="too long after the first"),
+        pytest.param(plan_row(attempt=2, lost_count=1), True, id="the first was lost"),
+        pytest.param(task_row(attempt=1, slot=at(0), trying_since=at(300)), True, id="a task, hours after its time"),
+        pytest.param(task_row(attempt=2, slot=at(0), trying_since=at(299)), False, id="a task that tries for long"),
+    ],
+)
+def test_strategies_count_the_time_from_the_first_attempt_that_failed(row: Row, again: bool) -> None:
+    """Not from the slot: a catch-up may fail once, too."""
+    policy = Retry(attempts=9, wait=tenacity.wait_none(), stop=tenacity.stop_after_delay(60), past_next_slot=True)
+    done = finish(Failed("x"), row=row, now=at(300), retry=policy)
+    assert (done.label == "failed" and columns(done)["execution_time"] == at(300)) is again
+
+
+@pytest.mark.parametrize(
     ("schedule", "row", "again"),
     [
         pytest.param(Once(at(0)), {}, True, id="there is no next slot"),

@@ -34,6 +34,7 @@ def carried(row: Row) -> dict[str, Any]:
         "catch_up_until": row.catch_up_until,
         "attempt": row.attempt,
         "lost_count": row.lost_count,
+        "trying_since": row.trying_since,
         "state": row.state,
         "parked_due": None,
         "consecutive_failures": row.consecutive_failures,
@@ -70,6 +71,7 @@ def waiting(row: Row, schedule: Schedule, slot: datetime | None, watermark: date
         "catch_up_until": None,
         "attempt": 0,
         "lost_count": 0,
+        "trying_since": None,
     }
 
 

@@ -171,7 +171,7 @@ def _retry_due(
     """When the next attempt of a failed slot is due; None if there is none, or the next slot comes first."""
     if definition.retry is None:
         return None
-    delay = definition.retry.delay_after(max(_tries(row, ledger), 1), max(now - (row.slot or now), TICK * 0))
+    delay = definition.retry.delay_after(max(_tries(row, ledger), 1), max(now - (row.trying_since or now), TICK * 0))
     if delay is None:
         return None
     due = now + delay

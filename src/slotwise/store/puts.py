@@ -83,7 +83,8 @@ class Puts(QueueRows):
             "parked_due": sa.case((parked, sa.func.coalesce(new.parked_due, new.execution_time)), else_=None),
             "state": sa.case((new.state == BLOCKED, BLOCKED), (parked, "paused"), else_=None),
             "waits_for": new.waits_for,
-            "first_version": version, "attempt": 0, "lost_count": 0, "consecutive_failures": 0, "last_error": None,
+            "first_version": version, "attempt": 0, "lost_count": 0, "trying_since": None, "consecutive_failures": 0,
+            "last_error": None,
         }  # fmt: skip
         return insert.on_conflict_do_update(
             index_elements=self._key_columns(), set_=values, where=sa.and_(~tasks.c.picked, *self._plain())

@@ -76,7 +76,7 @@ class Queue(Puts, TaskReader):
             tasks.update()
             .where(self._dialect.locked(chosen))
             .values(
-                state=None, parked_due=None, execution_time=due, slot=due, attempt=0, lost_count=0,
+                state=None, parked_due=None, execution_time=due, slot=due, attempt=0, lost_count=0, trying_since=None,
                 consecutive_failures=0, version=tasks.c.version + 1,
             )
             .returning(tasks.c.task_instance, *self._word())

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TypeAlias
 
@@ -16,17 +16,13 @@ from slotwise.clock import Clock
 from slotwise.definition import Definition
 from slotwise.errors import InvalidSchedule
 from slotwise.execution import (
-    Aborted,
-    Cancelled,
     Claim,
     Died,
-    Failed,
     Fence,
     LedgerEntry,
     LedgerKey,
     Outcome,
     Row,
-    Snoozed,
     Transition,
 )
 from slotwise.onward import is_usual
@@ -38,6 +34,7 @@ from slotwise.store.database import Database
 from slotwise.store.door import Door
 from slotwise.store.failures import describe, is_about_a_row, is_locked
 from slotwise.store.latecomers import expect, settle_stranger
+from slotwise.store.outcomes import ledger_key, ledger_keys, plainer, tried
 from slotwise.store.recorders import Recorders
 from slotwise.store.release import release_next
 from slotwise.store.rows import Change, Held
@@ -167,9 +164,9 @@ class Settlements(Door):
     def _set_aside(self, claim: Claim, outcome: Outcome, error: Exception) -> Settlement:
         """First without what the handler said, which may be all that is wrong; else the row is let go as it stands."""
         why = f"{outcome.name}, which cannot be written: {describe(error)}"
-        for plainer in _plainer(outcome, why):
+        for plain in plainer(outcome, why):
             try:
-                return self._settle([(claim, plainer)], wait=False)[0]
+                return self._settle([(claim, plain)], wait=False)[0]
             except Exception as second:
                 if not is_about_a_row(second):
                     return Settlement(claim=claim, error=error)
@@ -217,9 +214,9 @@ class Settlements(Door):
                 for one in held
                 if not dead or one.row.last_heartbeat == claims[one.row.fence].row.last_heartbeat
             ]
-            entries = self.dialect.entries(connection, _ledger_keys(ended), wait=wait)
-            free = [(one, outcome) for one, outcome in ended if _ledger_key(one, outcome) in {None, *entries}]
-            changes = [self._decide(one, outcome, entries) for one, outcome in free]
+            entries = self.dialect.entries(connection, ledger_keys(ended), wait=wait)
+            free = [(one, outcome) for one, outcome in ended if ledger_key(one, outcome) in {None, *entries}]
+            changes = [self._decide(tried(one, outcome, claims), outcome, entries) for one, outcome in free]
             self._write(connection, changes)
             words.update(self._sequels.write(connection, self._ends(changes, claims, outcomes)))
             self.recorders.write(connection, changes)
@@ -247,7 +244,7 @@ class Settlements(Door):
 
     def _decide(self, held: Held, outcome: Outcome, entries: Entries) -> Change:
         row = held.row
-        key = _ledger_key(held, outcome)
+        key = ledger_key(held, outcome)
         entry, place = entries.get(key, (None, None)) if key else (None, None)
         definition = self.definitions[row.task_name]
         try:
@@ -300,22 +297,3 @@ def claim_of(row: Row) -> Claim:
         lease=row.lease or timedelta(0),
         claimed_at=row.last_heartbeat or row.execution_time,
     )
-
-
-def _plainer(outcome: Outcome, why: str) -> Iterator[Outcome]:
-    """The outcome in letters that every encoding of a database has; then only that it could not be written."""
-    if isinstance(outcome, Failed) and not outcome.error.isascii():
-        yield replace(outcome, error=outcome.error.encode("ascii", "backslashreplace").decode())
-    if isinstance(outcome, Failed | Snoozed | Cancelled):
-        yield Failed(why, final=True)
-
-
-def _ledger_key(held: Held, outcome: Outcome) -> LedgerKey | None:
-    """Which ledger row to look at: a slot's own; a one-time task's only where complete_in may have written it."""
-    doubtful = isinstance(outcome, Died | Aborted | Cancelled | Snoozed) or getattr(outcome, "promised", False)
-    return held.row.history_key if doubtful else held.row.ledger_key
-
-
-def _ledger_keys(ended: Sequence[tuple[Held, Outcome]]) -> list[LedgerKey]:
-    keys = [_ledger_key(held, outcome) for held, outcome in ended]
-    return [key for key in keys if key is not None]

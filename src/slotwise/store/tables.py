@@ -100,6 +100,7 @@ class Tables:
             Column("first_version", BigInteger),
             Column("attempt", Integer, nullable=False, server_default=text("0")),
             Column("lost_count", Integer, nullable=False, server_default=text("0")),
+            Column("trying_since", Instant),
             Column("lease", Duration),
             Column("state", Text),
             Column("parked_due", Instant),

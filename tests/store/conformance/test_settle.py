@@ -200,6 +200,22 @@ def test_a_hand_back_of_a_retry_keeps_its_history(bench: Bench) -> None:
     assert (again.row.attempt, bench.slot("retried")["attempts"]) == (2, 2)
 
 
+def test_a_retry_counts_its_time_from_the_first_attempt_that_failed(bench: Bench) -> None:
+    """Neither from the slot, nor from an attempt that was lost; and the next slot begins anew."""
+    bench.tick(3)
+    bench.settle(bench.claim_one("retried"), Aborted("shutdown"))
+    assert bench.row("retried").trying_since is None
+    bench.tick(0.1)
+    for _ in range(2):
+        claim = bench.claim_one("retried")
+        bench.tick(0.1)
+        bench.settle(claim, Failed("boom"))
+        assert bench.row("retried").trying_since == at(3.1)
+        bench.tick(0.1)
+    bench.settle(bench.claim_one("retried"))
+    assert (bench.row("retried").slot, bench.row("retried").trying_since) == (at(4), None)
+
+
 def test_an_aborted_attempt_is_counted(bench: Bench) -> None:
     """Each second start of a slot has its reason in the ledger."""
     bench.tick()
