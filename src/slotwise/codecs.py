@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
 from slotwise.errors import ConfigurationError
@@ -12,8 +12,24 @@ from slotwise.errors import ConfigurationError
 _NAME = re.compile(r"[a-z0-9][a-z0-9.+-]{0,31}")
 
 
-_dumps = json.JSONEncoder(separators=(",", ":"), allow_nan=False, ensure_ascii=False).encode
+_encoder = json.JSONEncoder(separators=(",", ":"), allow_nan=False, ensure_ascii=False)
 _dumps_ascii = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
+
+
+def _writer() -> Callable[[Any, int], Iterable[str]]:
+    """What ``json`` makes anew for each value, made once: making it takes longer than writing a small payload.
+
+    It does not look for a value that contains itself, and ends in a RecursionError there.
+    """
+    make = json.encoder.c_make_encoder  # type: ignore[attr-defined]
+    if make is None:
+        return lambda value, _: (_encoder.encode(value),)
+    words = json.encoder.encode_basestring
+    made: Callable[[Any, int], Iterable[str]] = make(None, _encoder.default, words, None, ":", ",", False, False, False)
+    return made
+
+
+_write = _writer()
 
 
 class Codec(Protocol):
@@ -43,9 +59,11 @@ class JsonCodec:
 
     def encode(self, value: Any, /) -> bytes:
         try:
-            return _dumps(value).encode()
+            return "".join(_write(value, 0)).encode()
         except UnicodeEncodeError:  # half a surrogate pair, as in names of files: UTF-8 has none, JSON's escapes do
             return _dumps_ascii(value).encode()
+        except RecursionError:
+            return _encoder.encode(value).encode()  # says whether it contains itself, or is deep
 
     def decode(self, data: bytes, /) -> Any:
         """As ``json.loads``, which takes five times as long to get to its scanner with a small payload."""
