@@ -67,7 +67,7 @@ class AsyncClient:
         in_: timedelta | str | None = None,
         priority: int | None = None,
         if_exists: IfExists = "raise",
-        chunk: int = 1_000,
+        chunk: int | None = None,
         copy: bool = False,
         progress: Callable[[Tally], object] = lambda tally: None,
         connection: Any = None,

@@ -34,8 +34,10 @@ class Calls:
         return Receipt(task=key.task_name, id=key.task_instance, status=status)
 
     @contextmanager
-    def _joining(self, connection: Any, name: str) -> Iterator[tuple[Queue, Any]]:
-        """The caller's transaction if there is one, else one of our own. Raises InvalidJob for a job's name."""
+    def _joining(self, connection: Any, name: str, *, once: bool = True) -> Iterator[tuple[Queue, Any]]:
+        """The caller's transaction if there is one, else one of our own; ``once``: what is done in it is one statement,
+        and need not be taken back. Raises InvalidJob for a job's name.
+        """
         store = self._make_store()
         if (known := store.definitions.get(name)) is not None and known.is_job:
             raise InvalidJob(f"{name!r} is a job, its schedule says when it runs; pass a one-time task")
@@ -43,7 +45,7 @@ class Calls:
             if connection is not None:
                 yield queue_of(store.dialect, self._horizon), joined(connection, store.database.dialect_name, name)
                 return
-            with store.transaction() as own:
+            with store.statement() if once else store.transaction() as own:
                 yield queue_of(store.dialect), own
 
     @contextmanager

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import builtins
 import functools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable
 from datetime import datetime, timedelta
-from itertools import islice
 from typing import TYPE_CHECKING, Any
-
-from sqlalchemy.exc import IntegrityError
 
 from slotwise.aio import AsyncClient
 from slotwise.asked import (
-    Item,
     Receipt,
     Task,
     checked_choice,
@@ -24,16 +20,15 @@ from slotwise.asked import (
     payload_for,
     taken,
     task_name,
-    wanted,
     weight,
     when,
 )
+from slotwise.bulk import Bulk
 from slotwise.context import T
 from slotwise.errors import ConfigurationError
 from slotwise.execution import Key
 from slotwise.recurring import Recurring
 from slotwise.sequel import Follow, IfExists, Wanted
-from slotwise.store.puts import Tally
 from slotwise.store.queue import AT_ONCE
 from slotwise.store.task_lines import TaskEnd, TaskLine, task_end, task_line
 from slotwise.store.wakeups import ORDERS
@@ -41,15 +36,13 @@ from slotwise.store.wakeups import ORDERS
 if TYPE_CHECKING:
     from slotwise.controls import Controls
 
-#: Rows in one statement of ``schedule_many``.
-CHUNK = 1_000
 #: Rows that ``list`` gives at once.
 PAGE = 100
 
 STATES = ("waiting", "running", "paused", "blocked", "dead")
 
 
-class Client(Recurring):
+class Client(Bulk, Recurring):
     """Commands on one-time tasks; works without a worker in this process.
 
     Each takes ``connection``: a SQLAlchemy Connection or Session, or a psycopg connection, whose transaction it joins
@@ -101,63 +94,6 @@ class Client(Recurring):
                 raise taken(name, row.instance)
         word = name if is_soon(row.when, self._horizon) and not waits_for else None
         return self._done(connection, Receipt(task=name, id=row.instance, status=status), word)
-
-    def schedule_many(
-        self,
-        task: Task[T],
-        items: Iterable[T | Item[T]],
-        *,
-        at: datetime | None = None,
-        in_: timedelta | str | None = None,
-        priority: int | None = None,
-        if_exists: IfExists = "raise",
-        chunk: int = CHUNK,
-        copy: bool = False,
-        progress: Callable[[Tally], object] = lambda tally: None,
-        connection: Any = None,
-    ) -> Tally:
-        """Schedule a task for each of ``items`` (its data, or an Item), ``chunk`` of them in a statement.
-
-        ``items`` are taken as they come, so that any number of them needs little memory. Without ``connection`` each
-        chunk is committed, and ``progress`` called with the tally so far; what went before an error stays. Where
-        items have ids, ``if_exists="keep"`` makes it safe to do it all again. ``copy`` uses COPY, twice as fast, for
-        ids that are new: one that is taken raises InstanceExists, and its chunk is not written.
-        """
-        name, known = self._known(task)
-        checked_choice(if_exists, name)
-        if copy and if_exists != "raise":
-            raise ConfigurationError(f"schedule_many({name!r}): copy cannot look at rows that exist; drop if_exists")
-        if not isinstance(chunk, int) or not 1 <= chunk <= 10_000:
-            raise ConfigurationError(f"schedule_many({name!r}, chunk={chunk!r}): expected 1 to 10,000")
-        usual = when(at, in_, name), weight(priority, known, f"schedule_many({name!r}")
-        payload, ids, tally = payload_for(task, name, known), fresh_ids(), Tally()
-        rows = (wanted(item, name, payload, ids, *usual) for item in items)
-        while some := list(islice(rows, chunk)):
-            tally += self._put_chunk(connection, name, some, if_exists, copy=copy)
-            progress(tally)
-        return tally
-
-    def _put_chunk(
-        self, connection: Any, name: str, rows: Sequence[Wanted], if_exists: IfExists, *, copy: bool
-    ) -> Tally:
-        if len({one.instance for one in rows}) < len(rows):
-            raise ConfigurationError(f"schedule_many({name!r}): an id stands twice among {len(rows)} items")
-        with self._joining(connection, name) as (queue, own):
-            if copy:
-                try:
-                    queue.copy(own, name, rows)
-                except Exception as error:
-                    if isinstance(error, IntegrityError) or getattr(error, "sqlstate", None) == "23505":
-                        raise taken(name, None) from error
-                    raise
-                tally = Tally(scheduled=len(rows))
-            else:
-                tally = queue.put_many(own, name, rows, if_exists)
-            if if_exists == "raise" and tally.scheduled < len(rows):
-                raise taken(name, None)
-        whens = {id(one.when): one.when for one in rows}.values()
-        word = name if any(is_soon(when, self._horizon) for when in whens) else None
-        return self._done(connection, tally, word)
 
     def follow(
         self,

@@ -86,7 +86,8 @@ class JobRegistry:
         self._worker_pid: int | None = None
         self._hook: ProcessHook | None = None
         #: Schedules one-time tasks; needs no worker in this process.
-        self.client = Client(lambda: Store(self.database, self.definitions, clock=self._clock), wake=self._wake)
+        self.client = Client(self._store, wake=self._wake)
+        self._made: Store | None = None
 
     @staticmethod
     def builder() -> RegistryBuilder:
@@ -111,6 +112,13 @@ class JobRegistry:
         if self._database is None:
             self._database = Database(self.settings)
         return self._database
+
+    def _store(self) -> Store:
+        """The client's, made anew when the settings have changed."""
+        made = self._made
+        if made is None or made.database is not self.database or made.definitions is not self.definitions:
+            made = self._made = Store(self.database, self.definitions, clock=self._clock)
+        return made
 
     @property
     def jobs(self) -> list[Definition]:

@@ -53,11 +53,25 @@ def everything(client: Any, connection: Any) -> None:
         client.schedule(mail, {"n": 2}, id="new", connection=connection)
     assert client.schedule_many(mail, [Item({}, id="c")], connection=connection).scheduled == 1
     assert client.schedule_many(mail, [Item({}, id="d")], copy=True, connection=connection).scheduled == 1
+    for copy in (False, True):
+        with pytest.raises(InstanceExists, match="items\\[1\\]: task 'mail' with id 'd'"):
+            client.schedule_many(mail, [Item({}, id="x"), Item({}, id="d")], copy=copy, connection=connection)
     assert client.reschedule(mail, "new", in_="1h", connection=connection).status == "scheduled"
     assert client.get(mail, "new", connection=connection).data == {"n": 2}
     assert client.cancel(mail, "old", connection=connection).status == "cancelled"
     assert client.redrive(mail, connection=connection) == []
     assert [line.id for line in client.list(connection=connection)] == ["c", "d", "new"]
+
+
+@pytest.mark.parametrize("copy", [False, True], ids=["unnest", "copy"])
+def test_where_each_statement_is_a_transaction(registry: JobRegistry, pg_url: str, copy: bool) -> None:
+    """In autocommit, and in whatever encoding the caller speaks to the server."""
+    items = [Item({"n": 1}, id="ü"), Item({"n": 2}, id="ö")]
+    with psycopg.connect(pg_url, autocommit=True, client_encoding="latin1") as connection:
+        registry.client.schedule_many(mail, items, copy=copy, connection=connection)
+        with pytest.raises(InstanceExists, match=r"items\[0\]: task 'mail' with id 'ü'"):
+            registry.client.schedule_many(mail, items, copy=copy, connection=connection)
+    assert ids(registry) == ["ö", "ü"]
 
 
 @asynccontextmanager
@@ -106,6 +120,9 @@ async def everything_awaited(client: Any, connection: Any) -> None:
         await client.schedule(mail, {"n": 2}, id="new", connection=connection)
     assert (await client.schedule_many(mail, [Item({}, id="c")], connection=connection)).scheduled == 1
     assert (await client.schedule_many(mail, [Item({}, id="d")], copy=True, connection=connection)).scheduled == 1
+    for copy in (False, True):
+        with pytest.raises(InstanceExists, match="items\\[1\\]: task 'mail' with id 'd'"):
+            await client.schedule_many(mail, [Item({}, id="x"), Item({}, id="d")], copy=copy, connection=connection)
     assert (await client.reschedule(mail, "new", in_="1h", connection=connection)).status == "scheduled"
     assert (await client.get(mail, "new", connection=connection)).data == {"n": 2}
     assert (await client.cancel(mail, "old", connection=connection)).status == "cancelled"

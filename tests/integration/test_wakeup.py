@@ -18,7 +18,7 @@ from tests.databases import Databases
 from tests.faults.proxy import CAN_CUT, Proxy
 from tests.integration.hearing import PATIENCE, Heard
 
-from slotwise import Cron, Every, Item, JobContext, JobRegistry, job, task
+from slotwise import Cron, Every, Item, JobContext, JobRegistry, Tally, job, task
 from slotwise.engine.wakeup import WakeUp
 from slotwise.engine.worker import Worker
 from slotwise.events import Listeners
@@ -284,6 +284,23 @@ def test_many_words_of_a_process_become_few(pg_url: str) -> None:
     assert {"mail", "another"} == set(said)
     assert said[-1] == "another"
     assert len(said) < 50
+
+
+def test_many_chunks_say_little(pg_url: str) -> None:
+    """The first at once, the others in lumps; the last is not forgotten."""
+    registry = JobRegistry(tasks=[mail], database_url=pg_url, process_hook=False)
+    with psycopg.connect(pg_url, autocommit=True) as ear:
+        ear.execute("LISTEN scheduled_wake")
+        said: list[int] = []
+
+        def listen(tally: Tally) -> None:
+            if tally.scheduled in (1, 50):
+                said.append(len(list(ear.notifies(timeout=PATIENCE, stop_after=1))))
+
+        registry.client.schedule_many(mail, [None] * 50, chunk=1, progress=listen)
+        registry.database.close()
+        assert all(said)
+        assert sum(said) + len(list(ear.notifies(timeout=0))) < 25
 
 
 # -- never needed -----------------------------------------------------------------------------------------------

@@ -175,6 +175,11 @@ def _schedule(stage: Stage) -> Callable[[], Any]:
     return lambda: client.schedule("mail", {"n": 1}, id="1", in_="10s")
 
 
+def _schedule_many(stage: Stage) -> Callable[[], Any]:
+    client = Client(lambda: stage.store)
+    return lambda: client.schedule_many("mail", [{"n": 1}, None], in_="10s", if_exists="replace")
+
+
 def _guard(stage: Stage) -> Callable[[], Any]:
     claims = stage.held("plain", "mail")
     return lambda: _fenced(stage, "guard", claims)
@@ -220,6 +225,7 @@ VERBS: dict[str, Verb] = {
     "plan_new": _plan_new,
     "plan_changed": _plan_changed,
     "schedule": _schedule,
+    "schedule_many": _schedule_many,
     "guard": _guard,
     "complete_in": _complete_in,
     "sign_in": _sign_in,

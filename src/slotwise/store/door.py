@@ -48,7 +48,8 @@ class Door:
         """For one statement, which is a transaction by itself. What fails after it takes nothing back.
 
         Race: its reply may be lost though it was carried out, and nobody can ask what became of it, as of a COMMIT. So
-        it is for reading, and for claims: of one that nobody knows of, the heartbeat learns from the row.
+        it is for reading; for claims: of one that nobody knows of, the heartbeat learns from the row; and for commands
+        on tasks, where it is the same with a COMMIT: who wants to be sure gives an id, and asks again.
         """
         with self.database.alone() as connection:
             yield connection

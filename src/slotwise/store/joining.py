@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from functools import lru_cache
 from typing import Any, TypeVar
 
 import sqlalchemy as sa
@@ -24,12 +26,22 @@ class Joined:
     def __init__(self, connection: Any, wait: Callable[[Any], Any] = lambda result: result) -> None:
         self.driver, self._wait = connection, wait
 
-    def execute(self, statement: sa.Executable) -> Rows:
-        """Its rows, all of them: as with SQLAlchemy by place, and by fetchone and fetchall."""
-        compiled: Any = statement.compile(dialect=_COMPILER, compile_kwargs={"render_postcompile": True})  # type: ignore[attr-defined]
+    def execute(self, statement: sa.Executable, parameters: Mapping[str, Any] | None = None) -> Rows:
+        """Its rows, all of them: as with SQLAlchemy by place, and by fetchone and fetchall.
+
+        A statement that is given ``parameters`` is kept by its maker, and compiled once.
+        """
+        compiled = _compiled(statement) if parameters else _compile(statement)
         cursor = self.driver.cursor(row_factory=_tuples())
-        self._wait(cursor.execute(compiled.string, compiled.construct_params()))
+        self._wait(cursor.execute(compiled.string, compiled.construct_params(parameters)))
         return Rows(self._wait(cursor.fetchall()) if cursor.description else [], cursor.rowcount)
+
+
+def _compile(statement: Any) -> Any:
+    return statement.compile(dialect=_COMPILER, compile_kwargs={"render_postcompile": True})
+
+
+_compiled = lru_cache(maxsize=64)(_compile)
 
 
 class Rows:
@@ -121,25 +133,50 @@ async def call_within(connection: Any, work: Callable[[Any], Result]) -> Result:
     )
 
 
-def copy_into(connection: Any, statement: str, block: bytes) -> None:
-    """COPY a block of rows in text format."""
+@contextmanager
+def whole(connection: Any) -> Iterator[None]:
+    """Whatever fails in here leaves the caller's transaction as it was before, and not in ruins.
+
+    A savepoint, by words that both kinds of connections take; where each statement is a transaction by itself, none.
+    """
+    driver = connection.driver if isinstance(connection, Joined) else connection.connection.dbapi_connection
+    if connection.dialect.name != "postgresql" or getattr(driver, "autocommit", False):
+        yield
+        return
+    connection.execute(sa.text("SAVEPOINT slotwise"))
+    try:
+        yield
+    except BaseException:
+        with suppress(Exception):  # the connection is lost: what was raised first says why
+            connection.execute(sa.text("ROLLBACK TO SAVEPOINT slotwise"))
+            connection.execute(sa.text("RELEASE SAVEPOINT slotwise"))
+        raise
+    connection.execute(sa.text("RELEASE SAVEPOINT slotwise"))
+
+
+def copy_into(connection: Any, statement: str, blocks: Callable[[str], Iterable[bytes]]) -> None:
+    """COPY: blocks, each sent while the next one is made, in the client encoding that they are told."""
     if isinstance(connection, Joined):
         driver, wait = connection.driver, connection._wait
     else:
-        driver, wait = connection.connection.driver_connection, _waits_of(connection)
+        driver, wait = connection.connection.driver_connection, _awaited
+    encoding = driver.info.encoding
+    made = blocks("utf-8" if encoding == "ascii" else encoding)  # SQL_ASCII: any bytes will do
     if _psycopg("AsyncConnection", driver):
-        wait(_copy_async(driver, statement, block))
+        wait(_copy_async(driver, statement, made))
         return
     with driver.cursor() as cursor, cursor.copy(statement) as copy:
-        copy.write(block)
+        for block in made:
+            copy.write(block)
 
 
-def _waits_of(connection: Any) -> Callable[[Any], Any]:
-    from sqlalchemy.util import await_only
+def _awaited(waits: Any) -> Any:
+    from sqlalchemy.util import await_only  # late: needs greenlet
 
-    return await_only
+    return await_only(waits)
 
 
-async def _copy_async(driver: Any, statement: str, block: bytes) -> None:
+async def _copy_async(driver: Any, statement: str, blocks: Iterable[bytes]) -> None:
     async with driver.cursor() as cursor, cursor.copy(statement) as copy:
-        await copy.write(block)
+        for block in blocks:
+            await copy.write(block)

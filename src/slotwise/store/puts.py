@@ -29,6 +29,10 @@ class Tally:
         return Tally(scheduled=self.scheduled + other.scheduled, exists=self.exists + other.exists)
 
 
+class Taken(Exception):
+    """An id of a chunk has a row already."""
+
+
 class Puts(QueueRows):
     """Inserts rows."""
 
@@ -38,39 +42,65 @@ class Puts(QueueRows):
         Races: of two that put the same id, the second waits for the first one's commit, and finds the row. A row
         that is claimed meanwhile is "running", and keeps what it was claimed with.
         """
-        insert = self._insert(connection, name, wanted)
-        match if_exists:
-            case "replace":
-                insert = self._or_replace(insert)
-            case "reschedule":
-                insert = self._or_move(insert)
-            case _:
-                insert = insert.on_conflict_do_nothing()
-        key = Key(name, wanted.instance)
+        now = self._now(connection)
+        row = self._row(
+            name, wanted.instance, wanted.data, self._due(now, wanted.when), self._born(now), wanted.priority,
+            wanted.waits_for,
+        )  # fmt: skip
+        insert = self._or(if_exists, self._dialect.insert(self._tasks).values(**row))
+        return self._put(connection, insert.returning(self._tasks.c.picked), Key(name, wanted.instance))
+
+    def _put(self, connection: Any, statement: Any, key: Key, **parameters: Any) -> Status:
         # Race: the task that had the id may have ended since. It was there.
-        return self._answer(connection, insert.returning(self._tasks.c.picked, *self._word()), key, absent="exists")
+        return self._answer(connection, statement, key, absent="exists", **parameters)
 
     def put_many(self, connection: Any, name: str, wanted: Sequence[Wanted], if_exists: IfExists) -> Tally:
         """As ``put``, for a chunk of rows with different ids."""
         scheduled = [self.put(connection, name, one, if_exists) for one in wanted].count("scheduled")
         return Tally(scheduled=scheduled, exists=len(wanted) - scheduled)
 
-    def copy(self, connection: Any, name: str, wanted: Sequence[Wanted]) -> None:
-        """Insert a chunk the fastest way there is; an id that is taken is an IntegrityError."""
-        for one in wanted:
-            connection.execute(self._insert(connection, name, one))
+    def put_new(self, connection: Any, name: str, wanted: Sequence[Wanted], *, copy: bool = False) -> None:
+        """Insert a chunk of rows whose ids must be new, by COPY if that is quick here. Raises Taken: some are not.
 
-    def _insert(self, connection: Any, name: str, wanted: Wanted) -> Any:
-        now = self._now(connection)
-        due, born = self._due(now, wanted.when), self._born(now)
+        Then nothing of it is written; on PostgreSQL, once the transaction is rolled back to where it was before.
+        """
+        for place, one in enumerate(wanted):
+            if self.put(connection, name, one, "keep") != "scheduled":
+                # No savepoint: in SQLite the end of one may end the caller's transaction.
+                mine = self._tasks.c.task_instance.in_([before.instance for before in wanted[:place]])
+                connection.execute(self._tasks.delete().where(self._tasks.c.task_name == name, mine))
+                raise Taken
+
+    def taken(self, connection: Any, name: str, ids: Sequence[str]) -> list[str]:
+        """Those of these ids that a row has, whatever it is."""
+        tasks = self._tasks
+        found = sa.select(tasks.c.task_instance).where(tasks.c.task_name == name, self._among(ids))
+        return [instance for (instance,) in connection.execute(found).fetchall()]
+
+    def _among(self, ids: Sequence[str]) -> sa.ColumnElement[bool]:
+        return self._tasks.c.task_instance.in_(ids)
+
+    def _row(
+        self, name: Any, instance: Any, data: Any, due: Any, born: Any, priority: Any, waits_for: Any
+    ) -> dict[str, Any]:
+        """The columns of a new row; blocked, if it waits for others (else ``waits_for`` is zero)."""
         row = {
-            "task_name": name, "task_instance": wanted.instance, "task_data": wanted.data, "execution_time": due,
-            "slot": due, "picked": sa.false(), "version": born, "first_version": born, "priority": wanted.priority,
+            "task_name": name, "task_instance": instance, "task_data": data, "execution_time": due, "slot": due,
+            "picked": sa.false(), "version": born, "first_version": born, "priority": priority,
         }  # fmt: skip
-        if wanted.waits_for:
-            asleep = {"state": BLOCKED, "parked_due": due, "execution_time": sa.literal(FOREVER, Instant)}
-            row |= {**asleep, "waits_for": wanted.waits_for}
-        return self._dialect.insert(self._tasks).values(**row)
+        if isinstance(waits_for, int) and waits_for == 0:
+            return row
+        asleep = {"state": BLOCKED, "parked_due": due, "execution_time": sa.literal(FOREVER, Instant)}
+        return {**row, **asleep, "waits_for": waits_for}
+
+    def _or(self, if_exists: IfExists, insert: Any) -> Any:
+        """The insert, and what it does with a row that is there."""
+        match if_exists:
+            case "replace":
+                return self._or_replace(insert)
+            case "reschedule":
+                return self._or_move(insert)
+        return insert.on_conflict_do_nothing()
 
     def _or_replace(self, insert: Any) -> Any:
         """A row begins anew under its id: another task, by its first version; tokens go on rising."""

@@ -25,13 +25,14 @@ class QueueRows:
         self._dialect = dialect
         self._wake = wake
         self._tasks = dialect.tables.tasks
+        self._statements: dict[tuple[Any, ...], Any] = {}
 
-    def _answer(self, connection: Any, statement: Any, key: Key, absent: Status) -> Status:
+    def _answer(self, connection: Any, statement: Any, key: Key, *, absent: Status, **parameters: Any) -> Status:
         """Run a statement that returns whether the row it wrote is held; if it wrote none, look why.
 
         Only a statement of its own sees what somebody committed while the first one waited.
         """
-        written = connection.execute(statement).fetchone()
+        written = connection.execute(statement, parameters).fetchone()
         if written is not None:
             return "running" if written[0] else "scheduled"
         found = connection.execute(sa.select(self._tasks.c.picked).where(*self._at(key))).fetchone()

@@ -50,13 +50,16 @@ class WakeUps:
         self._timer: threading.Timer | None = None  # runs, for what is owed
         self._free_at = 0.0
 
-    def tell(self, *words: str) -> None:
-        """Wake those whom these words concern, now or in a moment. Call it after the commit."""
+    def tell(self, *words: str, within: timedelta = timedelta(0)) -> None:
+        """Wake those whom these words concern, now or in a moment. Call it after the commit.
+
+        ``within``: who says more soon may let them gather for so long.
+        """
         with self._lock:
             self._owed.update(dict.fromkeys(words))
             if not self._owed or self._timer is not None:
                 return
-            wait = self._free_at - elapsed()
+            wait = max(self._free_at - elapsed(), within.total_seconds())
             self._timer = self._set_timer(wait) if wait > 0 else None
             if self._timer is not None:
                 return

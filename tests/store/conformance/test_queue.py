@@ -194,11 +194,29 @@ def test_many_of_which_one_is_taken(bench: Bench, copy: bool) -> None:
     """An error; its chunk is not written, chunks before it stay."""
     bench.client.schedule("mail", id="3")
     told: list[Tally] = []
-    with pytest.raises(InstanceExists, match="with one of these ids is already scheduled"):
+    with pytest.raises(InstanceExists, match=r"^items\[3\]: task 'mail' with id '3' is already scheduled; choose"):
         bench.client.schedule_many("mail", [Item(0, id=str(n)) for n in range(6)], chunk=2, copy=copy,
                                    progress=told.append)  # fmt: skip
     assert [one.scheduled for one in told] == [2]
     assert [line.id for line in bench.client.list("mail")] == ["0", "1", "3"]
+
+
+@pytest.mark.parametrize("chunk", [1, 2, 3, 10])
+@pytest.mark.parametrize(
+    ("if_exists", "tally", "data"),
+    [("keep", Tally(scheduled=3, exists=1), b"0"), ("replace", Tally(scheduled=4), b"2"), ("raise", None, b"0")],
+    ids=["keep", "replace", "raise"],
+)
+def test_an_id_that_stands_twice(bench: Bench, if_exists: Any, tally: Tally | None, data: bytes, chunk: int) -> None:
+    """The second finds the first, wherever chunks end."""
+    items = [Item(place, id=id) for place, id in enumerate("abac")]
+    if tally is None:
+        with pytest.raises(InstanceExists, match=r"^items\[2\]: task 'mail' with id 'a'"):
+            bench.client.schedule_many("mail", items, chunk=chunk)
+    else:
+        assert bench.client.schedule_many("mail", items, chunk=chunk, if_exists=if_exists) == tally
+    assert bench.row("mail", "a").task_data == data
+    assert len(bench.client.list("mail")) == (2 if tally is None else 3)
 
 
 def test_many_from_a_stream(bench: Bench) -> None:
