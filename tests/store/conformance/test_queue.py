@@ -10,7 +10,9 @@ import pytest
 from tests.store.bench import Bench, at
 
 from slotwise import ConfigurationError, Every, InstanceExists, Item, Receipt, Tally
-from slotwise.execution import FOREVER, Failed, HandedBack, Row, Snoozed, Succeeded
+from slotwise.execution import FOREVER, RECURRING, Failed, HandedBack, Key, Row, Snoozed, Succeeded
+from slotwise.sequel import Wanted, When
+from slotwise.store.postgresql_queue import queue_of
 from slotwise.store.types import to_micros
 
 STATES = ("gone", "waiting", "retrying", "paused", "dead", "running")
@@ -139,13 +141,17 @@ def test_a_wish_for_a_task_that_succeeds_is_void(bench: Bench) -> None:
 
 def test_jobs_are_not_touched(bench: Bench) -> None:
     """A job's plan row and its triggers are no tasks, whatever command names them."""
-    before = bench.row("plain")
+    before, key = bench.row("plain"), Key("plain", RECURRING)
     other = Bench(bench.database, [], bench.clock).client  # a process that does not know the job
-    assert other.schedule("plain", id="recurring", if_exists="replace").status == "exists"
-    assert other.schedule("plain", id="recurring", if_exists="reschedule").status == "exists"
-    assert other.reschedule("plain", "recurring").status == "exists"
-    assert other.cancel("plain", "recurring").status == "gone"
-    assert other.get("plain", "recurring") is None
+    with pytest.raises(ConfigurationError, match="this id is of a job's own rows"):
+        other.schedule("plain", id=RECURRING, if_exists="replace")
+    queue, wanted = queue_of(bench.store.dialect), Wanted(RECURRING, None, When(None), 90)
+    with bench.store.transaction() as connection:
+        assert queue.put(connection, "plain", wanted, "replace") == "exists"
+        assert queue.put(connection, "plain", wanted, "reschedule") == "exists"
+        assert queue.move(connection, key, When(None), 90) == "exists"
+        assert queue.cancel(connection, key) == "gone"
+        assert queue.find(connection, key) is None
     assert other.list("plain") == []
     assert bench.row("plain") == before
 
