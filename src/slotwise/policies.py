@@ -8,7 +8,7 @@ import re
 import zlib
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
 import tenacity
 from tenacity.stop import stop_base
@@ -18,8 +18,9 @@ from slotwise.durations import parse_duration
 from slotwise.errors import InvalidJob, InvalidSetting
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
+_Answer = TypeVar("_Answer")
 OnLost: TypeAlias = Literal["rerun", "give_up"]
 
 #: Slots that may wait to run one after another; whoever wants more wants all of them.
@@ -195,14 +196,23 @@ class Retry:
         if attempt >= self.attempts:
             return None
         state = _retry_state(attempt, elapsed)
+        pause = self._ask(self._pause, state)
+        state.upcoming_sleep = (pause or timedelta(0)).total_seconds()
+        stops = self._ask(lambda state: self.stop is not None and bool(self.stop(state)), state)
+        if stops:
+            return None
+        return _within_bounds(_FALLBACK(state)) if stops is None or pause is None else pause
+
+    def _pause(self, state: Any) -> timedelta:
+        return _within_bounds(self.wait(state))
+
+    def _ask(self, strategy: Callable[[Any], _Answer], state: Any) -> _Answer | None:
+        """None if it raises: a user's code, asked while outcomes are written; those of others must not wait for it."""
         try:
-            if self.stop is not None and self.stop(state):
-                return None
-            return _within_bounds(self.wait(state))
+            return strategy(state)
         except Exception:
-            # It is a user's code, asked while outcomes are written: those of others must not wait for its mending.
             logger.exception("%r failed; the next attempt comes after a doubling pause", self)
-            return _within_bounds(_FALLBACK(state))
+            return None
 
 
 def _within_bounds(seconds: Any) -> timedelta:

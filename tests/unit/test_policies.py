@@ -42,6 +42,13 @@ def test_tenacitys_strategies_are_asked_from_the_rows_counters() -> None:
     assert retry.delay_after(5, NOTHING) is None
 
 
+def test_a_stop_that_looks_ahead_knows_the_pause() -> None:
+    """tenacity's stop_before_delay: no attempt begins after its time."""
+    retry = Retry(attempts=99, wait=tenacity.wait_fixed(20), stop=tenacity.stop_before_delay(60))
+    assert retry.delay_after(1, 39 * SECOND) == 20 * SECOND
+    assert retry.delay_after(1, 40 * SECOND) is None
+
+
 def test_a_strategy_may_look_at_the_failure() -> None:
     """A tenacity state as if one process had made all attempts."""
 
