@@ -15,7 +15,7 @@ from slotwise import missed, pauses
 from slotwise.decide import claim, columns, ending, final, handback
 from slotwise.engine import outcomes
 from slotwise.engine.runner import Runner
-from slotwise.store import latecomers, planner, pruner, release, slot_orders
+from slotwise.store import decided, planner, pruner, release, slot_orders
 from slotwise.store.abreast import Abreast
 from slotwise.store.claims_by_row import ClaimsByRow
 from slotwise.store.endings_by_row import EndingsByRow
@@ -133,7 +133,7 @@ MUTANTS: dict[str, Mutant] = {
         planner.first_slot, "first is not None and row.watermark is not None and first <= row.watermark", "False"
     ),
     "gaps count as decided": Mutant(
-        latecomers.newest_decided, "for found in (in_ledger, in_gaps) if found", "for found in (in_ledger,) if found"
+        decided.newest_decided, "for found in (in_ledger, in_gaps) if found", "for found in (in_ledger,) if found"
     ),
     "a deploy brings no two starts together": Mutant(
         Planner._keep_distance, "job.min_interval is None or where not in columns", "True"

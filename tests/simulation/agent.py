@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 
 from slotwise.execution import Claim
-from slotwise.store.settlements import Silence
+from slotwise.store.settlement import Silence
 from slotwise.testing import ManualWorker
 
 BEAT = timedelta(seconds=10)

@@ -13,7 +13,7 @@ from slotwise.execution import Claim, Fence, Gap, Row
 from slotwise.onward import Onward
 from slotwise.store.dialect import Dialect
 from slotwise.store.rows import CHANGED_COLUMNS, Change, Held, row_of
-from slotwise.store.settlements import Settlement, Silence
+from slotwise.store.settlement import Settlement, Silence
 from slotwise.store.sqlite import SQLite
 
 

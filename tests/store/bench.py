@@ -21,7 +21,7 @@ from slotwise.store.database import Database
 from slotwise.store.planner import Plan, Planner
 from slotwise.store.revision import Revision
 from slotwise.store.rows import ROW_COLUMNS, row_of
-from slotwise.store.settlements import Settlement, Silence
+from slotwise.store.settlement import Settlement, Silence
 from slotwise.store.store import Store
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)

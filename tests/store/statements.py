@@ -20,7 +20,7 @@ from slotwise.store.fence import LedgerFence
 from slotwise.store.planner import Planner
 from slotwise.store.revision import Revision
 from slotwise.store.roster import Badge, Roster
-from slotwise.store.settlements import Silence
+from slotwise.store.settlement import Silence
 from slotwise.store.store import Store
 
 LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)

@@ -19,7 +19,7 @@ from slotwise.clock import ManualClock
 from slotwise.execution import Claim, HandedBack, Succeeded
 from slotwise.schedules import Every
 from slotwise.store.marks import FIRST, LAST, Range
-from slotwise.store.settlements import Silence
+from slotwise.store.settlement import Silence
 from slotwise.store.store import Store
 
 ROWS = 200_000

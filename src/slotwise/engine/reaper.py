@@ -12,7 +12,7 @@ from slotwise.engine.settler import settlement_events
 from slotwise.events import HandedBackEvent, Reaped, Settled, SettledDead, about
 from slotwise.execution import Key, Row
 from slotwise.store.claims import BATCH
-from slotwise.store.settlements import Silence
+from slotwise.store.settlement import Silence
 from slotwise.store.store import Store
 
 

@@ -31,7 +31,7 @@ from slotwise.headline import headline
 from slotwise.policies import growing_pauses
 from slotwise.store.claims import BATCH
 from slotwise.store.failures import describe
-from slotwise.store.settlements import Settlement
+from slotwise.store.settlement import Settlement
 from slotwise.store.store import Store
 
 logger = logging.getLogger(__name__)

@@ -16,9 +16,8 @@ from slotwise.execution import Key, Row
 from slotwise.schedules import Calendar, Schedule, parse_schedule
 from slotwise.schedules.calendar import days_text, weekend_text
 from slotwise.store.calendars import calendar_in, calendars_of, missing
-from slotwise.store.latecomers import expect
 from slotwise.store.planner import replanned
-from slotwise.store.rows import row_of, utc
+from slotwise.store.rows import expect, row_of, utc
 from slotwise.store.store import Store
 from slotwise.store.wakeups import LOOK
 

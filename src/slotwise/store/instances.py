@@ -18,7 +18,8 @@ from slotwise.store import removal
 from slotwise.store.audit_rows import Author
 from slotwise.store.bureau import Desk
 from slotwise.store.calendars import calendars_of
-from slotwise.store.latecomers import end_orphans, newest_decided
+from slotwise.store.decided import newest_decided
+from slotwise.store.orphans import end_orphans
 from slotwise.store.planner import first_slot, readable, replanned, tags_text
 from slotwise.store.rows import row_of
 from slotwise.store.store import Store

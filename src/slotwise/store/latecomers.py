@@ -16,15 +16,17 @@ import sqlalchemy as sa
 from slotwise import decide
 from slotwise.definition import Definition
 from slotwise.errors import InvalidSchedule
-from slotwise.execution import RECURRING, Gap, Row, Transition
+from slotwise.execution import Gap, Row, Transition
 from slotwise.schedules import Schedule, parse_schedule
 from slotwise.store.abreast import Abreast
 from slotwise.store.audit_rows import order_of
 from slotwise.store.budget import Budget
 from slotwise.store.complaints import Complaints
+from slotwise.store.decided import newest_decided
 from slotwise.store.dialect import Dialect
+from slotwise.store.orphans import end_orphans
 from slotwise.store.release import release_next
-from slotwise.store.rows import Change, Held, ledger_instance, utc
+from slotwise.store.rows import Change, Held, expect, ledger_instance
 
 logger = logging.getLogger(__name__)
 
@@ -242,78 +244,3 @@ class Latecomers:
         expect(Dialect.let_go(self._dialect, connection, [change]), 1, row)
         Dialect.record(self._dialect, connection, [change])
         return None
-
-
-def newest_decided(
-    connection: sa.Connection, dialect: Dialect, name: str, instance: str, *, strict: bool
-) -> datetime | None:
-    """The newest slot that the ledger or a gap knows as started or decided; detached runs do not count."""
-    slots, gaps = dialect.tables.slots, dialect.tables.gaps
-    decided: sa.ColumnElement[bool] = slots.c.finished.is_not(None)
-    if strict:
-        decided = decided | (slots.c.outcome != "claimed")
-    in_ledger = connection.scalar(
-        sa.select(slots.c.slot)
-        .where(slots.c.task_name == name, slots.c.task_instance == instance)
-        .where(slots.c.origin.in_(("schedule", "catch_up")), decided)
-        .order_by(slots.c.slot.desc())
-        .limit(1)
-    )
-    in_gaps = connection.scalar(
-        sa.select(gaps.c.last_slot)
-        .where(gaps.c.task_name == name, gaps.c.task_instance == instance)
-        .order_by(gaps.c.first_slot.desc())
-        .limit(1)
-    )
-    return max((found for found in (in_ledger, in_gaps) if found), default=None)
-
-
-def last_start(connection: sa.Connection, dialect: Dialect, name: str) -> datetime | None:
-    """When the newest slot of a job's schedule was started, as far as the ledger knows."""
-    slots = dialect.tables.slots
-    found = connection.scalar(
-        sa.select(slots.c.started)
-        .where(slots.c.task_name == name, slots.c.task_instance == RECURRING)
-        .where(slots.c.origin.in_(("schedule", "catch_up")), slots.c.started.is_not(None))
-        .order_by(slots.c.slot.desc())
-        .limit(1)
-    )
-    return None if found is None else utc(found)
-
-
-def end_orphans(connection: sa.Connection, dialect: Dialect, name: str, instance: str, now: datetime) -> None:
-    """End slots that are open in the ledger and stand in no row: it was deleted, or the queue was restored alone.
-
-    Those are among the newest; the others of a long history are not looked through.
-    """
-    slots, rows = dialect.tables.slots, dialect.tables.tasks.alias("standing")
-    plan = [slots.c.task_name == name, slots.c.task_instance == instance]
-    newest = sa.select(slots.c.slot).where(*plan).order_by(slots.c.slot.desc()).limit(100)
-    stands = sa.exists().where(
-        rows.c.task_name == name, rows.c.slot == slots.c.slot,
-        sa.func.coalesce(rows.c.plan_instance, rows.c.task_instance) == instance,
-    )  # fmt: skip
-    connection.execute(
-        slots.update()
-        .where(*plan, slots.c.slot.in_(newest.scalar_subquery()), slots.c.finished.is_(None), ~stands)
-        .values(outcome="lost", reason="orphaned", lost=slots.c.lost + 1, finished=now)
-    )
-
-
-def settle_stranger(connection: sa.Connection, dialect: Dialect, change: Change) -> None:
-    """The queue was restored alone: the ledger has nothing of this claim, or what has begun since. Both must end."""
-    row, record, now = change.held.row, change.transition.record, change.held.now
-    if record is not None and record.final:
-        statement = dialect.insert(dialect.tables.slots).values(
-            task_name=row.task_name, task_instance=ledger_instance(row), slot=row.slot, outcome=record.outcome,
-            reason=record.reason, error=record.error, attempts=record.attempts, lost=record.lost,
-            origin=row.origin or "schedule", token=row.version, worker=row.picked_by, finished=now,
-        )  # fmt: skip
-        connection.execute(statement.on_conflict_do_nothing())
-    end_orphans(connection, dialect, row.task_name, ledger_instance(row), now)
-
-
-def expect(written: int, expected: int, row: Row) -> None:
-    """Rows that this transaction has locked cannot slip away; if one does, nothing of it may be committed."""
-    if written != expected:
-        raise RuntimeError(f"wrote {written} of {expected} locked rows around {row.key}; nothing is committed")

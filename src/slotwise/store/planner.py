@@ -20,8 +20,9 @@ from slotwise.schedules import Disabled, Once, Schedule, parse_schedule, succeed
 from slotwise.schedules.succession import owing
 from slotwise.schedules.text import stored_text
 from slotwise.store.calendars import calendars_of
-from slotwise.store.latecomers import end_orphans, last_start, newest_decided
+from slotwise.store.decided import last_start, newest_decided
 from slotwise.store.letters import in_its_letters
+from slotwise.store.orphans import end_orphans
 from slotwise.store.revision import Revision
 from slotwise.store.rows import row_of, utc
 from slotwise.store.store import Store

@@ -173,3 +173,9 @@ class Change:
 def ledger_instance(row: Row) -> str:
     """Under which instance the ledger keeps this row's slots: the plan row's, for a detached one too."""
     return row.plan_instance or row.task_instance
+
+
+def expect(written: int, expected: int, row: Row) -> None:
+    """Rows that this transaction has locked cannot slip away; if one does, nothing of it may be committed."""
+    if written != expected:
+        raise RuntimeError(f"wrote {written} of {expected} locked rows around {row.key}; nothing is committed")

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import datetime, timedelta
 from typing import TypeAlias
 
 import sqlalchemy as sa
@@ -22,7 +20,6 @@ from slotwise.execution import (
     LedgerEntry,
     LedgerKey,
     Outcome,
-    Row,
     Transition,
 )
 from slotwise.onward import is_usual
@@ -33,12 +30,13 @@ from slotwise.store.commit import commit_surely
 from slotwise.store.database import Database
 from slotwise.store.door import Door
 from slotwise.store.failures import describe, is_about_a_row, is_locked
-from slotwise.store.latecomers import expect, settle_stranger
+from slotwise.store.orphans import settle_stranger
 from slotwise.store.outcomes import ledger_key, ledger_keys, plainer, tried
 from slotwise.store.recorders import Recorders
 from slotwise.store.release import release_next
-from slotwise.store.rows import Change, Held
+from slotwise.store.rows import Change, Held, expect
 from slotwise.store.sequels import End, Sequels
+from slotwise.store.settlement import Settlement, Silence, claim_of
 
 Entries: TypeAlias = Mapping[LedgerKey, tuple[LedgerEntry | None, str | None]]
 
@@ -48,29 +46,6 @@ LOCKED = TimeoutError("another transaction keeps its row, or its slot in the led
 Endings: TypeAlias = "Sequence[tuple[Claim, Outcome]]"
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Settlement:
-    """What settling one claim did: a transition, or None because the claim was lost, or the error that stood alone."""
-
-    claim: Claim
-    transition: Transition | None = None
-    error: Exception | None = None
-
-    @property
-    def is_usual(self) -> bool:
-        """The slot, or the task, succeeded, and no slot was passed over."""
-        done = self.transition
-        return done is not None and done.label == "succeeded" and not done.gaps
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Silence:
-    """A held row as a reaper saw it: still with this heartbeat, it is dead; its lease ran out at ``lease_end``."""
-
-    row: Row
-    lease_end: datetime
 
 
 class Settlements(Door):
@@ -287,13 +262,3 @@ class Settlements(Door):
 
 class _NotAll(Exception):
     """Rolls back what was done for the others."""
-
-
-def claim_of(row: Row) -> Claim:
-    """The claim under which ``row`` is held, whoever holds it."""
-    return Claim(
-        row=row,
-        holder=row.picked_by or "",
-        lease=row.lease or timedelta(0),
-        claimed_at=row.last_heartbeat or row.execution_time,
-    )

@@ -13,7 +13,8 @@ import sqlalchemy as sa
 from slotwise.execution import Claim, Fence, Row
 from slotwise.store.claims import Claims
 from slotwise.store.rows import row_of
-from slotwise.store.settlements import Settlements, claim_of
+from slotwise.store.settlement import claim_of
+from slotwise.store.settlements import Settlements
 
 
 class Store(Claims, Settlements):

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from tests.store.bench import Bench, a_job, at
 
 from slotwise.execution import Claim
-from slotwise.store.settlements import Settlement, Silence
+from slotwise.store.settlement import Settlement, Silence
 
 
 def labels(settlements: list[Settlement]) -> dict[str, str | None]:

@@ -18,7 +18,7 @@ from slotwise.engine.service import AT_ONCE
 from slotwise.events import ClaimLostEvent, HandedBackEvent, Settled, SettledDead, SettleSent
 from slotwise.execution import Aborted, Failed, HandedBack, Succeeded
 from slotwise.store import sqlite_link
-from slotwise.store.settlements import Settlement, Silence
+from slotwise.store.settlement import Settlement, Silence
 
 
 def test_whatever_has_gathered_goes_together(bench: Bench) -> None:
