@@ -4,9 +4,9 @@ INSERT INTO scheduled_tasks (task_name, task_instance, task_data, execution_time
     excluded.execution_time END, consecutive_failures = ?, version = CASE WHEN (scheduled_tasks.version >=
     excluded.version) THEN scheduled_tasks.version + ? ELSE excluded.version END, priority = excluded.priority, slot
     = excluded.slot, first_version = CASE WHEN (scheduled_tasks.version >= excluded.version) THEN
-    scheduled_tasks.version + ? ELSE excluded.version END, attempt = ?, lost_count = ?, state = CASE WHEN
-    (excluded.state = ?) THEN ? WHEN (scheduled_tasks.state = ? OR excluded.state = ?) THEN ? END, parked_due = CASE
-    WHEN (scheduled_tasks.state = ? OR excluded.state = ?) THEN coalesce(excluded.parked_due,
+    scheduled_tasks.version + ? ELSE excluded.version END, attempt = ?, lost_count = ?, trying_since = ?, state =
+    CASE WHEN (excluded.state = ?) THEN ? WHEN (scheduled_tasks.state = ? OR excluded.state = ?) THEN ? END,
+    parked_due = CASE WHEN (scheduled_tasks.state = ? OR excluded.state = ?) THEN coalesce(excluded.parked_due,
     excluded.execution_time) END, waits_for = excluded.waits_for, last_error = ? WHERE scheduled_tasks.picked = 0
     AND scheduled_tasks.schedule IS NULL AND scheduled_tasks.plan_instance IS NULL RETURNING picked;
 
@@ -16,8 +16,8 @@ INSERT INTO scheduled_tasks (task_name, task_instance, task_data, execution_time
     excluded.execution_time END, consecutive_failures = ?, version = CASE WHEN (scheduled_tasks.version >=
     excluded.version) THEN scheduled_tasks.version + ? ELSE excluded.version END, priority = excluded.priority, slot
     = excluded.slot, first_version = CASE WHEN (scheduled_tasks.version >= excluded.version) THEN
-    scheduled_tasks.version + ? ELSE excluded.version END, attempt = ?, lost_count = ?, state = CASE WHEN
-    (excluded.state = ?) THEN ? WHEN (scheduled_tasks.state = ? OR excluded.state = ?) THEN ? END, parked_due = CASE
-    WHEN (scheduled_tasks.state = ? OR excluded.state = ?) THEN coalesce(excluded.parked_due,
+    scheduled_tasks.version + ? ELSE excluded.version END, attempt = ?, lost_count = ?, trying_since = ?, state =
+    CASE WHEN (excluded.state = ?) THEN ? WHEN (scheduled_tasks.state = ? OR excluded.state = ?) THEN ? END,
+    parked_due = CASE WHEN (scheduled_tasks.state = ? OR excluded.state = ?) THEN coalesce(excluded.parked_due,
     excluded.execution_time) END, waits_for = excluded.waits_for, last_error = ? WHERE scheduled_tasks.picked = 0
     AND scheduled_tasks.schedule IS NULL AND scheduled_tasks.plan_instance IS NULL RETURNING picked;
