@@ -194,6 +194,19 @@ def test_each_call_is_one_statement(registry: JobRegistry, pg_url: str, command:
     assert len(sent) == 1, sent
 
 
+def test_who_only_schedules_makes_two_trips(registry: JobRegistry) -> None:
+    """The row, which is a transaction by itself, and the word: no BEGIN and no COMMIT, once it has connected."""
+    registry.client.schedule(mail, {"n": 1})
+    sent: list[tuple[str, bool]] = []
+
+    def listen(connection: Any, cursor: Any, statement: str, *_: Any) -> None:
+        sent.append((statement.partition("(")[0], connection.connection.dbapi_connection.autocommit))
+
+    sa.event.listen(registry.database.main, "before_cursor_execute", listen)
+    registry.client.schedule(mail, {"n": 1})
+    assert sent == [("INSERT INTO scheduled_tasks ", True), ("SELECT pg_notify", True)]
+
+
 def test_plain_sql(pg_url: str) -> None:
     """The INSERT of the documentation makes a task like any other: it runs, and is due, cancelled and listed."""
     (statement,) = [block.code for block in blocks(ROOT / "docs" / "queue.md", "sql") if "INSERT" in block.code]

@@ -24,9 +24,9 @@ from slotwise.errors import DatabaseProblem
 from slotwise.settings import Settings
 from slotwise.store.dsn import connect_arguments, psycopg
 from slotwise.store.failures import name_role
+from slotwise.store.instant_loader import InstantLoader
 from slotwise.store.plans import keep_plans
 from slotwise.store.postgresql_options import read_options, refuse_unknown, write_options
-from slotwise.store.types import Beyond
 from slotwise.store.wakeups import Hearing
 
 logger = logging.getLogger(__name__)
@@ -84,6 +84,7 @@ class PostgreSQLLink:
         self._pooled = settings.pooler
         #: The server has said that it is the one we have connected to, and no pooler.
         self._is_direct = False
+        self._was_asked = False
 
     def engine(self, role: str, size: int, overflow: int = 0) -> Engine:
         """An engine that has not connected yet; its pool never waits longer than a heartbeat interval."""
@@ -108,11 +109,8 @@ class PostgreSQLLink:
         with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
             yield connection
 
-    def check(self, connection: Connection, *, bounded: bool) -> None:
-        """Raises `DatabaseProblem` if the server is too old; notices a pooler that swallowed deadlines."""
-        if bounded and not self._pooled and connection.exec_driver_sql(_SOURCE).scalar_one() != "client":
-            self._notice_pooler()
-        self._is_direct = not self._pooled
+    def check(self, connection: Connection) -> None:
+        """Raises `DatabaseProblem` if the server is too old."""
         version = connection.dialect.server_version_info or ()
         if version and int(version[0]) < OLDEST_SERVER:
             spelled = ".".join(map(str, version))
@@ -172,8 +170,21 @@ class PostgreSQLLink:
         # Said with each BEGIN, so that it holds behind a pooler, too: whatever role and database have for a default,
         # statements that look again at rows which others have just changed must see them as they are now.
         connection.isolation_level = psycopg().IsolationLevel.READ_COMMITTED
-        connection.adapters.register_loader("timestamptz", _InstantLoader)
+        connection.adapters.register_loader("timestamptz", InstantLoader)
+        if role == "main" and not self._was_asked:
+            self._ask(connection)
         return connection
+
+    def _ask(self, connection: Any) -> None:
+        """Whoever connects first asks whether what was said at the start has come to the server itself; a pooler may
+        have swallowed it.
+        """
+        if not self._pooled:
+            if connection.execute(_SOURCE).fetchone() != ("client",):
+                self._notice_pooler()
+            connection.rollback()
+            self._is_direct = not self._pooled
+        self._was_asked = True
 
     def _reach(self, role: str, parameters: dict[str, str]) -> Any:
         driver = psycopg()
@@ -227,33 +238,6 @@ class PostgreSQLLink:
         }
         # A prepared statement is session state: a pooler hands the next transaction to another session. See plans.py.
         return {**ours, **self._arguments, "prepare_threshold": None}
-
-
-class _InstantLoader:
-    """The driver's own, which raises for what Python cannot hold, and thereby loses the whole result."""
-
-    def __init__(self, oid: int, context: Any = None) -> None:
-        driver = psycopg()
-        self.format = driver.pq.Format.TEXT
-        self._failure = driver.DataError
-        self._load = driver.adapters.get_loader(oid, self.format)(oid, context).load
-        #: Of this result: rows of a batch have most of their instants in common.
-        self._loaded: dict[bytes, Any] = {}
-
-    format: Any = 0
-
-    def load(self, data: Any) -> Any:
-        written = bytes(data)
-        if (found := self._loaded.get(written)) is None:
-            found = self._loaded[written] = self._read(written)
-        return found
-
-    def _read(self, written: bytes) -> Any:
-        try:
-            return self._load(written)
-        except self._failure:
-            text = written.decode()
-            return Beyond.near(text, before=text.endswith("BC") or text.startswith("-"))
 
 
 def _set_local(connection: Connection, parameters: dict[str, str]) -> None:

@@ -60,7 +60,7 @@ class SQLiteLink:
         """A transaction: a reader takes the writer's lock, too."""
         return engine.begin()
 
-    def check(self, connection: Connection, *, bounded: bool) -> None:
+    def check(self, connection: Connection) -> None:
         """Nothing to ask: the library was checked before it was used."""
 
     def free_connections(self, connection: Connection) -> int | None:
