@@ -135,7 +135,7 @@ class Orders(Endings):
             course = Course(slot, self.now + place * pace, "backfill", is_plan=False)
             course.attempt = fate.attempts if fate else 0
             course.queued, course.paused = place >= at_once, self.is_paused and place < at_once
-            course.backfill = (self.now, pace * at_once)
+            course.backfill = (self.now, pace)
             self.beside.append(course)
 
     def _release(self, course: Course) -> None:
@@ -147,8 +147,12 @@ class Orders(Endings):
         assert following.backfill is not None
         pace = following.backfill[1]
         began = course.started or self.now
+        going = [
+            other.due for other in self.beside
+            if other.backfill == following.backfill and not other.queued and (other.holder or not other.attempt)
+        ]  # fmt: skip
         following.queued, following.paused = False, self.is_paused
-        following.due = max(self.now, began + pace) if pace else self.now
+        following.due = max(self.now, *(at + pace for at in (began, *going))) if pace else self.now
 
     def cancel_backfill(self) -> None:
         waiting = [one for one in self.beside if one.origin == "backfill" and one.holder is None and not one.attempt]

@@ -76,7 +76,7 @@ def backfill(
     if missing:
         number = desk.sign(
             "backfill", job=job, first=first.isoformat(), last=last.isoformat(), slots=len(missing), at_once=at_once,
-            pace=None if pace is None else format_duration(pace * at_once), failed=failed or None,
+            pace=None if pace is None else format_duration(pace), failed=failed or None,
             instance=None if instance == RECURRING else instance,
         )  # fmt: skip
         _reopen(desk, row, first, last, missing)

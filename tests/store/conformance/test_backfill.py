@@ -114,6 +114,22 @@ def test_starts_are_a_pace_apart(bench: Bench, controls: Controls, at_once: int,
     assert starts == dues
 
 
+def test_starts_are_a_pace_apart_however_long_each_runs(bench: Bench, controls: Controls) -> None:
+    """One that has run for long, and one that was short, end together: what follows them does not start together."""
+    begun = bench.clock.now()
+    controls.backfill("plain", at(3), at(7), pace="10s", at_once=2)
+    starts, long = [], bench.claim_one("plain")
+    for second in range(60):
+        for claim in bench.claim("plain"):
+            starts.append((bench.clock.now() - begun).total_seconds())
+            bench.settle(claim)
+        if second == 29:
+            bench.settle(long)
+        bench.clock.tick(timedelta(seconds=1))
+    assert starts == [10, 20, 30, 40]
+    assert next(controls.orders()).arguments["pace"] == "10s"
+
+
 def test_history_before_the_job_was_there(bench: Bench, controls: Controls) -> None:
     """Slots that no row has ever known are missing, too; their handler learns the interval."""
     found = controls.backfill("plain", at(-3), at(0))
