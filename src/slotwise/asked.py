@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import KW_ONLY, dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Generic, TypeAlias
@@ -14,7 +14,7 @@ from slotwise.context import T
 from slotwise.declaration import USUAL_PRIORITY, is_priority
 from slotwise.definition import Definition
 from slotwise.durations import parse_duration
-from slotwise.errors import ConfigurationError, InstanceExists, InvalidJob, InvalidSetting
+from slotwise.errors import ConfigurationError, InstanceExists, InvalidJob, InvalidSetting, UnknownTask
 from slotwise.execution import FOREVER, RECURRING, Key
 from slotwise.job import DistributedJob, OneTimeTask, declared
 from slotwise.payload import UNTYPED, Payload
@@ -75,6 +75,32 @@ def task_name(task: Any) -> str:
     if _is_job(task):
         raise InvalidJob(f"{name!r} is a job, its schedule says when it runs; pass a one-time task")
     return name
+
+
+def refuse_a_slip(name: str, known: Iterable[str]) -> None:
+    """A name that is not known here may be another service's; one that is a letter off a known one is a mistake."""
+    for near in known:
+        if _is_a_slip(name, near):
+            raise UnknownTask(
+                f"schedule({name!r}): no task of this name is registered; did you mean {near!r}? One that another "
+                "service runs is declared here, too: @task(name=…)"
+            )
+
+
+def _is_a_slip(given: str, known: str) -> bool:
+    """A letter too many, too few or another, or two of them in the wrong order. Numbers count up: they are none."""
+    start = _shared(given, known)
+    one, other = given[start:], known[start:]
+    end = _shared(one[::-1], other[::-1])
+    one, other = one[: len(one) - end], other[: len(other) - end]
+    is_swap = len(one) == 2 and one == other[::-1]
+    return (is_swap or max(len(one), len(other)) == 1) and not any(map(str.isdigit, one + other))
+
+
+def _shared(one: str, other: str) -> int:
+    """How many letters both begin with."""
+    places = (place for place, (left, right) in enumerate(zip(one, other, strict=False)) if left != right)
+    return next(places, min(len(one), len(other)))
 
 
 def recurring(task: Any, id: Any) -> tuple[str, str]:
@@ -186,9 +212,16 @@ def fresh_ids() -> Iterator[str]:
         yield from (head + tails[place : place + 20] for place in range(0, len(tails), 20))
 
 
-def taken(name: str, instance: str | None) -> InstanceExists:
+def taken(name: str, instance: str | None, state: str | None = None) -> InstanceExists:
     which = f"with id {instance!r} is" if instance else "with one of these ids was"
-    return InstanceExists(f"task {name!r} {which} already scheduled; choose another id, or if_exists='keep'")
+    match state:
+        case "running":
+            said = "running; choose another id, or if_exists='keep'"
+        case "dead":
+            said = "dead; re-drive it, or put this one in its place with if_exists='replace'"
+        case _:
+            said = "already scheduled; choose another id, or if_exists='keep'"
+    return InstanceExists(f"task {name!r} {which} {said}")
 
 
 def checked_choice(if_exists: Any, name: str) -> None:

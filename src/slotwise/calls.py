@@ -7,10 +7,11 @@ from contextlib import contextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from slotwise.asked import Receipt, task_name
+from slotwise.asked import Receipt, refuse_a_slip, task_name
 from slotwise.definition import Definition
-from slotwise.errors import InvalidJob
+from slotwise.errors import InvalidJob, SchemaMissing
 from slotwise.execution import Key
+from slotwise.store.failures import lacks_tables
 from slotwise.store.joining import Result, joined, sqlalchemy_connection
 from slotwise.store.letters import in_its_letters
 from slotwise.store.postgresql_queue import queue_of
@@ -19,6 +20,19 @@ from slotwise.store.queue_rows import Status
 
 if TYPE_CHECKING:
     from slotwise.store.store import Store
+
+
+@contextmanager
+def _its_tables(store: Store) -> Iterator[None]:
+    """Raise SchemaMissing where the database, the caller's perhaps, has none of ours."""
+    try:
+        yield
+    except Exception as error:
+        if not lacks_tables(error):
+            raise
+        raise SchemaMissing(
+            f"the tables {store.tables.prefix}* are missing in this database; name another, or run: slotwise db upgrade"
+        ) from error
 
 
 class Calls:
@@ -41,7 +55,7 @@ class Calls:
         store = self._make_store()
         if (known := store.definitions.get(name)) is not None and known.is_job:
             raise InvalidJob(f"{name!r} is a job, its schedule says when it runs; pass a one-time task")
-        with in_its_letters(f"task {name!r}"):
+        with in_its_letters(f"task {name!r}"), _its_tables(store):
             if connection is not None:
                 yield queue_of(store.dialect, self._horizon), joined(connection, store.database.dialect_name, name)
                 return
@@ -51,7 +65,7 @@ class Calls:
     @contextmanager
     def _beside(self, connection: Any, store: Store, name: str) -> Iterator[Any]:
         """A connection of SQLAlchemy: the caller's, or one of our own."""
-        with in_its_letters(f"task {name!r}"):
+        with in_its_letters(f"task {name!r}"), _its_tables(store):
             if connection is not None:
                 yield joined(sqlalchemy_connection(connection), store.database.dialect_name, name)
                 return
@@ -60,8 +74,10 @@ class Calls:
 
     def _known(self, task: Any) -> tuple[str, Definition | None]:
         """Its name, and what this process knows of it."""
-        name = task_name(task)
-        return name, self._make_store().definitions.get(name)
+        name, definitions = task_name(task), self._make_store().definitions
+        if name not in definitions and isinstance(task, str):
+            refuse_a_slip(name, (known for known, found in definitions.items() if not found.is_job))
+        return name, definitions.get(name)
 
     @property
     def _horizon(self) -> timedelta | None:

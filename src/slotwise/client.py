@@ -39,6 +39,9 @@ if TYPE_CHECKING:
 #: Rows that ``list`` gives at once.
 PAGE = 100
 
+#: What the column takes.
+MOST_ARRIVALS = 2_147_483_647
+
 STATES = ("waiting", "running", "paused", "blocked", "dead")
 
 
@@ -91,7 +94,8 @@ class Client(Bulk, Recurring):
         with self._joining(connection, name) as (queue, own):
             status = queue.put(own, name, row, if_exists)
             if if_exists == "raise" and status != "scheduled":
-                raise taken(name, row.instance)
+                found = queue.find(own, Key(name, row.instance))
+                raise taken(name, row.instance, task_line(found).state if found else None)
         word = name if is_soon(row.when, self._horizon) and not waits_for else None
         return self._done(connection, Receipt(task=name, id=row.instance, status=status), word)
 
@@ -110,8 +114,10 @@ class Client(Bulk, Recurring):
         """What ``ctx.then`` leaves behind: checked, and not written yet."""
         name, known = self._known(task)
         checked_choice(if_exists, name)
-        if not isinstance(waits_for, int) or isinstance(waits_for, bool) or waits_for < 0:
-            raise ConfigurationError(f"schedule({name!r}, waits_for={waits_for!r}): a whole number, 0 or more")
+        if not isinstance(waits_for, int) or isinstance(waits_for, bool) or not 0 <= waits_for <= MOST_ARRIVALS:
+            raise ConfigurationError(
+                f"schedule({name!r}, waits_for={waits_for!r}): a whole number, 0 to {MOST_ARRIVALS:,}"
+            )
         instance = next(fresh_ids()) if id is None else checked_id(id, name)
         due, rank = when(at, in_, name), weight(priority, known, f"schedule({name!r}")
         return Follow(
@@ -189,6 +195,8 @@ class Client(Bulk, Recurring):
         Without ``ids`` all that are dead, in transactions of 500 each; in the caller's transaction 500 at most.
         """
         name = task_name(task)
+        if isinstance(ids, str):
+            raise ConfigurationError(f"redrive({name!r}, ids={ids!r:.60}): expected several ids; write [{ids!r:.60}]")
         chosen = None if ids is None else [checked_id(one, name) for one in ids]
         due, driven = when(at, in_, name), []
         while True:
@@ -222,6 +230,10 @@ class Client(Bulk, Recurring):
         name = None if task is None else task_name(task)
         if state is not None and state not in STATES:
             raise ConfigurationError(f"list(state={state!r}): expected {', '.join(STATES)}")
+        if not isinstance(limit, int) or isinstance(limit, bool) or limit < 1:
+            raise ConfigurationError(f"list(limit={limit!r}): expected a whole number, 1 or more")
+        if isinstance(after, str) and task is None:
+            raise ConfigurationError(f"list(after={after!r:.60}): ids are a task's; name the task, or pass a TaskLine")
         place = Key(after.task, after.id) if isinstance(after, TaskLine) else Key(name or "", after) if after else None
         with self._joining(connection, name or "") as (queue, own):
             return [task_line(row) for row in queue.page(own, name=name, state=state, after=place, size=limit)]

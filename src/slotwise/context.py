@@ -267,7 +267,10 @@ class JobContext:
         return follow.wanted.instance
 
     def arrive(self, task: Any, id: str) -> None:
-        """Tell a task that waits for others, once this attempt has succeeded, that one more has arrived."""
+        """Tell a task that waits for others, once this attempt has succeeded, that one more has arrived: this one.
+
+        However often it is said in one attempt, it counts once.
+        """
         self._sequel().arrivals.append(self.client.key(task, id))
 
     def _sequel(self) -> Sequel:

@@ -143,6 +143,8 @@ def policy_of(source: object, where: str, word: str) -> Any:
     value = declared(source, word, UNSAID)
     if value is UNSAID:
         return default
+    if word == "runs_on" and isinstance(value, str):
+        raise InvalidJob(f"{where}.runs_on is {value!r}; expected a set of tags: write {{{value!r}}}")
     if not isinstance(value, types) or isinstance(value, bool):
         wanted = " or ".join("None" if kind is type(None) else kind.__name__ for kind in types)
         raise InvalidJob(f"{where}.{word} is a {type(value).__name__}, expected {wanted}; rename your own attribute")

@@ -7,8 +7,10 @@ import json
 import threading
 from collections.abc import Iterator
 from datetime import UTC, date, datetime, timedelta, timezone
+from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 import sqlalchemy as sa
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
@@ -25,6 +27,8 @@ from slotwise import (
     JobContext,
     JobRegistry,
     OneTimeTask,
+    SchemaMissing,
+    UnknownTask,
     job,
     task,
 )
@@ -99,6 +103,30 @@ def test_a_name_that_this_process_does_not_know(office: Office) -> None:
     """Another service may run it."""
     office.client.schedule("somebody-elses", id="1")
     assert [row[:2] for row in office.rows()] == [("somebody-elses", "1")]
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["send-mal", "send-maill", "send-mial", "send_mail", "Send-mail"],
+    ids=["less", "more", "swapped", "sign", "case"],
+)
+def test_a_name_that_is_a_letter_off(office: Office, name: str) -> None:
+    """It would wait for ever: it is refused with the name that was meant."""
+    for call in (lambda: office.client.schedule(name), lambda: office.client.schedule_many(name, [1])):
+        with pytest.raises(
+            UnknownTask, match=f"'{name}'.*: no task of this name is registered; did you mean 'send-mail'"
+        ):
+            call()
+    assert office.rows() == []
+
+
+def test_a_name_near_another_that_is_meant_all_the_same(office: Office) -> None:
+    """Of another service, and declared here; or one of a row of numbers."""
+    office.client.schedule(task(name="send-mails")(nothing), id="1")
+    numbered = JobRegistry(tasks=[task(name="part-1")(nothing)], database_url=office.registry.settings.database_url)
+    numbered.client.schedule("part-2", id="2")
+    numbered.database.close()
+    assert sorted(row[0] for row in office.rows()) == ["part-2", "send-mails"]
 
 
 def due(office: Office) -> timedelta:
@@ -228,6 +256,33 @@ def test_a_connection_to_another_kind_of_database(pg_url: str) -> None:
     ):
         office.client.schedule("send-mail", connection=connection)
     elsewhere.dispose()
+    office.close()
+
+
+def test_a_connection_that_commits_by_itself(pg_url: str) -> None:
+    """What it did would stand, whatever became of the caller's own; within a transaction of psycopg's it joins that."""
+    office = Office(pg_url)
+    by_itself = office.application.execution_options(isolation_level="AUTOCOMMIT")
+    with psycopg.connect(pg_url, autocommit=True) as driver, by_itself.connect() as connection:
+        for given in (driver, connection):
+            with pytest.raises(ConfigurationError, match=r"AUTOCOMMIT.*; pass one with a transaction, or none"):
+                office.client.schedule("send-mail", connection=given)
+        with driver.transaction(force_rollback=True):
+            office.client.schedule("send-mail", connection=driver)
+    assert office.rows() == []
+    office.close()
+
+
+@pytest.mark.parametrize("kind", ["postgresql", "sqlite"])
+def test_a_database_without_tables(kind: str, pg_empty_url: str, tmp_path: Path) -> None:
+    """Whether it is the registry's own, or the caller's."""
+    office = Office(pg_empty_url if kind == "postgresql" else f"sqlite:///{tmp_path / 'empty.db'}")
+    with office.application.connect() as connection:
+        for given in (None, connection):
+            with pytest.raises(
+                SchemaMissing, match=r"the tables scheduled_\* are missing in this database; .* db upgrade"
+            ):
+                office.client.schedule("send-mail", connection=given)
     office.close()
 
 

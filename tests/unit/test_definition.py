@@ -292,7 +292,7 @@ class RetryService:
         ("spread", "soon", "Report.spread: 'soon' is not a duration"),
         ("priority", "high", "Report.priority is a str, expected int"),
         ("priority", 40_000, "Report.priority is 40000; expected a whole number, for instance 10 to 90"),
-        ("runs_on", "gpu", "Report.runs_on is a str, expected tuple or list or set or frozenset"),
+        ("runs_on", "gpu", "Report.runs_on is 'gpu'; expected a set of tags: write {'gpu'}"),
         ("runs_on", ["gpu", ""], "Report.runs_on has ''; expected tags such as 'gpu'"),
         ("runs_on", ["gpu,big"], "Report.runs_on has 'gpu,big'; expected tags such as 'gpu'"),
     ],

@@ -116,6 +116,11 @@ def is_locked(error: BaseException) -> bool:
     return isinstance(error, DBAPIError) and _sqlstate(error.orig) == "55P03"
 
 
+def lacks_tables(error: BaseException) -> bool:
+    """Whether a table of the statement is not there."""
+    return any(_sqlstate(one) == "42P01" or str(one).startswith("no such table") for one in _chain(error))
+
+
 def describe(error: BaseException) -> str:
     """The error in one line, without statement, parameters and passwords; with the cure, where its state has one."""
     if isinstance(error, DBAPIError) and error.orig is not None:

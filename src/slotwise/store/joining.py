@@ -82,7 +82,19 @@ def joined(connection: Any, database: str, where: str) -> Any:
             f"{where}: the connection leads to {found.dialect.name}, the tables are in {database}; pass a connection "
             "to that database, or none"
         )
+    if _commits_alone(found):
+        raise ConfigurationError(
+            f"{where}: the connection commits every statement by itself (AUTOCOMMIT); pass one with a transaction, or "
+            "none"
+        )
     return found
+
+
+def _commits_alone(connection: Any) -> bool:
+    """An open transaction counts, also on a connection of psycopg that has none by itself."""
+    driver = connection.driver if isinstance(connection, Joined) else connection.connection.driver_connection
+    info = getattr(driver, "info", None)
+    return getattr(driver, "autocommit", False) is True and int(getattr(info, "transaction_status", 0)) == 0
 
 
 def sqlalchemy_connection(connection: Any) -> sa.Connection:

@@ -40,7 +40,7 @@ class Sequels:
         """
         succeeded = [end.sequel for end in ends if end.sequel and end.change.transition.label == "succeeded"]
         self._follow(connection, [follow for sequel in succeeded for follow in sequel.follows])
-        for key, arrived in groupby(sorted(key for sequel in succeeded for key in sequel.arrivals)):
+        for key, arrived in groupby(sorted(key for sequel in succeeded for key in set(sequel.arrivals))):
             self._queue.arrive(connection, key, len(list(arrived)))
         rows = [row for end in ends if (row := _history(end)) is not None]
         if rows:

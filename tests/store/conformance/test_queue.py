@@ -77,6 +77,49 @@ def test_what_a_command_answers(bench: Bench, command: str, state: str, status: 
         assert after.priority == 90
 
 
+@pytest.mark.parametrize(
+    ("state", "words"),
+    [
+        ("waiting", "is already scheduled; choose another id, or if_exists='keep'"),
+        ("retrying", "is already scheduled; choose another id, or if_exists='keep'"),
+        ("paused", "is already scheduled; choose another id, or if_exists='keep'"),
+        ("dead", "is dead; re-drive it, or put this one in its place with if_exists='replace'"),
+        ("running", "is running; choose another id, or if_exists='keep'"),
+    ],
+)
+def test_an_id_that_is_taken_is_told_with_what_has_it(bench: Bench, state: str, words: str) -> None:
+    """What helps depends on it."""
+    before = brought(bench, state)
+    with pytest.raises(InstanceExists) as refused:
+        bench.client.schedule("mail", 2, id="1")
+    assert str(refused.value) == f"task 'mail' with id '1' {words}"
+    assert bench.find("mail", "1") == before
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (
+            lambda client: client.redrive("mail", "abc"),
+            "redrive('mail', ids='abc'): expected several ids; write ['abc']",
+        ),
+        (lambda client: client.list(limit=-1), "list(limit=-1): expected a whole number, 1 or more"),
+        (lambda client: client.list(limit="3"), "list(limit='3'): expected a whole number, 1 or more"),
+        (lambda client: client.list(after="a"), "list(after='a'): ids are a task's; name the task, or pass a TaskLine"),
+        (
+            lambda client: client.schedule("mail", waits_for=2**31),
+            "waits_for=2147483648): a whole number, 0 to 2,147,483,647",
+        ),
+    ],
+    ids=["a text as ids", "below 1", "no number", "no task", "too many"],
+)
+def test_a_call_that_cannot_be_right(bench: Bench, call: Callable[[Any], object], words: str) -> None:
+    """In one line, with the value and the cure."""
+    with pytest.raises(ConfigurationError) as refused:
+        call(bench.client)
+    assert words in str(refused.value)
+
+
 @pytest.mark.parametrize("state", ["waiting", "retrying", "paused", "dead"])
 def test_a_row_that_is_replaced_begins_anew(bench: Bench, state: str) -> None:
     """Another task under the same id: its data, its attempts, its idempotency key; and its token has risen."""

@@ -145,6 +145,23 @@ def test_fan_out_and_fan_in(database: Database) -> None:
     assert office.ran == [("join", "joined")]
 
 
+def test_who_arrives_twice_counts_once(database: Database) -> None:
+    """However often a handler says so; those of two attempts that succeed count twice."""
+
+    def handler(ctx: Any) -> None:
+        ctx.arrive("join", "j")
+        ctx.arrive("join", "j")
+
+    office = Office(database, handler)
+    office.client.schedule("join", id="j", waits_for=2)
+    office.run()
+    line = office.client.get("join", "j")
+    assert line is not None
+    assert line.state == "blocked"
+    office.run()
+    assert office.ran == [("join", None)]
+
+
 def test_a_blocked_task_can_be_looked_at_moved_and_cancelled(bench: Bench) -> None:
     """It is one that waits, only for others than the clock."""
     bench.client.schedule("mail", id="1", waits_for=1, in_="1m")
