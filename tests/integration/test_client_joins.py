@@ -64,10 +64,11 @@ def everything(client: Any, connection: Any) -> None:
 
 
 @pytest.mark.parametrize("copy", [False, True], ids=["unnest", "copy"])
-def test_where_each_statement_is_a_transaction(registry: JobRegistry, pg_url: str, copy: bool) -> None:
-    """In autocommit, and in whatever encoding the caller speaks to the server."""
+def test_in_whatever_encoding_the_caller_speaks(registry: JobRegistry, pg_url: str, copy: bool) -> None:
+    """To the server; also in a transaction within autocommit, which goes on after a refusal."""
     items = [Item({"n": 1}, id="ü"), Item({"n": 2}, id="ö")]
-    with psycopg.connect(pg_url, autocommit=True, client_encoding="latin1") as connection:
+    autocommit = psycopg.connect(pg_url, autocommit=True, client_encoding="latin1")
+    with autocommit as connection, connection.transaction():
         registry.client.schedule_many(mail, items, copy=copy, connection=connection)
         with pytest.raises(InstanceExists, match=r"items\[0\]: task 'mail' with id 'ü'"):
             registry.client.schedule_many(mail, items, copy=copy, connection=connection)

@@ -149,10 +149,9 @@ async def call_within(connection: Any, work: Callable[[Any], Result]) -> Result:
 def whole(connection: Any) -> Iterator[None]:
     """Whatever fails in here leaves the caller's transaction as it was before, and not in ruins.
 
-    A savepoint, by words that both kinds of connections take; where each statement is a transaction by itself, none.
+    A savepoint, by words that both kinds of connections take.
     """
-    driver = connection.driver if isinstance(connection, Joined) else connection.connection.dbapi_connection
-    if connection.dialect.name != "postgresql" or getattr(driver, "autocommit", False):
+    if connection.dialect.name != "postgresql":
         yield
         return
     connection.execute(sa.text("SAVEPOINT slotwise"))
