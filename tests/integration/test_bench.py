@@ -170,6 +170,15 @@ def test_targets_are_judged_against_the_best_of_the_others() -> None:
     assert (cpu.value, cpu.word) == (36.0, "reached")
 
 
+def test_a_short_run_is_not_judged() -> None:
+    """It shows that all works; its rates are those of starting and ending."""
+    readings = Readings([*_rates("slotwise", 70), *_rates("raw-100", 90)])
+    report = Report(readings=readings, machine={}, command="slotwise bench --scale 0.1", is_whole=False)
+    assert [row[-1] for row in report.targets()] == [
+        "not judged: a short run", "not measured", "not judged: a short run",
+    ]  # fmt: skip
+
+
 def test_what_cannot_be_done_yet_is_said() -> None:
     """A reading without figures keeps its reason, in the verdict and in the page."""
     note = Reading(cell="enqueue", contender="slotwise-many-copy", note="not yet: no schedule_many")

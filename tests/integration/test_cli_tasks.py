@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -44,6 +45,16 @@ def ask(url: str, capsys: pytest.CaptureFixture[str]) -> Callable[..., Any]:
         return json.loads(capsys.readouterr().out)
 
     return run
+
+
+@pytest.mark.parametrize("place", ["file", "-"])
+def test_data_from_a_file(ask: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str) -> None:
+    """Or from another program."""
+    (tmp_path / "file").write_text('{"n": "ü"}', encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.stdin", io.StringIO('{"n": "ü"}'))
+    ask("schedule", "mail", "--data", f"@{place}", "--id", "7")
+    assert ask("show", "mail", "7")["task"]["data"] == {"n": "ü"}
 
 
 def test_the_life_of_a_task(ask: Callable[..., Any]) -> None:
@@ -94,6 +105,7 @@ def test_dead_tasks(url: str, ask: Callable[..., Any], capsys: pytest.CaptureFix
         (["retry", "mail", "7"], exits.FAILED, "no task 'mail' has the id '7'"),
         (["redrive", "mail", "7"], exits.FAILED, "no dead task 'mail' has the id '7'"),
         (["schedule", "mail", "--data", "{"], exits.USAGE, "'{' is no JSON"),
+        (["schedule", "mail", "--data", "@no/such"], exits.USAGE, "'@no/such' cannot be read: No such file"),
         (["schedule", "mail", "--at", "soon"], exits.USAGE, "'soon' is no instant"),
         (["schedule", "mail", "--in", "5"], exits.FAILED, "'5' is not a duration"),
         (["list", "--after", "7"], exits.USAGE, "--after needs the NAME"),

@@ -44,7 +44,7 @@ class Report:
 
     @property
     def verdicts(self) -> list[Verdict]:
-        return judge(self.readings, set(self.cells))
+        return judge(self.readings, set(self.cells), is_whole=self.is_whole)
 
     def columns(self, cell: str) -> list[str]:
         """Which figures the contenders of a cell have."""

@@ -32,11 +32,15 @@ class Target:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """A target, what was measured of it (None: not in this run), and why not, where it is known."""
+    """A target, what was measured of it (None: not in this run), and why not, where it is known.
+
+    Of a run that is not whole nothing can be said: its rates are those of starting and ending.
+    """
 
     target: Target
     value: float | None
     note: str = ""
+    is_whole: bool = True
 
     @property
     def share(self) -> float | None:
@@ -46,6 +50,8 @@ class Verdict:
     def word(self) -> str:
         if self.share is None:
             return self.note.partition(":")[0] or "not measured"
+        if not self.is_whole:
+            return "not judged: a short run"
         return "reached" if self.share >= 1 else "not reached"
 
 
@@ -161,13 +167,14 @@ _NOTES = {
 }
 
 
-def judge(readings: Readings, cells: set[str]) -> list[Verdict]:
+def judge(readings: Readings, cells: set[str], *, is_whole: bool = True) -> list[Verdict]:
     """A verdict on each target of these cells."""
     return [
         Verdict(
             target=target,
             value=target.find(readings),
             note=readings.of(target.cell, _NOTES.get(target.text, OURS)).note,
+            is_whole=is_whole,
         )
         for target in ALL
         if target.cell in cells

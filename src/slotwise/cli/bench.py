@@ -77,5 +77,5 @@ def _print(report: Report) -> None:
         click.echo(f"\n{cell}: {report.title(cell)}")
         columns, rows = report.rows(cell)
         print_table(["CONTENDER", *columns[1:]], rows)
-    click.echo(f"\ntargets{'' if report.is_whole else ' (a short run: rates and shares mean little)'}")
+    click.echo("\ntargets")
     print_table(["CELL", "FIGURE", "TARGET", "MEASURED", "SHARE", ""], report.targets())

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
+from pathlib import Path
 from difflib import get_close_matches
 from typing import Any
 
@@ -66,9 +68,18 @@ def _instant(ctx: click.Context, option: click.Parameter, text: str | None) -> d
 
 def _data(ctx: click.Context, option: click.Parameter, text: str | None) -> Any:
     try:
-        return None if text is None else json.loads(text)
+        return None if text is None else json.loads(_written(text))
+    except OSError as error:
+        raise click.BadParameter(f"{text!r:.60} cannot be read: {error.strerror}", ctx, option) from None
     except (ValueError, RecursionError) as error:
         raise click.BadParameter(f"{text!r:.60} is no JSON: {error}", ctx, option) from None
+
+
+def _written(text: str) -> str:
+    """The text itself; of ``@FILE`` and ``@-`` what stands there. No JSON begins like this."""
+    if text == "@-":
+        return sys.stdin.read()
+    return Path(text[1:]).read_text(encoding="utf-8") if text.startswith("@") else text
 
 
 def _due(function: Any) -> Any:
@@ -89,7 +100,7 @@ def _dry_run(function: Any) -> Any:
     examples="""slotwise tasks schedule send-mail --data '{"to": "ann@example.com"}' --id welcome-42 --in 10m""",
 )  # fmt: skip
 @click.argument("name")
-@click.option("--data", metavar="JSON", callback=_data, help="Its data.")
+@click.option("--data", metavar="JSON", callback=_data, help="Its data; @FILE or @-: what stands there.")
 @click.option("--id", metavar="ID", help="Its id; default: a new one.")
 @_due
 @click.option("--priority", type=int, help="Higher first; default: the task's own with --app, else 50.")
