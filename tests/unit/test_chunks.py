@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable, Iterator
 from datetime import UTC, datetime
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from slotwise.chunks import BYTES, Chunk, chunks
 from slotwise.errors import InvalidPayload, InvalidSetting
 from slotwise.payload import UNTYPED
 from slotwise.sequel import When
+from slotwise.store.joining import copy_into
 
 
 def cut(items: Iterable[Any], size: int = 10) -> Iterator[Chunk]:
@@ -98,3 +100,10 @@ def test_what_are_no_items(items: Any, words: str) -> None:
         list(cut(items))
     assert words in str(refused.value)
     assert "\n" not in str(refused.value)
+
+
+def test_a_driver_without_copy_of_psycopg() -> None:
+    """Such as asyncpg, below SQLAlchemy: said with the cure."""
+    connection = SimpleNamespace(connection=SimpleNamespace(driver_connection=object()))
+    with pytest.raises(ConfigurationError, match="COPY needs a connection of psycopg, this is object; drop copy=True"):
+        copy_into(connection, "COPY", lambda encoding: [])

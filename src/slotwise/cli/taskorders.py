@@ -7,8 +7,8 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
-from pathlib import Path
 from difflib import get_close_matches
+from pathlib import Path
 from typing import Any
 
 import click

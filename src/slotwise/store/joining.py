@@ -171,6 +171,8 @@ def copy_into(connection: Any, statement: str, blocks: Callable[[str], Iterable[
         driver, wait = connection.driver, connection._wait
     else:
         driver, wait = connection.connection.driver_connection, _awaited
+    if not (_psycopg("Connection", driver) or _psycopg("AsyncConnection", driver)):
+        raise ConfigurationError(f"COPY needs a connection of psycopg, this is {type(driver).__name__}; drop copy=True")
     encoding = driver.info.encoding
     made = blocks("utf-8" if encoding == "ascii" else encoding)  # SQL_ASCII: any bytes will do
     if _psycopg("AsyncConnection", driver):
