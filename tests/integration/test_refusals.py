@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
+from contextlib import closing
 
 import psycopg
 import pytest
@@ -10,6 +12,9 @@ import sqlalchemy as sa
 
 from slotwise.cli import exits
 from slotwise.cli.entry import status
+from slotwise.errors import DatabaseRefused
+from slotwise.settings import Settings
+from slotwise.store.database import Database
 
 SCHEDULE = ["tasks", "schedule", "mail"]
 LOOK = "GRANT USAGE ON SCHEMA public TO {role}; GRANT SELECT ON scheduled_meta TO {role};"
@@ -59,9 +64,22 @@ def test_refused(
         assert word.format(role=role) in line
 
 
-def test_not_let_into_the_database(pg_url: str, role: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """No outage: a worker ends, too."""
+def test_health_has_an_answer_nevertheless(role: str, pg_url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """A probe that reads JSON reads why."""
+    with psycopg.connect(pg_url, autocommit=True) as owner:
+        owner.execute(f"GRANT USAGE ON SCHEMA public TO {role}")
+    assert status(["health", "--json"]) == exits.DATABASE
+    told = json.loads(capsys.readouterr().out)
+    assert told["healthy"] is False
+    assert "permission denied for table scheduled_meta" in told["problems"][0]
+
+
+def test_not_let_into_the_database(pg_url: str, role: str) -> None:
+    """No outage, for which a worker would wait: the server is there, and says no."""
     with psycopg.connect(pg_url, autocommit=True) as owner:
         owner.execute(f"REVOKE CONNECT ON DATABASE {sa.make_url(pg_url).database} FROM PUBLIC")
-    assert status(["workers"]) == exits.DATABASE
-    assert "GRANT CONNECT ON DATABASE" in capsys.readouterr().err
+    with (
+        closing(Database(Settings.load())) as database,
+        pytest.raises(DatabaseRefused, match="GRANT CONNECT ON DATABASE"),
+    ):
+        database.verify()

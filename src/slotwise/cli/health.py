@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import click
+from sqlalchemy.exc import SQLAlchemyError
 
 from slotwise.cli import exits
 from slotwise.cli.command import Command
@@ -15,6 +16,7 @@ from slotwise.contrib.logging import escaped
 from slotwise.durations import format_duration, parse_duration
 from slotwise.errors import DatabaseProblem
 from slotwise.headline import headline
+from slotwise.store.failures import describe
 from slotwise.store.lines import Health, Unreadable
 
 
@@ -48,9 +50,10 @@ def health(given: Given, min_workers: int, max_overdue: str, max_rows: int, max_
     try:
         with given.reader(import_app=False) as reader:
             found = reader.health(limit)
-    except DatabaseProblem as error:
+    except (DatabaseProblem, SQLAlchemyError) as error:
         if given.json:  # the question has an answer, unlike a listing's
-            print_json_object({"healthy": False, "problems": [str(error)], "notes": []})
+            told = str(error) if isinstance(error, DatabaseProblem) else f"the database refused: {describe(error)}"
+            print_json_object({"healthy": False, "problems": [told], "notes": []})
         raise
     problems, notes = _problems(found, min_workers, max_rows, format_duration(limit)), _notes(found)
     if max_orphans is not None and found.orphans > max_orphans:
