@@ -14,20 +14,11 @@ from sqlalchemy.dialects.postgresql import insert
 from slotwise.clock import Clock
 from slotwise.execution import Claim, Fence, LedgerEntry, LedgerKey, Row
 from slotwise.onward import Onward
-from slotwise.store.arrays import (
-    fence_of,
-    fences,
-    ledger_places,
-    locked_places,
-    marked,
-    places,
-    spread,
-    texts,
-    varying,
-)
+from slotwise.store.arrays import fence_of, fences, ledger_places, marked, places, spread, texts, varying
 from slotwise.store.dialect import Dialect
 from slotwise.store.endings_by_row import UNASKED, Parted
 from slotwise.store.marks import Range, whole
+from slotwise.store.places import locked_places
 from slotwise.store.postgresql_claims import (
     ALL_PAUSED,
     CLAIM,
@@ -79,6 +70,7 @@ class PostgreSQL(Dialect):
 
     name = "postgresql"
     insert = staticmethod(insert)
+    locked = staticmethod(locked_places)
 
     def __init__(self, tables: Tables, clock: Clock) -> None:
         super().__init__(tables, clock)
@@ -86,9 +78,7 @@ class PostgreSQL(Dialect):
         self.key_order = (sa.collate(tables.tasks.c.task_name, "C"), sa.collate(tables.tasks.c.task_instance, "C"))
         prepare = postgresql.dialect().identifier_preparer  # type: ignore[no-untyped-call]
         self._names = {
-            "tasks": prepare.format_table(tables.tasks),
-            "slots": prepare.format_table(tables.slots),
-            "meta": prepare.format_table(tables.meta),
+            **{table: prepare.format_table(getattr(tables, table)) for table in ("tasks", "slots", "meta")},
             "columns": ", ".join(f"t.{name}" for name in ROW_COLUMNS),
             "hold_columns": ", ".join(f"t.{name}" for name in HOLD_COLUMNS),
             "task_columns": ", ".join(TASK_COLUMNS),
@@ -114,8 +104,6 @@ class PostgreSQL(Dialect):
         if self.clock.override() is not None:
             return super().ago(connection, span)
         return sa.func.statement_timestamp(type_=Instant) - sa.literal(span, sa.Interval)
-
-    locked = staticmethod(locked_places)
 
     def transaction_id(self, connection: sa.Connection) -> str | None:
         found: str = connection.exec_driver_sql("SELECT pg_current_xact_id()::text").scalar_one()
