@@ -20,6 +20,7 @@ from slotwise.payload import PAYLOAD_LIMIT, UNTYPED, Payload
 from slotwise.results import encoded
 from slotwise.shapes import shape_of
 
+
 class Colour(Enum):
     RED = "red"
     BLUE = 2
