@@ -93,6 +93,8 @@ def _ending(facts: Facts, entry: SlotLine) -> str:
             return f"It succeeded {ended}."
         case "cancelled", "operator":
             return f"An operator cancelled it {ended}."
+        case outcome, "orphaned":
+            return f"Its row was gone from the queue, as after a restore of that alone: it ended as {outcome} {ended}."
         case "lost", _:
             return f"Its worker fell silent, and the job gives up on it ({ended}): its handler may still be running."
         case "dead", _:

@@ -13,7 +13,7 @@ from slotwise.store.rows import Change, ledger_instance
 def end_orphans(connection: sa.Connection, dialect: Dialect, name: str, instance: str, now: datetime) -> None:
     """End slots that are open in the ledger and stand in no row: it was deleted, or the queue was restored alone.
 
-    Those are among the newest; the others of a long history are not looked through.
+    Those are among the newest; the others of a long history are not looked through. What never began is not lost.
     """
     slots, rows = dialect.tables.slots, dialect.tables.tasks.alias("standing")
     plan = [slots.c.task_name == name, slots.c.task_instance == instance]
@@ -22,11 +22,15 @@ def end_orphans(connection: sa.Connection, dialect: Dialect, name: str, instance
         rows.c.task_name == name, rows.c.slot == slots.c.slot,
         sa.func.coalesce(rows.c.plan_instance, rows.c.task_instance) == instance,
     )  # fmt: skip
+    began = slots.c.attempts > 0
     connection.execute(
         slots.update()
         .where(*plan, slots.c.slot.in_(newest.scalar_subquery()), slots.c.finished.is_(None), ~stands)
-        .values(outcome="lost", reason="orphaned", lost=slots.c.lost + 1, finished=now)
-    )
+        .values(
+            outcome=sa.case((began, "lost"), else_="cancelled"), reason="orphaned",
+            lost=slots.c.lost + sa.case((began, 1), else_=0), finished=now,
+        )
+    )  # fmt: skip
 
 
 def settle_stranger(connection: sa.Connection, dialect: Dialect, change: Change) -> None:

@@ -127,7 +127,7 @@ def test_a_detached_row_that_a_restore_takes_away_leaves_its_slot_in_the_ledger(
     bench.restore(backup)
     bench.tick()
     bench.settle(bench.claim_one("strict"))
-    assert bench.outcomes("strict") == [(-5, "lost"), (1, "succeeded"), (2, "succeeded")]
+    assert bench.outcomes("strict") == [(-5, "cancelled"), (1, "succeeded"), (2, "succeeded")]
 
 
 @pytest.mark.parametrize("on_lost", ["plain", "strict"])

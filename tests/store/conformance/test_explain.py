@@ -156,6 +156,21 @@ def test_a_trigger_that_was_handed_back_waits(bench: Bench) -> None:
     )
 
 
+def test_a_slot_whose_row_went_with_a_restore_is_explained(bench: Bench) -> None:
+    """Nobody has given up on it: its row is not there any more."""
+    backup = bench.backup()
+    bench.tick()
+    bench.settle(bench.claim_one("plain"))
+    slot = bench.client.controls.trigger("plain")
+    bench.claim_one("plain")
+    bench.restore(backup)
+    bench.tick()
+    bench.settle(bench.claim_one("plain"))
+    found = told(bench, slot)
+    assert (found.outcome, found.reason) == ("lost", "orphaned")
+    assert "Its row was gone from the queue" in " ".join(found.sentences)
+
+
 def test_what_was_pruned_is_said(bench: Bench) -> None:
     """Nobody knows any more, and that is the answer."""
     for minute in (1, 2):

@@ -15,14 +15,16 @@ WHERE scheduled_tasks.task_name = %(task_name_1)s::VARCHAR AND scheduled_tasks.t
 
 SELECT statement_timestamp();
 
-UPDATE scheduled_slots SET outcome=%(outcome)s::VARCHAR, reason=%(reason)s::VARCHAR, lost=(scheduled_slots.lost +
-    %(lost_1)s::INTEGER), finished=%(finished)s::TIMESTAMP WITH TIME ZONE WHERE scheduled_slots.task_name =
+UPDATE scheduled_slots SET outcome=CASE WHEN (scheduled_slots.attempts > %(attempts_1)s::INTEGER) THEN
+    %(param_1)s::VARCHAR ELSE %(param_2)s::VARCHAR END, reason=%(reason)s::VARCHAR, lost=(scheduled_slots.lost +
+    CASE WHEN (scheduled_slots.attempts > %(attempts_1)s::INTEGER) THEN %(param_3)s::INTEGER ELSE
+    %(param_4)s::INTEGER END), finished=%(finished)s::TIMESTAMP WITH TIME ZONE WHERE scheduled_slots.task_name =
     %(task_name_1)s::VARCHAR AND scheduled_slots.task_instance = %(task_instance_1)s::VARCHAR AND
     scheduled_slots.slot IN (SELECT scheduled_slots.slot
 FROM scheduled_slots
 WHERE scheduled_slots.task_name = %(task_name_1)s::VARCHAR AND scheduled_slots.task_instance =
     %(task_instance_1)s::VARCHAR ORDER BY scheduled_slots.slot DESC
- LIMIT %(param_1)s::INTEGER) AND scheduled_slots.finished IS NULL AND NOT (EXISTS (SELECT *
+ LIMIT %(param_5)s::INTEGER) AND scheduled_slots.finished IS NULL AND NOT (EXISTS (SELECT *
 FROM scheduled_tasks AS standing
 WHERE standing.task_name = %(task_name_2)s::VARCHAR AND standing.slot = scheduled_slots.slot AND
     coalesce(standing.plan_instance, standing.task_instance) = %(coalesce_1)s::VARCHAR));
