@@ -122,15 +122,11 @@ def weight(priority: Any, known: Definition | None, where: str) -> int:
 
 def checked_id(given: Any, name: str, call: str = "schedule") -> str:
     if (
-        isinstance(given, str) and len(given) <= ID_LIMIT and given.isprintable() and given.strip()
-        and not _is_of_a_job(given)
+        isinstance(given, str) and len(given) <= ID_LIMIT and given.isprintable() and given and not given.isspace()
+        and given != RECURRING and not given.startswith(_OF_A_JOB)
     ):  # fmt: skip
         return given
     raise ConfigurationError(_wrong_id(given, f"{call}({name!r}, id={given!r:.60})"))
-
-
-def _is_of_a_job(id: str) -> bool:
-    return id == RECURRING or id.startswith(_OF_A_JOB)
 
 
 def _wrong_id(given: Any, where: str) -> str:

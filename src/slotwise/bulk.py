@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any
 
 from slotwise.asked import Item, Task, checked_choice, is_soon, payload_for, taken, weight, when
@@ -15,6 +16,7 @@ from slotwise.errors import ConfigurationError, InstanceExists
 from slotwise.sequel import IfExists
 from slotwise.store.joining import whole
 from slotwise.store.puts import Taken, Tally
+from slotwise.store.queue import Queue
 
 #: Rows in one statement; and in one COPY, which takes what a commit takes however many there are.
 CHUNK, COPY_CHUNK = 1_000, 10_000
@@ -45,7 +47,7 @@ class Bulk(Calls):
         ``copy`` 10,000, and less where they have more than 4 MiB of data. Without ``connection`` each chunk is
         committed, and ``progress`` called with the tally so far. What is wrong with an item is said with its place; its
         chunk is not written, what went before stays, also in the caller's transaction. An id that stands twice finds
-        its first row, as in two calls.
+        its first row, as in two calls. With ``copy`` the next chunk is gathered while the server writes this one.
 
         Where items have ids, ``if_exists="keep"`` makes it safe to do it all again. ``copy`` uses COPY, twice as fast,
         for ids that are new: one that is taken raises InstanceExists.
@@ -58,40 +60,18 @@ class Bulk(Calls):
         if not isinstance(size, int) or not 1 <= size <= 10_000:
             raise ConfigurationError(f"schedule_many({name!r}, chunk={chunk!r}): expected 1 to 10,000")
         usual, rank = when(at, in_, name), weight(priority, known, f"schedule_many({name!r}")
-        tally, told = Tally(), False
-        for one in chunks(items, name, payload_for(task, name, known), usual, rank, size):
-            if if_exists == "raise":
-                self._put_new(connection, name, one, copy=copy)
-                tally += Tally(scheduled=len(one.rows))
-            else:
-                with self._joining(connection, name) as (queue, own):
-                    tally += queue.put_many(own, name, one.rows, if_exists)
-            if connection is None:
-                told = self._tell_of(name, one, told=told)
-            progress(tally)
-        return tally
-
-    def _put_new(self, connection: Any, name: str, chunk: Chunk, *, copy: bool) -> None:
-        """All of it, or nothing, which leaves the caller's transaction as it was before."""
+        joining = partial(self._joining, connection, name)
+        tell = partial(self._tell_of, name) if connection is None else _nobody
+        load = _Load(name, joining, if_exists, is_own=connection is None, copy=copy, tell=tell, progress=progress)
         try:
-            with (
-                self._joining(connection, name, once=copy or not chunk.named) as (queue, own),
-                whole(own) if connection is not None and chunk.named else nullcontext(),
-            ):
-                queue.put_new(own, name, chunk.rows, copy=copy)
-        except Taken:
-            raise self._taken(connection, name, chunk) from None
+            for one in chunks(items, name, payload_for(task, name, known), usual, rank, size):
+                load.conclude()
+                load.put(one)
+        finally:
+            load.conclude()  # it stands, whatever came after it
+        return load.tally
 
-    def _taken(self, connection: Any, name: str, chunk: Chunk) -> InstanceExists:
-        """Race: the task that had the id may have ended since."""
-        with self._joining(connection, name) as (queue, own):
-            found = chunk.place_of(queue.taken(own, name, [row.instance for row in chunk.rows]))
-        if found is None:
-            return taken(name, None)
-        place, instance = found
-        return InstanceExists(f"items[{place}]: {taken(name, instance)}")
-
-    def _tell_of(self, name: str, chunk: Chunk, *, told: bool) -> bool:
+    def _tell_of(self, name: str, chunk: Chunk, told: bool) -> bool:
         """Wake workers, at once for the first rows that are due, then now and then; whether they have been told."""
         self._wake()
         whens = {id(row.when): row.when for row in chunk.rows}.values()
@@ -99,3 +79,78 @@ class Bulk(Calls):
             return told
         self._make_store().database.wake_ups.tell(name, within=GATHER if told else timedelta(0))
         return True
+
+
+def _nobody(chunk: Chunk, told: bool) -> bool:
+    """In the caller's transaction the statements tell."""
+    return told
+
+
+class _Load:
+    """One call. A chunk that COPY takes is under way while the next one is gathered; any other is done at once."""
+
+    def __init__(
+        self,
+        name: str,
+        joining: Callable[..., AbstractContextManager[tuple[Queue, Any]]],
+        if_exists: IfExists,
+        *,
+        is_own: bool,
+        copy: bool,
+        tell: Callable[[Chunk, bool], bool],
+        progress: Callable[[Tally], object],
+    ) -> None:
+        self.tally = Tally()
+        self._name, self._joining, self._if_exists = name, joining, if_exists
+        self._is_own, self._copy, self._tell, self._progress = is_own, copy, tell, progress
+        self._told = False
+        self._under_way: tuple[Chunk, ExitStack] | None = None
+
+    def put(self, chunk: Chunk) -> None:
+        """Write it, or begin to."""
+        if self._if_exists == "raise":
+            self._put_new(chunk)
+            return
+        with self._joining() as (queue, own):
+            tally = queue.put_many(own, self._name, chunk.rows, self._if_exists)
+        self._account(chunk, tally)
+
+    def _put_new(self, chunk: Chunk) -> None:
+        """All of it, or nothing, which leaves the caller's transaction as it was before."""
+        with self._naming_what_is_taken(chunk), ExitStack() as stack:
+            queue, own = stack.enter_context(self._joining(once=self._copy or not chunk.named))
+            if not self._is_own and chunk.named:
+                stack.enter_context(whole(own))
+            if not (self._copy and self._is_own):
+                queue.put_new(own, self._name, chunk.rows, copy=self._copy)
+            elif (answer := queue.copy_ahead(own, self._name, chunk.rows)) is not None:
+                stack.callback(answer)
+                self._under_way = chunk, stack.pop_all()
+                return
+        self._account(chunk, Tally(scheduled=len(chunk.rows)))
+
+    def conclude(self) -> None:
+        """Wait for what is under way."""
+        if self._under_way is None:
+            return
+        (chunk, answer), self._under_way = self._under_way, None
+        with self._naming_what_is_taken(chunk):
+            answer.close()
+        self._account(chunk, Tally(scheduled=len(chunk.rows)))
+
+    def _account(self, chunk: Chunk, tally: Tally) -> None:
+        self.tally += tally
+        self._told = self._tell(chunk, self._told)
+        self._progress(self.tally)
+
+    @contextmanager
+    def _naming_what_is_taken(self, chunk: Chunk) -> Iterator[None]:
+        """Race: the task that had the id may have ended since."""
+        try:
+            yield
+        except Taken:
+            with self._joining() as (queue, own):
+                found = chunk.place_of(queue.taken(own, self._name, [row.instance for row in chunk.rows]))
+            if found is None:
+                raise taken(self._name, None) from None
+            raise InstanceExists(f"items[{found[0]}]: {taken(self._name, found[1])}") from None

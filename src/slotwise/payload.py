@@ -53,12 +53,9 @@ class Payload:
                 f"the data for task {name!r} has {len(body)} bytes, at most {PAYLOAD_LIMIT} are allowed; store it "
                 "elsewhere and schedule its key"
             )
-        return self._header() + body
-
-    def _header(self) -> bytes:
         if self.codec is JSON and self.version == 1:
-            return b""
-        return f"slotwise/{self.codec.name}/{self.version}\n".encode()
+            return body
+        return f"slotwise/{self.codec.name}/{self.version}\n".encode() + body
 
     def decode(self, stored: bytes | None) -> Any:
         """The data, brought to this version. Raises InvalidPayload for what no further attempt can mend."""

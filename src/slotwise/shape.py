@@ -35,20 +35,20 @@ def same(value: Any) -> Any:
 
 def text_keyed(value: Any) -> Any:
     """As it is: JSON would silently make texts of other keys, and the handler see other data than were given."""
+    place: Any
     if isinstance(value, dict):
-        for key in value:
-            if not isinstance(key, str):
-                raise Misfit(f"the keys of a dict are texts, got {key!r:.80}; write {str(key)!r:.80}")
-        within = [(f".{key}", each) for key, each in value.items() if isinstance(each, _CONTAINERS)]
+        for place, each in value.items():
+            if not isinstance(place, str):
+                raise Misfit(f"the keys of a dict are texts, got {place!r:.80}; write {str(place)!r:.80}")
+            if isinstance(each, _CONTAINERS):
+                member(text_keyed, each, place)
     elif isinstance(value, list | tuple):
-        within = [(f"[{place}]", each) for place, each in enumerate(value) if isinstance(each, _CONTAINERS)]
-    else:
-        return value
-    for where, each in within:
-        try:
-            text_keyed(each)
-        except Misfit as misfit:
-            raise misfit.within(where) from None
+        for place, each in enumerate(value):
+            if isinstance(each, _CONTAINERS):
+                try:
+                    text_keyed(each)
+                except Misfit as misfit:
+                    raise misfit.within(f"[{place}]") from None
     return value
 
 

@@ -6,11 +6,12 @@ to run it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
 from functools import partial
 from operator import itemgetter
-from typing import Any
+from typing import Any, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql
@@ -19,12 +20,15 @@ from sqlalchemy.exc import IntegrityError
 
 from slotwise.execution import Key
 from slotwise.sequel import IfExists, Wanted, When
+from slotwise.store.copy_ahead import copy_ahead
 from slotwise.store.copying import COPIED, blocks
 from slotwise.store.joining import copy_into
 from slotwise.store.puts import Puts, Taken, Tally
-from slotwise.store.queue_rows import QueueRows, Status
+from slotwise.store.queue_rows import QueueRows, Status, named
 from slotwise.store.types import Instant
 from slotwise.store.wakeups import channel_of
+
+T = TypeVar("T")
 
 #: By id. Here: the server would do it by its language's rules.
 _by_id = itemgetter(0)
@@ -67,6 +71,17 @@ class PostgresRows(QueueRows):
             return sa.func.statement_timestamp(type_=Instant)
         return sa.bindparam("now", override, type_=Instant)
 
+    def _time(self) -> dict[str, Any]:
+        """What ``_clock`` is told."""
+        override = self._dialect.clock.override()
+        return {} if override is None else {"now": override}
+
+    def _asked_due(self, is_at: bool) -> Any:
+        return sa.bindparam("due", type_=Instant) if is_at else self._clock() + sa.bindparam("due", type_=sa.Interval)
+
+    def _told_due(self, connection: Any, when: When) -> dict[str, Any]:
+        return {"due": when.delay if when.at is None else when.at, **self._time()}
+
     def _due(self, now: Any, when: When) -> Any:
         return sa.literal(when.at, Instant) if when.at is not None else now + sa.literal(when.delay, sa.Interval)
 
@@ -80,17 +95,15 @@ class PostgresPuts(PostgresRows, Puts):
     def put(self, connection: Any, name: str, wanted: Wanted, if_exists: IfExists) -> Status:
         is_at, waits = wanted.when.at is not None, wanted.waits_for > 0
         statement = self._kept(("put", if_exists, is_at, waits), lambda: self._put_one(if_exists, is_at, waits))
-        parameters = {
-            "name": name, "instance": wanted.instance, "data": wanted.data, "rank": wanted.priority,
-            "due": wanted.when.at if is_at else wanted.when.delay, **({"count": wanted.waits_for} if waits else {}),
-        }  # fmt: skip
-        return self._put(connection, statement, Key(name, wanted.instance), **parameters, **self._time())
+        parameters = {"data": wanted.data, "rank": wanted.priority, **({"count": wanted.waits_for} if waits else {})}
+        key = Key(name, wanted.instance)
+        return self._put(connection, statement, key, **named(key), **parameters, **self._told_due(None, wanted.when))
 
     def _put_one(self, if_exists: IfExists, is_at: bool, waits: bool) -> Any:
-        columns, now = self._tasks.c, self._clock()
+        columns = self._tasks.c
         row = self._row(
-            sa.bindparam("name"), sa.bindparam("instance"), sa.bindparam("data"), _asked_due(now, is_at),
-            self._born(now), sa.bindparam("rank", type_=sa.SmallInteger),
+            sa.bindparam("name"), sa.bindparam("instance"), sa.bindparam("data"), self._asked_due(is_at),
+            self._born(self._clock()), sa.bindparam("rank", type_=sa.SmallInteger),
             sa.bindparam("count", type_=sa.Integer) if waits else 0,
         )  # fmt: skip
         insert = self._or(if_exists, self._dialect.insert(self._tasks).values(**row))
@@ -133,51 +146,49 @@ class PostgresPuts(PostgresRows, Puts):
         asked = sa.func.unnest(*arrays).table_valued(*titles, name="asked").render_derived()
         now = self._clock()
         born = sa.select(self._born(now)).scalar_subquery()  # computed once, and not for each row
-        due = sa.func.coalesce(asked.c.due, now + asked.c.delay) if dues == "many" else _asked_due(now, dues == "at")
+        due = sa.func.coalesce(asked.c.due, now + asked.c.delay) if dues == "many" else self._asked_due(dues == "at")
         priority = asked.c.priority if ranks else sa.bindparam("rank", type_=sa.SmallInteger)
         data = sa.func.decode(asked.c.data, "hex")
         return sa.select(_TASK, asked.c.instance, data, due, due, sa.false(), born, born, priority)
 
     def put_new(self, connection: Any, name: str, wanted: Sequence[Wanted], *, copy: bool = False) -> None:
-        if not copy:
-            if self.put_many(connection, name, wanted, "raise").exists:
-                raise Taken
-            return
-        try:
-            self._copy(connection, name, sorted(wanted, key=_by_id))
-        except Exception as error:
-            if isinstance(error, IntegrityError) or getattr(error, "sqlstate", None) == "23505":
-                raise Taken from error
-            raise
+        if copy:
+            with _saying_what_is_taken():
+                self._copy(connection, name, wanted, copy_into)
+        elif self.put_many(connection, name, wanted, "raise").exists:
+            raise Taken
 
-    def _copy(self, connection: Any, name: str, wanted: Sequence[Wanted]) -> None:
+    def copy_ahead(self, connection: Any, name: str, wanted: Sequence[Wanted]) -> Callable[[], None] | None:
+        """Behind a pooler it is a transaction, which must not stay open."""
+        if connection.connection.driver_connection.autocommit:
+            return _saying_what_is_taken()(self._copy(connection, name, wanted, copy_ahead))
+        self.put_new(connection, name, wanted, copy=True)
+        return None
+
+    def _copy(self, connection: Any, name: str, wanted: Sequence[Wanted], write: Callable[[Any, str, Any], T]) -> T:
         (now,) = connection.execute(self._kept(("now",), lambda: sa.select(self._clock())), self._time()).fetchone()
         table = postgresql.dialect().identifier_preparer.format_table(self._tasks)  # type: ignore[no-untyped-call]
         statement = f"COPY {table} ({', '.join(COPIED)}) FROM STDIN (FORMAT binary)"
-        copy_into(connection, statement, partial(blocks, name, wanted, now))
+        answer = write(connection, statement, partial(blocks, name, sorted(wanted, key=_by_id), now))
         if self._wake is not None and any((one.when.at or now + one.when.delay) <= now + self._wake for one in wanted):
             self.say(connection, name)
+        return answer
 
     def _among(self, ids: Sequence[str]) -> sa.ColumnElement[bool]:
         return self._tasks.c.task_instance == sa.any_(sa.literal(ids, ARRAY(sa.Text)))
 
-    def _kept(self, shape: tuple[Any, ...], make: Callable[[], Any]) -> Any:
-        """The statement of this shape, made when it is first asked for."""
-        if (found := self._statements.get(shape)) is None:
-            found = self._statements[shape] = make()
-        return found
 
-    def _time(self) -> dict[str, Any]:
-        """What ``_clock`` is told."""
-        override = self._dialect.clock.override()
-        return {} if override is None else {"now": override}
+@contextmanager
+def _saying_what_is_taken() -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:
+        if isinstance(error, IntegrityError) or getattr(error, "sqlstate", None) == "23505":
+            raise Taken from error
+        raise
 
 
 _TASK: sa.ColumnElement[str] = sa.bindparam("name", type_=sa.Text)
-
-
-def _asked_due(now: Any, is_at: bool) -> Any:
-    return sa.bindparam("due", type_=Instant) if is_at else now + sa.bindparam("due", type_=sa.Interval)
 
 
 def _asked(wanted: Sequence[Wanted]) -> tuple[tuple[str, bool], dict[str, Any]]:

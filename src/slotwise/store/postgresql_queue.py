@@ -17,7 +17,7 @@ from slotwise.execution import Key
 from slotwise.store.dialect import Dialect
 from slotwise.store.postgresql_puts import PostgresPuts
 from slotwise.store.queue import Queue
-from slotwise.store.queue_rows import Status
+from slotwise.store.queue_rows import Status, named
 from slotwise.store.wakeups import ORDERS
 
 
@@ -26,19 +26,22 @@ class PostgresQueue(PostgresPuts, Queue):
 
     def cancel(self, connection: Any, key: Key) -> Status:
         """Race: a row that is claimed, or let go, while the statement waits for it is of neither kind: ask again."""
-        tasks, mine = self._tasks, [*self._at(key), *self._plain()]
-        told = tasks.update().where(*mine, tasks.c.picked).values(cancel_requested=self._now(None))
-        removed = tasks.delete().where(*mine, ~tasks.c.picked, self._may_delete())
-        rows = [one.returning(tasks.c.picked).cte() for one in (told, removed)]
-        counts = [sa.select(sa.func.count()).select_from(row).scalar_subquery() for row in rows]
-        there = sa.select(sa.func.count()).select_from(tasks).where(*mine).scalar_subquery()
+        statement, parameters = self._kept(("cancel",), self._cancel), named(key) | self._time()
         for _ in range(3):
-            is_told, is_removed, was_there = connection.execute(sa.select(*counts, there)).fetchone()
+            is_told, is_removed, was_there = connection.execute(statement, parameters).fetchone()
             if is_told or is_removed or not was_there:
                 break
         if is_told:
             self.say(connection, ORDERS)
         return "running" if is_told else "cancelled" if is_removed else "gone"
+
+    def _cancel(self) -> Any:
+        tasks, mine = self._tasks, [*self._asked_key(), *self._plain()]
+        told = tasks.update().where(*mine, tasks.c.picked).values(cancel_requested=self._clock())
+        removed = tasks.delete().where(*mine, ~tasks.c.picked, self._may_delete())
+        rows = [one.returning(tasks.c.picked).cte() for one in (told, removed)]
+        counts = [sa.select(sa.func.count()).select_from(row).scalar_subquery() for row in rows]
+        return sa.select(*counts, sa.select(sa.func.count()).select_from(tasks).where(*mine).scalar_subquery())
 
 
 @lru_cache(maxsize=16)

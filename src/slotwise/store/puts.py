@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -70,6 +70,11 @@ class Puts(QueueRows):
                 mine = self._tasks.c.task_instance.in_([before.instance for before in wanted[:place]])
                 connection.execute(self._tasks.delete().where(self._tasks.c.task_name == name, mine))
                 raise Taken
+
+    def copy_ahead(self, connection: Any, name: str, wanted: Sequence[Wanted]) -> Callable[[], None] | None:
+        """As ``put_new``, on a connection of our own; what is returned waits for the answer. None: all is done."""
+        self.put_new(connection, name, wanted, copy=True)
+        return None
 
     def taken(self, connection: Any, name: str, ids: Sequence[str]) -> list[str]:
         """Those of these ids that a row has, whatever it is."""

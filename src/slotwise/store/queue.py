@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from slotwise.execution import Key
 from slotwise.sequel import When
 from slotwise.store.puts import Puts
-from slotwise.store.queue_rows import BLOCKED, Status
+from slotwise.store.queue_rows import BLOCKED, Status, named
 from slotwise.store.task_reader import TaskReader
 
 #: Rows that are re-driven, or removed, in one statement.
@@ -31,11 +31,17 @@ class Queue(Puts, TaskReader):
         "exists" is a dead row, which stays as it is. Race: a row that is claimed just now is waited for, and is
         "running" then; if its settlement was first, it is "gone".
         """
-        values = self._moved(self._due(self._now(connection), when))
-        if priority is not None:
-            values["priority"] = sa.literal(priority)
-        statement = self._tasks.update().where(*self._at(key), *self._alive()).values(**values)
-        return self._answer(connection, statement.returning(self._tasks.c.picked, *self._word()), key, absent="gone")
+        is_at, ranks = when.at is not None, priority is not None
+        statement = self._kept(("move", is_at, ranks), lambda: self._move(is_at, ranks))
+        parameters = named(key) | self._told_due(connection, when) | ({"rank": priority} if ranks else {})
+        return self._answer(connection, statement, key, absent="gone", **parameters)
+
+    def _move(self, is_at: bool, ranks: bool) -> Any:
+        values = self._moved(self._asked_due(is_at))
+        if ranks:
+            values["priority"] = sa.bindparam("rank", type_=sa.SmallInteger)
+        statement = self._tasks.update().where(*self._asked_key(), *self._alive()).values(**values)
+        return statement.returning(self._tasks.c.picked, *self._word())
 
     def arrive(self, connection: Any, key: Key, count: int) -> bool:
         """So many that a blocked row waits for have arrived; after the last of them it waits for its due time only.

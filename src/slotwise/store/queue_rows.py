@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, Literal, TypeAlias
 
@@ -35,7 +36,8 @@ class QueueRows:
         written = connection.execute(statement, parameters).fetchone()
         if written is not None:
             return "running" if written[0] else "scheduled"
-        found = connection.execute(sa.select(self._tasks.c.picked).where(*self._at(key))).fetchone()
+        look = self._kept(("look",), lambda: sa.select(self._tasks.c.picked).where(*self._asked_key()))
+        found = connection.execute(look, named(key)).fetchone()
         return absent if found is None else "running" if found[0] else "exists"
 
     def _moved(self, due: Any) -> dict[str, Any]:
@@ -74,5 +76,27 @@ class QueueRows:
     def _born(self, now: Any) -> Any:
         return sa.literal(to_micros(now.value), sa.BigInteger)
 
+    def _kept(self, shape: tuple[Any, ...], make: Callable[[], Any]) -> Any:
+        """The statement of this shape, made when it is first asked for: that takes longer than to run it."""
+        if (found := self._statements.get(shape)) is None:
+            found = self._statements[shape] = make()
+        return found
+
+    def _asked_key(self) -> list[sa.ColumnElement[bool]]:
+        """As ``_at``, in a statement that is kept; ``named`` are its parameters."""
+        tasks = self._tasks.c
+        return [tasks.task_name == sa.bindparam("name"), tasks.task_instance == sa.bindparam("instance")]
+
+    def _asked_due(self, is_at: bool) -> Any:
+        """As ``_due``; ``_told_due`` are its parameters."""
+        return sa.bindparam("due", type_=Instant)
+
+    def _told_due(self, connection: Any, when: When) -> dict[str, Any]:
+        return {"due": when.at or self._dialect.now(connection) + when.delay}
+
     def _key_columns(self) -> list[Any]:
         return [self._tasks.c.task_name, self._tasks.c.task_instance]
+
+
+def named(key: Key) -> dict[str, Any]:
+    return {"name": key.task_name, "instance": key.task_instance}

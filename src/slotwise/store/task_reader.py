@@ -8,7 +8,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from slotwise.execution import Key
-from slotwise.store.queue_rows import QueueRows
+from slotwise.store.queue_rows import QueueRows, named
 
 #: What is read of an end, in this order.
 END_COLUMNS = (
@@ -27,8 +27,12 @@ class TaskReader(QueueRows):
 
     def find(self, connection: Any, key: Key) -> Any | None:
         """The columns of TASK_COLUMNS and the data; None if there is no such task."""
+        statement = self._kept(("find",), self._find)
+        return connection.execute(statement, named(key)).fetchone()
+
+    def _find(self) -> Any:
         columns = [*self._columns(), self._tasks.c.task_data]
-        return connection.execute(sa.select(*columns).where(*self._at(key), *self._plain())).fetchone()
+        return sa.select(*columns).where(*self._asked_key(), *self._plain())
 
     def page(
         self, connection: Any, *, name: str | None, state: str | None, after: Key | None, size: int

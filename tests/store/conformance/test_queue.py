@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any
 
@@ -266,6 +266,24 @@ def test_an_id_that_stands_twice(bench: Bench, if_exists: Any, tally: Tally | No
         assert bench.client.schedule_many("mail", items, chunk=chunk, if_exists=if_exists) == tally
     assert bench.row("mail", "a").task_data == data
     assert len(bench.client.list("mail")) == (2 if tally is None else 3)
+
+
+@pytest.mark.parametrize("copy", [False, True], ids=["unnest", "copy"])
+def test_many_from_a_stream_that_takes_its_time(bench: Bench, copy: bool) -> None:
+    """Each chunk is written as soon as it is full, whether or not another item ever comes; if one fails, it stays."""
+    told: list[Tally] = []
+
+    def items() -> Iterator[Item[int]]:
+        for number in range(4):
+            yield Item(number, id=str(number))
+        while len(bench.client.list("mail")) < 4:
+            pass
+        raise LookupError("no more")
+
+    with pytest.raises(LookupError):
+        bench.client.schedule_many("mail", items(), chunk=2, copy=copy, progress=told.append)
+    assert [one.scheduled for one in told] == [2, 4]
+    assert len(bench.client.list("mail")) == 4
 
 
 def test_many_from_a_stream(bench: Bench) -> None:
