@@ -186,6 +186,15 @@ def _create_ledger(prefix: str, schema: str | None) -> None:
         postgresql_where=kept,
         sqlite_where=kept,
     )
+    of_instances = sa.text("task_instance <> 'recurring'")
+    op.create_index(
+        f"{prefix}slots_of_instances",
+        f"{prefix}slots",
+        ["task_name", "slot"],
+        schema=schema,
+        postgresql_where=of_instances,
+        sqlite_where=of_instances,
+    )
     op.create_table(
         f"{prefix}gaps",
         sa.Column("task_name", sa.Text, primary_key=True),
@@ -197,6 +206,7 @@ def _create_ledger(prefix: str, schema: str | None) -> None:
         sa.Column("created", _instant(), nullable=False),
         schema=schema,
     )
+    op.create_index(f"{prefix}gaps_last", f"{prefix}gaps", ["task_name", "last_slot"], schema=schema)
 
 
 def _create_bookkeeping(prefix: str, schema: str | None) -> None:

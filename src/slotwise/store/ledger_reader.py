@@ -12,6 +12,7 @@ from slotwise.execution import RECURRING
 from slotwise.store.lines import SlotLine, gap_line, slot_line, waiting_line
 from slotwise.store.rows import utc
 from slotwise.store.store import Store
+from slotwise.store.tables import OF_INSTANCES
 
 #: Rows of one page of the ledger.
 PAGE = 500
@@ -31,15 +32,14 @@ class LedgerReader:
         Each the latest first. A slot that waits for a retry is one line, with what the ledger says of the last attempt.
         Of more than ``limit``, those that come next.
         """
-        ledger = _of(self._slots, name, instance).where(sa.exists(self._rows_of_slots()))
         nearest = self._standing(name, instance).order_by(self._tasks.c.slot, self._tasks.c.task_instance).limit(limit)
         with self._store.transaction() as connection:
             rows = connection.execute(nearest).mappings().all()
-            found = connection.execute(ledger).mappings().all()
-        begun = {(line["task_instance"], utc(line["slot"])): line for line in found}
+            keys = [(row["plan_instance"] or row["task_instance"], utc(row["slot"])) for row in rows]
+            begun = self._begun(connection, name, keys)
         waiting, running = [], []
-        for row in reversed(rows):
-            line = begun.get((row["plan_instance"] or row["task_instance"], utc(row["slot"])))
+        for row, key in zip(reversed(rows), reversed(keys), strict=True):
+            line = begun.get(key)
             if not row["picked"]:
                 waiting.append(waiting_line(row, line))
             elif line is not None:
@@ -55,15 +55,25 @@ class LedgerReader:
             return found
         return found.where(sa.func.coalesce(tasks.c.plan_instance, tasks.c.task_instance) == instance)
 
-    def _rows_of_slots(self) -> sa.Select[Any]:
-        """The rows that stand for a slot of the ledger."""
+    def _begun(
+        self, connection: sa.Connection, name: str, keys: Sequence[tuple[str, datetime]]
+    ) -> dict[tuple[str, datetime], sa.RowMapping]:
+        """What the ledger says of these slots, by instance and slot."""
+        key, found = sa.tuple_(self._slots.c.task_instance, self._slots.c.slot), {}
+        for start in range(0, len(keys), PAGE):
+            wanted = sa.select(self._slots).where(self._slots.c.task_name == name, key.in_(keys[start : start + PAGE]))
+            for line in connection.execute(wanted).mappings():
+                found[line["task_instance"], utc(line["slot"])] = line
+        return found
+
+    def _stand(self) -> list[sa.ColumnElement[bool]]:
+        """Whether a slot of the ledger has a row: that of its plan, or one beside it. Each is found by an index."""
         tasks, slots = self._tasks, self._slots
-        return sa.select(sa.literal(1)).where(
-            tasks.c.task_name == slots.c.task_name,
-            tasks.c.slot == slots.c.slot,
-            sa.func.coalesce(tasks.c.plan_instance, tasks.c.task_instance) == slots.c.task_instance,
-            tasks.c.state.is_distinct_from("dead"),
+        rows = sa.select(sa.literal(1)).where(
+            tasks.c.task_name == slots.c.task_name, tasks.c.slot == slots.c.slot, tasks.c.state.is_distinct_from("dead")
         )
+        own = rows.where(tasks.c.task_instance == slots.c.task_instance, tasks.c.plan_instance.is_(None))
+        return [sa.exists(own), sa.exists(rows.where(tasks.c.plan_instance == slots.c.task_instance))]
 
     def slots(
         self,
@@ -81,10 +91,10 @@ class LedgerReader:
         what ``standing`` lists.
         """
         cursor = None if before is None else _Place(before, 0, "")
-        left, alone = limit, self._alone(name) if instance is None else instance
+        left = limit
         while left is None or left > 0:
             size = PAGE if left is None else min(left, PAGE)
-            page = self._page(name, instance, alone, size, since, cursor, ended)
+            page = self._page(name, instance, size, since, cursor, ended)
             yield from (line for _, line in page)
             if len(page) < size:
                 return
@@ -112,34 +122,26 @@ class LedgerReader:
         self,
         name: str,
         instance: str | None,
-        alone: str | None,
         size: int,
         since: datetime | None,
         cursor: _Place | None,
         ended: bool,
     ) -> list[tuple[_Place, SlotLine]]:
         """Race: what is written between two pages is newer than the first one's end; it is later, not missed."""
-        gaps, ledger = _of(self._gaps, name, instance), _of(self._slots, name, alone)
-        if ended:
-            ledger = ledger.where(~sa.exists(self._rows_of_slots()))
-        cut_slots = _cut(ledger, self._slots.c.slot, self._slots, 1, size, since, cursor)
-        cut_gaps = _cut(gaps, self._gaps.c.last_slot, self._gaps, 0, size, since, cursor)
-        lines = [(_Place(utc(row["slot"]), 1, row["task_instance"]), slot_line(row)) for row in self._rows(cut_slots)]
-        lines += [
-            (_Place(utc(row["last_slot"]), 0, row["task_instance"]), gap_line(row)) for row in self._rows(cut_gaps)
-        ]
+        lines: list[tuple[_Place, SlotLine]] = []
+        for ledger in self._ledgers(name, instance):
+            ended_only = ledger.where(*(~stands for stands in self._stand())) if ended else ledger
+            rows = self._rows(_cut(ended_only, self._slots.c.slot, self._slots, 1, size, since, cursor))
+            lines += [(_Place(utc(row["slot"]), 1, row["task_instance"]), slot_line(row)) for row in rows]
+        cut = _cut(_of(self._gaps, name, instance), self._gaps.c.last_slot, self._gaps, 0, size, since, cursor)
+        lines += [(_Place(utc(row["last_slot"]), 0, row["task_instance"]), gap_line(row)) for row in self._rows(cut)]
         return sorted(lines, key=lambda line: line[0], reverse=True)[:size]
 
-    def _alone(self, name: str) -> str | None:
-        """The instance of a job that has but one in the ledger, as most have. Its slots stand in order in the key;
-        those of several would all be read, and sorted, for each page. One that comes later has newer slots only.
-        """
-        slots = self._slots
-        of_it = sa.select(slots.c.task_instance).where(slots.c.task_name == name).limit(1)
-        ends = [of_it.order_by(order(slots.c.task_instance)).scalar_subquery() for order in (sa.asc, sa.desc)]
-        with self._store.transaction() as connection:
-            first, last = connection.execute(sa.select(*ends)).one()
-        return first if first == last else None
+    def _ledgers(self, name: str, instance: str | None) -> list[sa.Select[Any]]:
+        """A job's own slots and those of its instances stand in order each in an index of theirs; together in none."""
+        if instance is not None:
+            return [_of(self._slots, name, instance)]
+        return [_of(self._slots, name, RECURRING), _of(self._slots, name, None).where(sa.text(OF_INSTANCES))]
 
     def _rows(self, statement: sa.Select[Any]) -> Sequence[sa.RowMapping]:
         with self._store.transaction() as connection:
@@ -177,5 +179,7 @@ def _cut(
         if kind == cursor.kind:
             same = same & (table.c.task_instance < cursor.instance)
         after = column < cursor.instant
-        statement = statement.where(after | same if kind <= cursor.kind else after)
+        # The first of the two says nothing new: it is what an index begins at, and a deep page reads none before it.
+        further = (column <= cursor.instant) & (after | same)
+        statement = statement.where(further if kind <= cursor.kind else after)
     return statement.order_by(column.desc(), table.c.task_instance.desc()).limit(size)

@@ -29,6 +29,8 @@ SCHEMA_VERSION = 1
 #: What tells the row of a job's slot from a one-time task; each kind has an index of its own.
 HAS_SLOT = "schedule IS NOT NULL OR plan_instance IS NOT NULL"
 IS_TASK = "schedule IS NULL AND plan_instance IS NULL"
+#: What the ledger knows of instances; the slots of a job's own row stand in order in the key.
+OF_INSTANCES = "task_instance <> 'recurring'"
 #: The order of priorities, the highest first.
 RANK = "-coalesce(priority, 50)"
 #: Of how many due slots, the oldest, the highest priority goes first.
@@ -158,6 +160,7 @@ class Tables:
             Column("result", LargeBinary),
             Column("expires", Instant),
             Index(f"{self.prefix}slots_expires", "expires", **self._where(kept)),
+            Index(f"{self.prefix}slots_of_instances", "task_name", "slot", **self._where(text(OF_INSTANCES))),
         )
 
     def _gaps(self) -> Table:
@@ -171,6 +174,7 @@ class Tables:
             Column("count", BigInteger, nullable=False),
             Column("reason", Text, nullable=False),
             Column("created", Instant, nullable=False),
+            Index(f"{self.prefix}gaps_last", "task_name", "last_slot"),
         )
 
     def _workers(self) -> Table:

@@ -1,0 +1,68 @@
+"""A page of a long ledger is read from an index that has it in order: of what comes before and after it, nothing is."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from tests.databases import Databases
+from tests.store.explained import Explained
+
+from slotwise.store.ledger_reader import LedgerReader
+
+#: 60,000 slots of 600 instances, 40,000 of the job's own row, and as many ranges of its slots that did not run.
+FILL = """
+INSERT INTO scheduled_slots (task_name, task_instance, slot, outcome, finished, token)
+SELECT 'feed', 'customer-' || n % 600, timestamptz '2026-01-01Z' + n * interval '1 second', 'succeeded', now(), 9
+FROM generate_series(1, 60000) AS n;
+INSERT INTO scheduled_slots (task_name, task_instance, slot, outcome, finished, token)
+SELECT 'feed', 'recurring', timestamptz '2026-01-01Z' + n * interval '2 seconds', 'succeeded', now(), 9
+FROM generate_series(1, 40000) AS n;
+INSERT INTO scheduled_gaps (task_name, task_instance, first_slot, last_slot, count, reason, created)
+SELECT 'feed', 'recurring', first, first + interval '3 seconds', 2, 'overlap', now()
+FROM (SELECT timestamptz '2025-01-01Z' + n * interval '10 seconds' AS first
+      FROM generate_series(1, 40000) AS n) AS gaps;
+INSERT INTO scheduled_tasks (task_name, task_instance, execution_time, slot, schedule, picked, version)
+SELECT 'feed', 'customer-' || n, '2027-01-01Z', '2027-01-01Z', 'EVERY|1h|1970-01-01T00:00:00Z', false, 9
+FROM generate_series(1, 600) AS n;
+ANALYZE;
+"""
+DEEP = datetime(2026, 1, 1, 8, tzinfo=UTC)
+IN_GAPS = datetime(2025, 1, 3, tzinfo=UTC)
+
+Look = Callable[[LedgerReader], Any]
+
+
+@pytest.fixture(scope="module")
+def long(databases: Databases) -> Iterator[Explained]:
+    with databases.provisioned() as url:
+        stage = Explained(url, [])
+        stage.driver.execute(FILL)
+        yield stage
+        stage.close()
+
+
+@pytest.mark.parametrize(
+    "look",
+    [
+        pytest.param(lambda ledger: list(ledger.slots("feed", limit=20)), id="of all instances"),
+        pytest.param(lambda ledger: list(ledger.slots("feed", limit=20, ended=True)), id="that have ended"),
+        pytest.param(lambda ledger: list(ledger.slots("feed", "customer-7", limit=20)), id="of one instance"),
+        pytest.param(lambda ledger: list(ledger.slots("feed", limit=20, before=DEEP)), id="far down"),
+        pytest.param(lambda ledger: list(ledger.slots("feed", limit=20, before=IN_GAPS)), id="far down, ranges"),
+        pytest.param(lambda ledger: ledger.standing("feed", limit=20), id="that stand"),
+    ],
+)
+def test_a_page_reads_itself_and_nothing_else(long: Explained, look: Look) -> None:
+    """A few blocks for twenty lines, of a hundred thousand."""
+    found: list[Any] = []
+    sent = long.sent(lambda: found.extend(look(LedgerReader(long.store))))
+    assert len(found) == 20
+    for statement, parameters in sent:
+        row = long.driver.execute(f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {statement}", parameters).fetchone()
+        assert row is not None
+        plan = row[0][0]["Plan"]
+        assert plan["Shared Hit Blocks"] + plan["Shared Read Blocks"] < 150, json.dumps(plan, indent=1)
