@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from datetime import timedelta
+from itertools import pairwise
 from typing import Final
 
 from slotwise.errors import InvalidSetting
@@ -64,6 +65,17 @@ def format_duration(value: timedelta) -> str:
     if not value:
         return "0s"
     return next(f"{value // unit}{letters}" for letters, unit in _UNITS if not value % unit)
+
+
+def about(span: timedelta) -> str:
+    """A duration for people, in its two largest units: `250ms`, `15s`, `1m25s`, `18d10h`."""
+    if span >= timedelta(seconds=10):
+        span = timedelta(seconds=round(span.total_seconds()))
+    for (_, unit), (_, smaller) in pairwise(_UNITS[:4]):
+        if span >= unit:
+            rest = span % unit // smaller * smaller
+            return format_duration(span - span % unit) + (format_duration(rest) if rest else "")
+    return format_duration(timedelta(milliseconds=round(span.total_seconds() * 1000)))
 
 
 def _read(text: str) -> timedelta:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from slotwise.definition import Definition
-from slotwise.durations import format_duration
+from slotwise.durations import about, format_duration
 from slotwise.execution import TICK, Row
 from slotwise.store.audit_rows import Order
 from slotwise.store.facts import Facts
@@ -74,7 +74,7 @@ def _began(facts: Facts, entry: SlotLine) -> Iterator[str]:
 def _late(entry: SlotLine) -> str:
     assert entry.started is not None
     delay = entry.started - entry.slot
-    return "on time," if delay < timedelta(seconds=1) else f"{_long(delay)} after its time,"
+    return "on time," if delay < timedelta(seconds=1) else f"{about(delay)} after its time,"
 
 
 def _ending(facts: Facts, entry: SlotLine) -> str:
@@ -87,7 +87,7 @@ def _ending(facts: Facts, entry: SlotLine) -> str:
         return f"That attempt ended as {entry.outcome}; it waits for another one{again}."
     ended = f"at {_when(entry.finished)}"
     if entry.took is not None:
-        ended += f", after {_long(entry.took)}"
+        ended += f", after {about(entry.took)}"
     match entry.outcome, entry.reason:
         case "succeeded", _:
             return f"It succeeded {ended}."
@@ -110,7 +110,7 @@ def _under_way(facts: Facts, entry: SlotLine, row: Row | None) -> str:
         return f"It was handed back before it began, and is due again at {_when(row.parked_due or row.execution_time)}."
     if row is None or not row.picked or row.slot != facts.slot:
         return "The ledger says that it runs, but no row is held for it: a worker will end it when it starts."
-    beat = f"; the last heartbeat was {_long(facts.now - row.last_heartbeat)} ago" if row.last_heartbeat else ""
+    beat = f"; the last heartbeat was {about(facts.now - row.last_heartbeat)} ago" if row.last_heartbeat else ""
     asked = "; it was asked to stop" if row.cancel_requested else ""
     verb = "runs" if entry.outcome == "running" else "is claimed, and has not started"
     return f"It {verb}{beat}{asked}."
@@ -162,8 +162,10 @@ def _overlapped(facts: Facts) -> str:
     held = facts.before
     if held is None or held.started is None:
         return "It came while the slot before it was held, or waited for its retry."
+    begun = "" if held.attempts > 1 else f" from {_when(held.started)}"  # of several attempts the last one is known
     until = f" until {_when(held.finished)}" if held.finished else ""
-    return f"It came while {_when(held.slot)} was held, or waited for its retry: from {_when(held.started)}{until}."
+    times = f":{begun}{until}" if begun or until else ""
+    return f"It came while {_when(held.slot)} was held, or waited for its retry{times}."
 
 
 def _pause(facts: Facts, line: SlotLine) -> str:
@@ -196,7 +198,7 @@ def _waits(facts: Facts, row: Row) -> Iterator[str]:
         yield from _sleeps(facts, row)
         return
     if due > facts.now:
-        yield f"It waits: it is due at {_when(due)}, in {_long(due - facts.now)}."
+        yield f"It waits: it is due at {_when(due)}, in {about(due - facts.now)}."
         return
     yield f"It is due since {_when(due)}, and nobody has taken it."
     if (obstacle := facts.obstacle) is not None:
@@ -261,7 +263,7 @@ def _upcoming(facts: Facts, next_slot: datetime) -> Iterator[str]:
     assert schedule is not None
     count = schedule.count_between(next_slot - TICK, facts.slot - TICK)
     verb = "comes" if count == 1 else "come"
-    yield f"It is to come, in {_long(facts.slot - facts.now)}; {_slots(count)} {verb} before it, the next at " + (
+    yield f"It is to come, in {about(facts.slot - facts.now)}; {_slots(count)} {verb} before it, the next at " + (
         f"{_when(next_slot)}."
     )
 
@@ -290,12 +292,6 @@ def _when(instant: datetime) -> str:
         .isoformat(timespec="milliseconds" if instant.microsecond else "seconds")
         .replace("+00:00", "Z")
     )
-
-
-def _long(span: timedelta) -> str:
-    if span >= timedelta(seconds=10):
-        span = timedelta(seconds=round(span.total_seconds()))
-    return format_duration(timedelta(milliseconds=round(span.total_seconds() * 1000)))
 
 
 def _slots(count: int) -> str:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slotwise.durations import format_duration, parse_duration
+from slotwise.durations import about, format_duration, parse_duration
 from slotwise.errors import InvalidSetting
 
 SPELLINGS = [
@@ -38,6 +38,16 @@ CANONICAL = [
     (timedelta(days=14), "14d"),
     (timedelta(milliseconds=1500), "1500ms"),
     (timedelta(microseconds=1), "1us"),
+    (timedelta(seconds=-3), "-3s"),
+]
+
+FOR_PEOPLE = [
+    (timedelta(milliseconds=250.4), "250ms"),
+    (timedelta(seconds=15.6), "16s"),
+    (timedelta(seconds=85), "1m25s"),
+    (timedelta(hours=2), "2h"),
+    (timedelta(hours=2, minutes=3, seconds=4), "2h3m"),
+    (timedelta(seconds=1594156), "18d10h"),
     (timedelta(seconds=-3), "-3s"),
 ]
 
@@ -96,3 +106,9 @@ def test_refuses_a_negative_text(text: str) -> None:
     """It says what is wrong with it, which is not the form."""
     with pytest.raises(InvalidSetting, match="a duration is never negative"):
         parse_duration(text)
+
+
+@pytest.mark.parametrize(("span", "text"), FOR_PEOPLE, ids=[text for _, text in FOR_PEOPLE])
+def test_for_people_two_units_are_enough(span: timedelta, text: str) -> None:
+    """Nobody counts a million seconds."""
+    assert about(span) == text

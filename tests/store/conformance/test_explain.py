@@ -57,6 +57,16 @@ def overlapped(bench: Bench) -> None:
     bench.settle(claim)
 
 
+def overlapped_twice(bench: Bench) -> None:
+    """By two attempts of the slot before it."""
+    bench.tick()
+    bench.settle(bench.claim_one("plain"), Aborted("shutdown"))
+    bench.tick(3)
+    claim = bench.claim_one("plain")
+    bench.tick(0.5)
+    bench.settle(claim)
+
+
 def paused(bench: Bench) -> None:
     controls = bench.client.controls.by("ada")
     controls.pause("plain", note="the disk is full")
@@ -106,6 +116,7 @@ def nothing(bench: Bench) -> None:
         (missed, 5, "succeeded", ["as catch-up", "stands for 4 slots"]),
         (missed, 3, "skipped", ["one of 4 slots", "2026-01-01T12:05:00Z ran for it", "CatchUp(mode='latest'"]),
         (overlapped, 4, "skipped", ["12:02:00Z was held", "from 2026-01-01T12:02:00Z until 2026-01-01T12:05:30Z"]),
+        (overlapped_twice, 2, "skipped", ["12:01:00Z was held, or waited for its retry: until 2026-01-01T12:04:30Z"]),
         (paused, 3, "skipped", ["5 slots", "At 2026-01-01T12:00:00Z ada gave the order pause: the disk is full."]),
         (sleeps, 1, "waiting", ["ada gave the order pause: the disk is full", "will be skipped"]),
         (all_sleeps, 1, "waiting", ["All is paused since 2026-01-01T12:00:00Z, by ada: maintenance"]),
