@@ -54,9 +54,9 @@ def raised(error: BaseException, holding: Holding, definition: Definition) -> Ou
         return timed_out(holding, definition) or Aborted(reason)
     match error:
         case Snooze(duration=duration):
-            return Snoozed(duration)
+            return timed_out(holding, definition) or Snoozed(duration)
         case Cancel(reason=said):
-            return Cancelled(said)
+            return timed_out(holding, definition) or Cancelled(said)
         case Fail(reason=said):
             return Failed(said, final=True, promised=holding.promised)
     try:

@@ -111,6 +111,24 @@ def test_catch_up_first_is_labelled_with_the_oldest(database: Database) -> None:
     assert ledger(database) == {0: "succeeded", **dict.fromkeys(range(1, 5), "gap collapsed"), 5: "succeeded"}
 
 
+def test_a_year_of_seconds_is_one_row(database: Database) -> None:
+    """The newest runs for all; nobody has walked through the others, or this test would take minutes."""
+
+    def handler(ctx: JobContext) -> None:
+        assert ctx.collapsed == seconds - 1
+
+    seconds = 365 * 86_400
+    subject = job(name="secondly", schedule=Every("1s"))(handler)
+    with ManualWorker([subject], database, ManualClock(NOON - timedelta(seconds=1))) as worker:
+        worker.plan()
+        worker.tick(timedelta(seconds=seconds))
+        assert [event.outcome for event in worker.run_due()] == ["succeeded"]
+    with database.main.connect() as connection:
+        assert connection.execute(sa.text("SELECT count, reason FROM scheduled_gaps")).all() == [
+            (seconds - 1, "collapsed")
+        ]
+
+
 @pytest.mark.parametrize("policies", [{"catch_up": CatchUp.none(grace="10s")}, {"start_within": "10s"}], ids=str)
 def test_a_slot_that_is_too_late_does_not_start(database: Database, policies: Any) -> None:
     """Also when it is the only one that is due; the next one runs again."""

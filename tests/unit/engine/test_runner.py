@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from tests.unit.engine.parts import PATIENCE, Gate, Rig
 
-from slotwise import Every, JobCancelled, JobContext, job, task
+from slotwise import Cancel, Every, JobCancelled, JobContext, Snooze, job, task
 from slotwise.clock import elapsed
 from slotwise.engine.outcomes import ERROR_LIMIT, error_text
 from slotwise.events import HandlerEnded
@@ -333,6 +333,23 @@ def test_a_handler_that_ends_well_all_the_same() -> None:
         holding.signal.set("shutdown")
         gate.open()
         assert rig.end() == Succeeded()
+
+
+@pytest.mark.parametrize("word", [Snooze("10m"), Cancel("not today")], ids=["Snooze", "Cancel"])
+def test_no_word_of_a_handler_undoes_its_timeout(word: Exception) -> None:
+    """It had its time, and has failed: it can neither be tried later for that, nor be called off."""
+    gate = Gate()
+
+    def body(ctx: JobContext) -> None:
+        gate.pass_through()
+        raise word
+
+    with Rig(sync(body)) as rig:
+        holding = rig.start()
+        gate.wait_entered()
+        holding.signal.set("timeout")
+        gate.open()
+        assert rig.end() == Failed("timed out")
 
 
 @BOTH
