@@ -117,7 +117,7 @@ class TestCapacity:
         """What is left, what is needed, and what to do; also in the log."""
         warning = database().check_capacity(processes=1000)
         assert warning is not None
-        assert "1000 worker process(es) may take 10000" in warning
+        assert "1000 worker process(es) may take 12000" in warning
         assert "raise max_connections" in warning
         assert caplog.messages == [warning]
 

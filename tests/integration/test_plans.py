@@ -62,6 +62,18 @@ def test_it_prepares_as_soon_as_it_is_busy(database: Open) -> None:
     opened.close()
 
 
+def test_plans_of_claims_are_for_any_values(database: Open) -> None:
+    """To plan one takes as long as to claim a hundred rows; all others are planned as the server thinks best."""
+    opened = database()
+    opened.verify()
+    modes = []
+    for engine in (opened.claims, opened.main, opened.heart):
+        with engine.connect() as connection:
+            modes.append(connection.exec_driver_sql("SHOW plan_cache_mode").scalar_one())
+    assert modes == ["force_generic_plan", "auto", "auto"]
+    opened.close()
+
+
 def test_a_plan_does_not_outlive_its_table(busy: Database) -> None:
     """A plan made on an empty table gives way within a second: here, at the connection's next use."""
     look = "SELECT count(*) FROM grown WHERE id = %(id)s"

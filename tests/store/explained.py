@@ -36,7 +36,7 @@ class Explained:
         def listen(_connection: Any, _cursor: Any, statement: str, parameters: Any, *_rest: Any) -> None:
             heard.append((statement, dict(parameters or {})))
 
-        engines = (self.database.main, self.database.heart)
+        engines = {self.database.main, self.database.claims, self.database.heart}
         for engine in engines:
             sa.event.listen(engine, "before_cursor_execute", listen)
         try:

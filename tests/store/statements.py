@@ -61,7 +61,8 @@ class Stage:
         def listen(_connection: Any, _cursor: Any, statement: str, *_rest: Any) -> None:
             heard.append(tidy(statement))
 
-        engines = {id(engine): engine for engine in (self.store.database.main, self.store.database.heart)}.values()
+        database = self.store.database
+        engines = {database.main, database.claims, database.heart}
         for engine in engines:
             sa.event.listen(engine, "before_cursor_execute", listen)
         try:

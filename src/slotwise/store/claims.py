@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from datetime import datetime, timedelta
 from typing import TypeAlias
 
@@ -108,7 +109,7 @@ class Claims(Door):
         if limit <= 0 or not names:
             return []
         try:
-            with self.transaction() if self._limits.are_on(names) else self.statement() as connection:
+            with self.transaction() if self._limits.are_on(names) else self._look() as connection:
                 limit = self._limits.room(connection, names, limit)
                 if limit == 0:
                     return []
@@ -128,6 +129,10 @@ class Claims(Door):
         for claim in unusable:
             self._let_go_aside(claim)
         return [claim for claim in claims if claim not in unusable] if unusable else claims
+
+    def _look(self) -> AbstractContextManager[sa.Connection]:
+        """As ``statement``; plans of claims, and of looks for what is due, were tried with any values."""
+        return self.database.alone(self.database.claims)
 
     def _let_go_aside(self, claim: Claim) -> None:
         """Of a task that is held, and that nobody can run: it is dead, and says why.
@@ -173,7 +178,7 @@ class Claims(Door):
         priority, so that a claim need not sort them. Race: a more urgent one may come due before the claim; the next
         one takes it.
         """
-        with self.statement() as connection:
+        with self._look() as connection:
             due = self.dialect.due_names(connection, WINDOW)
         if self._asked[0] is not names:
             self._asked = names, frozenset(names)
@@ -280,7 +285,7 @@ class Claims(Door):
 
     def due_tasks(self, names: Sequence[str]) -> set[str]:
         """Those of these tasks that have due rows."""
-        with self.statement() as connection:
+        with self._look() as connection:
             return self.dialect.due_tasks(connection, names)
 
     def next_due(self, names: Sequence[str], tasks: Sequence[str] | None = None, *, lost: int = 1) -> timedelta | None:
@@ -290,5 +295,5 @@ class Claims(Door):
         a claim would then take.
         """
         tasks = self._tasks_of(names) if tasks is None else tasks
-        with self.statement() as connection:
+        with self._look() as connection:
             return self.dialect.next_due(connection, names, tasks, lost=lost)

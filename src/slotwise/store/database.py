@@ -18,7 +18,7 @@ from slotwise.errors import DatabaseProblem, InvalidSetting
 from slotwise.settings import Settings
 from slotwise.store.dsn import SQLITE, database_url
 from slotwise.store.failures import describe, is_transient, unreachable
-from slotwise.store.postgresql_link import PostgreSQLLink
+from slotwise.store.postgresql_link import CLAIMS, PostgreSQLLink
 from slotwise.store.wakeups import Hearing, WakeUps, channel_of
 
 __all__ = ["POOL_SIZE", "Database", "describe", "is_transient"]
@@ -85,9 +85,18 @@ class Database:
             return self.main
         return self._engine("heart", lambda: self._link.engine("heart", 1))
 
-    def alone(self) -> AbstractContextManager[Connection]:
-        """For a single statement, which is a transaction by itself; on the small pool."""
-        return self._link.alone(self.main)
+    @property
+    def claims(self) -> Engine:
+        """For claims, and looks for what is due, by single statements: their plans are dear to make, and so for any
+        values. Behind a pooler, and in SQLite, it is `main`.
+        """
+        if not self._link.passes_words:
+            return self.main
+        return self._engine(CLAIMS, lambda: self._link.engine(CLAIMS, 1, 1))
+
+    def alone(self, engine: Engine | None = None) -> AbstractContextManager[Connection]:
+        """For a single statement, which is a transaction by itself; on the small pool, unless told otherwise."""
+        return self._link.alone(engine or self.main)
 
     def migrations(self) -> Engine:
         """An engine without a pool and without deadlines for statements. In memory, it is `main`."""
@@ -101,7 +110,9 @@ class Database:
     @property
     def connections_needed(self) -> int:
         """How many connections this process may hold at its peak."""
-        return 1 if self._link.single else self._pool_size + self._overflow + 1 + self.hears
+        if self._link.single:
+            return 1
+        return self._pool_size + self._overflow + 1 + self.hears + 2 * self._link.passes_words
 
     @property
     def hears(self) -> bool:

@@ -57,6 +57,9 @@ FROM pg_stat_activity WHERE backend_type = 'client backend'
 # How values are written, whatever role and database have for a default: the driver reads these forms, and no others.
 _FORMS = {"TimeZone": "UTC", "DateStyle": "ISO", "IntervalStyle": "postgres"}
 
+# A claim is planned once a second, and not each time: that takes as long as to claim a hundred rows.
+CLAIMS, _PLANNED = "claims", {"plan_cache_mode": "force_generic_plan"}
+
 # Said with each BEGIN as well; a statement that is a transaction by itself has none.
 _ISOLATION = {"default_transaction_isolation": "read committed"}
 
@@ -90,7 +93,8 @@ class PostgreSQLLink:
         """An engine that has not connected yet; its pool never waits longer than a heartbeat interval."""
         wait = self._settings.heartbeat_interval.total_seconds()
         pool = {"poolclass": QueuePool, "pool_size": size, "max_overflow": overflow, "pool_use_lifo": True}
-        return self._listening(role, self._deadlines(), **pool, pool_timeout=wait)
+        planned = _PLANNED if role == CLAIMS else {}
+        return self._listening(role, self._deadlines() | planned, **pool, pool_timeout=wait)
 
     def migrations(self) -> Engine:
         """No pool, and no deadline of ours for statements: building an index takes as long as it takes."""
