@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -102,6 +104,31 @@ def test_a_row_that_fails_while_it_is_cancelled(rival: Rival) -> None:
     with told(rival.meet(lambda: COMMANDS["cancel"](bench)), "cancelled"):
         rival.connection.commit()
     assert bench.find("mail", "1") is None
+
+
+def test_an_interrupt_while_a_copy_waits(rival: Rival) -> None:
+    """It is called off, and Ctrl-C stays what it is; the connection is as good as before."""
+    client, main = rival.bench.client, threading.get_ident()
+    client.schedule("mail", id="1", connection=rival.connection)
+    former = signal.signal(signal.SIGUSR1, signal.default_int_handler)
+
+    def interrupt() -> None:
+        with rival.bench.database.main.connect().execution_options(isolation_level="AUTOCOMMIT") as look:
+            while not look.scalar(WAITING):
+                pass
+        signal.pthread_kill(main, signal.SIGUSR1)
+
+    interrupter = threading.Thread(target=interrupt)
+    interrupter.start()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            client.schedule_many("mail", [Item(2, id="1")], copy=True)
+    finally:
+        interrupter.join(20)
+        signal.signal(signal.SIGUSR1, former)
+        rival.connection.rollback()
+    assert client.list("mail") == []
+    assert client.schedule("mail", id="1").status == "scheduled"
 
 
 def test_chunks_that_meet_in_several_ids(pg_bench: Bench) -> None:

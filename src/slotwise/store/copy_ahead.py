@@ -15,6 +15,9 @@ import sqlalchemy as sa
 
 from slotwise.store.dsn import psycopg
 
+#: How long calling it off may take, in seconds.
+TO_CANCEL = 5.0
+
 
 def copy_ahead(
     connection: sa.Connection, statement: str, blocks: Callable[[str], Iterable[bytes]]
@@ -37,6 +40,7 @@ class _Writer:
     """In the place of the driver's own: the end is told apart from the wait for the answer."""
 
     def __init__(self, cursor: Any) -> None:
+        self._driver = cursor.connection
         self._connection = cursor.connection.pgconn
         self._usual = psycopg().copy.LibpqWriter(cursor)
         self.write = self._usual.write
@@ -52,17 +56,27 @@ class _Writer:
             self._connection.consume_input()
 
     def finish(self, error: BaseException | None = None) -> None:
-        """Wait for the answer; or, with an error before the end, take it all back."""
+        """Wait for the answer. Somebody interrupts this: it is called off, so that the connection goes on living."""
         if not self._has_ended:
             self._usual.finish(error)
             return
+        try:
+            results = self._answer()
+        except Exception:
+            raise
+        except BaseException:
+            self._driver.cancel_safe(timeout=TO_CANCEL)
+            self._answer()
+            raise
+        failed = next((one for one in results if one.status != psycopg().pq.ExecStatus.COMMAND_OK), None)
+        if failed is not None:
+            raise psycopg().errors.error_from_result(failed, encoding=self._driver.info.encoding)
+
+    def _answer(self) -> list[Any]:
         while self._connection.is_busy():
             self._wait(selectors.EVENT_READ)
             self._connection.consume_input()
-        results = list(iter(self._connection.get_result, None))
-        failed = next((one for one in results if one.status != psycopg().pq.ExecStatus.COMMAND_OK), None)
-        if failed is not None:
-            raise psycopg().errors.error_from_result(failed, encoding=self._usual.connection.info.encoding)
+        return list(iter(self._connection.get_result, None))
 
     def _wait(self, events: int) -> None:
         with selectors.DefaultSelector() as selector:
