@@ -41,6 +41,7 @@ class Agent:
     name: str
     worker: SimulatedWorker
     revision: int
+    tags: frozenset[str] = frozenset()
     #: Elapsed seconds before which it does nothing; a frozen one keeps all that it believes in.
     sleeps_until: float = 0.0
     is_down: bool = False

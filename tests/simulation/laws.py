@@ -9,13 +9,19 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+from tests.simulation.claim_laws import ClaimLaws
 from tests.simulation.ledger import Ledger
+from tests.simulation.order_laws import OrderLaws
+from tests.simulation.row_laws import RowLaws
 from tests.simulation.trace import Trace
 
 from slotwise.definition import Definition
 from slotwise.events import Reaped, Settled
 from slotwise.execution import TICK, Claim, Fence, Key
 from slotwise.schedules import Schedule, succeed
+
+#: Rows that operators have ordered, beside the slots of the plan.
+ORDERED = ("trigger", "retry", "backfill")
 
 #: A slot of a job, or the life of a one-time task: id and first version.
 Slot = tuple[str, Any]
@@ -30,6 +36,9 @@ class Laws:
     #: Whether the queue may be put back from a backup.
     after_restores: bool = False
     starts: Counter[Slot] = field(default_factory=Counter)
+    claims_of: ClaimLaws = field(init=False)
+    orders: OrderLaws = field(init=False)
+    rows: RowLaws = field(init=False)
     #: By which claims: token and holder.
     successes: defaultdict[Slot, set[tuple[int, str]]] = field(default_factory=lambda: defaultdict(set))
     failures: Counter[Slot] = field(default_factory=Counter)
@@ -44,10 +53,18 @@ class Laws:
     #: When each job's last claim was made that came to start.
     last_start: dict[str, datetime] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        shared: Any = self.trace, self.definitions
+        self.claims_of = ClaimLaws(*shared, self.after_restores)
+        self.orders = OrderLaws(*shared, self.starts, self.after_restores)
+        self.rows = RowLaws(*shared, self.after_restores)
+
     # -- what happens -------------------------------------------------------------------------------------------
 
-    def claimed(self, claim: Claim) -> None:
+    def claimed(self, claim: Claim, tags: Collection[str]) -> None:
         """Tokens rise with every claim of a row."""
+        self.claims_of.claimed(claim, tags)
+        self.orders.claimed(claim)
         life = (claim.key, claim.row.first_version)
         last = self.tokens.get(life, 0)
         if claim.token <= last:
@@ -55,9 +72,13 @@ class Laws:
         self.tokens[life] = claim.token
         self.claims[(*claim.key, claim.token, claim.holder)] = _slot(claim)
 
+    def knows(self, claim: Claim) -> bool:
+        return (*claim.key, claim.token, claim.holder) in self.claims
+
     def started(self, claim: Claim) -> None:
         """give_up: at most one start; nobody starts what has succeeded."""
         slot = _slot(claim)
+        self.orders.started(claim)
         self.starts[slot] += 1
         self._keeps_its_distance(claim)
         if self.successes[slot]:
@@ -66,7 +87,9 @@ class Laws:
             raise self._broken("give_up: one start", f"start number {self.starts[slot]}", claim)
 
     def _keeps_its_distance(self, claim: Claim) -> None:
-        """min_interval: two starts are so far apart, by the database's time."""
+        """min_interval: two starts by the schedule are so far apart, by the database's time."""
+        if not claim.row.is_plan:
+            return
         name, least = claim.row.task_name, self.definitions[claim.row.task_name].min_interval
         before = self.last_start.get(name)
         self.last_start[name] = claim.claimed_at
@@ -100,8 +123,13 @@ class Laws:
             self.history[job] = succeed(before, activation, schedule)
             self.since[job] = min(self.since[job], activation)  # the clock was set back before a slot was decided
 
-    def restored(self) -> None:
+    def reopened(self, job: str, slot: datetime) -> None:
+        """An operator wants a slot to run that had ended."""
+        self.final.pop((job, slot), None)
+
+    def restored(self, ledger: Ledger) -> None:
         """The queue is back where it was: rows may be behind; one-time tasks, which have no ledger, live again."""
+        self.orders.restored(ledger)
         self.watermarks.clear()
         self.tokens.clear()
         counted: list[dict[Slot, Any]] = [self.starts, self.successes, self.failures]
@@ -118,9 +146,10 @@ class Laws:
         """Every law that can be read off the tables at any moment."""
         for row in ledger.rows:
             if row["schedule"] is not None and row["plan_instance"] is None:
-                self._only_forward(row)
-        self._one_claim(ledger)
-        self._places(ledger)
+                self._only_forward(row, ledger)
+        self.rows.check(ledger)
+        if not self.after_restores:
+            self.orders.check(ledger)
         for entry in ledger.slots.values():
             if entry["origin"] != "task":  # complete_in's word for a one-time task, whose id may live again
                 self._final_stays(entry)
@@ -129,7 +158,7 @@ class Laws:
         for job in self.history:
             self._every_slot_is_accounted_for(job, ledger)
 
-    def _only_forward(self, row: Any) -> None:
+    def _only_forward(self, row: Any, ledger: Ledger) -> None:
         """Slots of a plan row only move forward: the watermark never falls, and no row waits for a slot before it."""
         job, slot, watermark = row["task_name"], row["slot"], row["watermark"]
         last = self.watermarks.get(job)
@@ -137,29 +166,11 @@ class Laws:
             raise self.trace.fail("only forward", f"watermark {watermark} after {last}", job, slot)
         if watermark is not None:
             self.watermarks[job] = watermark
-        if slot is not None and watermark is not None and slot < watermark:
+        left_out = {gap["last_slot"] for gap in ledger.gaps.get(job, [])} | {
+            at for (name, at), entry in ledger.slots.items() if name == job and entry["outcome"] == "skipped"
+        }
+        if slot is not None and watermark is not None and slot < watermark and watermark not in left_out:
             raise self.trace.fail("only forward", f"waits behind its watermark {watermark}", job, slot)
-
-    def _one_claim(self, ledger: Ledger) -> None:
-        """At most one claim holds a slot; the ledger's open row, if any, carries its token."""
-        for row in ledger.rows:
-            if not row["picked"] or row["schedule"] is None or self.after_restores:
-                continue  # restored, a row may be held by somebody whom the ledger has forgotten
-            entry = ledger.slots.get((row["task_name"], row["slot"]))
-            if entry is None or entry["token"] != row["version"] or entry["worker"] != row["picked_by"]:
-                found = entry and (entry["outcome"], entry["token"], entry["worker"])
-                raise self.trace.fail("one claim", f"held, and the ledger says {found}", row["task_name"], row["slot"])
-
-    def _places(self, ledger: Ledger) -> None:
-        """Of a job's slots only so many run, or wait for a retry, as its overlap allows, in the whole cluster."""
-        taken = Counter(
-            row["task_name"]
-            for row in ledger.rows
-            if row["plan_instance"] and row["origin"] in ("schedule", "catch_up")
-        )
-        for job, count in taken.items():
-            if count > self.definitions[job].overlap.max and not self.after_restores:
-                raise self.trace.fail("overlap", f"{count} side by side", job, None)
 
     def _final_stays(self, entry: Any) -> None:
         """What has ended stays as it ended."""
@@ -175,7 +186,7 @@ class Laws:
     def _starts_are_explained(self, entry: Any) -> None:
         """Each start after the first has a lost, aborted or failed attempt in the ledger."""
         slot = (entry["task_name"], entry["slot"])
-        reasons = entry["lost"] + entry["aborted"] + self.failures[slot]
+        reasons = entry["lost"] + entry["aborted"] + self.failures[slot] + self.orders.opened[slot]
         if self.starts[slot] > 1 + reasons:
             raise self.trace.fail("starts have reasons", f"{self.starts[slot]} starts, {reasons} reasons", *slot)
         if entry["outcome"] == "succeeded" and not self.starts[slot]:
@@ -198,12 +209,16 @@ class Laws:
         # The effective watermark: after a restore, ledger and gaps know more than the row.
         watermark = max([row["watermark"], *entries[-1:], *(gap["last_slot"] for gap in gaps)])
         # Restored, a held row may stand for a slot that the ledger has forgotten, since it was handed back.
-        own = [row for row in ledger.rows if row["task_name"] == job and (self.after_restores or not row["picked"])]
+        own = [
+            row for row in ledger.rows
+            if row["task_name"] == job and row["origin"] not in ORDERED and (self.after_restores or not row["picked"])
+        ]  # fmt: skip
         waiting = {row["slot"] for row in own}
         due = [slot for slot in self.history[job].slots(self.since[job], watermark) if slot not in waiting]
         if not self.after_restores:
             self._none_started_is_skipped(job, ledger)
-        self._none_missing(job, due, entries, gaps)
+        ordered = {row["slot"] for row in ledger.rows if row["task_name"] == job and row["origin"] in ORDERED}
+        self._none_missing(job, [slot for slot in due if slot not in ordered], entries, gaps)
         self._none_double(job, due, entries, gaps, waiting)
 
     def _none_started_is_skipped(self, job: str, ledger: Ledger) -> None:
@@ -250,9 +265,9 @@ class Laws:
                 raise self.trace.fail("nothing stays held", f"held by {row['picked_by']}", name, slot)
             if row["state"] is None and row["execution_time"] <= now:
                 raise self.trace.fail("nothing stays due", f"due since {row['execution_time']}", name, slot)
+        standing = {(row["task_name"], row["slot"]) for row in ledger.rows}
         for (name, slot), entry in ledger.slots.items():
-            stands = any((row["task_name"], row["slot"]) == (name, slot) for row in ledger.rows)
-            if entry["finished"] is None and not stands:
+            if entry["finished"] is None and (name, slot) not in standing:
                 raise self.trace.fail("nothing stays open", entry["outcome"], name, slot)
         for job, schedule in self.history.items():
             row = ledger.plan_row(job)

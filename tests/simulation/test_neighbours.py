@@ -8,7 +8,7 @@ from itertools import pairwise
 import pytest
 import sqlalchemy as sa
 from tests.simulation.agent import SimulatedWorker
-from tests.simulation.world import NOON
+from tests.simulation.cast import NOON
 
 from slotwise.definition import define
 from slotwise.job import task
