@@ -60,6 +60,9 @@ MUTANTS: dict[str, Mutant] = {
     "a hand-back does not count": Mutant(
         handback.hand_back, "attempt = max(row.attempt - 1, 0)", "attempt = row.attempt"
     ),
+    "a slot with a row of its own is not forgotten": Mutant(
+        handback.hand_back, "forget = attempt == 0 and not row.is_detached", "forget = attempt == 0"
+    ),
     "a late settlement is refused": Mutant(
         EndingsByRow.hold, "*self._under(claim)", "*self._under(claim)[:2]"
     ),

@@ -6,7 +6,9 @@ That an engine which lacks none breaks none is said by the simulation itself, ov
 from __future__ import annotations
 
 import pytest
+from tests.model.mutants import Mutant
 from tests.simulation.mutants import AFTER_RESTORES, DIALECTS, SABOTAGES
+from tests.simulation.rules import RULES
 from tests.simulation.stage import Sabotage
 from tests.simulation.trace import LawBroken
 from tests.simulation.world import World
@@ -59,3 +61,10 @@ def test_a_ledger_that_nobody_asks_is_found_out(dialect: type[Dialect], monkeypa
     """Where the queue is put back, only the ledger knows what has run."""
     monkeypatch.setitem(door._DIALECTS, "sqlite", dialect)
     assert first_breach(restores=True, first=6)
+
+
+@pytest.mark.parametrize(("rule", "number"), RULES.values(), ids=RULES)
+def test_an_engine_without_a_rule_is_found_out(rule: Mutant, number: int) -> None:
+    """Who may take what, what goes first, how often, and what waits unseen."""
+    with rule.at_large():
+        assert first_breach(first=number)
