@@ -29,7 +29,7 @@ RANKS = ("rank-90", "rank-50", "rank-10")
 CAST = ("abreast", "replaced", "queued", "queued-all", "apart", "spread", "in-time", "paced", "isolated", *RANKS)
 RATE, FLOODS = 10, [f"flood@{number}" for number in range(20)]
 #: All their slots come in the outage.
-MISSED = (*FLOODS, "oldest", "never-late")
+MISSED = (*FLOODS, "oldest", "capped", "never-late")
 LATER = Once("2100-01-01T00:00:00Z")
 
 
@@ -91,7 +91,7 @@ class Scene:
         for job in CAST:
             begun = ("handler-start",) if job in ("abreast", "replaced") else ("settled",)
             self.stage.wait(*begun, job=job, slot=lambda slot: slot > until)
-        for job in (*FLOODS, "oldest"):
+        for job in (*FLOODS, "oldest", "capped"):
             self.stage.wait("settled", job=job)
         self.stage.wait("skipped", job="never-late")
         self.unroutable = Reader(Store(self.stage.registry.database, {})).health(SECOND).unroutable
@@ -184,6 +184,16 @@ def catch_up_first_runs_the_oldest_for_all(scene: Scene) -> None:
     assert [line.slot for line in scene.stage.starts("oldest")] == [first]
 
 
+def catch_up_all_runs_no_more_than_its_max(scene: Scene) -> None:
+    """The newest of what was missed; the one before it is collapsed, and stands for itself."""
+    first, second = scene.missed.slots(scene.down - SECOND, scene.up)
+    rows = scene.stage.ledger("capped")
+    assert {slot: (row.outcome, row.reason, row.collapsed) for slot, row in rows.items()} == {
+        first: ("skipped", "collapsed", 0), second: ("succeeded", None, 0),
+    }  # fmt: skip
+    assert [line.slot for line in scene.stage.starts("capped")] == [second]
+
+
 def catch_up_none_runs_nothing_that_is_late(scene: Scene) -> None:
     """No start; all that was missed is skipped (late), as one range."""
     first, second = scene.missed.slots(scene.down - SECOND, scene.up)
@@ -253,6 +263,7 @@ POLICIES: tuple[Callable[[Scene], None], ...] = (
     spread_moves_the_start_and_not_the_slot,
     start_within_skips_what_is_too_late,
     catch_up_first_runs_the_oldest_for_all,
+    catch_up_all_runs_no_more_than_its_max,
     catch_up_none_runs_nothing_that_is_late,
     catch_up_all_runs_everything_and_keeps_its_pace,
     recovery_keeps_to_its_rate,

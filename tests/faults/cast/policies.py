@@ -161,6 +161,13 @@ class Oldest(Flood):
     catch_up = CatchUp.first()
 
 
+class Capped(Flood):
+    """Of what was missed, at most one runs."""
+
+    name = "capped"
+    catch_up = CatchUp.all(max=1)
+
+
 class NeverLate(Flood):
     """Of what was missed, nothing runs."""
 
