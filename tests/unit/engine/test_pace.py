@@ -1,0 +1,97 @@
+"""How far tasks are claimed ahead of the threads, and when their claim waits for room for a whole batch."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from tests.unit.engine.conftest import Bench, MakeBench
+from tests.unit.engine.parts import a_claim
+
+from slotwise import task
+from slotwise.engine.pace import MOST, WINDOW, Pace
+from slotwise.engine.poller import FILLING
+from slotwise.engine.service import AT_ONCE
+from slotwise.events import PollBegan
+from slotwise.store.claims import BATCH
+
+MARGIN = timedelta(seconds=10)
+
+
+class Watch:
+    """A stopwatch that is moved by hand."""
+
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.mark.parametrize(
+    ("ends", "ahead"),
+    [
+        pytest.param([0, 0], 0, id="nothing ends"),
+        pytest.param([100, 100], 100, id="as many as end within the time"),
+        pytest.param([1000, 10], 10, id="the slower of two windows counts: they have become slow"),
+        pytest.param([10, 1000], 10, id="the slower of two windows counts: they came in one lump"),
+        pytest.param([100_000, 100_000], MOST, id="never more than that"),
+    ],
+)
+def test_as_many_as_will_have_ended(ends: list[int], ahead: int) -> None:
+    """What is claimed ahead is what ended within a tenth of a second, in the last two windows."""
+    watch, ended = Watch(), 0
+    pace = Pace(MARGIN, watch)
+    for count in ends:
+        watch.now += WINDOW
+        ended += count
+        found = pace.ahead(ended)
+    assert found == ahead
+
+
+@pytest.mark.parametrize(
+    ("ahead", "worth"), [(0, 0), (BATCH - 1, 0), (BATCH, BATCH // 2), (2 * BATCH, BATCH), (MOST, BATCH)]
+)
+def test_a_claim_is_worth_its_trip(ahead: int, worth: int) -> None:
+    """For half of what may wait, at most a batch; where less than a batch may wait, for any."""
+    assert Pace.worth_claiming(ahead) == worth
+
+
+@pytest.fixture
+def crowded(make_bench: MakeBench) -> Bench:
+    """A worker whose handlers end fast, with room for a few more tasks and not for a batch; no slots are due."""
+    bench = make_bench(task(name="mail")(lambda ctx: None), threads=10)
+    held = [a_claim("mail", instance=str(number), schedule=None) for number in range(MOST - 100)]
+    bench.worker.holdings.add(held, bench.clock.elapsed())
+    for _ in range(2):
+        bench.clock.tick(timedelta(seconds=WINDOW))
+        bench.worker.holdings.removed += 100_000
+        bench.worker.runner.free_for_tasks()
+    bench.worker.store.slots_may_be_due = False
+    return bench
+
+
+def test_it_waits_for_room_for_a_batch(crowded: Bench) -> None:
+    """Nothing is asked of the database, for a moment; with the room there, or with the time up, it goes on."""
+    poller, holdings = crowded.worker.poller, crowded.worker.holdings
+    assert poller.run_once() == FILLING
+    assert crowded.said(PollBegan) == []
+    crowded.registry.client.schedule("mail")
+    holdings.remove_all([holding.claim for holding in list(holdings)[:BATCH]])
+    assert poller.run_once() == AT_ONCE
+    assert len(crowded.said(PollBegan)) == 1
+
+
+def test_it_waits_no_longer_than_that(crowded: Bench) -> None:
+    """Handlers that were quick may have become slow; meanwhile slots may have come due."""
+    poller = crowded.worker.poller
+    assert poller.run_once() == FILLING
+    crowded.clock.tick(FILLING)
+    poller.run_once()
+    assert len(crowded.said(PollBegan)) == 1
+
+
+def test_slots_wait_for_no_batch(crowded: Bench) -> None:
+    """Where the last claim has seen that some are due, they are claimed at once."""
+    crowded.worker.store.slots_may_be_due = True
+    crowded.worker.poller.run_once()
+    assert len(crowded.said(PollBegan)) == 1
