@@ -167,7 +167,9 @@ class Laws:
         if watermark is not None:
             self.watermarks[job] = watermark
         left_out = {gap["last_slot"] for gap in ledger.gaps.get(job, [])} | {
-            at for (name, at), entry in ledger.slots.items() if name == job and entry["outcome"] == "skipped"
+            at
+            for (name, at), entry in ledger.slots.items()
+            if name == job and (entry["outcome"] == "skipped" or (self.after_restores and entry["finished"]))
         }
         if slot is not None and watermark is not None and slot < watermark and watermark not in left_out:
             raise self.trace.fail("only forward", f"waits behind its watermark {watermark}", job, slot)

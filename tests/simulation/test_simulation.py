@@ -38,9 +38,9 @@ def test_the_laws_hold_where_the_queue_is_restored(memory: Database, rare_seed: 
     World(rare_seed, memory, restores=True).run()
 
 
-@pytest.mark.parametrize(("number", "restores"), [(55, False), (210, False), (152, True)])
+@pytest.mark.parametrize(("number", "restores"), [(55, True), (196, True)])
 def test_worlds_that_broke_a_law(memory: Database, number: int, restores: bool) -> None:
-    """A clock that is set back late, or before the first slot; a restored row that leaves an open slot behind it."""
+    """An operator who leaves out, after a restore, what had ended before it; an open slot whose row a restore took."""
     World(number, memory, restores=restores).run()
 
 
