@@ -16,7 +16,6 @@ from datetime import datetime, timedelta
 
 import sqlalchemy as sa
 
-from slotwise.decide import Start
 from slotwise.execution import TICK, Row
 from slotwise.store.dialect import Dialect
 from slotwise.store.types import from_micros, to_micros
@@ -37,16 +36,19 @@ class Budget:
         self._pause = None if rate is None else (timedelta(seconds=1) + _LAPSE) / rate
 
     def is_late(self, row: Row, now: datetime) -> bool:
-        """Whether a slot whose next one has not come counts: it starts late, or is the last one of a catch-up."""
-        if self._pause is None or not row.is_plan or row.attempt != 1:
-            return False
-        return row.origin == "catch_up" or row.execution_time + LATE < now
+        """Whether a slot whose next one has not come counts: it starts late, or is the last one of a catch-up.
 
-    def put_off(self, connection: sa.Connection, row: Row, decision: Start, now: datetime) -> datetime | None:
-        """When the row's slot may start instead of now; None: now."""
+        So does one in a row of its own that was handed back before it began.
+        """
+        if self._pause is None or row.attempt != 1:
+            return False
+        return row.origin == "catch_up" or (row.is_plan and row.execution_time + LATE < now)
+
+    def put_off(self, connection: sa.Connection, row: Row, origin: str | None, now: datetime) -> datetime | None:
+        """When the row's slot, which is to start for this ``origin``, may do so instead of now; None: now."""
         if self._pause is None or row.attempt != 1:
             return None
-        if decision.origin != "catch_up" and not self.is_late(row, now) and row.parked_due is None:
+        if origin != "catch_up" and not self.is_late(row, now) and row.parked_due is None:
             return None
         has_place = row.parked_due is not None and row.execution_time == _whole(row.execution_time)
         if has_place and row.execution_time + _LAPSE > now:

@@ -66,6 +66,8 @@ class Latecomers:
         if entered:
             self._withdraw(connection, row)
         if row.is_detached:
+            if row.origin == "catch_up" and (place := self._budget.put_off(connection, row, row.origin, now)):
+                return self._let_go(connection, row, now, decide.put_off(row, place))
             return self._start_detached(connection, row, now, strict=strict, entered=entered)
         try:
             schedule = parse_schedule(row.schedule or "-")
@@ -81,7 +83,9 @@ class Latecomers:
         catching_up = row.catch_up_until is not None  # it waits for the one before it: each of these runs
         taken = self._abreast.places(connection, row, definition, now) if definition and detaches else (0, None)
         decision = decide.at_claim(row, schedule, now, newest, definition, *taken)
-        if isinstance(decision, decide.Start) and (place := self._budget.put_off(connection, row, decision, now)):
+        if isinstance(decision, decide.Start) and (
+            place := self._budget.put_off(connection, row, decision.origin, now)
+        ):
             return self._let_go(connection, row, now, decide.put_off(row, place))
         gaps = [(row, gap) for gap in decision.gaps]
         self._dialect.gaps(connection, gaps, now)

@@ -10,8 +10,9 @@ from typing import Any
 
 from tests.store.conformance.test_policies import MINUTE, NOON
 
-from slotwise import CatchUp, Every, job
+from slotwise import CatchUp, Every, Overlap, job
 from slotwise.clock import ManualClock
+from slotwise.execution import HandedBack
 from slotwise.schedules import Schedule
 from slotwise.store.database import Database
 from slotwise.testing.worker import ManualWorker
@@ -111,3 +112,16 @@ def test_each_slot_of_a_catch_up_counts(database: Database) -> None:
         recover(workers, 10)
     assert len(starts) == 15
     assert busiest(starts) <= 5
+
+
+def test_a_slot_beside_the_plan_row_that_was_handed_back_needs_a_place_again(database: Database) -> None:
+    """Its first place was for a start that never came to be."""
+    with cluster(database, 1, Every("70m"), jobs=4, overlap=Overlap.allow(2)) as ((one, two), starts):
+        one.tick("5h")
+        (claim,) = one.poll()
+        one.tick("1100ms")
+        one.finish(claim, HandedBack("queued"))
+        one.settle()
+        recover([one, two], seconds=8)
+        assert len(starts) == 4
+        assert busiest(starts) == 1
