@@ -47,7 +47,7 @@ def test_a_recorder_writes_with_the_settlement(noted: Bench) -> None:
     plain, retried = noted.claim_one("plain"), noted.claim_one("retried")
     noted.settle(plain, HandedBack())
     assert notes(noted) == []
-    noted.settle(retried, Failed("a trace\nValueError: boom"))
+    noted.settle(retried, Failed("Traceback (most recent call last):\n  a line\nValueError: boom"))
     assert noted.settle(retried) is None
     assert notes(noted) == ["retried failed retry ValueError: boom"]
 
