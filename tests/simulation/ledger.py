@@ -32,6 +32,14 @@ class Ledger:
             by_job.setdefault(gap["task_name"], []).append(gap)
         return cls(rows, {(slot["task_name"], slot["slot"]): slot for slot in slots}, by_job)
 
+    def gap_at(self, job: str, slot: datetime) -> bool:
+        """Whether a slot is in one of the job's ranges."""
+        return any(gap["first_slot"] <= slot <= gap["last_slot"] for gap in self.gaps.get(job, []))
+
+    def is_due(self, now: datetime) -> bool:
+        """Whether anything is left to be started."""
+        return any(not row["picked"] and row["state"] is None and row["execution_time"] <= now for row in self.rows)
+
     def plan_row(self, job: str) -> sa.RowMapping | None:
         found = [row for row in self.rows if (row["task_name"], row["task_instance"]) == (job, RECURRING)]
         return found[0] if found else None

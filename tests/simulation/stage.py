@@ -71,10 +71,10 @@ class Stage:
         return agent
 
     def _plan(self, agent: Agent) -> None:
-        before = {row["task_name"]: row for row in self._read(agent).rows}
+        before = self._read(agent)
         for plan in agent.worker.plan(str(agent.revision)):
             if plan.change in ("added", "changed"):
-                row = before.get(plan.job)
+                row = before.plan_row(plan.job)
                 schedule = agent.worker.store.definitions[plan.job].schedule
                 assert schedule is not None
                 self.laws.planned(plan.job, schedule, self.clock.now(), row and row["watermark"])
