@@ -7,7 +7,7 @@ from collections import Counter
 from datetime import timedelta
 
 import pytest
-from tests.faults.bench import SLACK, TAKE_OVER, Bench, Player, Seen
+from tests.faults.bench import SLACK, TAKE_OVER, Bench, Player, Seen, eventually
 from tests.faults.conftest import MakeBench
 
 #: The jobs, one for each phase, and at which event of it the worker that runs only this job falls.
@@ -101,6 +101,7 @@ def kill_at_drain(bench: MakeBench) -> None:
     stage = bench("hold")
     victim = stage.start("victim", trap="drain-begin:1:KILL")
     start = stage.wait("handler-start", by=victim)
+    eventually(lambda: stage.starts("hold"))  # by then it has noted that it is the first
     victim.kill(signal.SIGTERM)
     assert stage.wait("trap", by=victim)["phase"] == "drain-begin"
     assert victim.wait() == -signal.SIGKILL
@@ -111,6 +112,7 @@ def kill_at_take_over(bench: MakeBench) -> None:
     stage = bench("hold")
     first = stage.start("first")
     start = stage.wait("handler-start", by=first)
+    eventually(lambda: stage.starts("hold"))
     reaper = stage.start("reaper", trap="reaped:1:KILL")
     stage.wait("worker-start", by=reaper)
     first.kill()
