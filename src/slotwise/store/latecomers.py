@@ -66,8 +66,6 @@ class Latecomers:
         if entered:
             self._withdraw(connection, row)
         if row.is_detached:
-            if row.origin == "catch_up" and (place := self._budget.put_off(connection, row, row.origin, now)):
-                return self._let_go(connection, row, now, decide.put_off(row, place))
             return self._start_detached(connection, row, now, strict=strict, entered=entered)
         try:
             schedule = parse_schedule(row.schedule or "-")
@@ -108,6 +106,8 @@ class Latecomers:
     def _start_detached(
         self, connection: sa.Connection, row: Row, now: datetime, *, strict: bool, entered: bool
     ) -> Row | None:
+        if row.origin == "catch_up" and (place := self._budget.put_off(connection, row, row.origin, now)):
+            return self._let_go(connection, row, now, decide.put_off(row, place))
         if entered:
             return self._mind(connection, row, now, strict=strict)
         if self._enter(connection, row, now, strict=strict):
