@@ -8,14 +8,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import psycopg
-import sqlalchemy as sa
+from tests.store.hearing import Sent, hearing
 
 from slotwise.definition import Definition
 from slotwise.settings import Settings
 from slotwise.store.database import Database
 from slotwise.store.store import Store
-
-Sent = tuple[str, Mapping[str, Any]]
 
 
 class Explained:
@@ -31,20 +29,10 @@ class Explained:
         self.database.close()
 
     def sent(self, play: Callable[[], Any]) -> list[Sent]:
-        heard: list[Sent] = []
-
-        def listen(_connection: Any, _cursor: Any, statement: str, parameters: Any, *_rest: Any) -> None:
-            heard.append((statement, dict(parameters or {})))
-
-        engines = {self.database.main, self.database.claims, self.database.heart}
-        for engine in engines:
-            sa.event.listen(engine, "before_cursor_execute", listen)
-        try:
+        with hearing(self.database) as heard:
             play()
-        finally:
-            for engine in engines:
-                sa.event.remove(engine, "before_cursor_execute", listen)
-        return heard
+        # Without the word that another thread may send meanwhile: its values have no names.
+        return [(statement, dict(given or {})) for statement, given in heard if not given or isinstance(given, Mapping)]
 
     def plan(self, sent: Sent, mode: str) -> dict[str, Any]:
         statement, parameters = sent

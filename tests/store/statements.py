@@ -8,8 +8,8 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-import sqlalchemy as sa
 from tests.store.bench import LEASE, Bench, a_job
+from tests.store.hearing import hearing
 
 from slotwise.client import Client
 from slotwise.execution import Claim, Failed, HandedBack, Succeeded
@@ -56,21 +56,10 @@ class Stage:
 
     def listen(self, play: Callable[[], Any]) -> str:
         """The statements that this sends, as they are sent."""
-        heard: list[str] = []
-
-        def listen(_connection: Any, _cursor: Any, statement: str, *_rest: Any) -> None:
-            heard.append(tidy(statement))
-
-        database = self.store.database
-        engines = {database.main, database.claims, database.heart}
-        for engine in engines:
-            sa.event.listen(engine, "before_cursor_execute", listen)
-        try:
+        with hearing(self.store.database) as heard:
             play()
-        finally:
-            for engine in engines:
-                sa.event.remove(engine, "before_cursor_execute", listen)
-        return "\n\n".join(f"{statement};" for statement in heard if statement != "BEGIN IMMEDIATE") + "\n"
+        sent = [tidy(statement) for statement, _ in heard]
+        return "\n\n".join(f"{statement};" for statement in sent if statement != "BEGIN IMMEDIATE") + "\n"
 
 
 def tidy(statement: str) -> str:
