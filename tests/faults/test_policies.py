@@ -114,16 +114,20 @@ def allow_runs_two_side_by_side_and_no_third(scene: Scene) -> None:
     What the frozen worker's handlers still do when it comes back is a zombie's, and not counted.
     """
     rows = scene.stage.ledger("abreast").values()
-    begun = runs(scene.stage, "abreast")
-    ran = [(start.at, end.at) for start, end in begun if end and end.pid != scene.sleepy.pid]
-    beside = [sum(start <= at < end for start, end in ran) for at, _ in ran]
-    assert max(beside) == 2
+    assert _most_at_a_time(scene, "abreast") == 2
     assert any(row.outcome == "skipped" and row.reason == "overlap" for row in rows)
     assert any(row.lost and row.outcome == "succeeded" for row in rows)
 
 
+def _most_at_a_time(scene: Scene, job: str) -> int:
+    begun = runs(scene.stage, job)
+    ran = [(start.at, end.at) for start, end in begun if end and end.pid != scene.sleepy.pid]
+    return max(sum(start <= at < end for start, end in ran) for at, _ in ran)
+
+
 def cancel_previous_lets_the_new_slot_in(scene: Scene) -> None:
     """Each slot ends as cancelled because the next one came, which then starts; no two at a time."""
+    assert _most_at_a_time(scene, "replaced") == 1
     ended = [row for row in scene.stage.ledger("replaced").values() if row.outcome == "cancelled"]
     soon = 2 * SECOND + 2 * HEARTBEAT + SLACK
     assert any(row.finished - row.slot <= soon for row in ended if row.reason == "overlap")
