@@ -85,6 +85,8 @@ def test_runs_that_take_their_time_overlap() -> None:
     assert [line.outcome for line in skipping][:4] == ["succeeded", "skipped", "succeeded", "skipped"]
     queued = forecast(a_job("long", overlap=Overlap.queue_all()), START, at(6), takes=takes).slots["long"]
     assert {line.outcome for line in queued} <= {"succeeded", "running"}
+    replaced = forecast(a_job("long", overlap=Overlap.cancel_previous()), START, at(6.5), takes=takes).slots["long"]
+    assert said(replaced)[:5] == [(hour, "cancelled", "overlap", 1) for hour in range(1, 6)]
     timed = forecast(a_job("long", timeout="30m"), START, at(6), takes=takes).slots["long"]
     assert next((line.outcome, line.error) for line in timed) == ("failed", "timed out after 30m")
 

@@ -16,7 +16,7 @@ from slotwise.definition import Definition
 from slotwise.durations import format_duration
 from slotwise.errors import ConfigurationError
 from slotwise.events import Event
-from slotwise.execution import Claim, Failed, Outcome, Succeeded
+from slotwise.execution import Aborted, Claim, Failed, Outcome, Succeeded
 from slotwise.job import job
 from slotwise.settings import Settings
 from slotwise.store.database import Database
@@ -166,6 +166,18 @@ class _Play:
             for claim in claims:
                 self._begin(worker, claim, now)
             worker.settle()
+        if any(found.overlap.mode == "cancel_previous" for found in self._definitions.values()):
+            self._stop_replaced(worker)
+
+    def _stop_replaced(self, worker: ManualWorker) -> None:
+        """What a newer slot has called off ends at once: how long a handler takes to stop is not played."""
+        worker.beat()
+        asked = {id(run) for run in self._running if worker.cancel_reason(run[2]) == "overlap"}
+        for _, _, claim, _ in [run for run in self._running if id(run) in asked]:
+            worker.finish(claim, Aborted("overlap"))
+        self._running = [run for run in self._running if id(run) not in asked]
+        heapq.heapify(self._running)
+        worker.settle()
 
     def _begin(self, worker: ManualWorker, claim: Claim, now: datetime) -> None:
         self._attempts += 1
