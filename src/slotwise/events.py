@@ -133,11 +133,12 @@ class HeartbeatSent(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reaped(AttemptEvent):
-    """A silent holder's claim was taken over; ``outcome`` says what becomes of the slot."""
+    """A silent holder's claim was taken over; ``outcome`` says what becomes of the slot; ``rerun``: it runs again."""
 
     name = "reaped"
     level = logging.WARNING
     outcome: str
+    reason: str | None = None
     holder: str
 
 

@@ -184,9 +184,22 @@ def test_a_crashed_workers_slot_is_taken_over(slotwise_worker: Callable[..., Man
     second.reap()
     while not (reaped := second.reap()):
         second.tick("10s")
-    assert [(event.holder, event.outcome) for event in reaped] == [(first.name, "lost")]
+    assert [(event.holder, event.outcome, event.reason) for event in reaped] == [(first.name, "lost", "rerun")]
     (again,) = second.poll()
     assert (again.slot, again.row.attempt) == (claim.slot, 2)
+
+
+def test_a_lost_slot_that_does_not_run_again_is_told_as_such(slotwise_worker: Callable[..., ManualWorker]) -> None:
+    """A listener that alarms people can tell it from one that another worker goes on with."""
+    once = job(name="once", schedule=Every("1m"), on_lost="give_up")(print)
+    first, second = slotwise_worker([once]), slotwise_worker([once])
+    first.tick("1m")
+    (claim,) = first.poll()
+    first.begin(claim)
+    first.crash()
+    while not (reaped := second.reap()):
+        second.tick("10s")
+    assert [(event.outcome, event.reason) for event in reaped] == [("lost", "may still be running")]
 
 
 def test_a_zombie_is_fenced_off(slotwise_worker: Callable[..., ManualWorker]) -> None:

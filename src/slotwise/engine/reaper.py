@@ -98,9 +98,8 @@ class Reaper(Service):
     def _take_over(self, dead: Sequence[Silence]) -> None:
         for settlement in self._store.take_over(dead):
             outcome = settlement.transition.label if settlement.transition else "left"
-            self.listeners.publish(
-                Reaped(**about(settlement.claim, self.worker), outcome=outcome, holder=settlement.claim.holder)
-            )
+            told = {"outcome": outcome, "reason": settlement.reason, "holder": settlement.claim.holder}
+            self.listeners.publish(Reaped(**about(settlement.claim, self.worker), **told))
             for event in settlement_events(settlement):
                 if isinstance(event, SettledDead) or not isinstance(event, Settled | HandedBackEvent):
                     self.listeners.publish(event)

@@ -198,7 +198,7 @@ def settlement_events(settlement: Settlement) -> list[Settled | HandedBackEvent 
     if transition is None:
         return []
     record = transition.record or transition.ended
-    reason = record.reason if record else None
+    reason = settlement.reason
     if transition.label == "handed-back":
         return [HandedBackEvent(**about(claim), reason=reason or "handed back")]
     error = (record.error if record else None) or (transition.row or {}).get("last_error")

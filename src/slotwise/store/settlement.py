@@ -17,6 +17,13 @@ class Settlement:
     error: Exception | None = None
 
     @property
+    def reason(self) -> str | None:
+        """As the ledger has it: ``retry`` or ``rerun`` where another attempt follows."""
+        done = self.transition
+        record = (done.record or done.ended) if done is not None else None
+        return record.reason if record is not None else None
+
+    @property
     def is_usual(self) -> bool:
         """The slot, or the task, succeeded, and no slot was passed over."""
         done = self.transition
