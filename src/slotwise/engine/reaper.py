@@ -98,8 +98,8 @@ class Reaper(Service):
     def _take_over(self, dead: Sequence[Silence]) -> None:
         for settlement in self._store.take_over(dead):
             outcome = settlement.transition.label if settlement.transition else "left"
-            told = {"outcome": outcome, "reason": settlement.reason, "holder": settlement.claim.holder}
-            self.listeners.publish(Reaped(**about(settlement.claim, self.worker), **told))
+            facts = about(settlement.claim, self.worker) | {"outcome": outcome, "reason": settlement.reason}
+            self.listeners.publish(Reaped(**facts, holder=settlement.claim.holder))
             for event in settlement_events(settlement):
                 if isinstance(event, SettledDead) or not isinstance(event, Settled | HandedBackEvent):
                     self.listeners.publish(event)

@@ -7,7 +7,9 @@ one's commit, at the order that both belong to. Whoever waits there has all othe
 from __future__ import annotations
 
 import json
+from collections.abc import Collection, Sequence
 from datetime import datetime
+from typing import Any
 
 import sqlalchemy as sa
 
@@ -19,29 +21,57 @@ from slotwise.store.rows import ledger_instance, utc
 
 
 def release_next(connection: sa.Connection, dialect: Dialect, row: Row, now: datetime) -> None:
-    """Let the next slot of a backfill go, since one of its slots has ended; at its pace after all that went before."""
-    tasks, slots, controls = dialect.tables.tasks, dialect.tables.slots, dialect.tables.controls
+    """Let the next slot of a backfill go, since one of its slots has ended; at its pace after all that went before.
+
+    Of several backfills of a job each runs so many at once as it was told: the place that has become free is not
+    another one's. (One whose slot an operator cancels loses sight of it, and may run one more until that has ended.)
+    """
+    tasks, slots = dialect.tables.tasks, dialect.tables.slots
     family = [tasks.c.task_name == row.task_name, tasks.c.plan_instance == row.plan_instance]
-    queued = sa.select(tasks.c.task_instance, controls.c.arguments, tasks.c.control).outerjoin(
-        controls, controls.c.id == tasks.c.control
-    )
-    queued = queued.where(*family, tasks.c.state == QUEUED).order_by(tasks.c.slot).limit(1)
-    found = connection.execute(queued.with_for_update(skip_locked=True, of=tasks)).first()
-    if found is None:
+    full: list[int] = []
+    while (found := _oldest(connection, dialect, family, full)) is not None:
+        said = json.loads(found.arguments or "{}")
+        if "at_once" not in said or _going(connection, dialect, row, found.control) < said["at_once"]:
+            break
+        full.append(found.control)
+    else:
         return
     started = connection.scalar(
         sa.select(slots.c.started).where(
             slots.c.task_name == row.task_name, slots.c.task_instance == ledger_instance(row), slots.c.slot == row.slot
         )
     )
-    pace = json.loads(found[1] or "{}").get("pace")
-    due = max(now, _newest(connection, dialect, found[2], utc(started) or now) + parse_duration(pace)) if pace else now
+    pace = said.get("pace")
+    newest = _newest(connection, dialect, found.control, utc(started) or now) if pace else now
+    due = max(now, newest + parse_duration(pace)) if pace else now
     plan = sa.select(tasks.c.state).where(
         tasks.c.task_name == row.task_name, tasks.c.task_instance == row.plan_instance
     )
     awake = {"state": None, "execution_time": due, "parked_due": None}
     columns = asleep(due) if connection.scalar(plan) == PAUSED else awake
-    connection.execute(tasks.update().where(*family, tasks.c.task_instance == found[0]).values(**columns))
+    connection.execute(tasks.update().where(*family, tasks.c.task_instance == found.task_instance).values(**columns))
+
+
+def _oldest(
+    connection: sa.Connection, dialect: Dialect, family: Sequence[sa.ColumnElement[bool]], full: Collection[int]
+) -> Any:
+    """The oldest slot that waits for another of its backfill, locked; and what that order said."""
+    tasks, controls = dialect.tables.tasks, dialect.tables.controls
+    queued = sa.select(tasks.c.task_instance, controls.c.arguments, tasks.c.control)
+    queued = queued.outerjoin(controls, controls.c.id == tasks.c.control).where(*family, tasks.c.state == QUEUED)
+    if full:
+        queued = queued.where(tasks.c.control.not_in(full))
+    return connection.execute(
+        queued.order_by(tasks.c.slot).limit(1).with_for_update(skip_locked=True, of=tasks)
+    ).first()
+
+
+def _going(connection: sa.Connection, dialect: Dialect, row: Row, order: int) -> int:
+    """How many slots of a backfill run, or may, beside the one that has just ended."""
+    tasks = dialect.tables.tasks
+    others = [tasks.c.control == order, tasks.c.task_name == row.task_name, tasks.c.task_instance != row.task_instance]
+    awake = tasks.c.state.is_(None) | (tasks.c.state == PAUSED)
+    return connection.scalar(sa.select(sa.func.count()).select_from(tasks).where(*others, awake)) or 0
 
 
 def _newest(connection: sa.Connection, dialect: Dialect, order: int, started: datetime) -> datetime:

@@ -85,6 +85,22 @@ def test_so_many_at_once(bench: Bench, controls: Controls) -> None:
     assert started(bench.claim("plain")) == [at(3)]
 
 
+@pytest.mark.parametrize("end", ["runs", "is called off"])
+def test_a_place_stays_with_its_backfill(bench: Bench, controls: Controls, end: str) -> None:
+    """Another backfill of the job that comes to its end hands its place to nobody."""
+    controls.backfill("plain", at(4), at(9))
+    controls.backfill("plain", at(3), at(3))
+    if end == "is called off":
+        controls.cancel("plain", at(3))
+    claims = {claim.slot: claim for claim in bench.claim("plain")}
+    if end == "runs":
+        bench.settle(claims.pop(at(3)))
+    assert list(claims) == [at(4)]
+    assert bench.claim("plain") == []
+    bench.settle(claims[at(4)])
+    assert started(bench.claim("plain")) == [at(5)]
+
+
 def test_a_lost_slot_lets_none_go(bench: Bench, controls: Controls) -> None:
     """It runs again first."""
     controls.backfill("plain", at(1), at(10))
