@@ -13,6 +13,7 @@ from typing import Final
 import click
 from rich.text import Text
 
+from slotwise.cli import exits
 from slotwise.cli.command import Command
 from slotwise.cli.options import Given, common, pass_given
 from slotwise.cli.output import print_json_list, print_table
@@ -122,7 +123,12 @@ def speed(given: Given) -> int:
         print_json_list(found)
     else:
         print_table(("WHAT", "SCHEDULE", "TOOK", "LIMIT"), map(_row, found))
-    return 1 if any(one.took > one.limit for one in found) else 0
+    return judged(found)
+
+
+def judged(found: list[Reading]) -> int:
+    """The exit status: 1 if any took longer than it may."""
+    return exits.FAILED if any(one.took > one.limit for one in found) else exits.OK
 
 
 def _row(one: Reading) -> list[str | Text]:
