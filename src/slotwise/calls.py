@@ -42,15 +42,20 @@ class Calls:
         self._make_store = store
         self._wake = wake
 
-    def _command(self, connection: Any, key: Key, command: Callable[[Queue, Any], Status]) -> Receipt:
-        with self._joining(connection, key.task_name) as (queue, own):
+    def _command(
+        self, connection: Any, key: Key, command: Callable[[Queue, Any], Status], word: str | None = None
+    ) -> Receipt:
+        with self._joining(connection, key.task_name, word=word) as (queue, own):
             status = command(queue, own)
         return Receipt(task=key.task_name, id=key.task_instance, status=status)
 
     @contextmanager
-    def _joining(self, connection: Any, name: str, *, once: bool = True) -> Iterator[tuple[Queue, Any]]:
+    def _joining(
+        self, connection: Any, name: str, *, once: bool = True, word: str | None = None
+    ) -> Iterator[tuple[Queue, Any]]:
         """The caller's transaction if there is one, else one of our own; ``once``: what is done in it is one statement,
-        and need not be taken back. Raises InvalidJob for a job's name.
+        and need not be taken back. ``word``: after such a statement, workers hear it. Raises InvalidJob for a job's
+        name.
         """
         store = self._make_store()
         if (known := store.definitions.get(name)) is not None and known.is_job:
@@ -59,7 +64,7 @@ class Calls:
             if connection is not None:
                 yield queue_of(store.dialect, self._horizon), joined(connection, store.database.dialect_name, name)
                 return
-            with store.statement() if once else store.transaction() as own:
+            with store.statement(word) if once else store.transaction() as own:
                 yield queue_of(store.dialect), own
 
     @contextmanager

@@ -91,13 +91,13 @@ class Client(Bulk, Recurring):
         name, row, _ = self.follow(
             task, data, id=id, at=at, in_=in_, priority=priority, if_exists=if_exists, waits_for=waits_for
         )
-        with self._joining(connection, name) as (queue, own):
+        word = name if is_soon(row.when, self._horizon) and not waits_for else None
+        with self._joining(connection, name, word=word) as (queue, own):
             status = queue.put(own, name, row, if_exists)
             if if_exists == "raise" and status != "scheduled":
                 found = queue.find(own, Key(name, row.instance))
                 raise taken(name, row.instance, task_line(found).state if found else None)
-        word = name if is_soon(row.when, self._horizon) and not waits_for else None
-        return self._done(connection, Receipt(task=name, id=row.instance, status=status), word)
+        return self._done(connection, Receipt(task=name, id=row.instance, status=status))
 
     def follow(
         self,
@@ -150,8 +150,10 @@ class Client(Bulk, Recurring):
         """
         key, due = key_of(task, id), when(at, in_, task_name(task))
         rank = None if priority is None else weight(priority, None, f"reschedule({key.task_name!r}")
-        receipt = self._command(connection, key, lambda queue, own: queue.move(own, key, due, rank))
-        return self._done(connection, receipt, key.task_name if is_soon(due, self._horizon) else None)
+        word = key.task_name if is_soon(due, self._horizon) else None
+        return self._done(
+            connection, self._command(connection, key, lambda queue, own: queue.move(own, key, due, rank), word)
+        )
 
     def cancel(self, task: Task[Any], id: str, *, connection: Any = None) -> Receipt:
         """Remove a task that waits, is paused or dead: "cancelled". There being none: "gone".

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
@@ -194,23 +193,6 @@ def test_each_call_is_one_statement(registry: JobRegistry, pg_url: str, command:
         command(registry.client, connection=connection)
     engine.dispose()
     assert len(sent) == 1, sent
-
-
-def test_who_only_schedules_makes_two_trips(registry: JobRegistry) -> None:
-    """The row, which is a transaction by itself, and the word: no BEGIN and no COMMIT, once it has connected."""
-    registry.client.schedule(mail, {"n": 1})
-    sent: list[tuple[str, bool]] = []
-    told = threading.Event()
-
-    def listen(connection: Any, cursor: Any, statement: str, *_: Any) -> None:
-        sent.append((statement.partition("(")[0], connection.connection.dbapi_connection.autocommit))
-        if "pg_notify" in statement:
-            told.set()
-
-    sa.event.listen(registry.database.main, "before_cursor_execute", listen)
-    registry.client.schedule(mail, {"n": 1})
-    assert told.wait(30)  # right after another word, it comes a moment later
-    assert sent == [("INSERT INTO scheduled_tasks ", True), ("SELECT pg_notify", True)]
 
 
 def test_plain_sql(pg_url: str) -> None:

@@ -53,6 +53,23 @@ def test_the_pause_ends_by_itself() -> None:
     assert ear.sent == [["mail"], ["report"]]
 
 
+def test_a_turn_is_for_one_word_and_then_the_pause() -> None:
+    """Who takes it sends, and others wait; nobody may take it while a word is owed, which would be overtaken."""
+    ear = Ear(LONG)
+    assert ear.wake_ups.takes_turn()
+    assert not ear.wake_ups.takes_turn()
+    ear.wake_ups.tell("mail")
+    assert ear.sent == []
+    ear.wake_ups.flush()
+    assert ear.sent == [["mail"]]
+
+    ear = Ear(timedelta(0))
+    ear.wake_ups.tell("mail", within=LONG)
+    assert not ear.wake_ups.takes_turn()
+    ear.wake_ups.flush()
+    assert ear.wake_ups.takes_turn()
+
+
 def test_of_many_threads_no_word_is_lost() -> None:
     """Race: a word may come while another thread sends what was owed before."""
     ear = Ear(timedelta(microseconds=50))

@@ -6,8 +6,8 @@ import logging
 import os
 import threading
 import weakref
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from typing import Protocol
 
 from sqlalchemy import URL, Connection, Engine
@@ -19,7 +19,7 @@ from slotwise.settings import Settings
 from slotwise.store.dsn import SQLITE, database_url
 from slotwise.store.failures import describe, is_transient, unreachable
 from slotwise.store.postgresql_link import CLAIMS, PostgreSQLLink
-from slotwise.store.wakeups import Hearing, WakeUps, channel_of
+from slotwise.store.wakeups import Along, Hearing, WakeUps, channel_of
 
 __all__ = ["POOL_SIZE", "Database", "describe", "is_transient"]
 
@@ -37,9 +37,11 @@ class Link(Protocol):
 
     @property
     def passes_words(self) -> bool: ...
+    @property
+    def takes_along(self) -> bool: ...
     def engine(self, role: str, size: int, overflow: int = 0) -> Engine: ...
     def migrations(self) -> Engine: ...
-    def alone(self, engine: Engine) -> AbstractContextManager[Connection]: ...
+    def alone(self, engine: Engine, along: Along | None = None) -> AbstractContextManager[Connection]: ...
     def check(self, connection: Connection) -> None: ...
     def free_connections(self, connection: Connection) -> int | None: ...
     def notify(self, engine: Engine, channel: str, words: Sequence[str]) -> None: ...
@@ -98,6 +100,18 @@ class Database:
         """For a single statement, which is a transaction by itself; on the small pool, unless told otherwise."""
         return self._link.alone(engine or self.main)
 
+    @contextmanager
+    def telling(self, word: str) -> Iterator[Connection]:
+        """As ``alone``, and workers are woken by this word once it is committed: in the same trip, if it is its turn.
+
+        Where the statement fails, nobody need hear it, and somebody may.
+        """
+        goes_along = self._link.takes_along and self.wake_ups.takes_turn()
+        with self._link.alone(self.main, (self._channel, [word]) if goes_along else None) as connection:
+            yield connection
+        if not goes_along:
+            self.wake_ups.tell(word)
+
     def migrations(self) -> Engine:
         """An engine without a pool and without deadlines for statements. In memory, it is `main`."""
         return self.main if self._link.single else self._engine("migrations", self._link.migrations)
@@ -121,11 +135,15 @@ class Database:
 
     def listen(self) -> Hearing:
         """A connection of its own that hears wake-ups."""
-        return self._ear.listen(channel_of(self.settings.table_prefix))
+        return self._ear.listen(self._channel)
+
+    @property
+    def _channel(self) -> str:
+        return channel_of(self.settings.table_prefix)
 
     def notify(self, words: Sequence[str]) -> None:
         """Say these words at once, through the ordinary pool. ``wake_ups`` is for everybody else."""
-        self._link.notify(self.main, channel_of(self.settings.table_prefix), words)
+        self._link.notify(self.main, self._channel, words)
 
     def verify(self, *, new: bool = False) -> None:
         """Connect once. ``new``: where there is no SQLite file yet, make it.

@@ -22,12 +22,13 @@ from sqlalchemy.pool import NullPool, QueuePool
 
 from slotwise.errors import DatabaseProblem
 from slotwise.settings import Settings
+from slotwise.store.along import ALONG, NOTIFY, can_go_along, let_words_go_along
 from slotwise.store.dsn import connect_arguments, psycopg
 from slotwise.store.failures import name_role
 from slotwise.store.instant_loader import InstantLoader
 from slotwise.store.plans import keep_plans
 from slotwise.store.postgresql_options import read_options, refuse_unknown, write_options
-from slotwise.store.wakeups import Hearing
+from slotwise.store.wakeups import Along, Hearing
 
 logger = logging.getLogger(__name__)
 
@@ -63,7 +64,6 @@ CLAIMS, _PLANNED = "claims", {"plan_cache_mode": "force_generic_plan"}
 # Said with each BEGIN as well; a statement that is a transaction by itself has none.
 _ISOLATION = {"default_transaction_isolation": "read committed"}
 
-_NOTIFY = "SELECT pg_notify(%s, word) FROM unnest(%s::text[]) AS word"
 # In a table adopted from Java's db-scheduler a trigger keeps others from deleting our rows.
 _OURS = {"slotwise.delete": "on"}
 
@@ -101,17 +101,24 @@ class PostgreSQLLink:
         return self._listening("migrations", {}, poolclass=NullPool)
 
     @contextmanager
-    def alone(self, engine: Engine) -> Iterator[Connection]:
+    def alone(self, engine: Engine, along: Along | None = None) -> Iterator[Connection]:
         """For one statement that is a transaction by itself: one trip to the server, where BEGIN and COMMIT make three.
 
         Where a pooler may stand in between, an ordinary transaction: that is what deadlines are given with.
+        ``along``, if ``takes_along``: the channel, and what is said there as soon as the statement is committed.
         """
         if not self._is_direct:
             with engine.begin() as connection:
                 yield connection
             return
-        with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        told: dict[str, Any] = {} if along is None else {ALONG: along}
+        with engine.connect().execution_options(isolation_level="AUTOCOMMIT", **told) as connection:
             yield connection
+
+    @property
+    def takes_along(self) -> bool:
+        """Whether words can be sent along with a statement."""
+        return self._is_direct and can_go_along()
 
     def check(self, connection: Connection) -> None:
         """Raises `DatabaseProblem` if the server is too old."""
@@ -134,7 +141,7 @@ class PostgreSQLLink:
     def notify(self, engine: Engine, channel: str, words: Sequence[str]) -> None:
         """Say these words on a channel, in a transaction of one statement."""
         with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
-            connection.exec_driver_sql(_NOTIFY, (channel, list(words)))
+            connection.exec_driver_sql(NOTIFY, (channel, list(words)))
 
     def listen(self, channel: str) -> Hearing:
         """A connection outside of every pool; a cut link is noticed as on any other."""
@@ -167,6 +174,7 @@ class PostgreSQLLink:
         event.listen(engine, "handle_error", self._notice_lost_plans)
         _ping_the_rested(engine)
         keep_plans(engine, lambda: self._is_direct)
+        let_words_go_along(engine)
         return engine
 
     def _connect(self, role: str, parameters: dict[str, str]) -> Any:

@@ -15,7 +15,7 @@ from sqlalchemy.pool import NullPool, QueuePool
 
 from slotwise.errors import DatabaseProblem, SchemaMissing
 from slotwise.settings import Settings
-from slotwise.store.wakeups import Hearing
+from slotwise.store.wakeups import Along, Hearing
 
 OLDEST_LIBRARY = (3, 35)
 BUSY_TIMEOUT = timedelta(seconds=10)
@@ -28,7 +28,7 @@ class SQLiteLink:
     """
 
     name = "sqlite"
-    passes_words = False
+    passes_words = takes_along = False
 
     def __init__(self, url: URL, settings: Settings) -> None:
         """Raises `DatabaseProblem` if the SQLite library is too old."""
@@ -56,7 +56,7 @@ class SQLiteLink:
         """The same without a pool; makes the file where there is none."""
         return self._listening(poolclass=NullPool)
 
-    def alone(self, engine: Engine) -> AbstractContextManager[Connection]:
+    def alone(self, engine: Engine, along: Along | None = None) -> AbstractContextManager[Connection]:
         """A transaction: a reader takes the writer's lock, too."""
         return engine.begin()
 

@@ -8,6 +8,7 @@ Races:
 - A word is sent after the commit of what it speaks of, by a statement of its own: who hears it sees the row. (In the
   same transaction it would hold a lock of the whole server while the commit is flushed.) A process that ends in
   between says nothing: polls find the row. A caller's commit nobody here sees: there the statement itself says it.
+  Or it goes along with what it speaks of, to be read by the server after the commit (``along.py``).
 - Two words within ``PAUSE``: the second is sent at the end of it, so it too comes after its commit. None is dropped.
 - A word while a worker looks: it may have looked too early, so it looks again (``Service.wake``).
 - A word while a worker does not listen (yet, or any more): it looks once as soon as it does.
@@ -19,7 +20,7 @@ import logging
 import threading
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeAlias
 
 from slotwise.clock import elapsed
 from slotwise.store.failures import describe
@@ -31,6 +32,9 @@ ORDERS = ""
 
 #: A process sends no two notifications within this time.
 PAUSE = timedelta(milliseconds=5)
+
+#: A channel, and what is said there.
+Along: TypeAlias = tuple[str, list[str]]
 
 
 def channel_of(table_prefix: str) -> str:
@@ -64,6 +68,15 @@ class WakeUps:
             if self._timer is not None:
                 return
         self.flush()
+
+    def takes_turn(self) -> bool:
+        """Whether nothing is owed, and a word may be sent at this moment: then the caller sends one, now or never."""
+        with self._lock:
+            now = elapsed()
+            if self._timer is not None or self._owed or now < self._free_at:
+                return False
+            self._free_at = now + self._pause
+            return True
 
     def _set_timer(self, wait: float) -> threading.Timer | None:
         """Not a daemon: a script that ends right after scheduling a task still says so."""
