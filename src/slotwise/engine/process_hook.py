@@ -64,6 +64,7 @@ class ProcessHook:
         self._former: dict[int, Any] = {}
         self._requests = Requests()
         self._drained = False
+        self._is_asked = False
         self._numbers: SimpleQueue[int | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._listen, name="slotwise-signals", daemon=True)
 
@@ -78,13 +79,19 @@ class ProcessHook:
         _at_exit(self._stop)
 
     def remove(self) -> None:
-        """Put the former handlers back: at once in the main thread, otherwise when the next signal comes."""
+        """Put the former handlers back: at once in the main thread, otherwise when the next signal comes.
+
+        Race: who called ``stop`` in a script goes on when this returns, and finds no thread of ours. But one that
+        drains may wait for whoever calls this, and ends by itself.
+        """
         with suppress(ValueError):
             _stops.remove(self._stop)
         self._drained = True
         self._numbers.put(None)
         if threading.current_thread() is threading.main_thread():
             self._restore()
+        if not self._is_asked:
+            self._thread.join()
 
     def _restore(self) -> None:
         for number, handler in self._former.items():
@@ -97,6 +104,7 @@ class ProcessHook:
             signal.raise_signal(number)
         elif count := self._requests.next():
             if count == 1:
+                self._is_asked = True
                 self._numbers.put(number)
             else:
                 self._hurry()
