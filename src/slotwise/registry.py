@@ -108,9 +108,14 @@ class JobRegistry:
 
     @property
     def database(self) -> Database:
-        """The registry's own small pool, separate from the application's; connects at first use."""
+        """The registry's own small pool, separate from the application's; connects at first use.
+
+        Race: several threads may be the first. All get the same, or nobody would close the others' connections.
+        """
         if self._database is None:
-            self._database = Database(self.settings)
+            made = Database(self.settings)
+            with self._turn:
+                self._database = self._database or made
         return self._database
 
     def _store(self) -> Store:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
 from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, nullcontext
 from datetime import timedelta
 from pathlib import Path
@@ -444,6 +446,20 @@ assert state() == before, (before, state())
 def test_importing_and_building_touch_nothing(tmp_path: Path) -> None:
     """No thread, no connection, no signal handler, no configuration of logging."""
     subprocess.run([sys.executable, "-c", UNTOUCHED], check=True, cwd=tmp_path, timeout=60)
+
+
+def test_the_first_use_by_many_threads() -> None:
+    """All get the same database: connections of another one would be closed by nobody."""
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(8) as pool:
+            for _ in range(20):
+                registry, barrier = JobRegistry(jobs=[tick], database_url="sqlite://"), threading.Barrier(8)
+                used = pool.map(lambda _: (barrier.wait(30), registry.database)[1], range(8))  # noqa: B023
+                assert len(set(used)) == 1
+    finally:
+        sys.setswitchinterval(interval)
 
 
 def test_stopping_what_never_started() -> None:
