@@ -308,7 +308,7 @@ class Bench:
     ) -> Verdict:
         """Judge what has happened; all workers must have ended."""
         with self.connect() as connection:
-            evidence = gather(connection, self.registry.jobs, self.log.read(), schedules=schedules, completes=completes)
+            evidence = gather(connection, self.registry.jobs, self.log, schedules=schedules, completes=completes)
         return judge(evidence, until=until)
 
     def expect_clean(self, **verdict: Any) -> Verdict:

@@ -55,9 +55,8 @@ def demo(*options: str) -> Iterator[Demo]:
     try:
         yield found
     finally:
-        if found.process.poll() is None:
-            found.process.kill()
-        found.process.wait()
+        found.process.kill()
+        found.process.communicate()  # closes the pipe, too
 
 
 def judged(home: str) -> subprocess.CompletedProcess[str]:
@@ -89,7 +88,7 @@ def test_the_demo_ends_with_a_clean_verdict_and_a_doctored_witness_is_found_out(
     with demo("--keep", "--plain", "--seconds", "26") as play:
         play.read_until(r"everything goes on running")
         for act in ("SIGKILL", "taken over", "SIGSTOP", "SIGCONT", "the database restarts", "every slot is accounted"):
-            assert act in play.output
+            assert act in play.output, play.output
         home = play.read_until(r"slotwise.demo verdict (\S+)\n")[1]
         assert judged(home).returncode == 0
         _doctor_the_ledger(home)
@@ -97,6 +96,26 @@ def test_the_demo_ends_with_a_clean_verdict_and_a_doctored_witness_is_found_out(
         assert play.interrupt() == 130
     assert not Path(home).exists()
     assert processes_in(home) == []
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="no /proc here")
+def test_a_demo_that_is_killed_takes_its_workers_along() -> None:
+    """Nobody is left to stop them, or to wake one that stands still: they end by themselves."""
+    with demo("--plain") as play:
+        play.read_until(r"three workers started")
+        workers = _children_of(play.process.pid)
+        assert len(workers) == 3
+        os.kill(workers[0], signal.SIGSTOP)
+        play.process.kill()
+        deadline = time.monotonic() + DEADLINE
+        while any(Path(f"/proc/{pid}").exists() for pid in workers):
+            assert time.monotonic() < deadline, workers
+            time.sleep(0.05)
+
+
+def _children_of(pid: int) -> list[int]:
+    tasks = Path(f"/proc/{pid}/task").glob("*/children")
+    return [int(child) for found in tasks for child in found.read_text().split()]
 
 
 def _doctor_the_ledger(home: str) -> None:

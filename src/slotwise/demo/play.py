@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from datetime import datetime
 from pathlib import Path
 
 import sqlalchemy as sa
@@ -12,8 +13,9 @@ from rich.table import Table
 
 from slotwise.demo.jobs import registry
 from slotwise.demo.scene import Scene, look
-from slotwise.demo.stage import LEASE, SETTINGS, Stage, WorkerProcess
+from slotwise.demo.stage import LEASE, PATIENCE, SETTINGS, NothingHappened, Stage, WorkerProcess
 from slotwise.demo.view import View
+from slotwise.store.tables import tables
 from slotwise.testing.verdict import HandlerLog, Verdict, gather, judge
 
 #: The play's length in seconds, after the set-up.
@@ -44,8 +46,7 @@ class Play:
         for _ in range(3):
             self._stage.start_worker()
         self._view.say("three workers started")
-        self._until(lambda: len(self._scene.workers) == 3, 30)
-        self._stage.check_alive()
+        self._until(lambda: len(self._scene.workers) == 3, "three workers at work")
         self._pass(3)
         self._kill()
         self._pass(2)
@@ -58,16 +59,18 @@ class Play:
         victim = self._catch("report")
         self._stage.kill(victim)
         self._view.say(f"SIGKILL: {victim.label} died in the middle of report")
-        self._until(lambda: any(row["task_name"] == "report" for row in self._scene.taken_over), 12)
+        self._until(lambda: any(row["task_name"] == "report" for row in self._scene.taken_over), "report taken over")
         self._view.say("report was taken over and starts again on another worker")
         self._stage.start_worker()
         self._view.say("a fourth worker takes the dead one's place")
 
     def _freeze(self) -> None:
         victim = self._catch("report")
-        self._stage.freeze(victim)
         self._view.say(f"SIGSTOP: {victim.label} is frozen for longer than its lease of {LEASE:.0f} s")
-        self._pass(LEASE * 2.2)
+        self._until(
+            lambda: bool(self._scene.jobs) and self._holder("report") is not victim, "report taken from the frozen one"
+        )
+        self._pass(LEASE / 2)
         self._stage.thaw(victim)
         self._view.say(f"SIGCONT: {victim.label} wakes up; what it still believed to hold is refused")
         self._pass(2)
@@ -75,33 +78,49 @@ class Play:
     def _restart_database(self) -> None:
         self._view.say("the database restarts")
         self._stage.postgres.restart("fast")
+        self._until(lambda: self._scene.at is not None, "a database that answers")
         self._view.say("the database is back; the workers go on")
+        since = self._scene.at
+        self._until(lambda: self._have_beaten(since), "a heartbeat of every worker after the restart")
+
+    def _have_beaten(self, since: datetime | None) -> bool:
+        """Whether all workers that run have been heard since."""
+        running = {worker.process.pid for worker in self._stage.workers if worker.is_running}
+        heard = {row["pid"] for row in self._scene.workers if since is not None and row["last_seen"] >= since}
+        return running <= heard
 
     def _catch(self, job: str) -> WorkerProcess:
-        """The worker that runs this job, once there is one and it has run for a moment."""
-        found: list[WorkerProcess] = []
+        """The worker that has run this job for a moment; it stands still, or it might be done before it is hit."""
+        while True:
+            self._until(lambda: self._holder(job) is not None, f"a worker that runs {job}")
+            if (found := self._holder(job)) is None:
+                continue
+            self._pass(0.5)
+            self._stage.freeze(found)
+            self._pass(0.2)  # what it had sent before is written by now
+            if found is self._holder(job):
+                return found
+            self._stage.thaw(found)
 
-        def caught() -> bool:
-            holder = self._stage.holder_of(self._scene.jobs, job)
-            found[:] = [holder] if holder is not None and holder.is_running else []
-            return bool(found)
-
-        self._until(caught, 20)
-        self._pass(0.5)
-        self._stage.check_alive()
-        return found[0] if found else next(worker for worker in self._stage.workers if worker.is_running)
+    def _holder(self, job: str) -> WorkerProcess | None:
+        holder = self._stage.holder_of(self._scene.jobs, job)
+        return holder if holder is not None and holder.is_running else None
 
     def _pass(self, seconds: float) -> None:
         deadline = time.monotonic() + seconds
-        self._until(lambda: time.monotonic() >= deadline, seconds + 1)
+        self._until(lambda: time.monotonic() >= deadline, "the end of a pause")
 
-    def _until(self, condition: Callable[[], bool], patience: float) -> None:
-        deadline = time.monotonic() + patience
+    def _until(self, condition: Callable[[], bool], what: str) -> None:
+        """Look again and again. Raises NothingHappened, and WorkerEnded for one that nobody killed."""
+        deadline = time.monotonic() + PATIENCE
         while True:
             self._scene = look(self._engine)
             self._view.show(self._scene, self._stage, max(self._end - time.monotonic(), 0))
-            if condition() or time.monotonic() >= deadline:
+            if condition():
                 return
+            self._stage.check_alive()
+            if time.monotonic() >= deadline:
+                raise NothingHappened(f"{what}: not within {PATIENCE:.0f} s; is this machine busy? try again")
             time.sleep(0.1)
 
 
@@ -110,11 +129,10 @@ def pronounce(console: Console, engine: sa.Engine, log: Path, *, running: bool) 
 
     ``running``: workers still hold rows, which is not held against those that are known.
     """
-    with engine.connect() as connection:
-        # All workers there are, and not those that hold something: who holds nothing now may, a statement later.
-        held = set(connection.scalars(sa.text("SELECT worker FROM scheduled_workers"))) if running else set()
-        lines = HandlerLog(log).read()
-        verdict = judge(gather(connection, registry.definitions.values(), lines, completes={"digest"}), live=held)
+    with engine.connect().execution_options(isolation_level="REPEATABLE READ") as connection:
+        live = set(connection.scalars(sa.select(tables().workers.c.worker))) if running else set()
+        evidence = gather(connection, registry.definitions.values(), HandlerLog(log), completes={"digest"})
+    verdict = judge(evidence, live=live)
     console.print(_table(verdict))
     for text in _sentences(verdict):
         console.print(text, highlight=False)

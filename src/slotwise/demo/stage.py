@@ -19,6 +19,7 @@ import sqlalchemy as sa
 from slotwise import migrate
 from slotwise.demo.jobs import HOME, digests
 from slotwise.embedded import EmbeddedPostgres
+from slotwise.engine.lifeline import Leash
 from slotwise.errors import SlotwiseError
 from slotwise.store.dsn import database_url
 
@@ -30,10 +31,16 @@ SETTINGS = {
     "SLOTWISE_SHUTDOWN_GRACE": "8s",
 }
 LEASE = 2.0
+#: The longest wait for anything that must happen, in seconds, also on a machine that has better things to do.
+PATIENCE = 60.0
 
 
 class WorkerEnded(SlotwiseError):
     """A worker of the demo ended by itself."""
+
+
+class NothingHappened(SlotwiseError):
+    """What the play waits for did not come."""
 
 
 @dataclass
@@ -42,6 +49,7 @@ class WorkerProcess:
 
     number: int
     process: subprocess.Popen[bytes]
+    leash: Leash
     fate: str = ""
 
     @property
@@ -91,17 +99,23 @@ class Stage:
         (self.home / "demo.json").write_text(json.dumps(note))
 
     def start_worker(self) -> WorkerProcess:
-        """One more worker process, a fresh interpreter; its output goes to a file."""
+        """One more worker process, a fresh interpreter; its output goes to a file.
+
+        It drains when the demo is gone, however that ended: its leash breaks. One that stands still just then is woken
+        by the system, which does so for a group of the same session whose last parent has ended.
+        """
         number = len(self.workers) + 1
         environment = {**os.environ, **SETTINGS, "DATABASE_URL": self.url, HOME: str(self.home)}
         environment.pop("SLOTWISE_DATABASE_URL", None)
+        leash = Leash()
         command = [sys.executable, "-m", "slotwise", "worker", "--app", "slotwise.demo.jobs", "--log-format", "json"]
         with (self.home / f"worker-{number}.log").open("wb") as output:
             process = subprocess.Popen(
-                command, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
-                cwd=self.home, start_new_session=True,
+                [*command, f"--lifeline={leash.descriptor}"], pass_fds=[leash.descriptor], env=environment,
+                stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, cwd=self.home, process_group=0,
             )  # fmt: skip
-        worker = WorkerProcess(number, process)
+        leash.hand_over()
+        worker = WorkerProcess(number, process, leash)
         self.workers.append(worker)
         return worker
 
@@ -137,7 +151,7 @@ class Stage:
         worker.fate = ""
         worker.process.send_signal(signal.SIGCONT)
 
-    def drain_all(self, patience: float = 20.0) -> list[WorkerProcess]:
+    def drain_all(self, patience: float = PATIENCE) -> list[WorkerProcess]:
         """SIGTERM to every worker, as a deploy would; those that did not end in time."""
         running = [worker for worker in self.workers if worker.is_running]
         for worker in running:
@@ -154,3 +168,4 @@ class Stage:
             if worker.is_running:
                 worker.process.kill()
                 worker.process.wait()
+            worker.leash.close()

@@ -11,7 +11,7 @@ import os
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
@@ -157,28 +157,44 @@ class Evidence:
 def gather(
     connection: sa.Connection,
     jobs: Iterable[Definition],
-    log: Iterable[Line],
+    log: HandlerLog | Iterable[Line],
     *,
     names: Tables | None = None,
     schedules: Mapping[str, Schedule] | None = None,
     completes: Collection[str] = (),
 ) -> list[Evidence]:
-    """Read what the database says about these jobs, in one look.
+    """Read what the database says about these jobs, and what their handlers wrote down.
 
     ``schedules`` gives, in full, those that were changed on the way; ``completes`` names the jobs that use
-    ``complete_in``.
+    ``complete_in``. While workers run, give the log itself, and a connection under REPEATABLE READ: one look.
+
+    Race: a handler that starts meanwhile writes into the log what that look cannot know, and one that ends is settled
+    in the look and not yet in what was read of the log. So the log is read before and after it: what was there before
+    must be in the ledger, what the ledger says must be there afterwards, and later starts are left out.
     """
-    lines = list(log)
-    return [
-        _evidence(
-            connection,
-            names or tables(),
-            _rule(job, schedules or {}, completes),
-            [line for line in lines if line.job == job.name],
-        )
-        for job in jobs
-        if job.is_job
+    before = _lines(log)
+    found = [
+        _evidence(connection, names or tables(), _rule(job, schedules or {}, completes)) for job in jobs if job.is_job
     ]
+    later = log.read()[len(before) :] if isinstance(log, HandlerLog) else []
+    return [
+        replace(one, log=[*_of(one, before), *(line for line in _of(one, later) if _is_known(one, line))])
+        for one in found
+    ]
+
+
+def _lines(log: HandlerLog | Iterable[Line]) -> list[Line]:
+    return log.read() if isinstance(log, HandlerLog) else list(log)
+
+
+def _of(one: Evidence, lines: Iterable[Line]) -> list[Line]:
+    return [line for line in lines if line.job == one.rule.name]
+
+
+def _is_known(one: Evidence, line: Line) -> bool:
+    """Whether the ledger had this attempt when it was read; the end of one that it did not have says nothing."""
+    row = one.ledger.get(line.slot) if line.slot else None
+    return line.mark == "end" or (row is not None and row.token is not None and line.token <= row.token)
 
 
 def _rule(job: Definition, schedules: Mapping[str, Schedule], completes: Collection[str]) -> Rule:
@@ -192,7 +208,7 @@ def _rule(job: Definition, schedules: Mapping[str, Schedule], completes: Collect
     )
 
 
-def _evidence(connection: sa.Connection, names: Tables, rule: Rule, log: list[Line]) -> Evidence:
+def _evidence(connection: sa.Connection, names: Tables, rule: Rule) -> Evidence:
     plan, ledger, gaps = (
         connection.execute(
             sa.select(*columns).where(table.c.task_name == rule.name, table.c.task_instance == RECURRING)
@@ -207,7 +223,6 @@ def _evidence(connection: sa.Connection, names: Tables, rule: Rule, log: list[Li
         plan=_plan(*plan[0]) if plan else None,
         ledger={row.slot: row for row in rows},
         gaps=[GapRow(first=first, last=last, count=count) for first, last, count in gaps],
-        log=log,
         detached=set(connection.scalars(beside.where(tasks.origin.in_(PLANNED)))),
     )
 

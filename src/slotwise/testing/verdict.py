@@ -1,7 +1,7 @@
 """The verdict over a run: were the laws kept, and do database and handlers tell the same story?
 
 log = HandlerLog(Path("run.log"))  # in every handler: with log.attempt(ctx): …
-verdict = judge(gather(connection, registry.jobs, log.read()))
+verdict = judge(gather(connection, registry.jobs, log))
 verdict.clean, verdict.findings, verdict.tally
 """
 
