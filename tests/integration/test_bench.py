@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import json
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from xml.etree import ElementTree
 import psycopg
 import pytest
 
-from slotwise.bench import peers
+from slotwise.bench import peers, plot
 from slotwise.bench.cells import ALL
 from slotwise.bench.cells.drain import drain
 from slotwise.bench.contender import python
@@ -25,6 +26,8 @@ from slotwise.bench.targets import judge
 from slotwise.cli.bench import bench
 from slotwise.embedded import EmbeddedPostgres, GivenPostgres
 from slotwise.errors import ConfigurationError
+
+SVG = "{http://www.w3.org/2000/svg}"
 
 #: Together they take longer than a test may.
 PARTS = {
@@ -177,6 +180,49 @@ def test_a_short_run_is_not_judged() -> None:
     assert [row[-1] for row in report.targets()] == [
         "not judged: a short run", "not measured", "not judged: a short run",
     ]  # fmt: skip
+
+
+MEASURED = Readings(
+    [
+        *_rates("slotwise", 70, 90),
+        *_rates("raw-500", 100),
+        Reading(cell="latency", contender="slotwise ×3", figures={"p50_ms": 2.0}, spread=(0.9, 2.0, 40.0)),
+    ]
+)
+
+
+def test_rates_and_distributions_are_drawn(tmp_path: Path) -> None:
+    """A picture of each, as SVG that a parser reads and as PNG; the curve rises from nobody to all."""
+    drawn = {path.name: path for path in plot.draw(MEASURED, tmp_path / "pictures")}
+    names = ("backlog-rate", "latency-spread")
+    assert set(drawn) == {f"{name}.{suffix}" for name in names for suffix in ("svg", "png")}
+    bars, curves = (ElementTree.parse(drawn[f"{name}.svg"]).getroot() for name in names)
+    assert {"slotwise", "raw-500"} < {text.text for text in bars.iter(f"{SVG}text")}
+    widths = [float(bar.get("width", "")) for bar in list(bars.iter(f"{SVG}rect"))[1:]]
+    assert widths[0] / widths[1] == pytest.approx(0.8, abs=0.01)
+    (curve,) = [
+        line.get("points", "").split() for line in curves.iter(f"{SVG}polyline") if line.get("stroke-width") == "2"
+    ]
+    assert (curve[0], curve[-1]) == (f"{curve[0].split(',')[0]},330.0", f"{curve[-1].split(',')[0]},48.0")
+    for name in names:
+        assert drawn[f"{name}.png"].read_bytes().startswith(b"\x89PNG")
+
+
+def test_without_pillow_pictures_are_svg(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody loses what was measured for twenty minutes: one line says what is missing, and its cure."""
+    found = builtins.__import__
+
+    def without(name: str, *arguments: Any, **keywords: Any) -> Any:
+        if name.split(".")[0] == "PIL":
+            raise ImportError(name)
+        return found(name, *arguments, **keywords)
+
+    monkeypatch.setattr(builtins, "__import__", without)
+    told: list[str] = []
+    assert {path.suffix for path in plot.draw(MEASURED, tmp_path, told.append)} == {".svg"}
+    assert [line.partition(": ")[2] for line in told] == [
+        "PNG needs Pillow; run: pip install 'slotwise[plot]', or write .svg"
+    ]
 
 
 def test_what_cannot_be_done_yet_is_said() -> None:

@@ -1,94 +1,93 @@
-"""Pictures of a run, as SVG written by hand: rates as bars, distributions as curves. They need nothing to be seen."""
+"""Pictures of a run: rates as bars, distributions as curves."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from html import escape
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from slotwise.bench.cells import ALL
 from slotwise.bench.readings import Readings, Summary
 from slotwise.bench.report import number
+from slotwise.errors import ConfigurationError
+from slotwise.picture import Box, Label, Line, Picture, Shape
 
 _WIDTH, _LEFT, _RIGHT, _BAR, _TOP = 760, 190, 130, 26, 48
 _COLOURS = ("#3b6fb6", "#c8553d", "#588157", "#8d6a9f", "#b08900", "#4a4e69", "#2a9d8f")
-_STYLE = (
-    "text{font:13px system-ui,sans-serif;fill:#333}.title{font-weight:600;font-size:15px}"
-    ".axis{stroke:#999;stroke-width:1}.small{font-size:11px;fill:#666}"
-    "@media(prefers-color-scheme:dark){text{fill:#ddd}.small{fill:#aaa}}"
-)
+_OTHERS, _AXIS, _SMALL = "#9aa5b1", "#b8bfc6", "#5b6670"
+_CURVE_LEFT, _CURVE_RIGHT, _CURVE_BOTTOM = 60, _WIDTH - 220, 330
 
 
-def draw(readings: Readings, folder: Path) -> list[Path]:
-    """A file for each cell that has rates, and one for each that has single values; their paths."""
+def draw(readings: Readings, folder: Path, tell: Callable[[str], None] = lambda _: None) -> list[Path]:
+    """An SVG and a PNG for each cell that has rates, and for each that has single values; their paths.
+
+    Where Pillow is missing ``tell`` is told so once, and SVG is all.
+    """
     folder.mkdir(parents=True, exist_ok=True)
-    written = []
-    for cell in dict.fromkeys(one.cell for one in readings.all):
-        summaries = readings.contenders(cell)
-        rates = [one for one in summaries if one.values("rate")]
-        spreads = [one for one in summaries if len(one.spread) > 1]
-        for kind, found, picture in (("rate", rates, _bars), ("spread", spreads, _curves)):
-            if found:
-                path = folder / f"{cell}-{kind}.svg"
-                path.write_text(_document(cell, found, picture(found)))
+    written, suffixes = [], [".svg", ".png"]
+    for name, picture in _pictures(readings):
+        for suffix in tuple(suffixes):
+            path = folder / f"{name}{suffix}"
+            try:
+                picture.write(path)
+            except ConfigurationError as error:
+                suffixes.remove(suffix)
+                tell(str(error))
+            else:
                 written.append(path)
     return written
 
 
-def _document(cell: str, summaries: Sequence[Summary], body: Iterator[str]) -> str:
-    height = _TOP + max(_BAR * len(summaries), 0) + 40
-    if any(one.spread for one in summaries) and not any(one.values("rate") for one in summaries):
-        height = _PLOT_BOTTOM + 50
-    head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height}" role="img">'
-    title = f'<text class="title" x="12" y="24">{escape(ALL[cell].title)}</text>'
-    return "\n".join([head, f"<style>{_STYLE}</style>", title, *body, "</svg>\n"])
+def _pictures(readings: Readings) -> Iterator[tuple[str, Picture]]:
+    for cell in dict.fromkeys(one.cell for one in readings.all):
+        summaries, title = readings.contenders(cell), Label(12, 20, ALL[cell].title, 15)
+        if rates := [one for one in summaries if one.values("rate")]:
+            height = _TOP + _BAR * len(rates) + 40
+            yield f"{cell}-rate", Picture(_WIDTH, height, (title, *_bars(rates)))
+        if spreads := [one for one in summaries if len(one.spread) > 1]:
+            yield f"{cell}-spread", Picture(_WIDTH, _CURVE_BOTTOM + 50, (title, *_curves(spreads)))
 
 
-def _bars(summaries: Sequence[Summary]) -> Iterator[str]:
+def _bars(summaries: Sequence[Summary]) -> Iterator[Shape]:
     """The median as a bar, least and most as a line across its end."""
     top = max(one.most("rate") or 1.0 for one in summaries)
     scale = (_WIDTH - _LEFT - _RIGHT) / top
     for place, one in enumerate(summaries):
-        y, middle = _TOP + place * _BAR, one.median("rate") or 0.0
-        colour = _COLOURS[0] if one.contender.startswith("slotwise") else "#9aa5b1"
+        y, middle = _TOP + place * _BAR + 11, one.median("rate") or 0.0
+        colour = _COLOURS[0] if one.contender.startswith("slotwise") else _OTHERS
         low, high = (_LEFT + (value or 0.0) * scale for value in (one.least("rate"), one.most("rate")))
-        yield f'<text x="{_LEFT - 8}" y="{y + 15}" text-anchor="end">{escape(one.contender)}</text>'
-        yield f'<rect x="{_LEFT}" y="{y + 2}" width="{middle * scale:.1f}" height="{_BAR - 8}" fill="{colour}"/>'
-        yield f'<path class="axis" d="M{low:.1f} {y + 11}H{high:.1f}"/>'
-        yield f'<text x="{high + 8:.1f}" y="{y + 15}">{number(middle)}/s</text>'
-    yield f'<text class="small" x="{_LEFT}" y="{_TOP + len(summaries) * _BAR + 18}">median; line: least to most</text>'
+        yield Label(_LEFT - 8, y, one.contender, 13, end=True)
+        yield Box(_LEFT, y - 9, round(middle * scale, 1), _BAR - 8, colour)
+        yield Line([(low, y), (high, y)], _SMALL)
+        yield Label(round(high + 8, 1), y, f"{number(middle)}/s", 13)
+    yield Label(_LEFT, _TOP + len(summaries) * _BAR + 14, "median; line: least to most", 11, colour=_SMALL)
 
 
-_PLOT_BOTTOM = 330
-
-
-def _curves(summaries: Sequence[Summary]) -> Iterator[str]:
+def _curves(summaries: Sequence[Summary]) -> Iterator[Shape]:
     """Which share took at most so long; the axis of time is logarithmic."""
     least = max(min(one.spread[0] for one in summaries), 1e-3)
     low = math.floor(math.log10(least))
     high = max(math.ceil(math.log10(max(one.spread[-1] for one in summaries))), low + 1)
-    left, right = 60, _WIDTH - 220
-    yield from _axes(left, right, low, high)
+
+    def across(value: float) -> float:
+        share = (math.log10(value) - low) / (high - low)
+        return round(_CURVE_LEFT + share * (_CURVE_RIGHT - _CURVE_LEFT), 1)
+
+    for exponent in range(low, high + 1):
+        x = across(10.0**exponent)
+        yield Line([(x, _up(0)), (x, _up(1))], _AXIS)
+        yield Label(x - 12, _CURVE_BOTTOM + 16, f"{10.0**exponent:g} ms", 11, colour=_SMALL)
+    for share in (0.0, 0.5, 1.0):
+        yield Line([(_CURVE_LEFT, _up(share)), (_CURVE_RIGHT, _up(share))], _AXIS)
+        yield Label(_CURVE_LEFT - 8, _up(share), f"{share:.0%}", 11, end=True, colour=_SMALL)
     for place, one in enumerate(summaries):
         colour, values = _COLOURS[place % len(_COLOURS)], one.spread
-        points = []
-        for step in range(201):
-            value = max(values[min(step * len(values) // 200, len(values) - 1)], least)
-            x = left + (math.log10(value) - low) / (high - low) * (right - left)
-            points.append(f"{x:.1f},{_PLOT_BOTTOM - step / 200 * (_PLOT_BOTTOM - _TOP):.1f}")
-        yield f'<polyline fill="none" stroke="{colour}" stroke-width="2" points="{" ".join(points)}"/>'
-        y = _TOP + 14 + 20 * place
-        yield f'<text x="{right + 16}" y="{y}" style="fill:{colour}">{escape(one.contender)}</text>'
+        steps = (
+            (step / 200, max(values[min(step * len(values) // 200, len(values) - 1)], least)) for step in range(201)
+        )
+        yield Line([(across(value), _up(share)) for share, value in steps], colour, 2)
+        yield Label(_CURVE_RIGHT + 16, _TOP + 10 + 20 * place, one.contender, 13, colour=colour)
 
 
-def _axes(left: int, right: int, low: int, high: int) -> Iterator[str]:
-    for exponent in range(low, high + 1):
-        x = left + (exponent - low) / (high - low) * (right - left)
-        yield f'<path class="axis" stroke-opacity=".4" d="M{x:.1f} {_TOP}V{_PLOT_BOTTOM}"/>'
-        label = f"{10.0**exponent:g} ms"
-        yield f'<text class="small" x="{x:.1f}" y="{_PLOT_BOTTOM + 18}" text-anchor="middle">{label}</text>'
-    for share in (0, 50, 100):
-        y = _PLOT_BOTTOM - share / 100 * (_PLOT_BOTTOM - _TOP)
-        yield f'<path class="axis" stroke-opacity=".4" d="M{left} {y:.1f}H{right}"/>'
-        yield f'<text class="small" x="{left - 8}" y="{y + 4:.1f}" text-anchor="end">{share} %</text>'
+def _up(share: float) -> float:
+    return round(_CURVE_BOTTOM - share * (_CURVE_BOTTOM - _TOP), 1)

@@ -45,7 +45,7 @@ def fulfil(wish: Wish, tell: Callable[[str], None] = lambda _: None) -> Report:
         run = Run(server=server, rounds=wish.rounds, scale=wish.scale, peers=found, tell=lambda one: tell(line_of(one)))
         readings = measure(run, cells)
     if wish.pictures is not None:
-        plot.draw(readings, wish.pictures)
+        plot.draw(readings, wish.pictures, tell)
     return Report(readings=readings, machine=facts, command=wish.command, is_whole=wish.scale >= 1)
 
 

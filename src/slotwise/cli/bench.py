@@ -41,7 +41,9 @@ if TYPE_CHECKING:
     "--against", default="", metavar="NAMES", help="Peers that take part; pip install 'slotwise[bench-peers]'."
 )
 @click.option("--markdown", is_flag=True, help="Write the tables of a page.")
-@click.option("--plot", "pictures", type=click.Path(file_okay=False, path_type=Path), help="Draw SVG files in here.")
+@click.option(
+    "--plot", "pictures", type=click.Path(file_okay=False, path_type=Path), help="Draw SVG and PNG files in here."
+)
 @click.option("--list", "listing", is_flag=True, help="Name the cells, and measure nothing.")
 @common
 @pass_given
@@ -52,7 +54,8 @@ def bench(
     """Measure slotwise on this machine, with real workers, beside bare psycopg doing the same.
 
     Starts a durable PostgreSQL of its own, or makes and drops databases of its own on the server of --database-url;
-    DATABASE_URL is not looked at. Contenders take turns; every id is checked to have run exactly once.
+    DATABASE_URL is not looked at. Contenders take turns; every id is checked to have run exactly once. --plot draws
+    rates and distributions. For PNG: pip install 'slotwise[plot]'.
     """
     from slotwise.bench import session  # late: no other command, and no worker, needs it
 

@@ -1,0 +1,117 @@
+"""A picture of a few shapes, as SVG, which is written here, or as PNG, which Pillow draws, if it is there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+from typing import Final, TypeAlias
+
+from slotwise.errors import ConfigurationError
+
+_INK: Final = "#1f2933"
+_PAPER: Final = "#ffffff"
+#: A pixel of ours is so many of a PNG, for sharp text on sharp screens.
+_SHARP: Final = 2
+#: What the font that Pillow brings along has not.
+_PLAINER: Final = str.maketrans({"×": "x", "–": "-", "µ": "u", "≤": "<=", "≥": ">="})
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    """A filled rectangle; `told` is shown where a picture can."""
+
+    x: float
+    y: float
+    width: float
+    height: float
+    colour: str
+    told: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Label:
+    """A line of text, its middle at `y`; it ends at `x` if `end`."""
+
+    x: float
+    y: float
+    text: str
+    size: int = 12
+    end: bool = False
+    colour: str = _INK
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """From point to point."""
+
+    points: Sequence[tuple[float, float]]
+    colour: str
+    width: int = 1
+
+
+Shape: TypeAlias = Box | Label | Line
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """What is drawn, in pixels; what comes later lies above."""
+
+    width: int
+    height: int
+    shapes: tuple[Shape, ...]
+
+    def write(self, file: Path) -> None:
+        """As PNG if its name ends so, else as SVG. Raises ConfigurationError if Pillow is needed and missing."""
+        if file.suffix.lower() == ".png":
+            _write_png(file, self)
+        else:
+            file.write_text(svg(self), encoding="utf-8")
+
+
+def svg(picture: Picture) -> str:
+    """The picture as an SVG document that needs nothing else."""
+    head = (
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{picture.width}" height="{picture.height}" '
+        f'viewBox="0 0 {picture.width} {picture.height}" font-family="system-ui, sans-serif" role="img">'
+    )
+    paper = f'<rect width="100%" height="100%" fill="{_PAPER}"/>'
+    return "\n".join([head, paper, *map(_element, picture.shapes), "</svg>", ""])
+
+
+def _element(shape: Shape) -> str:
+    if isinstance(shape, Line):
+        points = " ".join(f"{x:.1f},{y:.1f}" for x, y in shape.points)
+        return f'<polyline fill="none" stroke="{shape.colour}" stroke-width="{shape.width}" points="{points}"/>'
+    if isinstance(shape, Label):
+        anchor = ' text-anchor="end"' if shape.end else ""
+        place = f'x="{shape.x:g}" y="{shape.y:g}" font-size="{shape.size}"'
+        return f'<text {place} fill="{shape.colour}" dominant-baseline="central"{anchor}>{escape(shape.text)}</text>'
+    place = f'x="{shape.x:g}" y="{shape.y:g}" width="{shape.width:g}" height="{shape.height:g}"'
+    told = f"<title>{escape(shape.told)}</title>" if shape.told else ""
+    return f'<rect {place} rx="2" fill="{shape.colour}">{told}</rect>'
+
+
+def _write_png(file: Path, picture: Picture) -> None:
+    try:
+        from PIL import Image, ImageDraw, ImageFont
+    except ImportError:
+        raise ConfigurationError(
+            f"--plot {file}: PNG needs Pillow; run: pip install 'slotwise[plot]', or write .svg"
+        ) from None
+    image = Image.new("RGB", (picture.width * _SHARP, picture.height * _SHARP), _PAPER)
+    canvas = ImageDraw.Draw(image)
+    for shape in picture.shapes:
+        if isinstance(shape, Line):
+            points = [(x * _SHARP, y * _SHARP) for x, y in shape.points]
+            canvas.line(points, fill=shape.colour, width=shape.width * _SHARP, joint="curve")
+        elif isinstance(shape, Label):
+            place, anchor = (shape.x * _SHARP, shape.y * _SHARP), "rm" if shape.end else "lm"
+            font = ImageFont.load_default(shape.size * _SHARP)
+            canvas.text(place, shape.text.translate(_PLAINER), fill=shape.colour, font=font, anchor=anchor)
+        else:
+            x, y = shape.x * _SHARP, shape.y * _SHARP
+            right, bottom = x + shape.width * _SHARP - 1, y + shape.height * _SHARP - 1
+            canvas.rectangle((x, y, max(right, x), bottom), fill=shape.colour)
+    image.save(file)
