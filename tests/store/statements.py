@@ -156,6 +156,11 @@ def _plan_new(stage: Stage) -> Callable[[], Any]:
     return lambda: Planner(stage.store).plan([a_job("fresh")])
 
 
+def _plan_kept(stage: Stage) -> Callable[[], Any]:
+    jobs = [found for found in stage.bench.definitions.values() if found.is_job]
+    return lambda: Planner(stage.store).plan(jobs, Revision(text="9"))
+
+
 def _plan_changed(stage: Stage) -> Callable[[], Any]:
     return lambda: Planner(stage.store).plan([a_job("plain", Every("5m"))], Revision(text="9"))
 
@@ -213,6 +218,7 @@ VERBS: dict[str, Verb] = {
     "next_due": _next_due,
     "due_tasks": _due_tasks,
     "plan_new": _plan_new,
+    "plan_kept": _plan_kept,
     "plan_changed": _plan_changed,
     "schedule": _schedule,
     "schedule_many": _schedule_many,

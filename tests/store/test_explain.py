@@ -19,6 +19,7 @@ from slotwise.clock import ManualClock
 from slotwise.execution import Claim, HandedBack, Succeeded
 from slotwise.schedules import Every
 from slotwise.store.marks import FIRST, LAST, Range
+from slotwise.store.planner import Planner
 from slotwise.store.settlement import Silence
 from slotwise.store.store import Store
 
@@ -224,6 +225,18 @@ def test_a_late_claim_stays_on_its_indexes(stage: Stage) -> None:
         for mode in ("custom", "generic"):
             plan = stage.plan(sent, mode)
             assert not scanned(plan), f"{mode} plan of\n{sent[0]}\n{json.dumps(plan, indent=1)}"
+
+
+@pytest.mark.parametrize("mode", ["custom", "generic"])
+def test_a_start_finds_its_jobs_by_their_keys(stage: Stage, mode: str) -> None:
+    """Rows, and of each the newest slots of the ledger, however long that is."""
+    (look,) = [
+        sent
+        for sent in stage.sent(lambda: Planner(stage.store).plan(JOBS[:20]))
+        if "orphaned" in sent[0] and "FOR UPDATE" in sent[0]
+    ]
+    plan = stage.plan(look, mode)
+    assert not scanned(plan), json.dumps(plan, indent=1)
 
 
 @pytest.mark.parametrize("mode", ["custom", "generic"])

@@ -3,36 +3,51 @@
 from __future__ import annotations
 
 from datetime import datetime
+from functools import lru_cache
 
 import sqlalchemy as sa
 
 from slotwise.execution import RECURRING
 from slotwise.store.dialect import Dialect
 from slotwise.store.rows import utc
+from slotwise.store.tables import Tables
 
 
 def newest_decided(
     connection: sa.Connection, dialect: Dialect, name: str, instance: str, *, strict: bool
 ) -> datetime | None:
     """The newest slot that the ledger or a gap knows as started or decided; detached runs do not count."""
-    slots, gaps = dialect.tables.slots, dialect.tables.gaps
+    plan = {"name": name, "instance": instance}
+    in_both = connection.execute(_newest(dialect.tables, strict=strict), plan).one()
+    return max((found for found in in_both if found), default=None)
+
+
+@lru_cache(maxsize=16)
+def _newest(tables: Tables, *, strict: bool) -> sa.Select[tuple[datetime | None, datetime | None]]:
+    """Made once: each late slot asks."""
+    slots, gaps, name, instance = (
+        tables.slots,
+        tables.gaps,
+        sa.bindparam("name", type_=sa.Text),
+        sa.bindparam("instance", type_=sa.Text),
+    )
     decided: sa.ColumnElement[bool] = slots.c.finished.is_not(None)
     if strict:
         decided = decided | (slots.c.outcome != "claimed")
-    in_ledger = connection.scalar(
+    in_ledger = (
         sa.select(slots.c.slot)
         .where(slots.c.task_name == name, slots.c.task_instance == instance)
         .where(slots.c.origin.in_(("schedule", "catch_up")), decided)
         .order_by(slots.c.slot.desc())
         .limit(1)
     )
-    in_gaps = connection.scalar(
+    in_gaps = (
         sa.select(gaps.c.last_slot)
         .where(gaps.c.task_name == name, gaps.c.task_instance == instance)
         .order_by(gaps.c.first_slot.desc())
         .limit(1)
     )
-    return max((found for found in (in_ledger, in_gaps) if found), default=None)
+    return sa.select(in_ledger.scalar_subquery(), in_gaps.scalar_subquery())
 
 
 def last_start(connection: sa.Connection, dialect: Dialect, name: str) -> datetime | None:

@@ -20,7 +20,8 @@ from slotwise.store.bureau import Desk
 from slotwise.store.calendars import calendars_of
 from slotwise.store.decided import newest_decided
 from slotwise.store.orphans import end_orphans
-from slotwise.store.planner import first_slot, readable, replanned, tags_text
+from slotwise.store.planner import first_slot, replanned
+from slotwise.store.proposals import readable, tags_text
 from slotwise.store.rows import row_of
 from slotwise.store.store import Store
 from slotwise.store.types import to_micros

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from datetime import datetime
+from functools import lru_cache
 
 import sqlalchemy as sa
 
 from slotwise.store.dialect import Dialect
 from slotwise.store.rows import Change, ledger_instance
+from slotwise.store.tables import Tables
+from slotwise.store.types import Instant
+
+#: So many of the newest slots of a plan.
+LOOKED_AT = 100
 
 
 def end_orphans(connection: sa.Connection, dialect: Dialect, name: str, instance: str, now: datetime) -> None:
@@ -15,22 +21,47 @@ def end_orphans(connection: sa.Connection, dialect: Dialect, name: str, instance
 
     Those are among the newest; the others of a long history are not looked through. What never began is not lost.
     """
-    slots, rows = dialect.tables.slots, dialect.tables.tasks.alias("standing")
+    connection.execute(_ending(dialect.tables), {"plan_name": name, "plan_of": instance, "now": now})
+
+
+@lru_cache(maxsize=16)
+def _ending(tables: Tables) -> sa.Update:
+    """Made once: each plan of a job asks."""
+    slots, rows = tables.slots, tables.tasks.alias("standing")
+    name, instance = sa.bindparam("plan_name", type_=sa.Text), sa.bindparam("plan_of", type_=sa.Text)
     plan = [slots.c.task_name == name, slots.c.task_instance == instance]
-    newest = sa.select(slots.c.slot).where(*plan).order_by(slots.c.slot.desc()).limit(100)
+    newest = sa.select(slots.c.slot).where(*plan).order_by(slots.c.slot.desc()).limit(LOOKED_AT)
     stands = sa.exists().where(
         rows.c.task_name == name, rows.c.slot == slots.c.slot,
         sa.func.coalesce(rows.c.plan_instance, rows.c.task_instance) == instance,
     )  # fmt: skip
     began = slots.c.attempts > 0
-    connection.execute(
+    return (
         slots.update()
         .where(*plan, slots.c.slot.in_(newest.scalar_subquery()), slots.c.finished.is_(None), ~stands)
         .values(
             outcome=sa.case((began, "lost"), else_="cancelled"), reason="orphaned",
-            lost=slots.c.lost + sa.case((began, 1), else_=0), finished=now,
+            lost=slots.c.lost + sa.case((began, 1), else_=0), finished=sa.bindparam("now", type_=Instant),
         )
     )  # fmt: skip
+
+
+def has_orphans(tables: Tables) -> sa.ColumnElement[bool]:
+    """Of a plan row of the queue, within a statement that reads it: whether there is anything to end."""
+    slots, plan, rows = tables.slots, tables.tasks, tables.tasks.alias("standing")
+    newest = (
+        sa.select(slots.c.task_name, slots.c.task_instance, slots.c.slot, slots.c.finished)
+        .where(slots.c.task_name == plan.c.task_name, slots.c.task_instance == plan.c.task_instance)
+        .order_by(slots.c.slot.desc())
+        .limit(LOOKED_AT)
+        .correlate(plan)
+        .subquery("newest")
+    )
+    stands = sa.exists().where(
+        rows.c.task_name == newest.c.task_name, rows.c.slot == newest.c.slot,
+        sa.func.coalesce(rows.c.plan_instance, rows.c.task_instance) == newest.c.task_instance,
+    )  # fmt: skip
+    return sa.select(newest.c.slot).where(newest.c.finished.is_(None), ~stands).exists()
 
 
 def settle_stranger(connection: sa.Connection, dialect: Dialect, change: Change) -> None:

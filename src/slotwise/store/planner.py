@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
 import sqlalchemy as sa
+from sqlalchemy.exc import DBAPIError
 
 from slotwise import decide
 from slotwise.definition import Definition
@@ -16,17 +16,22 @@ from slotwise.errors import InvalidSchedule, PlanMissing
 from slotwise.execution import RECURRING, TICK, Row
 from slotwise.missed import due_at, slot_after
 from slotwise.pauses import PAUSED, asleep
-from slotwise.schedules import Disabled, Once, Schedule, parse_schedule, succeed
+from slotwise.schedules import Disabled, Once, Schedule, succeed
 from slotwise.schedules.succession import owing
 from slotwise.schedules.text import stored_text
 from slotwise.store.calendars import calendars_of
 from slotwise.store.decided import last_start, newest_decided
+from slotwise.store.failures import is_about_a_row
 from slotwise.store.letters import in_its_letters
 from slotwise.store.orphans import end_orphans
+from slotwise.store.proposals import deploy_of, is_kept, proposed, readable, revision_of, rows_of
 from slotwise.store.revision import Revision
 from slotwise.store.rows import row_of, utc
 from slotwise.store.store import Store
 from slotwise.store.types import to_micros
+
+#: So many rows are looked at in one transaction.
+BATCH = 500
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,16 +101,11 @@ def owed_by(row: Row) -> Schedule:
     return readable(row.schedule) or (Disabled() if row.slot is None else Once(row.slot))
 
 
-def readable(text: str | None) -> Schedule | None:
-    """The schedule of a text; None if there is none, or if this release cannot read it."""
-    try:
-        return parse_schedule(text) if text else None
-    except InvalidSchedule:
-        return None
-
-
 class Planner:
-    """Plans jobs one by one, each in its own short transaction, so that any number of workers may start at once."""
+    """Plans jobs one by one, each in its own short transaction, so that any number of workers may start at once.
+
+    Most rows need nothing: those are looked at by the hundred before.
+    """
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -114,7 +114,10 @@ class Planner:
     def plan(self, jobs: Iterable[Definition], revision: Revision | None = None) -> list[Plan]:
         """Insert, re-plan or leave each job's row. ``revision`` orders deploys; None: one that starts just now."""
         ours = revision or Revision(started=self._store.now())
-        return [self._plan(job, ours) for job in sorted(jobs, key=lambda job: job.name)]
+        ordered = sorted(jobs, key=lambda job: job.name)
+        batches = (ordered[first : first + BATCH] for first in range(0, len(ordered), BATCH))
+        kept = {plan.job: plan for batch in batches for plan in self._kept(batch, ours)}
+        return [kept.get(job.name) or self._plan(job, ours) for job in ordered]
 
     def verify(self, jobs: Sequence[Definition]) -> None:
         """Raise PlanMissing, naming them, if a job has no row: it would never run, and nobody would know."""
@@ -129,6 +132,25 @@ class Planner:
             raise PlanMissing(
                 f"no row in {self._tasks.name} for: {', '.join(missing)}; something deletes rows of that table"
             )
+
+    def _kept(self, jobs: Sequence[Definition], ours: Revision) -> list[Plan]:
+        """Of some jobs, those whose rows are as the code wants them: at most starts, all. Only the deploy is noted."""
+        known = {job.name: job for job in jobs}
+        try:
+            with self._store.transaction() as connection:
+                found = connection.execute(rows_of(self._store, list(known))).mappings()
+                rows = [row for row in found if is_kept(known[row["task_name"]], row, ours)]
+                if noted := [row["task_name"] for row in rows if ours.replaces(revision_of(row))]:
+                    of_jobs = [self._tasks.c.task_name.in_(noted), self._tasks.c.task_instance == RECURRING]
+                    connection.execute(self._tasks.update().where(*of_jobs).values(**deploy_of(ours)))
+        except DBAPIError as error:
+            if not is_about_a_row(error):
+                raise
+            return []  # one by one it is told whose
+        return [
+            Plan(job=row["task_name"], change="kept", schedule=row["schedule"], next_slot=utc(row["slot"]))
+            for row in rows
+        ]
 
     def _plan(self, job: Definition, revision: Revision) -> Plan:
         with in_its_letters(f"job {job.name!r}"), self._store.transaction() as connection:
@@ -181,7 +203,7 @@ class Planner:
         connection.execute(
             self._tasks.update()
             .where(self._tasks.c.task_name == job.name, self._tasks.c.task_instance == RECURRING)
-            .values(**_proposed(job), **_deploy(revision, theirs), **changes)
+            .values(**proposed(job), **deploy_of(revision, theirs), **changes)
         )
         if not changes:
             return _plan_of(job, row, "kept")
@@ -217,34 +239,10 @@ class Planner:
         statement = self._store.dialect.insert(self._tasks).values(
             task_name=job.name, task_instance=RECURRING, picked=False, version=to_micros(now),
             first_version=to_micros(now), **columns, watermark=newest,
-            schedule=stored_text(schedule, job.name), **_proposed(job), **_deploy(revision),
+            schedule=stored_text(schedule, job.name), **proposed(job), **deploy_of(revision),
         )  # fmt: skip
         inserted = statement.on_conflict_do_nothing().returning(self._tasks.c.version)
         return connection.execute(inserted).first() is not None
-
-
-def _deploy(revision: Revision, before: Revision | None = None) -> dict[str, Any]:
-    """The columns of a row that this deploy has planned.
-
-    A deploy with an id started when its first worker did: one that is restarted later must not look newer than
-    the next deploy, whose workers start meanwhile.
-    """
-    again = before is not None and before.text is not None and before.text == revision.text
-    return {"revision": revision.text, "deployed": before.started if before and again else revision.started}
-
-
-def _proposed(job: Definition) -> dict[str, Any]:
-    """What else of a definition stands in its row, for whoever has no code to look at."""
-    return {
-        "fingerprint": job.fingerprint,
-        "priority": job.priority,
-        "runs_on": tags_text(job),
-    }
-
-
-def tags_text(job: Definition) -> str | None:
-    """The tags that a worker must carry, as they stand in a row."""
-    return json.dumps(sorted(job.runs_on)) if job.runs_on else None
 
 
 def _plan_of(job: Definition, row: Row | None, change: str) -> Plan:

@@ -7,11 +7,14 @@ from typing import Any
 
 import pytest
 from tests.store.bench import MINUTE, NOON, Bench, a_job, at
+from tests.store.hearing import hearing
 
+from slotwise.definition import Definition
 from slotwise.errors import PlanMissing
 from slotwise.execution import FOREVER, Failed, HandedBack
 from slotwise.schedules import Disabled, Every, FixedDelay, Schedule, succeed
 from slotwise.store.planner import Planner
+from slotwise.store.revision import Revision
 from slotwise.store.types import to_micros
 
 HALF_PAST = Every(MINUTE, anchor=NOON + MINUTE / 2)
@@ -57,6 +60,22 @@ def test_planning_again_keeps_everything(bench: Bench) -> None:
     assert {plan.change for plan in plans.values()} == {"kept"}
     assert plans["plain"].next_slot == at(2)
     assert {name: bench.row(name) for name in before} == before
+
+
+def test_rows_that_need_nothing_are_looked_at_together(bench: Bench) -> None:
+    """However many there are: one look, and one write that names the deploy; none if it is named already."""
+    jobs = [a_job(f"job-{number:03}") for number in range(100)]
+
+    def writes(revision: str, *others: Definition) -> tuple[int, int]:
+        """Of a start: how many jobs it has changed, and in how many statements it has written rows."""
+        with hearing(bench.database) as heard:
+            plans = Planner(bench.store).plan([*jobs[len(others) :], *others], Revision(text=revision))
+        written = [statement for statement, _ in heard if statement.startswith("UPDATE scheduled_tasks")]
+        return len([plan for plan in plans if plan.change != "kept"]), len(written)
+
+    assert writes("1")[0] == 100
+    assert [writes("1"), writes("2"), writes("2"), writes("1")] == [(0, 0), (0, 1), (0, 0), (0, 0)]
+    assert writes("3", a_job("job-000", Every("5m")), a_job("job-001", priority=90)) == (1, 3)
 
 
 @pytest.mark.parametrize(

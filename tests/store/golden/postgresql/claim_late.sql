@@ -64,18 +64,16 @@ SELECT statement_timestamp(), schedule IS NULL AND plan_instance IS NULL OR EXIS
 FROM due
 ORDER BY -coalesce(priority, 50), execution_time;
 
-SELECT scheduled_slots.slot
+SELECT (SELECT scheduled_slots.slot
 FROM scheduled_slots
-WHERE scheduled_slots.task_name = %(task_name_1)s::VARCHAR AND scheduled_slots.task_instance =
-    %(task_instance_1)s::VARCHAR AND scheduled_slots.origin IN (%(origin_1_1)s::VARCHAR, %(origin_1_2)s::VARCHAR)
-    AND scheduled_slots.finished IS NOT NULL ORDER BY scheduled_slots.slot DESC
- LIMIT %(param_1)s::INTEGER;
-
-SELECT scheduled_gaps.last_slot
+WHERE scheduled_slots.task_name = %(name)s::VARCHAR AND scheduled_slots.task_instance = %(instance)s::VARCHAR AND
+    scheduled_slots.origin IN (%(origin_1_1)s::VARCHAR, %(origin_1_2)s::VARCHAR) AND scheduled_slots.finished IS NOT
+    NULL ORDER BY scheduled_slots.slot DESC
+ LIMIT %(param_1)s::INTEGER) AS anon_1, (SELECT scheduled_gaps.last_slot
 FROM scheduled_gaps
-WHERE scheduled_gaps.task_name = %(task_name_1)s::VARCHAR AND scheduled_gaps.task_instance =
-    %(task_instance_1)s::VARCHAR ORDER BY scheduled_gaps.first_slot DESC
- LIMIT %(param_1)s::INTEGER;
+WHERE scheduled_gaps.task_name = %(name)s::VARCHAR AND scheduled_gaps.task_instance = %(instance)s::VARCHAR ORDER BY
+    scheduled_gaps.first_slot DESC
+ LIMIT %(param_2)s::INTEGER) AS anon_2;
 
 UPDATE scheduled_slots SET outcome=%(outcome)s::VARCHAR, reason=%(reason)s::VARCHAR,
     finished=%(finished)s::TIMESTAMP WITH TIME ZONE WHERE scheduled_slots.task_name = %(task_name_1)s::VARCHAR AND

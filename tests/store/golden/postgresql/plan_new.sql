@@ -1,5 +1,23 @@
 SELECT statement_timestamp();
 
+SELECT scheduled_tasks.task_name, scheduled_tasks.schedule, scheduled_tasks.slot, scheduled_tasks.fingerprint,
+    scheduled_tasks.priority, scheduled_tasks.runs_on, scheduled_tasks.revision, scheduled_tasks.deployed, EXISTS
+    (SELECT newest.slot
+FROM (SELECT scheduled_slots.task_name AS task_name, scheduled_slots.task_instance AS task_instance,
+    scheduled_slots.slot AS slot, scheduled_slots.finished AS finished
+FROM scheduled_slots
+WHERE scheduled_slots.task_name = scheduled_tasks.task_name AND scheduled_slots.task_instance =
+    scheduled_tasks.task_instance ORDER BY scheduled_slots.slot DESC
+ LIMIT %(param_1)s::INTEGER) AS newest
+WHERE newest.finished IS NULL AND NOT (EXISTS (SELECT *
+FROM scheduled_tasks AS standing
+WHERE standing.task_name = newest.task_name AND standing.slot = newest.slot AND coalesce(standing.plan_instance,
+    standing.task_instance) = newest.task_instance))) AS orphaned
+FROM scheduled_tasks
+WHERE scheduled_tasks.task_name IN (%(task_name_1_1)s::VARCHAR) AND scheduled_tasks.task_instance =
+    %(task_instance_1)s::VARCHAR ORDER BY scheduled_tasks.task_name COLLATE "C", scheduled_tasks.task_instance
+    COLLATE "C" FOR UPDATE OF scheduled_tasks;
+
 SELECT scheduled_tasks.revision, scheduled_tasks.deployed, scheduled_tasks.task_name, scheduled_tasks.task_instance,
     scheduled_tasks.execution_time, scheduled_tasks.version, scheduled_tasks.picked, scheduled_tasks.picked_by,
     scheduled_tasks.task_data, scheduled_tasks.last_success, scheduled_tasks.last_failure,
@@ -18,29 +36,27 @@ SELECT statement_timestamp();
 UPDATE scheduled_slots SET outcome=CASE WHEN (scheduled_slots.attempts > %(attempts_1)s::INTEGER) THEN
     %(param_1)s::VARCHAR ELSE %(param_2)s::VARCHAR END, reason=%(reason)s::VARCHAR, lost=(scheduled_slots.lost +
     CASE WHEN (scheduled_slots.attempts > %(attempts_1)s::INTEGER) THEN %(param_3)s::INTEGER ELSE
-    %(param_4)s::INTEGER END), finished=%(finished)s::TIMESTAMP WITH TIME ZONE WHERE scheduled_slots.task_name =
-    %(task_name_1)s::VARCHAR AND scheduled_slots.task_instance = %(task_instance_1)s::VARCHAR AND
-    scheduled_slots.slot IN (SELECT scheduled_slots.slot
+    %(param_4)s::INTEGER END), finished=%(now)s::TIMESTAMP WITH TIME ZONE WHERE scheduled_slots.task_name =
+    %(plan_name)s::VARCHAR AND scheduled_slots.task_instance = %(plan_of)s::VARCHAR AND scheduled_slots.slot IN
+    (SELECT scheduled_slots.slot
 FROM scheduled_slots
-WHERE scheduled_slots.task_name = %(task_name_1)s::VARCHAR AND scheduled_slots.task_instance =
-    %(task_instance_1)s::VARCHAR ORDER BY scheduled_slots.slot DESC
+WHERE scheduled_slots.task_name = %(plan_name)s::VARCHAR AND scheduled_slots.task_instance = %(plan_of)s::VARCHAR
+    ORDER BY scheduled_slots.slot DESC
  LIMIT %(param_5)s::INTEGER) AND scheduled_slots.finished IS NULL AND NOT (EXISTS (SELECT *
 FROM scheduled_tasks AS standing
-WHERE standing.task_name = %(task_name_2)s::VARCHAR AND standing.slot = scheduled_slots.slot AND
-    coalesce(standing.plan_instance, standing.task_instance) = %(coalesce_1)s::VARCHAR));
+WHERE standing.task_name = %(plan_name)s::VARCHAR AND standing.slot = scheduled_slots.slot AND
+    coalesce(standing.plan_instance, standing.task_instance) = %(plan_of)s::VARCHAR));
 
-SELECT scheduled_slots.slot
+SELECT (SELECT scheduled_slots.slot
 FROM scheduled_slots
-WHERE scheduled_slots.task_name = %(task_name_1)s::VARCHAR AND scheduled_slots.task_instance =
-    %(task_instance_1)s::VARCHAR AND scheduled_slots.origin IN (%(origin_1_1)s::VARCHAR, %(origin_1_2)s::VARCHAR)
-    AND scheduled_slots.finished IS NOT NULL ORDER BY scheduled_slots.slot DESC
- LIMIT %(param_1)s::INTEGER;
-
-SELECT scheduled_gaps.last_slot
+WHERE scheduled_slots.task_name = %(name)s::VARCHAR AND scheduled_slots.task_instance = %(instance)s::VARCHAR AND
+    scheduled_slots.origin IN (%(origin_1_1)s::VARCHAR, %(origin_1_2)s::VARCHAR) AND scheduled_slots.finished IS NOT
+    NULL ORDER BY scheduled_slots.slot DESC
+ LIMIT %(param_1)s::INTEGER) AS anon_1, (SELECT scheduled_gaps.last_slot
 FROM scheduled_gaps
-WHERE scheduled_gaps.task_name = %(task_name_1)s::VARCHAR AND scheduled_gaps.task_instance =
-    %(task_instance_1)s::VARCHAR ORDER BY scheduled_gaps.first_slot DESC
- LIMIT %(param_1)s::INTEGER;
+WHERE scheduled_gaps.task_name = %(name)s::VARCHAR AND scheduled_gaps.task_instance = %(instance)s::VARCHAR ORDER BY
+    scheduled_gaps.first_slot DESC
+ LIMIT %(param_2)s::INTEGER) AS anon_2;
 
 INSERT INTO scheduled_tasks (task_name, task_instance, execution_time, picked, version, priority, slot, watermark,
     next_slot, schedule, fingerprint, revision, deployed, runs_on, first_version) VALUES (%(task_name)s::VARCHAR,

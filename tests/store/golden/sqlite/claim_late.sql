@@ -28,16 +28,14 @@ UPDATE scheduled_tasks SET picked=?, picked_by=?, last_heartbeat=?, version=CASE
     watermark, next_slot, schedule, plan_instance, origin, collapsed, first_version, attempt, lost_count, lease,
     state, cancel_requested, control, catch_up_until, parked_due, wanted_due, trying_since;
 
-SELECT scheduled_slots.slot
+SELECT (SELECT scheduled_slots.slot
 FROM scheduled_slots
 WHERE scheduled_slots.task_name = ? AND scheduled_slots.task_instance = ? AND scheduled_slots.origin IN (?, ?) AND
     scheduled_slots.finished IS NOT NULL ORDER BY scheduled_slots.slot DESC
- LIMIT ? OFFSET ?;
-
-SELECT scheduled_gaps.last_slot
+ LIMIT ? OFFSET ?) AS anon_1, (SELECT scheduled_gaps.last_slot
 FROM scheduled_gaps
 WHERE scheduled_gaps.task_name = ? AND scheduled_gaps.task_instance = ? ORDER BY scheduled_gaps.first_slot DESC
- LIMIT ? OFFSET ?;
+ LIMIT ? OFFSET ?) AS anon_2;
 
 UPDATE scheduled_slots SET outcome=?, reason=?, finished=? WHERE scheduled_slots.task_name = ? AND
     scheduled_slots.task_instance = ? AND scheduled_slots.slot >= ? AND scheduled_slots.slot <= ? AND

@@ -1,3 +1,20 @@
+SELECT scheduled_tasks.task_name, scheduled_tasks.schedule, scheduled_tasks.slot, scheduled_tasks.fingerprint,
+    scheduled_tasks.priority, scheduled_tasks.runs_on, scheduled_tasks.revision, scheduled_tasks.deployed, EXISTS
+    (SELECT newest.slot
+FROM (SELECT scheduled_slots.task_name AS task_name, scheduled_slots.task_instance AS task_instance,
+    scheduled_slots.slot AS slot, scheduled_slots.finished AS finished
+FROM scheduled_slots
+WHERE scheduled_slots.task_name = scheduled_tasks.task_name AND scheduled_slots.task_instance =
+    scheduled_tasks.task_instance ORDER BY scheduled_slots.slot DESC
+ LIMIT ? OFFSET ?) AS newest
+WHERE newest.finished IS NULL AND NOT (EXISTS (SELECT *
+FROM scheduled_tasks AS standing
+WHERE standing.task_name = newest.task_name AND standing.slot = newest.slot AND coalesce(standing.plan_instance,
+    standing.task_instance) = newest.task_instance))) AS orphaned
+FROM scheduled_tasks
+WHERE scheduled_tasks.task_name IN (?) AND scheduled_tasks.task_instance = ? ORDER BY scheduled_tasks.task_name,
+    scheduled_tasks.task_instance;
+
 SELECT scheduled_tasks.revision, scheduled_tasks.deployed, scheduled_tasks.task_name, scheduled_tasks.task_instance,
     scheduled_tasks.execution_time, scheduled_tasks.version, scheduled_tasks.picked, scheduled_tasks.picked_by,
     scheduled_tasks.task_data, scheduled_tasks.last_success, scheduled_tasks.last_failure,
@@ -21,16 +38,14 @@ FROM scheduled_tasks AS standing
 WHERE standing.task_name = ? AND standing.slot = scheduled_slots.slot AND coalesce(standing.plan_instance,
     standing.task_instance) = ?));
 
-SELECT scheduled_slots.slot
+SELECT (SELECT scheduled_slots.slot
 FROM scheduled_slots
 WHERE scheduled_slots.task_name = ? AND scheduled_slots.task_instance = ? AND scheduled_slots.origin IN (?, ?) AND
     scheduled_slots.finished IS NOT NULL ORDER BY scheduled_slots.slot DESC
- LIMIT ? OFFSET ?;
-
-SELECT scheduled_gaps.last_slot
+ LIMIT ? OFFSET ?) AS anon_1, (SELECT scheduled_gaps.last_slot
 FROM scheduled_gaps
 WHERE scheduled_gaps.task_name = ? AND scheduled_gaps.task_instance = ? ORDER BY scheduled_gaps.first_slot DESC
- LIMIT ? OFFSET ?;
+ LIMIT ? OFFSET ?) AS anon_2;
 
 INSERT INTO scheduled_tasks (task_name, task_instance, execution_time, picked, version, priority, slot, watermark,
     next_slot, schedule, fingerprint, revision, deployed, runs_on, first_version) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?,
