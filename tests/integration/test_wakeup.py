@@ -184,6 +184,21 @@ def close(scene: Scene, days: int) -> None:
     CalendarChanges(store, "tester").change("closed", lambda before: closed, "test")
 
 
+def run_alone(scene: Scene) -> None:
+    """Of a job that has no row yet: it is planned first, and the others are to run what follows."""
+    before = scene.settled()
+    with psycopg.connect(scene.url) as connection:
+        connection.execute("DELETE FROM scheduled_tasks WHERE task_name = 'rare'")
+    soon = job(name="rare", schedule=Once(datetime.now(UTC) + timedelta(seconds=1)))(nothing)
+    heard = Heard()
+    alone = JobRegistry(jobs=[soon], listeners=[heard], database_url=scene.url, process_hook=False)
+    assert alone.make_run("rare").run().succeeded
+    alone.database.close()
+    assert [event.change for event in heard.of("planned")] == ["added"]
+    scene.heard.wait("settled", before + 1, outcome="succeeded")
+    plan(scene, rare)
+
+
 def with_a_calendar_changed(scene: Scene) -> None:
     """Days off are taken back, and come again after the slot."""
     before = scene.settled()
@@ -212,6 +227,7 @@ FROM_ELSEWHERE: dict[str, Callable[[Scene], Any]] = {
     "then": lambda scene: scene.client.schedule(leads_on),
     "planned": planned_anew,
     "calendar": with_a_calendar_changed,
+    "run-alone": run_alone,
 }
 
 

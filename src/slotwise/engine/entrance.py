@@ -73,18 +73,18 @@ class Entrance:
         age = timedelta(seconds=0.0 if self._born is None else self._elapsed() - self._born)
         return Revision(text=text or self._settings.revision, started=self._store.now() - age)
 
-    def plan(self, text: str | None = None) -> list[Plan]:
+    def plan(self, text: str | None = None, *, only: str | None = None) -> list[Plan]:
         """Bring the jobs' rows in line with the code, and make sure that each is there. Raises PlanMissing.
 
-        ``text``: the deploy's id, instead of that of the settings.
+        ``text``: the deploy's id, instead of that of the settings. ``only``: this job alone.
         """
         planner, known = Planner(self._store), self._store.definitions
-        jobs = [found for found in known.values() if found.is_job]
+        jobs = [found for found in known.values() if found.is_job and only in (None, found.name)]
         revision = self.revision(text)
         plans = planner.plan(jobs, revision)
         for plan in plans:
             self._listeners.publish(planned(self._name, plan, revision))
-        for one in moved(self._store, sorted(known)):
+        for one in moved(self._store, sorted(known) if only is None else [only]):
             self._listeners.publish(events.SlotsMoved(worker=self._name, **dataclasses.asdict(one)))
         if any(plan.change in ("added", "changed") for plan in plans):
             self._store.database.wake_ups.tell(LOOK)  # others sleep until what was due next before

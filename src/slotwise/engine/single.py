@@ -14,7 +14,6 @@ from slotwise.errors import ClaimLost, ConfigurationError, JobCancelled, Unknown
 from slotwise.events import AttemptEvent, ClaimLostEvent, Event, HandedBackEvent, Settled
 from slotwise.execution import Aborted, Claim
 from slotwise.store.enqueue import Enqueue
-from slotwise.store.planner import Planner
 from slotwise.store.reader import Reader
 
 #: How long a handler that was asked to stop may take before it is left behind.
@@ -102,7 +101,7 @@ class SingleRun:
                     worker.name, job.name, lease=worker.settings.lease, strict=job.gives_up
                 )
             except UnknownTask:
-                Planner(worker.store).plan([job], worker.entrance.revision())
+                worker.entrance.plan(only=job.name)
                 continue
             if claim is not None:
                 return claim
