@@ -6,12 +6,13 @@ import os
 import signal
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from datetime import timedelta
 
 import psycopg
 from tests.faults.bench import LEASE, POLL, SLACK, Bench, Player, Seen
 from tests.faults.conftest import MakeBench
+from tests.integration.test_wakeup import Scene, mail
 
 from slotwise.embedded import EmbeddedPostgres
 from slotwise.embedded.cluster import Cluster
@@ -64,6 +65,21 @@ def test_a_worker_waits_for_a_database_that_is_down_at_its_start(
     assert started.at - up.at <= 15
     stage.wait("database-back", by=waits)
     leave(stage)
+
+
+def test_wake_ups_are_heard_again_after_a_restart(own_server: EmbeddedPostgres) -> None:
+    """With a poll in an hour it is a word that starts a task, on whatever connection it listens now."""
+    with closing(Scene(own_server.dsn, mail)) as scene:
+        before = scene.until_it_listens()
+        scene.client.schedule(mail)
+        scene.heard.wait("settled")
+        with down(own_server):
+            scene.heard.wait("database-lost")
+        scene.heard.wait("database-back")
+        assert scene.until_it_listens() != before
+        for count in (2, 3):
+            scene.client.schedule(mail)
+            scene.heard.wait("settled", count)
 
 
 def test_workers_outlive_an_outage(bench: MakeBench, own_server: EmbeddedPostgres) -> None:

@@ -119,7 +119,7 @@ def ledger(url: str, job: str) -> list[SlotLine]:
 def test_succeeded(shell: Shell, pg_url: str) -> None:
     """Its row need not be planned yet; the slot stands in the ledger as triggered; the schedule is untouched."""
     done = shell.run("run", "good")
-    assert (done.returncode, done.stdout.split()[:3]) == (exits.OK, ["ran", "good", "1"])
+    assert (done.returncode, done.stdout.split()[:3]) == (exits.OK, ["ran", "good", "1"]), done.stderr
     assert "good" in done.stderr
     assert "succeeded in" in done.stderr
     (line,) = ledger(pg_url, "good")

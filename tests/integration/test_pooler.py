@@ -8,7 +8,7 @@ import socket
 import subprocess
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ import psycopg
 import pytest
 from sqlalchemy import make_url
 from sqlalchemy.exc import DBAPIError
+from tests.integration.test_wakeup import Scene, mail
 
 from slotwise.settings import Settings
 from slotwise.store.database import Database, is_transient
@@ -145,6 +146,18 @@ def test_many_clients_share_two_sessions(pg_empty_url: str, tmp_path: Path) -> N
         with ThreadPoolExecutor(8) as threads:
             assert list(threads.map(work, range(200))) == list(range(200))
         database.close()
+
+
+def test_wake_ups_take_an_address_of_their_own(pg_url: str, tmp_path: Path) -> None:
+    """Orders, claims and settlements through the pooler; only the one connection that listens goes past it."""
+    with (
+        pgbouncer(pg_url, tmp_path) as address,
+        closing(Scene(address, mail, pooler=True, wake_up_url=pg_url)) as scene,
+    ):
+        scene.until_it_listens()
+        for count in (1, 2, 3):
+            scene.client.schedule(mail)
+            scene.heard.wait("settled", count, outcome="succeeded")
 
 
 def test_a_deadline_ends_a_statement(pg_empty_url: str, tmp_path: Path) -> None:

@@ -131,6 +131,23 @@ def test_an_interrupt_while_a_copy_waits(rival: Rival) -> None:
     assert client.schedule("mail", id="1").status == "scheduled"
 
 
+def test_the_next_chunk_is_gathered_while_a_copy_is_written(rival: Rival) -> None:
+    """The server waits for somebody's lock, and its client asks for the next item all the same."""
+    client = rival.bench.client
+    client.schedule("mail", id="1", connection=rival.connection)
+
+    def items() -> Iterator[Item[int]]:
+        yield Item(1, id="1")
+        with rival.bench.database.main.connect().execution_options(isolation_level="AUTOCOMMIT") as look:
+            while not look.scalar(WAITING):
+                pass
+        rival.connection.rollback()
+        yield Item(2, id="2")
+
+    assert client.schedule_many("mail", items(), chunk=1, copy=True).scheduled == 2
+    assert {line.id for line in client.list("mail")} == {"1", "2"}
+
+
 def test_chunks_that_meet_in_several_ids(pg_bench: Bench) -> None:
     """In any order: none is chosen as the victim of a deadlock."""
     names = [str(number) for number in range(200)]

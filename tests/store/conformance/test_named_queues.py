@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
+from tenacity import wait_fixed
 from tests.store.bench import NOON
 
-from slotwise import task
+from slotwise import JobContext, Retry, task
 from slotwise.store.database import Database
 from slotwise.testing import ManualClock, ManualWorker
 
@@ -30,3 +32,27 @@ def test_who_takes_which_tasks(database: Database, settings: dict[str, Any], tak
         worker.client.schedule(name)
     assert {ended.job for ended in worker.run_due()} == taken
     assert {line.task for line in worker.client.list()} == {"mail", "render"} - taken
+
+
+def test_of_many_workers_the_one_with_the_tags_takes_it(database: Database) -> None:
+    """Its retries too: whoever lacks a tag leaves them alone, however often it looks."""
+    tried: list[str] = []
+
+    @task(name="render", runs_on={"gpu", "big"}, retry=Retry(attempts=2, wait=wait_fixed(60)))
+    def render(ctx: JobContext) -> None:
+        tried.append(ctx.worker)
+        if ctx.attempt == 1:
+            raise RuntimeError("once more")
+
+    clock = ManualClock(NOON)
+    able, *lacking = (
+        ManualWorker([render], database, clock, worker_name="-".join(tags) or "none", tags=tags)
+        for tags in (("big", "fast", "gpu"), (), ("gpu",), ("big", "fast"))
+    )
+    able.client.schedule(render)
+    for _ in range(2):
+        assert [worker.run_due() for worker in lacking] == [[], [], []]
+        able.run_due()
+        clock.tick(timedelta(minutes=2))
+    assert tried == [able.name, able.name]
+    assert able.client.list() == []
