@@ -72,9 +72,8 @@ class SingleRun:
             if self._cancelled is not None:  # while the lifespan was entered
                 name = self._definition.name
                 raise JobCancelled(f"job {name!r} was asked to stop before it had started: nothing was claimed")
-            begun = self._elapsed()
             with worker.holdings.claiming():  # else a heartbeat finds the row, does not know it, and hands it back
-                claim = self._claim()
+                claim, begun = self._claim()
                 self._holding = worker.poller.adopt(claim, begun)
             if self._cancelled is not None:
                 self._holding.signal.set("operator")  # asked before there was anything to stop
@@ -92,10 +91,14 @@ class SingleRun:
         if self._holding is not None:
             self._holding.signal.set("operator")
 
-    def _claim(self) -> Claim:
-        """The row of a job that no worker has planned yet is planned first; one that is there stays as it is."""
+    def _claim(self) -> tuple[Claim, float]:
+        """The claim, and when its statement was sent, in elapsed seconds.
+
+        The row of a job that no worker has planned yet is planned first; one that is there stays as it is.
+        """
         worker, job = self.worker, self._definition
         for _ in range(2):
+            begun = self._elapsed()  # the time that planning takes is none that the claim has waited
             try:
                 claim = Enqueue(worker.store).claim_trigger(
                     worker.name, job.name, lease=worker.settings.lease, strict=job.gives_up
@@ -104,7 +107,7 @@ class SingleRun:
                 worker.entrance.plan(only=job.name)
                 continue
             if claim is not None:
-                return claim
+                return claim, begun
         raise ConfigurationError(f"job {job.name!r} could not be triggered; something deletes rows of its table")
 
     def _wait(self, holding: Holding) -> bool:
