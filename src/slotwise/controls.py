@@ -185,9 +185,9 @@ class Controls:
     ) -> Backfill:
         """Run the slots from ``first`` to ``last`` that never ran, the oldest first, beside the schedule.
 
-        ``at_once`` of them run side by side, starts at least ``pace`` apart. ``failed``: also those that ended as
-        failed, dead, lost or cancelled. At most 10,000 slots; call it with ``dry_run`` first. Where history was
-        pruned nobody knows what ran: refused, unless ``forgotten`` slots may run again.
+        ``at_once`` of them run side by side, each due ``pace`` after the one before has started. ``failed``: also
+        those that ended as failed, dead, lost or cancelled. At most 10,000 slots; call it with ``dry_run`` first.
+        Where history was pruned nobody knows what ran: refused, unless ``forgotten`` slots may run again.
         """
         name, begin, end = _name(job), _instant(first), _instant(last)
         if not isinstance(at_once, int) or isinstance(at_once, bool) or at_once < 1:

@@ -25,7 +25,7 @@ from slotwise.store.backfill import Backfill
 @click.argument("name")
 @click.option("--from", "first", required=True, callback=instant, metavar="TIME", help="From this instant on.")
 @click.option("--to", "last", required=True, callback=instant, metavar="TIME", help="Up to and including this instant.")
-@click.option("--pace", metavar="DURATION", help="Starts are at least this far apart.")
+@click.option("--pace", metavar="DURATION", help="Each is due so long after the start of the one before.")
 @click.option("--at-once", type=click.IntRange(1), default=1, show_default=True, help="So many run side by side.")
 @click.option("--failed", is_flag=True, help="Also what ended as failed, dead, lost or cancelled.")
 @click.option("--forgotten", is_flag=True, help="Also where history was pruned, and nobody knows what ran.")
