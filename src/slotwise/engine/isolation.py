@@ -160,7 +160,7 @@ class _Attempt:
     def _end(self, status: int) -> Outcome:
         """Of a child that has not said how it ended."""
         if (reason := self._holding.stop_reason) is not None:
-            return Aborted(reason) if self._started or reason == "operator" else HandedBack(reason)
+            return Aborted(reason) if self._started else HandedBack(reason)
         how = f"by signal {signal.Signals(-status).name}" if status < 0 else f"with exit status {status}"
         when = "" if self._started else " before its handler started"
         return Failed(f"its process ended {how}{when}")

@@ -210,8 +210,8 @@ def waiting_line(row: sa.RowMapping, begun: sa.RowMapping | None = None) -> Slot
 
 
 def slot_line(row: sa.RowMapping) -> SlotLine:
-    """A row of the ledger."""
-    started, finished = utc(row["started"]), utc(row["finished"])
+    """A row of the ledger. What was claimed, and ended before its handler began, has not started."""
+    started, finished = utc(row["started"]) if row["attempts"] else None, utc(row["finished"])
     return SlotLine(
         slot=utc(row["slot"]), outcome=row["outcome"], reason=row["reason"], origin=row["origin"],
         attempts=row["attempts"], collapsed=row["collapsed"], worker=row["worker"], token=row["token"],

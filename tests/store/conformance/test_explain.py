@@ -43,6 +43,22 @@ def runs(bench: Bench) -> None:
     bench.tick(0.5)
 
 
+def called_off_unbegun(bench: Bench) -> None:
+    """Claimed, and its handler never entered."""
+    bench.tick(1.5)
+    claim = bench.claim_one("plain")
+    bench.client.controls.by("ada").cancel("plain")
+    bench.tick()
+    bench.settle(claim, HandedBack("operator"))
+
+
+def died_thrice(bench: Bench) -> None:
+    bench.tick()
+    for _ in range(3):
+        bench.take_over(bench.claim_one("plain"))
+        bench.tick()
+
+
 def missed(bench: Bench) -> None:
     bench.tick(5)
     bench.settle(bench.claim_one("plain"))
@@ -113,6 +129,8 @@ def nothing(bench: Bench) -> None:
         (failed, 1, "failed", ["started at 2026-01-01T12:01:00Z, on time,", "for good", "ValueError: no such file"]),
         (waits_for_its_retry, 1, "cancelled", ["waits for another one, which is due at 2026-01-01T12:01:00Z"]),
         (runs, 1, "running", ["It runs; the last heartbeat was 30s ago; it was asked to stop", "ada", "too slow"]),
+        (called_off_unbegun, 1, "cancelled", ["An operator cancelled it at 2026-01-01T12:02:30Z. At"]),
+        (died_thrice, 1, "dead", ["(attempt 3)", "so many of its workers died with it", "lost 3 times"]),
         (missed, 5, "succeeded", ["as catch-up", "stands for 4 slots"]),
         (missed, 3, "skipped", ["one of 4 slots", "2026-01-01T12:05:00Z ran for it", "CatchUp(mode='latest'"]),
         (overlapped, 4, "skipped", ["12:02:00Z was held", "from 2026-01-01T12:02:00Z until 2026-01-01T12:05:30Z"]),

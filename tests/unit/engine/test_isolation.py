@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import json
 import socket
+import subprocess
+import sys
 from datetime import timedelta
 
 import pytest
+from tests.unit.engine.parts import a_claim
 
-from slotwise.engine.isolation import Channel, outcome_of, say_outcome
+from slotwise.engine.holdings import Holdings
+from slotwise.engine.isolation import Channel, _Attempt, outcome_of, say_outcome
 from slotwise.execution import Aborted, Cancelled, Failed, HandedBack, Outcome, Snoozed, Succeeded
 from slotwise.sequel import Sequel
 
@@ -37,6 +41,19 @@ def test_what_cannot_be_handed_on_is_told() -> None:
     assert isinstance(told, Failed)
     assert told.final
     assert "schedule them with ctx.client" in told.error
+
+
+@pytest.mark.parametrize("reason", ["operator", "overlap", "shutdown", "timeout"])
+def test_what_is_told_to_stop_before_its_handler_began_has_not_started(reason: str) -> None:
+    """Its child has ended without a word: no attempt is burnt, and nobody reads of a start."""
+    (holding,) = Holdings().add([a_claim()], 0.0)
+    holding.signal.set(reason)
+    ours, theirs = socket.socketpair()
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], start_new_session=True)
+    theirs.close()
+    with ours:
+        attempt = _Attempt(Channel(ours), child, holding, patience=0)
+        assert attempt.run({}, begun=lambda: None, draining=lambda: False) == HandedBack(reason)
 
 
 def test_words_arrive_whole_and_in_order() -> None:
