@@ -269,10 +269,10 @@ def _upcoming(facts: Facts, next_slot: datetime) -> Iterator[str]:
 
 
 def _unknown(facts: Facts, plan: Row) -> Iterator[str]:
+    born = from_micros(plan.first_version) if plan.first_version else None
     if facts.pruned_until is not None and facts.slot <= facts.pruned_until:
         yield f"History up to {_when(facts.pruned_until)} was pruned: nobody knows any more whether it ran."
-    born = from_micros(plan.first_version) if plan.first_version else None
-    if born is not None and facts.slot <= born:
+    elif born is not None and facts.slot <= born:
         yield f"The job's row was made at {_when(born)}, after this slot: nobody was to run it."
     yield "Neither ledger nor gaps know it; to run it all the same: slotwise backfill."
 

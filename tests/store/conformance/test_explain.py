@@ -13,6 +13,7 @@ from slotwise.explanation import Explanation, explain
 from slotwise.schedules import Every
 from slotwise.store.facts import facts
 from slotwise.store.pruner import Pruner
+from slotwise.store.types import to_micros
 
 
 def told(bench: Bench, slot: datetime, name: str = "plain") -> Explanation:
@@ -201,13 +202,16 @@ def test_a_slot_whose_row_went_with_a_restore_is_explained(bench: Bench) -> None
 
 
 def test_what_was_pruned_is_said(bench: Bench) -> None:
-    """Nobody knows any more, and that is the answer."""
+    """Nobody knows any more, and that is the answer; also where the job was deleted, and has come back."""
     for minute in (1, 2):
         bench.clock.set(at(minute))
         bench.settle(bench.claim_one("plain"))
     bench.clock.set(at(1000))
     list(Pruner(bench.store, keep=MINUTE, keep_failures=MINUTE).pages())
-    assert "was pruned" in " ".join(told(bench, at(1)).sentences)
+    bench.change("plain", first_version=to_micros(at(900)))
+    text = " ".join(told(bench, at(1)).sentences)
+    assert "was pruned" in text
+    assert "nobody was to run it" not in text
 
 
 @pytest.mark.parametrize("schedule", ["MOON|full", "FIXED_DELAY|120s"])
