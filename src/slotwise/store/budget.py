@@ -1,13 +1,21 @@
 """The budget of a recovery: at most so many slots that come late start in a second, in the whole cluster.
 
-A start takes the next free place of a row of ``scheduled_meta``: an instant. If that has come, it starts; else its
-row goes back, due at that instant and marked as having a place, so each row is put off once, however many wait.
+A row of ``scheduled_meta`` holds two instants: until when the starts so far fill the rate, and where the line of those
+who wait ends. A start moves the former on by a pause. What may not start yet goes back, due at the end of the line
+and marked as having a place there, so a row is put off once, however many wait. Its place says when to ask again, and
+who asks first; whether it starts, the first instant alone says: on a machine that is late for every place, all start.
 
-Races. Whoever finds the meta row locked does not wait: its row comes up again in a moment, at an instant that is no
-place, else it would start for nothing: places are whole milliseconds, that is none. A place that nobody used
-within a quarter of a second has lapsed: else places that come due while all workers are busy, or the database is away,
-would be used at once. Places lie a quarter further apart than the rate says: so also those of one second and a quarter,
-used within one second, are no more than the rate.
+Races. One transaction at a time looks at the row, by a lock of its own that ends after the commit: an INSERT with ON
+CONFLICT waits for whoever has updated the row, and a claim must not wait. Who finds the lock taken comes up again in
+a moment: with its place, at a whole millisecond, or without one, at an instant that is none. Who was put off is asked
+again whenever it comes up, though it is not late for its place.
+
+Proof. Take the starts in the order of the lock, and a pause p of (1 s + 250 ms) / rate. With each start the row is full
+until its instant and p, at least, and for p longer than before; and no start comes more than 250 ms before that ends.
+So the n-th start after another comes no sooner than n * p - 250 ms after it, though claims may overtake each
+other on their way to the lock. Less than a second lies between two of one second: n * p < 1.25 s, and with the first
+they are no more than the rate. A start's instant is the claim's "now", and what the ledger says of when the slot
+started; a claim that never began takes that back (``RowByRow.take_back``).
 """
 
 from __future__ import annotations
@@ -22,9 +30,10 @@ from slotwise.store.types import from_micros, to_micros
 
 #: A first start that is later than this after it was due counts, as the runs of missed slots do.
 LATE = timedelta(minutes=1)
-_LAPSE = timedelta(milliseconds=250)
+_SECOND = timedelta(seconds=1)
+_SLACK = timedelta(milliseconds=250)
 _BUSY = timedelta(milliseconds=200)
-_KEY = "recovery_next"
+_KEY = "recovery"
 
 
 class Budget:
@@ -33,42 +42,45 @@ class Budget:
     def __init__(self, dialect: Dialect, rate: int | None) -> None:
         self._dialect = dialect
         self._meta = dialect.tables.meta
-        self._pause = None if rate is None else (timedelta(seconds=1) + _LAPSE) / rate
+        self._pause = None if rate is None else TICK * -(-((_SECOND + _SLACK) // TICK) // rate)
 
     def is_late(self, row: Row, now: datetime) -> bool:
         """Whether a slot whose next one has not come counts: it starts late, or is the last one of a catch-up.
 
-        So does one in a row of its own that was handed back before it began.
+        So does one in a row of its own that was handed back before it began, and one that was put off: it is due at its
+        place, and no longer late there.
         """
         if self._pause is None or row.attempt != 1:
             return False
-        return row.origin == "catch_up" or (row.is_plan and row.execution_time + LATE < now)
+        was_put_off = row.parked_due is not None
+        return row.origin == "catch_up" or (row.is_plan and (was_put_off or row.execution_time + LATE < now))
 
     def put_off(self, connection: sa.Connection, row: Row, origin: str | None, now: datetime) -> datetime | None:
-        """When the row's slot, which is to start for this ``origin``, may do so instead of now; None: now."""
-        if self._pause is None or row.attempt != 1:
-            return None
-        if origin != "catch_up" and not self.is_late(row, now) and row.parked_due is None:
+        """When the row's slot, which is to start for this ``origin``, asks again; None: it starts now."""
+        if self._pause is None or row.attempt != 1 or (origin != "catch_up" and not self.is_late(row, now)):
             return None
         has_place = row.parked_due is not None and row.execution_time == _whole(row.execution_time)
-        if has_place and row.execution_time + _LAPSE > now:
+        if not self._dialect.alone(connection, _KEY):
+            return _whole(now + _BUSY) + TICK * (not has_place)
+        full, end = self._read(connection, now)
+        if now + _SLACK >= full and (has_place or end <= now):
+            self._write(connection, max(full, now) + self._pause, end)
             return None
-        place = self._take_place(connection, now)
-        return place if place > now else None
+        place = max(end, full - _SLACK)
+        self._write(connection, full, place + self._pause)
+        return _whole(place + timedelta(milliseconds=1) - TICK)
 
-    def _take_place(self, connection: sa.Connection, now: datetime) -> datetime:
-        assert self._pause is not None
+    def _read(self, connection: sa.Connection, now: datetime) -> tuple[datetime, datetime]:
+        """Until when starts fill the rate, and where the line ends."""
         meta = self._meta
-        first = self._dialect.insert(meta).values(key=_KEY, value=str(to_micros(now)))
-        connection.execute(first.on_conflict_do_nothing())
-        statement = sa.select(meta.c.value).where(meta.c.key == _KEY).with_for_update(skip_locked=True)
-        found = connection.scalar(statement)
-        if found is None:
-            return _whole(now + _BUSY) + TICK
-        place = max(from_micros(int(found)), now)
-        following = str(to_micros(place + max(self._pause, TICK)))
-        connection.execute(meta.update().where(meta.c.key == _KEY).values(value=following))
-        return _whole(place)
+        found = connection.scalar(sa.select(meta.c.value).where(meta.c.key == _KEY))
+        full, end = (from_micros(int(word)) for word in found.split()) if found else (now, now)
+        return full, end
+
+    def _write(self, connection: sa.Connection, full: datetime, end: datetime) -> None:
+        meta = self._meta
+        new = self._dialect.insert(meta).values(key=_KEY, value=f"{to_micros(full)} {to_micros(end)}")
+        connection.execute(new.on_conflict_do_update(index_elements=[meta.c.key], set_={"value": new.excluded.value}))
 
 
 def _whole(instant: datetime) -> datetime:

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import random
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import datetime, timedelta
+from heapq import heapify, heappop, heappush
 from typing import Any
 
+import pytest
+from tests.store.bench import Bench
 from tests.store.conformance.test_policies import MINUTE, NOON
 
 from slotwise import CatchUp, Every, Overlap, job
 from slotwise.clock import ManualClock
-from slotwise.execution import HandedBack
+from slotwise.execution import TICK, HandedBack
 from slotwise.schedules import Schedule
+from slotwise.store.budget import Budget
 from slotwise.store.database import Database
 from slotwise.testing.worker import ManualWorker
 
@@ -94,12 +100,13 @@ def test_a_slot_in_time_needs_no_place(database: Database) -> None:
     assert busiest(starts) == 12
 
 
-def test_a_second_outage_is_no_stampede(database: Database) -> None:
-    """Places that nobody used have lapsed; those who had them are given others."""
+@pytest.mark.parametrize("outage", [10 * MINUTE, 30 * SECOND], ids=["long", "short"])
+def test_a_second_outage_is_no_stampede(database: Database, outage: timedelta) -> None:
+    """Places that nobody used have lapsed, also those of slots that are not late for their places; others are given."""
     with cluster(database, 2, Every("1h")) as (workers, starts):
         workers[0].tick(10 * MINUTE)
         recover(workers, 1)
-        workers[0].tick(10 * MINUTE)
+        workers[0].tick(outage)
         recover(workers)
     assert len(starts) == 12
     assert busiest(starts) == 2
@@ -125,3 +132,39 @@ def test_a_slot_beside_the_plan_row_that_was_handed_back_needs_a_place_again(dat
         recover([one, two], seconds=8)
         assert len(starts) == 4
         assert busiest(starts) == 1
+
+
+@pytest.mark.parametrize(("rate", "late"), [(1, 0), (3, 20), (7, 2000), (20, 300)])
+def test_no_second_has_more_starts_than_the_rate(bench: Bench, rate: int, late: int) -> None:
+    """At whatever instants rows come up, and up to so many ms after their places; and all start before long."""
+    chance, budget = random.Random(rate), Budget(bench.store.dialect, rate)
+    plain = replace(bench.row("plain"), attempt=1)
+    comings = [(NOON + TICK * chance.randrange(2_000_000), number, plain) for number in range(3 * rate + 10)]
+    heapify(comings)
+    starts = []
+    with bench.store.transaction() as connection:
+        while comings:
+            now, number, row = heappop(comings)
+            due = budget.put_off(connection, row, "catch_up", now)
+            if due is None:
+                starts.append((now, "plain", 0))
+                continue
+            again = due + TICK * chance.randrange(1 + late * 1000)
+            heappush(comings, (again, number, replace(row, execution_time=due, parked_due=NOON)))
+    assert busiest(starts) <= rate
+    assert starts[-1][0] < NOON + SECOND * (3 * rate + 10) * 1.25 / rate + 3 * SECOND + 3 * timedelta(milliseconds=late)
+
+
+def test_who_comes_at_the_same_time_does_not_wait(pg_bench: Bench) -> None:
+    """It is put off for a moment, to an instant that is no place; then it takes one behind the other's."""
+    budget, row = Budget(pg_bench.store.dialect, 2), replace(pg_bench.row("plain"), attempt=1)
+    for _ in range(2):  # the first of all, and after others
+        now = pg_bench.tick()
+        with pg_bench.store.transaction() as one:
+            assert budget.put_off(one, row, "catch_up", now) is None
+            with pg_bench.store.transaction() as two:
+                again = budget.put_off(two, row, "catch_up", now)
+        assert again is not None
+        waiting = replace(row, execution_time=again, parked_due=NOON)
+        with pg_bench.store.transaction() as two:
+            assert budget.put_off(two, waiting, "catch_up", now + SECOND / 5) == now + 0.375 * SECOND
