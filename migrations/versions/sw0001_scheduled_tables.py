@@ -171,6 +171,7 @@ def _create_ledger(prefix: str, schema: str | None) -> None:
         sa.Column("token", sa.BigInteger),
         sa.Column("worker", sa.Text),
         sa.Column("started", _instant()),
+        sa.Column("started_before", _instant()),
         sa.Column("finished", _instant()),
         sa.Column("error", sa.Text),
         sa.Column("result", sa.LargeBinary),

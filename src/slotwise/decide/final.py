@@ -98,7 +98,7 @@ def removed(row: Row, schedule: Schedule | None, transition: Transition, now: da
     if row.state != DELETED or columns is None:
         return transition
     if record is not None and (record.forget or not record.final):
-        record = Record(outcome="cancelled", reason=DELETED, error=record.error, attempts=row.attempt, lost=record.lost)
+        record = replace(record, outcome="cancelled", reason=DELETED, final=True, forget=False)
     gaps, slot = transition.gaps, columns["slot"]
     if schedule is not None and slot is not None and slot <= now and slot != row.slot and not schedule.from_end:
         gaps = (*gaps, span(schedule, slot, schedule.latest_before(now + TICK, floor=slot) or slot, DELETED))

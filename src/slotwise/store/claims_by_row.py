@@ -181,7 +181,7 @@ class ClaimsByRow(RowByRow):
         }
         statement = statement.on_conflict_do_update(
             index_elements=[slots.c.task_name, slots.c.task_instance, slots.c.slot],
-            set_={**again, "attempts": slots.c.attempts + 1},
+            set_={**again, "attempts": slots.c.attempts + 1, "started_before": slots.c.started},
             where=slots.c.finished.is_(None)
             & (slots.c.outcome != "running")
             & (sa.literal(not strict) | (slots.c.attempts == 0)),

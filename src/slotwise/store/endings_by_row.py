@@ -200,15 +200,16 @@ class EndingsByRow(RowByRow):
             return
         mine = [*self._at(key), slots.c.token == change.held.row.version, slots.c.finished.is_(None)]
         if record.forget:
-            connection.execute(slots.delete().where(*mine))
+            self.take_back(connection, change.held.row)
             return
+        begun = {"started": slots.c.started_before} if change.never_began else {}
         connection.execute(
             slots.update()
             .where(*mine)
             .values(
                 outcome=record.outcome, reason=record.reason, error=record.error, attempts=record.attempts,
                 lost=slots.c.lost + record.lost, aborted=slots.c.aborted + record.aborted,
-                finished=change.held.now if record.final else None,
+                finished=change.finished, **begun,
             )
         )  # fmt: skip
 

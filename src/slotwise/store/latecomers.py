@@ -64,7 +64,7 @@ class Latecomers:
         ``entered``: the claim has put the slot into the ledger as if nothing spoke against it.
         """
         if entered:
-            self._withdraw(connection, row)
+            self._dialect.take_back(connection, row, keep=row.origin == "catch_up" and row.is_detached)
         if row.is_detached:
             return self._start_detached(connection, row, now, strict=strict, entered=entered)
         try:
@@ -135,15 +135,6 @@ class Latecomers:
         columns = decide.beside(started, schedule, definition, now)
         self._move_on(connection, row, now, columns if detached else decide.past(started, schedule))
         return detached
-
-    def _withdraw(self, connection: sa.Connection, row: Row) -> None:
-        """Take back this very claim's entry: only now it is decided whether its slot starts."""
-        slots = self._slots
-        connection.execute(
-            slots.delete()
-            .where(slots.c.task_name == row.task_name, slots.c.task_instance == ledger_instance(row))
-            .where(slots.c.slot == row.slot, slots.c.token == row.version, slots.c.finished.is_(None))
-        )
 
     def _end_reopened(self, connection: sa.Connection, row: Row, now: datetime) -> None:
         """A slot that an operator wanted to run again, and that its job starts once: it stays as it had ended."""

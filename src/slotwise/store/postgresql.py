@@ -264,18 +264,18 @@ class PostgreSQL(Dialect):
 
     def record(self, connection: sa.Connection, changes: Sequence[Change]) -> None:
         written = [change for change in changes if change.ledger_place and change.transition.record]
-        forgotten = [change for change in written if change.transition.record and change.transition.record.forget]
-        recorded = [change for change in written if change.transition.record and not change.transition.record.forget]
-        if forgotten:
-            self._run(connection, FORGET, ledger_places(forgotten))
+        forgotten = [change for change in written if change.forgets]
+        recorded = [change for change in written if not change.never_began]
+        apart = [change for change in written if change.never_began and not change.forgets]
+        if forgotten and self._run(connection, FORGET, ledger_places(forgotten)).rowcount < len(forgotten):
+            apart += forgotten
+        super().record(connection, apart)
         if recorded:
             records = [change.transition.record for change in recorded if change.transition.record]
             columns: dict[str, list[Any]] = {
                 name: [getattr(record, name) for record in records] for name in RECORDED_COLUMNS if name != "finished"
             }
-            columns["finished"] = [
-                change.held.now if record.final else None for change, record in zip(recorded, records, strict=True)
-            ]
+            columns["finished"] = [change.finished for change in recorded]
             parameters, parts = spread(columns, RECORDED_COLUMNS, added="s")
             self._run(connection, RECORD, {**ledger_places(recorded), **parameters}, **parts)
 

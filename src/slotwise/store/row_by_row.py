@@ -8,9 +8,9 @@ from typing import Any, ClassVar
 import sqlalchemy as sa
 
 from slotwise.clock import Clock, host_now
-from slotwise.execution import Claim, LedgerKey
+from slotwise.execution import Claim, LedgerKey, Row
 from slotwise.pauses import PAUSED
-from slotwise.store.rows import HOLD_COLUMNS, ROW_COLUMNS
+from slotwise.store.rows import HOLD_COLUMNS, ROW_COLUMNS, ledger_instance
 from slotwise.store.tables import Tables
 from slotwise.store.types import Instant
 
@@ -73,3 +73,19 @@ class RowByRow:
             slots.c.task_instance == key.task_instance,
             slots.c.slot == key.slot,
         ]
+
+    def take_back(self, connection: sa.Connection, row: Row, *, keep: bool = False) -> None:
+        """The ledger as it stood before this claim entered the row's slot, which never began.
+
+        An entry that tells of nothing but this claim goes, unless it is to be kept as ``claimed``.
+        """
+        slots = self.tables.slots
+        mine = [
+            slots.c.task_name == row.task_name, slots.c.task_instance == ledger_instance(row),
+            slots.c.slot == row.slot, slots.c.token == row.version, slots.c.finished.is_(None),
+        ]  # fmt: skip
+        alone = [slots.c.attempts <= 1, slots.c.lost == 0, slots.c.aborted == 0]
+        if not keep and connection.execute(slots.delete().where(*mine, *alone)).rowcount:
+            return
+        before = {"attempts": slots.c.attempts - 1, "started": slots.c.started_before}
+        connection.execute(slots.update().where(*mine).values(outcome="claimed", **before))

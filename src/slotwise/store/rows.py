@@ -169,6 +169,23 @@ class Change:
     def ledger_key(self) -> LedgerKey | None:
         return self.held.row.ledger_key
 
+    @property
+    def never_began(self) -> bool:
+        """This claim's attempt does not count: the ledger's start is again that of the one before."""
+        record = self.transition.record
+        return record is not None and record.attempts < self.held.row.attempt
+
+    @property
+    def forgets(self) -> bool:
+        """Nothing of the slot is to stay in the ledger that only this claim has told."""
+        return self.transition.record is not None and self.transition.record.forget
+
+    @property
+    def finished(self) -> datetime | None:
+        """When the slot ended, if it did."""
+        record = self.transition.record
+        return self.held.now if record is not None and record.final else None
+
 
 def ledger_instance(row: Row) -> str:
     """Under which instance the ledger keeps this row's slots: the plan row's, for a detached one too."""

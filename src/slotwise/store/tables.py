@@ -155,6 +155,7 @@ class Tables:
             Column("token", BigInteger),
             Column("worker", Text),
             Column("started", Instant),
+            Column("started_before", Instant),
             Column("finished", Instant),
             Column("error", Text),
             Column("result", LargeBinary),

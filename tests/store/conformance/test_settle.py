@@ -188,15 +188,30 @@ def test_a_hand_back_leaves_no_trace(bench: Bench) -> None:
 
 
 def test_a_hand_back_of_a_retry_keeps_its_history(bench: Bench) -> None:
-    """What was attempted before stays in the ledger, and is not counted twice."""
+    """What was attempted before stays in the ledger, with its time, and is not counted twice."""
     bench.tick()
     bench.settle(bench.claim_one("retried"), Failed("boom"))
-    bench.tick(0.1)
-    bench.settle(bench.claim_one("retried"), HandedBack("shutdown"))
-    entry = bench.slot("retried")
-    assert (entry["attempts"], entry["finished"]) == (1, None)
+    for _ in range(2):
+        bench.tick(0.1)
+        bench.settle(bench.claim_one("retried"), HandedBack("shutdown"))
+        entry = bench.slot("retried")
+        assert (entry["attempts"], entry["started"], entry["finished"]) == (1, at(1), None)
     again = bench.claim_one("retried")
-    assert (again.row.attempt, bench.slot("retried")["attempts"]) == (2, 2)
+    entry = bench.slot("retried")
+    assert (again.row.attempt, entry["attempts"], entry["started"]) == (2, 2, at(1.2))
+
+
+def test_a_hand_back_after_a_restore_keeps_what_the_ledger_knows(bench: Bench) -> None:
+    """The queue was restored alone, and its row counts from the beginning: the ledger does not."""
+    bench.tick()
+    bench.take_over(bench.claim_one("plain"))
+    bench.change("plain", attempt=0, lost_count=0, execution_time=at(1))
+    bench.tick(0.1)
+    bench.settle(bench.claim_one("plain"), HandedBack("shutdown"))
+    entry = bench.slot("plain")
+    assert (entry["attempts"], entry["lost"], entry["started"], entry["finished"]) == (1, 1, at(1), None)
+    bench.claim_one("plain")
+    assert bench.slot("plain")["attempts"] == 2
 
 
 def test_a_retry_counts_its_time_from_the_first_attempt_that_failed(bench: Bench) -> None:

@@ -280,15 +280,17 @@ def test_a_slot_of_a_dead_holder_is_cancelled_too(bench: Bench, controls: Contro
 
 
 def test_a_slot_that_waits_for_its_retry_is_cancelled(bench: Bench, controls: Controls) -> None:
-    """A worker takes it at once, sees the order, and ends it without a start; the attempt is not counted."""
+    """A worker takes it at once, sees the order, and ends it without a start; the attempt is not counted, nor noted."""
     bench.tick()
     bench.settle(bench.claim_one("retried"), Failed("boom"))
+    bench.tick(0.01)
     assert controls.cancel("retried", at(1)) == [at(1)]
     claim = bench.claim_one("retried")
-    assert claim.row.cancel_requested == at(1)
+    assert claim.row.cancel_requested == at(1.01)
     bench.settle(claim, HandedBack("operator"))
     entry = bench.slot("retried")
     assert (entry["outcome"], entry["reason"], entry["attempts"]) == ("cancelled", "operator", 1)
+    assert entry["started"] == at(1)
 
 
 def test_a_waiting_trigger_is_called_off(bench: Bench, controls: Controls) -> None:

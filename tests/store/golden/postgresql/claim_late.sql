@@ -48,7 +48,7 @@ WITH due AS (
            OR schedule IS NOT NULL AND (attempt > 1 OR next_slot IS NULL OR next_slot > statement_timestamp()))
     ON CONFLICT (task_name, task_instance, slot) DO UPDATE
     SET outcome = excluded.outcome, reason = NULL, attempts = s.attempts + 1, collapsed = excluded.collapsed,
-        token = excluded.token, worker = excluded.worker, started = excluded.started
+        token = excluded.token, worker = excluded.worker, started = excluded.started, started_before = s.started
     WHERE s.finished IS NULL AND s.outcome <> 'running'
       AND (s.attempts = 0 OR NOT excluded.task_name = ANY (%(strict)s::text[]))
     RETURNING s.task_name, s.task_instance, s.slot, s.token
@@ -102,6 +102,6 @@ INSERT INTO scheduled_slots (task_name, task_instance, slot, outcome, reason, or
     %(token)s::BIGINT, %(worker)s::VARCHAR, %(started)s::TIMESTAMP WITH TIME ZONE) ON CONFLICT (task_name,
     task_instance, slot) DO UPDATE SET outcome = excluded.outcome, reason = excluded.reason, attempts =
     (scheduled_slots.attempts + %(attempts_1)s::INTEGER), collapsed = excluded.collapsed, token = excluded.token,
-    worker = excluded.worker, started = excluded.started WHERE scheduled_slots.finished IS NULL AND
-    scheduled_slots.outcome != %(outcome_1)s::VARCHAR AND (%(param_1)s OR scheduled_slots.attempts =
-    %(attempts_2)s::INTEGER) RETURNING scheduled_slots.token;
+    worker = excluded.worker, started = excluded.started, started_before = scheduled_slots.started WHERE
+    scheduled_slots.finished IS NULL AND scheduled_slots.outcome != %(outcome_1)s::VARCHAR AND (%(param_1)s OR
+    scheduled_slots.attempts = %(attempts_2)s::INTEGER) RETURNING scheduled_slots.token;

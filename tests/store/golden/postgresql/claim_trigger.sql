@@ -72,7 +72,7 @@ WITH due AS (
            OR schedule IS NOT NULL AND (attempt > 1 OR next_slot IS NULL OR next_slot > statement_timestamp()))
     ON CONFLICT (task_name, task_instance, slot) DO UPDATE
     SET outcome = excluded.outcome, reason = NULL, attempts = s.attempts + 1, collapsed = excluded.collapsed,
-        token = excluded.token, worker = excluded.worker, started = excluded.started
+        token = excluded.token, worker = excluded.worker, started = excluded.started, started_before = s.started
     WHERE s.finished IS NULL AND s.outcome <> 'running'
       AND (s.attempts = 0 OR NOT excluded.task_name = ANY (%(strict)s::text[]))
     RETURNING s.task_name, s.task_instance, s.slot, s.token

@@ -40,4 +40,4 @@ USING unnest(%(names)s::text[], %(instances)s::text[], %(slots)s::timestamptz[],
      AS i(task_name, task_instance, slot, token)
 WHERE s.ctid = ANY (%(places)s::text[]::tid[])
   AND s.task_name = i.task_name AND s.task_instance = i.task_instance AND s.slot = i.slot
-  AND s.token = i.token AND s.finished IS NULL;
+  AND s.token = i.token AND s.finished IS NULL AND s.attempts <= 1 AND s.lost = 0 AND s.aborted = 0;

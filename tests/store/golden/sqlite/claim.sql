@@ -42,16 +42,16 @@ UPDATE scheduled_tasks SET picked=?, picked_by=?, last_heartbeat=?, version=CASE
 INSERT INTO scheduled_slots (task_name, task_instance, slot, outcome, reason, origin, attempts, collapsed, token,
     worker, started) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (task_name, task_instance, slot) DO UPDATE
     SET outcome = excluded.outcome, reason = excluded.reason, attempts = (scheduled_slots.attempts + ?), collapsed =
-    excluded.collapsed, token = excluded.token, worker = excluded.worker, started = excluded.started WHERE
-    scheduled_slots.finished IS NULL AND scheduled_slots.outcome != ? AND (? = 1 OR scheduled_slots.attempts = ?)
-    RETURNING token;
+    excluded.collapsed, token = excluded.token, worker = excluded.worker, started = excluded.started, started_before
+    = scheduled_slots.started WHERE scheduled_slots.finished IS NULL AND scheduled_slots.outcome != ? AND (? = 1 OR
+    scheduled_slots.attempts = ?) RETURNING token;
 
 INSERT INTO scheduled_slots (task_name, task_instance, slot, outcome, reason, origin, attempts, collapsed, token,
     worker, started) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (task_name, task_instance, slot) DO UPDATE
     SET outcome = excluded.outcome, reason = excluded.reason, attempts = (scheduled_slots.attempts + ?), collapsed =
-    excluded.collapsed, token = excluded.token, worker = excluded.worker, started = excluded.started WHERE
-    scheduled_slots.finished IS NULL AND scheduled_slots.outcome != ? AND (? = 1 OR scheduled_slots.attempts = ?)
-    RETURNING token;
+    excluded.collapsed, token = excluded.token, worker = excluded.worker, started = excluded.started, started_before
+    = scheduled_slots.started WHERE scheduled_slots.finished IS NULL AND scheduled_slots.outcome != ? AND (? = 1 OR
+    scheduled_slots.attempts = ?) RETURNING token;
 
 SELECT scheduled_tasks.task_name, scheduled_tasks.task_instance
 FROM scheduled_tasks
