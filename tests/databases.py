@@ -7,7 +7,7 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -30,7 +30,7 @@ class Databases:
         self._prefix = prefix
         self._numbers = itertools.count(1)
         self._connection: psycopg.Connection | None = None
-        self._template: str | None = None
+        self._templates: dict[str, str] = {}
 
     @contextmanager
     def empty(self, encoding: str = "UTF8") -> Iterator[str]:
@@ -43,11 +43,15 @@ class Databases:
             self.drop(name)
 
     @contextmanager
-    def provisioned(self) -> Iterator[str]:
-        """A database with the tables of slotwise: a clone of the template, made when first needed."""
-        self._template = self._template or self._make_template()
+    def provisioned(self, what: str = "tables", prepare: Callable[[str], object] | None = None) -> Iterator[str]:
+        """A database with the tables of slotwise: a clone of a template, made when first needed.
+
+        `prepare` puts into the template, once, what its clones begin with; `what` names it.
+        """
+        if what not in self._templates:
+            self._templates[what] = self._make_template(what, prepare)
         name = f"{self._prefix}_{next(self._numbers)}"
-        self._create(name, template=self._template)
+        self._create(name, template=self._templates[what])
         try:
             yield self._server.url(name)
         finally:
@@ -59,16 +63,18 @@ class Databases:
 
     def close(self) -> None:
         """Leave the server as it was found."""
-        if self._template:
-            self.drop(self._template)
+        for template in self._templates.values():
+            self.drop(template)
         if self._connection:
             self._connection.close()
 
-    def _make_template(self) -> str:
-        name = f"{self._prefix}_template"
+    def _make_template(self, what: str, prepare: Callable[[str], object] | None) -> str:
+        name = f"{self._prefix}_{what}"
         self.drop(name)
         self._create(name)
         provision(self._server.url(name))
+        if prepare:
+            prepare(self._server.url(name))
         return name
 
     def _create(self, name: str, template: str = "template0", encoding: str = "UTF8") -> None:

@@ -10,7 +10,7 @@ from slotwise.settings import Settings
 from slotwise.store.database import Database
 from slotwise.testing.worker import IN_MEMORY, provision
 
-SEEDS = "20"
+SEEDS = "12"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

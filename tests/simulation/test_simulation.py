@@ -1,6 +1,6 @@
 """Simulated clusters: many workers, accidents by seed, and the laws looking on.
 
-    python -m pytest tests/simulation                      20 worlds, as on each commit
+    python -m pytest tests/simulation                      12 worlds, as on each commit
     python -m pytest tests/simulation --seeds 500 -n 2     500 worlds
     python -m pytest tests/simulation --seeds 17-17        one of them, again
 

@@ -14,7 +14,6 @@ from tests.store.hearing import hearing
 from slotwise.client import Client
 from slotwise.execution import Claim, Failed, HandedBack, Succeeded
 from slotwise.schedules import Every
-from slotwise.store.database import Database
 from slotwise.store.enqueue import Enqueue
 from slotwise.store.fence import LedgerFence
 from slotwise.store.planner import Planner
@@ -31,9 +30,10 @@ WIDTH = 116
 class Stage:
     """A store by the database's own clock; ``bench`` prepares, ``store`` is listened to."""
 
-    def __init__(self, database: Database) -> None:
-        self.bench = Bench(database).planned()
-        self.store = Store(database, self.bench.definitions)
+    def __init__(self, bench: Bench) -> None:
+        """On a bench whose jobs are planned."""
+        self.bench = bench
+        self.store = Store(bench.database, bench.definitions)
         self.names = sorted(self.bench.definitions)
 
     def due(self, *names: str, late: bool = False) -> None:

@@ -10,19 +10,18 @@ import os
 from pathlib import Path
 
 import pytest
+from tests.store.bench import Bench
 from tests.store.statements import VERBS, Stage
-
-from slotwise.store.database import Database
 
 GOLDEN = Path(__file__).parent / "golden"
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_the_statements_are_those_that_were_reviewed(database: Database, verb: str) -> None:
+def test_the_statements_are_those_that_were_reviewed(bench: Bench, verb: str) -> None:
     """Each verb of the store sends what its golden file says, word by word."""
-    stage = Stage(database)
+    stage = Stage(bench)
     sent = stage.listen(VERBS[verb](stage))
-    file = GOLDEN / database.dialect_name / f"{verb}.sql"
+    file = GOLDEN / bench.database.dialect_name / f"{verb}.sql"
     if os.environ.get("SLOTWISE_WRITE_GOLDEN"):
         file.parent.mkdir(exist_ok=True)
         file.write_text(sent)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sqlite3
 import subprocess
@@ -9,12 +10,14 @@ import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
 import psycopg
 import pytest
 import sqlalchemy as sa
 from alembic.autogenerate import compare_metadata
+from alembic.config import CommandLine, Config
 from alembic.runtime.migration import MigrationContext
 from tests.store.bench import Bench, at
 
@@ -401,10 +404,33 @@ def test_a_task_in_an_adopted_table_can_be_cancelled(pg: sa.Connection, pg_empty
 # -- alembic's own commands -------------------------------------------------------------------------------------
 
 
-def alembic(*words: str, url: str, folder: Path = CHECKOUT) -> subprocess.CompletedProcess[str]:
+Done = subprocess.CompletedProcess[str]
+
+
+def process(*words: str, url: str) -> Done:
+    """``alembic …`` in the checkout, as users start it."""
     environment = {**os.environ, "DATABASE_URL": url}
     command = [sys.executable, "-m", "alembic", *words]
-    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(
+        command, cwd=CHECKOUT, env=environment, capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+def alembic(*words: str, url: str, folder: Path = CHECKOUT) -> Done:
+    """The same in this process, which has paid for the imports."""
+    line, out, path, status = CommandLine(), io.StringIO(), sys.path.copy(), 0
+    with pytest.MonkeyPatch.context() as here, redirect_stdout(out), redirect_stderr(out):
+        here.chdir(folder)
+        here.setenv("DATABASE_URL", url)
+        options = line.parser.parse_args(words)
+        found = Config("alembic.ini", "pyproject.toml", ini_section=options.name, cmd_opts=options, stdout=out)
+        try:
+            line.run_cmd(found, options)
+        except SystemExit as end:
+            status = int(end.code or 0)
+        finally:
+            sys.path[:] = path
+    return Done(words, status, out.getvalue(), "")
 
 
 def test_alembic_in_the_checkout(empty_url: str) -> None:
@@ -431,10 +457,10 @@ def test_alembic_with_names_of_ones_own(pg_empty_url: str) -> None:
 
 USERS_ENV = """
 from alembic import context
-from sqlalchemy import create_engine
+from sqlalchemy import NullPool, create_engine
 from slotwise import migrate
 
-engine = create_engine(context.config.get_main_option("sqlalchemy.url"))
+engine = create_engine(context.config.get_main_option("sqlalchemy.url"), poolclass=NullPool)
 with engine.connect() as connection:
     context.configure(connection=connection)
     with context.begin_transaction():
@@ -492,7 +518,7 @@ from slotwise import migrate
 metadata = sa.MetaData()
 sa.Table("orders", metadata, sa.Column("id", sa.Integer, primary_key=True))
 own = {{"target_metadata": metadata, {filter}}}
-engine = sa.create_engine(context.config.get_main_option("sqlalchemy.url"))
+engine = sa.create_engine(context.config.get_main_option("sqlalchemy.url"), poolclass=sa.NullPool)
 with engine.connect() as connection:
     context.configure(connection=connection, **own)
     with context.begin_transaction():
@@ -558,9 +584,9 @@ def test_include_name_by_schema() -> None:
     ],
     ids=["none", "away", "nonsense", "prefix"],
 )
-def test_alembic_tells_trouble_in_one_line(arguments: list[str], url: str, words: str, tmp_path: Path) -> None:
+def test_alembic_tells_trouble_in_one_line(arguments: list[str], url: str, words: str) -> None:
     """As alembic tells its own: no traceback."""
-    done = alembic(*arguments, "upgrade", "head", url=url)
+    done = process(*arguments, "upgrade", "head", url=url) if arguments else alembic("upgrade", "head", url=url)
     (line,) = (done.stdout + done.stderr).splitlines()
     assert done.returncode != 0
     assert line.startswith("FAILED: ")
@@ -614,7 +640,7 @@ def test_the_same_sql_makes_different_installations(kind: str, request: pytest.F
 
 def test_alembics_own_sql(pg_empty_url: str) -> None:
     """alembic upgrade head --sql says the same."""
-    done = alembic("upgrade", "head", "--sql", url=pg_empty_url)
+    done = process("upgrade", "head", "--sql", url=pg_empty_url)
     assert done.returncode == 0
     with psycopg.connect(pg_empty_url, autocommit=True) as administrator:
         administrator.execute(done.stdout.encode())

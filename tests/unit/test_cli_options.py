@@ -229,25 +229,24 @@ def test_current_json(capsys: pytest.CaptureFixture[str], sqlite_url: str) -> No
     assert json.loads(capsys.readouterr().out) == {"version": 1, "needed": 1}
 
 
-@pytest.mark.parametrize(
-    ("command", "absent"),
-    [
-        (["--version"], ["sqlalchemy", "alembic", "rich", "slotwise.engine"]),
-        (["--help"], ["alembic"]),
-        (["jobs", "list"], ["alembic", "slotwise.engine", "slotwise.registry"]),
-        (["health"], ["alembic", "slotwise.engine", "slotwise.registry"]),
-        (["worker", "--help"], ["alembic"]),
-    ],
-    ids=" ".join,
-)
-def test_loads_what_it_needs(command: list[str], absent: list[str], sqlite_url: str) -> None:
+#: One after another in one process, each loading what those before it need, or more; what is absent after each.
+LOADS = [
+    (["--version"], ["sqlalchemy", "alembic", "rich", "slotwise.engine"]),
+    (["jobs", "list"], ["alembic", "slotwise.engine", "slotwise.registry"]),
+    (["health"], ["alembic", "slotwise.engine", "slotwise.registry"]),
+    (["--help"], ["alembic"]),
+    (["worker", "--help"], ["alembic"]),
+]
+
+
+def test_loads_what_it_needs(sqlite_url: str) -> None:
     """A probe that runs every few seconds loads neither alembic nor the engine."""
     script = (
-        "import sys; from slotwise.cli.entry import status; status(sys.argv[1:]); "
-        f"print('loaded:', [name for name in {absent} if name in sys.modules])"
+        "import sys; from slotwise.cli.entry import status\n"
+        f"for words, absent in {LOADS}:\n"
+        "    status(words); print('loaded:', words, [name for name in absent if name in sys.modules])"
     )
     environment = {**os.environ, "DATABASE_URL": sqlite_url}
-    done = subprocess.run(
-        [sys.executable, "-c", script, *command], env=environment, capture_output=True, text=True, check=True
-    )
-    assert done.stdout.splitlines()[-1] == "loaded: []"
+    done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True)
+    loaded = [line for line in done.stdout.splitlines() if line.startswith("loaded:")]
+    assert loaded == [f"loaded: {words} []" for words, _ in LOADS]
