@@ -109,12 +109,15 @@ class Settler(Service):
             self._put_back(batch)
             raise
         self._holdings.remove_all(plain)
-        if self.listeners.hear(SettleSent):
-            self.listeners.publish(SettleSent(worker=self.worker, count=len(plain)))
+        self._tell_of(len(plain))
         if self.listeners.hear(Settled):
             for claim in plain:
                 self.listeners.publish(Settled(**about(claim), outcome=SUCCEEDED.name))
         return [(holding, outcome) for holding, outcome in batch if outcome is not SUCCEEDED or holding.is_slot]
+
+    def _tell_of(self, count: int) -> None:
+        if self.listeners.hear(SettleSent):
+            self.listeners.publish(SettleSent(worker=self.worker, count=count))
 
     def _put_back(self, batch: Sequence[Ending]) -> None:
         self._endings.extendleft(reversed(batch))
@@ -171,7 +174,7 @@ class Settler(Service):
         self._aside.append(one)
 
     def _written(self, batch: Sequence[Ending], *, wait: bool) -> list[Settlement]:
-        self.listeners.publish(SettleSent(worker=self.worker, count=len(batch)))
+        self._tell_of(len(batch))
         return self._store.settle([(holding.claim, outcome) for holding, outcome in batch], wait=wait)
 
     def _conclude(self, endings: Sequence[Ending], settlements: Sequence[Settlement]) -> None:
