@@ -223,15 +223,19 @@ class EndingsByRow(RowByRow):
                 self._gap(connection, row, gap, now)
 
     def _close_open_slots(self, connection: sa.Connection, row: Row, gap: Gap, now: datetime) -> None:
-        """A slot of the gap that somebody began long ago and nobody ended (the queue was restored alone) ends here."""
+        """A slot of the gap that somebody had long ago and nobody ended (the queue was restored alone) ends here.
+
+        What never began is not lost.
+        """
         slots = self.tables.slots
+        outcome = sa.case((slots.c.started.is_(None), "skipped"), else_="lost")
         connection.execute(
             slots.update()
             .where(slots.c.task_name == row.task_name, slots.c.task_instance == ledger_instance(row))
             .where(slots.c.slot >= gap.first, slots.c.slot <= gap.last, slots.c.finished.is_(None))
             .where((slots.c.token != row.version) | (slots.c.worker != row.picked_by))
             .where(slots.c.origin.in_(("schedule", "catch_up")))
-            .values(outcome="lost", reason=gap.reason, finished=now)
+            .values(outcome=outcome, reason=gap.reason, finished=now)
         )
 
     def _skip(self, connection: sa.Connection, row: Row, gap: Gap, now: datetime) -> None:

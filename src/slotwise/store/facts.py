@@ -86,10 +86,14 @@ class _Look:
         return None if found is None else slot_line(found)
 
     def gap(self) -> SlotLine | None:
-        """The newest range that has this slot; ranges may overlap, where a queue was restored."""
+        """The newest range that has this slot; ranges may overlap, where a queue was restored.
+
+        Of those that begin before it, the nearest hundred: a slot in none would be sought in all of them.
+        """
         gaps = self._store.tables.gaps
-        covering = [gaps.c.first_slot <= self._slot, gaps.c.last_slot >= self._slot]
-        found = self._first(sa.select(gaps).where(*self._of(gaps), *covering).order_by(gaps.c.first_slot.desc()))
+        begun = sa.select(gaps).where(*self._of(gaps), gaps.c.first_slot <= self._slot)
+        near = begun.order_by(gaps.c.first_slot.desc()).limit(100).subquery()
+        found = self._first(sa.select(near).where(near.c.last_slot >= self._slot).order_by(near.c.first_slot.desc()))
         return None if found is None else gap_line(found)
 
     def neighbour(self, *, later: bool) -> SlotLine | None:

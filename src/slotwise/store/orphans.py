@@ -35,7 +35,7 @@ def _ending(tables: Tables) -> sa.Update:
         rows.c.task_name == name, rows.c.slot == slots.c.slot,
         sa.func.coalesce(rows.c.plan_instance, rows.c.task_instance) == instance,
     )  # fmt: skip
-    began = slots.c.attempts > 0
+    began = slots.c.started.is_not(None)
     return (
         slots.update()
         .where(*plan, slots.c.slot.in_(newest.scalar_subquery()), slots.c.finished.is_(None), ~stands)

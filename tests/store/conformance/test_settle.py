@@ -214,6 +214,18 @@ def test_a_hand_back_after_a_restore_keeps_what_the_ledger_knows(bench: Bench) -
     assert bench.slot("plain")["attempts"] == 2
 
 
+@pytest.mark.parametrize(("name", "outcome"), [("plain", "lost"), ("strict", "skipped")], ids=["begun", "claimed"])
+def test_an_open_slot_of_a_gap_ends_with_it(bench: Bench, name: str, outcome: str) -> None:
+    """The queue was restored alone, to before a claim whose slot is now one of several missed ones."""
+    bench.tick()
+    bench.claim_one(name)
+    bench.change(name, picked=False, picked_by=None, last_heartbeat=None, lease=None, attempt=0, watermark=None)
+    bench.tick(2)
+    assert bench.claim_one(name).slot == at(3)
+    entry = bench.slots(name)[0]
+    assert (entry["slot"], entry["outcome"], entry["reason"]) == (at(1), outcome, "collapsed")
+
+
 def test_a_retry_counts_its_time_from_the_first_attempt_that_failed(bench: Bench) -> None:
     """Neither from the slot, nor from an attempt that was lost; and the next slot begins anew."""
     bench.tick(3)

@@ -75,11 +75,12 @@ WHERE scheduled_gaps.task_name = %(name)s::VARCHAR AND scheduled_gaps.task_insta
     scheduled_gaps.first_slot DESC
  LIMIT %(param_2)s::INTEGER) AS anon_2;
 
-UPDATE scheduled_slots SET outcome=%(outcome)s::VARCHAR, reason=%(reason)s::VARCHAR,
-    finished=%(finished)s::TIMESTAMP WITH TIME ZONE WHERE scheduled_slots.task_name = %(task_name_1)s::VARCHAR AND
-    scheduled_slots.task_instance = %(task_instance_1)s::VARCHAR AND scheduled_slots.slot >= %(slot_1)s::TIMESTAMP
-    WITH TIME ZONE AND scheduled_slots.slot <= %(slot_2)s::TIMESTAMP WITH TIME ZONE AND scheduled_slots.finished IS
-    NULL AND (scheduled_slots.token != %(token_1)s::BIGINT OR scheduled_slots.worker != %(worker_1)s::VARCHAR) AND
+UPDATE scheduled_slots SET outcome=CASE WHEN (scheduled_slots.started IS NULL) THEN %(param_1)s::VARCHAR ELSE
+    %(param_2)s::VARCHAR END, reason=%(reason)s::VARCHAR, finished=%(finished)s::TIMESTAMP WITH TIME ZONE WHERE
+    scheduled_slots.task_name = %(task_name_1)s::VARCHAR AND scheduled_slots.task_instance =
+    %(task_instance_1)s::VARCHAR AND scheduled_slots.slot >= %(slot_1)s::TIMESTAMP WITH TIME ZONE AND
+    scheduled_slots.slot <= %(slot_2)s::TIMESTAMP WITH TIME ZONE AND scheduled_slots.finished IS NULL AND
+    (scheduled_slots.token != %(token_1)s::BIGINT OR scheduled_slots.worker != %(worker_1)s::VARCHAR) AND
     scheduled_slots.origin IN (%(origin_1_1)s::VARCHAR, %(origin_1_2)s::VARCHAR);
 
 INSERT INTO scheduled_gaps (task_name, task_instance, first_slot, last_slot, count, reason, created) VALUES

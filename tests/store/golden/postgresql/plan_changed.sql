@@ -31,12 +31,11 @@ WHERE scheduled_tasks.task_name = %(task_name_1)s::VARCHAR AND scheduled_tasks.t
 
 SELECT statement_timestamp();
 
-UPDATE scheduled_slots SET outcome=CASE WHEN (scheduled_slots.attempts > %(attempts_1)s::INTEGER) THEN
-    %(param_1)s::VARCHAR ELSE %(param_2)s::VARCHAR END, reason=%(reason)s::VARCHAR, lost=(scheduled_slots.lost +
-    CASE WHEN (scheduled_slots.attempts > %(attempts_1)s::INTEGER) THEN %(param_3)s::INTEGER ELSE
-    %(param_4)s::INTEGER END), finished=%(now)s::TIMESTAMP WITH TIME ZONE WHERE scheduled_slots.task_name =
-    %(plan_name)s::VARCHAR AND scheduled_slots.task_instance = %(plan_of)s::VARCHAR AND scheduled_slots.slot IN
-    (SELECT scheduled_slots.slot
+UPDATE scheduled_slots SET outcome=CASE WHEN (scheduled_slots.started IS NOT NULL) THEN %(param_1)s::VARCHAR ELSE
+    %(param_2)s::VARCHAR END, reason=%(reason)s::VARCHAR, lost=(scheduled_slots.lost + CASE WHEN
+    (scheduled_slots.started IS NOT NULL) THEN %(param_3)s::INTEGER ELSE %(param_4)s::INTEGER END),
+    finished=%(now)s::TIMESTAMP WITH TIME ZONE WHERE scheduled_slots.task_name = %(plan_name)s::VARCHAR AND
+    scheduled_slots.task_instance = %(plan_of)s::VARCHAR AND scheduled_slots.slot IN (SELECT scheduled_slots.slot
 FROM scheduled_slots
 WHERE scheduled_slots.task_name = %(plan_name)s::VARCHAR AND scheduled_slots.task_instance = %(plan_of)s::VARCHAR
     ORDER BY scheduled_slots.slot DESC

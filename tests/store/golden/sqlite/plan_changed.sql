@@ -27,9 +27,9 @@ SELECT scheduled_tasks.revision, scheduled_tasks.deployed, scheduled_tasks.task_
 FROM scheduled_tasks
 WHERE scheduled_tasks.task_name = ? AND scheduled_tasks.task_instance = ?;
 
-UPDATE scheduled_slots SET outcome=CASE WHEN (scheduled_slots.attempts > ?) THEN ? ELSE ? END, reason=?,
-    lost=(scheduled_slots.lost + CASE WHEN (scheduled_slots.attempts > ?) THEN ? ELSE ? END), finished=? WHERE
-    scheduled_slots.task_name = ? AND scheduled_slots.task_instance = ? AND scheduled_slots.slot IN (SELECT
+UPDATE scheduled_slots SET outcome=CASE WHEN (scheduled_slots.started IS NOT NULL) THEN ? ELSE ? END, reason=?,
+    lost=(scheduled_slots.lost + CASE WHEN (scheduled_slots.started IS NOT NULL) THEN ? ELSE ? END), finished=?
+    WHERE scheduled_slots.task_name = ? AND scheduled_slots.task_instance = ? AND scheduled_slots.slot IN (SELECT
     scheduled_slots.slot
 FROM scheduled_slots
 WHERE scheduled_slots.task_name = ? AND scheduled_slots.task_instance = ? ORDER BY scheduled_slots.slot DESC
