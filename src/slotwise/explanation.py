@@ -29,7 +29,7 @@ class Explanation:
 def explain(facts: Facts, definition: Definition | None = None) -> Explanation:
     """Why this slot ran or did not; ``definition``: as the code has the job, for what it has declared."""
     outcome, reason, sentences = _verdict(facts, definition)
-    asked = [_said(order) for order in reversed(facts.orders) if order.slot == facts.slot]
+    asked = [_said(order) for order in facts.asked]
     return Explanation(
         job=facts.job, slot=facts.slot, outcome=outcome, reason=reason, sentences=(*sentences, *asked)
     )  # fmt: skip
@@ -256,6 +256,8 @@ def _undecided(facts: Facts, plan: Row) -> Iterator[str]:
         yield from _sleeps(facts, plan)
     else:
         yield f"It came after {_when(plan.slot)}, which waits; the job's catch-up decides with the next claim."
+        if (obstacle := facts.obstacle) is not None:
+            yield f"No live worker can claim it: {obstacle}."
 
 
 def _upcoming(facts: Facts, next_slot: datetime) -> Iterator[str]:

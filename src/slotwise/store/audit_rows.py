@@ -32,6 +32,18 @@ class Order:
         """Which of the job's rows an order about a slot is about: its own, unless an instance was named."""
         return str(self.arguments.get("instance", RECURRING))
 
+    @property
+    def is_about_all(self) -> bool:
+        """Neither about a slot nor about a range of them."""
+        return self.slot is None and "first" not in self.arguments
+
+    def covers(self, slot: datetime) -> bool:
+        """Whether it is about a range, and the slot lies in it."""
+        if "first" not in self.arguments:
+            return False
+        first, last = (datetime.fromisoformat(self.arguments[name]) for name in ("first", "last"))
+        return first <= slot <= last
+
 
 @dataclass(frozen=True, slots=True)
 class Author:

@@ -55,6 +55,18 @@ class Facts:
         return schedule is not None and not schedule.from_end and schedule.next_after(self.slot - TICK) == self.slot
 
     @property
+    def asked(self) -> list[Order]:
+        """The orders about this very slot, the oldest first; a backfill if the slot was among those that it found
+        missing: it waits, or has started since.
+        """
+        began = self.entry.started if self.entry else None
+
+        def fills(order: Order) -> bool:
+            return order.covers(self.slot) and (self.row is not None or (began is not None and began >= order.at))
+
+        return [order for order in reversed(self.orders) if order.slot == self.slot or fills(order)]
+
+    @property
     def obstacle(self) -> str | None:
         """Why no live worker can take the job; None: one can."""
         return obstacle(self.job, self.runs_on, self.workers)
@@ -123,7 +135,7 @@ class _Look:
         about = (controls.c.task_name == self._job) | controls.c.task_name.is_(None)
         found = self._connection.execute(sa.select(controls).where(about).order_by(controls.c.id.desc()).limit(500))
         orders = [order_in(row) for row in found.mappings()]
-        return [order for order in orders if order.slot is None or order.instance == self._instance]
+        return [order for order in orders if order.is_about_all or order.instance == self._instance]
 
     def workers(self) -> list[WorkerLine]:
         workers, now = self._store.tables.workers, self._store.dialect.now(self._connection)

@@ -53,6 +53,19 @@ def called_off_unbegun(bench: Bench) -> None:
     bench.settle(claim, HandedBack("operator"))
 
 
+def filled(bench: Bench) -> None:
+    """By the second of three backfills: the first came before it, the last found nothing missing."""
+    controls = bench.client.controls
+    bench.tick(5)
+    bench.settle(bench.claim_one("plain"))
+    controls.by("ada").backfill("plain", at(1), at(2), note="the first two")
+    controls.by("bob").backfill("plain", at(3), at(4), note="and the others")
+    for claim in bench.claim("plain"):
+        bench.settle(claim)
+    bench.tick()
+    controls.by("cid").backfill("plain", at(1), at(4), note="in vain")
+
+
 def died_thrice(bench: Bench) -> None:
     bench.tick()
     for _ in range(3):
@@ -132,6 +145,12 @@ def nothing(bench: Bench) -> None:
         (runs, 1, "running", ["It runs; the last heartbeat was 30s ago; it was asked to stop", "ada", "too slow"]),
         (called_off_unbegun, 1, "cancelled", ["An operator cancelled it at 2026-01-01T12:02:30Z. At"]),
         (died_thrice, 1, "dead", ["(attempt 3)", "so many of its workers died with it", "lost 3 times"]),
+        (
+            filled,
+            3,
+            "succeeded",
+            ["for a backfill.", "after 0s. At 2026-01-01T12:05:00Z bob gave the order backfill"],
+        ),
         (missed, 5, "succeeded", ["as catch-up", "stands for 4 slots"]),
         (missed, 3, "skipped", ["one of 4 slots", "2026-01-01T12:05:00Z ran for it", "CatchUp(mode='latest'"]),
         (overlapped, 4, "skipped", ["12:02:00Z was held", "from 2026-01-01T12:02:00Z until 2026-01-01T12:05:30Z"]),
@@ -141,7 +160,7 @@ def nothing(bench: Bench) -> None:
         (all_sleeps, 1, "waiting", ["All is paused since 2026-01-01T12:00:00Z, by ada: maintenance"]),
         (left_out, 1, "skipped", ["An operator left it out", "ada gave the order skip-next: holiday"]),
         (held, 2, "undecided", ["came while 2026-01-01T12:01:00Z is held; the job's overlap decides"]),
-        (due, 3, "undecided", ["came after 2026-01-01T12:01:00Z, which waits; the job's catch-up decides"]),
+        (due, 3, "undecided", ["12:01:00Z, which waits; the job's catch-up decides", "No live worker can claim it"]),
         (sleeps, 3, "undecided", ["ada gave the order pause: the disk is full", "will be skipped"]),
         (deleted, 2, "unknown", ["no row", "ada gave the order delete: replaced"]),
         (nothing, 2, "upcoming", ["in 2m; one slot comes before it"]),
