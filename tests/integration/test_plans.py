@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from datetime import timedelta
 
 import pytest
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
-from tests.connections import Open
+from tests.connections import Open, show
 
+from slotwise.settings import Settings
 from slotwise.store import plans
 from slotwise.store.database import Database, is_transient
+from slotwise.store.store import Store
 
 ASK = "SELECT %(number)s::integer"
 
@@ -66,12 +70,47 @@ def test_plans_of_claims_are_for_any_values(database: Open) -> None:
     """To plan one takes as long as to claim a hundred rows; all others are planned as the server thinks best."""
     opened = database()
     opened.verify()
-    modes = []
-    for engine in (opened.claims, opened.main, opened.heart):
+    for engine, expected in (
+        (opened.claims, ("force_generic_plan", "off", "off")), (opened.main, ("auto", "on", "on")),
+        (opened.heart, ("auto", "on", "on")),
+    ):  # fmt: skip
         with engine.connect() as connection:
-            modes.append(connection.exec_driver_sql("SHOW plan_cache_mode").scalar_one())
-    assert modes == ["force_generic_plan", "auto", "auto"]
+            assert tuple(show(connection, name) for name in ("plan_cache_mode", "enable_seqscan", "jit")) == expected
     opened.close()
+
+
+def test_a_claim_is_prepared_at_once(pg_url: str) -> None:
+    """And its plan is right when the table has grown, though it was made while that was empty and unknown."""
+    store = Store(Database(Settings(database_url=pg_url)), {})
+    store.database.verify()
+    store.claim_tasks("me", 10, lease=timedelta(seconds=9), names=["mail"])
+    store.due_tasks(["mail"])
+    store.next_due(["mail"])
+    with store.database.claims.begin() as connection:
+        connection.exec_driver_sql(
+            "INSERT INTO scheduled_tasks (task_name, task_instance, execution_time, picked, version)"
+            " SELECT 'mail', n::text, now(), false, 1 FROM generate_series(1, 1000) AS n"
+        )
+        kept = connection.exec_driver_sql(
+            "SELECT name, cardinality(parameter_types) FROM pg_prepared_statements WHERE statement LIKE '%%heads%%'"
+            " AND statement NOT LIKE '%%pg_prepared%%'"
+        ).fetchall()
+        plans = [
+            "\n".join(line for (line,) in connection.exec_driver_sql(f"EXPLAIN EXECUTE {name}({nulls(count)})"))
+            for name, count in kept
+        ]
+    assert len(plans) == 3
+    for plan in plans:
+        assert set(re.findall(r" on (scheduled_tasks\w*)", plan)) <= {"scheduled_tasks"}, plan
+        assert set(re.findall(r"Index \S*\s?Scan using (\w+) on scheduled_tasks", plan)) == {
+            "scheduled_tasks_queue", "scheduled_tasks_due", "scheduled_tasks_lost",
+        }, plan  # fmt: skip
+        assert not re.search(r"Seq Scan|Bitmap|Hash .*Join|JIT", plan), plan
+    store.database.close()
+
+
+def nulls(count: int) -> str:
+    return ", ".join(["NULL"] * count)
 
 
 def test_a_plan_does_not_outlive_its_table(busy: Database) -> None:

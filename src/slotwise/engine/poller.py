@@ -88,8 +88,8 @@ class Poller(Service):
             return self._sleep(min(pause, crowded))
         if self.listeners.hear(PollBegan):
             self.listeners.publish(PollBegan(worker=self.worker, capacity=max(slots, tasks)))
-        if self._claim_due(slots, tasks):
-            self._locked = None
+        if found := self._claim_due(slots, tasks):
+            self._claimed(found, max(slots, tasks))
             return AT_ONCE  # a short batch is not an empty one: rows may have been locked for a moment
         if pause := self._pause(names, queued):
             self._locked = None
@@ -98,6 +98,14 @@ class Poller(Service):
             # One of a task that runs as often as it may waits for an end, which may come elsewhere.
             pauses.append(self._pause(limited, limited) or self._turns.shortest_pause)
         return self._sleep(min(pauses))
+
+    def _claimed(self, found: int, room: int) -> None:
+        """After a short batch there is hardly more: its handlers may start before one look at what is left."""
+        self._locked = None
+        is_short = 2 * found < min(room, BATCH)
+        self._quiet_until = self.elapsed() if is_short else None
+        if is_short:
+            self._give_way()
 
     def _while_it_fills(self) -> timedelta | None:
         """How long to wait for room for a batch: a settlement comes before, and wakes it. If none comes, handlers that
@@ -136,7 +144,9 @@ class Poller(Service):
 
     def _has_slept_out(self) -> bool:
         """Nobody has woken it, and nothing was due to come: one look will do, where a claim is two statements."""
-        return self._quiet_until is not None and self.elapsed() >= self._quiet_until and not self._turns.limited
+        if self._quiet_until is None or self._woken_for_tasks or self._turns.limited:
+            return False
+        return self.elapsed() >= self._quiet_until
 
     def _sleep(self, pause: timedelta) -> timedelta:
         is_quiet = pause >= self._poll_interval

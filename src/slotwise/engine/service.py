@@ -20,6 +20,9 @@ logger = logging.getLogger(__name__)
 AT_ONCE = timedelta(0)
 
 
+#: Any wait at all will do, in seconds.
+_BLINK = 0.000001
+
 #: How often it is said again that the database is away.
 REMINDER = timedelta(minutes=1)
 
@@ -129,6 +132,10 @@ class Service(ABC):
             return True
         self._thread.join(None if timeout is None else max(timeout.total_seconds(), 0))
         return not self._thread.is_alive()
+
+    def _give_way(self) -> None:
+        """Let whom this loop has just woken have the interpreter's lock: else it would get it when this one waits."""
+        self._stopping.wait(_BLINK)
 
     @property
     def is_stopping(self) -> bool:

@@ -145,13 +145,15 @@ coalesce(
      ORDER BY d.execution_time LIMIT 1),
     false)"""
 
-# Slots and lost rows of these tasks are few: whoever is due is read.
+# Slots and lost rows of these tasks are few: whoever is due is read. Of others the first is, and not by an EXISTS, which
+# might be made a join with all of them.
 DUE_TASKS = """\
 {heads}
-(SELECT p.task_name FROM heads AS p WHERE EXISTS (
-    SELECT FROM {tasks} AS w
+(SELECT p.task_name FROM heads AS p WHERE (
+    SELECT true FROM {tasks} AS w
     WHERE w.task_name = p.task_name AND -coalesce(w.priority, 50) = p.rank AND NOT w.picked AND w.state IS NULL
-      AND w.schedule IS NULL AND w.plan_instance IS NULL AND w.lost_count = 0 AND w.execution_time <= {now}))
+      AND w.schedule IS NULL AND w.plan_instance IS NULL AND w.lost_count = 0 AND w.execution_time <= {now}
+    ORDER BY w.execution_time LIMIT 1))
 UNION
 (SELECT d.task_name FROM {tasks} AS d
  WHERE NOT d.picked AND d.state IS NULL AND (d.schedule IS NOT NULL OR d.plan_instance IS NOT NULL)

@@ -58,8 +58,10 @@ FROM pg_stat_activity WHERE backend_type = 'client backend'
 # How values are written, whatever role and database have for a default: the driver reads these forms, and no others.
 _FORMS = {"TimeZone": "UTC", "DateStyle": "ISO", "IntervalStyle": "postgres"}
 
-# A claim is planned once a second, and not each time: that takes as long as to claim a hundred rows.
-CLAIMS, _PLANNED = "claims", {"plan_cache_mode": "force_generic_plan"}
+# A claim is planned now and then, and not each time: that takes as long as to claim a hundred rows. Its plan may have
+# been made when the table was empty, and must be right when that is full.
+CLAIMS = "claims"
+_PLANNED = {"plan_cache_mode": "force_generic_plan", "enable_seqscan": "off", "jit": "off"}
 
 # Said with each BEGIN as well; a statement that is a transaction by itself has none.
 _ISOLATION = {"default_transaction_isolation": "read committed"}
@@ -173,7 +175,7 @@ class PostgreSQLLink:
         event.listen(engine, "handle_error", name_role)
         event.listen(engine, "handle_error", self._notice_lost_plans)
         _ping_the_rested(engine)
-        keep_plans(engine, lambda: self._is_direct)
+        keep_plans(engine, lambda: self._is_direct, at_once=role == CLAIMS)
         let_words_go_along(engine)
         return engine
 

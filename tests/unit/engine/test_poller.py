@@ -58,6 +58,33 @@ def test_a_worker_with_nothing_to_do_only_looks(make_bench: MakeBench) -> None:
     assert len(bench.said(Claimed)) == 2
 
 
+def test_after_a_short_batch_it_only_looks(make_bench: MakeBench) -> None:
+    """One statement, where a claim of slots and one of tasks would bring as little; but for a word, it claims."""
+    bench = make_bench(mail, threads=10)
+    bench.registry.client.schedule(mail)
+    assert bench.worker.poller.run_once() == AT_ONCE
+    assert bench.worker.poller.run_once() == timedelta(seconds=10)
+    assert len(bench.said(PollBegan)) == 1
+    bench.registry.client.schedule(mail)
+    assert bench.worker.poller.run_once() == AT_ONCE
+    bench.worker.poller.wake_for(["mail"])
+    assert bench.worker.poller.run_once() == timedelta(seconds=10)
+    assert len(bench.said(PollBegan)) == 3
+
+
+def test_after_a_large_batch_it_claims(make_bench: MakeBench, gate: Gate) -> None:
+    """A look would only say what is likely, that there is more; also for whoever has slept before."""
+    bench = make_bench(task(name="mail")(lambda ctx: gate.pass_through()), threads=10)
+    assert bench.worker.poller.run_once() == timedelta(seconds=10)
+    bench.clock.tick(timedelta(seconds=10))
+    for _ in range(9):
+        bench.registry.client.schedule("mail")
+    assert bench.worker.poller.run_once() == AT_ONCE
+    bench.worker.poller.run_once()
+    assert len(bench.said(PollBegan)) == 3
+    gate.open()
+
+
 def test_it_claims_what_there_is_room_for(make_bench: MakeBench, gate: Gate) -> None:
     """Two of three; the third when the first has been settled."""
     bench = make_bench(task(name="mail")(lambda ctx: gate.pass_through()), threads=2)

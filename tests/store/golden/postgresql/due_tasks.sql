@@ -16,11 +16,12 @@
               AND -coalesce(q.priority, 50) > h.rank AND -coalesce(q.priority, 50) <= h.last
             ORDER BY -coalesce(q.priority, 50) LIMIT 1)
         FROM heads AS h WHERE h.rank < h.last)
-(SELECT p.task_name FROM heads AS p WHERE EXISTS (
-    SELECT FROM scheduled_tasks AS w
+(SELECT p.task_name FROM heads AS p WHERE (
+    SELECT true FROM scheduled_tasks AS w
     WHERE w.task_name = p.task_name AND -coalesce(w.priority, 50) = p.rank AND NOT w.picked AND w.state IS NULL
       AND w.schedule IS NULL AND w.plan_instance IS NULL AND w.lost_count = 0 AND w.execution_time <=
-          statement_timestamp()))
+          statement_timestamp()
+    ORDER BY w.execution_time LIMIT 1))
 UNION
 (SELECT d.task_name FROM scheduled_tasks AS d
  WHERE NOT d.picked AND d.state IS NULL AND (d.schedule IS NOT NULL OR d.plan_instance IS NOT NULL)
