@@ -145,7 +145,7 @@ coalesce(
      ORDER BY d.execution_time LIMIT 1),
     false)"""
 
-# Slots and lost rows of these tasks are few: whoever is due is read. Of others the first is, and not by an EXISTS, which
+# Slots and lost rows of these tasks are few: whoever is due is read. Of others the first is, not by an EXISTS, which
 # might be made a join with all of them.
 DUE_TASKS = """\
 {heads}
