@@ -118,7 +118,7 @@ class _Load:
     def _put_new(self, chunk: Chunk) -> None:
         """All of it, or nothing, which leaves the caller's transaction as it was before."""
         with self._naming_what_is_taken(chunk), ExitStack() as stack:
-            queue, own = stack.enter_context(self._joining(once=self._copy or not chunk.named))
+            queue, own = stack.enter_context(self._joining())
             if not self._is_own and chunk.named:
                 stack.enter_context(whole(own))
             if not (self._copy and self._is_own):

@@ -50,12 +50,9 @@ class Calls:
         return Receipt(task=key.task_name, id=key.task_instance, status=status)
 
     @contextmanager
-    def _joining(
-        self, connection: Any, name: str, *, once: bool = True, word: str | None = None
-    ) -> Iterator[tuple[Queue, Any]]:
-        """The caller's transaction if there is one, else one of our own; ``once``: what is done in it is one statement,
-        and need not be taken back. ``word``: after such a statement, workers hear it. Raises InvalidJob for a job's
-        name.
+    def _joining(self, connection: Any, name: str, *, word: str | None = None) -> Iterator[tuple[Queue, Any]]:
+        """The caller's transaction if there is one; else one of our own, for one statement, after which workers hear
+        ``word``. Raises InvalidJob for a job's name.
         """
         store = self._make_store()
         if (known := store.definitions.get(name)) is not None and known.is_job:
@@ -64,7 +61,7 @@ class Calls:
             if connection is not None:
                 yield queue_of(store.dialect, self._horizon), joined(connection, store.database.dialect_name, name)
                 return
-            with store.statement(word) if once else store.transaction() as own:
+            with store.statement(word) as own:
                 yield queue_of(store.dialect), own
 
     @contextmanager

@@ -195,6 +195,22 @@ def test_each_call_is_one_statement(registry: JobRegistry, pg_url: str, command:
     assert len(sent) == 1, sent
 
 
+def test_a_chunk_whose_ids_must_be_new_is_one_trip(registry: JobRegistry) -> None:
+    """It stands as a whole or not at all, by itself: no BEGIN and no COMMIT."""
+    registry.database.verify()
+    sent: list[tuple[str, bool]] = []
+
+    def listen(connection: Any, cursor: Any, statement: str, *_: Any) -> None:
+        sent.append((statement.split()[0], connection.connection.dbapi_connection.autocommit))
+
+    sa.event.listen(registry.database.main, "before_cursor_execute", listen)
+    registry.client.schedule_many(mail, [Item({"n": 1}, id="a"), Item({"n": 2}, id="b")], in_="1h")
+    assert sent == [("INSERT", True)]
+    with pytest.raises(InstanceExists, match=r"items\[1\]: task 'mail' with id 'b'"):
+        registry.client.schedule_many(mail, [Item({"n": 3}, id="c"), Item({"n": 4}, id="b")], in_="1h")
+    assert [line.id for line in registry.client.list(mail)] == ["a", "b"]
+
+
 def test_plain_sql(pg_url: str) -> None:
     """The INSERT of the documentation makes a task like any other: it runs, and is due, cancelled and listed."""
     (statement,) = [block.code for block in blocks(ROOT / "docs" / "queue.md", "sql") if "INSERT" in block.code]

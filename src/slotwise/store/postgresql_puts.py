@@ -110,17 +110,26 @@ class PostgresPuts(PostgresRows, Puts):
         return insert.returning(columns.picked, *self._word())
 
     def put_many(self, connection: Any, name: str, wanted: Sequence[Wanted], if_exists: IfExists) -> Tally:
-        """One statement. Ids are sorted: two chunks that meet in several of them cannot deadlock."""
-        kind, parameters = _asked(sorted(wanted, key=_by_id))
-        # The caller knows whom to tell: nothing has to come back.
-        counts = self._wake is None and if_exists in ("raise", "keep")
-        statement = self._kept((if_exists, *kind), lambda: self._put_all(if_exists, *kind, counts=counts))
-        found = connection.execute(statement, {"name": name, **parameters, **self._time()})
-        scheduled = found.rowcount if counts else found.fetchone()[0]
+        """One statement."""
+        scheduled = self._put_chunk(connection, name, wanted, if_exists)
         return Tally(scheduled=scheduled, exists=len(wanted) - scheduled)
 
-    def _put_all(self, if_exists: IfExists, dues: str, ranks: bool, *, counts: bool) -> Any:
-        insert = self._or(if_exists, self._dialect.insert(self._tasks).from_select(COPIED, self._rows(dues, ranks)))
+    def _put_chunk(self, connection: Any, name: str, wanted: Sequence[Wanted], if_exists: IfExists | None) -> int:
+        """How many it has scheduled; None: all, or else it fails. Ids are sorted: two chunks that meet in several of
+        them cannot deadlock.
+        """
+        kind, parameters = _asked(sorted(wanted, key=_by_id))
+        # The caller knows whom to tell: nothing has to come back.
+        counts = self._wake is None and if_exists in (None, "raise", "keep")
+        statement = self._kept(("chunk", if_exists, *kind), lambda: self._put_all(if_exists, *kind, counts=counts))
+        found = connection.execute(statement, {"name": name, **parameters, **self._time()})
+        scheduled: int = found.rowcount if counts else found.fetchone()[0]
+        return scheduled
+
+    def _put_all(self, if_exists: IfExists | None, dues: str, ranks: bool, *, counts: bool) -> Any:
+        insert = self._dialect.insert(self._tasks).from_select(COPIED, self._rows(dues, ranks))
+        if if_exists is not None:
+            insert = self._or(if_exists, insert)
         if counts:
             return insert.execution_options(preserve_rowcount=True)
         soon = [] if self._wake is None else [self._is_soon(self._wake).label("soon")]
@@ -152,11 +161,14 @@ class PostgresPuts(PostgresRows, Puts):
         return sa.select(_TASK, asked.c.instance, data, due, due, sa.false(), born, born, priority)
 
     def put_new(self, connection: Any, name: str, wanted: Sequence[Wanted], *, copy: bool = False) -> None:
-        if copy:
-            with _saying_what_is_taken():
+        """One statement, which fails as a whole. Race: of two that put the same id, the second waits for the first
+        one's commit, and fails then.
+        """
+        with _saying_what_is_taken():
+            if copy:
                 self._copy(connection, name, wanted, copy_into)
-        elif self.put_many(connection, name, wanted, "raise").exists:
-            raise Taken
+            else:
+                self._put_chunk(connection, name, wanted, None)
 
     def copy_ahead(self, connection: Any, name: str, wanted: Sequence[Wanted]) -> Callable[[], None] | None:
         """Behind a pooler it is a transaction, which must not stay open."""
