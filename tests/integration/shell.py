@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import queue
@@ -11,9 +12,13 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any, Self
 
+import pytest
+
+from slotwise.cli.entry import status
 from slotwise.engine.signals import ECHO
 
 #: The longest wait for anything that must happen.
@@ -48,6 +53,18 @@ class Shell:
             self._command(arguments), cwd=self.directory, env={**self.environment, **environment},
             capture_output=True, text=True, timeout=PATIENCE, check=False,
         )  # fmt: skip
+
+    def ask(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """The same in this process, where neither signals nor the application matter: it costs no second of imports."""
+        out, err = io.StringIO(), io.StringIO()
+        with pytest.MonkeyPatch.context() as here, redirect_stdout(out), redirect_stderr(err):
+            here.chdir(self.directory)
+            for name in [name for name in os.environ if name.startswith("SLOTWISE_")]:
+                here.delenv(name)
+            for name, value in self.environment.items():
+                here.setenv(name, value)
+            returned = status(arguments)
+        return subprocess.CompletedProcess(arguments, returned, out.getvalue(), err.getvalue())
 
     def start(self, *arguments: str, **environment: str) -> Process:
         """Start ``slotwise …``; it is killed at the end of the test."""

@@ -104,7 +104,7 @@ def test_run_stopped_while_it_is_entered(shell: Shell, how: str, within: float) 
     assert time.monotonic() - begun < within
     assert ("closed" in process.out) is (how == "SLEEPS")
     process.wait_until_text("job 'tick' was asked to stop before it had started: nothing was claimed")
-    assert shell.run("slots", "list", "tick", "--json").returncode != exits.OK  # not even planned
+    assert shell.ask("slots", "list", "tick", "--json").returncode != exits.OK  # not even planned
 
 
 @pytest.mark.parametrize("how", ["SLEEPS", "BLOCKS"])

@@ -400,8 +400,14 @@ def test_no_database(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeyp
     assert (answer["healthy"], len(answer["problems"])) == (False, 1)
 
 
-@pytest.mark.parametrize("closed", [">&-", ">&- 2>&-", "<&- >&- 2>&-"])
-@pytest.mark.parametrize("command", ["jobs list", "jobs list --json", "health --min-workers 0", "db check"])
+@pytest.mark.parametrize(
+    ("closed", "command"),
+    [
+        (">&-", "jobs list"),
+        (">&- 2>&-", "jobs list"),
+        *(("<&- >&- 2>&-", one) for one in ("jobs list", "jobs list --json", "health --min-workers 0", "db check")),
+    ],
+)
 def test_closed_streams(tmp_path: Path, sqlite_url: str, closed: str, command: str) -> None:
     """Where only the status is wanted, that is what comes; nothing opened later gets the output."""
     shell = Shell(tmp_path, sqlite_url)

@@ -42,7 +42,7 @@ def deploy(shell: Shell, every: str, *revision: str) -> tuple[Process, dict[str,
 
 
 def asked(shell: Shell, *arguments: str) -> Any:
-    done = shell.run(*arguments, "--json")
+    done = shell.ask(*arguments, "--json")
     assert done.returncode == exits.OK, done.stderr
     return json.loads(done.stdout)
 
@@ -76,13 +76,13 @@ def test_refused(shell: Shell, newer: str, older: list[str], cure: str) -> None:
     (job,) = asked(shell, "jobs", "list")
     assert [worker["revision"] for worker in job["refused"]] == (older or [None])
     for arguments in (["jobs", "list"], ["jobs", "show", "report"]):
-        done = shell.run(*arguments)
+        done = shell.ask(*arguments)
         words = f"live workers whose schedule was refused: 1 with revision {(older or ['none'])[0]}; revision {newer}"
         assert words in " ".join((done.stdout + done.stderr).split())
     health = asked(shell, "health")
     assert (health["healthy"], health["refused"]) == (True, ["report"])
     assert health["notes"] == ["live workers have other schedules, which were refused: report"]
-    assert "note: live workers have other schedules" in shell.run("health").stderr
+    assert "note: live workers have other schedules" in shell.ask("health").stderr
 
     assert straggler.stop() == exits.OK
     assert asked(shell, "health")["refused"] == []

@@ -121,7 +121,7 @@ def test_drain(shell: Shell, pg_url: str, number: int) -> None:
     assert worker.wait_for("drain-end")["unfinished"] == 0
     assert worker.end() == exits.OK
     assert {line.outcome for line in ledger(pg_url, "nap")} <= {"succeeded", "skipped"}
-    assert shell.run("workers", "--json").stdout.strip() == "[]"
+    assert shell.ask("workers", "--json").stdout.strip() == "[]"
 
 
 def test_second_signal(shell: Shell, pg_url: str) -> None:

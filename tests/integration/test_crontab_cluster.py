@@ -200,7 +200,7 @@ def test_output_exit_status_and_input(shell: Shell, pg_url: str) -> None:
     assert line.outcome == "failed"
     assert line.error is not None
     assert line.error.splitlines()[-3:] == ["  HELLO", "  50% OFF", "  oops"]
-    shown = shell.run("slots", name)
+    shown = shell.ask("slots", name)
     assert "exit status 7; its last line: oops" in shown.stdout
 
 
@@ -266,7 +266,7 @@ def test_lines_that_cannot_run(shell: Shell) -> None:
     process = worker(shell, "--skip-bad-lines")
     told = [event["message"].split(" ")[0] for event in process.seen if event.get("logger") == "slotwise.crontab"]
     assert told == ["crontab:2:", "crontab:3:"]
-    (listed,) = json.loads(shell.run("jobs", "list", "--json").stdout)
+    (listed,) = json.loads(shell.ask("jobs", "list", "--json").stdout)
     assert listed["job"].startswith("c-")
     assert process.stop() == exits.OK
 
