@@ -38,7 +38,7 @@ LEASE = 4 * HEARTBEAT
 #: A reaper looks once per heartbeat; what a loaded machine of two cores may add to any bound.
 TAKE_OVER = LEASE + 2 * HEARTBEAT
 POLL = timedelta(milliseconds=300)
-SLACK = timedelta(seconds=1.5)
+SLACK = timedelta(seconds=3)
 #: The longest wait for anything that must happen, also on a machine that has better things to do.
 PATIENCE = 60.0
 
