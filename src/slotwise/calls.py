@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -23,10 +23,13 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def _its_tables(store: Store) -> Iterator[None]:
-    """Raise SchemaMissing where the database, the caller's perhaps, has none of ours."""
+def _in_words(store: Store, *, is_own: bool) -> Iterator[None]:
+    """Raise SchemaMissing where the database, the caller's perhaps, has none of our tables; of a transaction of our own
+    whatever else the driver raises as DatabaseProblem. What it raises in the caller's is the caller's to know.
+    """
     try:
-        yield
+        with store.database.in_words() if is_own else nullcontext():
+            yield
     except Exception as error:
         if not lacks_tables(error):
             raise
@@ -57,7 +60,7 @@ class Calls:
         store = self._make_store()
         if (known := store.definitions.get(name)) is not None and known.is_job:
             raise InvalidJob(f"{name!r} is a job, its schedule says when it runs; pass a one-time task")
-        with in_its_letters(f"task {name!r}"), _its_tables(store):
+        with in_its_letters(f"task {name!r}"), _in_words(store, is_own=connection is None):
             if connection is not None:
                 yield queue_of(store.dialect, self._horizon), joined(connection, store.database.dialect_name, name)
                 return
@@ -67,7 +70,7 @@ class Calls:
     @contextmanager
     def _beside(self, connection: Any, store: Store, name: str) -> Iterator[Any]:
         """A connection of SQLAlchemy: the caller's, or one of our own."""
-        with in_its_letters(f"task {name!r}"), _its_tables(store):
+        with in_its_letters(f"task {name!r}"), _in_words(store, is_own=connection is None):
             if connection is not None:
                 yield joined(sqlalchemy_connection(connection), store.database.dialect_name, name)
                 return

@@ -92,7 +92,9 @@ class Controls:
 
     def all_paused(self) -> Paused | None:
         """Who paused all, when and why; None if nobody did."""
-        return pauses.is_all_paused(self._make_store())
+        store = self._make_store()
+        with store.database.in_words():
+            return pauses.is_all_paused(store)
 
     # -- single slots -----------------------------------------------------------------------------------------
 
@@ -237,12 +239,17 @@ class Controls:
 
     def orders(self, job: Any = None, *, limit: int | None = None) -> Iterator[Order]:
         """The orders given so far, the newest first; with ``job``, those about it and those about all."""
-        return orders(self._make_store(), job=None if job is None else _name(job), limit=limit)
+        store = self._make_store()
+        return _in_words(store, orders(store, job=None if job is None else _name(job), limit=limit))
 
     # -- within -----------------------------------------------------------------------------------------------
 
     def _order(self, order: Callable[[Desk], Result], note: str | None, dry_run: bool) -> Result:
         author = Author(self._author or _this_user(), note)
+        with self._make_store().database.in_words():
+            return self._insist(order, author, dry_run)
+
+    def _insist(self, order: Callable[[Desk], Result], author: Author, dry_run: bool) -> Result:
         for pause in islice(growing_pauses(timedelta(milliseconds=50), timedelta(seconds=1)), TRIES):
             try:
                 return self._carry_out(order, author, dry_run)
@@ -259,6 +266,11 @@ class Controls:
             self._wake()
             store.database.wake_ups.tell(ORDERS)
         return result
+
+
+def _in_words(store: Store, found: Iterator[Order]) -> Iterator[Order]:
+    with store.database.in_words():
+        yield from found
 
 
 def _this_user() -> str:

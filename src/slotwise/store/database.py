@@ -11,13 +11,13 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Protocol
 
 from sqlalchemy import URL, Connection, Engine
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.pool import QueuePool
 
 from slotwise.errors import DatabaseProblem, InvalidSetting
 from slotwise.settings import Settings
 from slotwise.store.dsn import SQLITE, database_url
-from slotwise.store.failures import describe, is_transient, unreachable
+from slotwise.store.failures import describe, is_transient, problem, unreachable
 from slotwise.store.postgresql_link import CLAIMS, PostgreSQLLink
 from slotwise.store.wakeups import Along, Hearing, WakeUps, channel_of
 
@@ -111,6 +111,14 @@ class Database:
             yield connection
         if not goes_along:
             self.wake_ups.tell(word)
+
+    @contextmanager
+    def in_words(self) -> Iterator[None]:
+        """For calls of users: raise `DatabaseProblem`, in one line with the cure, where the driver raises its own."""
+        try:
+            yield
+        except SQLAlchemyError as error:
+            raise problem(self.url, error) from error
 
     def migrations(self) -> Engine:
         """An engine without a pool and without deadlines for statements. In memory, it is `main`."""

@@ -60,6 +60,7 @@ _STATE_CURES = {
     "25006": "connect to the primary, for instance with target_session_attrs=read-write, or allow writing",
     "3F000": "name a schema that is there: --schema, SLOTWISE_SCHEMA",
     "42P01": "see what is missing: slotwise db check; tables in another schema need --schema",
+    "55P03": "another transaction holds what this one needs; end that one, or try again",
     "53100": "the disk of the database server is full; make room there",
 }
 
@@ -150,6 +151,24 @@ def unreachable(url: URL, error: BaseException) -> DatabaseUnreachable:
     return kind(f"the database {_place(url)} cannot be reached: {reason}; {_cure(reason)}")
 
 
+def problem(url: URL, error: SQLAlchemyError) -> DatabaseProblem:
+    """An error of the driver as one of ours, in one line: DatabaseUnreachable where there is no connection."""
+    if _is_away(error) or _is_refusal(url, error):
+        return unreachable(url, error)
+    return DatabaseProblem(f"the database refused: {describe(error)}")
+
+
+def _is_away(error: SQLAlchemyError) -> bool:
+    if isinstance(error, PoolTimeout):
+        return True
+    if not isinstance(error, DBAPIError) or is_busy(error):
+        return False
+    state = _sqlstate(error.orig)
+    if state is None:
+        return error.connection_invalidated or _is_psycopg_operational(error.orig)
+    return state.startswith(("08", "57P")) or state == "53300"
+
+
 def _chain(error: BaseException) -> Iterator[BaseException]:
     """The error and the driver's error within it."""
     yield error
@@ -171,7 +190,7 @@ def _passes(error: BaseException) -> bool:
     return state in _PASSING_STATES | _BUSY_STATES or state.startswith(_PASSING_CLASSES)
 
 
-def _is_psycopg_operational(error: BaseException) -> bool:
+def _is_psycopg_operational(error: BaseException | None) -> bool:
     """By name: this module must not be the one that imports the driver."""
     return any(
         kind.__module__.startswith("psycopg") and kind.__name__ == "OperationalError" for kind in type(error).__mro__

@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import math
 import os
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
@@ -17,7 +16,6 @@ from typing import Any
 
 from sqlalchemy import URL, Connection, Engine, create_engine, event
 from sqlalchemy.engine import ExceptionContext
-from sqlalchemy.exc import InvalidatePoolError
 from sqlalchemy.pool import NullPool, QueuePool
 
 from slotwise.errors import DatabaseProblem
@@ -28,6 +26,7 @@ from slotwise.store.failures import name_role
 from slotwise.store.instant_loader import InstantLoader
 from slotwise.store.plans import keep_plans
 from slotwise.store.postgresql_options import read_options, refuse_unknown, write_options
+from slotwise.store.rested import look_at_the_rested
 from slotwise.store.wakeups import Along, Hearing
 
 logger = logging.getLogger(__name__)
@@ -37,8 +36,6 @@ OLDEST_SERVER = 14
 LOST_PLAN = frozenset({"26000", "42P05"})
 #: What PostgreSQL keeps of an application's name.
 LONGEST_NAME = 63
-#: A connection that rested for longer is asked whether it still lives; a busy one would pay a trip each time.
-REST_BEFORE_PING = timedelta(seconds=1)
 
 # One look: what the server still has to give, and the role and the database where they have limits, which do
 # not hold for a superuser.
@@ -174,7 +171,7 @@ class PostgreSQLLink:
         event.listen(engine, "handle_error", _leave_read_only_server)
         event.listen(engine, "handle_error", name_role)
         event.listen(engine, "handle_error", self._notice_lost_plans)
-        _ping_the_rested(engine)
+        look_at_the_rested(engine)
         keep_plans(engine, lambda: self._is_direct, at_once=role == CLAIMS)
         let_words_go_along(engine)
         return engine
@@ -272,25 +269,6 @@ def _leave_read_only_server(context: ExceptionContext) -> None:
     """After a failover the pool may still hold the old primary: the next connection looks for the new."""
     if getattr(context.original_exception, "sqlstate", None) == "25006":
         context.is_disconnect = True
-
-
-def _ping_the_rested(engine: Engine) -> None:
-    """A restart of the server while nobody used the connection is not the next user's error."""
-
-    def checkin(_connection: object, record: Any) -> None:
-        record.info["rests_since"] = time.monotonic()
-
-    def checkout(connection: Any, record: Any, _proxy: object) -> None:
-        since = record.info.pop("rests_since", None)
-        if since is None or time.monotonic() - since < REST_BEFORE_PING.total_seconds():
-            return
-        try:
-            engine.dialect.do_ping(connection)
-        except engine.dialect.loaded_dbapi.Error as error:
-            raise InvalidatePoolError from error
-
-    event.listen(engine, "checkin", checkin)
-    event.listen(engine, "checkout", checkout)
 
 
 def _milliseconds(span: timedelta) -> str:
