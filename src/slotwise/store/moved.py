@@ -12,7 +12,7 @@ import sqlalchemy as sa
 
 from slotwise.errors import InvalidSchedule
 from slotwise.execution import RECURRING, TICK, Row
-from slotwise.missed import slot_after
+from slotwise.missed import slot_after, undecided
 from slotwise.schedules import parse_schedule
 from slotwise.store.rows import row_of
 from slotwise.store.store import Store
@@ -65,7 +65,9 @@ def _compared(row: Row) -> Moved | None:
         schedule = parse_schedule(row.schedule or "-")
         if schedule.from_end or row.slot is None or not row.is_plan or row.attempt:
             return None
-        now = (schedule.next_after(row.slot - TICK), slot_after(schedule, row.slot))
+        # After a slot that was handed back may come some that were left out with it: they are none that have moved.
+        left = undecided(schedule, row.slot, row.watermark)
+        now = (schedule.next_after(row.slot - TICK), slot_after(left, row.slot))
     except InvalidSchedule:  # said elsewhere: this release cannot read it at all
         return None
     for stored, computed in zip((row.slot, row.next_slot), now, strict=True):

@@ -8,7 +8,7 @@ import pytest
 from tests.store.bench import MINUTE, Bench, a_job, a_task, at
 
 from slotwise import JobRegistry, events, job
-from slotwise.execution import Failed
+from slotwise.execution import Failed, HandedBack
 from slotwise.policies import CatchUp, Overlap, Retry
 from slotwise.schedules import Cron, Daily, Disabled, Every, FixedDelay, Once
 from slotwise.store.database import Database
@@ -55,6 +55,18 @@ def test_nothing_has_moved_by_itself(bench: Bench) -> None:
         assert found(bench) == []
     bench.beside(a_job("plain", Every("7m")), a_job("daily", Cron("0 10 * * *"))).plan()
     assert found(bench) == []
+
+
+@pytest.mark.parametrize("catch_up", [CatchUp.first(), CatchUp.latest(), CatchUp.all(max=3)], ids=lambda one: one.mode)
+def test_what_was_handed_back_has_not_moved(bench: Bench, catch_up: CatchUp) -> None:
+    """The slots that were left out with it are decided: its row says what comes after them, as it should."""
+    bench = bench.beside(a_job("plain", catch_up=catch_up))
+    bench.tick(10)
+    claim = bench.claim_one("plain")
+    bench.settle(claim, HandedBack("shutdown"))
+    assert found(bench) == []
+    bench.change("plain", next_slot=at(11.5))
+    assert [one.stored for one in found(bench)] == [at(11.5)]
 
 
 def test_a_slot_that_has_moved_is_said(bench: Bench) -> None:
