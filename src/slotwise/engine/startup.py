@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 
 from slotwise.engine.service import Outage
 from slotwise.errors import DatabaseRefused
 from slotwise.policies import growing_pauses
 from slotwise.store.database import is_transient
+from slotwise.store.failures import describe, is_busy
+
+logger = logging.getLogger(__name__)
 
 FIRST_PAUSE = timedelta(milliseconds=300)
 LONGEST_PAUSE = timedelta(seconds=15)
+#: Who keeps a row of ours from us is there as well: another worker that starts just now.
+BUSY_PAUSES = timedelta(milliseconds=50), timedelta(seconds=1)
 
 
 class Startup:
@@ -31,17 +37,24 @@ class Startup:
         Raises DatabaseRefused: a wrong password or name does not become right by waiting, and whoever deploys it
         should see that. Only at the start: later the same words may come from a server that is being replaced.
         """
-        for pause in growing_pauses(FIRST_PAUSE, LONGEST_PAUSE):
-            if self._stopping.is_set():
-                return False
+        away, busy = growing_pauses(FIRST_PAUSE, LONGEST_PAUSE), growing_pauses(*BUSY_PAUSES)
+        while not self._stopping.is_set():
             try:
                 self._enter()
             except Exception as error:
                 if isinstance(error, DatabaseRefused) or not is_transient(error):
                     raise
-                self._outage.begins(self.name, error)
+                pause = self._pause_after(error, away, busy)
             else:
                 self._outage.ends(self.name)
                 return True
             self._stopping.wait(pause.total_seconds())
-        raise AssertionError("pauses never end")
+        return False
+
+    def _pause_after(self, error: Exception, away: Iterator[timedelta], busy: Iterator[timedelta]) -> timedelta:
+        """A database that is there and busy with others is no outage, and tried again soon."""
+        if not is_busy(error):
+            self._outage.begins(self.name, error)
+            return next(away)
+        logger.info("the start goes on after a pause, the database is busy with others: %s", describe(error))
+        return next(busy)

@@ -19,8 +19,6 @@ _PASSING_CLASSES = ("08", "53", "57P", "58")
 _PASSING_STATES = frozenset(
     {
         "25006",  # read-only: a standby, until the connection goes to the new primary
-        "25P03",  # idle in transaction for longer than allowed
-        "25P04",  # transaction longer than allowed
     }
 )
 # The database is there, and busy with others.
@@ -30,6 +28,8 @@ _BUSY_STATES = frozenset(
         "40P01",  # deadlock
         "55P03",  # lock timeout
         "57014",  # statement timeout, or cancelled by an operator
+        "25P03",  # idle in transaction for longer than allowed: this process had no turn
+        "25P04",  # transaction longer than allowed
     }
 )
 # By number, and below by their attribute: this module must not be the one that imports the library.

@@ -200,7 +200,7 @@ def test_an_outage_is_said_once_by_a_worker() -> None:
     assert said[1:] == [DatabaseBack(worker="w", loop="first")]
 
 
-@pytest.mark.parametrize("state", ["40001", "40P01", "55P03", "57014"])
+@pytest.mark.parametrize("state", ["40001", "40P01", "55P03", "57014", "25P03"])
 def test_a_busy_database_is_no_outage(state: str, caplog: pytest.LogCaptureFixture) -> None:
     """A deadlock, a timeout, a conflict of two transactions: tried again, and logged as what it was."""
     said: list[Event] = []
