@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
+from functools import lru_cache
 from typing import Any
 
 import sqlalchemy as sa
@@ -168,25 +169,13 @@ class ClaimsByRow(RowByRow):
 
     def enter(self, connection: sa.Connection, row: Row, now: datetime, *, strict: bool) -> bool:
         """Write the ledger row of the claim's slot; False if the ledger says that it may not run (again)."""
-        slots = self.tables.slots
         values = {
             "task_name": row.task_name, "task_instance": ledger_instance(row), "slot": row.slot,
             "outcome": "claimed" if strict else "running", "reason": None, "origin": row.origin or "schedule",
             "attempts": row.attempt, "collapsed": row.collapsed, "token": row.version,
             "worker": row.picked_by, "started": None if strict else now,
         }  # fmt: skip
-        statement = self.insert(slots).values(**values)
-        again = {
-            name: statement.excluded[name] for name in ("outcome", "reason", "collapsed", "token", "worker", "started")
-        }
-        statement = statement.on_conflict_do_update(
-            index_elements=[slots.c.task_name, slots.c.task_instance, slots.c.slot],
-            set_={**again, "attempts": slots.c.attempts + 1, "started_before": slots.c.started},
-            where=slots.c.finished.is_(None)
-            & (slots.c.outcome != "running")
-            & (sa.literal(not strict) | (slots.c.attempts == 0)),
-        ).returning(slots.c.token)
-        return connection.execute(statement).first() is not None
+        return connection.execute(_entry(self.insert, self.tables.slots, strict=strict), values).first() is not None
 
     def alone(self, connection: sa.Connection, name: str) -> bool:
         """Whether nobody else asks this for the task until this transaction ends. Here there is one writer."""
@@ -200,3 +189,19 @@ class ClaimsByRow(RowByRow):
         being made. Here there is one writer.
         """
         del connection, name, shared
+
+
+@lru_cache(maxsize=16)
+def _entry(insert: Any, slots: sa.Table, *, strict: bool) -> Any:
+    """Made once: each late slot is entered by a statement of its own, and to make it costs more than to send it."""
+    statement = insert(slots)
+    again = {
+        name: statement.excluded[name] for name in ("outcome", "reason", "collapsed", "token", "worker", "started")
+    }
+    return statement.on_conflict_do_update(
+        index_elements=[slots.c.task_name, slots.c.task_instance, slots.c.slot],
+        set_={**again, "attempts": slots.c.attempts + 1, "started_before": slots.c.started},
+        where=slots.c.finished.is_(None)
+        & (slots.c.outcome != "running")
+        & (sa.literal(not strict) | (slots.c.attempts == 0)),
+    ).returning(slots.c.token)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime
+from functools import lru_cache
 from typing import Any
 
 import sqlalchemy as sa
@@ -246,16 +247,19 @@ class EndingsByRow(RowByRow):
         connection.execute(statement.on_conflict_do_nothing())
 
     def _gap(self, connection: sa.Connection, row: Row, gap: Gap, now: datetime) -> None:
-        table = self.tables.gaps
-        statement = self.insert(table).values(
-            task_name=row.task_name, task_instance=ledger_instance(row), first_slot=gap.first, last_slot=gap.last,
-            count=gap.count, reason=gap.reason, created=now,
-        )  # fmt: skip
-        again = {name: statement.excluded[name] for name in ("last_slot", "count", "reason", "created")}
-        connection.execute(
-            statement.on_conflict_do_update(
-                index_elements=[table.c.task_name, table.c.task_instance, table.c.first_slot],
-                set_=again,
-                where=statement.excluded.last_slot > table.c.last_slot,  # what was decided once is never undone
-            )
-        )
+        values = {
+            "task_name": row.task_name, "task_instance": ledger_instance(row), "first_slot": gap.first,
+            "last_slot": gap.last, "count": gap.count, "reason": gap.reason, "created": now,
+        }  # fmt: skip
+        connection.execute(_wider(self.insert, self.tables.gaps), values)
+
+
+@lru_cache(maxsize=16)
+def _wider(insert: Any, gaps: sa.Table) -> Any:
+    """Made once: most claims of a late slot enter a gap. What was decided once is never undone."""
+    statement = insert(gaps)
+    return statement.on_conflict_do_update(
+        index_elements=[gaps.c.task_name, gaps.c.task_instance, gaps.c.first_slot],
+        set_={name: statement.excluded[name] for name in ("last_slot", "count", "reason", "created")},
+        where=statement.excluded.last_slot > gaps.c.last_slot,
+    )
