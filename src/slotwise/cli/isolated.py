@@ -75,7 +75,6 @@ def _obey(order: dict[str, Any], channel: Channel) -> Outcome:
     if claim is None:
         return HandedBack("lost")  # while the application was imported
     (holding,) = worker.holdings.add([claim], order["renewed"])
-    holding.arrive()
     for word in [*words, *(channel.lines(0) or ())]:  # it may have been renewed while the application was imported
         _heed(word, holding, worker)
     threading.Thread(target=_listen, args=(channel, holding, worker), daemon=True).start()

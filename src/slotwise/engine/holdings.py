@@ -40,7 +40,7 @@ class Holding:
         self._lock = threading.Lock()
         self._elapsed = elapsed
         self._lease = claim.lease.total_seconds()
-        self._since = renewed
+        self._since = elapsed()
         self._renewed = renewed
 
     @property
@@ -86,16 +86,12 @@ class Holding:
         """When the last successful heartbeat was sent, in elapsed seconds."""
         return self._renewed
 
-    def arrive(self) -> None:
-        """Whatever it has waited for so far, it did in another process: it waits from now on."""
-        self._since = self._elapsed()
-
     def age(self) -> timedelta:
         """Time since before the last successful heartbeat was sent."""
         return timedelta(seconds=self._elapsed() - self._renewed)
 
     def waited(self) -> timedelta:
-        """Time since before the claim statement was sent."""
+        """Time since it came in. However long its claim took to decide and to commit, nobody let it wait here."""
         return timedelta(seconds=self._elapsed() - self._since)
 
     def lease_left(self) -> timedelta:

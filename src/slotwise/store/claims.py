@@ -22,6 +22,7 @@ from slotwise.store.failures import describe, is_about_a_row
 from slotwise.store.latecomers import Latecomers
 from slotwise.store.limits import Limits
 from slotwise.store.marks import Range
+from slotwise.store.portion import Portion
 from slotwise.store.rows import is_unusable, refuse_unusable
 from slotwise.store.tables import HAS_SLOT, IS_TASK, WINDOW
 
@@ -61,6 +62,7 @@ class Claims(Door):
         self._latecomers = Latecomers(self.dialect, definitions, self._budget, self._complaints)
         self._weighed = frozenset(name for name, found in definitions.items() if found.is_weighed)
         self._limits = Limits(self.dialect, definitions)
+        self._portion = Portion(BATCH, self.dialect.clock.elapsed)
         #: The names that a worker asks for, always the same, as a set.
         self._asked: tuple[Sequence[str], frozenset[str]] = ((), frozenset())
         #: As the last claim of one-time tasks has seen it; who finds none has not looked.
@@ -159,7 +161,7 @@ class Claims(Door):
         on_skipped: OnSkipped = _nobody,
     ) -> tuple[int, list[Claim]]:
         """As ``claim``, and slots alone: those of jobs, and of tasks that recur; and whatever was lost before."""
-        limit, is_level = min(limit, BATCH), False
+        limit, is_level = min(limit, self._portion.size()), False
         if len(names) > MANY:
             names, is_level = self._due_names(names)
             if not names:
@@ -210,12 +212,12 @@ class Claims(Door):
                 lease=lease, lost=lost, instance=instance, is_level=is_level,
             )  # fmt: skip
             found.sort(key=lambda one: _minds(one[0]))  # whoever minds what starts beside it is decided after that
-            started = [
-                row
-                if entered and self._may_start(row, now)
-                else self._late(connection, row, now, skipped, entered=entered)
-                for row, now, entered in found
-            ]
+            started, late, begun = list[Row | None](), 0, self.dialect.clock.elapsed()
+            for row, now, entered in found:
+                on_time = entered and self._may_start(row, now)
+                started.append(row if on_time else self._late(connection, row, now, skipped, entered=entered))
+                late += not on_time
+            self._portion.learn(len(found), late, self.dialect.clock.elapsed() - begun, lease)
             self._limits.note(connection, names, len(started) - started.count(None), found[0][1] if found else None)
         for row, gap in skipped:
             on_skipped(row, gap)

@@ -51,6 +51,19 @@ def test_what_is_lost_stays_lost() -> None:
     assert held.signal.reason == "lost"
 
 
+def test_a_claim_waits_from_when_it_came_in() -> None:
+    """Its lease counts from before it was sent; while it was decided and committed, it kept nobody waiting here."""
+    watch = Stopwatch()
+    watch.seconds = 12
+    held = Holding(a_claim(lease=MINUTE), 0.0, watch)
+    assert (held.waited(), held.lease_left()) == (timedelta(0), timedelta(seconds=48))
+    assert held.doubt(10.0) is None
+    watch.seconds = 23
+    assert held.doubt(10.0) == "queued"
+    watch.seconds = 51
+    assert held.doubt(10.0) == "suspect"
+
+
 @pytest.mark.parametrize(
     ("steps", "expected"),
     [
