@@ -40,10 +40,10 @@ def _verdict(facts: Facts, definition: Definition | None) -> tuple[str, str | No
     if entry is not None:
         told = _skipped(facts, entry, definition) if entry.outcome == "skipped" else _began(facts, entry)
         return entry.outcome, entry.reason, list(told)
+    if facts.row is not None:  # also a slot of a range that did not run: a backfill has it run after all
+        return "waiting", facts.row.origin, list(_waits(facts, facts.row))
     if facts.gap is not None and (facts.is_slot or facts.schedule is None):
         return "skipped", facts.gap.reason, list(_skipped(facts, facts.gap, definition))
-    if facts.row is not None:
-        return "waiting", facts.row.origin, list(_waits(facts, facts.row))
     if facts.plan is not None and facts.plan.slot == facts.slot:
         return "waiting", None, list(_waits(facts, facts.plan))
     return _without_trace(facts)

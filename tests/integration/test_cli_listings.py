@@ -150,7 +150,7 @@ class TestSlots:
             for word in words:
                 assert word in line
 
-    def test_standing(self, store: Store, ask: Callable[..., Any]) -> None:
+    def test_standing(self, store: Store, ask: Callable[..., Any], capsys: pytest.CaptureFixture[str]) -> None:
         """Each slot once: what waits, then what runs, however old its slot is, then what has ended."""
         slots = [NOON - timedelta(hours=number) for number in range(6)]
         detached = {"task_name": "a", "plan_instance": "recurring", "attempt": 1}
@@ -170,6 +170,9 @@ class TestSlots:
             ("12", "waiting"), ("08", "waiting"), ("09", "running"), ("11", "succeeded"), ("10", "succeeded"),
             ("07", "dead"),
         ]  # fmt: skip
+        assert [line["slot"][11:13] for line in ask("slots", "a", "-n", "2")[:2]] == ["08", "09"]
+        assert status(["slots", "a", "-n", "2"]) == exits.OK
+        assert "… more slots wait after these: slotwise slots a --all" in capsys.readouterr().err
         assert (lines[1]["reason"], lines[1]["attempts"]) == ("retry", 1)
 
     def test_the_next_slot_has_no_error(self, store: Store, ask: Callable[..., Any]) -> None:

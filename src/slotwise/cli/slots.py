@@ -59,7 +59,10 @@ def slots(
     with given.store() as store:
         reader = Reader(store)
         reader.known(name)
-        standing = reader.standing(name, instance, limit=None if everything else count) if before is None else []
+        standing = reader.standing(name, instance, limit=None if everything else count + 1) if before is None else []
+        waits = not everything and len(standing) > count
+        if waits:
+            standing.remove(max(standing, key=lambda line: line.slot))
         limit = None if everything else count + 2  # whether there is more, and whether it ends with the last one
         found = reader.slots(name, instance, limit=limit, since=since, before=before, ended=True)
         lines, more = (found, False) if everything else _page(found, count)
@@ -68,7 +71,7 @@ def slots(
         else:
             again = f"{name} --id {shlex.quote(instance)}" if instance else name
             ended = list(lines)
-            _print(again, standing, ended, more)
+            _print(again, standing, ended, more, waits)
             if not standing and not ended and Client(lambda: store).list(name, limit=1):
                 click.echo(f"one-time tasks have no slots; see: slotwise tasks list {shlex.quote(name)}", err=True)
 
@@ -83,7 +86,7 @@ def _page(found: Iterator[SlotLine], count: int) -> tuple[list[SlotLine], bool]:
     return lines, False
 
 
-def _print(name: str, standing: list[SlotLine], lines: list[SlotLine], more: bool) -> None:
+def _print(name: str, standing: list[SlotLine], lines: list[SlotLine], more: bool, waits: bool) -> None:
     if not standing and not lines:
         click.echo(f"{name}: no slots in this range")
         return
@@ -92,6 +95,8 @@ def _print(name: str, standing: list[SlotLine], lines: list[SlotLine], more: boo
         print_table(("INSTANCE", *_COLUMNS), [[line.instance, *_row(line)] for line in shown])
     else:
         print_table(_COLUMNS, map(_row, shown))
+    if waits:
+        click.echo(f"… more slots wait after these: slotwise slots {name} --all", err=True)
     if more:
         click.echo(f"… more: slotwise slots {name} --before {iso(lines[-1].place)}", err=True)
 
@@ -123,7 +128,7 @@ def _lag(line: SlotLine) -> str:
 def _why(line: SlotLine) -> str:
     parts = [line.reason] if line.reason else []
     if line.last is not None:
-        parts.append(f"{line.count} slots")
+        parts.append(f"{line.count} slots" + (f", {line.run_since} of them run since" if line.run_since else ""))
     if line.collapsed:
         parts.append(f"stands for {line.collapsed} more")
     if line.outcome == "waiting" and line.due is not None and line.due != line.slot:

@@ -133,9 +133,17 @@ class LedgerReader:
             ended_only = ledger.where(*(~stands for stands in self._stand())) if ended else ledger
             rows = self._rows(_cut(ended_only, self._slots.c.slot, self._slots, 1, size, since, cursor))
             lines += [(_Place(utc(row["slot"]), 1, row["task_instance"]), slot_line(row)) for row in rows]
-        cut = _cut(_of(self._gaps, name, instance), self._gaps.c.last_slot, self._gaps, 0, size, since, cursor)
+        gaps = _of(self._gaps, name, instance).add_columns(self._run_since())
+        cut = _cut(gaps, self._gaps.c.last_slot, self._gaps, 0, size, since, cursor)
         lines += [(_Place(utc(row["last_slot"]), 0, row["task_instance"]), gap_line(row)) for row in self._rows(cut)]
         return sorted(lines, key=lambda line: line[0], reverse=True)[:size]
+
+    def _run_since(self) -> sa.ColumnElement[int]:
+        """How many slots of a gap a backfill has run; what was triggered meanwhile is none of them."""
+        slots, gaps = self._slots, self._gaps
+        of_gap = (slots.c.task_name == gaps.c.task_name) & (slots.c.task_instance == gaps.c.task_instance)
+        within = slots.c.slot.between(gaps.c.first_slot, gaps.c.last_slot) & (slots.c.origin == "backfill")
+        return sa.select(sa.func.count()).where(of_gap, within).scalar_subquery().label("run_since")
 
     def _ledgers(self, name: str, instance: str | None) -> list[sa.Select[Any]]:
         """A job's own slots and those of its instances stand in order each in an index of theirs; together in none."""

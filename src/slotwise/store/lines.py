@@ -45,7 +45,8 @@ class JobLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotLine:
-    """A slot as the ledger has it; or a gap: then ``count`` slots from ``slot`` to ``last`` did not run.
+    """A slot as the ledger has it; or a gap: then ``count`` slots from ``slot`` to ``last`` did not run. ``run_since``
+    of them have a line of their own, as a backfill has run them after all.
 
     ``outcome`` is also ``waiting``: for the slot that comes next, or for one that waits for its retry.
     """
@@ -53,6 +54,7 @@ class SlotLine:
     slot: datetime
     last: datetime | None = None
     count: int = 1
+    run_since: int = 0
     outcome: str
     reason: str | None = None
     origin: str | None = None
@@ -221,10 +223,11 @@ def slot_line(row: sa.RowMapping) -> SlotLine:
 
 
 def gap_line(row: sa.RowMapping) -> SlotLine:
-    """A row of the gaps."""
+    """A row of the gaps, in a listing with ``run_since``."""
     return SlotLine(
-        slot=utc(row["first_slot"]), last=utc(row["last_slot"]), count=row["count"], outcome="skipped",
-        reason=row["reason"], origin="schedule", finished=utc(row["created"]), instance=row["task_instance"],
+        slot=utc(row["first_slot"]), last=utc(row["last_slot"]), count=row["count"], run_since=row.get("run_since", 0),
+        outcome="skipped", reason=row["reason"], origin="schedule", finished=utc(row["created"]),
+        instance=row["task_instance"],
     )  # fmt: skip
 
 

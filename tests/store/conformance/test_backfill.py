@@ -11,6 +11,9 @@ from tests.store.bench import Bench, at
 from slotwise.controls import Controls
 from slotwise.errors import ConfigurationError
 from slotwise.execution import Claim, Failed, HandedBack
+from slotwise.explanation import explain
+from slotwise.store.facts import facts
+from slotwise.store.reader import Reader
 
 
 @pytest.fixture
@@ -48,6 +51,17 @@ def test_what_never_ran_runs(bench: Bench, controls: Controls) -> None:
     assert bench.outcomes("plain") == [
         (minute, "failed" if minute == 2 else "succeeded") for minute in range(1, 11)
     ]  # fmt: skip
+
+
+def test_a_range_knows_what_has_run_since(bench: Bench, controls: Controls) -> None:
+    """It stays one line, and says how many slots have lines of their own; one that waits is explained as such."""
+    controls.backfill("plain", at(4), at(7))
+    told = [explain(facts(bench.store, "plain", at(minute))).outcome for minute in (5, 9)]
+    assert told == ["waiting", "skipped"]
+    for _ in range(3):
+        bench.settle(bench.claim_one("plain"))
+    (gap,) = [line for line in Reader(bench.store).slots("plain") if line.last is not None]
+    assert (gap.slot, gap.last, gap.count, gap.run_since) == (at(4), at(9), 6, 3)
 
 
 def test_failed_ones_too(bench: Bench, controls: Controls) -> None:
