@@ -17,10 +17,10 @@ class Endings(Contract):
         if course.completed:
             return self.succeeded(course)
         delay = None if final or course.called_off else self.terms.retry(self._tries(course))
-        following = self._following(course)
-        if delay is None or (following is not None and not self.terms.past and self.now + delay >= following):
+        due, following = None if delay is None else self._apart(course, self.now + delay), self._following(course)
+        if due is None or (following is not None and not self.terms.past and due >= following):
             return self._final(course, "failed")
-        self._again(course, self.now + delay, "failed", "retry")
+        self._again(course, due, "failed", "retry")
         return None
 
     def _tries(self, course: Course) -> int:
@@ -102,12 +102,15 @@ class Endings(Contract):
         return None
 
     def _again(self, course: Course, due: datetime, outcome: str, reason: str) -> None:
-        least = self.terms.min_interval
-        if least is not None and course.started is not None:
-            due = max(due, course.started + least)
-        course.holder, course.due, course.paused = None, due, self.is_paused
+        course.holder, course.due, course.paused = None, self._apart(course, due), self.is_paused
         fate = self.fates[course.slot]
         fate.outcome, fate.reason = outcome, reason
+
+    def _apart(self, course: Course, due: datetime) -> datetime:
+        """Two starts are min_interval apart."""
+        if self.terms.min_interval is None or course.started is None:
+            return due
+        return max(due, course.started + self.terms.min_interval)
 
     def _final(
         self, course: Course, outcome: str, reason: str | None = None, *, held_until: datetime | None = None

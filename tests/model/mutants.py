@@ -98,7 +98,7 @@ MUTANTS: dict[str, Mutant] = {
     "slots are collapsed only once": Mutant(
         claim.at_claim, "row.slot is None or row.watermark is None or row.slot >= row.watermark", "True"
     ),
-    "two starts are min_interval apart": Mutant(ending._apart, "least is None or", "True or"),
+    "two starts are min_interval apart": Mutant(ending._spaced, "definition.min_interval is None or", "True or"),
     # overlap
     "a queue has a maximum": Mutant(
         missed.choose_overlapped, "_newest_few(schedule, first, newest, overlap.max)", "first"

@@ -55,6 +55,10 @@ FOUND: dict[str, tuple[Terms, Times, list[Step]]] = {
         Terms(min_interval=seconds(50)), every(20),
         [run(20), step("succeed", pick=0), step("skip_next"), run(20), run(10)],
     ),
+    "a retry was put off by its distance to beyond the next slot": (
+        Terms(min_interval=seconds(50), attempts=2), every(40),
+        [run(40), step("fail", pick=0, final=False), run(40), run(20)],
+    ),
     "a pause brought two starts together": (
         Terms(min_interval=seconds(50)), every(20),
         [run(20), step("succeed", pick=0), PAUSE, later(20), PAUSE, run(10)],

@@ -750,7 +750,9 @@ def test_start_within_counts_from_the_due_time() -> None:
     ("outcome", "policies", "due"),
     [
         pytest.param(Succeeded(), {}, at(5), id="the next slot"),
-        pytest.param(Failed("boom"), {"retry": retry(seconds=10)}, at(5), id="a retry"),
+        pytest.param(
+            Failed("boom"), {"retry": Retry(wait=tenacity.wait_fixed(10), past_next_slot=True)}, at(5), id="a retry"
+        ),
         pytest.param(Died(at(2)), {}, at(5), id="after a loss"),
         pytest.param(Snoozed(MINUTE), {}, at(5), id="a snooze"),
         pytest.param(Snoozed(10 * MINUTE), {}, at(10.5), id="what is due later stays later"),
@@ -763,6 +765,13 @@ def test_two_starts_keep_their_distance(outcome: Outcome, policies: Any, due: da
     transition = finish(outcome, ledger=ledger, min_interval=5 * MINUTE, **policies)
     slot = at(1) if isinstance(outcome, Succeeded) else at(0)
     assert part(transition, "slot", "execution_time") == (slot, due)
+
+
+@pytest.mark.parametrize(("least", "slot"), [(50 * SECOND, at(0)), (MINUTE, at(1))], ids=["before it", "at it"])
+def test_a_retry_that_its_distance_moves_beyond_the_next_slot(least: timedelta, slot: datetime) -> None:
+    """It is not made, however soon its strategy wants it."""
+    ledger = entry("running", started=at(0))
+    assert part(finish(Failed("boom"), ledger=ledger, min_interval=least, retry=retry(3, seconds=1)), "slot") == (slot,)
 
 
 def test_a_schedule_that_has_ended_stays_ended() -> None:

@@ -43,10 +43,16 @@ def at_finish(
 
 def _apart(transition: Transition, definition: Definition, ledger: LedgerEntry | None) -> Transition:
     """Whatever starts next from this row starts at least ``min_interval`` after the attempt that has ended."""
-    least, row = definition.min_interval, transition.row
-    if least is None or row is None or ledger is None or ledger.started is None or transition.label == "handed-back":
+    row = transition.row
+    if row is None or transition.label == "handed-back":
         return transition
-    return replace(transition, row={**row, "execution_time": max(row["execution_time"], ledger.started + least)})
+    return replace(transition, row={**row, "execution_time": _spaced(row["execution_time"], definition, ledger)})
+
+
+def _spaced(due: datetime, definition: Definition, ledger: LedgerEntry | None) -> datetime:
+    if definition.min_interval is None or ledger is None or ledger.started is None:
+        return due
+    return max(due, ledger.started + definition.min_interval)
 
 
 def _at_finish(
@@ -174,7 +180,7 @@ def _retry_due(
     delay = definition.retry.delay_after(max(_tries(row, ledger), 1), max(now - (row.trying_since or now), TICK * 0))
     if delay is None:
         return None
-    due = now + delay
+    due = _spaced(now + delay, definition, ledger)  # what comes next meets min_interval, too
     following = _following(row, schedule)
     if following is None or definition.retry.past_next_slot:
         return due
