@@ -9,6 +9,7 @@ from typing import Any
 
 from slotwise.codecs import JSON, Codec, codec_named, codec_names
 from slotwise.errors import InvalidPayload
+from slotwise.plain_values import unwritable, whole
 from slotwise.shape import ANYTHING, Misfit, Shape
 
 #: The largest payload; whatever is larger belongs into a table or an object store, with its key as the payload.
@@ -41,8 +42,9 @@ class Payload:
         except Misfit as misfit:
             raise InvalidPayload(f"the data for task {name!r} is not what it takes: {misfit}") from None
         except (TypeError, ValueError, RecursionError, OverflowError) as error:
+            said = unwritable(plain) if self.codec is JSON and not isinstance(error, RecursionError) else None
             raise InvalidPayload(
-                f"the data for task {name!r} cannot be written as {self.codec.name.upper()}: {error}"
+                f"the data for task {name!r} cannot be written as {self.codec.name.upper()}: {said or error}"
             ) from None
         if not isinstance(body, bytes):
             raise InvalidPayload(
@@ -86,6 +88,15 @@ class Payload:
             raise InvalidPayload(f"task_data is not what the task takes: {misfit}") from None
         except Exception as error:  # a model's own validation may raise anything
             raise InvalidPayload(f"task_data is not what the task takes: {type(error).__name__}: {error}") from error
+
+    def given(self, plain: Any, name: str) -> Any:
+        """As ``typed``, of what somebody writes by hand. InvalidPayload: also for keys that would be left out."""
+        data = self.typed(plain)
+        try:
+            whole(plain, self.shape.write(data))
+        except Misfit as misfit:
+            raise InvalidPayload(f"the data for task {name!r} is not what it takes: {misfit}") from None
+        return data
 
 
 #: For jobs, and for tasks of which nothing else is known: JSON as it is.

@@ -11,6 +11,7 @@ from slotwise.context import TaskContext
 from slotwise.errors import InvalidJob, InvalidPayload
 from slotwise.job import OneTimeTask, declared
 from slotwise.payload import Payload, Upgrade
+from slotwise.shape import called
 from slotwise.shapes import shape_of
 
 #: What a task may declare about its data.
@@ -31,6 +32,11 @@ def payload_of(source: OneTimeTask[Any] | type[OneTimeTask[Any]], where: str) ->
         shape = shape_of(kind)
     except InvalidPayload as error:
         raise InvalidPayload(f"{where}: {error}") from None
+    except RecursionError:
+        raise InvalidPayload(
+            f"{where}: {called(kind)} contains itself, which only models of pydantic and msgspec may; take one of "
+            "these, or dict[str, Any]"
+        ) from None
     return Payload(kind=kind, shape=shape, codec=_codec(source, where), version=version, upgrades=upgrades)
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import date, datetime, time
 from decimal import Decimal
 from typing import Any
@@ -16,6 +16,31 @@ class Shape:
 
     write: Callable[[Any], Any]
     read: Callable[[Any], Any]
+    #: Of which types the plain values may be.
+    stored: frozenset[type] = frozenset()
+    #: Typed and plain values are the same.
+    is_plain: bool = False
+    #: The plain values, where they are a few.
+    few: tuple[Any, ...] | None = None
+    #: Keys of which each plain value has one of these values.
+    tags: Mapping[str, frozenset[Any]] = field(default_factory=dict)
+
+    def may_be_taken_for(self, other: Shape) -> bool:
+        """Whether a plain value of one may be read as another typed value by the other."""
+        if (self.is_plain and other.is_plain) or not self.stored & other.stored:
+            return False
+        if self.few is not None:
+            return any(other.reads(value) for value in self.few)
+        if other.few is not None:
+            return other.may_be_taken_for(self)
+        return not any(self.tags[key].isdisjoint(other.tags[key]) for key in self.tags.keys() & other.tags.keys())
+
+    def reads(self, value: Any) -> bool:
+        try:
+            self.read(value)
+        except Misfit:
+            return False
+        return True
 
 
 class Misfit(ValueError):
@@ -53,8 +78,10 @@ def text_keyed(value: Any) -> Any:
 
 
 _CONTAINERS = (dict, list, tuple)
+#: What JSON tells apart.
+PLAIN_TYPES = frozenset({type(None), bool, int, float, str, list, dict})
 #: Whatever the codec can say.
-ANYTHING = Shape(text_keyed, same)
+ANYTHING = Shape(text_keyed, same, PLAIN_TYPES, is_plain=True)
 
 #: Types that JSON has no word for: as text, and how it is read again.
 TEXTS: dict[type, tuple[Callable[[Any], str], Callable[[str], Any]]] = {
@@ -82,7 +109,7 @@ def scalar(kind: type) -> Shape:
             raise wrong(kind, value)
         return value
 
-    return Shape(check, check)
+    return Shape(check, check, frozenset(accepted), is_plain=True)
 
 
 def text(kind: type) -> Shape:
@@ -99,7 +126,7 @@ def text(kind: type) -> Shape:
         except (ValueError, TypeError, ArithmeticError, AttributeError):
             raise wrong(kind, value) from None
 
-    return Shape(write, read)
+    return Shape(write, read, frozenset({str}))
 
 
 def among(kind: Any, plain: dict[Any, Any]) -> Shape:
@@ -119,7 +146,9 @@ def among(kind: Any, plain: dict[Any, Any]) -> Shape:
         except (KeyError, TypeError):
             raise wrong(kind, value) from None
 
-    return Shape(write, read)
+    is_plain = all(type(value) is type(stored) and value == stored for value, stored in plain.items())
+    few = tuple(plain.values())
+    return Shape(write, read, frozenset(map(type, few)), is_plain=is_plain, few=few)
 
 
 def _items(convert: Callable[[Any], Any], values: Sequence[Any]) -> list[Any]:
@@ -143,7 +172,7 @@ def list_of(kind: Any, accepted: Any, make: Callable[[Any], Any], item: Shape) -
             raise wrong(kind, value)
         return make(_items(item.read, value))
 
-    return Shape(write, read)
+    return Shape(write, read, frozenset({list}), is_plain=make is list and item.is_plain)
 
 
 def fixed(kind: Any, shapes: Sequence[Shape]) -> Shape:
@@ -159,6 +188,7 @@ def fixed(kind: Any, shapes: Sequence[Shape]) -> Shape:
         lambda value: tuple(
             shape.read(each) for shape, each in zip(shapes, checked(value, (list, tuple)), strict=True)
         ),
+        frozenset({list}),
     )
 
 
@@ -168,7 +198,18 @@ def dict_of(kind: Any, item: Shape) -> Shape:
             raise wrong(kind, value)
         return {key: member(function, each, key) for key, each in value.items()}
 
-    return Shape(lambda value: convert(value, item.write), lambda value: convert(value, item.read))
+    return Shape(
+        lambda value: convert(value, item.write),
+        lambda value: convert(value, item.read),
+        frozenset({dict}),
+        is_plain=item.is_plain,
+    )
+
+
+def refuse_more(names: Iterable[str], known: Iterable[str], kind: Any) -> None:
+    """Raise Misfit for a name that is not among the known ones: its value would be left out, and nobody told."""
+    if more := sorted(set(map(str, names)).difference(known)):
+        raise Misfit(f"would be lost; {called(kind)} has {', '.join(known) or 'none'}", f".{more[0]}")
 
 
 def member(convert: Callable[[Any], Any], value: Any, name: str) -> Any:
@@ -178,12 +219,23 @@ def member(convert: Callable[[Any], Any], value: Any, name: str) -> Any:
         raise misfit.within(f".{name}") from None
 
 
-def foreign(kind: type, write: Callable[[Any], Any], read: Callable[[Any], Any]) -> Shape:
+def foreign(
+    kind: type,
+    write: Callable[[Any], Any],
+    read: Callable[[Any], Any],
+    *,
+    names: Callable[[type], Iterable[str]],
+    stored: frozenset[type] = frozenset({dict}),
+    tags: Mapping[str, frozenset[Any]],
+) -> Shape:
     """A model of a library. An instance may hold what its type forbids: what is written is read again, as later."""
+    known = list(names(kind))
 
     def checked(value: Any) -> Any:
         if not isinstance(value, kind):
             raise wrong(kind, value)
+        if type(value) is not kind:
+            refuse_more(names(type(value)), known, kind)
         plain = write(value)
         validated(plain)
         return plain
@@ -195,4 +247,4 @@ def foreign(kind: type, write: Callable[[Any], Any], read: Callable[[Any], Any])
             said = [line for line in str(error).splitlines() if not line.lstrip().startswith("For further information")]
             raise Misfit(" ".join(" ".join(said).split())) from None
 
-    return Shape(checked, validated)
+    return Shape(checked, validated, stored, tags=tags)

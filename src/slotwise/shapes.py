@@ -12,6 +12,7 @@ import sys
 import types
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
+from itertools import combinations
 from typing import (
     Annotated,
     Any,
@@ -29,6 +30,7 @@ from typing import (
 from slotwise.errors import InvalidPayload
 from slotwise.shape import (
     ANYTHING,
+    PLAIN_TYPES,
     TEXTS,
     Misfit,
     Shape,
@@ -39,6 +41,7 @@ from slotwise.shape import (
     foreign,
     list_of,
     member,
+    refuse_more,
     scalar,
     text,
     wrong,
@@ -88,8 +91,12 @@ def _compound(kind: Any) -> Shape:
 
 def _union(kind: Any, arguments: Sequence[Any]) -> Shape:
     shapes = [shape_of(argument) for argument in arguments]
-    if sum(dataclasses.is_dataclass(argument) or is_typeddict(argument) for argument in arguments) > 1:
-        raise InvalidPayload(f"{kind}: which of them a stored one was cannot be told; use a tagged union of a library")
+    for (one, shape), (other, second) in combinations(zip(arguments, shapes, strict=True), 2):
+        if shape.may_be_taken_for(second):
+            raise InvalidPayload(
+                f"{kind}: which of {called(one)} and {called(other)} a stored one was cannot be told; take one of "
+                "them, a dataclass with a field for each, or a tagged union of pydantic or msgspec"
+            )
 
     def first(direction: Sequence[Callable[[Any], Any]], value: Any) -> Any:
         problems = []
@@ -103,7 +110,12 @@ def _union(kind: Any, arguments: Sequence[Any]) -> Shape:
         raise deepest if deepest.path or len(set(arguments) - {type(None)}) == 1 else wrong(kind, value)
 
     writers, readers = [shape.write for shape in shapes], [shape.read for shape in shapes]
-    return Shape(lambda value: first(writers, value), lambda value: first(readers, value))
+    return Shape(
+        lambda value: first(writers, value),
+        lambda value: first(readers, value),
+        frozenset().union(*(shape.stored for shape in shapes)),
+        is_plain=all(shape.is_plain for shape in shapes),
+    )
 
 
 def _record(kind: type) -> Shape | None:
@@ -111,12 +123,36 @@ def _record(kind: type) -> Shape | None:
     if issubclass(kind, enum.Enum):
         return among(kind, {member: member.value for member in kind})
     if (library := _model_of("pydantic", "BaseModel", kind)) is not None:
-        return foreign(kind, _dumped, kind.model_validate)  # type: ignore[attr-defined]
+        return _pydantic(library, kind)
     if (library := _model_of("msgspec", "Struct", kind)) is not None:
-        return foreign(kind, library.to_builtins, lambda value: library.convert(value, kind))
+        return _msgspec(library, kind)
     if is_typeddict(kind):
         return _typed_dict(kind)
     return _data_class(kind) if dataclasses.is_dataclass(kind) else None
+
+
+def _pydantic(library: Any, kind: Any) -> Shape:
+    fields = kind.model_fields.items()
+    literals = {spec.serialization_alias or spec.alias or name: spec.annotation for name, spec in fields}
+    stored = PLAIN_TYPES - {type(None)} if issubclass(kind, library.RootModel) else frozenset({dict})
+    return foreign(
+        kind, _dumped, kind.model_validate, names=lambda model: model.model_fields,  # type: ignore[attr-defined]
+        stored=stored, tags=_tags(literals),
+    )  # fmt: skip
+
+
+def _msgspec(library: Any, kind: Any) -> Shape:
+    how = kind.__struct_config__
+    return foreign(
+        kind, library.to_builtins, lambda value: library.convert(value, kind),
+        names=lambda model: model.__struct_fields__,  # type: ignore[attr-defined]
+        stored=frozenset({list if how.array_like else dict}),
+        tags={} if how.tag is None or how.array_like else {how.tag_field: frozenset({how.tag})},
+    )  # fmt: skip
+
+
+def _tags(hints: Mapping[str, Any]) -> dict[str, frozenset[Any]]:
+    return {name: frozenset(get_args(hint)) for name, hint in hints.items() if get_origin(hint) is Literal}
 
 
 def _dumped(model: Any) -> Any:
@@ -139,11 +175,14 @@ def _hints(kind: type) -> dict[str, Any]:
 
 def _data_class(kind: type) -> Shape:
     hints = _hints(kind)
+    named = [spec.name for spec in dataclasses.fields(kind)]
     fields = {spec.name: shape_of(hints[spec.name]) for spec in dataclasses.fields(kind) if spec.init}
 
     def write(value: Any) -> dict[str, Any]:
         if not isinstance(value, kind):
             raise wrong(kind, value)
+        if type(value) is not kind:
+            refuse_more((spec.name for spec in dataclasses.fields(value)), named, kind)  # type: ignore[arg-type]
         return {name: member(shape.write, getattr(value, name), name) for name, shape in fields.items()}
 
     def read(value: Any) -> Any:
@@ -154,7 +193,7 @@ def _data_class(kind: type) -> Shape:
         except TypeError as error:  # a field without a default is missing
             raise Misfit(str(error)) from None
 
-    return Shape(write, read)
+    return Shape(write, read, frozenset({dict}))
 
 
 def _typed_dict(kind: Any) -> Shape:
@@ -170,10 +209,12 @@ def _typed_dict(kind: Any) -> Shape:
             raise wrong(kind, value)
         if missing := required - value.keys():
             raise Misfit(f"{min(missing)} is missing")
+        if direction == "write":
+            refuse_more(value, shapes, kind)
         return {
             name: member(getattr(shape, direction), value[name], name)
             for name, shape in shapes.items()
             if name in value
         }
 
-    return Shape(lambda value: convert(value, "write"), lambda value: convert(value, "read"))
+    return Shape(lambda value: convert(value, "write"), lambda value: convert(value, "read"), frozenset({dict}))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from datetime import date
-from typing import Any
+from typing import Any, Literal
 from uuid import UUID
 
 import pytest
@@ -40,6 +40,48 @@ class Point(msgspec.Struct):  # type: ignore[name-defined, misc]
     at: UUID
 
 
+class Employee(Person):
+    firm: str
+
+
+class Point3(Point):
+    z: int
+
+
+class Cat(pydantic.BaseModel):  # type: ignore[name-defined, misc]
+    kind: Literal["cat"] = "cat"
+    name: str
+
+
+class Dog(pydantic.BaseModel):  # type: ignore[name-defined, misc]
+    kind: Literal["dog"] = "dog"
+    name: str
+
+
+class Up(msgspec.Struct, tag="up"):  # type: ignore[name-defined, misc, call-arg]
+    by: int
+
+
+class Down(msgspec.Struct, tag="down"):  # type: ignore[name-defined, misc, call-arg]
+    by: int
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"), [(Cat | Dog, Dog(name="Rex")), (Up | Down | None, Down(by=1))], ids=["pydantic", "msgspec"]
+)
+def test_tags_tell_models_apart(kind: Any, value: Any) -> None:
+    """Each comes back as what it was."""
+    one = payload(kind)
+    assert one.decode(one.encode(value, "t")) == value
+
+
+@pytest.mark.parametrize("kind", [Person | Renamed, Point | Up, Person | Point, Cat | dict[str, str]], ids=str)
+def test_without_tags_they_are_refused(kind: Any) -> None:
+    """Which of them a stored one was could not be told."""
+    with pytest.raises(InvalidPayload, match="a stored one was cannot be told"):
+        payload(kind)
+
+
 def payload(kind: Any) -> Payload:
     return Payload(kind=kind, shape=shape_of(kind))
 
@@ -67,11 +109,13 @@ def test_a_model_comes_back_as_it_went(kind: Any, value: Any, stored: Any) -> No
     ("kind", "value", "words"),
     [
         (Person, {"name": "Ann"}, "expected Person"),
+        (Person, Employee(name="Ann", born=NEW_YEAR, firm="x"), "firm: would be lost; Person has name, born"),
+        (Point, Point3(1, ID, 2), "z: would be lost; Point has x, at"),
         (Point, 1, "expected Point, got 1"),
         (Person, Person.model_construct(name=1, born=NEW_YEAR), "1 validation error for Person name Input should be"),
         (list[Point], [Point("one", ID)], "[0]: Expected `int`, got `str` - at `$.x`"),  # type: ignore[arg-type]
     ],
-    ids=["no model", "no struct", "unchecked", "a struct of other types"],
+    ids=["no model", "a model with more", "a struct with more", "no struct", "unchecked", "a struct of other types"],
 )
 def test_what_no_worker_could_read(kind: Any, value: Any, words: str) -> None:
     """Is refused where it is scheduled, in one line, though it is an instance of the model."""
