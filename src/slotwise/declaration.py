@@ -12,7 +12,8 @@ from slotwise.durations import parse_duration
 from slotwise.errors import InvalidJob, InvalidSchedule, InvalidSetting
 from slotwise.job import DistributedJob, FunctionJob, FunctionTask, OneTimeTask, declared
 from slotwise.payload_reader import PAYLOAD_WORDS
-from slotwise.policies import CatchUp, Overlap, Rate, Retry
+from slotwise.policies import CatchUp, Overlap, Retry
+from slotwise.rate import Rate
 from slotwise.schedules import Disabled, Schedule, parse_schedule, spread_out
 
 if TYPE_CHECKING:
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
 
 NAME_LIMIT = 100
 USUAL_PRIORITY = 50
+#: What the column takes.
+LARGEST_PRIORITY = 32_767
+PRIORITIES = f"a whole number, -{LARGEST_PRIORITY} to {LARGEST_PRIORITY}, for instance 10 to 90"
 
 UNSAID = object()
 #: What a job may declare besides name, schedule and execute, with its type and its default.
@@ -44,6 +48,17 @@ POLICIES: dict[str, tuple[tuple[type, ...], Any]] = {
     "max_starts": ((str, type(None)), None),
 }
 _DURATIONS = {"start_within", "timeout", "min_interval", "spread", "keep_result"}
+_MODES = {
+    "catch_up": ("none", "latest", "first", "all"),
+    "overlap": ("skip", "queue", "queue_all", "cancel_previous"),
+}
+_EXAMPLES = {
+    "catch_up": "CatchUp.latest(), .none(), .first() or .all()", "overlap": "Overlap.skip(), .queue() or .allow(2)",
+    "on_lost": '"rerun" or "give_up"', "max_lost": "a whole number such as 3", "retry": "Retry.exponential(attempts=3)",
+    "priority": "a whole number such as 50", "isolation": '"process"', "history": '"none", "failures" or "all"',
+    "max_running": "a whole number such as 3", "max_starts": '"100/m": how many in which time',
+    **dict.fromkeys(_DURATIONS, '"5m" or a timedelta'),
+}  # fmt: skip
 _OF_JOBS = {"schedule", "catch_up", "overlap", "start_within", "min_interval", "spread"}
 _OF_TASKS = {"history", "keep_result", "max_running", "max_starts"}
 _NOT_THE_USERS = (object, ABC, Generic, Protocol, DistributedJob, OneTimeTask)
@@ -147,11 +162,11 @@ def policy_of(source: object, where: str, word: str) -> Any:
         raise InvalidJob(f"{where}.runs_on is {value!r}; expected a set of tags: write {{{value!r}}}")
     if not isinstance(value, types) or isinstance(value, bool):
         wanted = " or ".join("None" if kind is type(None) else kind.__name__ for kind in types)
-        raise InvalidJob(f"{where}.{word} is a {type(value).__name__}, expected {wanted}; rename your own attribute")
+        raise InvalidJob(f"{where}.{word} is {_shown(value)}, expected {wanted}; {_cure(word, value, source)}")
     if word == "on_lost" and value not in ("rerun", "give_up"):
         raise InvalidJob(f'{where}.on_lost is {value!r}; expected "rerun" or "give_up"')
     if word == "priority" and not is_priority(value):
-        raise InvalidJob(f"{where}.priority is {value}; expected a whole number, for instance 10 to 90")
+        raise InvalidJob(f"{where}.priority is {value}; expected {PRIORITIES}")
     if word == "history" and value not in ("none", "failures", "all"):
         raise InvalidJob(f'{where}.history is {value!r}; expected "none", "failures" or "all"')
     if word == "isolation" and value not in (None, "process"):
@@ -165,6 +180,33 @@ def policy_of(source: object, where: str, word: str) -> Any:
     if word in ("max_lost", "max_running") and isinstance(value, int) and value < 1:
         raise InvalidJob(f"{where}.{word} is {value}; expected a whole number, 1 or more")
     return value
+
+
+def _shown(value: object) -> str:
+    plain = isinstance(value, str | int | float | list | tuple | dict | set | timedelta | None)
+    return f"{value!r:.80}" if plain else f"a {type(value).__name__}"
+
+
+def _cure(word: str, value: object, source: object) -> str:
+    """What to write in its place. A class may have an attribute of its own under this name; keywords are ours."""
+    text = value.strip() if isinstance(value, str) else ""
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if word in _DURATIONS and number:
+        cure = (
+            f'{value} has no unit; write "{value}s"' if isinstance(value, int) else f"write timedelta(seconds={value})"
+        )
+    elif word in ("max_lost", "max_running", "priority") and text.removeprefix("-").isdecimal():
+        cure = f"write {text}"
+    elif word in _MODES and text in _MODES[word]:
+        cure = f"write {word.title().replace('_', '')}.{text}()"
+    elif word == "retry" and number:
+        cure = f"write Retry.exponential(attempts={value})"
+    elif word == "runs_on":
+        cure = 'write a set of tags: {"gpu"}'
+    else:
+        cure = f"write {_EXAMPLES[word]}" if word in _EXAMPLES else "write one of these"
+    own = isinstance(source, FunctionJob | FunctionTask)
+    return cure if own else f"{cure}, or rename your own attribute"
 
 
 def _rate(text: str, where: str) -> Rate:
@@ -186,7 +228,7 @@ def _limit(value: timedelta | str, where: str, word: str) -> timedelta:
 
 def is_priority(value: object) -> bool:
     """What the column takes."""
-    return isinstance(value, int) and not isinstance(value, bool) and abs(value) <= 32_767
+    return isinstance(value, int) and not isinstance(value, bool) and abs(value) <= LARGEST_PRIORITY
 
 
 def _tags(value: Any, where: str) -> frozenset[str]:
@@ -207,22 +249,23 @@ def _own_names(source: object) -> set[str]:
 
 def refuse_near_misses(source: object, where: str) -> None:
     """`catchup = …` would silently change nothing: say so, and name the word that was meant."""
-    known = {"name", "schedule", "execute", *POLICIES}
-    own = _own_names(source)
-    if isinstance(source, OneTimeTask):
-        known |= {*PAYLOAD_WORDS}
-    elif traces := own & _OF_TASKS:
+    own, is_task = _own_names(source), isinstance(source, OneTimeTask)
+    words = {*POLICIES, *PAYLOAD_WORDS} - _OF_JOBS if is_task else {"schedule", *POLICIES} - _OF_TASKS
+    known = {"name", "execute", *words}
+    if not is_task and (traces := own & _OF_TASKS):
         limits = traces & {"max_running", "max_starts"}
         cure = "overlap says how many run" if limits else "the ledger has every slot of a job"
         raise InvalidJob(f"{where}.{min(traces)}: this is for one-time tasks; remove it, {cure}")
-    if isinstance(source, OneTimeTask) and (slots := own & _OF_JOBS):
+    if is_task and (slots := own & _OF_JOBS):
         raise InvalidJob(f"{where}.{min(slots)}: a one-time task has no slots; make it a DistributedJob, or remove it")
+    is_ours = isinstance(source, FunctionJob | FunctionTask)  # a keyword of the decorator is nobody's own attribute
     for name in sorted(own - known):
-        meant = _ALIASES.get(name) or _nearest(name, POLICIES)
+        meant = _ALIASES.get(name) or _nearest(name, (*POLICIES, *(PAYLOAD_WORDS if is_task else ())))
         if meant:
-            raise InvalidJob(f"{where}.{name}: did you mean {meant}? otherwise rename your own attribute")
-        if isinstance(source, FunctionJob | FunctionTask):  # a keyword of the decorator is nobody's own attribute
-            raise InvalidJob(f"{where}: unknown keyword {name}; known are name, schedule, {', '.join(POLICIES)}")
+            otherwise = "" if is_ours else " otherwise rename your own attribute"
+            raise InvalidJob(f"{where}.{name}: did you mean {meant}?{otherwise}")
+        if is_ours:
+            raise InvalidJob(f"{where}: unknown keyword {name}; known are {', '.join(sorted(known - {'execute'}))}")
 
 
 def _nearest(name: str, words: Iterable[str]) -> str | None:

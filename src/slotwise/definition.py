@@ -28,7 +28,8 @@ from slotwise.errors import InvalidJob
 from slotwise.job import DistributedJob, OneTimeTask
 from slotwise.payload import UNTYPED, Payload
 from slotwise.payload_reader import payload_of
-from slotwise.policies import TASK_RETRY, CatchUp, Overlap, Rate, Retry
+from slotwise.policies import TASK_RETRY, CatchUp, Overlap, Retry
+from slotwise.rate import Rate
 from slotwise.schedules import Schedule
 
 if TYPE_CHECKING:

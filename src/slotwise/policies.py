@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import logging
-import re
 import zlib
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -14,6 +13,7 @@ import tenacity
 from tenacity.stop import stop_base
 from tenacity.wait import wait_base
 
+from slotwise.arguments import told
 from slotwise.durations import parse_duration
 from slotwise.errors import InvalidJob, InvalidSetting
 
@@ -25,12 +25,6 @@ OnLost: TypeAlias = Literal["rerun", "give_up"]
 
 #: Slots that may wait to run one after another; whoever wants more wants all of them.
 LONGEST_QUEUE = 10_000
-
-#: How far a rate may reach back.
-LONGEST_WINDOW = timedelta(days=366)
-SHORTEST_WINDOW = timedelta(milliseconds=100)
-
-_RATE = re.compile(r"\s*([0-9]{1,9})\s*/\s*(.*?)\s*")
 
 logger = logging.getLogger(__name__)
 
@@ -59,18 +53,22 @@ class CatchUp:
     pace: timedelta | None = None
 
     @classmethod
+    @told("CatchUp.none")
     def none(cls, *, grace: timedelta | str = timedelta(minutes=1)) -> CatchUp:
         return cls("none", grace=_span("CatchUp.none", "grace", grace))
 
     @classmethod
+    @told("CatchUp.latest")
     def latest(cls) -> CatchUp:
         return cls()
 
     @classmethod
+    @told("CatchUp.first")
     def first(cls) -> CatchUp:
         return cls("first")
 
     @classmethod
+    @told("CatchUp.all")
     def all(
         cls, *, max: int | None = None, window: timedelta | str | None = None, pace: timedelta | str | None = None
     ) -> CatchUp:
@@ -107,24 +105,29 @@ class Overlap:
         return self.mode in ("allow", "cancel_previous")
 
     @classmethod
+    @told("Overlap.skip")
     def skip(cls) -> Overlap:
         return cls()
 
     @classmethod
+    @told("Overlap.queue")
     def queue(cls, max: int = 1) -> Overlap:
         _whole("Overlap.queue", max)
         return cls("queue", max)
 
     @classmethod
+    @told("Overlap.queue_all")
     def queue_all(cls) -> Overlap:
         return cls("queue_all")
 
     @classmethod
+    @told("Overlap.allow")
     def allow(cls, max: int) -> Overlap:
         _whole("Overlap.allow", max)
         return cls("allow", max)
 
     @classmethod
+    @told("Overlap.cancel_previous")
     def cancel_previous(cls) -> Overlap:
         return cls("cancel_previous")
 
@@ -172,6 +175,7 @@ class Retry:
             raise InvalidJob(f"Retry(stop={self.stop!r}): expected one of tenacity's stop_* objects")
 
     @classmethod
+    @told("Retry.exponential")
     def exponential(
         cls,
         attempts: int = 3,
@@ -229,31 +233,6 @@ def _retry_state(attempt: int, elapsed: timedelta) -> Any:
     future.set_exception(RuntimeError("the attempt failed"))
     state.outcome = future
     return state
-
-
-@dataclass(frozen=True, slots=True)
-class Rate:
-    """At most ``count`` starts within any ``window``, in the whole cluster."""
-
-    count: int
-    window: timedelta
-
-    @classmethod
-    def read(cls, text: str) -> Rate:
-        """``"100/m"``, ``"5/s"``, ``"1000/24h"``: a number and how long a time. Raises InvalidSetting."""
-        match = _RATE.fullmatch(text)
-        count, span = match.groups() if match else ("0", "")
-        if not int(count) or not span:
-            raise InvalidSetting(f'{text!r:.60} is no rate; write how many in which time: "100/m", "5/s", "1000/24h"')
-        window = parse_duration(span if span[0].isdigit() or span.startswith("P") else f"1{span}")
-        if not SHORTEST_WINDOW <= window <= LONGEST_WINDOW:
-            raise InvalidSetting(f"{text!r:.60}: the time must be from 100ms to {LONGEST_WINDOW.days}d")
-        return cls(int(count), window)
-
-    @property
-    def grain(self) -> timedelta:
-        """How finely starts are told apart: a place comes back at most so much late."""
-        return max(self.window / 100, timedelta(milliseconds=1))
 
 
 def _doubling(first: timedelta, cap: timedelta) -> wait_base:

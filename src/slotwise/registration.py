@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 
 from slotwise.definition import Definition, define, rescheduled
 from slotwise.engine.eventloop import Lifespan
-from slotwise.errors import ConfigurationError, DriverMissing, InvalidJob
+from slotwise.errors import ConfigurationError, DriverMissing, InvalidJob, InvalidSetting
 from slotwise.settings import Settings
 from slotwise.store.dsn import database_url
 
@@ -86,10 +86,20 @@ def customized(settings: Settings, customize: Customize | None) -> Settings:
     ``DATABASE_URL`` is everybody's, and the command line may yet outrank it: that one is read when it is used.
     """
     found = settings if customize is None else _customized(settings, customize)
-    if found.database_url not in (None, os.environ.get("DATABASE_URL", "").strip()):
-        with suppress(DriverMissing):
-            database_url(found.database_url)
+    for name, address in (("database_url", found.database_url), ("wake_up_url", found.wake_up_url)):
+        if address is not None and (name != "database_url" or address != os.environ.get("DATABASE_URL", "").strip()):
+            _check_address(name, address)
     return found
+
+
+def _check_address(name: str, address: str) -> None:
+    with suppress(DriverMissing):
+        try:
+            database_url(address)
+        except InvalidSetting as error:
+            if name == "database_url":
+                raise
+            raise InvalidSetting(f"{name}: {error}") from None
 
 
 def _customized(settings: Settings, customize: Customize) -> Settings:

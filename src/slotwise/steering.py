@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
+from slotwise.arguments import told
 from slotwise.durations import format_duration, parse_duration
 
 
@@ -21,6 +22,7 @@ class Snooze(Steering):
     Snooze(duration='90s')
     """
 
+    @told("Snooze")
     def __init__(self, duration: timedelta | str) -> None:
         self.duration = parse_duration(duration)
         super().__init__(f"again in {format_duration(self.duration)}")
@@ -32,6 +34,7 @@ class Snooze(Steering):
 class Cancel(Steering):
     """End this slot as cancelled, with a reason for the ledger; the schedule goes on. A one-time task is gone then."""
 
+    @told("Cancel")
     def __init__(self, reason: str) -> None:
         self.reason = reason
         super().__init__(reason)
@@ -40,6 +43,7 @@ class Cancel(Steering):
 class Fail(Steering):
     """End this slot as failed, without another attempt, whatever ``retry`` says."""
 
+    @told("Fail")
     def __init__(self, reason: str) -> None:
         self.reason = reason
         super().__init__(reason)

@@ -8,17 +8,20 @@ from typing import Any
 import pytest
 
 from slotwise import (
+    Cancel,
     CatchUp,
     Cron,
     Disabled,
     DistributedJob,
     Every,
+    Fail,
     FixedDelay,
     InvalidJob,
     JobContext,
     OneTimeTask,
     Overlap,
     Retry,
+    Snooze,
     job,
     task,
 )
@@ -262,6 +265,56 @@ def test_a_near_miss_is_refused(attribute: str, meant: str) -> None:
     assert f"did you mean {meant}?" in refusal(a_job(**{attribute: 1}))
 
 
+@pytest.mark.parametrize(
+    ("attribute", "meant"),
+    [("payload_versoin", "payload_version"), ("paylaod", "payload"), ("upgrade", "upgrades"), ("codecs", "codec")],
+)
+def test_a_near_miss_of_what_is_said_of_the_data(attribute: str, meant: str) -> None:
+    """As of any other word: on a class, and as a keyword."""
+    source = type("Ship", (OneTimeTask,), {"name": "ship", "execute": lambda self, ctx: None, attribute: 1})
+    for subject in (source(), task(name="ship", **{attribute: 1})(print)):
+        with pytest.raises(InvalidJob, match=rf"did you mean {meant}\?"):
+            define(subject)
+
+
+@pytest.mark.parametrize(
+    ("make", "absent", "present"),
+    [
+        (task(name="a", lane=1), "catch_up", "payload_version"),
+        (job(name="a", schedule="-", lane=1), "payload", "catch_up"),
+    ],
+    ids=["task", "job"],
+)
+def test_a_keyword_that_nobody_knows(make: Any, absent: str, present: str) -> None:
+    """Those that are known are named: a task's, or a job's."""
+    with pytest.raises(InvalidJob, match="unknown keyword lane; known are ") as refused:
+        define(make(print))
+    assert absent not in str(refused.value)
+    assert present in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: Overlap.allow(), "Overlap.allow: missing a required argument: 'max'; write Overlap.allow(max)"),
+        (
+            lambda: CatchUp.all(maxi=5),
+            "CatchUp.all: got an unexpected keyword argument 'maxi'; write CatchUp.all(*, max",
+        ),
+        (lambda: Retry.exponential(tries=5), "got an unexpected keyword argument 'tries'; write Retry.exponential(at"),
+        (lambda: Snooze(), "Snooze: missing a required argument: 'duration'; write Snooze(duration)"),
+        (lambda: Fail(), "Fail: missing a required argument: 'reason'; write Fail(reason)"),
+        (lambda: Cancel("a", "b"), "Cancel: too many positional arguments; write Cancel(reason)"),
+    ],
+    ids=["allow", "all", "exponential", "snooze", "fail", "cancel"],
+)
+def test_a_call_with_other_arguments(call: Any, words: str) -> None:
+    """Is told as everything that a job declares wrongly: with what to write."""
+    with pytest.raises(InvalidJob) as refused:
+        call()
+    assert words in str(refused.value)
+
+
 def test_near_misses_count_where_they_are_set() -> None:
     """On the instance, and on any class of the user's own."""
 
@@ -279,19 +332,41 @@ class RetryService:
 @pytest.mark.parametrize(
     ("attribute", "value", "words"),
     [
-        ("retry", RetryService(), "Report.retry is a RetryService, expected Retry or None; rename your own attribute"),
-        ("catch_up", "latest", "Report.catch_up is a str, expected CatchUp"),
-        ("overlap", None, "Report.overlap is a NoneType, expected Overlap"),
-        ("on_lost", 3, "Report.on_lost is a int, expected str"),
+        (
+            "retry",
+            RetryService(),
+            "Report.retry is a RetryService, expected Retry or None; write "
+            "Retry.exponential(attempts=3), or rename your own attribute",
+        ),
+        ("catch_up", "latest", "Report.catch_up is 'latest', expected CatchUp; write CatchUp.latest(), or rename"),
+        ("catch_up", "newest", "write CatchUp.latest(), .none(), .first() or .all(), or rename your own attribute"),
+        ("overlap", "skip", "Report.overlap is 'skip', expected Overlap; write Overlap.skip(), or rename"),
+        ("overlap", None, "Report.overlap is None, expected Overlap"),
+        ("retry", 3, "Report.retry is 3, expected Retry or None; write Retry.exponential(attempts=3), or rename"),
+        ("on_lost", 3, 'Report.on_lost is 3, expected str; write "rerun" or "give_up"'),
         ("on_lost", "retry", 'expected "rerun" or "give_up"'),
-        ("max_lost", "3", "Report.max_lost is a str, expected int"),
-        ("max_lost", True, "Report.max_lost is a bool, expected int"),
+        ("max_lost", "3", "Report.max_lost is '3', expected int; write 3, or rename"),
+        ("max_lost", True, "Report.max_lost is True, expected int; write a whole number such as 3"),
         ("max_lost", 0, "expected a whole number, 1 or more"),
-        ("min_interval", 60, "Report.min_interval is a int, expected timedelta or str or None"),
+        (
+            "min_interval",
+            60,
+            'Report.min_interval is 60, expected timedelta or str or None; 60 has no unit; write "60s"',
+        ),
+        ("timeout", 2.5, "Report.timeout is 2.5, expected timedelta or str or None; write timedelta(seconds=2.5)"),
+        (
+            "start_within",
+            [5],
+            'Report.start_within is [5], expected timedelta or str or None; write "5m" or a timedelta',
+        ),
         ("min_interval", "0s", "Report.min_interval is '0s'; expected more than zero, or None"),
         ("spread", "soon", "Report.spread: 'soon' is not a duration"),
-        ("priority", "high", "Report.priority is a str, expected int"),
-        ("priority", 40_000, "Report.priority is 40000; expected a whole number, for instance 10 to 90"),
+        ("priority", "high", "Report.priority is 'high', expected int; write a whole number such as 50"),
+        (
+            "priority",
+            40_000,
+            "Report.priority is 40000; expected a whole number, -32767 to 32767, for instance 10 to 90",
+        ),
         ("runs_on", "gpu", "Report.runs_on is 'gpu'; expected a set of tags: write {'gpu'}"),
         ("runs_on", ["gpu", ""], "Report.runs_on has ''; expected tags such as 'gpu'"),
         ("runs_on", ["gpu,big"], "Report.runs_on has 'gpu,big'; expected tags such as 'gpu'"),

@@ -176,7 +176,7 @@ class Settlement(DistributedJob):
         (lambda: define(Settlement(catch_up=CatchUp.all(pace="1m"))), "never catches up"),
         (lambda: define(Settlement(schedule=FixedDelay("1m"), catch_up=CatchUp.all())), "misses no slots"),
         (lambda: define(Settlement(start_within="0s")), "start_within"),
-        (lambda: define(Settlement(catch_up="all")), "catch_up is a str, expected CatchUp"),
+        (lambda: define(Settlement(catch_up="all")), "catch_up is 'all', expected CatchUp; write CatchUp.all"),
     ],
     ids=["max", "grace", "queue", "pace", "fixed delay", "start_within", "a text"],
 )

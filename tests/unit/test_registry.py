@@ -269,7 +269,7 @@ BAD_JOBS = [
     pytest.param({"jobs": [a_job(on_loss="rerun")]}, "NightlyReport.on_loss: did you mean on_lost?", id="on_loss"),
     pytest.param(
         {"jobs": [a_job(retry=RetryService())]},
-        "NightlyReport.retry is a RetryService, expected Retry or None; rename your own attribute",
+        "NightlyReport.retry is a RetryService, expected Retry or None; write Retry.exponential(attempts=3)",
         id="retry",
     ),
     pytest.param({"jobs": [Retrying()]}, "retry is a method, expected Retry or None", id="a method with arguments"),

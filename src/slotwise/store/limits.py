@@ -15,7 +15,7 @@ from datetime import datetime, timedelta
 import sqlalchemy as sa
 
 from slotwise.definition import Definition
-from slotwise.policies import Rate
+from slotwise.rate import Rate
 from slotwise.store.dialect import Dialect
 from slotwise.store.types import from_micros, to_micros
 
