@@ -11,11 +11,11 @@ from typing import Any, Generic, TypeAlias
 
 from slotwise.clock import host_now
 from slotwise.context import T
-from slotwise.declaration import USUAL_PRIORITY, is_priority
+from slotwise.declaration import PRIORITIES, USUAL_PRIORITY, is_priority
 from slotwise.definition import Definition
 from slotwise.durations import parse_duration
 from slotwise.errors import ConfigurationError, InstanceExists, InvalidJob, InvalidSetting, UnknownTask
-from slotwise.execution import FOREVER, RECURRING, Key
+from slotwise.execution import FOREVER, RECURRING
 from slotwise.job import DistributedJob, OneTimeTask, declared
 from slotwise.payload import UNTYPED, Payload
 from slotwise.payload_reader import payload_of
@@ -72,17 +72,22 @@ def task_name(task: Any) -> str:
     name = task if isinstance(task, str) else declared(task, "name")
     if not isinstance(name, str) or not name.strip():
         raise InvalidJob(f"{task!r} is not a task; pass a OneTimeTask, a function under @task, or a name")
-    if _is_job(task):
-        raise InvalidJob(f"{name!r} is a job, its schedule says when it runs; pass a one-time task")
+    refuse_a_job(name, _is_job(task))
     return name
 
 
-def refuse_a_slip(name: str, known: Iterable[str]) -> None:
+def refuse_a_job(name: str, is_job: bool) -> None:
+    """A one-time row under its name would wait for ever."""
+    if is_job:
+        raise InvalidJob(f"{name!r} is a job, its schedule says when it runs; pass a one-time task")
+
+
+def refuse_a_slip(name: str, known: Iterable[str], call: str = "schedule") -> None:
     """A name that is not known here may be another service's; one that is a letter off a known one is a mistake."""
     for near in known:
         if _is_a_slip(name, near):
             raise UnknownTask(
-                f"schedule({name!r}): no task of this name is registered; did you mean {near!r}? One that another "
+                f"{call}({name!r}): no task of this name is registered; did you mean {near!r}? One that another "
                 "service runs is declared here, too: @task(name=…)"
             )
 
@@ -116,56 +121,60 @@ def weight(priority: Any, known: Definition | None, where: str) -> int:
     if priority is None:
         return USUAL_PRIORITY if known is None else known.priority
     if not is_priority(priority):
-        raise ConfigurationError(f"{where}, priority={priority!r}): a whole number, for instance 10 to 90")
+        raise ConfigurationError(f"{where}, priority={priority!r}): {PRIORITIES}")
     return int(priority)
 
 
 def checked_id(given: Any, name: str, call: str = "schedule") -> str:
+    if (problem := wrong_id(given)) is not None:
+        raise ConfigurationError(f"{call}({name!r}, id={given!r:.60}): {problem}")
+    return str(given)
+
+
+def wrong_id(given: Any) -> str | None:
+    """What is wrong with an id, and the cure; None for one that will do."""
     if (
         isinstance(given, str) and len(given) <= ID_LIMIT and given.isprintable() and given and not given.isspace()
         and given != RECURRING and not given.startswith(_OF_A_JOB)
     ):  # fmt: skip
-        return given
-    raise ConfigurationError(_wrong_id(given, f"{call}({name!r}, id={given!r:.60})"))
-
-
-def _wrong_id(given: Any, where: str) -> str:
+        return None
     if not isinstance(given, str):
-        return f"{where}: an id is a text; write id={str(given)!r:.60}"
+        return f"an id is a text; write id={str(given)!r:.60}"
     if not given.strip():
-        return f"{where}: an id cannot be blank"
+        return "an id cannot be blank"
     if len(given) > ID_LIMIT:
-        return f"{where}: an id has at most {ID_LIMIT} characters, this one has {len(given)}"
+        return f"an id has at most {ID_LIMIT} characters, this one has {len(given)}"
     if not given.isprintable():
-        return f"{where}: control characters are not allowed in an id"
-    return f"{where}: this id is of a job's own rows; take another"
+        return "control characters are not allowed in an id"
+    return "this id is of a job's own rows; take another"
 
 
-def checked_due(at: Any, in_: Any, name: str) -> tuple[datetime | None, timedelta]:
+def checked_due(at: Any, in_: Any, name: str, call: str = "schedule") -> tuple[datetime | None, timedelta]:
     """The instant, or else how long after now."""
+    where = f"{call}({name!r}"
     if at is None:
-        delay = _delay(in_, name) if in_ is not None else timedelta(0)
+        delay = _delay(in_, where) if in_ is not None else timedelta(0)
         if delay > LONGEST_DELAY:
-            raise ConfigurationError(f"schedule({name!r}, in_={in_!r}): at most {LONGEST_DELAY.days} days")
+            raise ConfigurationError(f"{where}, in_={in_!r}): at most {LONGEST_DELAY.days} days")
         return None, delay
     if in_ is not None:
-        raise ConfigurationError(f"schedule({name!r}): both at and in_ are given; drop one of them")
+        raise ConfigurationError(f"{where}): both at and in_ are given; drop one of them")
     if not isinstance(at, datetime):
-        raise ConfigurationError(f"schedule({name!r}, at={at!r}): expected a datetime; e.g. datetime(…, tzinfo=UTC)")
+        raise ConfigurationError(f"{where}, at={at!r}): expected a datetime; e.g. datetime(…, tzinfo=UTC)")
     if at.utcoffset() is None:
         raise ConfigurationError(
-            f"schedule({name!r}, at={at.isoformat()}): the instant has no zone; e.g. at=datetime(…, tzinfo=UTC)"
+            f"{where}, at={at.isoformat()}): the instant has no zone; e.g. at=datetime(…, tzinfo=UTC)"
         )
     if at >= FOREVER:
-        raise ConfigurationError(f"schedule({name!r}, at={at.isoformat()}): it must lie before the year {FOREVER.year}")
+        raise ConfigurationError(f"{where}, at={at.isoformat()}): it must lie before the year {FOREVER.year}")
     return at.astimezone(UTC), timedelta(0)
 
 
-def _delay(in_: Any, name: str) -> timedelta:
+def _delay(in_: Any, where: str) -> timedelta:
     try:
         return parse_duration(in_)
     except InvalidSetting as error:
-        raise InvalidSetting(f"schedule({name!r}, in_={in_!r:.60}): {error}") from None
+        raise InvalidSetting(f"{where}, in_={in_!r:.60}): {error}") from None
 
 
 def payload_for(task: Any, name: str, known: Definition | None) -> Payload:
@@ -175,13 +184,8 @@ def payload_for(task: Any, name: str, known: Definition | None) -> Payload:
     return UNTYPED if isinstance(task, str) or _is_job(task) else payload_of(task, name)
 
 
-def key_of(task: Any, id: Any) -> Key:
-    name = task_name(task)
-    return Key(name, checked_id(id, name))
-
-
-def when(at: Any, in_: Any, name: str) -> When:
-    return When(*checked_due(at, in_, name))
+def when(at: Any, in_: Any, name: str, call: str = "schedule") -> When:
+    return When(*checked_due(at, in_, name, call))
 
 
 def is_soon(due: When, within: timedelta | None) -> bool:

@@ -16,8 +16,9 @@ from slotwise.asked import (
     checked_id,
     fresh_ids,
     is_soon,
-    key_of,
     payload_for,
+    refuse_a_job,
+    refuse_a_slip,
     taken,
     task_name,
     weight,
@@ -86,7 +87,7 @@ class Client(Bulk, Recurring):
         it is due now. ``id`` has at most 250 characters; without one it is a new one. If there is a task with this
         id, waiting, dead or running: "raise" raises InstanceExists, "keep" leaves it as it is, "replace" puts this
         one in its place unless it runs, "reschedule" gives it this time and priority and keeps its data.
-        ``waits_for``: it is blocked until so many handlers have called ``ctx.arrive`` for it.
+        ``waits_for``: it is blocked until so many handlers have called ``ctx.arrive`` with its id.
         """
         name, row, _ = self.follow(
             task, data, id=id, at=at, in_=in_, priority=priority, if_exists=if_exists, waits_for=waits_for
@@ -113,6 +114,7 @@ class Client(Bulk, Recurring):
     ) -> Follow:
         """What ``ctx.then`` leaves behind: checked, and not written yet."""
         name, known = self._known(task)
+        refuse_a_job(name, known is not None and known.is_job)
         checked_choice(if_exists, name)
         if not isinstance(waits_for, int) or isinstance(waits_for, bool) or not 0 <= waits_for <= MOST_ARRIVALS:
             raise ConfigurationError(
@@ -127,11 +129,21 @@ class Client(Bulk, Recurring):
     def typed(self, name: str, plain: Any) -> Any:
         """Plain values as the type that this task takes, if this process knows it. Raises InvalidPayload."""
         known = self._make_store().definitions.get(name)
-        return plain if known is None else known.payload.typed(plain)
+        return plain if known is None else known.payload.given(plain, name)
 
-    def key(self, task: Task[Any], id: str) -> Key:
-        """What ``ctx.arrive`` names."""
-        return key_of(task, id)
+    def key(self, task: Task[Any], id: str, call: str = "arrive") -> Key:
+        """The task and the id that a call names, checked: ``ctx.arrive``, and the commands of here."""
+        name = self._named(task, call)
+        return Key(name, checked_id(id, name, call))
+
+    def _named(self, task: Task[Any], call: str) -> str:
+        """Its name. Raises UnknownTask for a text one letter off a task of this registry, InvalidJob for a job's."""
+        name, definitions = task_name(task), self._make_store().definitions
+        if (known := definitions.get(name)) is not None:
+            refuse_a_job(name, known.is_job)
+        elif isinstance(task, str):
+            refuse_a_slip(name, (one for one, found in definitions.items() if not found.is_job), call)
+        return name
 
     def reschedule(
         self,
@@ -148,7 +160,7 @@ class Client(Bulk, Recurring):
         "running": a worker has it; if that attempt fails, the next one is at this time. "exists": it is dead, and
         stays so; re-drive it. "gone": it has ended, or never was.
         """
-        key, due = key_of(task, id), when(at, in_, task_name(task))
+        key, due = self.key(task, id, "reschedule"), when(at, in_, task_name(task), "reschedule")
         rank = None if priority is None else weight(priority, None, f"reschedule({key.task_name!r}")
         word = key.task_name if is_soon(due, self._horizon) else None
         return self._done(
@@ -161,7 +173,7 @@ class Client(Bulk, Recurring):
         "running": its handler is asked to stop (``ctx.cancelled``), and no other attempt is made: it ends as cancelled,
         unless it succeeds.
         """
-        key = key_of(task, id)
+        key = self.key(task, id, "cancel")
         receipt = self._command(connection, key, lambda queue, own: queue.cancel(own, key))
         return self._done(connection, receipt, ORDERS if receipt.status == "running" else None)
 
@@ -171,7 +183,7 @@ class Client(Bulk, Recurring):
         ``state`` is waiting, paused, blocked or dead. Those that run stay; ``cancel`` asks one to stop. In transactions
         of 500 each; in the caller's transaction all at once.
         """
-        name, count, last = task_name(task), 0, ""
+        name, count, last = self._named(task, "cancel_all"), 0, ""
         if state not in (None, *set(STATES) - {"running"}):
             raise ConfigurationError(
                 f"cancel_all({name!r}, state={state!r}): expected waiting, paused, blocked or dead"
@@ -196,11 +208,11 @@ class Client(Bulk, Recurring):
 
         Without ``ids`` all that are dead, in transactions of 500 each; in the caller's transaction 500 at most.
         """
-        name = task_name(task)
+        name = self._named(task, "redrive")
         if isinstance(ids, str):
             raise ConfigurationError(f"redrive({name!r}, ids={ids!r:.60}): expected several ids; write [{ids!r:.60}]")
-        chosen = None if ids is None else [checked_id(one, name) for one in ids]
-        due, driven = when(at, in_, name), []
+        chosen = None if ids is None else [checked_id(one, name, "redrive") for one in ids]
+        due, driven = when(at, in_, name, "redrive"), []
         while True:
             with self._joining(connection, name) as (queue, own):
                 some = queue.redrive(own, name, chosen, due)
@@ -210,7 +222,7 @@ class Client(Bulk, Recurring):
 
     def get(self, task: Task[Any], id: str, *, connection: Any = None) -> TaskLine | None:
         """How a task stands, with its data; None if it has ended, or never was."""
-        key = key_of(task, id)
+        key = self.key(task, id, "get")
         with self._joining(connection, key.task_name) as (queue, own):
             found = queue.find(own, key)
         return None if found is None else task_line(found)
@@ -229,7 +241,7 @@ class Client(Bulk, Recurring):
         ``state`` is waiting, running, paused, blocked or dead. ``after`` is the last line of the page before, or
         its id where ``task`` is given: no task is missed or seen twice, whatever happens in between.
         """
-        name = None if task is None else task_name(task)
+        name = None if task is None else self._named(task, "list")
         if state is not None and state not in STATES:
             raise ConfigurationError(f"list(state={state!r}): expected {', '.join(STATES)}")
         if not isinstance(limit, int) or isinstance(limit, bool) or limit < 1:
@@ -242,7 +254,7 @@ class Client(Bulk, Recurring):
 
     def history(self, task: Task[Any], id: str, *, connection: Any = None) -> builtins.list[TaskEnd]:
         """How tasks under this id have ended, the newest first: as far as the task keeps a ``history`` or results."""
-        key = key_of(task, id)
+        key = self.key(task, id, "history")
         with self._joining(connection, key.task_name) as (queue, own):
             return [task_end(row) for row in queue.ends(own, key)]
 

@@ -24,6 +24,9 @@ _BOTH = (
     "ctx.then and ctx.arrive come with the settlement, complete_in before it; beside complete_in write: "
     "ctx.client.schedule(…, connection=…)"
 )
+_NOBODY_THERE = (
+    'ctx.then(if_exists="raise"): by then nobody is there to be told; write "keep", "replace" or "reschedule"'
+)
 _TOO_LATE = "the attempt has ended: what it leaves behind is written already"
 
 #: The type of a task's data.
@@ -254,12 +257,14 @@ class JobContext:
         """Let a task follow if, and only if, this attempt succeeds: both are written in one transaction. Its id.
 
         As ``client.schedule``; ``in_`` counts from the end of this attempt. Nobody can be told by then that an id is
-        taken, so what ``if_exists`` says becomes of it, "keep" unless given; of several calls with one id each
+        taken, so "raise" is refused, and ``if_exists`` is "keep" unless given; of several calls with one id each
         finds what the one before has left. With the id of this very task (``id=ctx.instance``) it takes this one's
-        place. ``waits_for``: it is blocked until so many others have called ``arrive``. Raises what
-        ``client.schedule`` raises, and ConfigurationError together with ``complete_in``:
-        there pass ``connection`` to ``client.schedule`` instead.
+        place. ``waits_for``: it is blocked until so many others have called ``arrive`` with its id: yours, or the one
+        that this returns. Raises what ``client.schedule`` raises, and ConfigurationError together with
+        ``complete_in``: there pass ``connection`` to ``client.schedule`` instead.
         """
+        if if_exists == "raise":
+            raise ConfigurationError(_NOBODY_THERE)
         follow: Follow = self.client.follow(
             task, data, id=id, at=at, in_=in_, priority=priority, if_exists=if_exists, waits_for=waits_for
         )
@@ -269,7 +274,8 @@ class JobContext:
     def arrive(self, task: Any, id: str) -> None:
         """Tell a task that waits for others, once this attempt has succeeded, that one more has arrived: this one.
 
-        However often it is said in one attempt, it counts once.
+        However often it is said in one attempt, it counts once. One that nothing is blocked for (an id that is not
+        there, or no longer) counts for nothing: the worker's log has a WARNING.
         """
         self._sequel().arrivals.append(self.client.key(task, id))
 

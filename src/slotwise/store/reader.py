@@ -15,9 +15,12 @@ from slotwise.execution import RECURRING
 from slotwise.pauses import PAUSED
 from slotwise.store.ledger_reader import LedgerReader
 from slotwise.store.lines import Health, JobLine, Unreadable, WorkerLine, job_line, obstacle, paused_by, worker_line
-from slotwise.store.pauses import all_paused
+from slotwise.store.pauses import Paused, all_paused, is_all_paused
 from slotwise.store.rows import utc
 from slotwise.store.types import Beyond
+
+#: Why nobody claims a one-time row, where its name is a job's.
+UNDER_A_JOB = "it is a one-time row under the name of a job, which only its schedule runs; see: slotwise tasks cancel"
 
 
 class Reader(LedgerReader):
@@ -26,6 +29,10 @@ class Reader(LedgerReader):
     def now(self) -> datetime:
         """The database's time."""
         return self._store.now()
+
+    def all_paused(self) -> Paused | None:
+        """Who paused all, when and why; None if nobody did."""
+        return is_all_paused(self._store)
 
     # -- jobs -------------------------------------------------------------------------------------------------
 
@@ -106,8 +113,15 @@ class Reader(LedgerReader):
 
     def stranded(self, names: Collection[str]) -> dict[str, str]:
         """Those of these one-time tasks that no live worker takes, and why."""
-        workers = self.workers()
-        return {name: why for name in names if (why := obstacle(name, None, workers)) is not None}
+        workers, jobs = self.workers(), self._jobs_among(names)
+        found = {name: UNDER_A_JOB if name in jobs else obstacle(name, None, workers) for name in names}
+        return {name: why for name, why in found.items() if why is not None}
+
+    def _jobs_among(self, names: Collection[str]) -> set[str]:
+        """Those of these names that are jobs': they have a row of their own."""
+        tasks = self._tasks
+        mine = [tasks.c.task_instance == RECURRING, tasks.c.schedule.is_not(None), tasks.c.task_name.in_(names)]
+        return {row["task_name"] for row in self._rows(sa.select(tasks.c.task_name).where(*mine))} if names else set()
 
     def _unreadable(self, connection: sa.Connection) -> list[Unreadable]:
         """Since when: such a row keeps the slot, or the due time, that it had when somebody could still read it."""
@@ -142,6 +156,11 @@ class Reader(LedgerReader):
                 .where(due)
                 .group_by(tasks.c.task_name)
             ).all()
+            alone = connection.scalars(
+                sa.select(tasks.c.task_name)
+                .where(due, tasks.c.schedule.is_(None), tasks.c.plan_instance.is_(None))
+                .distinct()
+            ).all()
             choosy = connection.execute(
                 sa.select(tasks.c.task_name, tasks.c.runs_on).where(due, tasks.c.runs_on.is_not(None)).distinct()
             ).all()
@@ -149,7 +168,7 @@ class Reader(LedgerReader):
                 sa.select(tasks.c.task_name, tasks.c.last_heartbeat, tasks.c.lease).where(tasks.c.picked)
             ).all()
             paused = all_paused(connection, self._store.tables)
-            waiting, choosy = ([], []) if paused is not None else (waiting, choosy)
+            waiting, choosy, alone = ([], [], []) if paused is not None else (waiting, choosy, alone)
             unreadable = self._unreadable(connection)
             dead = connection.scalar(sa.select(sa.func.count()).where(tasks.c.state == "dead")) or 0
         live = [worker for worker in self.workers() if worker.live]
@@ -162,6 +181,7 @@ class Reader(LedgerReader):
             found.task_name: found.runs_on for found in choosy
         }
         obstacles = {name: obstacle(name, runs_on, live) for name, runs_on in asking.items() if name in known and live}
+        obstacles |= dict.fromkeys(self._jobs_among(alone), UNDER_A_JOB)
         return Health(
             now=utc(now),
             live_workers=len(live),

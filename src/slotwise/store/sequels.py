@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Sequence
 from itertools import groupby
@@ -15,6 +16,8 @@ from slotwise.sequel import Follow, IfExists, Sequel, Wanted
 from slotwise.store.dialect import Dialect
 from slotwise.store.postgresql_queue import queue_of
 from slotwise.store.rows import Change
+
+logger = logging.getLogger(__name__)
 
 
 class End(NamedTuple):
@@ -41,7 +44,10 @@ class Sequels:
         succeeded = [end.sequel for end in ends if end.sequel and end.change.transition.label == "succeeded"]
         self._follow(connection, [follow for sequel in succeeded for follow in sequel.follows])
         for key, arrived in groupby(sorted(key for sequel in succeeded for key in set(sequel.arrivals))):
-            self._queue.arrive(connection, key, len(list(arrived)))
+            if not self._queue.arrive(connection, key, len(list(arrived))):
+                logger.warning(
+                    "ctx.arrive: no task %r with the id %r is blocked; this arrival counts for nothing", *key
+                )
         rows = [row for end in ends if (row := _history(end)) is not None]
         if rows:
             self._remember(connection, rows)

@@ -1,0 +1,70 @@
+"""One-time rows under the name of a job: nobody would ever claim them."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from tests.store.bench import Bench, a_task, at
+
+from slotwise import InvalidJob, task
+from slotwise.client import Client
+from slotwise.store.database import Database
+from slotwise.store.reader import UNDER_A_JOB, Reader
+from slotwise.store.store import Store
+from slotwise.testing import ManualWorker
+
+
+def test_who_knows_the_job_makes_none(bench: Bench) -> None:
+    """Neither at once, nor with the success of a handler."""
+    for call in (bench.client.schedule, bench.client.follow, lambda name: bench.client.key(name, "1")):
+        with pytest.raises(InvalidJob, match="'plain' is a job, its schedule says when it runs"):
+            call("plain")  # type: ignore[operator]
+
+
+def test_whoever_lists_it_is_told(bench: Bench) -> None:
+    """Somebody who knew nothing of the job has scheduled it; health names it once it is overdue."""
+    stranger, reader = Client(lambda: Store(bench.database, {}, clock=bench.clock)), Reader(bench.store)
+    stranger.schedule("plain", id="1")
+    stranger.schedule("mail", id="1")
+    assert reader.stranded({"plain"}) == {"plain": UNDER_A_JOB}
+    assert reader.stranded({"mail"}) == {"mail": "no worker is alive"}
+    bench.clock.set(at(5))
+    assert reader.health(timedelta(minutes=1)).unroutable == {"plain": UNDER_A_JOB}
+    assert reader.health(timedelta(minutes=9)).unroutable == {}
+
+
+def test_a_name_one_letter_off(bench: Bench) -> None:
+    """Is refused by each command as it is by schedule, under that command's name; an id that cannot be, too."""
+    client = Bench(bench.database, [a_task("send-mail")], bench.clock).client
+    calls: dict[str, Any] = {
+        "get": client.get, "cancel": client.cancel, "reschedule": client.reschedule, "history": client.history,
+        "redrive": lambda name, id: client.redrive(name, [id]), "list": lambda name, _: client.list(name),
+        "cancel_all": lambda name, _: client.cancel_all(name), "arrive": client.key,
+    }  # fmt: skip
+    for name, call in calls.items():
+        with pytest.raises(Exception, match=rf"^{name}\('sendmail'\): no task .* did you mean 'send-mail'\?"):
+            call("sendmail", "1")
+        if name not in ("list", "cancel_all"):
+            with pytest.raises(Exception, match=rf"^{name}\('send-mail', id=''\): an id cannot be blank"):
+                call("send-mail", "")
+    assert client.list("another") == []
+
+
+def test_an_arrival_that_nothing_waits_for(database: Database, caplog: pytest.LogCaptureFixture) -> None:
+    """Counts for nothing: the log says so, and the task has succeeded."""
+    first = task(name="first")(lambda ctx: ctx.arrive("join", "nobody"))
+    with ManualWorker([first, task(name="join")(print)], database) as worker:
+        worker.client.schedule("first")
+        assert [ended.outcome for ended in worker.run_due()] == ["succeeded"]
+    assert "no task 'join' with the id 'nobody' is blocked; this arrival counts for nothing" in caplog.text
+
+
+def test_nobody_is_there_to_be_told(database: Database) -> None:
+    """``if_exists="raise"`` is refused in a handler: the row is written after its end."""
+    first = task(name="first")(lambda ctx: ctx.then("first", if_exists="raise"))
+    with ManualWorker([first], database) as worker:
+        worker.client.schedule("first")
+        (ended,) = worker.run_due()
+        assert 'ctx.then(if_exists="raise"): by then nobody is there to be told' in (ended.error or "")
