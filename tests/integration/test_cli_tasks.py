@@ -107,7 +107,7 @@ def test_dead_tasks(url: str, ask: Callable[..., Any], capsys: pytest.CaptureFix
         (["schedule", "mail", "--data", "{"], exits.USAGE, "'{' is no JSON"),
         (["schedule", "mail", "--data", "@no/such"], exits.USAGE, "'@no/such' cannot be read: No such file"),
         (["schedule", "mail", "--at", "soon"], exits.USAGE, "'soon' is no instant"),
-        (["schedule", "mail", "--in", "5"], exits.FAILED, "'5' is not a duration"),
+        (["schedule", "mail", "--in", "5"], exits.USAGE, "'5' is no duration"),
         (["list", "--after", "7"], exits.USAGE, "--after needs the NAME"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",

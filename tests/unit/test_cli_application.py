@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from slotwise.cli import exits
 from slotwise.cli.application import ApplicationFailed, load_registry
+from slotwise.cli.entry import status
 from slotwise.errors import ConfigurationError
 
 ONE = """
@@ -45,6 +47,12 @@ MODULES = {
     "app_exits": "import sys\nsys.exit(3)\n",
     "app_invalid": "from slotwise import JobRegistry\n\nregistry = JobRegistry(jobs=[None])\n",
     "app_invalid_make": "from slotwise import JobRegistry\ndef make(): return JobRegistry(jobs=[None])\n",
+    "app_away": """
+        from slotwise.errors import DatabaseRefused
+
+
+        raise DatabaseRefused("the database 'c' cannot be reached; create it")
+    """,
     "app_raising_make": "def make(): raise OSError('disk')\n",
 }
 
@@ -140,6 +148,17 @@ def importable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str
     first.mkdir()
     monkeypatch.syspath_prepend(first)
     return lambda name: (first / f"{name}.py").write_text("x = 'installed'\n") and None
+
+
+def test_a_database_that_the_module_needs(
+    app_dir: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One line with the place in the module, and the status of a database: a supervisor may wait for it."""
+    monkeypatch.chdir(app_dir)
+    assert status(["worker", "--app", "app_away"]) == exits.DATABASE
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("error: the database 'c' cannot be reached; create it (")
+    assert line.endswith("app_away.py, line 5)")
 
 
 def test_appended(app_dir: Path, importable: Callable[[str], None]) -> None:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from slotwise.builder import RegistryBuilder
 from slotwise.definition import define
 from slotwise.engine.worker import Worker
-from slotwise.errors import ConfigurationError, SlotwiseError
+from slotwise.errors import ConfigurationError, DatabaseProblem, SlotwiseError
 from slotwise.registry import JobRegistry
 
 if TYPE_CHECKING:
@@ -34,7 +34,8 @@ class ApplicationFailed(ConfigurationError):
 def load_registry(spec: str, app_dir: Path) -> JobRegistry:
     """The registry that ``package.module:name`` names; without a name, the module's only one.
 
-    ``app_dir`` is put at the end of ``sys.path``. Raises ConfigurationError in one line, or ApplicationFailed.
+    ``app_dir`` is put at the end of ``sys.path``. Raises ConfigurationError in one line, or ApplicationFailed; what the
+    module asks of a database that cannot be used raises DatabaseProblem, with the place in the module.
     """
     match = _SPEC.fullmatch(spec)
     if match is None or spec.endswith(".py"):
@@ -80,7 +81,8 @@ def _import(name: str, app_dir: Path) -> ModuleType:
         return importlib.import_module(name)
     except SlotwiseError as error:
         where = _last_place(error.__traceback__)
-        raise ConfigurationError(f"{error}{f' ({where})' if where else ''}") from None
+        kind = type(error) if isinstance(error, DatabaseProblem) else ConfigurationError
+        raise kind(f"{error}{f' ({where})' if where else ''}") from None
     except ModuleNotFoundError as error:
         if _is_missing(name, error):
             raise ConfigurationError(_no_module(name, str(error.name), app_dir)) from None

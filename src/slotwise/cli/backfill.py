@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 import click
 
 from slotwise.cli.command import Command
-from slotwise.cli.options import Given, common, pass_given
+from slotwise.cli.options import Given, common, duration, pass_given
 from slotwise.cli.orders import confirm, desk, instance, instant, order, tell, when, yes
 from slotwise.store.backfill import Backfill
 
@@ -25,7 +25,9 @@ from slotwise.store.backfill import Backfill
 @click.argument("name")
 @click.option("--from", "first", required=True, callback=instant, metavar="TIME", help="From this instant on.")
 @click.option("--to", "last", required=True, callback=instant, metavar="TIME", help="Up to and including this instant.")
-@click.option("--pace", metavar="DURATION", help="Each is due so long after the start of the one before.")
+@click.option(
+    "--pace", metavar="DURATION", callback=duration, help="Each is due so long after the start of the one before."
+)
 @click.option("--at-once", type=click.IntRange(1), default=1, show_default=True, help="So many run side by side.")
 @click.option("--failed", is_flag=True, help="Also what ended as failed, dead, lost or cancelled.")
 @click.option("--forgotten", is_flag=True, help="Also where history was pruned, and nobody knows what ran.")
@@ -39,7 +41,7 @@ def backfill(
     name: str,
     first: datetime,
     last: datetime,
-    pace: str | None,
+    pace: timedelta | None,
     at_once: int,
     failed: bool,
     forgotten: bool,

@@ -12,6 +12,8 @@ from slotwise.cli.options import Given, common, pass_given
 from slotwise.cli.output import print_json_object, print_table
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from slotwise.bench.report import Report
 
 
@@ -57,11 +59,13 @@ def bench(
     DATABASE_URL is not looked at. Contenders take turns; every id is checked to have run exactly once. --plot draws
     rates and distributions. For PNG: pip install 'slotwise[plot]'.
     """
-    from slotwise.bench import session  # late: no other command, and no worker, needs it
+    from slotwise.bench import peers, session  # late: no other command, and no worker, needs it
 
     if listing:
         print_table(["CELL", "MEASURES"], session.cells())
         return
+    _refuse_unknown("--cells", cells, [name for name, _ in session.cells()])
+    _refuse_unknown("--against", against, peers.KNOWN)
     wish = session.Wish(
         cells=cells, rounds=rounds, scale=scale, against=against, database_url=given.values.get("database_url"),
         pictures=pictures,
@@ -73,6 +77,11 @@ def bench(
         click.echo("\n".join(report.markdown()), nl=False)
     else:
         _print(report)
+
+
+def _refuse_unknown(option: str, text: str, known: Collection[str]) -> None:
+    if unknown := [name for part in text.split(",") if (name := part.strip()) and name not in known]:
+        raise click.UsageError(f"{option} {unknown[0]}: known are {', '.join(known)}")
 
 
 def _print(report: Report) -> None:

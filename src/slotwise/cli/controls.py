@@ -9,7 +9,7 @@ import click
 
 from slotwise.cli.command import Command
 from slotwise.cli.options import Given, common, pass_given
-from slotwise.cli.orders import desk
+from slotwise.cli.orders import desk, tell_pause
 from slotwise.cli.output import moment, print_json_list, print_table
 from slotwise.contrib.logging import plain
 from slotwise.store.audit_rows import Order
@@ -29,15 +29,15 @@ from slotwise.store.audit_rows import Order
 @pass_given
 def controls(given: Given, name: str | None, count: int) -> None:
     """The orders given so far, the newest first; with NAME, those about that job and those about all."""
-    with desk(given, None) as (found, _):
+    with desk(given, None) as (found, reader):
         paused = found.all_paused()
         orders = list(islice(found.orders(name, limit=count), count))
+        if name is not None and all(order.job != name for order in orders):
+            reader.known(name)
     if given.json:
         print_json_list(_json(order) for order in orders)
         return
-    if paused is not None:
-        why = f": {paused.note}" if paused.note else ""
-        click.echo(f"all is paused since {moment(paused.since)}, by {paused.author}{why}", err=True)
+    tell_pause(paused)
     if not orders:
         click.echo("no orders yet")
         return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import timedelta
 from typing import Any
 
 import click
@@ -10,10 +11,10 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from slotwise.cli import exits
 from slotwise.cli.command import Command
-from slotwise.cli.options import Given, common, pass_given
+from slotwise.cli.options import Given, common, duration, pass_given
 from slotwise.cli.output import as_json, moment, print_json_object
 from slotwise.contrib.logging import escaped
-from slotwise.durations import format_duration, parse_duration
+from slotwise.durations import format_duration
 from slotwise.errors import DatabaseProblem
 from slotwise.headline import headline
 from slotwise.store.failures import describe
@@ -35,27 +36,33 @@ from slotwise.store.lines import Health, Unreadable
     """,
 )
 @click.option("--min-workers", type=click.IntRange(0), default=1, show_default=True, help="Live workers wanted.")
-@click.option("--max-overdue", default="1m", show_default=True, metavar="DURATION", help="How long a due row may wait.")
+@click.option(
+    "--max-overdue",
+    default="1m",
+    show_default=True,
+    metavar="DURATION",
+    callback=duration,
+    help="How long a due row may wait.",
+)
 @click.option("--max-rows", type=click.IntRange(0), default=0, show_default=True, help="How many may wait for longer.")
 @click.option("--max-orphans", type=click.IntRange(0), help="How many of them no live worker may know; default: any.")
 @common
 @pass_given
-def health(given: Given, min_workers: int, max_overdue: str, max_rows: int, max_orphans: int | None) -> int:
+def health(given: Given, min_workers: int, max_overdue: timedelta, max_rows: int, max_orphans: int | None) -> int:
     """Whether the database is reachable, its tables are right, workers live, and due rows get claimed.
 
     Rows of tasks that no live worker runs are orphans: a job that is no longer in the code, or one whose own
     workers are down. They are told, and fail only with --max-orphans. Never imports the application.
     """
-    limit = parse_duration(max_overdue)
     try:
         with given.reader(import_app=False) as reader:
-            found = reader.health(limit)
+            found = reader.health(max_overdue)
     except (DatabaseProblem, SQLAlchemyError) as error:
         if given.json:  # the question has an answer, unlike a listing's
             told = str(error) if isinstance(error, DatabaseProblem) else f"the database refused: {describe(error)}"
             print_json_object({"healthy": False, "problems": [told], "notes": []})
         raise
-    problems, notes = _problems(found, min_workers, max_rows, format_duration(limit)), _notes(found)
+    problems, notes = _problems(found, min_workers, max_rows, format_duration(max_overdue)), _notes(found)
     if max_orphans is not None and found.orphans > max_orphans:
         problems, notes = [*problems, notes[0]], notes[1:]
     if given.json:

@@ -16,6 +16,7 @@ from rich.text import Text
 
 from slotwise.cli.command import Command, Group
 from slotwise.cli.options import Given, common, pass_given
+from slotwise.cli.orders import tell_pause
 from slotwise.cli.output import (
     ago,
     as_json,
@@ -95,9 +96,11 @@ def list_jobs(given: Given) -> None:
     definitions = _definitions(given)
     with given.reader() as reader:
         entries, counts, now = _entries(reader.jobs(), definitions), reader.instance_counts(), reader.now()
+        paused = reader.all_paused()
     if given.json:
         print_json_list(_with_instances([entry.json for entry in entries], counts))
         return
+    tell_pause(paused)
     if not entries and not counts:
         click.echo("no jobs yet: a worker plans them when it starts")
         return

@@ -5,13 +5,16 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 from click.core import ParameterSource
 
-from slotwise.errors import ConfigurationError
+from slotwise.durations import parse_duration
+from slotwise.errors import ConfigurationError, InvalidSetting
+from slotwise.setting_readers import READERS
 from slotwise.settings import Settings
 
 # What reaches the tables or the application is imported when a command does: the help and the version need neither.
@@ -112,7 +115,27 @@ def kept(*declaration: str, **attributes: Any) -> Callable[[AnyFunction], AnyFun
 def _keep(ctx: click.Context, option: click.Parameter, value: Any) -> None:
     given = ctx.find_root().ensure_object(Given)
     if option.name and ctx.get_parameter_source(option.name) is ParameterSource.COMMANDLINE:
-        given.values[option.name] = ",".join(value) if isinstance(value, tuple) else value
+        said = ",".join(value) if isinstance(value, tuple) else value
+        if (read := READERS.get(option.name)) is not None:
+            _understood(ctx, lambda: read(f"--{_kebab(option.name or '')}", said))
+        given.values[option.name] = said
+
+
+def _understood(ctx: click.Context, read: Callable[[], object]) -> None:
+    """What cannot be read on the command line cannot be understood: the status says so."""
+    try:
+        read()
+    except InvalidSetting as error:
+        raise click.UsageError(str(error), ctx) from None
+
+
+def duration(ctx: click.Context, option: click.Parameter, text: str | None) -> timedelta | None:
+    """For options that say how long."""
+    try:
+        return None if text is None else parse_duration(text)
+    except InvalidSetting:
+        cure = f"; write {text.strip()}s" if text and text.strip().isdecimal() else ""
+        raise click.BadParameter(f"{text!r:.60} is no duration, such as 10s, 5m or 1h30m{cure}", ctx, option) from None
 
 
 COMMON: tuple[Callable[[Any], Any], ...] = (

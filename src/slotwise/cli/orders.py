@@ -11,12 +11,13 @@ from typing import Any, TypeVar
 import click
 
 from slotwise.cli.options import Given
-from slotwise.cli.output import print_json_object
-from slotwise.contrib.logging import iso, plain
+from slotwise.cli.output import moment, print_json_object
+from slotwise.contrib.logging import escaped, iso, plain
 from slotwise.controls import Controls
 from slotwise.durations import parse_duration
 from slotwise.errors import SlotwiseError
 from slotwise.execution import RECURRING
+from slotwise.store.pauses import Paused
 from slotwise.store.reader import Reader
 from slotwise.store.store import Store
 
@@ -69,6 +70,14 @@ def tell(given: Given, text: str, *, dry_run: bool, **facts: Any) -> None:
         print_json_object({**plain(facts), "dry_run": dry_run})
     else:
         click.echo(f"would have: {text}" if dry_run else text)
+
+
+def tell_pause(paused: Paused | None) -> None:
+    """On stderr, that nothing starts, whatever else was said; nothing where nobody has paused all."""
+    if paused is not None:
+        why = f": {paused.note}" if paused.note else ""
+        said = f"all is paused since {moment(paused.since)}, by {paused.author}{why}; nothing starts before: "
+        click.echo(escaped(f"{said}slotwise resume --all"), err=True)
 
 
 def instant(ctx: click.Context, option: click.Parameter, text: str | None) -> datetime | None:

@@ -6,7 +6,7 @@ import click
 
 from slotwise.cli.command import Command
 from slotwise.cli.options import Given, common, pass_given
-from slotwise.cli.orders import confirm, desk, order, tell, when, yes
+from slotwise.cli.orders import confirm, desk, order, tell, tell_pause, when, yes
 from slotwise.store.pauses import Resumed
 
 
@@ -88,7 +88,9 @@ def resume(
             if expected is not None and not dry_run:
                 confirm(f"{_skipped(expected)} will be skipped, and all goes on.", sure=yes)
             found = controls.resume_all(replay=replay, note=note, dry_run=dry_run)
+        paused = None if one is None or given.json else controls.all_paused()
     subject = one or "all"
+    tell_pause(paused)
     if not found and (one is not None or found is None):
         tell(given, f"{subject}: not paused", dry_run=dry_run, job=one, changed=False, skipped=0)
         return

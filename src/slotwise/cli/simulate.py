@@ -19,7 +19,7 @@ from slotwise.cli.output import as_json, print_json_list, print_table, span
 from slotwise.cli.scheduletext import zone_of
 from slotwise.definition import Definition
 from slotwise.durations import parse_duration
-from slotwise.errors import SlotwiseError
+from slotwise.errors import InvalidSetting, SlotwiseError
 from slotwise.headline import headline
 from slotwise.schedules.outlook import clock, marked
 from slotwise.store.lines import SlotLine
@@ -99,7 +99,10 @@ def _takes(texts: Sequence[str], jobs: Mapping[str, Definition]) -> dict[str, ti
         raise click.UsageError(f"--takes {unknown[0]}: no such job; known are {', '.join(jobs)}")
     found: dict[str, timedelta] = {}
     for name, text in sorted(told):
-        found |= {one: parse_duration(text) for one in ([name] if name else jobs)}
+        try:
+            found |= dict.fromkeys([name] if name else jobs, parse_duration(text))
+        except InvalidSetting as error:
+            raise click.UsageError(f"--takes {f'{name}=' if name else ''}{text}: {error}") from None
     return found
 
 

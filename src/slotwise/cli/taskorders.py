@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from datetime import datetime
 from difflib import get_close_matches
-from pathlib import Path
 from typing import Any
 
 import click
@@ -18,6 +14,7 @@ from slotwise.cli.command import Command
 from slotwise.cli.options import Given, common, pass_given
 from slotwise.cli.orders import confirm, tell, yes
 from slotwise.cli.output import as_json, print_json_list, print_json_object
+from slotwise.cli.taskvalues import PRIORITY, data_of, due, id_of
 from slotwise.client import STATES, Client
 from slotwise.errors import UnknownTask
 from slotwise.store.queue_rows import Status
@@ -59,38 +56,6 @@ def _unknown(name: str, app: str, known: Sequence[str]) -> UnknownTask:
     return UnknownTask(f"{app} has no task {name!r}; {cure} (one of another application: name that, or none)")
 
 
-def _instant(ctx: click.Context, option: click.Parameter, text: str | None) -> datetime | None:
-    try:
-        return None if text is None else datetime.fromisoformat(text.strip()).astimezone()
-    except (ValueError, OverflowError, OSError):
-        raise click.BadParameter(f"{text!r} is no instant; for instance 2026-01-31T02:00Z", ctx, option) from None
-
-
-def _data(ctx: click.Context, option: click.Parameter, text: str | None) -> Any:
-    try:
-        return None if text is None else json.loads(_written(text))
-    except OSError as error:
-        raise click.BadParameter(f"{text!r:.60} cannot be read: {error.strerror}", ctx, option) from None
-    except (ValueError, RecursionError) as error:
-        raise click.BadParameter(f"{text!r:.60} is no JSON: {error}", ctx, option) from None
-
-
-def _written(text: str) -> str:
-    """The text itself; of ``@FILE`` and ``@-`` what stands there. No JSON begins like this."""
-    if text == "@-":
-        return sys.stdin.read()
-    return Path(text[1:]).read_text(encoding="utf-8") if text.startswith("@") else text
-
-
-def _due(function: Any) -> Any:
-    for option in (
-        click.option("--in", "in_", metavar="DURATION", help="So long from now: 10m, 2h."),
-        click.option("--at", metavar="INSTANT", callback=_instant, help="ISO 8601; local unless it says otherwise."),
-    ):
-        function = option(function)
-    return function
-
-
 def _dry_run(function: Any) -> Any:
     return click.option("--dry-run", is_flag=True, help="Say what it would do, and change nothing.")(function)
 
@@ -100,10 +65,10 @@ def _dry_run(function: Any) -> Any:
     examples="""slotwise tasks schedule send-mail --data '{"to": "ann@example.com"}' --id welcome-42 --in 10m""",
 )  # fmt: skip
 @click.argument("name")
-@click.option("--data", metavar="JSON", callback=_data, help="Its data; @FILE or @-: what stands there.")
-@click.option("--id", metavar="ID", help="Its id; default: a new one.")
-@_due
-@click.option("--priority", type=int, help="Higher first; default: the task's own with --app, else 50.")
+@click.option("--data", metavar="JSON", callback=data_of, help="Its data; @FILE or @-: what stands there.")
+@click.option("--id", metavar="ID", callback=id_of, help="Its id; default: a new one.")
+@due
+@click.option("--priority", type=PRIORITY, help="Higher first; default: the task's own with --app, else 50.")
 @click.option(
     "--if-exists", type=click.Choice(["raise", "keep", "replace", "reschedule"]), default="raise", show_default=True,
     help="What becomes of a task with this id.",
@@ -126,8 +91,8 @@ def schedule_task(given: Given, /, name: str, data: Any, if_exists: Any, **when:
 )
 @click.argument("name")
 @click.argument("id")
-@_due
-@click.option("--priority", type=int, help="Another priority, too.")
+@due
+@click.option("--priority", type=PRIORITY, help="Another priority, too.")
 @common
 @pass_given
 def reschedule_task(given: Given, /, name: str, id: str, **when: Any) -> None:
@@ -234,7 +199,7 @@ def _ids(client: Client, name: str, state: str | None) -> list[str]:
 )
 @click.argument("name")
 @click.argument("ids", nargs=-1)
-@_due
+@due
 @_dry_run
 @yes
 @common
