@@ -119,6 +119,9 @@ class ClaimLostEvent(AttemptEvent):
 
     name = "claim-lost"
     level = logging.WARNING
+    #: For whoever asks what became of an attempt, as of ``Settled``.
+    outcome: ClassVar[str] = "lost"
+    error: ClassVar[str | None] = None
     reason: str | None = None
 
 
@@ -145,6 +148,8 @@ class Reaped(AttemptEvent):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HandedBackEvent(AttemptEvent):
     name = "handed-back"
+    outcome: ClassVar[str] = "handed-back"
+    error: ClassVar[str | None] = None
     reason: str
 
 

@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import os
+import re
+from collections.abc import Callable, Iterator
 from contextlib import closing
+from datetime import timedelta
+from pathlib import Path
 
 import psycopg
 import pytest
 import sqlalchemy as sa
 
+from slotwise import Every, JobContext, job, task
 from slotwise.cli import exits
 from slotwise.cli.entry import status
+from slotwise.client import Client
+from slotwise.controls import Controls
 from slotwise.errors import DatabaseRefused
 from slotwise.settings import Settings
 from slotwise.store.database import Database
+from slotwise.store.store import Store
+from slotwise.testing import ManualWorker
 
 SCHEDULE = ["tasks", "schedule", "mail"]
 LOOK = "GRANT USAGE ON SCHEMA public TO {role}; GRANT SELECT ON scheduled_meta TO {role};"
@@ -83,3 +92,82 @@ def test_not_let_into_the_database(pg_url: str, role: str) -> None:
         pytest.raises(DatabaseRefused, match="GRANT CONNECT ON DATABASE"),
     ):
         database.verify()
+
+
+def _page() -> list[str]:
+    """What the page of operations grants, block by block."""
+    page = (Path(__file__).parents[2] / "docs" / "operations.md").read_text(encoding="utf-8")
+    part = page.split("## Permissions", 1)[1].split("\n## ", 1)[0]
+    return re.findall(r"```sql\n(.*?)```", part, re.DOTALL)
+
+
+def _granted(pg_url: str, role: str, text: str) -> None:
+    with psycopg.connect(pg_url, autocommit=True) as owner:
+        owner.execute(re.sub(r"TO \w+;", f"TO {role};", text).encode())
+
+
+def test_what_the_page_grants_is_enough_for_every_order(pg_url: str, role: str) -> None:
+    """And for the worker that obeys: nothing that Controls can do is left out."""
+    _granted(pg_url, role, _page()[0])
+
+    @job(name="hourly", schedule=Every("1h"))
+    def hourly(ctx: JobContext) -> None:
+        raise ValueError("boom")
+
+    with ManualWorker([hourly], os.environ["DATABASE_URL"]) as worker:
+        worker.plan()
+        give = worker.client.controls.by("ada")
+        slot = give.trigger("hourly")
+        worker.run_due()
+        begin = worker.clock.now()
+        given: dict[str, Callable[[], object]] = {
+            "pause": lambda: give.pause("hourly"), "resume": lambda: give.resume("hourly"),
+            "pause_all": give.pause_all, "all_paused": give.all_paused, "resume_all": give.resume_all,
+            "trigger": lambda: give.trigger("hourly"), "skip_next": lambda: give.skip_next("hourly"),
+            "retry": lambda: give.retry("hourly", slot), "cancel": lambda: give.cancel("hourly", slot),
+            "backfill": lambda: give.backfill("hourly", begin - timedelta(hours=5), begin, forgotten=True),
+            "cancel_backfill": lambda: give.cancel_backfill("hourly"), "new_epoch": give.new_epoch,
+            "settle_until": lambda: give.settle_until(begin), "orders": lambda: list(give.orders()),
+            "delete": lambda: give.delete("hourly", known=True),
+        }  # fmt: skip
+        assert {name for name in vars(Controls) if not name.startswith("_")} - {"by"} == set(given)
+        for order in given.values():
+            order()
+
+
+def test_what_the_page_grants_to_an_application(pg_url: str, role: str) -> None:
+    """Scheduling, and what takes a further right: that is named where it is missing."""
+    _granted(pg_url, role, _page()[1])
+    with closing(Database(Settings.load())) as database:
+        store = Store(database, {})
+        client = Client(lambda: store)
+        assert client.schedule("mail", id="1").status == "scheduled"
+        assert client.schedule("mail", id="1", if_exists="keep").status == "exists"
+        more: list[tuple[str, Callable[[], object]]] = [
+            ("UPDATE", lambda: client.schedule("mail", id="1", if_exists="replace")),
+            ("UPDATE", lambda: client.schedule("mail", id="1", if_exists="reschedule")),
+            ("UPDATE", lambda: client.reschedule("mail", "1", in_="1h")),
+            ("UPDATE", lambda: client.redrive("mail")),
+            ("UPDATE, DELETE", lambda: client.cancel("mail", "1")),
+            ("UPDATE, DELETE", lambda: client.cancel_all("mail")),
+        ]
+        for rights, call in more:
+            with pytest.raises(Exception, match="permission denied for table scheduled_tasks"):
+                call()
+            _granted(pg_url, role, f"GRANT {rights} ON scheduled_tasks TO application;")
+            call()
+            with psycopg.connect(pg_url, autocommit=True) as owner:
+                owner.execute(f"REVOKE UPDATE, DELETE ON scheduled_tasks FROM {role}")
+
+
+def test_a_right_that_is_taken_away(pg_url: str, role: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Of a running loop: one line with role, table and cure, and no traceback."""
+    _granted(pg_url, role, _page()[0])
+    with ManualWorker([task(name="mail")(print)], os.environ["DATABASE_URL"]) as worker:
+        with psycopg.connect(pg_url, autocommit=True) as owner:
+            owner.execute(f"REVOKE ALL ON scheduled_tasks FROM {role}")
+        worker._worker.poller._round()
+    (record,) = [one for one in caplog.records if one.levelname == "ERROR"]
+    assert record.exc_info is None
+    assert f"permission denied for table scheduled_tasks, for role {role!r}" in record.getMessage()
+    assert "Permissions" in record.getMessage()

@@ -309,6 +309,20 @@ def test_a_foreign_table_is_not_touched_at_all(connection: sa.Connection, adopt:
     assert names(connection) == {"scheduled_tasks"}
 
 
+@pytest.mark.parametrize("name", ["scheduled_slots", "scheduled_meta", "scheduled_gaps", "scheduled_controls"])
+def test_any_of_the_names_may_be_taken(connection: sa.Connection, name: str) -> None:
+    """It is told as of the first: with the name of the table, and that another prefix helps."""
+    connection.execute(sa.text(f"CREATE TABLE {name} (room integer, hour text)"))
+    connection.commit()
+    with pytest.raises(
+        SchemaMismatch, match=f"table {name} exists and is not slotwise's; choose another name: --table-"
+    ):
+        migrate.apply(connection)
+    connection.rollback()
+    assert names(connection) == {name}
+    assert migrate.apply(connection, prefix="jobs_") == ["sw0001"]
+
+
 def adopted(pg: sa.Connection, url: str) -> Bench:
     """Our tables around Java's, with rows of both."""
     pg.execute(sa.text(DB_SCHEDULER))

@@ -56,9 +56,9 @@ def raised(error: BaseException, holding: Holding, definition: Definition) -> Ou
         case Snooze(duration=duration):
             return timed_out(holding, definition) or Snoozed(duration)
         case Cancel(reason=said):
-            return timed_out(holding, definition) or Cancelled(said)
+            return timed_out(holding, definition) or Cancelled(storable(said))
         case Fail(reason=said):
-            return Failed(said, final=True, promised=holding.promised)
+            return Failed(storable(said), final=True, promised=holding.promised)
     try:
         text = error_text(error)
     except Exception:  # an exception may be anything; the claim must not stay held for want of words
@@ -98,12 +98,16 @@ def leave_fork(origin: int, outcome: Outcome) -> None:
 
 
 def error_text(error: BaseException) -> str:
-    """The traceback from the handler on, cut in the middle to what the ledger keeps; the last line names the error."""
+    """The traceback from the handler on, as it is stored; the last line names the error."""
     trace = error.__traceback__
     while trace is not None and trace.tb_frame.f_code.co_filename == _RUNNER:
         trace = trace.tb_next
-    text = "".join(traceback.format_exception(type(error), error, trace)).replace("\x00", "\\x00").strip()
-    text = text.encode("utf-8", "backslashreplace").decode("utf-8")
+    return storable("".join(traceback.format_exception(type(error), error, trace)))
+
+
+def storable(said: object) -> str:
+    """As a database can keep it: without NUL and halves of letters, which are escaped, and cut in the middle."""
+    text = str(said).replace("\x00", "\\x00").strip().encode("utf-8", "backslashreplace").decode("utf-8")
     if len(text) <= ERROR_LIMIT:
         return text
     half = ERROR_LIMIT // 2

@@ -72,6 +72,11 @@ class Outage:
             self._listeners.publish(DatabaseBack(worker=self._worker, loop=loop))
 
 
+def _is_forbidden(error: BaseException) -> bool:
+    """Whether the role lacks a right: the line names it with the cure, and where it was missed tells nobody more."""
+    return getattr(getattr(error, "orig", None), "sqlstate", None) == "42501"
+
+
 class Service(ABC):
     """A loop: ``run_once`` does one round and says how long to sleep (None: until woken).
 
@@ -169,7 +174,7 @@ class Service(ABC):
         elif self._is_transient(error):
             self._outage.begins(self.name, error)
         else:
-            trace = error if self._trouble is None else None  # at first; then one line for each further try
+            trace = None if self._trouble is not None or _is_forbidden(error) else error  # at first; then in one line
             logger.error("%s failed, it goes on after a pause: %s", self.name, describe(error), exc_info=trace)
         if self._trouble is None:
             self._trouble = growing_pauses(*self._pauses)

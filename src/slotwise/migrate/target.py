@@ -139,22 +139,33 @@ class Target:
             execute(sa.schema.CreateSchema(self.schema, if_not_exists=True))
 
 
+_NOT_OURS = "table {} exists and is not slotwise's; choose another name: --table-prefix or SLOTWISE_TABLE_PREFIX"
+
+
+def _is_ours(inspector: Any, table: sa.Table) -> bool | None:
+    """By its key; None if there is no such table."""
+    if not inspector.has_table(table.name, schema=table.schema):
+        return None
+    found = {column["name"] for column in inspector.get_columns(table.name, schema=table.schema)}
+    return found >= {column.name for column in table.primary_key}
+
+
 def _refuse_foreign(connection: sa.Connection, target: Target) -> None:
     inspector = sa.inspect(connection)
     name = f"{target.prefix}tasks"
+    others = {table.name: _is_ours(inspector, table) for table in target.metadata.sorted_tables if table.name != name}
     # One of our own marks is enough, so that a downgrade clears away what somebody else has left over.
-    ours = any(inspector.has_table(f"{target.prefix}{mark}", schema=target.schema) for mark in ("meta", "slots"))
-    if ours:
+    if any(others[f"{target.prefix}{mark}"] for mark in ("meta", "slots")):
         return
+    if foreign := sorted(other for other, is_ours in others.items() if is_ours is False):
+        raise SchemaMismatch(_NOT_OURS.format(foreign[0]))
     if not inspector.has_table(name, schema=target.schema):
         if target.adopt:
             raise SchemaMissing(f"there is no table {name} to adopt; leave --adopt out")
         return
     found = {column["name"] for column in inspector.get_columns(name, schema=target.schema)}
     if found != _DB_SCHEDULER:
-        raise SchemaMismatch(
-            f"table {name} exists and is not slotwise's; choose another name: --table-prefix or SLOTWISE_TABLE_PREFIX"
-        )
+        raise SchemaMismatch(_NOT_OURS.format(name))
     if not target.adopt:
         raise SchemaMismatch(
             f"table {name} exists and is db-scheduler's (its columns match): adopt it with `slotwise db upgrade "

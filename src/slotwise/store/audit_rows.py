@@ -9,9 +9,12 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from slotwise.errors import ConfigurationError
 from slotwise.execution import RECURRING
 from slotwise.store.rows import utc
 from slotwise.store.tables import Tables
+
+AUTHOR_LIMIT, NOTE_LIMIT = 200, 10_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,12 +48,27 @@ class Order:
         return first <= slot <= last
 
 
+def _check(what: str, text: object, limit: int) -> None:
+    if not isinstance(text, str):
+        raise ConfigurationError(f"{what}={text!r:.60}: expected a text; write {what}={str(text)!r:.60}")
+    if "\x00" in text:
+        raise ConfigurationError(f"{what}={text!r:.60}: no database can keep a NUL (\\x00); leave it out")
+    if len(text) > limit:
+        raise ConfigurationError(f"{what} has {len(text):,} characters, at most {limit:,} are kept; say it in less")
+
+
 @dataclass(frozen=True, slots=True)
 class Author:
     """Who gives an order, and why."""
 
     name: str
     note: str | None = None
+
+    def __post_init__(self) -> None:
+        """Raises ConfigurationError for what the audit cannot keep."""
+        _check("author", self.name, AUTHOR_LIMIT)
+        if self.note is not None:
+            _check("note", self.note, NOTE_LIMIT)
 
     def sign(
         self,

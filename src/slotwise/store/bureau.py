@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from difflib import get_close_matches
 from typing import Any, TypeVar
 
 import sqlalchemy as sa
@@ -55,7 +56,17 @@ class Desk:
             return found
         if found:
             raise ConfigurationError(f"{job!r} is a one-time task; orders of this kind are for jobs")
-        raise UnknownTask(f"no job {job!r} has a row; start a worker that knows it once, or see: slotwise jobs list")
+        near = get_close_matches(job, self._jobs(), n=1)
+        hint = f"did you mean {near[0]!r}? else " if near else ""
+        raise UnknownTask(
+            f"no job {job!r} has a row; {hint}start a worker that knows it once, or see: slotwise jobs list"
+        )
+
+    def _jobs(self) -> Sequence[str]:
+        """Some names of jobs, for a message."""
+        tasks = self.store.tables.tasks
+        names = sa.select(tasks.c.task_name).where(tasks.c.task_instance == RECURRING, tasks.c.schedule.is_not(None))
+        return self.connection.scalars(names.order_by(tasks.c.task_name).limit(1000)).all()
 
     def plan_row(self, job: str, instance: str = RECURRING) -> Row:
         """Lock the job's own row, or that of an instance, and those beside it. Raises UnknownTask without one."""

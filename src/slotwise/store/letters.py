@@ -19,7 +19,10 @@ def in_its_letters(where: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if (lacking := _lacking(getattr(error, "orig", None) or error)) is None:
+        inner = getattr(error, "orig", None) or error
+        if "NUL (0x00)" in str(inner):  # of psycopg, before anything is sent
+            raise ConfigurationError(f"{where}: PostgreSQL keeps no NUL (\\x00) in a text; leave it out") from error
+        if (lacking := _lacking(inner)) is None:
             raise
         letter, encoding = lacking
         raise ConfigurationError(
