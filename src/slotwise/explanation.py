@@ -162,6 +162,8 @@ def _overlapped(facts: Facts) -> str:
     held = facts.before
     if held is None or held.started is None:
         return "It came while the slot before it was held, or waited for its retry."
+    if held.origin == "catch_up" and facts.slot < held.started:
+        return "It came during a catch-up whose runs took longer than the interval: it could not have come to an end."
     begun = "" if held.attempts > 1 else f" from {_when(held.started)}"  # of several attempts the last one is known
     until = f" until {_when(held.finished)}" if held.finished else ""
     times = f":{begun}{until}" if begun or until else ""

@@ -35,10 +35,15 @@ def span(schedule: Schedule, first: datetime, last: datetime, reason: str) -> Ga
 
 
 def choose_missed(
-    catch_up: CatchUp, start_within: timedelta | None, schedule: Schedule, oldest: datetime, now: datetime
+    catch_up: CatchUp,
+    start_within: timedelta | None,
+    schedule: Schedule,
+    oldest: datetime,
+    now: datetime,
+    until: datetime | None = None,
 ) -> Choice:
-    """Of the slots from ``oldest`` (due) up to ``now``: which one runs, by the job's catch-up."""
-    newest = oldest if schedule.from_end else schedule.latest_before(now + TICK, floor=oldest) or oldest
+    """Of the slots from ``oldest`` (due) up to ``until`` (None: up to now): which one runs, by the job's catch-up."""
+    newest = oldest if schedule.from_end else schedule.latest_before((until or now) + TICK, floor=oldest) or oldest
     limit = _limit(catch_up, start_within)
     first = _first_from(schedule, oldest, newest, None if limit is None else now - limit)
     if first is None:
@@ -169,6 +174,8 @@ def _first_from(schedule: Schedule, oldest: datetime, newest: datetime, bound: d
 
 def _newest_few(schedule: Schedule, first: datetime, newest: datetime, few: int) -> datetime:
     """The oldest of the newest ``few`` slots from ``first`` to ``newest``."""
+    if schedule.count_between(first, newest) < few:
+        return first
     slot = newest
     for _ in range(few - 1):
         before = schedule.latest_before(slot, floor=first - TICK)

@@ -41,7 +41,8 @@ class CatchUp:
     ``CatchUp.none()``: a slot that is later than ``grace`` does not run: skipped (late).
     ``CatchUp.first()``: one run, labelled with the oldest missed slot.
     ``CatchUp.all()``: every missed slot runs, the oldest first, at least ``pace`` apart; only the newest ``max``,
-    and none older than ``window``. New slots join the tail until the job has caught up.
+    and none older than ``window``, counted back from the present at each start. New slots join the tail until the job
+    has caught up; of those that come due during a run that takes longer than the interval, its overlap decides.
 
     Raises InvalidJob for a limit that makes no sense.
     """

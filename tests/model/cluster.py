@@ -125,9 +125,13 @@ class Cluster:
         if course.holder is None and course.lost > 1 and not self.model.fates[course.slot].final:
             self._rests(course)
 
+    @property
+    def _comparison(self) -> Comparison:
+        return Comparison(self.members[0].worker.store, self.model)
+
     def _rests(self, course: Course) -> None:
         """From the second loss on it rests, for a time that only the row knows."""
-        due = next(row[5] for slot, row in self._rows().items() if slot == course.slot)
+        due = next(row[5] for slot, row in self._comparison.rows().items() if slot == course.slot)
         earliest = course.due if course.due > self.model.now else self.model.now + timedelta(seconds=5)
         assert earliest <= due <= max(earliest, self.model.now + timedelta(seconds=7.5)), f"rests until {due}"
         course.due = due
@@ -225,7 +229,7 @@ class Cluster:
 
     def compare(self) -> None:
         """Ledger, gaps and rows say what the model says, slot by slot."""
-        Comparison(self.members[0].worker.store, self.model).check()
+        self._comparison.check()
 
 
 def _spread_of(terms: Terms) -> timedelta:

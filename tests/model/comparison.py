@@ -24,7 +24,7 @@ class Comparison:
         assert not wrong, "ledger: " + "; ".join(
             f"{slot:%H:%M:%S} is {found.get(slot)}, expected {expected.get(slot)}" for slot in wrong
         )
-        rows, courses = self._rows(), self._courses()
+        rows, courses = self.rows(), self._courses()
         assert rows == courses, f"rows: {shown(rows)}, expected {shown(courses)}"
 
     def _expected(self) -> dict[datetime, Any]:
@@ -61,7 +61,7 @@ class Comparison:
             for course in self.model.courses
         }  # fmt: skip
 
-    def _rows(self) -> dict[datetime, Any]:
+    def rows(self) -> dict[datetime, Any]:
         tasks = self.store.tables.tasks
         found = {}
         with self.store.transaction() as connection:

@@ -5,7 +5,7 @@ Nothing of the code that it judges is used but the words that jobs are declared 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 from tests.model.policies import Terms
@@ -73,9 +73,9 @@ class Contract:
     fates: dict[datetime, Fate] = field(default_factory=dict)
     plan: Course | None = None
     beside: list[Course] = field(default_factory=list)
-    #: Slots that are due run one after another without a decision on each: "catch_up", "queue".
+    #: Several slots that are due run one after another: "catch_up", "queue".
     chain: str | None = None
-    #: The newest slot of the gap that a catch-up works off at its pace.
+    #: The newest slot that the catch-up is about.
     gap_end: datetime | None = None
     is_paused: bool = False
     all_paused: bool = False
@@ -199,33 +199,34 @@ class Contract:
             self._find_no_place(course, places)
             return None
         come = self.come(self.now)
-        if self.chain:
-            return self._go_on(course, come, holder)
-        choice = self.terms.catch_up(come, self.now - self.terms.wait)
+        own = self._own(course, come)
+        terms = replace(self.terms, catching="all", max=None, window=None) if self.chain == "queue" else self.terms
+        choice = terms.catch_up(own, self.now - self.terms.wait)
         for reason, slots in choice.skipped.items():
             self._skip(slots, reason)
         if choice.slot is None:
-            self._after_a_skip()
+            self.chain = None
+            if own == come:
+                self._after_a_skip()
+            else:
+                self.overlapped(course.due)
             return None
-        was_missed = bool(any(choice.skipped.values()) or choice.rest)
-        if was_missed:
+        if self.chain != "queue" and (self.chain or any(choice.skipped.values()) or choice.rest):
             course.origin = "catch_up"
-        if was_missed and self.terms.catches_all:
-            self.chain, self.gap_end = "catch_up", max([choice.slot, *choice.rest])
+            if self.terms.catches_all:
+                self.chain, self.gap_end = "catch_up", max([choice.slot, *choice.rest])
         course.slot, course.collapsed = choice.slot, course.collapsed + choice.collapsed
         return self._begin(course, holder)
 
-    def _go_on(self, course: Course, come: list[datetime], holder: str) -> Course | None:
-        within = self.terms.start_within
-        if within is not None and self.now - self.terms.wait - course.slot > within:
-            self._skip([course.slot], "late")
-            self._after_a_skip()
-            if self.plan is None or self.plan.slot > self.now - self.terms.wait:
-                self.chain = None
-            return None
-        if self.chain == "catch_up":
-            course.origin = "catch_up"
-        return self._begin(course, holder)
+    def _own(self, course: Course, come: list[datetime]) -> list[datetime]:
+        """The slots that are catch-up's: not those that came due during its runs, unless some were missed since."""
+        if self.chain != "catch_up" or self.gap_end is None or self.terms.detaches:
+            return come
+        since = [slot for slot in come if slot + self.terms.wait > course.due]
+        during = [slot for slot in come if slot > self.gap_end and slot not in since]
+        if not during or len(since) > 1:
+            return come
+        return [slot for slot in come if slot <= self.gap_end] or come
 
     def _after_a_skip(self) -> None:
         assert self.plan is not None
@@ -242,7 +243,7 @@ class Contract:
         self.beside.append(course)
         self.plan = None
         if self.chain == "catch_up" and self.terms.catches_all:
-            self._await_in_chain(self.now)
+            self.await_in_chain(self.now, self.now)
         else:
             self.chain = None
             self._await_next()
@@ -275,10 +276,31 @@ class Contract:
             return None
         return end if (end := course.beat + LEASE) < self.now else None
 
-    def _await_in_chain(self, started: datetime) -> None:
-        """The next missed slot, in its pace; those that came due meanwhile join the tail."""
+    def await_in_chain(self, started: datetime, held_until: datetime) -> None:
+        """The next missed slot, in its pace. Those that came due meanwhile join the tail; of a run that took longer
+        than the interval those that came due during it do not: overlap decides for them when the others are through.
+        """
         self._await_next()
-        if self.plan is None or self.plan.slot + self.terms.wait > self.now:
+        if self.plan is None or not self.come(self.now):
             self.chain = None
-        elif self.terms.pace is not None and self.gap_end is not None and self.plan.slot <= self.gap_end:
-            self._wait_for(self.plan.slot, max(self.plan.slot, started + self.terms.pace))
+            return
+        assert self.gap_end is not None
+        before = max(slot for slot in self.timeline.slots(self.plan.slot) if slot < self.plan.slot)
+        gains = held_until - started < self.plan.slot - before
+        if self.terms.pace is not None:
+            self._wait_for(self.plan.slot, max(self.plan.due, started + self.terms.pace))
+        come = self.come(max(self.now, self.plan.due))
+        if gains or come[-1] + self.terms.wait > held_until:
+            self.gap_end = come[-1]
+        elif self.plan.slot > self.gap_end:
+            self.overlapped(held_until)
+        else:
+            self.plan.due = max(self.plan.due, self.now)
+
+    def overlapped(self, held_until: datetime) -> None:
+        """Of the slots that came due during a run, the job's overlap keeps some, which run one after another."""
+        come = self.come(held_until)
+        kept = self.terms.keep(come)
+        self._skip([slot for slot in come if slot not in kept], "overlap")
+        self.chain = "queue" if kept else None
+        self._await_next()

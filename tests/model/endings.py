@@ -127,13 +127,6 @@ class Endings(Contract):
         if delay is not None:
             self._wait_for(max(self.now, course.slot) + delay)
         elif self.chain == "catch_up":
-            self._await_in_chain(course.started or self.now)
+            self.await_in_chain(course.started or self.now, held_until or self.now)
         else:
-            self._overlap(held_until or self.now)
-
-    def _overlap(self, held_until: datetime) -> None:
-        come = self.come(held_until)
-        kept = self.terms.keep(come)
-        self._skip([slot for slot in come if slot not in kept], "overlap")
-        self.chain = "queue" if kept else None
-        self._await_next()
+            self.overlapped(held_until or self.now)

@@ -90,11 +90,34 @@ MUTANTS: dict[str, Mutant] = {
     # catch-up
     "a catch-up has a maximum": Mutant(missed.choose_missed, "first if catch_up.max is None", "first if True"),
     "a catch-up has a window": Mutant(missed._limit, 'catch_up.mode == "all"', "False"),
-    "a catch-up has a pace": Mutant(
-        columns.catching_up, "pace is not None and slot <= row.catch_up_until", "False"
+    "a catch-up has a pace": Mutant(columns.catching_up, "(definition.catch_up.pace, ", "("),
+    "a catch-up's pace is for its tail as well": Mutant(
+        columns.catching_up, "if least is not None]", "if least is not None and slot <= row.catch_up_until]"
     ),
-    "a catch-up's pace is for its gap": Mutant(columns.catching_up, "and slot <= row.catch_up_until", "and True"),
-    "a chain of slots minds start_within": Mutant(claim._go_on, "within is not None and now - slot > within", "False"),
+    "a catch-up is bounded anew at each start": Mutant(
+        claim._own_until, "following is None or following > due", "False"
+    ),
+    "slots that were missed since a long run are a catch-up's": Mutant(
+        claim._own_until, "None if was_missed else until", "until"
+    ),
+    "what comes due during a run that gains joins the tail": Mutant(
+        columns.catching_up, "held_until - began < slot - base or", "False or"
+    ),
+    "what comes due during a run that loses ground is overlap's": Mutant(
+        columns.catching_up, "held_until - began < slot - base or", "True or"
+    ),
+    "what comes due after the end of a lease joins the tail": Mutant(
+        columns.catching_up, "or newest + wait > held_until", "or False"
+    ),
+    "what comes due during runs is left to overlap by the next start as well": Mutant(
+        claim._own_until, "None if was_missed else until", "None"
+    ),
+    "overlap decides where all that was missed is too late": Mutant(
+        claim._choose, "until is not None and definition is not None", "False"
+    ),
+    "a queue minds start_within": Mutant(
+        claim._choose, "definition.start_within if definition else None", "None"
+    ),
     "slots are collapsed only once": Mutant(
         claim.at_claim, "row.slot is None or row.watermark is None or row.slot >= row.watermark", "True"
     ),

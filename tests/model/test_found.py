@@ -90,6 +90,22 @@ FOUND: dict[str, tuple[Terms, Times, list[Step]]] = {
         Terms(catching="all", pace=seconds(15), max_lost=1), every(20),
         [run(90), step("crash", pick=0), later(400), step("reap")],
     ),
+    "a catch-up that goes on forgot its limits: an outage later all of it ran": (
+        Terms(catching="all", max=3, window=seconds(200)), every(60),
+        [run(400), step("succeed", pick=0), later(1000), *[run(1), step("succeed", pick=0)] * 4],
+    ),
+    "what joined a catch-up started at once, whatever its pace": (
+        Terms(catching="all", pace=seconds(15)), every(20),
+        [run(40), *[step("succeed", pick=0), run(15)] * 6],
+    ),
+    "slots of a catch-up that were too late took a look and a row each": (
+        Terms(catching="all", start_within=seconds(100)), every(20),
+        [run(400), step("succeed", pick=0), later(400), run(1), step("succeed", pick=0)],
+    ),
+    "a job slower than its schedule never came out of its catch-up": (
+        Terms(catching="all", max=3, window=seconds(200)), every(20),
+        [run(40), *[later(50), step("succeed", pick=0), step("run_due", pick=0)] * 6],
+    ),
     "a deploy during a run left the next slot of before in a retry's way": (
         Terms(attempts=2, retry_pause=seconds(50)), every(60),
         [run(60), step("redeploy", times=every(300)), later(30), step("fail", pick=0, final=False)],

@@ -57,15 +57,15 @@ class ClaimLaws:
             raise self._broken("start_within", f"claimed {claim.claimed_at - slot} after its time", claim)
 
     def _in_its_pace(self, claim: Claim, definition: Definition) -> None:
-        """CatchUp.all: each slot of the gap starts at least its pace after the one before; a queue has no pace."""
-        before, pace, until = self.before.get(definition.name), definition.catch_up.pace, claim.row.catch_up_until
-        if pace is None or before is None or until is None or self.after_restores or claim.row.attempt != 1:
+        """CatchUp.all: each slot starts at least its pace after the one before; a queue has no pace."""
+        before, pace = self.before.get(definition.name), definition.catch_up.pace
+        if pace is None or before is None or self.after_restores or claim.row.attempt != 1:
             return
         if {before.row.origin, claim.row.origin} != {"catch_up"}:
             return
-        if before.slot is None or claim.slot is None or not before.slot < claim.slot <= until:
+        if before.slot is None or claim.slot is None or not before.slot < claim.slot:
             return
-        if before.row.catch_up_until == until and claim.claimed_at - before.claimed_at < pace:
+        if claim.claimed_at - before.claimed_at < pace:
             raise self._broken("pace", f"claimed {claim.claimed_at - before.claimed_at} after {before.slot}", claim)
 
     def polled(self, claims: Sequence[Claim], left: Sequence[Any]) -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from slotwise.decide.columns import catching_up, waiting
+from slotwise.decide.columns import catching_up, is_catching_up, overlapped, waiting
 from slotwise.definition import Definition
 from slotwise.execution import TICK, Gap, Row
 from slotwise.missed import around, choose_missed, cut, passed_over, slot_after, slots_before, span, undecided
@@ -88,26 +88,63 @@ def _at_claim(
         return _pass_over(row, schedule, slot, now, newest, definition, abreast, silent)
     if definition is not None and definition.overlap.detaches and abreast >= definition.overlap.max:
         return _without_a_place(row, schedule, slot, now, definition, silent)
-    catch_up = definition.catch_up if definition else CatchUp.latest()
-    within = definition.start_within if definition else None
-    if row.catch_up_until is not None:
-        return _go_on(row, schedule, slot, now, within)
-    choice = choose_missed(catch_up, within, schedule.running, slot, now)
+    return _choose(row, schedule, slot, now, definition)
+
+
+def _choose(
+    row: Row, schedule: Schedule, slot: datetime, now: datetime, definition: Definition | None
+) -> Start | Advance:
+    """Of the slots from ``slot`` up to now: which one starts. Where several run one after another, each start asks
+    anew; what waits in a queue has been chosen, and is asked no more than whether it is too late.
+    """
+    goes_on = row.catch_up_until is not None
+    is_queued = goes_on and row.origin != "catch_up"
+    catch_up = CatchUp.all() if is_queued else definition.catch_up if definition else CatchUp.latest()
+    until = _own_until(row, schedule, slot, now, definition)
+    choice = choose_missed(
+        catch_up, definition.start_within if definition else None, schedule.running, slot, now, until
+    )
     gaps = around(schedule, passed_over(schedule, slot, choice.watermark), choice.gaps)
     if choice.slot is None:
+        if until is not None and definition is not None:
+            came = _time_of_due(row, schedule, slot)
+            columns, more = overlapped(row, definition, schedule, choice.watermark, came)
+            return Advance(row=columns, gaps=(*gaps, *more))
         # A fixed delay counts from now: it would come to the present slot by slot, all of them too late.
         following = schedule.next_after(max(choice.watermark, now) if schedule.from_end else choice.watermark)
         return Advance(row=waiting(row, schedule, following, watermark=choice.watermark), gaps=gaps)
-    was_missed = choice.watermark > slot or choice.until not in (None, slot) or bool(choice.gaps)
+    was_missed = goes_on or choice.watermark > slot or choice.until not in (None, slot) or bool(choice.gaps)
     return Start(
         slot=choice.slot,
         next_slot=slot_after(schedule, choice.watermark),
         watermark=choice.watermark,
         collapsed=row.collapsed + choice.collapsed,
         gaps=gaps,
-        until=choice.until if was_missed else None,
-        origin="catch_up" if was_missed else row.origin,
+        until=row.catch_up_until if is_queued else choice.until if was_missed else None,
+        origin="catch_up" if was_missed and not is_queued else row.origin,
     )
+
+
+def _own_until(
+    row: Row, schedule: Schedule, slot: datetime, now: datetime, definition: Definition | None
+) -> datetime | None:
+    """The newest slot that a catch-up is about, where those after it came due during its runs; None: up to now.
+
+    Those are overlap's, once the others are through. But if slots were missed since the row was due, all are.
+    """
+    until, due = row.catch_up_until, _time_of_due(row, schedule, slot)
+    if until is None or slot > until or definition is None or definition.overlap.detaches:
+        return None
+    following, since = schedule.next_after(until), schedule.next_after(due)
+    if not is_catching_up(row, definition) or following is None or following > due:
+        return None
+    was_missed = since is not None and (after := schedule.next_after(since)) is not None and after <= now
+    return None if was_missed else until
+
+
+def _time_of_due(row: Row, schedule: Schedule, slot: datetime) -> datetime:
+    """Slots up to here had come when the row was due."""
+    return (row.parked_due or row.execution_time) - schedule.wait(slot)
 
 
 def _pass_over(
@@ -164,31 +201,12 @@ def _waiting_for_a_place(row: Row, schedule: Schedule, slot: datetime, now: date
 def beside(row: Row, schedule: Schedule, definition: Definition, now: datetime) -> dict[str, Any]:
     """The plan row after the slot that it waited for has started in a row of its own."""
     base = row.watermark or row.slot or now
-    if row.origin == "catch_up" and row.catch_up_until is not None and definition.catch_up.mode == "all":
-        columns = catching_up(row, definition, schedule, base, now, None)
-    else:
+    columns = catching_up(row, definition, schedule, base, now, now, now) if is_catching_up(row, definition) else None
+    if columns is None:
         columns = waiting(row, schedule, schedule.settled(base).next_after(base), watermark=base)
     if definition.min_interval is not None:
         columns["execution_time"] = max(columns["execution_time"], now + definition.min_interval)
     return columns
-
-
-def _go_on(row: Row, schedule: Schedule, slot: datetime, now: datetime, within: timedelta | None) -> Start | Advance:
-    """The next of several slots that run one after another, as was decided when they were first seen."""
-    if within is not None and now - slot > within:
-        late = span(schedule, slot, slot, "late")
-        following = schedule.next_after(slot)
-        going_on = waiting(row, schedule, following, watermark=slot)
-        if following is not None and following <= now:
-            going_on = {**going_on, "catch_up_until": row.catch_up_until, "origin": row.origin}
-        return Advance(row=going_on, gaps=(late,))
-    return Start(
-        slot=slot,
-        next_slot=slot_after(schedule, slot),
-        watermark=slot,
-        until=row.catch_up_until,
-        origin=row.origin,
-    )
 
 
 def started(row: Row, decision: Start) -> Row:

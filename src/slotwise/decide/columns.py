@@ -6,8 +6,8 @@ from datetime import datetime
 from typing import Any
 
 from slotwise.definition import Definition
-from slotwise.execution import FOREVER, LedgerEntry, Row
-from slotwise.missed import due_at, slot_after
+from slotwise.execution import FOREVER, TICK, Gap, Row
+from slotwise.missed import around, choose_overlapped, due_at, passed_over, slot_after
 from slotwise.schedules import Schedule
 
 
@@ -44,18 +44,52 @@ def carried(row: Row) -> dict[str, Any]:
     }
 
 
+def is_catching_up(row: Row, definition: Definition) -> bool:
+    """Whether the row's slot is one of several that were missed, and that all run."""
+    return row.origin == "catch_up" and row.catch_up_until is not None and definition.catch_up.mode == "all"
+
+
 def catching_up(
-    row: Row, definition: Definition, schedule: Schedule, base: datetime, now: datetime, ledger: LedgerEntry | None
-) -> dict[str, Any]:
-    """The next missed slot, in its pace; slots that came due during the catch-up join the tail, without one."""
+    row: Row,
+    definition: Definition,
+    schedule: Schedule,
+    base: datetime,
+    now: datetime,
+    began: datetime,
+    held_until: datetime,
+) -> dict[str, Any] | None:
+    """The next missed slot, at its pace; None: those were all, and the slots that came due meanwhile are overlap's.
+
+    Slots that come due between two runs join the tail, and so do those that come due during a run that was shorter
+    than the interval. A longer one loses ground: its job would never catch up with what comes due while it runs. What
+    does not join stands behind ``catch_up_until``, and came before the row was due.
+    """
     slot = schedule.settled(base).next_after(base)
     columns = waiting(row, schedule, slot, watermark=base)
-    if slot is None or columns["execution_time"] > now or row.catch_up_until is None:
+    if slot is None or row.catch_up_until is None or columns["execution_time"] > now:
         return columns
-    due, pace = columns["execution_time"], definition.catch_up.pace
-    if pace is not None and slot <= row.catch_up_until:
-        due = max(slot, (ledger.started if ledger and ledger.started else now) + pace)
-    return {**columns, "execution_time": due, "catch_up_until": row.catch_up_until, "origin": "catch_up"}
+    apart = [least for least in (definition.catch_up.pace, definition.min_interval) if least is not None]
+    due = max([columns["execution_time"], *(began + least for least in apart)])
+    until, wait = row.catch_up_until, schedule.wait(base)
+    newest = schedule.latest_before(max(now, due) - wait + TICK, floor=base) or slot
+    if held_until - began < slot - base or newest + wait > held_until:
+        until = newest
+    elif slot > until:
+        return None
+    else:
+        due = max(due, now)
+    return {**columns, "execution_time": due, "catch_up_until": until, "origin": "catch_up"}
+
+
+def overlapped(
+    row: Row, definition: Definition, schedule: Schedule, base: datetime, came: datetime
+) -> tuple[dict[str, Any], tuple[Gap, ...]]:
+    """What a plan row waits for after ``base``, by its overlap; and which slots up to ``came`` will not run."""
+    choice = choose_overlapped(definition.overlap, schedule.running, base, came)
+    gaps = around(schedule, passed_over(schedule, base + TICK, choice.slot or choice.watermark), choice.gaps)
+    base = choice.watermark
+    columns = waiting(row, schedule, choice.slot or schedule.settled(base).next_after(base), watermark=base)
+    return {**columns, "catch_up_until": choice.until}, gaps
 
 
 def waiting(row: Row, schedule: Schedule, slot: datetime | None, watermark: datetime | None) -> dict[str, Any]:

@@ -6,10 +6,10 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
-from slotwise.decide.columns import carried, catching_up, waiting
+from slotwise.decide.columns import carried, catching_up, is_catching_up, overlapped, waiting
 from slotwise.definition import Definition
 from slotwise.execution import FOREVER, TICK, Gap, LedgerEntry, Record, Row, SlotOutcome, Transition
-from slotwise.missed import around, choose_overlapped, passed_over, span
+from slotwise.missed import span
 from slotwise.schedules import Schedule
 
 #: The state of a held row that goes when it is let go.
@@ -58,15 +58,11 @@ def _onward(
     if schedule.from_end:
         following = schedule.settled(base).next_after(max(now, base))
         return waiting(row, schedule, following, watermark=base), ()
-    if row.origin == "catch_up" and row.catch_up_until is not None and definition.catch_up.mode == "all":
-        return catching_up(row, definition, schedule, base, now, ledger), ()
-    came = held_until - schedule.wait(base)
-    choice = choose_overlapped(definition.overlap, schedule.running, base, came)
-    gaps = around(schedule, passed_over(schedule, base + TICK, choice.slot or choice.watermark), choice.gaps)
-    base = choice.watermark
-    slot = choice.slot or schedule.settled(base).next_after(base)
-    columns = waiting(row, schedule, slot, watermark=base)
-    return {**columns, "catch_up_until": choice.until}, gaps
+    if is_catching_up(row, definition):
+        began = ledger.started if ledger and ledger.started else now
+        if (columns := catching_up(row, definition, schedule, base, now, began, held_until)) is not None:
+            return columns, ()
+    return overlapped(row, definition, schedule, base, held_until - schedule.wait(base))
 
 
 def _end_task(row: Row, now: datetime, outcome: SlotOutcome, error: str | None, record: Record) -> Transition:

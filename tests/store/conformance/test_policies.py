@@ -1,4 +1,4 @@
-"""Catch-up, overlap and lateness, as they come out in the ledger, on each database."""
+"""Overlap and lateness, as they come out in the ledger, on each database."""
 
 from __future__ import annotations
 
@@ -66,69 +66,6 @@ def drain(worker: ManualWorker) -> None:
         pass
 
 
-def test_catch_up_all_runs_every_missed_slot_in_order(database: Database) -> None:
-    """Three hours of slots, each once, the oldest first, and then the schedule goes on."""
-    with working(database, catch_up=CatchUp.all()) as (worker, started):
-        worker.tick(180.5 * MINUTE)
-        drain(worker)
-        assert started == list(range(181))
-        worker.tick(MINUTE)
-        drain(worker)
-    assert started[-1] == 181
-    assert set(ledger(database).values()) == {"succeeded"}
-
-
-def test_catch_up_all_within_its_limits(database: Database) -> None:
-    """The newest three run; what is older is one gap."""
-    with working(database, catch_up=CatchUp.all(max=3)) as (worker, started):
-        worker.tick(10.5 * MINUTE)
-        drain(worker)
-    assert started == [8, 9, 10]
-    assert ledger(database) == {**dict.fromkeys(range(8), "gap collapsed"), **dict.fromkeys((8, 9, 10), "succeeded")}
-
-
-def test_catch_up_all_keeps_its_pace_and_lets_new_slots_join(database: Database) -> None:
-    """A slot each twenty seconds until the outage is caught up; then whatever came due meanwhile, at once."""
-    with working(database, catch_up=CatchUp.all(pace="20s")) as (worker, started):
-        worker.tick(5.5 * MINUTE)
-        drain(worker)
-        assert started == [0]
-        for _ in range(5):
-            worker.tick(timedelta(seconds=20))
-            drain(worker)
-        assert started == list(range(8))  # 6 and 7 came due meanwhile, and follow without a pace
-    assert set(ledger(database).values()) == {"succeeded"}
-
-
-def test_catch_up_first_is_labelled_with_the_oldest(database: Database) -> None:
-    """One run for all of them; the rest is its gap, and nothing of it comes back."""
-    with working(database, catch_up=CatchUp.first()) as (worker, started):
-        worker.tick(4.5 * MINUTE)
-        drain(worker)
-        worker.tick(MINUTE)
-        drain(worker)
-    assert started == [0, 5]
-    assert ledger(database) == {0: "succeeded", **dict.fromkeys(range(1, 5), "gap collapsed"), 5: "succeeded"}
-
-
-def test_a_year_of_seconds_is_one_row(database: Database) -> None:
-    """The newest runs for all; nobody has walked through the others, or this test would take minutes."""
-
-    def handler(ctx: JobContext) -> None:
-        assert ctx.collapsed == seconds - 1
-
-    seconds = 365 * 86_400
-    subject = job(name="secondly", schedule=Every("1s"))(handler)
-    with ManualWorker([subject], database, ManualClock(NOON - timedelta(seconds=1))) as worker:
-        worker.plan()
-        worker.tick(timedelta(seconds=seconds))
-        assert [event.outcome for event in worker.run_due()] == ["succeeded"]
-    with database.main.connect() as connection:
-        assert connection.execute(sa.text("SELECT count, reason FROM scheduled_gaps")).all() == [
-            (seconds - 1, "collapsed")
-        ]
-
-
 @pytest.mark.parametrize("policies", [{"catch_up": CatchUp.none(grace="10s")}, {"start_within": "10s"}], ids=str)
 def test_a_slot_that_is_too_late_does_not_start(database: Database, policies: Any) -> None:
     """Also when it is the only one that is due; the next one runs again."""
@@ -187,27 +124,6 @@ def test_slots_that_come_due_during_a_run(
     found = ledger(database)
     assert [slot for slot, said in found.items() if said == "succeeded"] == runs
     assert [slot for slot, said in found.items() if said.endswith("overlap")] == skipped
-
-
-def test_a_crash_during_a_catch_up_loses_no_slot(database: Database) -> None:
-    """The tail is in the row: whoever takes over goes on where the dead worker was."""
-    policies = {"catch_up": CatchUp.all()}
-    with working(database, **policies) as (worker, started):
-        worker.tick(5.5 * MINUTE)
-        (claim,) = worker.poll()
-        assert worker.begin(claim)
-        worker.crash()
-    handler_started: list[float] = []
-    subject = job(name="minutely", schedule=Every("1m"), **policies)(
-        lambda ctx: handler_started.append((ctx.slot - NOON) / MINUTE)
-    )
-    with ManualWorker([subject], database, worker.clock) as heir:
-        for _ in range(9):
-            heir.reap()
-            heir.tick("10s")
-        drain(heir)
-    assert [*started, *handler_started] == [0, 1, 2, 3, 4, 5, 6]
-    assert set(ledger(database).values()) == {"succeeded"}
 
 
 def test_a_spread_moves_the_start_and_not_the_slot(database: Database) -> None:
