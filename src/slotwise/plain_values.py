@@ -6,7 +6,7 @@ import math
 from functools import partial
 from typing import Any
 
-from slotwise.shape import Misfit, member, refuse_more
+from slotwise.shape import Misfit, member
 
 #: What lies deeper contains itself, or is deep.
 _DEEPEST = 100
@@ -16,7 +16,8 @@ def whole(given: Any, again: Any) -> Any:
     """As it is, if ``again``, written of what was read of it, has all its keys; else raise Misfit."""
     place: Any
     if isinstance(given, dict) and isinstance(again, dict):
-        refuse_more(given, again, "it")
+        if more := sorted(given.keys() - again.keys()):
+            raise Misfit("would be lost: the task takes nothing of this name", f".{more[0]}")
         for place, each in given.items():
             member(partial(whole, again=again[place]), each, place)
     elif isinstance(given, list) and isinstance(again, list):

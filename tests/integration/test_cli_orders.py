@@ -84,6 +84,18 @@ def test_listings_know_of_pauses(worker: ManualWorker, say: Callable[..., str]) 
     assert found["paused"].startswith("paused by ada at ")
 
 
+def test_a_pause_of_all_is_in_sight(worker: ManualWorker, capsys: pytest.CaptureFixture[str]) -> None:
+    """Whoever lists jobs, or resumes one, is told why nothing starts; a job that nobody knows has no orders."""
+    assert status(["pause", "--all", "--yes", "--note", "disk"]) == exits.OK
+    for arguments in (["jobs", "list"], ["resume", "minutely"], ["controls", "minutely"]):
+        capsys.readouterr()
+        assert status(arguments) == exits.OK
+        err = capsys.readouterr().err
+        assert ", by ada: disk; nothing starts before: slotwise resume --all" in err
+    assert status(["controls", "minutley"]) == exits.FAILED
+    assert "no job 'minutley' in this database; known are " in capsys.readouterr().err
+
+
 def test_a_pause_of_all_asks_first(worker: ManualWorker, say: Callable[..., str]) -> None:
     """Without a terminal it wants to be told; a rehearsal does not ask."""
     assert "--yes" in say("pause", "--all", expected=exits.USAGE)

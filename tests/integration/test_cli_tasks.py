@@ -20,10 +20,18 @@ from slotwise.testing import ManualWorker
 APP = """
 from slotwise import JobRegistry, TaskContext, task
 
+from typing import TypedDict
+
+class Parcel(TypedDict, total=False):
+    number: int
+
 @task(name="mail", priority=70)
 def mail(ctx: TaskContext[dict[str, int]]) -> None: ...
 
-registry = JobRegistry(tasks=[mail])
+@task(name="ship")
+def ship(ctx: TaskContext[Parcel]) -> None: ...
+
+registry = JobRegistry(tasks=[mail, ship])
 """
 
 
@@ -129,6 +137,8 @@ def test_with_the_application(
     app = ["--app", module, "--app-dir", str(tmp_path)]
     assert ask("schedule", "mail", "--data", '{"n": 1}', "--id", "7", *app)["status"] == "scheduled"
     assert ask("list")[0]["priority"] == 70
+    assert status(["tasks", "schedule", "ship", "--data", '{"numbre": 1}', *app]) == exits.FAILED
+    assert "numbre: would be lost: the task takes nothing of this name" in capsys.readouterr().err
     assert status(["tasks", "schedule", "mail", "--data", '{"n": "x"}', *app]) == exits.FAILED
     assert "n: expected int, got 'x'" in capsys.readouterr().err
 

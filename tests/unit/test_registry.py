@@ -320,6 +320,7 @@ BAD_SETTINGS = [
     ("process_hook", "maybe", "process_hook must be true or false"),
     ("database_url", 5, "database_url must be a database address, but was of type int"),
     ("database_url", "nonsense", "'nonsense' is not a database address; write postgresql://user@host/database"),
+    ("wake_up_url", "nonsense", "wake_up_url: 'nonsense' is not a database address; write postgresql://user@host/"),
     ("database_url", "mysql://u:secret@h/d", "mysql://u:***@h/d: mysql databases are not supported"),
 ]
 

@@ -247,12 +247,15 @@ def test_a_flood_of_one_task(database: Database) -> None:
     ("subject", "words"),
     [
         (task(name="t", max_running=0)(nothing), "max_running is 0; expected a whole number, 1 or more"),
-        (task(name="t", max_running="2")(nothing), "max_running is a str, expected int or None"),
+        (task(name="t", max_running="2")(nothing), "max_running is '2', expected int or None; write 2"),
         (task(name="t", max_starts="100")(nothing), "max_starts: '100' is no rate; write how many in which time"),
         (task(name="t", max_starts="0/m")(nothing), "max_starts: '0/m' is no rate"),
-        (task(name="t", max_starts="5/fortnight")(nothing), "max_starts: '1fortnight' is not a duration"),
+        (
+            task(name="t", max_starts="5/fortnight")(nothing),
+            "max_starts: '5/fortnight': 'fortnight' is no length of time",
+        ),
         (task(name="t", max_starts="5/10ms")(nothing), "the time must be from 100ms to 366d"),
-        (task(name="t", max_starts=5)(nothing), "max_starts is a int, expected str or None"),
+        (task(name="t", max_starts=5)(nothing), 'max_starts is 5, expected str or None; write "100/m"'),
         (task(name="t", rate_limit="5/s")(nothing), "did you mean max_starts?"),
         (job(name="t", schedule=Every("1h"), max_running=1)(nothing), "remove it, overlap says how many run"),
     ],
