@@ -35,12 +35,22 @@ SETTINGS = {
 }
 HEARTBEAT = timedelta(milliseconds=400)
 LEASE = 4 * HEARTBEAT
-#: A reaper looks once per heartbeat; what a loaded machine of two cores may add to any bound.
+#: A reaper looks once per heartbeat.
 TAKE_OVER = LEASE + 2 * HEARTBEAT
 POLL = timedelta(milliseconds=300)
+#: For scenes in which nobody may lose a claim, on no machine: a lease just shorter than what ``hold-briefly`` takes ...
+WIDE = "8"
+#: ... or, where the lease must run out, reapers that look once per lease.
+SELDOM = "1600ms"
+#: What processes that come and go may add to any bound, on a machine that has a core for each that wants to run.
 SLACK = timedelta(seconds=3)
 #: The longest wait for anything that must happen, also on a machine that has better things to do.
 PATIENCE = 60.0
+
+
+def loaded(span: timedelta) -> timedelta:
+    """So long, on a machine as loaded as this one is now: who must wait for a core takes the longer for the same."""
+    return span * max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
 
 
 class Gone(AssertionError):
@@ -59,6 +69,11 @@ class Seen:
     @property
     def name(self) -> str:
         return str(self.facts["event"])
+
+    @property
+    def said(self) -> datetime:
+        """When its worker told it; ``at`` is when it was read."""
+        return datetime.fromisoformat(self.facts["time"])
 
     def __getitem__(self, fact: str) -> Any:
         """A fact of it, None where it has none; a slot is an instant."""
@@ -155,12 +170,12 @@ class Player:
     def thaw(self) -> None:
         self.kill(signal.SIGCONT)
 
-    def end(self, within: float = 40.0) -> int:
+    def end(self, within: float = PATIENCE) -> int:
         """Drain it, and wait for its exit status."""
         self.kill(signal.SIGTERM)
         return self.wait(within)
 
-    def wait(self, within: float = 40.0) -> int:
+    def wait(self, within: float = PATIENCE) -> int:
         """Its exit status, once everything that it told has been read."""
         status = self.process.wait(within)
         self._reader.join(5)

@@ -7,7 +7,7 @@ import signal
 from collections.abc import Callable
 
 import pytest
-from tests.faults.bench import LEASE, POLL, SLACK, TAKE_OVER, Bench, Player, Seen
+from tests.faults.bench import HEARTBEAT, LEASE, POLL, SLACK, TAKE_OVER, Bench, Player, Seen, loaded
 from tests.faults.conftest import MakeBench
 
 from slotwise.embedded import EmbeddedPostgres
@@ -31,7 +31,7 @@ class Storm:
         dead = self.stage.wait("exit", by=victim.worker)
         assert dead["status"] == -signal.SIGKILL
         reaped = self.stage.wait("reaped", after=victim, job=victim["job"], token=victim["token"])
-        assert reaped.at - dead.at <= (TAKE_OVER + SLACK).total_seconds()
+        assert reaped.at - dead.at <= (TAKE_OVER + loaded(SLACK)).total_seconds()
 
     def freeze(self) -> None:
         """SIGSTOP past the lease: the slot is taken over, and the zombie's own outcome is refused."""
@@ -49,12 +49,20 @@ class Storm:
 
     def nap(self) -> None:
         """SIGSTOP for less than the lease: nobody takes anything over."""
-        victim = self._at("handler-start", job="async")
-        victim.worker.freeze()
-        self.stage.rest(LEASE * 0.6)
-        victim.worker.thaw()
-        end = self.stage.wait("settled", job=victim["job"], token=victim["token"])
-        assert end.worker is victim.worker
+        for _ in range(5):
+            victim = self._at("handler-start", job="async")
+            asleep = victim.worker
+            asleep.freeze()
+            self.stage.rest(LEASE * 0.6)
+            thawed = self.stage.mark()
+            beats = self.stage.events.all("heartbeat", by=asleep)
+            asleep.thaw()
+            back = self.stage.wait("heartbeat", by=asleep, after=thawed)
+            end = self.stage.wait("settled", job=victim["job"], slot=victim["slot"])
+            if beats and back.said - beats[-1].said < LEASE - HEARTBEAT / 2:
+                assert (end.worker, end["token"]) == (asleep, victim["token"])
+                return
+        pytest.fail("five times this machine took longer than 0.4 leases to let a worker go on")
 
     def drain(self) -> None:
         """SIGTERM: what runs ends, nothing is lost, the process leaves in order."""
@@ -88,7 +96,7 @@ class Storm:
         back = [self.stage.wait("heartbeat", after=begun, by=player) for player in self.crew]
         back += [self.stage.wait("claimed", after=begun)]
         late = max(seen.at for seen in back) - begun.at
-        assert late <= (4 * POLL + 2 * SLACK).total_seconds()
+        assert late <= (4 * POLL + loaded(2 * SLACK)).total_seconds()
 
     def _at(self, event: str, **facts: object) -> Seen:
         """The next such event of somebody of the crew."""
@@ -106,8 +114,10 @@ class Storm:
         statuses = self.stage.end_all()
         assert set(statuses) == {0}
         found = self.stage.expect_clean(until=until)
-        assert found.tally.ran > 20
-        assert found.jobs["retrying"].failed > 0
+        assert found.tally.ran + found.tally.skipped >= found.tally.due
+        assert min(tally.ran for tally in found.jobs.values()) > 0
+        hopeless = [row.outcome for slot, row in self.stage.ledger("retrying").items() if slot.second % 7 == 0]
+        assert "succeeded" not in hopeless
 
 
 def test_a_storm_breaks_no_law(bench: MakeBench, own_server: EmbeddedPostgres) -> None:

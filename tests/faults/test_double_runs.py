@@ -7,7 +7,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from tests.faults.bench import LEASE
+from tests.faults.bench import WIDE
 from tests.faults.clocks import LIBRARIES, SteppedClock
 from tests.faults.conftest import MakeBench
 
@@ -17,7 +17,7 @@ SECOND, HOUR = timedelta(seconds=1), timedelta(hours=1)
 @pytest.mark.skipif(not LIBRARIES, reason="libfaketime is not installed; run: apt-get install faketime")
 def test_four_workers_whose_clocks_disagree_start_each_slot_once(bench: MakeBench, tmp_path: Path) -> None:
     """Three seconds ahead, as much behind, an hour ahead, and one steps back an hour during a run."""
-    stage = bench("beat,give-up,hold-briefly")
+    stage = bench("beat,give-up,hold-briefly", missed_heartbeats_limit=WIDE)
     offsets = {"true": 0 * SECOND, "ahead": 3 * SECOND, "behind": -3 * SECOND, "far": HOUR}
     clocks = {name: SteppedClock(tmp_path / name, offset) for name, offset in offsets.items()}
     for name, clock in clocks.items():
@@ -46,10 +46,10 @@ def test_four_workers_whose_clocks_disagree_start_each_slot_once(bench: MakeBenc
 
 def test_tasks_that_wait_behind_others_for_longer_than_a_lease_run_once(bench: MakeBench) -> None:
     """Two workers of one thread each, and runs longer than the lease: what was claimed and waits is no one else's."""
-    stage = bench("linger", threads="1")
+    stage = bench("linger", threads="1", missed_heartbeats_limit=WIDE)
     stage.start_all(2)
-    for number in range(4):
-        stage.registry.client.schedule("linger", LEASE.total_seconds() + 0.4, id=str(number))
+    for number, seconds in enumerate((3.5, 3.5, 0.0, 0.0)):
+        stage.registry.client.schedule("linger", seconds, id=str(number))
     stage.wait_for_empty_queue()
     stage.end_all()
     assert Counter(line.instance for line in stage.starts("linger")) == {str(number): 1 for number in range(4)}

@@ -10,7 +10,7 @@ from contextlib import closing, contextmanager
 from datetime import timedelta
 
 import psycopg
-from tests.faults.bench import LEASE, POLL, SLACK, Bench, Player, Seen
+from tests.faults.bench import LEASE, POLL, SELDOM, SLACK, WIDE, Bench, Player, Seen, loaded
 from tests.faults.conftest import MakeBench
 from tests.integration.test_wakeup import Scene, mail
 
@@ -56,13 +56,13 @@ def test_a_worker_waits_for_a_database_that_is_down_at_its_start(
         waits, stops = stage.start("waits"), stage.start("stops")
         stage.wait("database-lost", by=waits)
         stage.wait("database-lost", by=stops)
-        assert stops.end(within=20) == 0
+        assert stops.end() == 0
         stage.rest(timedelta(seconds=2))
         assert waits.is_alive
     expect_one_complaint_each(stage, begun, waits, stops)
     up = stage.mark()
     started = stage.wait("worker-start", by=waits)
-    assert started.at - up.at <= 15
+    assert started.at - up.at <= loaded(timedelta(seconds=15)).total_seconds()
     stage.wait("database-back", by=waits)
     leave(stage)
 
@@ -95,7 +95,7 @@ def test_workers_outlive_an_outage(bench: MakeBench, own_server: EmbeddedPostgre
     back = stage.mark()
     for player in crew:
         beats = stage.wait("heartbeat", by=player, after=back)
-        assert beats.at - back.at <= (4 * POLL + 3 * SLACK).total_seconds()
+        assert beats.at - back.at <= (4 * POLL + loaded(3 * SLACK)).total_seconds()
     expect_one_complaint_each(stage, begun, *crew)
     assert all(player.is_alive for player in crew)
     leave(stage)
@@ -117,8 +117,11 @@ def frozen(server: EmbeddedPostgres) -> Iterator[None]:
 
 
 def test_a_paused_database_takes_no_work_away(bench: MakeBench, own_server: EmbeddedPostgres) -> None:
-    """Two leases in which nobody could write prove nobody's death: work that ended meanwhile counts, once."""
-    stage = bench("hold-briefly,rerun,give-up", url=own_server.dsn)
+    """Two leases in which nobody could write prove nobody's death: work that ended meanwhile counts, once.
+
+    Afterwards two intervals of silence would prove it, and whoever waits for a core is silent: the reapers look seldom.
+    """
+    stage = bench("hold-briefly,rerun,give-up", url=own_server.dsn, reaper_interval=SELDOM)
     crew = stage.start_all(2)
     start = stage.wait("handler-start", job="hold-briefly")
     with frozen(own_server):
@@ -160,8 +163,8 @@ def _set_read_only(server: EmbeddedPostgres, value: str) -> None:
 
 
 def test_heartbeats_go_through_when_no_connection_is_left(bench: MakeBench, own_server: EmbeddedPostgres) -> None:
-    """Others take all connections for three leases: no claim is lost; a worker that starts meanwhile waits."""
-    stage = bench("hold-briefly,rerun", url=own_server.dsn)
+    """Others take all connections for longer than a lease: no claim is lost; a worker that starts meanwhile waits."""
+    stage = bench("hold-briefly,rerun", url=own_server.dsn, missed_heartbeats_limit=WIDE)
     holder = stage.start("holder")
     start = stage.wait("handler-start", job="hold-briefly", by=holder)
     other = stage.start("other")
@@ -195,7 +198,7 @@ def _all_connections(server: EmbeddedPostgres) -> Iterator[list[psycopg.Connecti
 
 def test_a_row_that_somebody_else_has_locked_costs_no_claim(bench: MakeBench) -> None:
     """A settlement that waits for a row which somebody else has locked does not stop the heartbeats of its worker."""
-    stage = bench("hold-briefly,rerun")
+    stage = bench("hold-briefly,rerun", missed_heartbeats_limit=WIDE)
     holder = stage.start("holder")
     start = stage.wait("handler-start", job="hold-briefly", by=holder)
     other = stage.start("other")

@@ -7,7 +7,7 @@ from collections import Counter
 from datetime import timedelta
 
 import pytest
-from tests.faults.bench import SLACK, TAKE_OVER, Bench, Player, Seen, eventually
+from tests.faults.bench import SLACK, TAKE_OVER, Bench, Player, Seen, eventually, loaded
 from tests.faults.conftest import MakeBench
 
 #: The jobs, one for each phase, and at which event of it the worker that runs only this job falls.
@@ -64,7 +64,7 @@ class Scene:
             reaped = self.stage.wait("reaped", job=job)
             assert (job, reaped["outcome"]) == (job, outcome)
             begun = max(up.at, self.traps[job].at)
-            assert timedelta(seconds=reaped.at - begun) <= TAKE_OVER + SLACK, job
+            assert timedelta(seconds=reaped.at - begun) <= TAKE_OVER + loaded(SLACK), job
 
     def goes_on(self) -> None:
         """Every job goes on, everybody leaves, no law is broken."""

@@ -9,10 +9,10 @@ from __future__ import annotations
 import signal
 from collections import defaultdict
 from collections.abc import Callable
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 
-from tests.faults.bench import HEARTBEAT, SLACK, TAKE_OVER, Bench, eventually
+from tests.faults.bench import HEARTBEAT, SLACK, TAKE_OVER, Bench, eventually, loaded
 from tests.faults.cast.policies import NARROW, Spread
 from tests.faults.conftest import MakeBench
 
@@ -21,6 +21,7 @@ from slotwise.embedded import EmbeddedPostgres
 from slotwise.schedules import parse_schedule, spread_out
 from slotwise.store.reader import Reader
 from slotwise.store.store import Store
+from slotwise.store.types import from_micros
 from slotwise.testing.evidence import Line
 
 SECOND = timedelta(seconds=1)
@@ -59,7 +60,7 @@ class Scene:
         dead = self.stage.wait("exit", by=self.doomed)
         assert dead["status"] == -signal.SIGKILL
         reaped = self.stage.wait("reaped", job="abreast", token=victim["token"])
-        assert timedelta(seconds=reaped.at - dead.at) <= TAKE_OVER + SLACK
+        assert timedelta(seconds=reaped.at - dead.at) <= TAKE_OVER + loaded(SLACK)
 
     def a_worker_is_frozen(self) -> None:
         """Past its lease; others take over, and it comes back."""
@@ -72,7 +73,7 @@ class Scene:
     def the_database_is_away(self) -> None:
         """For long enough that slots of all are missed; many jobs have their only two in that time."""
         self.stage.wait("settled", job="paced", after=self.stage.mark())
-        missed = self.stage.now().replace(microsecond=0) + 2 * SECOND
+        missed = self.stage.now().replace(microsecond=0) + int(loaded(2 * SECOND) / SECOND) * SECOND
         self.missed = parse_schedule(f"ANY({Once(missed)}; {Once(missed + SECOND)})")
         with self.stage.connect() as connection:
             change = "update scheduled_tasks set schedule = %s, slot = %s, next_slot = %s, execution_time = %s"
@@ -80,7 +81,8 @@ class Scene:
             connection.exec_driver_sql(f"{change} where task_name = any(%s)", values)
         self.down = self.stage.now()
         self.server._cluster.stop("fast")
-        self.stage.rest(4 * SECOND)
+        assert datetime.now(UTC) < missed, "the database went away too late"
+        self.stage.rest(max(4 * SECOND, missed + 2 * SECOND - datetime.now(UTC)))
         self.server.start()
         self.up = self.stage.now()
 
@@ -104,13 +106,21 @@ def runs(stage: Bench, job: str) -> list[tuple[Line, Line | None]]:
     return [(line, ends.get((line.slot, line.token))) for line in sorted(stage.starts(job), key=lambda line: line.at)]
 
 
+def claimed(start: Line) -> datetime:
+    """When this attempt was let start, by the database's time: its token says so.
+
+    Its handler starts a moment later, and on a machine that is busy much later: that is nobody's law.
+    """
+    return from_micros(start.token)
+
+
 # -- one policy each ----------------------------------------------------------------------------------------------
 
 
 def allow_runs_two_side_by_side_and_no_third(scene: Scene) -> None:
     """Two at a time in the whole cluster, also over a kill and a freeze; the rest is skipped (overlap).
 
-    What the frozen worker's handlers still do when it comes back is a zombie's, and not counted.
+    What a zombie's handlers still do is not counted.
     """
     rows = scene.stage.ledger("abreast").values()
     assert _most_at_a_time(scene, "abreast") == 2
@@ -119,8 +129,8 @@ def allow_runs_two_side_by_side_and_no_third(scene: Scene) -> None:
 
 
 def _most_at_a_time(scene: Scene, job: str) -> int:
-    begun = runs(scene.stage, job)
-    ran = [(start.at, end.at) for start, end in begun if end and end.pid != scene.sleepy.pid]
+    believed = {(row.slot, row.token) for row in scene.stage.ledger(job).values() if row.outcome != "lost"}
+    ran = [(start.at, end.at) for start, end in runs(scene.stage, job) if end and (end.slot, end.token) in believed]
     return max(sum(start <= at < end for start, end in ran) for at, _ in ran)
 
 
@@ -128,7 +138,7 @@ def cancel_previous_lets_the_new_slot_in(scene: Scene) -> None:
     """Each slot ends as cancelled because the next one came, which then starts; no two at a time."""
     assert _most_at_a_time(scene, "replaced") == 1
     ended = [row for row in scene.stage.ledger("replaced").values() if row.outcome == "cancelled"]
-    soon = 2 * SECOND + 2 * HEARTBEAT + SLACK
+    soon = 2 * SECOND + 2 * HEARTBEAT + loaded(SLACK)
     assert any(row.finished - row.slot <= soon for row in ended if row.reason == "overlap")
 
 
@@ -145,11 +155,10 @@ def queue_runs_the_newest_afterwards(scene: Scene) -> None:
 
 def queue_all_runs_all_afterwards(scene: Scene) -> None:
     """None of those that came during the first run is left out, and they run in order."""
-    held, *later = runs(scene.stage, "queued-all")
-    assert held[1] is not None
-    count = int((held[1].at - held[0].slot) / SECOND)
+    (held, _), *later = runs(scene.stage, "queued-all")
+    count = int((scene.stage.ledger("queued-all")[held.slot].finished - held.slot) / SECOND)
     assert count >= 3
-    came = [held[0].slot + number * SECOND for number in range(1, count + 1)]
+    came = [held.slot + number * SECOND for number in range(1, count + 1)]
     assert [line.slot for line, _ in later][:count] == came
 
 
@@ -170,10 +179,10 @@ def min_interval_keeps_starts_apart(scene: Scene) -> None:
 def spread_moves_the_start_and_not_the_slot(scene: Scene) -> None:
     """Each start is so much after its slot; slots stay on their grid."""
     by = spread_out(Spread.schedule, Spread.name, timedelta(seconds=1.5)).wait(scene.up)
-    lines = [line for line, _ in runs(scene.stage, "spread")]
+    lines = scene.stage.starts("spread")
     assert all(line.slot.microsecond == 0 and line.slot.second % 2 == 0 for line in lines)
-    late = [line.at - line.slot for line in lines]
-    assert timedelta(0) < by <= min(late) <= by + timedelta(seconds=1.5)
+    late = [claimed(line) - line.slot for line in lines]
+    assert timedelta(0) < by <= min(late) <= by + loaded(timedelta(seconds=1.5))
 
 
 def start_within_skips_what_is_too_late(scene: Scene) -> None:
@@ -246,7 +255,7 @@ def ranks_go_first_on_the_worker_that_may(scene: Scene) -> None:
         for line in scene.stage.starts(rank):
             assert line.pid == scene.narrow.pid
             by_slot[line.slot].append(line)
-    orders = [[line.job for line in sorted(lines, key=lambda line: line.at)] for lines in by_slot.values()]
+    orders = [[line.job for line in sorted(lines, key=claimed)] for lines in by_slot.values()]
     assert [order for order in orders if len(order) == 3].count(list(RANKS)) >= 3
     whole = [order for order in orders if len(order) == 3]
     assert sum(order == list(RANKS) for order in whole) > len(whole) / 2  # started in order, but by three threads

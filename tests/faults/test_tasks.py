@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
+from datetime import timedelta
 
+from tests.faults.bench import loaded
 from tests.faults.conftest import MakeBench
 
 COUNT = 10_000
@@ -20,11 +22,11 @@ def test_each_of_ten_thousand_tasks_runs_once(bench: MakeBench) -> None:
         )
     first, second = stage.start_all(2)
     begun = min(stage.wait("claimed").at, stage.wait("worker-start", by=second).at)
-    ended = stage.wait_for_empty_queue(within=40)
+    ended = stage.wait_for_empty_queue(within=100)
     stage.end_all()
 
     noted = Counter(line.instance for line in stage.log.read())
     assert noted == {str(i): 1 for i in range(1, COUNT + 1)}
-    assert ended - begun <= 30
+    assert ended - begun <= loaded(timedelta(seconds=30)).total_seconds()
     shares = Counter(line.pid for line in stage.log.read())
     assert set(shares) == {first.pid, second.pid}
