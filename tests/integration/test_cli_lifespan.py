@@ -81,7 +81,10 @@ def test_a_mistake_in_a_worker(shell: Shell, word: str) -> None:
 
 @pytest.mark.parametrize(
     ("how", "status", "left", "within"),
-    [pytest.param("SLEEPS", exits.OK, 0, 5, id="sleeps"), pytest.param("BLOCKS", exits.UNFINISHED, 1, 20, id="blocks")],
+    [
+        pytest.param("SLEEPS", exits.OK, 0, 20, id="sleeps"),
+        pytest.param("BLOCKS", exits.UNFINISHED, 1, 60, id="blocks"),
+    ],
 )
 def test_stopped_while_it_is_entered(shell: Shell, how: str, status: int, left: int, within: float) -> None:
     """It is cancelled; one that does not hear that is left behind, when its time is up."""
@@ -94,7 +97,7 @@ def test_stopped_while_it_is_entered(shell: Shell, how: str, status: int, left: 
     assert ("closed" in worker.out) is (left == 0)
 
 
-@pytest.mark.parametrize(("how", "within"), [("SLEEPS", 5), ("BLOCKS", 20)])
+@pytest.mark.parametrize(("how", "within"), [("SLEEPS", 20), ("BLOCKS", 60)])
 def test_run_stopped_while_it_is_entered(shell: Shell, how: str, within: float) -> None:
     """The first signal ends a single run, too: nothing is claimed, and the status says which signal it was."""
     process = shell.start("run", "tick", **{how: "enter"})

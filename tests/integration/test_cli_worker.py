@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -62,11 +61,11 @@ def bad(ctx):
 
 @job(name="thread", schedule=Every("1s"))
 def thread(ctx):
-    threading.Thread(target=time.sleep, args=(60,), name="forgotten", daemon=False).start()
+    threading.Thread(target=time.sleep, args=(3600,), name="forgotten", daemon=False).start()
 
 @job(name="executor", schedule=Every("1s"))
 async def executor(ctx):
-    await asyncio.to_thread(time.sleep, 60)
+    await asyncio.to_thread(time.sleep, 3600)
 
 @job(name="pool", schedule=Every("1s"))
 def pool(ctx):
@@ -126,12 +125,10 @@ def test_drain(shell: Shell, pg_url: str, number: int) -> None:
 
 def test_second_signal(shell: Shell, pg_url: str) -> None:
     """The second one does not wait: what runs is told to stop."""
-    worker = started(shell, "polite", "--shutdown-grace", "60s")
+    worker = started(shell, "polite", "--shutdown-grace", "1h")
     worker.signal(signal.SIGTERM).wait_for("drain-begin")
-    begun = time.monotonic()
     worker.signal_again(signal.SIGTERM)
     assert worker.end() == exits.OK
-    assert time.monotonic() - begun < 30, "it waited for the grace"
     assert [line.outcome for line in ledger(pg_url, "polite")] == ["cancelled"]
 
 
@@ -201,9 +198,7 @@ def test_a_lifespan_that_is_never_left(shell: Shell) -> None:
 def test_forgotten_threads(shell: Shell, job: str) -> None:
     """Threads that the application forgot do not keep the process."""
     worker = started(shell, job, "--shutdown-grace", "100ms")
-    begun = time.monotonic()
     assert worker.stop() == exits.OK
-    assert time.monotonic() - begun < 20
     assert any("go on" in event.get("message", "") for event in worker.events("log"))
 
 

@@ -259,7 +259,7 @@ def test_it_dies_with_its_worker(place: Place, run: Run) -> None:
     place.wait(place.notes)
     ((child, _),) = place.notes()
     process.send_signal(signal.SIGKILL)
-    place.wait(lambda: not is_alive(child), 10)
+    place.wait(lambda: not is_alive(child))
 
 
 def test_a_lost_claim_is_the_end(place: Place, run: Run) -> None:
@@ -269,7 +269,7 @@ def test_a_lost_claim_is_the_end(place: Place, run: Run) -> None:
     ((child, _),) = place.notes()
     with place.database.main.begin() as connection:
         connection.execute(sa.text("UPDATE scheduled_tasks SET version = version + 1 WHERE task_name = 'endless'"))
-    place.wait(lambda: not is_alive(child), 10)
+    place.wait(lambda: not is_alive(child))
 
 
 def test_a_shutdown_ends_it_and_hands_it_back(place: Place, run: Run) -> None:
@@ -278,7 +278,7 @@ def test_a_shutdown_ends_it_and_hands_it_back(place: Place, run: Run) -> None:
     place.wait(place.notes)
     ((child, _),) = place.notes()
     process.send_signal(signal.SIGTERM)
-    assert process.wait(30) == 0
+    assert process.wait(60) == 0
     assert not is_alive(child)
     entry = place.entry("endless")
     assert (entry["outcome"], entry["reason"], entry["finished"]) == ("cancelled", "shutdown", None)
@@ -323,7 +323,7 @@ def test_who_waits_for_a_database_ends_without_its_parent(tmp_path: Path) -> Non
             nobody.settimeout(60)
             nobody.accept()[0].close()  # it has begun to look
             ours.close()
-            assert child.wait(10) == -signal.SIGKILL
+            assert child.wait(60) == -signal.SIGKILL
         finally:
             with suppress(ProcessLookupError):
                 os.killpg(child.pid, signal.SIGKILL)

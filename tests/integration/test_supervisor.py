@@ -110,10 +110,9 @@ def test_restart(shell: Shell, number: signal.Signals) -> None:
     os.kill(first, number)
     ended = pool.wait_for("child-exit", pid=first)
     assert ("status 0" if number == signal.SIGTERM else number.name) in ended["message"]
-    begun = time.monotonic()
+    assert ended["pause"] < 1
     (again,) = up(pool, 1)
     assert again != first
-    assert time.monotonic() - begun < 10
     assert pool.stop() == exits.OK
 
 
@@ -144,13 +143,11 @@ def test_poison(shell: Shell, store: Store) -> None:
 
 def test_second_signal(shell: Shell, store: Store) -> None:
     """The second one is passed on, too: what runs is told to stop."""
-    pool = shell.worker("--processes", "2", "--shutdown-grace", "60s", ONLY="polite")
+    pool = shell.worker("--processes", "2", "--shutdown-grace", "1h", ONLY="polite")
     pool.wait_until_seen("worker-start", 2)
     pool.wait_until_seen("handler-start", job="polite")
     pool.signal(signal.SIGINT).wait_for("drain-begin", running=1)
-    begun = time.monotonic()
     assert pool.signal_again(signal.SIGINT).end() == exits.OK
-    assert time.monotonic() - begun < 30, "it waited for the grace"
     assert "cancelled" in {line.outcome for line in ledger(store, "polite")}
 
 
