@@ -141,11 +141,13 @@ def test_a_kill_right_after_a_take_over_loses_nothing(bench: MakeBench) -> None:
     kill_at_take_over(bench)
 
 
+@pytest.mark.timeout(300)
 def test_a_kill_at_any_phase_loses_nothing(bench: MakeBench) -> None:
     """SIGKILL at each of these places: what was held is taken over in time, and every slot is accounted for."""
     kill_everywhere(bench)
 
 
+@pytest.mark.timeout(300)
 def test_a_freeze_at_any_phase_changes_nothing_afterwards(bench: MakeBench) -> None:
     """SIGSTOP at each of these places, for longer than the lease: whatever the zombie still writes is refused."""
     freeze_everywhere(bench)

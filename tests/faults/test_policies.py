@@ -12,7 +12,8 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 
-from tests.faults.bench import HEARTBEAT, SLACK, TAKE_OVER, Bench, eventually, loaded
+import pytest
+from tests.faults.bench import HEARTBEAT, SLACK, TAKE_OVER, Bench, Seen, eventually, loaded
 from tests.faults.cast.policies import NARROW, Spread
 from tests.faults.conftest import MakeBench
 
@@ -40,7 +41,7 @@ class Scene:
         self.stage = stage
         self.server = server
         cast = ",".join((*CAST, *(f"{name}={LATER}" for name in MISSED), "nowhere"))
-        self.doomed, self.sleepy, _ = [stage.start(name, cast=cast) for name in ("doomed", "sleepy", "steady")]
+        self.crew = [stage.start(cast=cast) for _ in range(3)]
         self.narrow = stage.start("narrow", cast=",".join(RANKS), tags=NARROW, threads="1")
         for player in stage.players:
             stage.wait("worker-start", by=player)
@@ -52,23 +53,30 @@ class Scene:
             self.stage.wait("settled", job=job)
         eventually(lambda: self.stage.starts("isolated"))
         self.stage.registry.client.controls.cancel("isolated", note="it hangs")
+        self.stage.wait("settled", job="isolated", outcome="cancelled")
 
     def a_worker_is_killed(self) -> None:
         """While it runs slots side by side."""
-        victim = self.stage.wait("handler-start", job="abreast", by=self.doomed, after=self.stage.mark())
-        self.doomed.kill()
-        dead = self.stage.wait("exit", by=self.doomed)
+        victim = self._one_of_the_crew()
+        self.crew.remove(victim.worker)
+        victim.worker.kill()
+        dead = self.stage.wait("exit", by=victim.worker)
         assert dead["status"] == -signal.SIGKILL
         reaped = self.stage.wait("reaped", job="abreast", token=victim["token"])
         assert timedelta(seconds=reaped.at - dead.at) <= TAKE_OVER + loaded(SLACK)
 
     def a_worker_is_frozen(self) -> None:
         """Past its lease; others take over, and it comes back."""
-        victim = self.stage.wait("handler-start", job="abreast", by=self.sleepy, after=self.stage.mark())
-        self.sleepy.freeze()
+        victim = self._one_of_the_crew()
+        victim.worker.freeze()
         self.stage.wait("reaped", job="abreast", token=victim["token"])
-        self.sleepy.thaw()
-        self.stage.wait("claim-lost", by=self.sleepy, job="abreast", token=victim["token"])
+        victim.worker.thaw()
+        self.stage.wait("claim-lost", by=victim.worker, job="abreast", token=victim["token"])
+
+    def _one_of_the_crew(self) -> Seen:
+        """Whoever starts the next slot of those that run side by side."""
+        crew, latest = self.crew, self.stage.mark()
+        return self.stage.wait("handler-start", job="abreast", by=lambda player: player in crew, after=latest)
 
     def the_database_is_away(self) -> None:
         """For long enough that slots of all are missed; many jobs have their only two in that time."""
@@ -291,6 +299,7 @@ POLICIES: tuple[Callable[[Scene], None], ...] = (
 )
 
 
+@pytest.mark.timeout(300)
 def test_policies_hold_on_a_cluster_in_trouble(bench: MakeBench, own_server: EmbeddedPostgres) -> None:
     """Each policy by ledger and handlers' log, over a kill, a freeze, an outage and an operator's order."""
     scene = Scene(bench(",".join((*CAST, *MISSED)), url=own_server.dsn, recovery_rate=str(RATE)), own_server)
