@@ -178,7 +178,7 @@ class Player:
     def wait(self, within: float = PATIENCE) -> int:
         """Its exit status, once everything that it told has been read."""
         status = self.process.wait(within)
-        self._reader.join(5)
+        self._reader.join(PATIENCE)  # it closes the pipe
         return status
 
     @property

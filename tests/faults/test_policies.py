@@ -81,7 +81,8 @@ class Scene:
     def the_database_is_away(self) -> None:
         """For long enough that slots of all are missed; many jobs have their only two in that time."""
         self.stage.wait("settled", job="paced", after=self.stage.mark())
-        missed = self.stage.now().replace(microsecond=0) + int(loaded(2 * SECOND) / SECOND) * SECOND
+        ahead = min(loaded(2 * SECOND), 6 * SECOND)
+        missed = (self.stage.now() + ahead).replace(microsecond=0)
         self.missed = parse_schedule(f"ANY({Once(missed)}; {Once(missed + SECOND)})")
         with self.stage.connect() as connection:
             change = "update scheduled_tasks set schedule = %s, slot = %s, next_slot = %s, execution_time = %s"
