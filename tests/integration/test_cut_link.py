@@ -108,6 +108,6 @@ def test_cut(link: str, forwarded: str, statement: str, when: str) -> None:
         transient, seconds = worker.communicate("cut\n", timeout=60)[0].split()
     finally:
         worker.kill()
-        worker.wait()
+        worker.communicate()
     assert transient == "True"
     assert 0.5 < float(seconds) < 10

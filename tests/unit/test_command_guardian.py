@@ -73,7 +73,7 @@ def alive(pid: int) -> bool:
 
 def gone(pid: int) -> bool:
     """It ends by somebody else's hand, and no event tells us."""
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while alive(pid) and time.monotonic() < deadline:
         os.sched_yield()
     return not alive(pid)
@@ -81,7 +81,7 @@ def gone(pid: int) -> bool:
 
 def guardian_of(process: subprocess.Popen[str], besides: int = 0) -> int:
     """It starts right after the command."""
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         if found := [pid for pid in guardians(process) if pid != besides]:
             return found[0]
