@@ -17,7 +17,7 @@ from slotwise.errors import ConfigurationError
 from slotwise.store.database import Database
 from slotwise.store.store import Store
 
-JOBS, OPERATORS, SECONDS = 20, 4, 8.0
+JOBS, OPERATORS, SECONDS, ENOUGH = 20, 4, 8.0, 30
 
 _runs: Counter[tuple[str, datetime]] = Counter()
 _turn = threading.Lock()
@@ -37,10 +37,13 @@ def a_job(number: int) -> Any:
 
 
 def give_orders(registry: JobRegistry, until: float, seed: int) -> Counter[str]:
-    """Whatever comes to an operator's mind; what cannot be done is said in one line, and nothing else may happen."""
+    """Whatever comes to an operator's mind; what cannot be done is said in one line, and nothing else may happen.
+
+    A machine that is busy takes longer for as many.
+    """
     dice, done = random.Random(seed), Counter[str]()
     controls = registry.client.controls.by(f"operator-{seed}")
-    while time.monotonic() < until:
+    while time.monotonic() < until or done.total() < ENOUGH:
         name = f"busy-{dice.randrange(JOBS)}"
         now = datetime.now(UTC)
         orders = {
