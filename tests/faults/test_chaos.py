@@ -123,7 +123,7 @@ class Storm:
 @pytest.mark.timeout(300)
 def test_a_storm_breaks_no_law(bench: MakeBench, own_server: EmbeddedPostgres) -> None:
     """One fault after the other: ledger, schedule and handlers agree, and nothing ran too often or not at all."""
-    storm = Storm(bench(CAST, url=own_server.dsn), own_server)
+    storm = Storm(bench(CAST, url=own_server.dsn, shutdown_grace="30s"), own_server)
     for fault in (storm.kill, storm.freeze, storm.restart, storm.nap, storm.drain, storm.crash, storm.disconnect):
         fault()
     storm.settle()
@@ -135,7 +135,7 @@ def test_a_storm_breaks_no_law(bench: MakeBench, own_server: EmbeddedPostgres) -
 def test_a_long_storm_breaks_no_law(bench: MakeBench, own_server: EmbeddedPostgres, seed: int, seconds: int) -> None:
     """The same for minutes, the faults drawn by lot."""
     lot = random.Random(seed)
-    storm = Storm(bench(CAST, url=own_server.dsn), own_server)
+    storm = Storm(bench(CAST, url=own_server.dsn, shutdown_grace="30s"), own_server)
     faults: list[Callable[[], None]] = [
         storm.kill, storm.freeze, storm.restart, storm.nap, storm.drain, storm.crash, storm.disconnect,
     ]  # fmt: skip

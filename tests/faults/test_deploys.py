@@ -23,7 +23,7 @@ def after(instant: datetime, stage: Bench, *jobs: str) -> None:
 
 def test_two_releases_with_other_jobs_leave_each_other_alone(bench: MakeBench) -> None:
     """The old release runs a and b, the new one b and c; what a release does not know stays untouched, and waits."""
-    stage = bench("rerun,give-up,async")
+    stage = bench("rerun,give-up,async", shutdown_grace="30s")
     old = stage.start("old", cast="rerun,give-up")
     stage.wait("settled", job="rerun")
     new = stage.start("new", cast="give-up,async")

@@ -52,7 +52,7 @@ def test_workers_follow_the_primary(bench: MakeBench, open_path: Path) -> None:
     """A host that is down and the standby are passed over; when that becomes the primary, work goes on there."""
     try:
         with a_primary_and_its_standby(open_path) as (first, second):
-            stage = bench(CAST, url=one_address(second, first))
+            stage = bench(CAST, url=one_address(second, first), shutdown_grace="30s")
             crew = stage.start_all(2)
             for job in CAST.split(","):
                 stage.wait("settled", job=job)

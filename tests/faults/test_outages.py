@@ -50,7 +50,7 @@ def test_a_worker_waits_for_a_database_that_is_down_at_its_start(
     bench: MakeBench, own_server: EmbeddedPostgres
 ) -> None:
     """It says so once, waits, and begins when the database is there; told to stop meanwhile, it stops."""
-    stage = bench(CAST, url=own_server.dsn)
+    stage = bench(CAST, url=own_server.dsn, shutdown_grace="30s")
     begun = stage.mark()
     with down(own_server):
         waits, stops = stage.start("waits"), stage.start("stops")
@@ -84,7 +84,7 @@ def test_wake_ups_are_heard_again_after_a_restart(own_server: EmbeddedPostgres) 
 
 def test_workers_outlive_an_outage(bench: MakeBench, own_server: EmbeddedPostgres) -> None:
     """Seconds without a database: each loop says so once and waits; then work goes on, and no worker has ended."""
-    stage = bench(CAST, url=own_server.dsn)
+    stage = bench(CAST, url=own_server.dsn, shutdown_grace="30s")
     crew = stage.start_all(2)
     stage.wait("handler-start", job="rerun")
     begun = stage.mark()
@@ -121,7 +121,7 @@ def test_a_paused_database_takes_no_work_away(bench: MakeBench, own_server: Embe
 
     Afterwards two intervals of silence would prove it, and whoever waits for a core is silent: the reapers look seldom.
     """
-    stage = bench("hold-briefly,rerun,give-up", url=own_server.dsn, reaper_interval=SELDOM)
+    stage = bench("hold-briefly,rerun,give-up", url=own_server.dsn, reaper_interval=SELDOM, shutdown_grace="30s")
     crew = stage.start_all(2)
     start = stage.wait("handler-start", job="hold-briefly")
     with frozen(own_server):
@@ -136,7 +136,7 @@ def test_a_paused_database_takes_no_work_away(bench: MakeBench, own_server: Embe
 
 def test_a_read_only_server_burns_no_attempt(bench: MakeBench, own_server: EmbeddedPostgres) -> None:
     """25006 is the database's trouble, not the job's: nothing fails, nothing is counted, work goes on afterwards."""
-    stage = bench("give-up,completing", url=own_server.dsn)
+    stage = bench("give-up,completing", url=own_server.dsn, shutdown_grace="30s")
     crew = stage.start_all(2)
     stage.wait("settled", job="give-up")
     begun = stage.mark()
@@ -164,7 +164,7 @@ def _set_read_only(server: EmbeddedPostgres, value: str) -> None:
 
 def test_heartbeats_go_through_when_no_connection_is_left(bench: MakeBench, own_server: EmbeddedPostgres) -> None:
     """Others take all connections for longer than a lease: no claim is lost; a worker that starts meanwhile waits."""
-    stage = bench("hold-briefly,rerun", url=own_server.dsn, missed_heartbeats_limit=WIDE)
+    stage = bench("hold-briefly,rerun", url=own_server.dsn, missed_heartbeats_limit=WIDE, shutdown_grace="30s")
     holder = stage.start("holder")
     start = stage.wait("handler-start", job="hold-briefly", by=holder)
     other = stage.start("other")
@@ -198,7 +198,7 @@ def _all_connections(server: EmbeddedPostgres) -> Iterator[list[psycopg.Connecti
 
 def test_a_row_that_somebody_else_has_locked_costs_no_claim(bench: MakeBench) -> None:
     """A settlement that waits for a row which somebody else has locked does not stop the heartbeats of its worker."""
-    stage = bench("hold-briefly,rerun", missed_heartbeats_limit=WIDE)
+    stage = bench("hold-briefly,rerun", missed_heartbeats_limit=WIDE, shutdown_grace="30s")
     holder = stage.start("holder")
     start = stage.wait("handler-start", job="hold-briefly", by=holder)
     other = stage.start("other")
