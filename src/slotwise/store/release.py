@@ -42,8 +42,8 @@ def release_next(connection: sa.Connection, dialect: Dialect, row: Row, now: dat
         )
     )
     pace = said.get("pace")
-    newest = _newest(connection, dialect, found.control, utc(started) or now) if pace else now
-    due = max(now, newest + parse_duration(pace)) if pace else now
+    since = utc(started) or now
+    due = max(now, _newest(connection, dialect, found.control, since) + parse_duration(pace)) if pace else now
     plan = sa.select(tasks.c.state).where(
         tasks.c.task_name == row.task_name, tasks.c.task_instance == row.plan_instance
     )
