@@ -280,7 +280,7 @@ def test_customize_wins(shell: Shell) -> None:
         (["--only", "tock"], exits.FAILED, "only names 'tock', which is not registered"),
         (["--app", "jobz"], exits.FAILED, "there is no module jobz"),
         (["--database-url", "sqlite:///new.db"], exits.DATABASE, "slotwise db upgrade"),
-        (["--poll-interval", "0s"], exits.FAILED, "--poll-interval must be positive"),
+        (["--poll-interval", "0s"], exits.USAGE, "--poll-interval must be positive"),
     ],
     ids=["only", "app", "tables", "setting"],
 )
