@@ -494,6 +494,19 @@ def test_a_deleted_row_leaves_no_slot_open(bench: Bench, name: str) -> None:
     assert bench.settle(claim) is None
 
 
+def test_a_restored_row_leaves_no_slot_open(bench: Bench) -> None:
+    """It is as the code wants it, and stands at an older slot than the one that was begun: that one has ended."""
+    backup = bench.backup()
+    bench.tick()
+    bench.settle(bench.claim_one("plain"))
+    bench.tick()
+    bench.claim_one("plain")
+    bench.restore(backup)
+    assert bench.plan("plain")["plain"].change == "kept"
+    ended = {entry["slot"]: (entry["outcome"], entry["reason"]) for entry in bench.slots("plain")}
+    assert ended == {at(1): ("succeeded", None), at(2): ("lost", "orphaned")}
+
+
 @pytest.mark.parametrize("state", ["held", "waiting for its retry", "triggered"])
 def test_planning_ends_nothing_that_stands(bench: Bench, state: str) -> None:
     """A slot is open for as long as its row stands at it: held, between two attempts, or beside the plan row."""
