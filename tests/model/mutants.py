@@ -71,14 +71,14 @@ MUTANTS: dict[str, Mutant] = {
     ),
     # give_up
     "the ledger starts a slot that gives up once": Mutant(
-        ClaimsByRow.enter, "(sa.literal(not strict) | (slots.c.attempts == 0))", "sa.true()"
+        ClaimsByRow.enter, "self.tables.slots, strict=strict", "self.tables.slots, strict=False"
     ),
     "a slot that gives up stays as it ended": Mutant(Latecomers._end_reopened, "finished=now", "finished=None"),
     # retries
     "no retry falls behind the next slot": Mutant(
         ending._retry_due, "return None if due >= following else due", "return due"
     ),
-    "a lost attempt is no try": Mutant(ending._retry_due, "row.attempt - row.lost_count", "row.attempt"),
+    "a lost attempt is no try": Mutant(ending._tries, "row.attempt - row.lost_count", "row.attempt"),
     "a snoozed attempt is no try": Mutant(ending._snoozed, "aborted=1", "aborted=0"),
     "what was called off is not tried again": Mutant(
         ending._called_off, "return row, replace(outcome, final=True)", "return row, outcome"
@@ -159,7 +159,7 @@ MUTANTS: dict[str, Mutant] = {
         planner.first_slot, "first is not None and row.watermark is not None and first <= row.watermark", "False"
     ),
     "gaps count as decided": Mutant(
-        decided.newest_decided, "for found in (in_ledger, in_gaps) if found", "for found in (in_ledger,) if found"
+        decided.newest_decided, "for found in in_both if found", "for found in in_both[:1] if found"
     ),
     "a deploy brings no two starts together": Mutant(
         Planner._keep_distance, "job.min_interval is None or where not in columns", "True"
