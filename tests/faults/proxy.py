@@ -18,6 +18,8 @@ import sqlalchemy as sa
 CHUNK = 65_536
 #: What PostgreSQL's client sends to commit, as a simple query.
 COMMIT = b"COMMIT\x00"
+#: The message that has a statement carried out; one that is prepared first was said in a trip before.
+EXECUTE = b"E\x00\x00\x00\x09\x00\x00\x00\x00\x00"
 #: Linux: a filter on a socket drops segments before TCP sees them, so that the sender gets no acknowledgement.
 SO_ATTACH_FILTER, SO_DETACH_FILTER = 26, 27
 DROP_ALL = struct.pack("HBBI", 0x06, 0, 0, 0)  # BPF: return 0
@@ -112,9 +114,9 @@ class Proxy:
         self._said, self._heard, self._end = said, heard, COMMIT
 
     def lose_statement(self, said: bytes, *, forward: bool) -> None:
-        """Cut the next connection that says this; where it is a transaction by itself, as ``lose_commit``."""
+        """Cut the next connection that has this carried out as a transaction by itself, as ``lose_commit`` does."""
         self.lose_commit(said=said, forward=forward)
-        self._end = said
+        self._end = EXECUTE
 
     def hold(self, said: bytes) -> None:
         """Hold up the next statement that says this, until ``release``; all other connections go on."""
