@@ -60,7 +60,7 @@ class Calls:
         store = self._make_store()
         if (known := store.definitions.get(name)) is not None and known.is_job:
             raise InvalidJob(f"{name!r} is a job, its schedule says when it runs; pass a one-time task")
-        with in_its_letters(f"task {name!r}"), _in_words(store, is_own=connection is None):
+        with _in_words(store, is_own=connection is None), in_its_letters(f"task {name!r}"):
             if connection is not None:
                 yield queue_of(store.dialect, self._horizon), joined(connection, store.database.dialect_name, name)
                 return
@@ -70,7 +70,7 @@ class Calls:
     @contextmanager
     def _beside(self, connection: Any, store: Store, name: str) -> Iterator[Any]:
         """A connection of SQLAlchemy: the caller's, or one of our own."""
-        with in_its_letters(f"task {name!r}"), _in_words(store, is_own=connection is None):
+        with _in_words(store, is_own=connection is None), in_its_letters(f"task {name!r}"):
             if connection is not None:
                 yield joined(sqlalchemy_connection(connection), store.database.dialect_name, name)
                 return

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
+import click
 import psycopg
 import pytest
 
@@ -25,7 +26,6 @@ from slotwise.bench.server import Server
 from slotwise.bench.targets import judge
 from slotwise.cli.bench import bench
 from slotwise.embedded import EmbeddedPostgres, GivenPostgres
-from slotwise.errors import ConfigurationError
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -99,7 +99,7 @@ def test_peers_run_each_id_once(name: str) -> None:
 )
 def test_unknown_names_are_refused(option: str, names: str) -> None:
     """A wrong name is one line that lists the right ones."""
-    with pytest.raises(ConfigurationError, match=f"{option} nonsense: known are .*{names}"):
+    with pytest.raises(click.UsageError, match=f"{option} nonsense: known are .*{names}"):
         bench.main([option, "nonsense"], standalone_mode=False)
 
 
