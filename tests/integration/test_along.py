@@ -28,7 +28,7 @@ def opened(database: Open) -> Database:
     made = database()
     made.verify()
     with made.main.begin() as connection:
-        connection.exec_driver_sql("CREATE TABLE one (id integer PRIMARY KEY)")
+        connection.exec_driver_sql("CREATE TABLE one (id serial PRIMARY KEY)")
     return made
 
 
@@ -65,11 +65,17 @@ def test_who_only_schedules_makes_one_trip(pg_url: str) -> None:
 
 def test_it_is_said_after_the_commit_and_not_in_it(opened: Database) -> None:
     """In one transaction it would hold a lock of the whole server while the commit is flushed."""
+    assert min(transactions_of_one(opened) for _ in range(5)) == 2  # others count theirs on this server, too
+
+
+def transactions_of_one(opened: Database) -> int:
     with saying(opened, "ours") as connection:
-        (of_the_row,) = connection.exec_driver_sql("INSERT INTO one VALUES (1) RETURNING pg_current_xact_id()::text")
+        (of_the_row,) = connection.exec_driver_sql(
+            "INSERT INTO one DEFAULT VALUES RETURNING pg_current_xact_id()::text"
+        )
     with opened.main.connect() as connection:
         after = connection.exec_driver_sql("SELECT pg_current_xact_id()::text").scalar_one()
-    assert int(after) - int(of_the_row[0]) == 2  # the word had one of its own
+    return int(after) - int(of_the_row[0])
 
 
 def test_where_the_statement_fails_that_is_raised(opened: Database) -> None:

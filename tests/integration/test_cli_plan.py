@@ -20,14 +20,14 @@ from slotwise.schedules import Schedule
 from slotwise.testing import ManualWorker
 
 APP = """
-from slotwise import CatchUp, Every, JobRegistry, job
+from slotwise import CatchUp, Every, FixedDelay, JobRegistry, job
 
 def of(name, schedule, **policies):
     return job(name=name, schedule=schedule, **policies)(lambda ctx: None)
 
 registry = JobRegistry(jobs=[
     of("same", Every("1h")), of("changed", Every("2h")), of("policies", Every("1h"), catch_up=CatchUp.first()),
-    of("added", Every("1h")), of("late", Every("1h")),
+    of("added", Every("1h")), of("anew", FixedDelay("1h")), of("late", Every("1h")),
 ])
 """
 
@@ -79,10 +79,10 @@ def test_a_deploy_is_rehearsed(worker: ManualWorker, say: Callable[..., str]) ->
     lines = json.loads(say("plan", "--app", "deployed", "--all", "--json", expected=exits.CHANGES))
     found = {line["job"]: line for line in lines}
     assert {name: line["change"] for name, line in found.items()} == {
-        "same": "kept", "changed": "changed", "policies": "policies", "added": "added", "late": "kept",
-        "gone": "orphaned",
+        "same": "kept", "changed": "changed", "policies": "policies", "added": "added", "anew": "added",
+        "late": "kept", "gone": "orphaned",
     }  # fmt: skip
-    assert [name for name, line in found.items() if line["at_once"]] == ["late"]
+    assert [name for name, line in found.items() if line["at_once"]] == ["anew", "late"]
     changed = found["changed"]
     assert (len(changed["before_slots"]), len(changed["after_slots"])) == (3, 3)
     assert changed["before_slots"] != changed["after_slots"]
@@ -94,7 +94,7 @@ def test_a_deploy_is_rehearsed(worker: ManualWorker, say: Callable[..., str]) ->
 def test_people_see_what_changes(worker: ManualWorker, say: Callable[..., str]) -> None:
     """And not what stays."""
     out = say("plan", "--app", "deployed", expected=exits.CHANGES)
-    assert [line.split()[0] for line in out.splitlines()] == ["JOB", "added", "changed", "gone", "policies"]
+    assert [line.split()[0] for line in out.splitlines()] == ["JOB", "added", "anew", "changed", "gone", "policies"]
 
 
 def test_nothing_to_change(worker: ManualWorker, say: Callable[..., str]) -> None:

@@ -70,8 +70,9 @@ def compare(
 ) -> list[Change]:
     """What planning these jobs would change, by name; nothing is changed."""
     store = _Rehearsal(database, definitions, clock=clock)
-    rows, now = _rows(store), store.now()
+    rows = _rows(store)
     plans = Planner(store).plan([found for found in definitions.values() if found.is_job], revision)
+    now = store.now()  # after planning: what starts at once is planned for the instant of its planning
     changes = [_change(rows.get(plan.job), plan.change, plan, definitions[plan.job], now) for plan in plans]
     known = _known(store, now)
     orphans = [_orphan(row, known.get(name)) for name, row in rows.items() if name not in definitions]
