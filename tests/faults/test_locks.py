@@ -10,15 +10,18 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import timedelta
 
+import psycopg
 import pytest
-from tests.faults.bench import Bench, eventually
+from tests.faults.bench import Bench, Seen, eventually
 from tests.faults.conftest import MakeBench
 
 from slotwise import Item
 from slotwise.embedded import EmbeddedPostgres
 from slotwise.errors import ConfigurationError
 
-HELD, OPERATORS = 2000, 3
+HELD, OPERATORS, MOVERS = 2000, 3, 2
+#: So many rows in one statement that it meets several of those that a settlement, or another one, has locked.
+MANY = 200
 JOBS = ("rerun", "give-up", "abreast")
 HEARTBEAT = timedelta(seconds=1)
 
@@ -38,6 +41,11 @@ class Crowd:
         if items:
             self.stage.registry.client.schedule_many("stay", items)
 
+    @property
+    def newest(self) -> list[str]:
+        """Most of these are held."""
+        return [f"{number:05}" for number in range(max(self.made - HELD, 0), self.made)]
+
     def count(self, which: str) -> int:
         return int(self.stage.rows(f"select count(*) from scheduled_tasks where {which}")[0][0])
 
@@ -48,25 +56,33 @@ def operate(stage: Bench, crowd: Crowd, over: threading.Event, seed: int) -> Cou
     client = stage.registry.client
     controls = client.controls.by(f"operator-{seed}")
     while not over.is_set():
-        job, id = lot.choice(JOBS), f"{lot.randrange(crowd.made):05}"
-        many = [Item(1, id=f"{number:05}") for number in lot.sample(range(crowd.made), 100)]
+        job, id = lot.choice(JOBS), lot.choice(crowd.newest)
         orders = {
             "cancel": lambda id=id: client.cancel("stay", id).status,
             "reschedule": lambda id=id: client.reschedule("stay", id, in_="1h").status,
             "replace": lambda id=id: client.schedule("stay", 1, id=id, if_exists="keep").status,
-            "many": lambda many=many: client.schedule_many("stay", many, in_="1h", if_exists="reschedule"),
             "pause": lambda job=job: controls.pause(job),
             "resume": lambda job=job: controls.resume(job),
             "trigger": lambda job=job: controls.trigger(job),
             "stop": lambda job=job: controls.cancel(job),
             "skip": lambda job=job: controls.skip_next(job),
         }
-        word = lot.choices(list(orders), [1, 2, 2, 2, 1, 2, 2, 1, 1])[0]
+        word = lot.choices(list(orders), [1, 2, 2, 1, 2, 2, 1, 1])[0]
         try:
             told[f"{word} {orders[word]()}" if word in ("cancel", "reschedule") else word] += 1  # type: ignore[no-untyped-call]
         except ConfigurationError:
             told[f"{word} refused"] += 1
         over.wait(0.01)
+    return told
+
+
+def move(stage: Bench, crowd: Crowd, over: threading.Event, seed: int) -> Counter[str]:
+    """Whoever moves many at once, in whatever order: two of them meet, and settlements meet both."""
+    lot, told = random.Random(seed), Counter[str]()
+    while not over.is_set():
+        many = [Item(1, id=id) for id in lot.sample(crowd.newest, MANY)]
+        stage.registry.client.schedule_many("stay", many, in_="1h", if_exists="reschedule")
+        told["many"] += 1
     return told
 
 
@@ -78,7 +94,36 @@ def a_users_lock(stage: Bench, *ids: str) -> Iterator[None]:
         yield
 
 
+def see_deadlocks(server: EmbeddedPostgres) -> None:
+    """Soon: else each is ended by somebody's ``lock_timeout``, half a heartbeat, before the server looks for it."""
+    with psycopg.connect(server.dsn, autocommit=True) as connection:
+        connection.execute("alter system set deadlock_timeout = '20ms'")
+        connection.execute("select pg_reload_conf()")
+
+
+def expect_no_deadlock(server: EmbeddedPostgres) -> None:
+    seen = [line for line in server.log.read_text().splitlines() if "deadlock detected" in line]
+    assert seen == []
+
+
+def settled_since(stage: Bench, mark: Seen) -> list[Seen]:
+    return [seen for seen in stage.events.all("settled", job="stay") if seen.number > mark.number]
+
+
+def stays_locked(stage: Bench) -> None:
+    """While one row is locked, hundreds of others are settled; when its lock ends, so is that one."""
+    with a_users_lock(stage, "locked"):
+        began = stage.mark()
+        stage.wait("handler-end", instance="locked")
+        stage.rest(2 * HEARTBEAT)
+        eventually(lambda: len(settled_since(stage, began)) > HELD / 10)
+        assert stage.events.all("settled", instance="locked") == []
+    end = stage.wait("settled", instance="locked")
+    assert (end["outcome"], end["attempt"]) == ("succeeded", 1)
+
+
 def crowd_at_work(bench: MakeBench, server: EmbeddedPostgres, span: tuple[float, float], seconds: int) -> None:
+    see_deadlocks(server)
     stage = bench(
         ",".join(("stay", *JOBS)), url=server.dsn, threads=str(HELD), heartbeat_interval="1s",
         missed_heartbeats_limit="6", shutdown_grace="20s",
@@ -90,26 +135,22 @@ def crowd_at_work(bench: MakeBench, server: EmbeddedPostgres, span: tuple[float,
     stage.wait("handler-start", instance="locked")
     eventually(lambda: crowd.count("picked") >= HELD * 0.9)
     assert {seen.worker for seen in stage.events.all("claimed", job="stay")} == set(crew)
-    with ThreadPoolExecutor(OPERATORS) as operators:
-        told = [operators.submit(operate, stage, crowd, over, seed) for seed in range(OPERATORS)]
-        with a_users_lock(stage, "locked"):
-            began = stage.mark()
-            stage.wait("handler-end", instance="locked")
-            stage.rest(2 * HEARTBEAT)
-            settled = stage.events.all("settled", job="stay", by=lambda player: player in crew)
-            assert len([seen for seen in settled if seen.number > began.number]) > HELD / 10
-            assert stage.events.all("settled", instance="locked") == []
-        end = stage.wait("settled", instance="locked")
-        assert (end["outcome"], end["attempt"]) == ("succeeded", 1)
-        for _ in range(seconds):
-            stage.rest(timedelta(seconds=1))
-            crowd.fill(span)
-        over.set()
+    with ThreadPoolExecutor(OPERATORS + MOVERS) as others:
+        told = [others.submit(operate, stage, crowd, over, seed) for seed in range(OPERATORS)]
+        told += [others.submit(move, stage, crowd, over, seed) for seed in range(MOVERS)]
+        try:
+            stays_locked(stage)
+            for _ in range(seconds):
+                stage.rest(timedelta(seconds=1))
+                crowd.fill(span)
+        finally:
+            over.set()
+            expect_no_deadlock(server)  # whatever else went wrong, by then that is why
         done = sum((one.result() for one in told), Counter[str]())
     for job in JOBS:
         stage.registry.client.controls.resume(job)
     assert set(stage.end_all()) == {0}
-    assert "deadlock detected" not in server.log.read_text()
+    expect_no_deadlock(server)
     assert stage.events.all("reaped", "claim-lost", "claim-suspect", "database-lost") == []
     starts = Counter((line.job, line.instance, line.token) for line in stage.log.read() if line.mark == "start")
     assert set(starts.values()) == {1}
