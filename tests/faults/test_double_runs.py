@@ -37,6 +37,10 @@ def test_four_workers_whose_clocks_disagree_start_each_slot_once(bench: MakeBenc
     until = stage.now()
     stage.end_all()
 
+    said = stage.events.all("log", message=lambda text: "off the database's" in text)
+    assert {*stage.players} - {start.worker, *(seen.worker for seen in said)} <= {stage.players[0]}
+    assert start.worker == stage.players[0] or stage.players[0] not in {seen.worker for seen in said}
+
     starts = Counter((line.job, line.slot) for line in stage.log.read() if line.mark == "start")
     assert set(starts.values()) == {1}
     assert len([slot for job, slot in starts if job == "beat" and slot > begun]) >= 4

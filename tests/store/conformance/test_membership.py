@@ -1,0 +1,53 @@
+"""The row of a live worker, and how far the clock of its host is from the database's."""
+
+from __future__ import annotations
+
+import logging
+import re
+from datetime import timedelta
+
+import pytest
+from tests.store.bench import LEASE, Bench, at
+
+from slotwise.clock import host_now
+from slotwise.engine.membership import Membership
+from slotwise.store.roster import Badge, Roster
+
+
+def a_member(bench: Bench) -> Membership:
+    badge = Badge(
+        worker="host:1:a", host="host", pid=1, boot_id="a", version="1", capacity=1, tags=[], tasks=[], lease=LEASE,
+        started=at(0), revision=None, refused=[], passed_over={},
+    )  # fmt: skip
+    return Membership(Roster(bench.store), lambda: badge)
+
+
+def told(bench: Bench, caplog: pytest.LogCaptureFixture, ahead: timedelta, looks: int = 1) -> list[str]:
+    """What a worker says whose host is so far ahead of its database."""
+    member = a_member(bench)
+    with caplog.at_level(logging.WARNING, "slotwise"):
+        for look in range(looks):
+            bench.clock.set(host_now() - ahead)
+            if not look:
+                member.join()
+            skew = member.renew()
+            assert skew is not None
+            assert skew == pytest.approx(ahead.total_seconds(), abs=1)
+    found = caplog.messages.copy()
+    (row,) = Roster(bench.store).live()
+    assert row["skew"] == pytest.approx(ahead.total_seconds(), abs=1)
+    return found
+
+
+@pytest.mark.parametrize("hours", [1, -1], ids=["ahead", "behind"])
+def test_a_clock_that_is_off_is_measured_and_told_once(
+    bench: Bench, caplog: pytest.LogCaptureFixture, hours: int
+) -> None:
+    """Either way, with each heartbeat, in the row for everybody; said once."""
+    (line,) = told(bench, caplog, timedelta(hours=hours), looks=3)
+    assert re.match(rf"this host's clock is {'-' * (hours < 0)}(3600|3599)\.\d s off the database's; ", line)
+
+
+def test_a_clock_that_is_right_is_not_spoken_of(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    """Within a second, hosts differ as they like."""
+    assert told(bench, caplog, timedelta(seconds=-0.5)) == []
