@@ -14,6 +14,7 @@ import sqlalchemy as sa
 
 from slotwise import CatchUp, Every, JobContext, job
 from slotwise.cli import exits
+from slotwise.cli.application import load_registry
 from slotwise.cli.entry import status
 from slotwise.clock import ManualClock, host_now
 from slotwise.schedules import Schedule
@@ -99,8 +100,6 @@ def test_people_see_what_changes(worker: ManualWorker, say: Callable[..., str]) 
 
 def test_nothing_to_change(worker: ManualWorker, say: Callable[..., str]) -> None:
     """After the deploy, and once the orphan is gone: status 0."""
-    from slotwise.cli.application import load_registry
-
     registry = load_registry("deployed", Path.cwd())
     with ManualWorker(list(registry_jobs(registry)), worker._database, ManualClock(host_now())):
         say("delete", "gone", "--yes")
@@ -126,6 +125,9 @@ def test_an_orphan_of_another_application(worker: ManualWorker, say: Callable[..
     lines = json.loads(say("plan", "--app", "deployed", "--json", expected=exits.CHANGES))
     (gone,) = [line for line in lines if line["job"] == "gone"]
     assert (gone["change"], gone["known_by"]) == ("orphaned", worker.name)
+    registry = load_registry("deployed", Path.cwd())
+    with ManualWorker(list(registry_jobs(registry)), worker._database, ManualClock(host_now())):
+        assert "gone" in say("plan", "--app", "deployed", expected=exits.OK)
 
 
 def test_explain_from_the_shell(worker: ManualWorker, say: Callable[..., str]) -> None:

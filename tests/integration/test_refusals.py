@@ -13,6 +13,7 @@ from pathlib import Path
 import psycopg
 import pytest
 import sqlalchemy as sa
+from tests.store.bench import Bench
 
 from slotwise import Every, JobContext, job, task
 from slotwise.cli import exits
@@ -22,6 +23,7 @@ from slotwise.controls import Controls
 from slotwise.errors import DatabaseRefused
 from slotwise.settings import Settings
 from slotwise.store.database import Database
+from slotwise.store.fence import LedgerFence
 from slotwise.store.store import Store
 from slotwise.testing import ManualWorker
 
@@ -158,6 +160,30 @@ def test_what_the_page_grants_to_an_application(pg_url: str, role: str) -> None:
             call()
             with psycopg.connect(pg_url, autocommit=True) as owner:
                 owner.execute(f"REVOKE UPDATE, DELETE ON scheduled_tasks FROM {role}")
+
+
+def test_what_the_page_grants_to_handlers_of_an_application(pg_url: str, role: str) -> None:
+    """guard, complete_in and history; of a one-time task only with the further right that the page names."""
+    with closing(Database(Settings(database_url=pg_url))) as owners, closing(Database(Settings.load())) as database:
+        bench = Bench(owners).planned()
+        bench.tick()
+        bench.client.schedule("mail", id="1")
+        slot, mail = bench.claim_one("plain"), bench.claim_one("mail")
+        _granted(pg_url, role, _page()[1])
+        fence = LedgerFence(bench.store)
+        for verb in (fence.guard, fence.complete_in):
+            with database.main.begin() as connection:
+                verb(slot, connection)
+            with (
+                pytest.raises(Exception, match="permission denied for table scheduled_tasks"),
+                database.main.begin() as connection,
+            ):
+                verb(mail, connection)
+        _granted(pg_url, role, "GRANT UPDATE ON scheduled_tasks TO application;")
+        for verb in (fence.guard, fence.complete_in):
+            with database.main.begin() as connection:
+                verb(mail, connection)
+        assert [end.outcome for end in Client(lambda: Store(database, {})).history("mail", "1")] == ["succeeded"]
 
 
 def test_a_right_that_is_taken_away(pg_url: str, role: str, caplog: pytest.LogCaptureFixture) -> None:
