@@ -41,7 +41,9 @@ def trying(*errors: Exception) -> Callable[[], None]:
 
 
 def error_of(state: str) -> DBAPIError:
-    return DBAPIError("SELECT 1", None, psycopg.errors.lookup(state)("as the server says it"))
+    error = psycopg.OperationalError("as the server says it")  # an older psycopg has no class of its own for some
+    error.sqlstate = state
+    return DBAPIError("SELECT 1", None, error)
 
 
 def start(*errors: Exception) -> tuple[bool, list[str], list[float]]:
