@@ -14,7 +14,7 @@ from datetime import datetime
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import SQLAlchemyError
 
 from slotwise.definition import Definition
 from slotwise.execution import FOREVER, Row
@@ -117,7 +117,7 @@ def tell_plan_rows(database: Database, dialect: Dialect, changes: Sequence[Chang
     for (name, instance), ended in sorted(told.items()):
         mine = [tasks.c.task_name == name, tasks.c.task_instance == instance]
         locked = sa.select(tasks.c.version).where(*mine).with_for_update(skip_locked=not wait)
-        with suppress(DBAPIError), database.main.begin() as connection:
+        with suppress(SQLAlchemyError), database.main.begin() as connection:  # the slots are settled, whatever it is
             if connection.execute(locked).first() is not None:
                 connection.execute(tasks.update().where(*mine).values(**_statistics(tasks, ended)))
 

@@ -101,7 +101,7 @@ class Settlements(Door):
                     raise
                 wait = False  # it has waited
         if rest := [ending for fence, ending in unique.items() if fence not in done]:
-            settled = self._apart(rest, lambda some: self._settle(some, wait=wait))
+            settled = self._apart(rest, lambda some: self._settle(some, wait=wait), is_first=not done)
             done.update((settlement.claim.fence, settlement) for settlement in settled)
         return [done[claim.fence] for claim, _ in endings]
 
@@ -119,22 +119,26 @@ class Settlements(Door):
             if fence in gone
         }
 
-    def _apart(self, endings: Endings, end: Callable[[Endings], list[Settlement]]) -> list[Settlement]:
-        """``end`` them; where a row spoils the batch, each half of it, until that row stands alone and is set aside."""
+    def _apart(
+        self, endings: Endings, end: Callable[[Endings], list[Settlement]], *, is_first: bool = True
+    ) -> list[Settlement]:
+        """``end`` them; where a row spoils the batch, each half of it, until that row stands alone and is set aside.
+
+        Unless they are the first, nothing is raised: what is settled must be told, for to settle it again would look
+        like a loss.
+        """
         try:
             return end(endings)
         except Exception as error:
             if not is_about_a_row(error):
-                raise
+                if is_first:
+                    raise
+                return [Settlement(claim=claim, error=error) for claim, _ in endings]
             if len(endings) == 1:
                 return [self._set_aside(*endings[0], error)]
         middle = len(endings) // 2
-        settled = self._apart(endings[:middle], end)
-        try:
-            return settled + self._apart(endings[middle:], end)
-        except SQLAlchemyError as error:
-            # What is settled must be told; to settle it again would look like a loss.
-            return settled + [Settlement(claim=claim, error=error) for claim, _ in endings[middle:]]
+        settled = self._apart(endings[:middle], end, is_first=is_first)
+        return settled + self._apart(endings[middle:], end, is_first=False)
 
     def _set_aside(self, claim: Claim, outcome: Outcome, error: Exception) -> Settlement:
         """First without what the handler said, which may be all that is wrong; else the row is let go as it stands."""
@@ -162,19 +166,23 @@ class Settlements(Door):
             if not wait or not is_locked(error):
                 raise
             return self._settle(endings, wait=False)
-        left = [] if wait else [claim for claim, _ in endings if claim.fence not in done]
-        locked = self._still_held(left)
+        left = self._left([] if wait else [claim for claim, _ in endings if claim.fence not in done])
         return [
-            Settlement(claim=claim, transition=done.get(claim.fence), error=LOCKED if claim.fence in locked else None)
+            Settlement(claim=claim, transition=done.get(claim.fence), error=left.get(claim.fence))
             for claim, _ in endings
         ]
 
-    def _still_held(self, claims: Sequence[Claim]) -> set[Fence]:
-        """Whose rows, though nobody could have them, are as they were: skipped is not lost."""
+    def _left(self, claims: Sequence[Claim]) -> dict[Fence, Exception]:
+        """Whose rows, though nobody could have them, are as they were: skipped is not lost. Nor are those that nobody
+        can look at now; the others are settled already, and nothing is raised.
+        """
         if not claims:
-            return set()
-        with self.transaction() as connection:
-            return self.dialect.still_held(connection, claims)
+            return {}
+        try:
+            with self.transaction() as connection:
+                return dict.fromkeys(self.dialect.still_held(connection, claims), LOCKED)
+        except SQLAlchemyError as error:
+            return {claim.fence: error for claim in claims}
 
     def _end(self, endings: Endings, *, wait: bool, dead: bool = False) -> list[Change]:
         """Let go of the rows that are still held under these claims; ``dead``: unless their holder has stirred."""

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
+from sqlalchemy.exc import TimeoutError
 from tests.store.conformance.test_policies import MINUTE, NOON, ledger, minute, rows
 
 from slotwise import CatchUp, Every, Overlap, Retry, job
@@ -99,6 +100,29 @@ def test_the_rows_of_what_runs(database: Database) -> None:
     assert (minute(plan["slot"]), plan["picked"] or False) == (2, False)
     assert plan["last_success"] is not None
     assert (plan["last_error"], plan["consecutive_failures"]) == ("boom", 1)
+
+
+def test_a_slot_is_settled_though_its_plan_row_cannot_be_told(database: Database) -> None:
+    """That comes after the commit, on a connection of its own: where none is to be had, the slot is settled all the
+    same, and nobody takes it for lost.
+    """
+
+    def refuse(*_: object) -> None:
+        raise TimeoutError("QueuePool limit reached")
+
+    def leave_none(*_: object) -> None:
+        sa.event.listen(database.main, "checkout", refuse)
+
+    with workers(database, overlap=Overlap.allow(3)) as (one,):
+        one.tick("1s")
+        begun(one)
+        claim = on(one, 0)
+        sa.event.listen(database.main, "commit", leave_none)
+        (settlement,) = one.store.settle([(claim, Failed("boom"))])
+        for what, listener in (("commit", leave_none), ("checkout", refuse)):
+            sa.event.remove(database.main, what, listener)
+    assert settlement.transition is not None
+    assert ledger(database) == {0: "failed"}
 
 
 def test_a_slot_that_waits_for_its_retry_holds_its_place(database: Database) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
 from tests.faults.bench import eventually
 from tests.faults.proxy import Proxy
@@ -19,6 +20,8 @@ from slotwise.store.database import Database
 
 CLAIM = b"SET picked = true"
 RELEASE = b"SET picked = false"
+HOLD = b"FOR UPDATE) AS q"
+LOOK = b"SELECT q.task_name, q.task_instance, q.version"
 MARK = b"SET outcome"
 ORDER = b"scheduled_controls"
 
@@ -58,6 +61,39 @@ def test_a_settlement_in_doubt(apart: Bench, proxy: Proxy, forward: bool) -> Non
     assert apart.slot("plain")["outcome"] == "succeeded"
     assert (apart.row("plain").version, apart.row("plain").slot) == (claims[0].token + 1, at(2))
     assert apart.row("retried").attempt == 1
+
+
+def test_what_is_settled_before_the_connection_breaks_is_told(apart: Bench, proxy: Proxy) -> None:
+    """The usual ends of a batch are written first. If the others cannot be, that is said of those alone: all of it
+    tried again would find the first ones let go, and take them for lost.
+    """
+    apart.tick()
+    claims = apart.claim("plain", "retried")
+    endings = [(claims[0], Succeeded()), (claims[1], Failed("boom"))]
+    proxy.lose_commit(said=HOLD, forward=False)
+    usual, other = apart.store.settle(endings)
+    assert proxy.lost.is_set()
+    assert usual.transition is not None
+    assert usual.transition.label == "succeeded"
+    assert isinstance(other.error, DBAPIError)
+    assert apart.settle(*endings[1]) is not None
+
+
+def test_what_is_settled_before_the_others_are_looked_at_is_told(apart: Bench, proxy: Proxy) -> None:
+    """A row that is locked is looked at after the others are settled: if the connection breaks then, it is tried again,
+    and they are not.
+    """
+    apart.tick()
+    claims = apart.claim("plain", "retried")
+    locked = sa.select(apart.tables.tasks.c.version).where(apart.tables.tasks.c.task_name == "plain").with_for_update()
+    with apart.database.main.begin() as somebody:
+        somebody.execute(locked)
+        proxy.lose_commit(said=LOOK, forward=False)
+        skipped, settled = apart.store.settle([(claim, Failed("boom")) for claim in claims], wait=False)
+        somebody.rollback()
+    assert isinstance(skipped.error, DBAPIError)
+    assert settled.transition is not None
+    assert settled.transition.label == "failed"
 
 
 @lost
