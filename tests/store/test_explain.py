@@ -7,7 +7,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -231,6 +231,25 @@ def test_a_late_claim_stays_on_its_indexes(stage: Stage) -> None:
     )
     statements = stage.sent(lambda: stage.store.claim("host:1:a", 1, lease=LEASE, names=["job-000"]))
     assert len(statements) > 3
+    for sent in statements:
+        for mode in ("custom", "generic"):
+            plan = stage.plan(sent, mode)
+            assert not scanned(plan), f"{mode} plan of\n{sent[0]}\n{json.dumps(plan, indent=1)}"
+
+
+def test_the_next_slot_of_a_backfill_is_found_beside_its_plan(stage: Stage) -> None:
+    """The end of one lets the next one go: which of them run is asked of the few rows beside that job's, not of all."""
+    controls = Client(lambda: stage.store).controls
+    found = controls.backfill(
+        "job-007", datetime(2019, 12, 1, tzinfo=UTC), MARK - timedelta(days=1), pace=timedelta(seconds=1)
+    )
+    assert len(found.slots) > 2
+    try:
+        (claim,) = [one for one in stage.claim(["job-007"], 2) if one.row.origin == "backfill"]
+        statements = stage.sent(lambda: stage.store.settle([(claim, Succeeded())]))
+    finally:
+        stage.driver.execute("DELETE FROM scheduled_tasks WHERE plan_instance IS NOT NULL")
+    assert sum("scheduled_controls" in statement for statement, _ in statements) > 1
     for sent in statements:
         for mode in ("custom", "generic"):
             plan = stage.plan(sent, mode)

@@ -27,7 +27,7 @@ def release_next(connection: sa.Connection, dialect: Dialect, row: Row, now: dat
     another one's. (One whose slot an operator cancels loses sight of it, and may run one more until that has ended.)
     """
     tasks, slots = dialect.tables.tasks, dialect.tables.slots
-    family = [tasks.c.task_name == row.task_name, tasks.c.plan_instance == row.plan_instance]
+    family = _family(dialect, row)
     full: list[int] = []
     while (found := _oldest(connection, dialect, family, full)) is not None:
         said = json.loads(found.arguments or "{}")
@@ -43,13 +43,19 @@ def release_next(connection: sa.Connection, dialect: Dialect, row: Row, now: dat
     )
     pace = said.get("pace")
     since = utc(started) or now
-    due = max(now, _newest(connection, dialect, found.control, since) + parse_duration(pace)) if pace else now
+    due = max(now, _newest(connection, dialect, row, found.control, since) + parse_duration(pace)) if pace else now
     plan = sa.select(tasks.c.state).where(
         tasks.c.task_name == row.task_name, tasks.c.task_instance == row.plan_instance
     )
     awake = {"state": None, "execution_time": due, "parked_due": None}
     columns = asleep(due) if connection.scalar(plan) == PAUSED else awake
     connection.execute(tasks.update().where(*family, tasks.c.task_instance == found.task_instance).values(**columns))
+
+
+def _family(dialect: Dialect, row: Row) -> list[sa.ColumnElement[bool]]:
+    """The rows beside the plan row: an index has those, and of the numbers of orders there is none."""
+    tasks = dialect.tables.tasks
+    return [tasks.c.task_name == row.task_name, tasks.c.plan_instance == row.plan_instance]
 
 
 def _oldest(
@@ -69,16 +75,17 @@ def _oldest(
 def _going(connection: sa.Connection, dialect: Dialect, row: Row, order: int) -> int:
     """How many slots of a backfill run, or may, beside the one that has just ended."""
     tasks = dialect.tables.tasks
-    others = [tasks.c.control == order, tasks.c.task_name == row.task_name, tasks.c.task_instance != row.task_instance]
+    others = [*_family(dialect, row), tasks.c.control == order, tasks.c.task_instance != row.task_instance]
     awake = tasks.c.state.is_(None) | (tasks.c.state == PAUSED)
     return connection.scalar(sa.select(sa.func.count()).select_from(tasks).where(*others, awake)) or 0
 
 
-def _newest(connection: sa.Connection, dialect: Dialect, order: int, started: datetime) -> datetime:
+def _newest(connection: sa.Connection, dialect: Dialect, row: Row, order: int, started: datetime) -> datetime:
     """When the newest of a backfill's slots that may start by now does so; ``started``: one that has ended did."""
     tasks, controls = dialect.tables.tasks, dialect.tables.controls
     connection.execute(sa.select(controls.c.id).where(controls.c.id == order).with_for_update())
     due = sa.func.coalesce(tasks.c.parked_due, tasks.c.execution_time, type_=tasks.c.execution_time.type)
-    going = [tasks.c.control == order, tasks.c.state.is_distinct_from(QUEUED), tasks.c.picked | (tasks.c.attempt == 0)]
-    found = connection.scalar(sa.select(sa.func.max(due, type_=due.type)).where(*going))
+    mine = [*_family(dialect, row), tasks.c.control == order, tasks.c.state.is_distinct_from(QUEUED)]
+    going = sa.select(sa.func.max(due, type_=due.type)).where(*mine, tasks.c.picked | (tasks.c.attempt == 0))
+    found = connection.scalar(going)
     return started if found is None else max(started, utc(found))
