@@ -5,6 +5,7 @@ that ends lets the next one go, in the transaction that ends it. Races:
 
 - against the schedule: only slots that the plan row has passed are taken, so no two rows are of one slot;
 - against another backfill of the same range: detached rows have the slot in their key, the second adds what lacks;
+- against a pruner, for which a slot that ran looks like one that never did: whether history was pruned is asked last;
 - two that end at once: each takes the next queued row that nobody has locked.
 """
 
@@ -63,8 +64,6 @@ def backfill(
     schedule = schedule_in(row)
     last = min(last, _passed_by(row, desk.now), desk.now)
     _refuse(job, schedule, first, last)
-    if not forgotten:
-        _refuse_forgotten(desk, job, first)
     taken = _taken(desk, row, first, last, failed=failed)
     slots = list(schedule.running.slots(first - TICK, last))
     missing = tuple(slot for slot in slots if slot not in taken)
@@ -80,6 +79,8 @@ def backfill(
             instance=None if instance == RECURRING else instance,
         )  # fmt: skip
         _reopen(desk, row, first, last, missing)
+        if not forgotten:
+            _refuse_forgotten(desk, job, first)
         _detach(desk, row, missing, number, pace or timedelta(0), at_once)
     return Backfill(job=job, first=first, last=last, slots=missing, present=len(slots) - len(missing))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
+import sqlalchemy as sa
 from tests.store.bench import Bench, a_job, a_task, at
 
 from slotwise.errors import ConfigurationError
@@ -133,6 +134,26 @@ def test_pruning_reopens_nothing(bench: Bench) -> None:
     assert len(controls.backfill("plain", at(1), at(5), forgotten=True, dry_run=True).slots) == 4
     bench.restore(backup)
     assert bench.claim_one("plain").slot == at(100_000)
+
+
+def test_pruning_amid_a_backfill_reopens_nothing(pg_bench: Bench) -> None:
+    """What a pruner takes out right before the order looks for it has run all the same."""
+    ran(pg_bench, "strict", range(1, 6))
+    pg_bench.clock.set(at(100_000))
+    pages: list[Page] = []
+
+    def prune_first(_connection: object, _cursor: object, statement: str, *_: object) -> None:
+        if "FROM scheduled_slots" in statement and not pages:
+            pages.append(Page())
+            pages[0] = prune(pg_bench)
+
+    sa.event.listen(pg_bench.database.main, "before_cursor_execute", prune_first)
+    try:
+        with pytest.raises(ConfigurationError, match="nobody knows what ran"):
+            pg_bench.client.controls.backfill("strict", at(1), at(5))
+    finally:
+        sa.event.remove(pg_bench.database.main, "before_cursor_execute", prune_first)
+    assert pages == [Page(slots=4)]
 
 
 def test_jobs_that_are_gone_are_pruned_too(bench: Bench) -> None:
