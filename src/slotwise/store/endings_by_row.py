@@ -203,7 +203,9 @@ class EndingsByRow(RowByRow):
         if record.forget:
             self.take_back(connection, change.held.row)
             return
-        begun = {"started": slots.c.started_before} if change.never_began else {}
+        begun: dict[str, Any] = {"started": slots.c.started_before} if change.never_began else {}
+        if change.never_began and not record.final:
+            begun["token"] = slots.c.token + 1  # see take_back
         connection.execute(
             slots.update()
             .where(*mine)

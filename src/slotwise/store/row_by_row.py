@@ -77,7 +77,8 @@ class RowByRow:
     def take_back(self, connection: sa.Connection, row: Row, *, keep: bool = False) -> None:
         """The ledger as it stood before this claim entered the row's slot, which never began.
 
-        An entry that tells of nothing but this claim goes, unless it is to be kept as ``claimed``.
+        An entry that tells of nothing but this claim goes, unless it is to be kept as ``claimed``. One that stays has
+        the token of the row that waits: a mark of this claim that comes late (it was held up on its way) finds nothing.
         """
         slots = self.tables.slots
         mine = [
@@ -87,5 +88,7 @@ class RowByRow:
         alone = [slots.c.attempts <= 1, slots.c.lost == 0, slots.c.aborted == 0]
         if not keep and connection.execute(slots.delete().where(*mine, *alone)).rowcount:
             return
-        before = {"attempts": slots.c.attempts - 1, "started": slots.c.started_before}
+        before: dict[str, Any] = {"attempts": slots.c.attempts - 1, "started": slots.c.started_before}
+        if not keep:  # else this very transaction records the rest
+            before["token"] = slots.c.token + 1
         connection.execute(slots.update().where(*mine).values(outcome="claimed", **before))

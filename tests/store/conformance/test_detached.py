@@ -56,6 +56,18 @@ def test_a_slot_that_has_run_does_not_run_from_a_detached_row(bench: Bench) -> N
     assert bench.slot("plain")["outcome"] == "succeeded"
 
 
+def test_a_mark_that_comes_after_the_hand_back_starts_nothing(bench: Bench) -> None:
+    """It was held up on its way, and its claim, which had waited for too long, was given back before it: the ledger
+    keeps the slot, which has not begun, for whoever claims it next.
+    """
+    detached(bench, at(-5), "strict")
+    claim = bench.claim_one("strict")
+    assert bench.settle(claim, HandedBack("queued")) is not None
+    assert not bench.store.mark_running(claim)
+    again = bench.claim_one("strict", "host:2:b")
+    assert (again.slot, again.row.attempt, bench.store.mark_running(again)) == (at(-5), 1, True)
+
+
 def begun_after_a_backup(bench: Bench, name: str) -> Key:
     """A detached row, put back to what it was when its first attempt was held; its second began, and no row knows."""
     key = detached(bench, at(-5), name)
