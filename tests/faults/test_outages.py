@@ -10,7 +10,7 @@ from contextlib import closing, contextmanager
 from datetime import timedelta
 
 import psycopg
-from tests.faults.bench import LEASE, POLL, SELDOM, SLACK, WIDE, Bench, Player, Seen, loaded
+from tests.faults.bench import HEARTBEAT, LEASE, POLL, SELDOM, SLACK, WIDE, WIDE_LEASE, Bench, Player, Seen, loaded
 from tests.faults.conftest import MakeBench
 from tests.integration.test_wakeup import Scene, mail
 
@@ -121,16 +121,23 @@ def test_a_paused_database_takes_no_work_away(bench: MakeBench, own_server: Embe
 
     Afterwards two intervals of silence would prove it, and whoever waits for a core is silent: the reapers look seldom.
     """
-    stage = bench("hold-briefly,rerun,give-up", url=own_server.dsn, reaper_interval=SELDOM, shutdown_grace="30s")
+    ends, goes_on = "hold-long", "hold-long@on"
+    stage = bench(f"{ends},{goes_on},rerun,give-up", url=own_server.dsn, reaper_interval=SELDOM, shutdown_grace="30s")
     crew = stage.start_all(2)
-    start = stage.wait("handler-start", job="hold-briefly")
+    held = [stage.wait("handler-start", job=job) for job in (ends, goes_on)]
     with frozen(own_server):
-        stage.rest(2 * LEASE)
-    end = stage.wait("handler-end", job=start["job"], token=start["token"])
-    settled = stage.wait("settled", job="hold-briefly", slot=start["slot"])
-    assert (settled.worker, settled["attempt"], settled.at >= end.at) == (start.worker, 1, True)
+        stage.rest(LEASE)
+        stage.release(ends)
+        stage.wait("handler-end", job=ends, token=held[0]["token"])
+        stage.rest(LEASE)
+    stage.rest(2 * LEASE)  # each reaper has looked
+    assert stage.events.all("settled", job=goes_on) == []
+    stage.release(goes_on)
+    for start in held:
+        settled = stage.wait("settled", job=start["job"], slot=start["slot"])
+        assert (settled.worker, settled["attempt"], settled["outcome"]) == (start.worker, 1, "succeeded")
     assert all(player.is_alive for player in crew)
-    leave(stage, "hold-briefly", "rerun", "give-up")
+    leave(stage, ends, goes_on, "rerun", "give-up")
     assert stage.events.all("reaped") == []
 
 
@@ -164,9 +171,9 @@ def _set_read_only(server: EmbeddedPostgres, value: str) -> None:
 
 def test_heartbeats_go_through_when_no_connection_is_left(bench: MakeBench, own_server: EmbeddedPostgres) -> None:
     """Others take all connections for longer than a lease: no claim is lost; a worker that starts meanwhile waits."""
-    stage = bench("hold-briefly,rerun", url=own_server.dsn, missed_heartbeats_limit=WIDE, shutdown_grace="30s")
+    stage = bench("hold-long,rerun", url=own_server.dsn, missed_heartbeats_limit=WIDE, shutdown_grace="30s")
     holder = stage.start("holder")
-    start = stage.wait("handler-start", job="hold-briefly", by=holder)
+    start = stage.wait("handler-start", job="hold-long", by=holder)
     other = stage.start("other")
     stage.wait("worker-start", by=other)
     with _all_connections(own_server) as taken:
@@ -174,12 +181,14 @@ def test_heartbeats_go_through_when_no_connection_is_left(bench: MakeBench, own_
         late = stage.start("late")
         lost = stage.wait("database-lost", by=late)
         assert "connections" in lost["error"] or "clients" in lost["error"]
-        end = stage.wait("handler-end", job="hold-briefly", token=start["token"])
+        stage.rest(WIDE_LEASE + HEARTBEAT)
+        stage.release("hold-long")
+        end = stage.wait("handler-end", job="hold-long", token=start["token"])
     settled = stage.wait("settled", job=start["job"], token=start["token"], after=end)
     assert (settled.worker, settled["outcome"], settled["attempt"]) == (holder, "succeeded", 1)
     assert stage.events.all("reaped", "claim-lost") == []
     stage.wait("worker-start", by=late)
-    leave(stage, "hold-briefly", "rerun")
+    leave(stage, "hold-long", "rerun")
 
 
 @contextmanager
@@ -198,15 +207,17 @@ def _all_connections(server: EmbeddedPostgres) -> Iterator[list[psycopg.Connecti
 
 def test_a_row_that_somebody_else_has_locked_costs_no_claim(bench: MakeBench) -> None:
     """A settlement that waits for a row which somebody else has locked does not stop the heartbeats of its worker."""
-    stage = bench("hold-briefly,rerun", missed_heartbeats_limit=WIDE, shutdown_grace="30s")
+    stage = bench("hold-long,rerun", missed_heartbeats_limit=WIDE, shutdown_grace="30s")
     holder = stage.start("holder")
-    start = stage.wait("handler-start", job="hold-briefly", by=holder)
+    start = stage.wait("handler-start", job="hold-long", by=holder)
     other = stage.start("other")
     stage.wait("worker-start", by=other)
     with stage.connect() as connection:  # an operator's transaction on a row that is settled each second
         connection.exec_driver_sql("select from scheduled_tasks where task_name = 'rerun' for update")
+        stage.rest(WIDE_LEASE + HEARTBEAT)
+        stage.release("hold-long")
         stage.wait("handler-end", job=start["job"], token=start["token"])
     settled = stage.wait("settled", job=start["job"], token=start["token"])
     assert (settled["outcome"], settled["attempt"]) == ("succeeded", 1)
-    assert stage.events.all("reaped", job="hold-briefly") == []
-    leave(stage, "hold-briefly", "rerun")
+    assert stage.events.all("reaped", job="hold-long") == []
+    leave(stage, "hold-long", "rerun")

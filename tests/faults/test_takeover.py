@@ -6,7 +6,7 @@ import signal
 from datetime import timedelta
 
 import pytest
-from tests.faults.bench import HEARTBEAT, POLL, SLACK, TAKE_OVER, WIDE, Bench, Player, Seen, loaded
+from tests.faults.bench import HEARTBEAT, POLL, SLACK, TAKE_OVER, WIDE, WIDE_LEASE, Bench, Player, Seen, loaded
 from tests.faults.conftest import MakeBench
 
 
@@ -74,12 +74,15 @@ def test_after_sigterm_unstarted_work_starts_elsewhere_at_once(bench: MakeBench)
 
 def test_a_drain_longer_than_the_lease_takes_nothing_away(bench: MakeBench) -> None:
     """Heartbeats go on while running handlers end: nobody else starts what a draining worker still runs."""
-    stage = bench("hold-briefly", shutdown_grace="60s", missed_heartbeats_limit=WIDE)
-    holder, _, start = held_by_first(stage, "hold-briefly")
+    stage = bench("hold-long", shutdown_grace="60s", missed_heartbeats_limit=WIDE)
+    holder, _, start = held_by_first(stage, "hold-long")
     holder.kill(signal.SIGTERM)
-    stage.wait("drain-begin", by=holder)
-    end = stage.wait("settled", job="hold-briefly", slot=start["slot"])
+    drain = stage.wait("drain-begin", by=holder)
+    stage.rest(WIDE_LEASE + HEARTBEAT)
+    stage.release("hold-long")
+    end = stage.wait("settled", job="hold-long", slot=start["slot"])
     assert (end.worker, end["attempt"], end["outcome"]) == (holder, 1, "succeeded")
+    assert end.number > drain.number
     assert holder.wait() == 0
     assert stage.events.all("reaped", "claim-lost") == []
     leave(stage)

@@ -36,18 +36,6 @@ class HoldAsync(DistributedJob):
                 await asyncio.sleep(60)
 
 
-class HoldBriefly(DistributedJob):
-    """For a bit more than two leases; listens to nobody, and ends well."""
-
-    name = "hold-briefly"
-    schedule = Every("1s")
-
-    def execute(self, ctx: JobContext) -> None:
-        with attempt(ctx) as is_first:
-            if is_first:
-                time.sleep(3.5)
-
-
 class HoldLong(DistributedJob):
     """Until the test releases it; listens to nobody, and ends well."""
 
