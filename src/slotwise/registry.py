@@ -205,7 +205,9 @@ class JobRegistry:
         in_script = host_loop is None and threading.current_thread() is threading.main_thread()
         try:
             worker.start()
-            if self.settings.process_hook and in_script:
+            if self.worker is not worker:
+                self.database.close()  # stopped in this very thread, and drained since
+            elif self.settings.process_hook and in_script:
                 self._install_hook(worker)
         except BaseException:  # a Ctrl-C, too, that comes just after the start
             self.stop(timedelta(0))

@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from datetime import timedelta
 from typing import Any
 
@@ -24,6 +24,7 @@ from slotwise import (
     Retry,
     SchemaMismatch,
     SchemaMissing,
+    events,
     job,
     task,
 )
@@ -254,6 +255,32 @@ def test_a_start_can_be_stopped_by_what_it_calls(url: str, heard: Heard) -> None
     assert threads_of_ours() == []
     assert "worker-start" not in heard.names()
     assert life.said in ([], ["enter", "leave"])
+    assert rows(registry, "select count(*) from scheduled_workers") == [(0,)]
+    registry.database.close()
+
+
+@pytest.mark.parametrize("how", ["stop", "request", "interrupt"])
+def test_a_stop_in_the_last_line_of_a_start_settles_what_runs_already(url: str, heard: Heard, how: str) -> None:
+    """Race: all loops run, a handler too, and the start has not returned. It drains, as it would a moment later."""
+    entered, go = threading.Event(), threading.Event()
+    registry = a_registry(url, heard, task(name="mail")(lambda ctx: entered.set() or (go.wait(PATIENCE) and None)))
+    registry.client.schedule("mail")
+
+    def at_the_start(event: events.Event) -> None:
+        if event.name == "worker-start":
+            assert entered.wait(PATIENCE)
+            go.set()
+            if how == "interrupt":
+                raise KeyboardInterrupt
+            (registry.stop if how == "stop" else registry.worker.request_stop)()
+
+    registry.listen(at_the_start)
+    with pytest.raises(KeyboardInterrupt) if how == "interrupt" else nullcontext():
+        registry.start()
+    registry.stop()
+    assert heard.names().count("drain-begin") == 1
+    assert [event.outcome for event in heard.of("settled")] == ["succeeded"]
+    assert rows(registry, "select count(*) from scheduled_tasks") == [(0,)]
     assert rows(registry, "select count(*) from scheduled_workers") == [(0,)]
     registry.database.close()
 

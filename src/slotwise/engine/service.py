@@ -121,6 +121,11 @@ class Service(ABC):
             self._thread = threading.Thread(target=self._drive, name=f"slotwise-{self.name}", daemon=True)
             self._thread.start()
 
+    @property
+    def has_started(self) -> bool:
+        """Whether a round may have been made, or is being made."""
+        return self._thread is not None
+
     def wake(self) -> None:
         """Cut the sleep short; a wake-up during a round causes another round."""
         if not self._wake.is_set():  # it is cleared before a round looks at what there is to do

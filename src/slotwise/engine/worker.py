@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, ClassVar
@@ -89,6 +90,7 @@ class Worker:
         self._cancelling = threading.Event()
         self._turn = threading.RLock()  # start and stop, one after the other
         self._is_starting = False
+        self._asked: Callable[[], int] | None = None
         self.is_draining = False
         needs_loop = lifespan is not None or any(found.is_async for found in self.definitions.values())
         self._loop = EventLoop(lifespan, host_loop) if needs_loop else None
@@ -168,7 +170,8 @@ class Worker:
     def start(self) -> None:
         """Check the tables, plan the jobs, start the loops. Waits while the database is away.
 
-        Starts once. Returns without having started if it was asked to stop meanwhile.
+        Starts once. Asked to stop meanwhile, it returns without having started, or, where it may hold claims
+        already, is drained: by whoever asked, or here if that was done in this very thread.
         Raises DatabaseRefused, SchemaMissing, SchemaMismatch or PlanMissing when waiting would not help, and what
         the lifespan raises; then nothing of it is left behind.
         """
@@ -176,13 +179,22 @@ class Worker:
             self._is_starting = True
             try:
                 self._start()
-                if self._stopping.is_set():
-                    self._shutdown.close(bounded=True)
             except BaseException:
-                self._shutdown.close()
-                raise
-            finally:
                 self._is_starting = False
+                self._undo()
+                raise
+            self._is_starting = False
+            if self._stopping.is_set() and not self.poller.has_started:
+                self._shutdown.close(bounded=True)
+            elif self._asked is not None:
+                self._asked()
+
+    def _undo(self) -> None:
+        """Race: a Ctrl-C in the last line of the start meets claims, which nobody may settle but who drains."""
+        if self.poller.has_started:
+            self.stop(timedelta(0))
+        else:
+            self._shutdown.close()
 
     def _start(self) -> None:
         if not Startup(self.entrance.enter, self._outage, self._stopping).run():
@@ -276,6 +288,7 @@ class Worker:
             # Race: a signal handler may stop what its own thread is starting, or stopping already. Who was
             # interrupted finishes that.
             if self._is_starting:
+                self._asked = functools.partial(self.stop, grace, ending=ending)
                 return 0
             if self.is_draining:
                 if self._shutdown.unfinished is None:
