@@ -244,7 +244,7 @@ def _no_slot(facts: Facts) -> Iterator[str]:
     schedule = facts.schedule
     assert schedule is not None
     before, after = schedule.latest_before(facts.slot), schedule.next_after(facts.slot)
-    near = " and ".join(_when(slot) for slot in (before, after) if slot is not None)
+    near = " and ".join(map(_when, filter(None, (before, after))))
     yield f"The schedule {schedule} has no slot then; the nearest are {near}." if near else f"{schedule} has no slots."
 
 
@@ -278,6 +278,8 @@ def _unknown(facts: Facts, plan: Row) -> Iterator[str]:
         yield f"History up to {_when(facts.pruned_until)} was pruned: nobody knows any more whether it ran."
     elif born is not None and facts.slot <= born:
         yield f"The job's row was made at {_when(born)}, after this slot: nobody was to run it."
+    elif facts.before is not None and facts.after is not None:
+        yield "Slots before and after it ran: at that time the job had another schedule, without this slot."
     yield "Neither ledger nor gaps know it; to run it all the same: slotwise backfill."
 
 
@@ -285,17 +287,13 @@ def _unknown(facts: Facts, plan: Row) -> Iterator[str]:
 
 
 def _said(order: Order) -> str:
-    note = f": {order.note}" if order.note else ""
     what = order.command if order.job is not None else f"{order.command} of all"
-    return f"At {_when(order.at)} {order.author} gave the order {what}{note}."
+    return f"At {_when(order.at)} {order.author} gave the order {what}{f': {order.note}' if order.note else ''}."
 
 
 def _when(instant: datetime) -> str:
-    return (
-        instant.astimezone(UTC)
-        .isoformat(timespec="milliseconds" if instant.microsecond else "seconds")
-        .replace("+00:00", "Z")
-    )
+    text = instant.astimezone(UTC).isoformat(timespec="milliseconds" if instant.microsecond else "seconds")
+    return text.replace("+00:00", "Z")
 
 
 def _slots(count: int) -> str:

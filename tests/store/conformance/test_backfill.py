@@ -6,6 +6,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 from tests.store.bench import Bench, at
 
 from slotwise.controls import Controls
@@ -54,7 +55,16 @@ def test_what_never_ran_runs(bench: Bench, controls: Controls) -> None:
 
 
 def test_a_range_knows_what_has_run_since(bench: Bench, controls: Controls) -> None:
-    """It stays one line, and says how many slots have lines of their own; one that waits is explained as such."""
+    """It stays one line, and says how many slots have lines of their own; one that waits is explained as such.
+
+    What was triggered in that time, and what others run, is none of them.
+    """
+    with bench.store.transaction() as connection:
+        slots = bench.tables.slots
+        row = dict(connection.execute(sa.select(slots).where(slots.c.slot == at(10))).mappings().one())
+        triggered = row | {"slot": at(5.5), "origin": "trigger"}
+        others = row | {"slot": at(6), "origin": "backfill", "task_instance": "another"}
+        connection.execute(sa.insert(slots), [triggered, others])
     controls.backfill("plain", at(4), at(7))
     told = [explain(facts(bench.store, "plain", at(minute))).outcome for minute in (5, 9)]
     assert told == ["waiting", "skipped"]

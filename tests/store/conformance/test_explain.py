@@ -132,6 +132,19 @@ def deleted(bench: Bench) -> None:
     bench.client.controls.by("ada").delete("plain", note="replaced")
 
 
+def planned_otherwise(bench: Bench) -> None:
+    """For some minutes, with a slot in three."""
+    bench.tick()
+    bench.settle(bench.claim_one("plain"))
+    rarer = bench.beside(a_job("plain", Every(3 * MINUTE)))
+    rarer.plan("plain")
+    bench.tick(2)
+    rarer.settle(rarer.claim_one("plain"))
+    bench.plan("plain")
+    bench.tick()
+    bench.settle(bench.claim_one("plain"))
+
+
 def nothing(bench: Bench) -> None:
     """As planned at noon."""
 
@@ -139,6 +152,7 @@ def nothing(bench: Bench) -> None:
 @pytest.mark.parametrize(
     ("happened", "minute", "outcome", "words"),
     [
+        (planned_otherwise, 2, "unknown", ["at that time the job had another schedule, without this slot"]),
         (ran, 1, "succeeded", ["started at 2026-01-01T12:01:15Z, 15s after its time, on host:1:a", "after 30s"]),
         (failed, 1, "failed", ["started at 2026-01-01T12:01:00Z, on time,", "for good", "ValueError: no such file"]),
         (waits_for_its_retry, 1, "cancelled", ["waits for another one, which is due at 2026-01-01T12:01:00Z"]),
