@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import sqlite3
 import threading
+import time
 from collections.abc import Iterator
+from contextlib import closing
 from datetime import timedelta
 from typing import Any
 
@@ -52,9 +56,9 @@ class Shop:
         with self.engine.connect() as connection:
             return [tuple(row) for row in connection.exec_driver_sql(statement)]
 
-    def run(self, handler: Any, *, kind: str = "job", until: str = "settled", count: int = 1) -> None:
+    def run(self, handler: Any, *, kind: str = "job", until: str = "settled", count: int = 1, **policies: Any) -> None:
         """One slot of a job, or one task, with this handler."""
-        subject: object = job(name="buy", schedule=Every("100ms"))(handler)
+        subject: object = job(name="buy", schedule=Every("100ms"), **policies)(handler)
         if kind == "task":
             subject = task(name="buy", retry=Retry.exponential(2, first=SOON))(handler)
         registry = JobRegistry(
@@ -75,6 +79,38 @@ def shop(url: str, heard: Heard) -> Iterator[Shop]:
     shop = Shop(url, heard)
     yield shop
     shop.engine.dispose()
+
+
+def all_have_ended(shop: Shop) -> None:
+    """Waits until no transaction of a worker is left that had begun by now; on SQLite, none that writes."""
+    if shop.url.startswith("sqlite"):
+        with closing(sqlite3.connect(shop.url.removeprefix("sqlite:///"), PATIENCE, isolation_level=None)) as file:
+            file.execute("begin immediate")
+        return
+    with shop.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        begun = connection.scalar(sa.text("select clock_timestamp()"))
+        older = sa.text(
+            "select query from pg_stat_activity where datname = current_database()"
+            " and application_name like 'slotwise%' and xact_start < :begun"
+        )
+        end = time.monotonic() + PATIENCE
+        while left := connection.execute(older, {"begun": begun}).scalars().all():
+            assert time.monotonic() < end, left
+
+
+@pytest.mark.parametrize("way", ["job", "job that gives up", "task", "async"])
+def test_no_transaction_of_ours_is_open_while_a_handler_runs(shop: Shop, way: str) -> None:
+    """What had begun before the handler ends beside it: nothing waits for the handler to end."""
+
+    def look(ctx: JobContext) -> None:
+        all_have_ended(shop)
+
+    async def look_async(ctx: JobContext) -> None:
+        await asyncio.to_thread(all_have_ended, shop)
+
+    policies: dict[str, Any] = {"on_lost": "give_up"} if way == "job that gives up" else {}
+    shop.run(look_async if way == "async" else look, kind="task" if way == "task" else "job", **policies)
+    assert shop.heard.of("settled")[0].outcome == "succeeded"
 
 
 KINDS = pytest.mark.parametrize("kind", ["job", "task"])
