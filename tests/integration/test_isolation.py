@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from slotwise import ConfigurationError, JobRegistry, job
+from slotwise import ConfigurationError, JobRegistry, job, task
 from slotwise.engine.isolation import MODULE, Channel
 from slotwise.schedules import Once
 from slotwise.settings import Settings
@@ -25,7 +25,7 @@ from slotwise.store.database import Database
 APPLICATION = """
 import asyncio, contextlib, multiprocessing, os, pathlib, signal, subprocess, sys, time
 import sqlalchemy as sa
-from slotwise import Cancel, Every, JobRegistry, Snooze, job
+from slotwise import Cancel, Every, JobRegistry, Retry, Snooze, job, task
 from slotwise.settings import Settings
 
 HERE = pathlib.Path(__file__).parent
@@ -110,9 +110,29 @@ async def lifespan():
         raise LookupError("no pool today")
     yield "a pool"
 
+def pay(ctx):
+    with engine.begin() as connection:
+        connection.execute(sa.text("INSERT INTO paid VALUES (:name)"), {"name": ctx.name})
+        ctx.complete_in(connection)
+
+@task(name="paid-and-killed", isolation="process", retry=Retry(attempts=2))
+def paid_and_killed(ctx):
+    pay(ctx)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+@task(name="paid-and-deaf", isolation="process", timeout="1s", retry=Retry(attempts=2))
+def paid_and_deaf(ctx):
+    pay(ctx)
+    time.sleep(600)
+
+@task(name="paid-too-late", isolation="process", timeout="500ms", retry=Retry(attempts=2))
+def paid_too_late(ctx):
+    ctx.wait(60)
+    pay(ctx)
+
 engine = sa.create_engine(sa.make_url(os.environ["DATABASE_URL"]).set(drivername="postgresql+psycopg"))
 jobs = [well, awaited, raises, cancels, exits, crashes, deaf, endless, listens, strict, completes, starts, unborn]
-registry = JobRegistry(jobs=jobs, lifespan=lifespan)
+registry = JobRegistry(jobs=jobs, tasks=[paid_and_killed, paid_and_deaf, paid_too_late], lifespan=lifespan)
 """
 
 QUICK = {"heartbeat_interval": "1s", "poll_interval": "500ms", "shutdown_grace": "1s"}
@@ -149,7 +169,10 @@ class Place:
         with self.database.main.begin() as connection:
             for name in names:
                 connection.execute(
-                    sa.text("UPDATE scheduled_tasks SET execution_time = now(), slot = now() WHERE task_name = :name"),
+                    sa.text(
+                        "UPDATE scheduled_tasks SET execution_time = now(), slot = now() "
+                        "WHERE task_name = :name AND task_instance = 'recurring'"
+                    ),
                     {"name": name},
                 )
         return process
@@ -220,6 +243,21 @@ def test_what_comes_back(place: Place, run: Run) -> None:
     assert place.entry("cancels")["reason"] == "not today"
     assert place.entry("exits")["error"] == "its process ended with exit status 3"
     assert place.entry("crashes")["error"] == "its process ended by signal SIGSEGV"
+
+
+def test_what_has_committed_is_done(place: Place, run: Run) -> None:
+    """Race: complete_in has committed, and the child is killed before it says so. Nobody runs the task again."""
+    names = ["paid-and-killed", "paid-and-deaf", "paid-too-late"]
+    registry = JobRegistry(tasks=[task(name=name)(print) for name in names], database_url=place.url)
+    with place.database.main.begin() as connection:
+        connection.execute(sa.text("CREATE TABLE paid (name text)"))
+    for name in names:
+        registry.client.schedule(name)
+    registry.database.close()
+    run(*names)
+    place.wait(lambda: not place.planned())
+    with place.database.main.connect() as connection:
+        assert sorted(connection.scalars(sa.text("SELECT name FROM paid"))) == sorted(names)
 
 
 def test_a_lifespan_that_cannot_be_entered_there(place: Place, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

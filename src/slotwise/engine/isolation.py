@@ -133,6 +133,8 @@ class _Attempt:
         match word["say"]:
             case "starting":
                 self._started = True
+                # Race: from here on complete_in may have committed, and the child be killed before it says so.
+                self._holding.promised = True
                 begun()
             case "ended":
                 self._outcome = outcome_of(word)
@@ -163,7 +165,7 @@ class _Attempt:
             return Aborted(reason) if self._started else HandedBack(reason)
         how = f"by signal {signal.Signals(-status).name}" if status < 0 else f"with exit status {status}"
         when = "" if self._started else " before its handler started"
-        return Failed(f"its process ended {how}{when}")
+        return Failed(f"its process ended {how}{when}", promised=self._started)
 
 
 def say_outcome(outcome: Outcome) -> dict[str, Any]:
