@@ -11,9 +11,11 @@ import pytest
 from tests.databases import Databases
 from tests.store.explained import Explained
 
+from slotwise.store.detached import trigger
 from slotwise.store.ledger_reader import LedgerReader
+from slotwise.store.orphans import end_orphans
 
-#: 60,000 slots of 600 instances, 40,000 of the job's own row, and as many ranges of its slots that did not run.
+#: 60,000 slots of 600 of 10,000 instances, 40,000 of the job itself, and as many ranges of its slots that did not run.
 FILL = """
 INSERT INTO scheduled_slots (task_name, task_instance, slot, outcome, finished, token)
 SELECT 'feed', 'customer-' || n % 600, timestamptz '2026-01-01Z' + n * interval '1 second', 'succeeded', now(), 9
@@ -27,7 +29,7 @@ FROM (SELECT timestamptz '2025-01-01Z' + n * interval '10 seconds' AS first
       FROM generate_series(1, 40000) AS n) AS gaps;
 INSERT INTO scheduled_tasks (task_name, task_instance, execution_time, slot, schedule, picked, version)
 SELECT 'feed', 'customer-' || n, '2027-01-01Z', '2027-01-01Z', 'EVERY|1h|1970-01-01T00:00:00Z', false, 9
-FROM generate_series(1, 600) AS n;
+FROM generate_series(1, 10000) AS n;
 ANALYZE;
 """
 DEEP = datetime(2026, 1, 1, 8, tzinfo=UTC)
@@ -62,7 +64,32 @@ def test_a_page_reads_itself_and_nothing_else(long: Explained, look: Look) -> No
     sent = long.sent(lambda: found.extend(look(LedgerReader(long.store))))
     assert len(found) == 20
     for statement, parameters in sent:
-        row = long.driver.execute(f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {statement}", parameters).fetchone()
-        assert row is not None
-        plan = row[0][0]["Plan"]
-        assert plan["Shared Hit Blocks"] + plan["Shared Read Blocks"] < 150, json.dumps(plan, indent=1)
+        assert blocks(long, statement, parameters) < 150
+
+
+def test_what_is_done_to_one_instance_reads_none_of_the_others(long: Explained) -> None:
+    """A trigger, and a look for slots that have lost their row, of which there is one: a few blocks each."""
+    long.driver.execute(
+        "UPDATE scheduled_slots SET finished = NULL WHERE task_instance = 'customer-9' AND slot > '2026-01-01 16:30Z'"
+    )
+
+    def play() -> None:
+        with long.store.transaction() as connection:
+            trigger(connection, long.store.dialect, "feed", "customer-8")
+            end_orphans(connection, long.store.dialect, "feed", "customer-9", DEEP)
+            connection.rollback()
+
+    sent = [(statement, given) for statement, given in long.sent(play) if "INSERT" not in statement]
+    assert len(sent) > 4
+    for statement, parameters in sent:
+        assert blocks(long, statement, parameters) < 150
+
+
+def blocks(long: Explained, statement: str, parameters: dict[str, Any]) -> int:
+    """How many a statement reads, which is carried out."""
+    row = long.driver.execute(f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {statement}", parameters).fetchone()
+    assert row is not None
+    plan = row[0][0]["Plan"]
+    print(json.dumps(plan, indent=1))
+    found: int = plan["Shared Hit Blocks"] + plan["Shared Read Blocks"]
+    return found

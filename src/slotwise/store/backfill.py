@@ -27,6 +27,7 @@ from slotwise.store.bureau import Desk, schedule_in
 from slotwise.store.detached import detach
 from slotwise.store.pruner import pruned_until
 from slotwise.store.rows import utc
+from slotwise.store.tables import of_plan
 
 #: So many slots are looked at, at the most; whoever wants more does it in pieces.
 WIDEST = 200_000
@@ -122,8 +123,8 @@ def _taken(desk: Desk, row: Row, first: datetime, last: datetime, *, failed: boo
         .where(slots.c.slot >= first, slots.c.slot <= last)
         .where(slots.c.finished.is_(None) | slots.c.outcome.not_in(again))
     )
-    family = (tasks.c.task_instance == row.task_instance) | (tasks.c.plan_instance == row.task_instance)
-    waiting = sa.select(tasks.c.slot).where(tasks.c.task_name == row.task_name, family, tasks.c.slot.is_not(None))
+    mine = of_plan(tasks, row.task_instance)
+    waiting = sa.select(tasks.c.slot).where(tasks.c.task_name == row.task_name, mine, tasks.c.slot.is_not(None))
     found = [*desk.connection.scalars(ledger), *desk.connection.scalars(waiting)]
     return {utc(slot) for slot in found}
 

@@ -20,6 +20,7 @@ from slotwise.store.commit import commit_surely
 from slotwise.store.letters import in_its_letters
 from slotwise.store.rows import row_of
 from slotwise.store.store import Store
+from slotwise.store.tables import of_plan
 
 Result = TypeVar("Result")
 
@@ -79,9 +80,7 @@ class Desk:
     def family(self, job: str, instance: str = RECURRING) -> list[Row]:
         """Lock the job's own row, or that of an instance, and those beside it, whatever there is."""
         tasks = self.store.tables.tasks
-        return self.rows(
-            tasks.c.task_name == job, (tasks.c.task_instance == instance) | (tasks.c.plan_instance == instance)
-        )
+        return self.rows(tasks.c.task_name == job, of_plan(tasks, instance))
 
     def change(self, row: Row, **columns: Any) -> None:
         """Write columns of a row that is locked; the due time of a paused row is kept beside."""

@@ -12,6 +12,7 @@ from slotwise.errors import UnknownTask
 from slotwise.execution import RECURRING, TICK, Key
 from slotwise.pauses import PAUSED, asleep
 from slotwise.store.dialect import Dialect
+from slotwise.store.tables import of_plan
 from slotwise.store.types import to_micros
 
 
@@ -85,7 +86,9 @@ def _free_slot(connection: sa.Connection, dialect: Dialect, name: str, instance:
     while connection.execute(
         sa.select(sa.literal(1))
         .where(slots.c.task_name == name, slots.c.task_instance == instance, slots.c.slot == slot)
-        .union_all(sa.select(sa.literal(1)).where(tasks.c.task_name == name, tasks.c.slot == slot))
+        .union_all(
+            sa.select(sa.literal(1)).where(tasks.c.task_name == name, of_plan(tasks, instance), tasks.c.slot == slot)
+        )
     ).first():
         slot += TICK
     return slot

@@ -9,10 +9,11 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 
 from slotwise.execution import RECURRING
+from slotwise.pauses import PAUSED, QUEUED
 from slotwise.store.lines import SlotLine, gap_line, slot_line, waiting_line
 from slotwise.store.rows import utc
 from slotwise.store.store import Store
-from slotwise.store.tables import OF_INSTANCES
+from slotwise.store.tables import HAS_SLOT, OF_INSTANCES, of_plan
 
 #: Rows of one page of the ledger.
 PAGE = 500
@@ -30,11 +31,11 @@ class LedgerReader:
         """Slots that have not ended: those that wait (the schedule's next, triggers, retries), then those that run.
 
         Each the latest first. A slot that waits for a retry is one line, with what the ledger says of the last attempt.
-        Of more than ``limit``, those that come next.
+        Of more than ``limit``, those that come next; of paused ones, the first by instance.
         """
-        nearest = self._standing(name, instance).order_by(self._tasks.c.slot, self._tasks.c.task_instance).limit(limit)
         with self._store.transaction() as connection:
-            rows = connection.execute(nearest).mappings().all()
+            found = connection.execute(self._standing(name, instance, limit)).mappings()
+            rows = sorted(found, key=lambda row: (utc(row["slot"]), row["task_instance"]))[:limit]
             keys = [(row["plan_instance"] or row["task_instance"], utc(row["slot"])) for row in rows]
             begun = self._begun(connection, name, keys)
         waiting, running = [], []
@@ -46,14 +47,17 @@ class LedgerReader:
                 running.append(slot_line(line))
         return waiting + running
 
-    def _standing(self, name: str, instance: str | None) -> sa.Select[Any]:
+    def _standing(self, name: str, instance: str | None, limit: int | None) -> sa.CompoundSelect[Any]:
+        """Those that wait, run, or are parked, each in the order of an index: of 100,000 instances a few are read."""
         tasks = self._tasks
-        is_jobs = tasks.c.schedule.is_not(None) | tasks.c.plan_instance.is_not(None)
-        alive = tasks.c.state.is_distinct_from("dead")  # of those the ledger tells the end
-        found = sa.select(tasks).where(tasks.c.task_name == name, tasks.c.slot.is_not(None), is_jobs, alive)
-        if instance is None:
-            return found
-        return found.where(sa.func.coalesce(tasks.c.plan_instance, tasks.c.task_instance) == instance)
+        of_jobs = sa.select(tasks).where(tasks.c.task_name == name, tasks.c.slot.is_not(None), sa.text(f"({HAS_SLOT})"))
+        if instance is not None:
+            of_jobs = of_jobs.where(of_plan(tasks, instance))
+        waiting = of_jobs.where(~tasks.c.picked, tasks.c.state.is_(None)).order_by(tasks.c.execution_time)
+        running = of_jobs.where(tasks.c.picked).order_by(tasks.c.slot)
+        parked = [of_jobs.where(~tasks.c.picked, tasks.c.state == state) for state in (PAUSED, QUEUED)]
+        parts = [waiting, running, *(one.order_by(tasks.c.task_instance) for one in parked)]
+        return sa.union_all(*(sa.select(part.limit(limit).subquery()) for part in parts))
 
     def _begun(
         self, connection: sa.Connection, name: str, keys: Sequence[tuple[str, datetime]]
@@ -106,7 +110,7 @@ class LedgerReader:
         found, tasks = set(), self._tasks
         families = [
             (self._slots, self._slots.c.task_instance == instance),
-            (tasks, (tasks.c.task_instance == instance) | (tasks.c.plan_instance == instance)),
+            (tasks, of_plan(tasks, instance)),
         ]
         for table, family in families:
             within = [table.c.task_name == name, family, table.c.slot >= start, table.c.slot < end]

@@ -9,7 +9,7 @@ import sqlalchemy as sa
 
 from slotwise.store.dialect import Dialect
 from slotwise.store.rows import Change, ledger_instance
-from slotwise.store.tables import Tables
+from slotwise.store.tables import Tables, of_plan
 from slotwise.store.types import Instant
 
 #: So many of the newest slots of a plan.
@@ -32,8 +32,7 @@ def _ending(tables: Tables) -> sa.Update:
     plan = [slots.c.task_name == name, slots.c.task_instance == instance]
     newest = sa.select(slots.c.slot).where(*plan).order_by(slots.c.slot.desc()).limit(LOOKED_AT)
     stands = sa.exists().where(
-        rows.c.task_name == name, rows.c.slot == slots.c.slot,
-        sa.func.coalesce(rows.c.plan_instance, rows.c.task_instance) == instance,
+        rows.c.task_name == name, rows.c.slot == slots.c.slot, of_plan(rows, instance)
     )  # fmt: skip
     began = slots.c.started.is_not(None)
     return (
@@ -58,8 +57,7 @@ def has_orphans(tables: Tables) -> sa.ColumnElement[bool]:
         .subquery("newest")
     )
     stands = sa.exists().where(
-        rows.c.task_name == newest.c.task_name, rows.c.slot == newest.c.slot,
-        sa.func.coalesce(rows.c.plan_instance, rows.c.task_instance) == newest.c.task_instance,
+        rows.c.task_name == newest.c.task_name, rows.c.slot == newest.c.slot, of_plan(rows, newest.c.task_instance)
     )  # fmt: skip
     return sa.select(newest.c.slot).where(newest.c.finished.is_(None), ~stands).exists()
 

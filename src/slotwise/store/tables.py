@@ -9,7 +9,9 @@ from sqlalchemy import (
     BigInteger,
     Boolean,
     Column,
+    ColumnElement,
     Float,
+    FromClause,
     Index,
     Integer,
     LargeBinary,
@@ -18,6 +20,7 @@ from sqlalchemy import (
     Table,
     Text,
     TextClause,
+    or_,
     text,
 )
 
@@ -235,6 +238,11 @@ class Tables:
             Column("at", Instant, primary_key=True),
             Column("count", BigInteger, nullable=False),
         )
+
+
+def of_plan(rows: FromClause, instance: Any) -> ColumnElement[bool]:
+    """Whether a row of a task is this instance's plan row, or stands beside it: an index finds either."""
+    return or_(rows.c.task_instance == instance, rows.c.plan_instance == instance)
 
 
 @lru_cache(maxsize=16)

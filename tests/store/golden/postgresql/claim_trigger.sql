@@ -11,8 +11,9 @@ WHERE scheduled_slots.task_name = %(task_name_1)s::VARCHAR AND scheduled_slots.t
     %(task_instance_1)s::VARCHAR AND scheduled_slots.slot = %(slot_1)s::TIMESTAMP WITH TIME ZONE UNION ALL SELECT
     %(param_2)s::INTEGER AS anon_2
 FROM scheduled_tasks
-WHERE scheduled_tasks.task_name = %(task_name_2)s::VARCHAR AND scheduled_tasks.slot = %(slot_2)s::TIMESTAMP WITH
-    TIME ZONE;
+WHERE scheduled_tasks.task_name = %(task_name_2)s::VARCHAR AND (scheduled_tasks.task_instance =
+    %(task_instance_2)s::VARCHAR OR scheduled_tasks.plan_instance = %(plan_instance_1)s::VARCHAR) AND
+    scheduled_tasks.slot = %(slot_2)s::TIMESTAMP WITH TIME ZONE;
 
 SELECT scheduled_tasks.schedule, scheduled_tasks.state, scheduled_tasks.task_data
 FROM scheduled_tasks

@@ -11,8 +11,8 @@ WHERE scheduled_slots.task_name = scheduled_tasks.task_name AND scheduled_slots.
  LIMIT %(param_1)s::INTEGER) AS newest
 WHERE newest.finished IS NULL AND NOT (EXISTS (SELECT *
 FROM scheduled_tasks AS standing
-WHERE standing.task_name = newest.task_name AND standing.slot = newest.slot AND coalesce(standing.plan_instance,
-    standing.task_instance) = newest.task_instance))) AS orphaned
+WHERE standing.task_name = newest.task_name AND standing.slot = newest.slot AND (standing.task_instance =
+    newest.task_instance OR standing.plan_instance = newest.task_instance)))) AS orphaned
 FROM scheduled_tasks
 WHERE scheduled_tasks.task_name IN (%(task_name_1_1)s::VARCHAR) AND scheduled_tasks.task_instance =
     %(task_instance_1)s::VARCHAR ORDER BY scheduled_tasks.task_name COLLATE "C", scheduled_tasks.task_instance
@@ -44,7 +44,7 @@ WHERE scheduled_slots.task_name = %(plan_name)s::VARCHAR AND scheduled_slots.tas
  LIMIT %(param_5)s::INTEGER) AND scheduled_slots.finished IS NULL AND NOT (EXISTS (SELECT *
 FROM scheduled_tasks AS standing
 WHERE standing.task_name = %(plan_name)s::VARCHAR AND standing.slot = scheduled_slots.slot AND
-    coalesce(standing.plan_instance, standing.task_instance) = %(plan_of)s::VARCHAR));
+    (standing.task_instance = %(plan_of)s::VARCHAR OR standing.plan_instance = %(plan_of)s::VARCHAR)));
 
 SELECT (SELECT scheduled_slots.slot
 FROM scheduled_slots

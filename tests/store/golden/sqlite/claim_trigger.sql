@@ -7,7 +7,8 @@ FROM scheduled_slots
 WHERE scheduled_slots.task_name = ? AND scheduled_slots.task_instance = ? AND scheduled_slots.slot = ? UNION ALL
     SELECT ? AS anon_2
 FROM scheduled_tasks
-WHERE scheduled_tasks.task_name = ? AND scheduled_tasks.slot = ?;
+WHERE scheduled_tasks.task_name = ? AND (scheduled_tasks.task_instance = ? OR scheduled_tasks.plan_instance = ?) AND
+    scheduled_tasks.slot = ?;
 
 SELECT scheduled_tasks.schedule, scheduled_tasks.state, scheduled_tasks.task_data
 FROM scheduled_tasks

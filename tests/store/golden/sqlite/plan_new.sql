@@ -9,8 +9,8 @@ WHERE scheduled_slots.task_name = scheduled_tasks.task_name AND scheduled_slots.
  LIMIT ? OFFSET ?) AS newest
 WHERE newest.finished IS NULL AND NOT (EXISTS (SELECT *
 FROM scheduled_tasks AS standing
-WHERE standing.task_name = newest.task_name AND standing.slot = newest.slot AND coalesce(standing.plan_instance,
-    standing.task_instance) = newest.task_instance))) AS orphaned
+WHERE standing.task_name = newest.task_name AND standing.slot = newest.slot AND (standing.task_instance =
+    newest.task_instance OR standing.plan_instance = newest.task_instance)))) AS orphaned
 FROM scheduled_tasks
 WHERE scheduled_tasks.task_name IN (?) AND scheduled_tasks.task_instance = ? ORDER BY scheduled_tasks.task_name,
     scheduled_tasks.task_instance;
@@ -35,8 +35,8 @@ FROM scheduled_slots
 WHERE scheduled_slots.task_name = ? AND scheduled_slots.task_instance = ? ORDER BY scheduled_slots.slot DESC
  LIMIT ? OFFSET ?) AND scheduled_slots.finished IS NULL AND NOT (EXISTS (SELECT *
 FROM scheduled_tasks AS standing
-WHERE standing.task_name = ? AND standing.slot = scheduled_slots.slot AND coalesce(standing.plan_instance,
-    standing.task_instance) = ?));
+WHERE standing.task_name = ? AND standing.slot = scheduled_slots.slot AND (standing.task_instance = ? OR
+    standing.plan_instance = ?)));
 
 SELECT (SELECT scheduled_slots.slot
 FROM scheduled_slots
