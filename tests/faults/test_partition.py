@@ -115,6 +115,8 @@ def test_a_completion_whose_commit_is_in_doubt_is_neither_lost_nor_repeated(
     ended = {(job, slot): row for job in jobs for slot, row in stage.ledger(job).items()}
     assert effects == {one for one, row in ended.items() if row.outcome == "succeeded"}
     assert [row.outcome for row in ended.values()].count("failed") == (0 if forward else 3)
+    told = {(seen["job"], seen["slot"]): seen["outcome"] for seen in stage.events.all("settled")}
+    assert told == {one: row.outcome for one, row in ended.items() if row.outcome in ("succeeded", "failed")}
     assert stage.events.all("claim-lost", "reaped") == []
 
 
