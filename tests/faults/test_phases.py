@@ -154,6 +154,7 @@ def test_a_freeze_at_any_phase_changes_nothing_afterwards(bench: MakeBench) -> N
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("number", range(30))
 def test_kills_at_any_phase_again(bench: MakeBench, number: int) -> None:
     """Thirty times over."""
@@ -161,6 +162,7 @@ def test_kills_at_any_phase_again(bench: MakeBench, number: int) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("number", range(30))
 def test_kills_of_those_who_let_go_again(bench: MakeBench, number: int) -> None:
     """Thirty times over."""
@@ -168,6 +170,7 @@ def test_kills_of_those_who_let_go_again(bench: MakeBench, number: int) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("number", range(30))
 def test_freezes_at_any_phase_again(bench: MakeBench, number: int) -> None:
     """Thirty times over."""
