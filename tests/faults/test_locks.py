@@ -37,9 +37,9 @@ class Crowd:
         """So many more that there would be enough, if none ended meanwhile."""
         missing = HELD - self.count("schedule is null and (picked or execution_time <= now())")
         items = [Item(self._lot.uniform(*seconds), id=f"{self.made + number:05}") for number in range(missing)]
-        self.made += max(missing, 0)
         if items:
             self.stage.registry.client.schedule_many("stay", items)
+            self.made += missing  # who moves them would make them, else
 
     @property
     def newest(self) -> list[str]:
