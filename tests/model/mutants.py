@@ -73,7 +73,7 @@ MUTANTS: dict[str, Mutant] = {
     "the ledger starts a slot that gives up once": Mutant(
         ClaimsByRow.enter, "self.tables.slots, strict=strict", "self.tables.slots, strict=False"
     ),
-    "a slot that gives up stays as it ended": Mutant(Latecomers._end_reopened, "finished=now", "finished=None"),
+    "a slot that gives up stays as it ended": Mutant(Latecomers._end_reopened, "row.last_failure or now", "None"),
     # retries
     "no retry falls behind the next slot": Mutant(
         ending._retry_due, "return None if due >= following else due", "return due"

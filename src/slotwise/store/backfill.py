@@ -79,10 +79,11 @@ def backfill(
             pace=None if pace is None else format_duration(pace), failed=failed or None,
             instance=None if instance == RECURRING else instance,
         )  # fmt: skip
+        begun = _begun(desk, row, missing)
         _reopen(desk, row, first, last, missing)
         if not forgotten:
             _refuse_forgotten(desk, job, first)
-        _detach(desk, row, missing, number, pace or timedelta(0), at_once)
+        _detach(desk, row, missing, begun, number, pace or timedelta(0), at_once)
     return Backfill(job=job, first=first, last=last, slots=missing, present=len(slots) - len(missing))
 
 
@@ -141,24 +142,33 @@ def _reopen(desk: Desk, row: Row, first: datetime, last: datetime, missing: tupl
         )
 
 
-def _detach(desk: Desk, row: Row, missing: tuple[datetime, ...], number: int, pace: timedelta, at_once: int) -> None:
-    attempts = _attempts(desk, row, missing)
+def _detach(
+    desk: Desk,
+    row: Row,
+    missing: tuple[datetime, ...],
+    begun: dict[datetime, tuple[int, datetime]],
+    number: int,
+    pace: timedelta,
+    at_once: int,
+) -> None:
     for place, slot in enumerate(missing):
         due = desk.now + place * pace
         waits: dict[str, Any] = {} if place < at_once else {"state": QUEUED, "parked_due": due}
+        attempts, ended = begun.get(slot, (0, None))
         detach(
             desk.connection, desk.store.dialect, desk.now, name=row.task_name, slot=slot, origin="backfill",
             plan_instance=row.task_instance, due=due if place < at_once else FOREVER, control=number,
-            attempt=attempts.get(slot, 0), **waits,
+            attempt=attempts, last_failure=ended, **waits,
         )  # fmt: skip
 
 
-def _attempts(desk: Desk, row: Row, missing: tuple[datetime, ...]) -> dict[datetime, int]:
-    """How often each of them was started before."""
+def _begun(desk: Desk, row: Row, missing: tuple[datetime, ...]) -> dict[datetime, tuple[int, datetime]]:
+    """How often those that have been started were, and when they ended."""
     slots = desk.store.tables.slots
     statement = (
-        sa.select(slots.c.slot, slots.c.attempts)
+        sa.select(slots.c.slot, slots.c.attempts, slots.c.finished)
         .where(slots.c.task_name == row.task_name, slots.c.task_instance == row.task_instance)
         .where(slots.c.slot >= missing[0], slots.c.slot <= missing[-1], slots.c.attempts > 0)
     )
-    return {utc(slot): attempts for slot, attempts in desk.connection.execute(statement)}
+    found = desk.connection.execute(statement)
+    return {utc(slot): (attempts, finished) for slot, attempts, finished in found}

@@ -137,14 +137,16 @@ class Latecomers:
         return detached
 
     def _end_reopened(self, connection: sa.Connection, row: Row, now: datetime) -> None:
-        """A slot that an operator wanted to run again, and that its job starts once: it stays as it had ended."""
+        """A slot that an operator wanted to run again, and that its job starts once: it stays as it had ended, and when:
+        the row that was made for it says so.
+        """
         slots = self._slots
         connection.execute(
             slots.update()
             .where(slots.c.task_name == row.task_name, slots.c.task_instance == ledger_instance(row))
             .where(slots.c.slot == row.slot, slots.c.finished.is_(None))
             .where(slots.c.outcome.not_in(("claimed", "running")))
-            .values(finished=now, reason="give_up")
+            .values(finished=row.last_failure or now, reason="give_up")
         )
 
     def _enter(self, connection: sa.Connection, row: Row, now: datetime, *, strict: bool) -> bool:

@@ -160,7 +160,7 @@ def retry(desk: Desk, job: str, slot: datetime, instance: str = RECURRING) -> No
     ))  # fmt: skip
     key = detach(
         desk.connection, desk.store.dialect, desk.now, name=job, slot=slot, origin="retry", attempt=attempts,
-        collapsed=collapsed, control=number, plan_instance=instance,
+        collapsed=collapsed, control=number, plan_instance=instance, last_failure=finished,
     )  # fmt: skip
     if key is None:
         raise ConfigurationError(f"{where} waits for another attempt already")

@@ -378,12 +378,18 @@ def test_a_slot_of_a_job_that_gives_up_starts_once(bench: Bench, controls: Contr
     bench.settle(claim, Failed("boom"))
     with pytest.raises(ConfigurationError, match="start once"):
         controls.retry("strict", at(1))
-    unknowing = Bench(bench.database, [], bench.clock)
-    unknowing.client.controls.retry("strict", at(1))
-    assert bench.claim("strict") == []
-    entry = bench.slot("strict")
-    assert (entry["outcome"], entry["reason"], entry["attempts"], entry["finished"]) == ("failed", "give_up", 1, at(1))
-    assert bench.find("strict", f"{RECURRING}@{at(1).isoformat()}") is None
+    unknowing = Bench(bench.database, [], bench.clock).client.controls
+    for again in (
+        lambda: unknowing.retry("strict", at(1)),
+        lambda: unknowing.backfill("strict", at(1), at(1), failed=True),
+    ):
+        bench.tick(0.25)
+        again()
+        assert bench.claim("strict") == []
+        entry = bench.slot("strict")
+        ended = (entry["outcome"], entry["reason"], entry["attempts"], entry["finished"])
+        assert ended == ("failed", "give_up", 1, at(1))
+        assert bench.find("strict", f"{RECURRING}@{at(1).isoformat()}") is None
 
 
 # -- delete -----------------------------------------------------------------------------------------------------
