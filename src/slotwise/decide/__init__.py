@@ -7,7 +7,7 @@ The life of a plan row: it waits for ``slot``, due at ``execution_time``; ``next
 
 from __future__ import annotations
 
-from slotwise.decide.claim import Advance, Start, at_claim, beside, past, started
+from slotwise.decide.claim import Advance, Start, anew, at_claim, beside, past, started
 from slotwise.decide.columns import ahead
 from slotwise.decide.ending import at_finish, at_finish_unread, at_loss
 from slotwise.decide.final import DELETED, removed
@@ -20,6 +20,7 @@ __all__ = [
     "Advance",
     "Start",
     "ahead",
+    "anew",
     "at_claim",
     "at_finish",
     "at_finish_unread",

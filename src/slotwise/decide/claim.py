@@ -222,6 +222,11 @@ def started(row: Row, decision: Start) -> Row:
     )
 
 
+def anew(row: Row) -> Row:
+    """A claimed row whose slot has ended without it: what it had tried of that counts for no other one."""
+    return replace(row, attempt=1, lost_count=0, trying_since=None)
+
+
 def past(row: Row, schedule: Schedule) -> dict[str, Any]:
     """The row moves past a slot that ran already."""
     slot = row.slot if row.watermark is None or row.slot is None else max(row.slot, row.watermark)

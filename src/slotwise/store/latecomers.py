@@ -76,6 +76,9 @@ class Latecomers:
             reason = f"{decide.UNREADABLE}{shown}"
             return self._let_go(connection, row, now, decide.postponed(row, now, reason))
         newest = newest_decided(connection, self._dialect, row.task_name, row.task_instance, strict=strict)
+        # The ledger may be ahead of a row that was restored alone.
+        is_behind = row.slot is not None and newest is not None and row.slot <= newest
+        row = decide.anew(row) if is_behind else row
         definition = self._definitions.get(row.task_name)
         detaches = definition is not None and definition.overlap.detaches and row.attempt == 1
         catching_up = row.catch_up_until is not None  # it waits for the one before it: each of these runs
@@ -96,8 +99,7 @@ class Latecomers:
         if detaches and definition is not None:
             return self._start_beside(connection, row, started, schedule, definition, now)
         self._retarget(connection, row, started)
-        if row.slot is not None and newest is not None and row.slot <= newest:
-            # The ledger was ahead of the row: restored alone, it may have left a slot behind that is open there.
+        if is_behind:  # it may have left a slot behind that is open in the ledger
             end_orphans(connection, self._dialect, row.task_name, ledger_instance(row), now)
         if self._enter(connection, started, now, strict=strict):
             return started
@@ -183,6 +185,7 @@ class Latecomers:
             .values(
                 slot=started.slot, next_slot=started.next_slot, watermark=started.watermark,
                 origin=started.origin, collapsed=started.collapsed, catch_up_until=started.catch_up_until,
+                attempt=started.attempt, lost_count=started.lost_count, trying_since=started.trying_since,
             )
         )  # fmt: skip
         expect(connection.execute(statement).rowcount, 1, row)

@@ -12,12 +12,13 @@ from heapq import heapify, heappop, heappush
 from typing import Any
 
 import pytest
+import tenacity
 from tests.store.bench import Bench
 from tests.store.conformance.test_policies import MINUTE, NOON
 
-from slotwise import CatchUp, Every, Overlap, job
+from slotwise import CatchUp, Every, Overlap, Retry, job
 from slotwise.clock import ManualClock
-from slotwise.execution import TICK, HandedBack
+from slotwise.execution import TICK, Failed, HandedBack
 from slotwise.schedules import Schedule
 from slotwise.store.budget import Budget
 from slotwise.store.database import Database
@@ -168,3 +169,23 @@ def test_who_comes_at_the_same_time_does_not_wait(pg_bench: Bench) -> None:
         waiting = replace(row, execution_time=again, parked_due=NOON)
         with pg_bench.store.transaction() as two:
             assert budget.put_off(two, waiting, "catch_up", now + SECOND / 5) == now + 0.375 * SECOND
+
+
+def test_a_row_that_a_restore_left_behind_is_asked(database: Database) -> None:
+    """It waited for the retry of a slot that has ended since; the one that starts instead is a late one."""
+    retry = Retry(attempts=2, wait=tenacity.wait_none())
+    with cluster(database, 1, Every("1m"), 3, retry=retry) as (workers, starts):
+        bench = Bench(database, [], workers[0].clock)
+        workers[0].tick(SECOND)
+        failed = workers[0].poll()
+        for claim in failed:
+            workers[0].begin(claim)
+            workers[0].finish(claim, Failed("boom"))
+        workers[0].settle()
+        backup = bench.backup()
+        recover(workers, 1)
+        workers[0].tick(4.5 * MINUTE)
+        bench.restore(backup)
+        starts.clear()
+        recover(workers, 5)
+    assert (len(starts), busiest(starts)) == (3, 1)

@@ -404,6 +404,23 @@ def test_a_restored_holder_takes_no_decision_back(bench: Bench) -> None:
     assert waits_for(bench, "plain")[0] == at(7)
 
 
+def test_a_restored_retry_of_a_slot_that_has_ended_counts_for_no_other(bench: Bench) -> None:
+    """The backup was taken while the slot waited for its retry, and another slot starts from its row: anew."""
+    bench.tick()
+    bench.settle(bench.claim_one("retried"), Failed("boom"))
+    bench.tick(0.1)
+    bench.take_over(bench.claim_one("retried", "host:2:b"))
+    backup = bench.backup()
+    bench.settle(bench.claim_one("retried"))
+    bench.tick(3)
+    bench.restore(backup)
+    claim = bench.claim_one("retried")
+    assert (claim.slot, claim.row.attempt, claim.row.lost_count, claim.row.origin) == (at(4), 1, 0, "catch_up")
+    row = bench.row("retried")
+    assert (row.attempt, row.lost_count, row.trying_since) == (1, 0, None)
+    assert bench.slots("retried")[-1]["attempts"] == 1
+
+
 def test_no_token_comes_again_after_a_restore(bench: Bench) -> None:
     """A claim's token is the database's time, or what comes after the row's: a backup cannot bring one back."""
     backup = bench.backup()
