@@ -170,10 +170,27 @@ class TestSlots:
             ("12", "waiting"), ("08", "waiting"), ("09", "running"), ("11", "succeeded"), ("10", "succeeded"),
             ("07", "dead"),
         ]  # fmt: skip
-        assert [line["slot"][11:13] for line in ask("slots", "a", "-n", "2")[:2]] == ["08", "09"]
+        assert [line["slot"][11:13] for line in ask("slots", "a", "-n", "2")[:2]] == ["12", "09"]
         assert status(["slots", "a", "-n", "2"]) == exits.OK
         assert "… more slots wait after these: slotwise slots a --all" in capsys.readouterr().err
         assert (lines[1]["reason"], lines[1]["attempts"]) == ("retry", 1)
+
+    def test_a_backfill_hides_nothing(self, store: Store, ask: Callable[..., Any]) -> None:
+        """The schedule's next slot, what runs and what is due are seen before what waits for others of its backfill."""
+        old = [NOON - timedelta(days=30, hours=number) for number in range(30)]
+        detached = {"task_name": "a", "plan_instance": "recurring", "origin": "backfill"}
+        filling = [detached | {"task_instance": f"recurring@{slot.isoformat()}", "slot": slot} for slot in old]
+        add(store, "tasks", {"task_name": "a", "schedule": "x", "slot": NOON})
+        add(store, "tasks", *(row | {"state": "queued"} for row in filling[4:]), *filling[2:4])
+        add(store, "tasks", *(row | {"picked": True, "picked_by": "h:1:f0"} for row in filling[:2]))
+        add(
+            store,
+            "slots",
+            *({"task_name": "a", "slot": slot, "outcome": "running", "finished": None} for slot in old[:2]),
+        )
+        lines = ask("slots", "a", "-n", "6")
+        assert (lines[0]["slot"][:13], len(lines)) == (NOON.isoformat()[:13], 6)
+        assert [line["outcome"] for line in lines] == ["waiting", "waiting", "waiting", "queued", "running", "running"]
 
     def test_the_next_slot_has_no_error(self, store: Store, ask: Callable[..., Any]) -> None:
         """The row remembers how the slot before has failed; the one that waits has not begun."""

@@ -62,7 +62,7 @@ def slots(
         standing = reader.standing(name, instance, limit=None if everything else count + 1) if before is None else []
         waits = not everything and len(standing) > count
         if waits:
-            standing.remove(max(standing, key=lambda line: line.slot))
+            standing = reader.standing(name, instance, limit=count)
         limit = None if everything else count + 2  # whether there is more, and whether it ends with the last one
         found = reader.slots(name, instance, limit=limit, since=since, before=before, ended=True)
         lines, more = (found, False) if everything else _page(found, count)

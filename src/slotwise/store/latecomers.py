@@ -139,8 +139,9 @@ class Latecomers:
         return detached
 
     def _end_reopened(self, connection: sa.Connection, row: Row, now: datetime) -> None:
-        """A slot that an operator wanted to run again, and that its job starts once: it stays as it had ended, and when:
-        the row that was made for it says so.
+        """A slot that an operator wanted to run again, and that its job starts once: it stays as it had ended.
+
+        And when: that stands in the row that was made for it.
         """
         slots = self._slots
         connection.execute(

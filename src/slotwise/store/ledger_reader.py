@@ -31,11 +31,14 @@ class LedgerReader:
         """Slots that have not ended: those that wait (the schedule's next, triggers, retries), then those that run.
 
         Each the latest first. A slot that waits for a retry is one line, with what the ledger says of the last attempt.
-        Of more than ``limit``, those that come next; of paused ones, the first by instance.
+        Of more than ``limit``: the schedule's next, what runs, and what comes next; of paused ones, the first by
+        instance; the queue of a backfill is last.
         """
         with self._store.transaction() as connection:
             found = connection.execute(self._standing(name, instance, limit)).mappings()
-            rows = sorted(found, key=lambda row: (utc(row["slot"]), row["task_instance"]))[:limit]
+            each = {row["task_instance"]: row for row in found}.values()
+            chosen = sorted(each, key=lambda row: _turn(row, instance or RECURRING))[:limit]
+            rows = sorted(chosen, key=lambda row: (utc(row["slot"]), row["task_instance"]))
             keys = [(row["plan_instance"] or row["task_instance"], utc(row["slot"])) for row in rows]
             begun = self._begun(connection, name, keys)
         waiting, running = [], []
@@ -56,7 +59,8 @@ class LedgerReader:
         waiting = of_jobs.where(~tasks.c.picked, tasks.c.state.is_(None)).order_by(tasks.c.execution_time)
         running = of_jobs.where(tasks.c.picked).order_by(tasks.c.slot)
         parked = [of_jobs.where(~tasks.c.picked, tasks.c.state == state) for state in (PAUSED, QUEUED)]
-        parts = [waiting, running, *(one.order_by(tasks.c.task_instance) for one in parked)]
+        own = of_jobs.where(tasks.c.task_instance == (instance or RECURRING))
+        parts = [own, waiting, running, *(one.order_by(tasks.c.task_instance) for one in parked)]
         return sa.union_all(*(sa.select(part.limit(limit).subquery()) for part in parts))
 
     def _begun(
@@ -158,6 +162,12 @@ class LedgerReader:
     def _rows(self, statement: sa.Select[Any]) -> Sequence[sa.RowMapping]:
         with self._store.transaction() as connection:
             return connection.execute(statement).mappings().all()
+
+
+def _turn(row: sa.RowMapping, own: str) -> tuple[Any, ...]:
+    """Which of many that stand is shown first; ``own``: the instance of the plan that is asked about."""
+    is_own, is_queued = row["task_instance"] == own, row["state"] == QUEUED
+    return not is_own, not row["picked"], is_queued, utc(row["slot"]), row["task_instance"]
 
 
 def _of(table: sa.Table, name: str, instance: str | None) -> sa.Select[Any]:
