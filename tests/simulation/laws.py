@@ -20,6 +20,7 @@ from slotwise.definition import Definition
 from slotwise.events import Reaped, Settled
 from slotwise.execution import TICK, Claim, Fence, Key
 from slotwise.schedules import Schedule, succeed
+from slotwise.store.abreast import PLANNED
 
 #: Rows that operators have ordered, beside the slots of the plan.
 ORDERED = ("trigger", "retry", "backfill")
@@ -89,7 +90,7 @@ class Laws:
 
     def _keeps_its_distance(self, claim: Claim) -> None:
         """min_interval: two starts by the schedule are so far apart, by the database's time."""
-        if not claim.row.is_plan:
+        if not claim.row.is_plan and claim.row.origin not in PLANNED:
             return
         name, least = claim.row.task_name, self.definitions[claim.row.task_name].min_interval
         before = self.last_start.get(name)

@@ -7,14 +7,15 @@ The life of a plan row: it waits for ``slot``, due at ``execution_time``; ``next
 
 from __future__ import annotations
 
-from slotwise.decide.claim import Advance, Start, anew, at_claim, beside, past, started
+from slotwise.decide.claim import PLACE_PAUSE, Advance, Start, anew, at_claim, beside, past, started
 from slotwise.decide.columns import ahead
 from slotwise.decide.ending import at_finish, at_finish_unread, at_loss
 from slotwise.decide.final import DELETED, removed
-from slotwise.decide.handback import UNREADABLE, UNREADABLE_PAUSE, postponed, put_off
+from slotwise.decide.handback import UNREADABLE, UNREADABLE_PAUSE, kept_apart, postponed, put_off
 
 __all__ = [
     "DELETED",
+    "PLACE_PAUSE",
     "UNREADABLE",
     "UNREADABLE_PAUSE",
     "Advance",
@@ -26,6 +27,7 @@ __all__ = [
     "at_finish_unread",
     "at_loss",
     "beside",
+    "kept_apart",
     "past",
     "postponed",
     "put_off",

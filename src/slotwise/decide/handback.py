@@ -36,6 +36,12 @@ def put_off(row: Row, due: datetime) -> Transition:
     return replace(back, label="postponed", row=columns)
 
 
+def kept_apart(row: Row, due: datetime) -> Transition:
+    """A claimed row whose slot would start too near to another start goes back, due when it is far enough."""
+    back = hand_back(row, "min_interval")
+    return replace(back, label="postponed", row=again(row, due, attempt=max(row.attempt - 1, 0)))
+
+
 def postponed(row: Row, now: datetime, error: str) -> Transition:
     """A claimed row that this worker cannot read goes back, and comes up again later; it says why."""
     back = hand_back(row, "unreadable")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from datetime import datetime, timedelta
 from typing import TypeAlias
 
@@ -17,14 +16,15 @@ from slotwise.errors import InvalidSchedule
 from slotwise.execution import Claim, Gap, HandedBack, Key, Row
 from slotwise.store.budget import Budget
 from slotwise.store.database import Database
-from slotwise.store.door import Door
+from slotwise.store.distance import Distance
+from slotwise.store.due import Due
 from slotwise.store.failures import describe, is_about_a_row
 from slotwise.store.latecomers import Latecomers
 from slotwise.store.limits import Limits
 from slotwise.store.marks import Range
 from slotwise.store.portion import Portion
 from slotwise.store.rows import is_unusable, refuse_unusable
-from slotwise.store.tables import HAS_SLOT, IS_TASK, WINDOW
+from slotwise.store.tables import HAS_SLOT, IS_TASK
 
 #: At most so many rows in one statement: above it PostgreSQL's plans are at risk, below it nothing is gained.
 BATCH = 500
@@ -47,7 +47,7 @@ def _nobody(row: Row, gap: Gap) -> None:
     """Is told."""
 
 
-class Claims(Door):
+class Claims(Due):
     """Takes what is due."""
 
     def __init__(
@@ -59,12 +59,11 @@ class Claims(Door):
     ) -> None:
         super().__init__(database, definitions, clock=clock)
         self._budget = Budget(self.dialect, database.settings.recovery_rate)
-        self._latecomers = Latecomers(self.dialect, definitions, self._budget, self._complaints)
+        self._distance = Distance(self.dialect, definitions)
+        self._latecomers = Latecomers(self.dialect, definitions, self._budget, self._distance, self._complaints)
         self._weighed = frozenset(name for name, found in definitions.items() if found.is_weighed)
         self._limits = Limits(self.dialect, definitions)
         self._portion = Portion(BATCH, self.dialect.clock.elapsed)
-        #: The names that a worker asks for, always the same, as a set.
-        self._asked: tuple[Sequence[str], frozenset[str]] = ((), frozenset())
         #: As the last claim of one-time tasks has seen it; who finds none has not looked.
         self.slots_may_be_due = True
         self._strict = tuple(sorted(name for name, found in definitions.items() if found.gives_up))
@@ -89,10 +88,6 @@ class Claims(Door):
         found, claims = self.claim_slots(holder, limit, lease=lease, names=names, lost=lost, on_skipped=on_skipped)
         queued = self.claim_tasks(holder, limit - found, lease=lease, names=self._tasks_of(names))
         return found + len(queued), claims + queued
-
-    def _tasks_of(self, names: Sequence[str]) -> list[str]:
-        """Those that are no jobs, whatever else we know of them."""
-        return [name for name in names if (known := self.definitions.get(name)) is None or not known.is_job]
 
     def claim_tasks(
         self,
@@ -132,10 +127,6 @@ class Claims(Door):
             self._let_go_aside(claim)
         return [claim for claim in claims if claim not in unusable] if unusable else claims
 
-    def _look(self) -> AbstractContextManager[sa.Connection]:
-        """As ``statement``; plans of claims, and of looks for what is due, were tried with any values."""
-        return self.database.alone(self.database.claims)
-
     def _let_go_aside(self, claim: Claim) -> None:
         """Of a task that is held, and that nobody can run: it is dead, and says why.
 
@@ -172,23 +163,6 @@ class Claims(Door):
             if not is_about_a_row(error):
                 raise
         return self._claim_apart(holder, names, limit, lease, on_skipped, lost=lost)
-
-    def _due_names(self, names: Sequence[str]) -> tuple[Sequence[str], bool]:
-        """Those of many names that have the next due rows: to send, and to compare with, ten thousand takes its time.
-
-        All of them, where rows of others are so many that they would hide ours. And whether those rows are all of one
-        priority, so that a claim need not sort them. Race: a more urgent one may come due before the claim; the next
-        one takes it.
-        """
-        with self._look() as connection:
-            due = self.dialect.due_names(connection, WINDOW)
-        if self._asked[0] is not names:
-            self._asked = names, frozenset(names)
-        found = {name for name, _ in due}
-        own = found & self._asked[1]
-        if len(own) < len(found) and len(due) >= WINDOW:
-            return names, False
-        return sorted(own), len({priority for _, priority in due}) < 2
 
     def _claim(
         self,
@@ -273,10 +247,11 @@ class Claims(Door):
         return not self._is_weighed(row, now) and self._can_read(row)
 
     def _is_weighed(self, row: Row, now: datetime) -> bool:
-        """Whether it has yet to be asked if this slot may start; a retry may."""
+        """Whether it has yet to be asked if this slot may start; a retry may, if no distance is to be kept."""
         if row.attempt != 1:
-            return False
-        return _minds(row) or (row.is_plan and row.task_name in self._weighed) or self._budget.is_late(row, now)
+            return self._distance.is_kept_by(row)
+        is_weighed = row.task_name in self._weighed if row.is_plan else _minds(row) or self._distance.is_kept_by(row)
+        return is_weighed or self._budget.is_late(row, now)
 
     def _can_read(self, row: Row) -> bool:
         """Race: during a deploy a newer release plans rows with schedules that this one does not know."""
@@ -284,18 +259,3 @@ class Claims(Door):
             return not row.is_plan or self.schedule_of(row) is not None
         except InvalidSchedule:
             return False
-
-    def due_tasks(self, names: Sequence[str]) -> set[str]:
-        """Those of these tasks that have due rows."""
-        with self._look() as connection:
-            return self.dialect.due_tasks(connection, names)
-
-    def next_due(self, names: Sequence[str], tasks: Sequence[str] | None = None, *, lost: int = 1) -> timedelta | None:
-        """How long until the next waiting row of these tasks is due; zero or less: now; None: nothing waits.
-
-        ``tasks``: one-time tasks of these alone count, beside the slots of ``names``. ``lost`` = 0: of the rows that
-        a claim would then take.
-        """
-        tasks = self._tasks_of(names) if tasks is None else tasks
-        with self._look() as connection:
-            return self.dialect.next_due(connection, names, tasks, lost=lost)

@@ -12,6 +12,9 @@ from slotwise.store.dialect import Dialect
 from slotwise.store.rows import utc
 from slotwise.store.tables import Tables
 
+#: Of so many slots one may have been started again after newer ones.
+_NEWEST = 100
+
 
 def newest_decided(
     connection: sa.Connection, dialect: Dialect, name: str, instance: str, *, strict: bool
@@ -51,13 +54,15 @@ def _newest(tables: Tables, *, strict: bool) -> sa.Select[tuple[datetime | None,
 
 
 def last_start(connection: sa.Connection, dialect: Dialect, name: str) -> datetime | None:
-    """When the newest slot of a job's schedule was started, as far as the ledger knows."""
+    """When one of the newest slots of a job's schedule was last started, as far as the ledger knows."""
     slots = dialect.tables.slots
-    found = connection.scalar(
+    newest = (
         sa.select(slots.c.started)
         .where(slots.c.task_name == name, slots.c.task_instance == RECURRING)
         .where(slots.c.origin.in_(("schedule", "catch_up")), slots.c.started.is_not(None))
         .order_by(slots.c.slot.desc())
-        .limit(1)
+        .limit(_NEWEST)
+        .subquery()
     )
+    found = connection.scalar(sa.select(sa.func.max(newest.c.started, type_=newest.c.started.type)))
     return None if found is None else utc(found)

@@ -24,6 +24,7 @@ from slotwise.store.budget import Budget
 from slotwise.store.complaints import Complaints
 from slotwise.store.decided import newest_decided
 from slotwise.store.dialect import Dialect
+from slotwise.store.distance import Distance
 from slotwise.store.orphans import end_orphans
 from slotwise.store.release import release_next
 from slotwise.store.rows import Change, Held, expect, ledger_instance
@@ -38,7 +39,12 @@ class Latecomers:
     """Decides, row by row, which slot of a claimed row starts, if any."""
 
     def __init__(
-        self, dialect: Dialect, definitions: Mapping[str, Definition], budget: Budget, complaints: Complaints
+        self,
+        dialect: Dialect,
+        definitions: Mapping[str, Definition],
+        budget: Budget,
+        distance: Distance,
+        complaints: Complaints,
     ) -> None:
         self._dialect = dialect
         self._definitions = definitions
@@ -46,6 +52,7 @@ class Latecomers:
         self._slots = dialect.tables.slots
         self._abreast = Abreast(dialect)
         self._budget = budget
+        self._distance = distance
         self._complaints = complaints
 
     def start(
@@ -64,7 +71,7 @@ class Latecomers:
         ``entered``: the claim has put the slot into the ledger as if nothing spoke against it.
         """
         if entered:
-            self._dialect.take_back(connection, row, keep=row.origin == "catch_up" and row.is_detached)
+            self._dialect.take_back(connection, row, keep=row.is_detached and row.origin != "trigger")
         if row.is_detached:
             return self._start_detached(connection, row, now, strict=strict, entered=entered)
         try:
@@ -84,10 +91,8 @@ class Latecomers:
         catching_up = row.catch_up_until is not None  # it waits for the one before it: each of these runs
         taken = self._abreast.places(connection, row, definition, now) if definition and detaches else (0, None)
         decision = decide.at_claim(row, schedule, now, newest, definition, *taken)
-        if isinstance(decision, decide.Start) and (
-            place := self._budget.put_off(connection, row, decision.origin, now)
-        ):
-            return self._let_go(connection, row, now, decide.put_off(row, place))
+        if isinstance(decision, decide.Start) and (later := self._later(connection, row, decision.origin, now)):
+            return self._let_go(connection, row, now, later)
         gaps = [(row, gap) for gap in decision.gaps]
         self._dialect.gaps(connection, gaps, now)
         skipped += gaps
@@ -108,8 +113,8 @@ class Latecomers:
     def _start_detached(
         self, connection: sa.Connection, row: Row, now: datetime, *, strict: bool, entered: bool
     ) -> Row | None:
-        if row.origin == "catch_up" and (place := self._budget.put_off(connection, row, row.origin, now)):
-            return self._let_go(connection, row, now, decide.put_off(row, place))
+        if later := self._later(connection, row, row.origin, now):
+            return self._let_go(connection, row, now, later)
         if entered:
             return self._mind(connection, row, now, strict=strict)
         if self._enter(connection, row, now, strict=strict):
@@ -119,6 +124,13 @@ class Latecomers:
         if row.origin == "backfill":
             release_next(connection, self._dialect, row, now)
         return self._pass(connection, row, now, None)
+
+    def _later(self, connection: sa.Connection, row: Row, origin: str | None, now: datetime) -> Transition | None:
+        """What becomes of a row whose slot may start, and not yet."""
+        if due := self._distance.put_off(connection, row, now):
+            return decide.kept_apart(row, due)
+        place = self._budget.put_off(connection, row, origin, now)
+        return decide.put_off(row, place) if place else None
 
     def _start_beside(
         self,
@@ -153,10 +165,12 @@ class Latecomers:
         )
 
     def _enter(self, connection: sa.Connection, row: Row, now: datetime, *, strict: bool) -> bool:
-        if self._dialect.enter(connection, row, now, strict=strict):
-            return True
-        orphaned = not strict and self._disown(connection, row)
-        return orphaned and self._dialect.enter(connection, row, now, strict=strict)
+        entered = self._dialect.enter(connection, row, now, strict=strict)
+        if not entered and not strict and self._disown(connection, row):
+            entered = self._dialect.enter(connection, row, now, strict=strict)
+        if entered:
+            self._distance.note(connection, row, now)
+        return entered
 
     def _disown(self, connection: sa.Connection, row: Row) -> bool:
         """End a ledger row that says "running" though no queue row holds its token: the queue was restored alone.

@@ -113,6 +113,7 @@ class Tables:
             Column("waits_for", Integer),
             Column("cancel_requested", Instant),
             Column("catch_up_until", Instant),
+            Column("last_start", Instant),
             Column("last_error", Text),
             Column("control", BigInteger),
         ]

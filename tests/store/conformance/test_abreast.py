@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
+import tenacity
 from sqlalchemy.exc import TimeoutError
 from tests.store.conformance.test_policies import MINUTE, NOON, ledger, minute, rows
 
@@ -16,7 +17,7 @@ from slotwise import CatchUp, Every, Overlap, Retry, job
 from slotwise.clock import ManualClock
 from slotwise.context import JobContext
 from slotwise.events import Settled
-from slotwise.execution import Aborted, Claim, Failed
+from slotwise.execution import Aborted, Claim, Failed, HandedBack
 from slotwise.store.database import Database
 from slotwise.testing.worker import ManualWorker
 
@@ -139,6 +140,97 @@ def test_a_slot_that_waits_for_its_retry_holds_its_place(database: Database) -> 
         assert on(one, 0).row.attempt == 2
         end(one, 0)
     assert ledger(database) == {0: "succeeded", 1: "skipped overlap"}
+
+
+# -- min_interval -----------------------------------------------------------------------------------------------
+
+
+def retrying(seconds: float, attempts: int = 2) -> Retry:
+    return Retry(attempts=attempts, wait=tenacity.wait_fixed(seconds), past_next_slot=True)
+
+
+def test_a_retry_keeps_its_distance_to_every_start(database: Database) -> None:
+    """Of one slot to the first start of another, whichever comes first; no attempt is burnt while it waits."""
+    with workers(database, 2, overlap=Overlap.allow(3), retry=retrying(65), min_interval="40s") as (one, two):
+        one.tick("1s")
+        assert begun(one) == [0]
+        assert end(one, 0, Failed("busy")) == ["failed"]
+        one.tick(MINUTE)
+        assert begun(two) == [1]
+        one.tick("6s")
+        assert (begun(one), begun(two)) == ([], [])
+        (waiting,) = [row for row in rows(database) if row["attempt"] == 1 and not row["picked"]]
+        assert ledger(database)[0] == "claimed min_interval"
+        assert minute(waiting["execution_time"]) * 60 == 100
+        one.tick("33s")
+        assert begun(one) == []
+        one.tick("1s")
+        assert begun(one) == [0]
+        assert on(one, 0).row.attempt == 2
+        go_on(timedelta(seconds=39), one, two)
+        assert (begun(one), begun(two)) == ([], [])
+        one.tick("1s")
+        assert begun(two) == [2]
+
+
+def test_a_newer_slot_keeps_its_distance_to_the_attempt_that_it_ends(database: Database) -> None:
+    """cancel_previous: what has been called off is asked for no distance, and ends at once; the newer slot is."""
+    with workers(database, overlap=Overlap.cancel_previous(), retry=retrying(30), min_interval="40s") as (one,):
+        one.tick("1s")
+        assert begun(one) == [0]
+        assert end(one, 0, Failed("busy")) == ["failed"]
+        one.tick("40s")
+        assert begun(one) == [0]
+        assert end(one, 0, Failed("busy")) == ["failed"]
+        starts = []
+        for _ in range(50):
+            one.tick("1s")
+            starts += [(round(one.clock.now().timestamp()) % 3600, slot) for slot in begun(one)]
+            one.settle()
+    assert starts == [(80, 1)]
+    assert ledger(database)[0] == "failed"
+
+
+def test_a_start_that_never_came_keeps_nobody_away(database: Database) -> None:
+    """Handed back before it began, it starts as soon as it is claimed again."""
+    with workers(database, overlap=Overlap.allow(2), min_interval="40s") as (one,):
+        one.tick("1s")
+        (claim,) = one.poll()
+        one.finish(claim, HandedBack("queued"))
+        one.settle()
+        one.tick("1s")
+        assert begun(one) == [0]
+        assert on(one, 0).row.attempt == 1
+
+
+def test_who_cannot_look_comes_back(database: Database) -> None:
+    """Claims never wait: while somebody has the plan row locked, a retry is put off for a moment."""
+    with workers(database, overlap=Overlap.allow(2), retry=retrying(45), min_interval="40s") as (one,):
+        one.tick("1s")
+        begun(one)
+        end(one, 0, Failed("busy"))
+        one.tick("45s")
+        if database.main.dialect.name == "postgresql":
+            with database.main.begin() as other:
+                other.execute(sa.text("SELECT FROM scheduled_tasks WHERE task_instance = 'recurring' FOR UPDATE"))
+                assert begun(one) == []
+        one.tick("1s")
+        assert begun(one) == [0]
+
+
+def test_a_trigger_stands_beside_the_distance(database: Database) -> None:
+    """It keeps none, and nobody keeps one to it."""
+    with workers(database, overlap=Overlap.allow(2), min_interval="40s") as (one,):
+        one.tick("1s")
+        assert begun(one) == [0]
+        one.tick("50s")
+        one.client.controls.trigger("minutely")
+        assert len(begun(one)) == 1
+        one.tick("10s")
+        assert begun(one) == [1]
+
+
+# -- places -----------------------------------------------------------------------------------------------------
 
 
 def test_a_lost_slot_is_taken_over_in_its_place(database: Database) -> None:

@@ -92,8 +92,9 @@ INSERT INTO scheduled_gaps (task_name, task_instance, first_slot, last_slot, cou
 
 UPDATE scheduled_tasks SET slot=%(slot)s::TIMESTAMP WITH TIME ZONE, watermark=%(watermark)s::TIMESTAMP WITH TIME
     ZONE, next_slot=%(next_slot)s::TIMESTAMP WITH TIME ZONE, origin=%(origin)s::VARCHAR,
-    collapsed=%(collapsed)s::BIGINT, catch_up_until=%(catch_up_until)s::TIMESTAMP WITH TIME ZONE WHERE
-    scheduled_tasks.task_name = %(task_name_1)s::VARCHAR AND scheduled_tasks.task_instance =
+    collapsed=%(collapsed)s::BIGINT, attempt=%(attempt)s::INTEGER, lost_count=%(lost_count)s::INTEGER,
+    trying_since=%(trying_since)s::TIMESTAMP WITH TIME ZONE, catch_up_until=%(catch_up_until)s::TIMESTAMP WITH TIME
+    ZONE WHERE scheduled_tasks.task_name = %(task_name_1)s::VARCHAR AND scheduled_tasks.task_instance =
     %(task_instance_1)s::VARCHAR AND scheduled_tasks.version = %(version_1)s::BIGINT AND scheduled_tasks.picked_by =
     %(picked_by_1)s::VARCHAR;
 

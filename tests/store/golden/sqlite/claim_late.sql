@@ -47,9 +47,9 @@ INSERT INTO scheduled_gaps (task_name, task_instance, first_slot, last_slot, cou
     count = excluded.count, reason = excluded.reason, created = excluded.created WHERE excluded.last_slot >
     scheduled_gaps.last_slot;
 
-UPDATE scheduled_tasks SET slot=?, watermark=?, next_slot=?, origin=?, collapsed=?, catch_up_until=? WHERE
-    scheduled_tasks.task_name = ? AND scheduled_tasks.task_instance = ? AND scheduled_tasks.version = ? AND
-    scheduled_tasks.picked_by = ?;
+UPDATE scheduled_tasks SET slot=?, watermark=?, next_slot=?, origin=?, collapsed=?, attempt=?, lost_count=?,
+    trying_since=?, catch_up_until=? WHERE scheduled_tasks.task_name = ? AND scheduled_tasks.task_instance = ? AND
+    scheduled_tasks.version = ? AND scheduled_tasks.picked_by = ?;
 
 INSERT INTO scheduled_slots (task_name, task_instance, slot, outcome, reason, origin, attempts, collapsed, token,
     worker, started) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (task_name, task_instance, slot) DO UPDATE
