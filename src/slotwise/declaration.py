@@ -233,7 +233,7 @@ def is_priority(value: object) -> bool:
 
 def _tags(value: Any, where: str) -> frozenset[str]:
     for tag in value:
-        if not isinstance(tag, str) or tag != tag.strip() or not tag.isprintable() or not tag or "," in tag:
+        if not isinstance(tag, str) or not tag.isprintable() or not tag or "," in tag or tag.split() != [tag]:
             raise InvalidJob(f"{where}.runs_on has {tag!r}; expected tags such as 'gpu', as workers carry them")
     return frozenset(value)
 

@@ -14,7 +14,7 @@ from tenacity.stop import stop_base
 from tenacity.wait import wait_base
 
 from slotwise.arguments import told
-from slotwise.durations import parse_duration
+from slotwise.durations import format_duration, parse_duration
 from slotwise.errors import InvalidJob, InvalidSetting
 
 if TYPE_CHECKING:
@@ -187,10 +187,16 @@ class Retry:
     ) -> Retry:
         """``attempts`` in all; the wait doubles from ``first`` up to ``cap``, with up to ``first`` of jitter on top.
 
-        Durations are ``timedelta`` or text such as ``"10s"``. Raises InvalidJob for what is neither.
+        Durations are ``timedelta`` or text such as ``"10s"``. Raises InvalidJob for what is neither, and for a
+        ``first`` that is longer than ``cap``.
         """
-        doubling = _doubling(_span("Retry.exponential", "first", first), _span("Retry.exponential", "cap", cap))
-        return cls(attempts=attempts, wait=doubling, past_next_slot=past_next_slot)
+        shortest, longest = _span("Retry.exponential", "first", first), _span("Retry.exponential", "cap", cap)
+        if shortest > longest:
+            raise InvalidJob(
+                f"Retry.exponential(first={format_duration(shortest)}, cap={format_duration(longest)}): the first wait "
+                "is longer than the longest; give a longer cap"
+            )
+        return cls(attempts=attempts, wait=_doubling(shortest, longest), past_next_slot=past_next_slot)
 
     def delay_after(self, attempt: int, elapsed: timedelta) -> timedelta | None:
         """How long to wait after the failure of attempt number ``attempt`` (from 1), or None to give up.

@@ -143,6 +143,20 @@ def names(longest: int) -> Reader:
     return read
 
 
+def words(longest: int) -> Reader:
+    """As ``names``, and without blanks."""
+    some = names(longest)
+
+    def read(label: str, value: Any) -> frozenset[str]:
+        found: frozenset[str] = some(label, value)
+        for word in sorted(found):
+            if word.split() != [word]:
+                raise _wrong(label, "words without blanks", word, "separate them with commas")
+        return found
+
+    return read
+
+
 def pairs(longest: int) -> Reader:
     """Names, each with a text: a table, or lines such as ``name = text``."""
     one, form = name(longest), "write a table, or lines such as: nightly-report = 0 3 * * *"
@@ -181,7 +195,7 @@ READERS: Final[Mapping[str, Reader]] = {
     "recovery_rate": optional(whole(1, 1_000_000, "it is how many late slots start in a second")),
     "revision": optional(name(100)),
     "worker_name": optional(name(100)),
-    "tags": names(100),
+    "tags": words(100),
     "only": names(100),
     "schedules": pairs(100),
     "pooler": switch(),

@@ -369,6 +369,7 @@ class RetryService:
         ),
         ("runs_on", "gpu", "Report.runs_on is 'gpu'; expected a set of tags: write {'gpu'}"),
         ("runs_on", ["gpu", ""], "Report.runs_on has ''; expected tags such as 'gpu'"),
+        ("runs_on", ["gpu big"], "Report.runs_on has 'gpu big'; expected tags such as 'gpu'"),
         ("runs_on", ["gpu,big"], "Report.runs_on has 'gpu,big'; expected tags such as 'gpu'"),
     ],
 )

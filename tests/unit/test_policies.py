@@ -110,6 +110,14 @@ def test_what_is_no_retry(options: dict[str, Any], words: str) -> None:
     assert words in str(refused.value)
 
 
+@pytest.mark.parametrize("first", ["10m", timedelta(minutes=6)])
+def test_no_first_wait_is_longer_than_the_longest(first: Any) -> None:
+    """Every wait would be the cap, whatever was written; as long as the cap is fine."""
+    with pytest.raises(InvalidJob, match=r"first=(10|6)m, cap=5m\): the first wait is longer than the longest"):
+        Retry.exponential(3, first=first)
+    assert Retry.exponential(3, first="5m").delay_after(1, NOTHING) >= timedelta(minutes=5)  # type: ignore[operator]
+
+
 def test_tasks_are_tried_ten_times() -> None:
     """Within some hours."""
     delays = [TASK_RETRY.delay_after(attempt, NOTHING) for attempt in range(1, 11)]

@@ -190,6 +190,11 @@ class TestFile:
             ("a.toml", "poll-interval = 10", "a.toml: poll-interval must be a duration, but was 10"),
             ("a.toml", "threads = true", "a.toml: threads must be a whole number from 1 to 10000, but was True"),
             ("a.toml", "poll-interval = '1s'\npollInterval = '2s'", "is the same setting as a.toml: poll-interval"),
+            (
+                "a.toml",
+                "tags = 'gpu big'",
+                "a.toml: tags must be words without blanks, but was 'gpu big'; separate them",
+            ),
             ("a.toml", "tags = [1]", "a.toml: tags must be a printable text"),
             ("bad.yaml", "threads: [", "bad.yaml: the settings file cannot be read: while parsing"),
             ("a.yaml", "- threads", "a.yaml: settings are names with values"),

@@ -15,7 +15,7 @@ from slotwise.engine.holdings import Holding
 from slotwise.errors import JobCancelled
 from slotwise.execution import SUCCEEDED, Aborted, Cancelled, Failed, Outcome, Snoozed, Succeeded
 from slotwise.results import kept
-from slotwise.steering import Cancel, Fail, Snooze
+from slotwise.steering import Cancel, Fail, Snooze, Steering
 
 #: What the ledger keeps of an error's text.
 ERROR_LIMIT = 16_384
@@ -24,10 +24,16 @@ _RUNNER = str(Path(__file__).with_name("runner.py"))
 
 
 def returned(result: object, holding: Holding, definition: Definition) -> Outcome:
-    if result is not None and inspect.isawaitable(result):
-        if inspect.iscoroutine(result):
-            result.close()
-        return Failed("the handler returned a coroutine that nobody awaited; declare it `async def`", final=True)
+    if result is not None:
+        if isinstance(result, Steering):
+            word = type(result).__name__
+            return Failed(
+                f"the handler returned {result!r}, which steers nothing; raise it: `raise {word}(…)`", final=True
+            )
+        if inspect.isawaitable(result):
+            if inspect.iscoroutine(result):
+                result.close()
+            return Failed("the handler returned a coroutine that nobody awaited; declare it `async def`", final=True)
     if holding.unawaited is not None:
         word = f"ctx.{holding.unawaited}"
         return Failed(

@@ -63,6 +63,10 @@ def backfill(
     """
     row = desk.plan_row(job, instance)
     schedule = schedule_in(row)
+    if first > desk.now:
+        raise ConfigurationError(
+            f"backfill of {job!r}: {first.isoformat()} is yet to come, and what comes is the schedule's; begin earlier"
+        )
     last = min(last, _passed_by(row, desk.now), desk.now)
     _refuse(job, schedule, first, last)
     taken = _taken(desk, row, first, last, failed=failed)

@@ -46,7 +46,16 @@ class LedgerFence:
             held = self._lock(own, claim)
         _refuse_autocommit(own)
         if not held:
-            raise _lost(claim)
+            raise _completed(claim) if self._has_succeeded(own, claim) else _lost(claim)
+
+    def _has_succeeded(self, own: Any, claim: Claim) -> bool:
+        """Whether this very attempt has written its success before."""
+        if claim.row.ledger_key is None:
+            return False
+        outcome = self._store.tables.slots.c.outcome
+        return (
+            own.execute(sa.select(outcome).where(*self._slot_of(claim), outcome == "succeeded")).fetchone() is not None
+        )
 
     def _complete(self, own: Any, claim: Claim) -> None:
         self._guard(own, claim)
@@ -166,6 +175,13 @@ def _lost(claim: Claim) -> ClaimLost:
     row = claim.row
     where = f"{row.task_name}/{row.task_instance} slot {claim.slot}"
     return ClaimLost(f"{where}: token {claim.token} is stale; another worker may run this slot, so roll back")
+
+
+def _completed(claim: Claim) -> ClaimLost:
+    return ClaimLost(
+        f"{claim.row.task_name} slot {claim.slot}: this attempt has succeeded already, by complete_in or because its "
+        "handler has returned; call complete_in once, as the last word of the one transaction that holds all work"
+    )
 
 
 def _sqlstate(error: BaseException) -> str | None:

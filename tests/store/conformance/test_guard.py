@@ -110,7 +110,8 @@ def test_a_stale_token_aborts_the_users_transaction(user: User, kind: str, verb:
             user.bench.settle(claim)
         case "holder":
             claim = stale(claim, version=1)
-    with pytest.raises(ClaimLost, match=f"token {claim.token} is stale"), user.engine.begin() as connection:  # noqa: PT012
+    words = "has succeeded already" if (how, kind) == ("settled", "plain") else f"token {claim.token} is stale"
+    with pytest.raises(ClaimLost, match=words), user.engine.begin() as connection:  # noqa: PT012
         user.add_effect(connection)
         getattr(user.fence, verb)(claim, connection)
     assert user.effects == 0
@@ -183,8 +184,22 @@ def test_completing_twice_is_refused(user: User) -> None:
     claim = claimed(user)
     with user.engine.begin() as connection:
         user.fence.complete_in(claim, connection)
-    with pytest.raises(ClaimLost), user.engine.begin() as connection:
+    for word in (user.fence.complete_in, user.fence.guard):
+        with pytest.raises(ClaimLost, match="once, as the last word"), user.engine.begin() as own:  # noqa: PT012
+            user.add_effect(own)
+            word(claim, own)
+    assert user.effects == 0
+
+
+def test_completing_again_after_a_rollback_is_right(user: User) -> None:
+    """What the first transaction has written went with it."""
+    claim = claimed(user)
+    with user.engine.connect() as connection:
         user.fence.complete_in(claim, connection)
+        connection.rollback()
+        user.fence.complete_in(claim, connection)
+        connection.commit()
+    assert user.bench.slot("plain")["outcome"] == "succeeded"
 
 
 def test_a_task_id_used_again_has_its_own_success(user: User) -> None:

@@ -119,6 +119,40 @@ def test_work_commits_after_a_heartbeat(pg_user: User, door: Open, level: str, v
     assert (transition.label, user.effects) == ("succeeded", 1)
 
 
+@verbs
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("isolation", ["SERIALIZABLE", "AUTOCOMMIT"])
+def test_an_async_connection_to_sqlite(sqlite_bench: Bench, verb: str, kind: str, isolation: str) -> None:
+    """aiosqlite's is awaited as any other; one that commits each statement by itself is refused in one line."""
+    pytest.importorskip("aiosqlite")
+    user = User(sqlite_bench)
+    claim = claimed(user, kind)
+    engine = create_async_engine(
+        sa.make_url(str(sqlite_bench.database.settings.database_url)).set(drivername="sqlite+aiosqlite"),
+        isolation_level=isolation,
+    )
+
+    async def work() -> None:
+        async with engine.begin() as own:
+            await getattr(user.fence, verb)(claim, own)
+            await own.execute(sa.text(EFFECT))
+
+    async def close() -> None:
+        await engine.dispose()
+
+    if isolation == "AUTOCOMMIT":
+        with pytest.raises(ConfigurationError, match="commits every statement by itself"):
+            asyncio.run(work())
+        assert user.effects == 0
+    else:
+        asyncio.run(work())
+        transition = sqlite_bench.settle(claim, Succeeded(promised=verb == "complete_in"))
+        assert transition is not None
+        assert (transition.label, user.effects) == ("succeeded", 1)
+    asyncio.run(close())
+    user.engine.dispose()
+
+
 def _beat(bench: Bench, claim: Any) -> None:
     bench.tick(0.2)
     assert bench.store.beat(claim.holder, [claim]) == set()

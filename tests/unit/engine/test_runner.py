@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from tests.unit.engine.parts import PATIENCE, Gate, Rig
 
-from slotwise import Cancel, Every, JobCancelled, JobContext, Snooze, job, task
+from slotwise import Cancel, Every, Fail, JobCancelled, JobContext, Snooze, job, task
 from slotwise.clock import elapsed
 from slotwise.engine.outcomes import ERROR_LIMIT, error_text
 from slotwise.events import HandlerEnded
@@ -45,6 +45,10 @@ def raising(error: BaseException) -> Handler:
         raise error
 
     return body
+
+
+def returning(result: object) -> Handler:
+    return lambda ctx: result
 
 
 # -- how it ends ------------------------------------------------------------------------------------------------
@@ -143,6 +147,19 @@ def test_a_coroutine_that_nobody_awaits() -> None:
         assert isinstance(outcome, Failed)
         assert "declare it `async def`" in outcome.error
         assert outcome.final
+
+
+@pytest.mark.parametrize(
+    "word", [Snooze("10m"), Cancel("no data"), Fail("no data")], ids=lambda word: type(word).__name__
+)
+@BOTH
+def test_a_word_that_is_returned_and_not_raised(make: Callable[[Handler], object], word: Exception) -> None:
+    """It would steer nothing, and pass for a success: the attempt fails, and says what to write."""
+    with Rig(make(returning(word))) as rig:
+        outcome = rig.run()
+    assert isinstance(outcome, Failed)
+    assert f"raise it: `raise {type(word).__name__}(…)`" in outcome.error
+    assert outcome.final
 
 
 def _nothing_of(ctx: JobContext) -> Awaitable[None]:
