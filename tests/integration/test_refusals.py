@@ -57,11 +57,14 @@ def role(pg_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
          ["permission denied for schema public, for role '{role}'"]),
         (LOOK + "ALTER ROLE {role} SET search_path = elsewhere", ["health"],
          ["in the schema public, and the search_path of role '{role}' is elsewhere; say --schema public"]),
+        *((LOOK + "ALTER ROLE {role} SET search_path = elsewhere", ["db", command],
+           ["in the schema public, and the search_path of role '{role}' is elsewhere; say --schema public"])
+          for command in ("current", "check")),
         (LOOK, ["health", "--schema", "nowhere"], ["missing in the schema nowhere (there are such in: public); run:"]),
         (LOOK + "GRANT ALL ON scheduled_tasks TO {role}; ALTER ROLE {role} SET default_transaction_read_only = on",
          SCHEDULE, ["cannot execute INSERT in a read-only transaction [25006]; connect to the primary"]),
     ],
-    ids=["schema", "table", "write", "create", "search-path", "wrong-schema", "read-only"],
+    ids=["schema", "table", "write", "create", "search-path", "db current", "db check", "wrong-schema", "read-only"],
 )  # fmt: skip
 def test_refused(
     pg_url: str, role: str, rights: str, command: list[str], words: list[str], capsys: pytest.CaptureFixture[str]

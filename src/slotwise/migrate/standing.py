@@ -14,9 +14,12 @@ _VERSION = re.compile("[1-9][0-9]{0,8}")
 
 
 def current(connection: sa.Connection, *, prefix: str = "scheduled_", schema: str | None = None) -> int | None:
-    """The schema version that the database says it has; None without tables. Raises SchemaMismatch if it is none."""
+    """The schema version that the database says it has; None without tables. Raises SchemaMismatch if it is none, and
+    SchemaMissing if the tables are where this connection does not see them.
+    """
     meta = tables(prefix, schema, connection.dialect.name).meta
     if not sa.inspect(connection).has_table(meta.name, schema=schema):
+        _refuse_hidden(connection, prefix, schema)
         return None
     value = connection.scalar(sa.select(meta.c.value).where(meta.c.key == "schema_version"))
     if value is not None and _VERSION.fullmatch(value) is None:
@@ -33,9 +36,7 @@ def check(connection: sa.Connection, *, prefix: str = "scheduled_", schema: str 
     found = current(connection, prefix=prefix, schema=schema)
     expected, upgrade = tables(prefix, schema, connection.dialect.name), _command("upgrade", prefix, schema)
     if found is None and not sa.inspect(connection).has_table(expected.slots.name, schema=schema):
-        raise SchemaMissing(
-            _hidden(connection, prefix, schema) or f"{_absent(connection, prefix, schema)}; run: {upgrade}"
-        )
+        raise SchemaMissing(f"{_absent(connection, prefix, schema)}; run: {upgrade}")
     if found is not None and found < SCHEMA_VERSION:
         raise SchemaMismatch(
             f"the tables are of schema version {found}, this slotwise needs {SCHEMA_VERSION}; run: {upgrade}"
@@ -64,16 +65,19 @@ def _absent(connection: sa.Connection, prefix: str, schema: str | None) -> str:
     return f"the tables {prefix}* are missing in the schema {schema}{f' (there are such in: {there})' if there else ''}"
 
 
-def _hidden(connection: sa.Connection, prefix: str, schema: str | None) -> str | None:
+def _refuse_hidden(connection: sa.Connection, prefix: str, schema: str | None) -> None:
     """Where no schema was named, the tables may be in one that the search path leaves out, or the role's rights."""
-    found = _schemas(connection, prefix) if schema is None else []
+    is_seen = schema is not None or sa.inspect(connection).has_table(f"{prefix}slots")
+    found = [] if is_seen else _schemas(connection, prefix)
     if not found:
-        return None
+        return
     role, path = connection.execute(sa.text("SELECT current_user, current_setting('search_path')")).one()
     where = f"the tables {prefix}* are in the schema {' and '.join(found)}, and"
     if len(found) == 1 and not connection.scalar(sa.func.has_schema_privilege(found[0], "USAGE")):
-        return f"{where} role {role!r} may not use it; run: GRANT USAGE ON SCHEMA {found[0]} TO {role}"
-    return f"{where} the search_path of role {role!r} is {path}; say --schema {found[0]}, or SLOTWISE_SCHEMA"
+        raise SchemaMissing(f"{where} role {role!r} may not use it; run: GRANT USAGE ON SCHEMA {found[0]} TO {role}")
+    raise SchemaMissing(
+        f"{where} the search_path of role {role!r} is {path}; say --schema {found[0]}, or SLOTWISE_SCHEMA"
+    )
 
 
 def _schemas(connection: sa.Connection, prefix: str) -> list[str]:
