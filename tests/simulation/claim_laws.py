@@ -71,9 +71,11 @@ class ClaimLaws:
     def polled(self, claims: Sequence[Claim], left: Sequence[Any]) -> None:
         """priority: of what was due, nothing was left that goes before what was taken.
 
-        ``left``: due rows that nobody has touched meanwhile. What was lost before goes first, one at a time; a task
-        with a limit is claimed by itself.
+        ``left``: due rows that nobody has touched meanwhile. What was lost before goes first, one at a time (a row that
+        was restored alone may have been, though its next slot begins anew); a task with a limit is claimed by itself.
         """
+        if self.after_restores:
+            return
         for has_slot in (True, False):
             taken = [claim for claim in claims if claim.row.has_slot is has_slot and self._is_in_line(claim.row)]
             waits = [row for row in left if _has_slot(row) is has_slot and self._is_in_line(row)]
