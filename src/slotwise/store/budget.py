@@ -75,7 +75,8 @@ class Budget:
         meta = self._meta
         found = connection.scalar(sa.select(meta.c.value).where(meta.c.key == _KEY))
         full, end = (from_micros(int(word)) for word in found.split()) if found else (now, now)
-        return full, end
+        # No start fills the rate for so long: the clock was put back, and the line stands in a time that is to come.
+        return (full, end) if full < now + LATE else (now, now)
 
     def _write(self, connection: sa.Connection, full: datetime, end: datetime) -> None:
         meta = self._meta

@@ -123,7 +123,7 @@ class EndingsByRow(RowByRow):
             mine.append(tasks.c.last_heartbeat.is_not_distinct_from(row.last_heartbeat))
         released = {
             "picked": False, "picked_by": None, "last_heartbeat": None, "lease": None, "cancel_requested": None,
-            "version": min(row.version + 1, LAST_TOKEN),
+            "wanted_due": None, "version": min(row.version + 1, LAST_TOKEN),
         }  # fmt: skip
         statement = tasks.update().where(*mine).values(**self._aside(connection, error), **released)
         found = connection.execute(statement.returning(tasks.c.state)).first()

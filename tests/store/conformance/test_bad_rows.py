@@ -224,13 +224,14 @@ def test_what_a_handler_says_fails_alone(bench: Bench) -> None:
 
 
 def test_a_task_that_cannot_be_settled_is_dead(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It stays, and says why."""
+    """It stays, and says why; when somebody wished for its next attempt does not outlive it."""
     bench.client.schedule("mail", id="1")
     claim = bench.claim_one("mail")
+    assert bench.client.reschedule("mail", "1", in_="1h").status == "running"
     _break("mail", monkeypatch)
     done = bench.settle(claim)
     assert done is not None
-    assert (done.label, stands(bench, "mail", "1").state) == ("dead", "dead")
+    assert (done.label, stands(bench, "mail", "1").state, bench.row("mail", "1").wanted_due) == ("dead", "dead", None)
     assert bench.settle(claim) is None
 
 

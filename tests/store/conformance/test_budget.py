@@ -156,6 +156,17 @@ def test_no_second_has_more_starts_than_the_rate(bench: Bench, rate: int, late: 
     assert starts[-1][0] < NOON + SECOND * (3 * rate + 10) * 1.25 / rate + 3 * SECOND + 3 * timedelta(milliseconds=late)
 
 
+def test_a_clock_that_was_put_back_keeps_nobody_waiting(bench: Bench) -> None:
+    """Neither for what started by the time of before, nor for the line of then; and the rate holds from now on."""
+    budget, row = Budget(bench.store.dialect, 2), replace(bench.row("plain"), attempt=1)
+    with bench.store.transaction() as connection:
+        for _ in range(200):
+            budget.put_off(connection, row, "catch_up", NOON + 60 * MINUTE)
+        answers = [budget.put_off(connection, row, "catch_up", NOON + TICK * number) for number in range(3)]
+    assert answers[0] is None
+    assert [None if answer is None else NOON < answer < NOON + 2 * SECOND for answer in answers[1:]] == [True, True]
+
+
 def test_who_comes_at_the_same_time_does_not_wait(pg_bench: Bench) -> None:
     """It is put off for a moment, to an instant that is no place; then it takes one behind the other's."""
     budget, row = Budget(pg_bench.store.dialect, 2), replace(pg_bench.row("plain"), attempt=1)
