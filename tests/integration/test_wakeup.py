@@ -87,13 +87,19 @@ class Scene:
             )
             return [pid for (pid,) in found]
 
+    @property
+    def _is_listening(self) -> bool:
+        return self.worker.worker is not None and self.worker.worker.wake_up.is_listening
+
     def until_it_listens(self) -> int:
         """Also that nothing is left that might wake it."""
         deadline = threading.Event()
         for _ in range(600):
-            if found := self.listeners():
-                return found[0]
+            looks = len(self.heard.of("poll-begin"))
+            found = self.listeners()
             deadline.wait(0.1)
+            if found and self._is_listening and looks == len(self.heard.of("poll-begin")):
+                return found[0]
         raise AssertionError("nobody listens")
 
 
