@@ -134,6 +134,7 @@ class TestSlots:
         )
         gap = {"first_slot": NOON - 9 * hour, "last_slot": NOON - 5 * hour, "count": 5, "reason": "collapsed"}
         add(store, "gaps", {"task_name": "a"} | gap)
+        add(store, "slots", {"task_name": "a", "slot": NOON - 6 * hour, "origin": "backfill"})
         assert status(["slots", "a"]) == exits.OK
         lines = capsys.readouterr().out.splitlines()[1:]
         for line, words in zip(
@@ -143,7 +144,12 @@ class TestSlots:
                 ["skipped", "overlap"],
                 ["succeeded", "stands for 7 more", "catch_up", "+2 h 0 min"],
                 ["running", "2", "host:1", "+3 h 0 min"],
-                ["2026-01-31 03:00:00 UTC … 2026-01-31 07:00:00 UTC", "skipped", "collapsed; 5 slots"],
+                [
+                    "2026-01-31 03:00:00 UTC … 2026-01-31 07:00:00 UTC",
+                    "skipped",
+                    "collapsed; 5 slots, 1 of them run since",
+                ],
+                ["2026-01-31 06:00:00 UTC", "succeeded", "backfill"],
             ],
             strict=True,
         ):
