@@ -186,16 +186,14 @@ class Claims(Due):
                 lease=lease, lost=lost, instance=instance, is_level=is_level,
             )  # fmt: skip
             found.sort(key=lambda one: _minds(one[0]))  # whoever minds what starts beside it is decided after that
-            started, late, begun = list[Row | None](), 0, self.dialect.clock.elapsed()
-            for row, now, entered in found:
-                on_time = entered and self._may_start(row, now)
-                started.append(row if on_time else self._late(connection, row, now, skipped, entered=entered))
-                late += not on_time
-            self._portion.learn(len(found), late, self.dialect.clock.elapsed() - begun, lease)
-            self._limits.note(connection, names, len(started) - started.count(None), found[0][1] if found else None)
+            claimed_at, begun = found[0][1] if found else None, self.dialect.clock.elapsed()
+            late = [(row, entered) for row, now, entered in found if not (entered and self._may_start(row, now))]
+            decided = self._start_late(connection, late, claimed_at, skipped) if claimed_at and late else {}
+            started = [decided.get(row.key, row) for row, _, _ in found]
+            self._portion.learn(len(found), len(late), self.dialect.clock.elapsed() - begun, lease)
+            self._limits.note(connection, names, len(started) - started.count(None), claimed_at)
         for row, gap in skipped:
             on_skipped(row, gap)
-        claimed_at = found[0][1] if found else None
         claims = [
             Claim(row=row, holder=holder, lease=lease, claimed_at=claimed_at) for row in started if row and claimed_at
         ]
@@ -237,11 +235,11 @@ class Claims(Due):
                 self.dialect.set_aside(connection, key, describe(error))
             return []
 
-    def _late(
-        self, connection: sa.Connection, row: Row, now: datetime, skipped: list[tuple[Row, Gap]], *, entered: bool
-    ) -> Row | None:
-        strict, withdraw = row.task_name in self._strict, entered and self._is_weighed(row, now) and self._can_read(row)
-        return self._latecomers.start(connection, row, now, skipped, strict=strict, entered=withdraw)
+    def _start_late(
+        self, connection: sa.Connection, late: Sequence[tuple[Row, bool]], now: datetime, skipped: list[tuple[Row, Gap]]
+    ) -> Mapping[Key, Row | None]:
+        withdrawn = [(row, entered and self._is_weighed(row, now) and self._can_read(row)) for row, entered in late]
+        return self._latecomers.start(connection, withdrawn, now, skipped)
 
     def _may_start(self, row: Row, now: datetime) -> bool:
         return not self._is_weighed(row, now) and self._can_read(row)

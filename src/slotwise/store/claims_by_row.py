@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
 from functools import lru_cache
 from typing import Any
@@ -10,9 +10,10 @@ from typing import Any
 import sqlalchemy as sa
 
 from slotwise.execution import Key, Row
+from slotwise.store.decided import newest_decided
 from slotwise.store.marks import Range
 from slotwise.store.row_by_row import RowByRow
-from slotwise.store.rows import ledger_instance, row_of
+from slotwise.store.rows import DECIDED_COLUMNS, expect, ledger_instance, row_of
 from slotwise.store.tables import HAS_SLOT, IS_TASK, RANK
 from slotwise.store.types import to_micros
 
@@ -176,6 +177,31 @@ class ClaimsByRow(RowByRow):
             "worker": row.picked_by, "started": None if strict else now,
         }  # fmt: skip
         return connection.execute(_entry(self.insert, self.tables.slots, strict=strict), values).first() is not None
+
+    def newest_decided(
+        self, connection: sa.Connection, plans: Sequence[Row], *, strict: Collection[str]
+    ) -> list[datetime | None]:
+        """For each of these plan rows the newest slot that the ledger or a gap knows as decided; ``strict``: jobs that
+        give up, whose slots are decided once they run.
+        """
+        return [
+            newest_decided(connection, self, row.task_name, row.task_instance, strict=row.task_name in strict)
+            for row in plans
+        ]
+
+    def begin(
+        self, connection: sa.Connection, started: Sequence[Row], now: datetime, *, strict: Collection[str]
+    ) -> set[Key]:
+        """Write on plan rows that this transaction has claimed which slot was decided, and ``enter`` it; the keys of
+        those that may run.
+        """
+        tasks = self.tables.tasks
+        for row in started:
+            mine = tasks.update().where(tasks.c.task_name == row.task_name, tasks.c.task_instance == row.task_instance)
+            mine = mine.where(tasks.c.version == row.version, tasks.c.picked_by == row.picked_by)
+            columns = {name: getattr(row, name) for name in DECIDED_COLUMNS}
+            expect(connection.execute(mine.values(columns)).rowcount, 1, row)
+        return {row.key for row in started if self.enter(connection, row, now, strict=row.task_name in strict)}
 
     def alone(self, connection: sa.Connection, name: str) -> bool:
         """Whether nobody else asks this for the task until this transaction ends. Here there is one writer."""

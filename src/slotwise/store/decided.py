@@ -8,7 +8,7 @@ from functools import lru_cache
 import sqlalchemy as sa
 
 from slotwise.execution import RECURRING
-from slotwise.store.dialect import Dialect
+from slotwise.store.row_by_row import RowByRow
 from slotwise.store.rows import utc
 from slotwise.store.tables import Tables
 
@@ -17,7 +17,7 @@ _NEWEST = 100
 
 
 def newest_decided(
-    connection: sa.Connection, dialect: Dialect, name: str, instance: str, *, strict: bool
+    connection: sa.Connection, dialect: RowByRow, name: str, instance: str, *, strict: bool
 ) -> datetime | None:
     """The newest slot that the ledger or a gap knows as started or decided; detached runs do not count."""
     plan = {"name": name, "instance": instance}
@@ -53,7 +53,7 @@ def _newest(tables: Tables, *, strict: bool) -> sa.Select[tuple[datetime | None,
     return sa.select(in_ledger.scalar_subquery(), in_gaps.scalar_subquery())
 
 
-def last_start(connection: sa.Connection, dialect: Dialect, name: str) -> datetime | None:
+def last_start(connection: sa.Connection, dialect: RowByRow, name: str) -> datetime | None:
     """When one of the newest slots of a job's schedule was last started, as far as the ledger knows."""
     slots = dialect.tables.slots
     newest = (

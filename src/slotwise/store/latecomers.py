@@ -7,7 +7,8 @@ nothing starts, are seen by others together or not at all.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -16,13 +17,12 @@ import sqlalchemy as sa
 from slotwise import decide
 from slotwise.definition import Definition
 from slotwise.errors import InvalidSchedule
-from slotwise.execution import Gap, Row, Transition
+from slotwise.execution import Gap, Key, Row, Transition
 from slotwise.schedules import Schedule, parse_schedule
 from slotwise.store.abreast import Abreast
 from slotwise.store.audit_rows import order_of
 from slotwise.store.budget import Budget
 from slotwise.store.complaints import Complaints
-from slotwise.store.decided import newest_decided
 from slotwise.store.dialect import Dialect
 from slotwise.store.distance import Distance
 from slotwise.store.orphans import end_orphans
@@ -35,8 +35,20 @@ logger = logging.getLogger(__name__)
 MINDING = timedelta(seconds=1)
 
 
+@dataclass(frozen=True, slots=True)
+class _Decided:
+    """What becomes of a plan row. ``detaches``: its job, if this slot runs in a row of its own, beside so many."""
+
+    row: Row
+    schedule: Schedule
+    decision: decide.Start | decide.Advance
+    is_behind: bool
+    detaches: Definition | None
+    taken: int
+
+
 class Latecomers:
-    """Decides, row by row, which slot of a claimed row starts, if any."""
+    """Decides which slot of each claimed row starts, if any."""
 
     def __init__(
         self,
@@ -54,70 +66,102 @@ class Latecomers:
         self._budget = budget
         self._distance = distance
         self._complaints = complaints
+        self._strict = frozenset(name for name, found in definitions.items() if found.gives_up)
 
     def start(
         self,
         connection: sa.Connection,
-        row: Row,
+        late: Sequence[tuple[Row, bool]],
         now: datetime,
         skipped: list[tuple[Row, Gap]],
-        *,
-        strict: bool,
-        entered: bool = False,
-    ) -> Row | None:
-        """The row with the slot that starts; None if nothing does, and the row has moved on.
+    ) -> dict[Key, Row | None]:
+        """Of rows that were claimed together, each with the slot that starts; None: nothing does, and it has moved on.
 
-        ``skipped`` takes in which slots will not run.
-        ``entered``: the claim has put the slot into the ledger as if nothing spoke against it.
+        Beside each row: whether the claim has put its slot into the ledger as if nothing spoke against it. ``skipped``
+        takes in which slots will not run.
         """
-        if entered:
-            self._dialect.take_back(connection, row, keep=row.is_detached and row.origin != "trigger")
-        if row.is_detached:
-            return self._start_detached(connection, row, now, strict=strict, entered=entered)
+        for row, entered in late:
+            if entered:
+                self._dialect.take_back(connection, row, keep=row.is_detached and row.origin != "trigger")
+        found: dict[Key, Row | None] = {row.key: None for row, _ in late}
+        found |= self._start_plans(connection, [row for row, _ in late if not row.is_detached], now, skipped)
+        for row, entered in late:
+            if row.is_detached:
+                found[row.key] = self._start_detached(connection, row, now, entered=entered)
+        return found
+
+    def _start_plans(
+        self, connection: sa.Connection, plans: Sequence[Row], now: datetime, skipped: list[tuple[Row, Gap]]
+    ) -> dict[Key, Row | None]:
+        """What is written is written for all together, where it can be."""
+        newest = self._dialect.newest_decided(connection, plans, strict=self._strict) if plans else []
+        asked = (self._decide(connection, row, known, now) for row, known in zip(plans, newest, strict=True))
+        decided = [one for one in asked if one is not None]
+        gaps = [(one.row, gap) for one in decided for gap in one.decision.gaps]
+        self._dialect.gaps(connection, gaps, now)
+        skipped += gaps
+        found: dict[Key, Row | None] = {}
+        usual: list[tuple[_Decided, Row]] = []
+        for one in decided:
+            if isinstance(one.decision, decide.Advance):
+                self._advance(connection, one, one.decision, now)
+            elif one.detaches is not None:
+                found[one.row.key] = self._start_beside(connection, one, decide.started(one.row, one.decision), now)
+            else:
+                usual.append((one, decide.started(one.row, one.decision)))
+        return found | self._begin(connection, usual, now)
+
+    def _decide(self, connection: sa.Connection, row: Row, newest: datetime | None, now: datetime) -> _Decided | None:
+        """None: nothing starts, and nothing is decided yet."""
         try:
             schedule = parse_schedule(row.schedule or "-")
         except InvalidSchedule as error:
             shown = f"schedule {row.schedule!r:.200}: {error}"
             if self._complaints.are_new(row.key, shown):
                 logger.warning("%s/%s cannot be read and is put off: %s", *row.key, shown)
-            reason = f"{decide.UNREADABLE}{shown}"
-            return self._let_go(connection, row, now, decide.postponed(row, now, reason))
-        newest = newest_decided(connection, self._dialect, row.task_name, row.task_instance, strict=strict)
+            self._let_go(connection, row, now, decide.postponed(row, now, f"{decide.UNREADABLE}{shown}"))
+            return None
         # The ledger may be ahead of a row that was restored alone.
         is_behind = row.slot is not None and newest is not None and row.slot <= newest
         row = decide.anew(row) if is_behind else row
         definition = self._definitions.get(row.task_name)
-        detaches = definition is not None and definition.overlap.detaches and row.attempt == 1
-        catching_up = row.catch_up_until is not None  # it waits for the one before it: each of these runs
-        taken = self._abreast.places(connection, row, definition, now) if definition and detaches else (0, None)
+        detaches = definition if definition is not None and definition.overlap.detaches and row.attempt == 1 else None
+        taken = self._abreast.places(connection, row, detaches, now) if detaches else (0, None)
         decision = decide.at_claim(row, schedule, now, newest, definition, *taken)
         if isinstance(decision, decide.Start) and (later := self._later(connection, row, decision.origin, now)):
-            return self._let_go(connection, row, now, later)
-        gaps = [(row, gap) for gap in decision.gaps]
-        self._dialect.gaps(connection, gaps, now)
-        skipped += gaps
-        if isinstance(decision, decide.Advance):
-            if taken[0] and definition is not None and definition.overlap.mode == "cancel_previous" and not catching_up:
-                self._abreast.ask_to_stop(connection, row, now)
-            return self._pass(connection, row, now, decision.row)
-        started = decide.started(row, decision)
-        if detaches and definition is not None:
-            return self._start_beside(connection, row, started, schedule, definition, now)
-        self._retarget(connection, row, started)
-        if is_behind:  # it may have left a slot behind that is open in the ledger
-            end_orphans(connection, self._dialect, row.task_name, ledger_instance(row), now)
-        if self._enter(connection, started, now, strict=strict):
-            return started
-        return self._pass(connection, started, now, decide.past(started, schedule))
+            self._let_go(connection, row, now, later)
+            return None
+        return _Decided(row, schedule, decision, is_behind, detaches, taken[0])
 
-    def _start_detached(
-        self, connection: sa.Connection, row: Row, now: datetime, *, strict: bool, entered: bool
-    ) -> Row | None:
+    def _advance(self, connection: sa.Connection, one: _Decided, decision: decide.Advance, now: datetime) -> None:
+        """A slot of a catch-up waits for the one before it: each of these runs, and none is asked to stop."""
+        if one.taken and one.detaches and one.detaches.overlap.mode == "cancel_previous" and not one.row.catch_up_until:
+            self._abreast.ask_to_stop(connection, one.row, now)
+        self._pass(connection, one.row, now, decision.row)
+
+    def _begin(
+        self, connection: sa.Connection, usual: Sequence[tuple[_Decided, Row]], now: datetime
+    ) -> dict[Key, Row | None]:
+        if not usual:
+            return {}
+        may_run = self._dialect.begin(connection, [started for _, started in usual], now, strict=self._strict)
+        found: dict[Key, Row | None] = {}
+        for one, started in usual:
+            if one.is_behind:  # it may have left a slot behind that is open in the ledger
+                end_orphans(connection, self._dialect, started.task_name, ledger_instance(started), now)
+            if started.key in may_run or self._enter_disowned(connection, started, now):
+                self._distance.note(connection, started, now)
+                found[started.key] = started
+            else:
+                self._pass(connection, started, now, decide.past(started, one.schedule))
+        return found
+
+    def _start_detached(self, connection: sa.Connection, row: Row, now: datetime, *, entered: bool) -> Row | None:
         if later := self._later(connection, row, row.origin, now):
             return self._let_go(connection, row, now, later)
         if entered:
-            return self._mind(connection, row, now, strict=strict)
-        if self._enter(connection, row, now, strict=strict):
+            return self._mind(connection, row, now)
+        if self._enter(connection, row, now):
             return row
         # Its only slot has run, or is held under another claim, or gives up: nothing is left to do here.
         self._end_reopened(connection, row, now)
@@ -132,22 +176,15 @@ class Latecomers:
         place = self._budget.put_off(connection, row, origin, now)
         return decide.put_off(row, place) if place else None
 
-    def _start_beside(
-        self,
-        connection: sa.Connection,
-        row: Row,
-        started: Row,
-        schedule: Schedule,
-        definition: Definition,
-        now: datetime,
-    ) -> Row | None:
+    def _start_beside(self, connection: sa.Connection, one: _Decided, started: Row, now: datetime) -> Row | None:
         """The slot starts in a row of its own; the plan row goes on, in this very transaction."""
+        assert one.detaches is not None
         detached = self._abreast.detach(connection, started, now)
-        if detached is not None and not self._enter(connection, detached, now, strict=definition.gives_up):
+        if detached is not None and not self._enter(connection, detached, now):
             self._abreast.drop(connection, detached)
             detached = None
-        columns = decide.beside(started, schedule, definition, now)
-        self._move_on(connection, row, now, columns if detached else decide.past(started, schedule))
+        columns = decide.beside(started, one.schedule, one.detaches, now)
+        self._move_on(connection, one.row, now, columns if detached else decide.past(started, one.schedule))
         return detached
 
     def _end_reopened(self, connection: sa.Connection, row: Row, now: datetime) -> None:
@@ -164,13 +201,16 @@ class Latecomers:
             .values(finished=row.last_failure or now, reason="give_up")
         )
 
-    def _enter(self, connection: sa.Connection, row: Row, now: datetime, *, strict: bool) -> bool:
-        entered = self._dialect.enter(connection, row, now, strict=strict)
-        if not entered and not strict and self._disown(connection, row):
-            entered = self._dialect.enter(connection, row, now, strict=strict)
+    def _enter(self, connection: sa.Connection, row: Row, now: datetime) -> bool:
+        strict = row.task_name in self._strict
+        entered = self._dialect.enter(connection, row, now, strict=strict) or self._enter_disowned(connection, row, now)
         if entered:
             self._distance.note(connection, row, now)
         return entered
+
+    def _enter_disowned(self, connection: sa.Connection, row: Row, now: datetime) -> bool:
+        is_free = row.task_name not in self._strict and self._disown(connection, row)
+        return is_free and self._dialect.enter(connection, row, now, strict=False)
 
     def _disown(self, connection: sa.Connection, row: Row) -> bool:
         """End a ledger row that says "running" though no queue row holds its token: the queue was restored alone.
@@ -190,27 +230,12 @@ class Latecomers:
         )
         return connection.execute(statement).rowcount == 1
 
-    def _retarget(self, connection: sa.Connection, row: Row, started: Row) -> None:
-        """Write the slot that was decided on the row that this transaction has claimed."""
-        tasks = self._tasks
-        statement = (
-            tasks.update()
-            .where(tasks.c.task_name == row.task_name, tasks.c.task_instance == row.task_instance)
-            .where(tasks.c.version == row.version, tasks.c.picked_by == row.picked_by)
-            .values(
-                slot=started.slot, next_slot=started.next_slot, watermark=started.watermark,
-                origin=started.origin, collapsed=started.collapsed, catch_up_until=started.catch_up_until,
-                attempt=started.attempt, lost_count=started.lost_count, trying_since=started.trying_since,
-            )
-        )  # fmt: skip
-        expect(connection.execute(statement).rowcount, 1, row)
-
-    def _mind(self, connection: sa.Connection, row: Row, now: datetime, *, strict: bool) -> Row | None:
+    def _mind(self, connection: sa.Connection, row: Row, now: datetime) -> Row | None:
         """A trigger starts, unless it was told to mind what runs of its job: then it waits, or is skipped."""
         order = order_of(connection, self._dialect.tables, row.control) if row.control is not None else None
         rule = order.arguments.get("overlap") if order is not None else None
         if rule is None or not self._others_run(connection, row):
-            return row if self._enter(connection, row, now, strict=strict) else None
+            return row if self._enter(connection, row, now) else None
         if rule == "queue":
             later = decide.postponed(row, now, "")
             columns = {**(later.row or {}), "execution_time": now + MINDING, "last_error": None}

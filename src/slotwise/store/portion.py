@@ -1,10 +1,10 @@
 """How many due slots a claim takes: no more late ones than it can decide about within a moment.
 
-Race: what is late is decided about one by one, and of a claim nothing starts before all of it is committed, while its
-lease runs. A claim of so many that this takes as long as the lease goes back as a whole, and the next one, as large,
-goes the same way: for ever. So each claim tells what a late slot costs here and now, and the next takes as many as
-that leaves time for. Claims that come back full with slots that are on time grow, for those cost next to nothing;
-until there was none for a while: what has come due since may all be late.
+Race: to decide about what is late takes its time, and of a claim nothing starts before all of it is committed, while
+its lease runs. A claim of so many that this takes as long as the lease goes back as a whole, and the next one, as
+large, goes the same way: for ever. So each claim tells what a late slot costs here and now, and the next takes as
+many as that leaves time for. Claims that come back full with slots that are on time grow, for those cost next to
+nothing; until there was none for a while: what has come due since may all be late.
 """
 
 from __future__ import annotations

@@ -15,7 +15,6 @@ from slotwise.clock import Clock
 from slotwise.execution import Claim, Fence, LedgerEntry, LedgerKey, Row
 from slotwise.onward import Onward
 from slotwise.store.arrays import fence_of, fences, ledger_places, marked, places, spread, texts, varying
-from slotwise.store.dialect import Dialect
 from slotwise.store.endings_by_row import UNASKED, Parted
 from slotwise.store.marks import Range, whole
 from slotwise.store.places import locked_places
@@ -45,6 +44,7 @@ from slotwise.store.postgresql_holds import (
     SILENT,
     STILL_HELD,
 )
+from slotwise.store.postgresql_late import LateSlots
 from slotwise.store.rows import (
     ADVANCED,
     CHANGED_COLUMNS,
@@ -65,7 +65,7 @@ from slotwise.store.tables import WINDOW, Tables
 from slotwise.store.types import Instant
 
 
-class PostgreSQL(Dialect):
+class PostgreSQL(LateSlots):
     """The reference: whole batches, one statement each."""
 
     name = "postgresql"
@@ -78,7 +78,7 @@ class PostgreSQL(Dialect):
         self.key_order = (sa.collate(tables.tasks.c.task_name, "C"), sa.collate(tables.tasks.c.task_instance, "C"))
         prepare = postgresql.dialect().identifier_preparer  # type: ignore[no-untyped-call]
         self._names = {
-            **{table: prepare.format_table(getattr(tables, table)) for table in ("tasks", "slots", "meta")},
+            **{table: prepare.format_table(getattr(tables, table)) for table in ("tasks", "slots", "gaps", "meta")},
             "columns": ", ".join(f"t.{name}" for name in ROW_COLUMNS),
             "hold_columns": ", ".join(f"t.{name}" for name in HOLD_COLUMNS),
             "task_columns": ", ".join(TASK_COLUMNS),

@@ -62,6 +62,11 @@ ADVANCED = {
     "after_next": "timestamptz",
 }  # fmt: skip
 
+#: What the decision about a late slot writes on the row that was claimed.
+DECIDED_COLUMNS = (
+    "slot", "next_slot", "watermark", "origin", "collapsed", "catch_up_until", "attempt", "lost_count", "trying_since",
+)  # fmt: skip
+
 #: What a settlement writes in the ledger, with the PostgreSQL type of each; and which of them are counts, added to.
 RECORDED_COLUMNS = {
     "outcome": "text", "reason": "text", "error": "text", "attempts": "integer", "lost": "integer",

@@ -36,4 +36,4 @@ def test_slots_whose_claim_is_slow_start_in_the_end(database: Database) -> None:
             worker.settle()
     assert sorted(ran) == sorted(names)
     back = Counter(event.job for event in worker.events if isinstance(event, HandedBackEvent))
-    assert max(back.values()) == 1
+    assert max(back.values(), default=0) == (0 if database.dialect_name == "postgresql" else 1)  # in batches: soon done

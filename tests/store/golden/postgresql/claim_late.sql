@@ -64,46 +64,77 @@ SELECT statement_timestamp(), schedule IS NULL AND plan_instance IS NULL OR EXIS
 FROM due
 ORDER BY -coalesce(priority, 50), execution_time;
 
-SELECT (SELECT scheduled_slots.slot
-FROM scheduled_slots
-WHERE scheduled_slots.task_name = %(name)s::VARCHAR AND scheduled_slots.task_instance = %(instance)s::VARCHAR AND
-    scheduled_slots.origin IN (%(origin_1_1)s::VARCHAR, %(origin_1_2)s::VARCHAR) AND scheduled_slots.finished IS NOT
-    NULL ORDER BY scheduled_slots.slot DESC
- LIMIT %(param_1)s::INTEGER) AS anon_1, (SELECT scheduled_gaps.last_slot
-FROM scheduled_gaps
-WHERE scheduled_gaps.task_name = %(name)s::VARCHAR AND scheduled_gaps.task_instance = %(instance)s::VARCHAR ORDER BY
-    scheduled_gaps.first_slot DESC
- LIMIT %(param_2)s::INTEGER) AS anon_2;
+SELECT greatest(
+    (SELECT s.slot FROM scheduled_slots AS s
+     WHERE s.task_name = i.task_name AND s.task_instance = i.task_instance AND s.origin IN ('schedule', 'catch_up')
+       AND (s.finished IS NOT NULL OR s.outcome <> 'claimed' AND i.task_name = ANY (%(strict)s::text[]))
+     ORDER BY s.slot DESC LIMIT 1),
+    (SELECT g.last_slot FROM scheduled_gaps AS g
+     WHERE g.task_name = i.task_name AND g.task_instance = i.task_instance
+     ORDER BY g.first_slot DESC LIMIT 1))
+FROM unnest(%(names)s::text[], %(instances)s::text[]) WITH ORDINALITY AS i(task_name, task_instance, turn)
+ORDER BY i.turn;
 
-UPDATE scheduled_slots SET outcome=CASE WHEN (scheduled_slots.started IS NULL) THEN %(param_1)s::VARCHAR ELSE
-    %(param_2)s::VARCHAR END, reason=%(reason)s::VARCHAR, finished=%(finished)s::TIMESTAMP WITH TIME ZONE WHERE
-    scheduled_slots.task_name = %(task_name_1)s::VARCHAR AND scheduled_slots.task_instance =
-    %(task_instance_1)s::VARCHAR AND scheduled_slots.slot >= %(slot_1)s::TIMESTAMP WITH TIME ZONE AND
-    scheduled_slots.slot <= %(slot_2)s::TIMESTAMP WITH TIME ZONE AND scheduled_slots.finished IS NULL AND
-    (scheduled_slots.token != %(token_1)s::BIGINT OR scheduled_slots.worker != %(worker_1)s::VARCHAR) AND
-    scheduled_slots.origin IN (%(origin_1_1)s::VARCHAR, %(origin_1_2)s::VARCHAR);
+WITH found AS MATERIALIZED (
+    SELECT i.*
+    FROM unnest(%(names)s::text[], %(instances)s::text[], %(versions)s::bigint[], %(holders)s::text[],
+                %(firsts)s::timestamptz[], %(lasts)s::timestamptz[], %(counts)s::bigint[], %(reasons)s::text[])
+         WITH ORDINALITY AS i(task_name, task_instance, version, holder, first_slot, last_slot, count, reason, turn)
+), skipped AS (
+    INSERT INTO scheduled_slots (task_name, task_instance, slot, outcome, reason, finished)
+    SELECT task_name, task_instance, first_slot, 'skipped', reason, %(at)s::timestamptz FROM found WHERE count = 1
+    ON CONFLICT DO NOTHING
+), entered AS (
+    INSERT INTO scheduled_gaps AS g (task_name, task_instance, first_slot, last_slot, count, reason, created)
+    SELECT DISTINCT ON (task_name, task_instance, first_slot)
+        task_name, task_instance, first_slot, last_slot, count, reason, %(at)s::timestamptz
+    FROM found WHERE count > 1
+    ORDER BY task_name, task_instance, first_slot, last_slot DESC
+    ON CONFLICT (task_name, task_instance, first_slot) DO UPDATE
+    SET last_slot = excluded.last_slot, count = excluded.count, reason = excluded.reason, created = excluded.created
+    WHERE excluded.last_slot > g.last_slot
+)
+SELECT i.turn FROM found AS i WHERE (
+    SELECT true FROM scheduled_slots AS s
+    WHERE s.task_name = i.task_name AND s.task_instance = i.task_instance
+      AND s.slot >= i.first_slot AND s.slot <= i.last_slot
+      AND CASE WHEN s.finished IS NULL THEN s.token <> i.version OR s.worker <> coalesce(i.holder, '') ELSE false
+          END
+    LIMIT 1);
 
-INSERT INTO scheduled_gaps (task_name, task_instance, first_slot, last_slot, count, reason, created) VALUES
-    (%(task_name)s::VARCHAR, %(task_instance)s::VARCHAR, %(first_slot)s::TIMESTAMP WITH TIME ZONE,
-    %(last_slot)s::TIMESTAMP WITH TIME ZONE, %(count)s::BIGINT, %(reason)s::VARCHAR, %(created)s::TIMESTAMP WITH
-    TIME ZONE) ON CONFLICT (task_name, task_instance, first_slot) DO UPDATE SET last_slot = excluded.last_slot,
-    count = excluded.count, reason = excluded.reason, created = excluded.created WHERE excluded.last_slot >
-    scheduled_gaps.last_slot;
-
-UPDATE scheduled_tasks SET slot=%(slot)s::TIMESTAMP WITH TIME ZONE, watermark=%(watermark)s::TIMESTAMP WITH TIME
-    ZONE, next_slot=%(next_slot)s::TIMESTAMP WITH TIME ZONE, origin=%(origin)s::VARCHAR,
-    collapsed=%(collapsed)s::BIGINT, attempt=%(attempt)s::INTEGER, lost_count=%(lost_count)s::INTEGER,
-    trying_since=%(trying_since)s::TIMESTAMP WITH TIME ZONE, catch_up_until=%(catch_up_until)s::TIMESTAMP WITH TIME
-    ZONE WHERE scheduled_tasks.task_name = %(task_name_1)s::VARCHAR AND scheduled_tasks.task_instance =
-    %(task_instance_1)s::VARCHAR AND scheduled_tasks.version = %(version_1)s::BIGINT AND scheduled_tasks.picked_by =
-    %(picked_by_1)s::VARCHAR;
-
-INSERT INTO scheduled_slots (task_name, task_instance, slot, outcome, reason, origin, attempts, collapsed, token,
-    worker, started) VALUES (%(task_name)s::VARCHAR, %(task_instance)s::VARCHAR, %(slot)s::TIMESTAMP WITH TIME ZONE,
-    %(outcome)s::VARCHAR, %(reason)s::VARCHAR, %(origin)s::VARCHAR, %(attempts)s::INTEGER, %(collapsed)s::BIGINT,
-    %(token)s::BIGINT, %(worker)s::VARCHAR, %(started)s::TIMESTAMP WITH TIME ZONE) ON CONFLICT (task_name,
-    task_instance, slot) DO UPDATE SET outcome = excluded.outcome, reason = excluded.reason, attempts =
-    (scheduled_slots.attempts + %(attempts_1)s::INTEGER), collapsed = excluded.collapsed, token = excluded.token,
-    worker = excluded.worker, started = excluded.started, started_before = scheduled_slots.started WHERE
-    scheduled_slots.finished IS NULL AND scheduled_slots.outcome != %(outcome_1)s::VARCHAR AND (%(param_1)s OR
-    scheduled_slots.attempts = %(attempts_2)s::INTEGER) RETURNING scheduled_slots.token;
+WITH held AS MATERIALIZED (
+    SELECT h.ctid AS place, i.*
+    FROM unnest(%(names)s::text[], %(instances)s::text[], %(versions)s::bigint[])
+         AS i(task_name, task_instance, version)
+    CROSS JOIN LATERAL (
+        SELECT t.ctid FROM scheduled_tasks AS t
+        WHERE t.task_name = i.task_name AND t.task_instance = i.task_instance
+          AND CASE WHEN t.version = i.version THEN t.picked_by = %(holder)s ELSE false END
+        OFFSET 0) AS h
+), begun AS (
+    UPDATE scheduled_tasks AS t
+    SET slot = %(c_slot)s::timestamptz, next_slot = %(c_next_slot)s::timestamptz, watermark =
+        %(c_watermark)s::timestamptz, origin = %(c_origin)s::text, collapsed = %(c_collapsed)s::bigint,
+        catch_up_until = %(c_catch_up_until)s::timestamptz, attempt = %(c_attempt)s::integer, lost_count =
+        %(c_lost_count)s::integer, trying_since = %(c_trying_since)s::timestamptz
+    FROM held AS i
+    WHERE t.ctid = ANY (ARRAY(SELECT place FROM held)) AND t.ctid = i.place
+      AND t.version = i.version AND t.picked_by = %(holder)s
+    RETURNING t.*
+), ledger AS (
+    INSERT INTO scheduled_slots AS s
+        (task_name, task_instance, slot, outcome, origin, attempts, collapsed, token, worker, started)
+    SELECT task_name, task_instance, slot,
+        CASE WHEN task_name = ANY (%(strict)s::text[]) THEN 'claimed' ELSE 'running' END,
+        coalesce(origin, 'schedule'), attempt, collapsed, version, picked_by,
+        CASE WHEN task_name = ANY (%(strict)s::text[]) THEN NULL ELSE %(claimed_at)s::timestamptz END
+    FROM begun
+    ON CONFLICT (task_name, task_instance, slot) DO UPDATE
+    SET outcome = excluded.outcome, reason = NULL, attempts = s.attempts + 1, collapsed = excluded.collapsed,
+        token = excluded.token, worker = excluded.worker, started = excluded.started, started_before = s.started
+    WHERE s.finished IS NULL AND s.outcome <> 'running'
+      AND (s.attempts = 0 OR NOT excluded.task_name = ANY (%(strict)s::text[]))
+    RETURNING s.task_name, s.task_instance
+)
+SELECT b.count, l.task_name, l.task_instance
+FROM (SELECT count(*) FROM begun) AS b LEFT JOIN ledger AS l ON true;

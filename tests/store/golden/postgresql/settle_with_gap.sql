@@ -45,17 +45,29 @@ WHERE s.ctid = ANY (%(places)s::text[]::tid[])
   AND s.task_name = i.task_name AND s.task_instance = i.task_instance AND s.slot = i.slot
   AND s.token = i.token AND s.finished IS NULL;
 
-UPDATE scheduled_slots SET outcome=CASE WHEN (scheduled_slots.started IS NULL) THEN %(param_1)s::VARCHAR ELSE
-    %(param_2)s::VARCHAR END, reason=%(reason)s::VARCHAR, finished=%(finished)s::TIMESTAMP WITH TIME ZONE WHERE
-    scheduled_slots.task_name = %(task_name_1)s::VARCHAR AND scheduled_slots.task_instance =
-    %(task_instance_1)s::VARCHAR AND scheduled_slots.slot >= %(slot_1)s::TIMESTAMP WITH TIME ZONE AND
-    scheduled_slots.slot <= %(slot_2)s::TIMESTAMP WITH TIME ZONE AND scheduled_slots.finished IS NULL AND
-    (scheduled_slots.token != %(token_1)s::BIGINT OR scheduled_slots.worker != %(worker_1)s::VARCHAR) AND
-    scheduled_slots.origin IN (%(origin_1_1)s::VARCHAR, %(origin_1_2)s::VARCHAR);
-
-INSERT INTO scheduled_gaps (task_name, task_instance, first_slot, last_slot, count, reason, created) VALUES
-    (%(task_name)s::VARCHAR, %(task_instance)s::VARCHAR, %(first_slot)s::TIMESTAMP WITH TIME ZONE,
-    %(last_slot)s::TIMESTAMP WITH TIME ZONE, %(count)s::BIGINT, %(reason)s::VARCHAR, %(created)s::TIMESTAMP WITH
-    TIME ZONE) ON CONFLICT (task_name, task_instance, first_slot) DO UPDATE SET last_slot = excluded.last_slot,
-    count = excluded.count, reason = excluded.reason, created = excluded.created WHERE excluded.last_slot >
-    scheduled_gaps.last_slot;
+WITH found AS MATERIALIZED (
+    SELECT i.*
+    FROM unnest(%(names)s::text[], %(instances)s::text[], %(versions)s::bigint[], %(holders)s::text[],
+                %(firsts)s::timestamptz[], %(lasts)s::timestamptz[], %(counts)s::bigint[], %(reasons)s::text[])
+         WITH ORDINALITY AS i(task_name, task_instance, version, holder, first_slot, last_slot, count, reason, turn)
+), skipped AS (
+    INSERT INTO scheduled_slots (task_name, task_instance, slot, outcome, reason, finished)
+    SELECT task_name, task_instance, first_slot, 'skipped', reason, %(at)s::timestamptz FROM found WHERE count = 1
+    ON CONFLICT DO NOTHING
+), entered AS (
+    INSERT INTO scheduled_gaps AS g (task_name, task_instance, first_slot, last_slot, count, reason, created)
+    SELECT DISTINCT ON (task_name, task_instance, first_slot)
+        task_name, task_instance, first_slot, last_slot, count, reason, %(at)s::timestamptz
+    FROM found WHERE count > 1
+    ORDER BY task_name, task_instance, first_slot, last_slot DESC
+    ON CONFLICT (task_name, task_instance, first_slot) DO UPDATE
+    SET last_slot = excluded.last_slot, count = excluded.count, reason = excluded.reason, created = excluded.created
+    WHERE excluded.last_slot > g.last_slot
+)
+SELECT i.turn FROM found AS i WHERE (
+    SELECT true FROM scheduled_slots AS s
+    WHERE s.task_name = i.task_name AND s.task_instance = i.task_instance
+      AND s.slot >= i.first_slot AND s.slot <= i.last_slot
+      AND CASE WHEN s.finished IS NULL THEN s.token <> i.version OR s.worker <> coalesce(i.holder, '') ELSE false
+          END
+    LIMIT 1);

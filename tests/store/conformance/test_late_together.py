@@ -1,0 +1,88 @@
+"""Slots that are late together are decided together: that is faster, and no other decision."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import Any
+
+from tests.store.bench import LEASE, Bench, a_job, at
+
+from slotwise import CatchUp, Overlap
+from slotwise.execution import Claim
+from slotwise.store.database import Database
+
+JOBS = (
+    a_job("latest"),
+    a_job("first", catch_up=CatchUp.first()),
+    a_job("all", catch_up=CatchUp.all(max=2)),
+    a_job("too-late", catch_up=CatchUp.none(grace=timedelta(seconds=1))),
+    a_job("strict", on_lost="give_up"),
+    a_job("beside", overlap=Overlap.allow(2)),
+    a_job("ended"),
+    a_job("begun"),
+    a_job("begun-strict", on_lost="give_up"),
+    a_job("newest-begun"),
+    a_job("newest-ended"),
+    a_job("unreadable"),
+)
+
+LATEST = ([(5, "running")], [(1, 4, 4, "collapsed")])
+#: Ledger and gaps: of slots, and of ranges, in minutes.
+EXPECTED: dict[str, tuple[list[Any], list[Any]]] = {
+    "first": ([(1, "running")], [(2, 5, 4, "collapsed")]),
+    "all": ([(4, "running")], [(1, 3, 3, "collapsed")]),
+    "too-late": ([], [(1, 5, 5, "late")]),
+    "strict": ([(5, "claimed")], [(1, 4, 4, "collapsed")]),
+    "ended": ([(1, "succeeded"), (5, "running")], [(2, 4, 3, "collapsed")]),
+    "begun": ([(1, "lost"), (5, "running")], [(1, 4, 4, "collapsed")]),
+    "begun-strict": ([(1, "skipped"), (5, "claimed")], [(1, 4, 4, "collapsed")]),
+    "newest-ended": ([(5, "succeeded")], [(1, 4, 4, "collapsed")]),
+    "unreadable": ([], []),
+}
+
+
+def _outage(bench: Bench) -> None:
+    """Five slots of each job are missed; of some, the ledger knows more than the queue, which was restored."""
+    tables = bench.tables
+    with bench.store.transaction() as connection:
+        for table in (tables.tasks, tables.slots, tables.gaps):
+            connection.execute(table.delete())
+    bench.clock.set(at(0))
+    bench.plan(revision="1")
+    backup = bench.backup()
+    bench.tick()
+    _end("ended", bench.claim("ended", "begun", "begun-strict"), bench)
+    bench.clock.set(at(5))
+    _end("newest-ended", bench.claim("newest-begun", "newest-ended"), bench)
+    bench.restore(backup)
+    bench.change("unreadable", schedule="MOON|full")
+    bench.clock.set(at(5.5))
+
+
+def _end(name: str, claims: Sequence[Claim], bench: Bench) -> None:
+    for claim in claims:
+        if claim.row.task_name == name:
+            bench.settle(claim)
+
+
+def _seen(bench: Bench) -> Mapping[str, Any]:
+    names = [found.name for found in JOBS]
+    rows = {(row["task_name"], row["task_instance"]): dict(row) for row in bench.backup()}
+    return {"rows": rows, "slots": [*map(bench.slots, names)], "gaps": [*map(bench.gaps, names)]}
+
+
+def test_a_batch_is_decided_as_each_by_itself(database: Database) -> None:
+    """Which slots run, what becomes of the others, and what queue, ledger and gaps say of both."""
+    found = []
+    for limit in (100, 1):
+        bench = Bench(database, JOBS)
+        _outage(bench)
+        taken, claims = 1, list[Any]()
+        while taken:
+            taken, some = bench.store.claim("host:1:a", limit, lease=LEASE, names=sorted(bench.definitions))
+            claims += some
+        found.append((sorted(claim.key for claim in claims), _seen(bench)))
+    assert found[0] == found[1]
+    for job in JOBS:
+        assert (bench.outcomes(job.name), bench.gaps(job.name)) == EXPECTED.get(job.name, LATEST), job.name
