@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
+from slotwise import reasons
 from slotwise.definition import Definition
 from slotwise.durations import about, format_duration
 from slotwise.execution import TICK, Row
@@ -83,31 +84,21 @@ def _ending(facts: Facts, entry: SlotLine) -> str:
         return _under_way(facts, entry, row)
     if entry.finished is None:
         waits = row if row is not None and row.slot == facts.slot and not row.picked else None
-        again = f", which is due at {_when(waits.parked_due or waits.execution_time)}" if waits else ""
-        return f"That attempt ended as {entry.outcome}; it waits for another one{again}."
-    ended = f"at {_when(entry.finished)}"
-    if entry.took is not None:
-        ended += f", after {about(entry.took)}"
-    match entry.outcome, entry.reason:
-        case "succeeded", _:
-            return f"It succeeded {ended}."
-        case "cancelled", "operator":
-            return f"An operator cancelled it {ended}."
-        case outcome, "orphaned":
-            return f"Its row was gone from the queue, as after a restore of that alone: it ended as {outcome} {ended}."
-        case "lost", _:
-            return f"Its worker fell silent, and the job gives up on it ({ended}): its handler may still be running."
-        case "dead", _:
-            return f"It ended as dead {ended}: so many of its workers died with it that it is not tried again."
-        case outcome, None:
-            return f"It ended as {outcome} {ended}, for good."
-        case outcome, reason:
-            return f"It ended as {outcome} ({reason}) {ended}."
+        due = f", which is due at {_when(waits.parked_due or waits.execution_time)}" if waits else ""
+        return f"That attempt ended as {entry.outcome}{_because(entry)}; it waits for another one{due}."
+    took = "" if entry.took is None else f", after {about(entry.took)}"
+    return reasons.ended(entry.outcome, entry.reason, f"at {_when(entry.finished)}{took}")
+
+
+def _because(entry: SlotLine) -> str:
+    why = reasons.again(entry.reason)
+    return f" ({why})" if why else ""
 
 
 def _under_way(facts: Facts, entry: SlotLine, row: Row | None) -> str:
     if entry.outcome == "claimed" and row is not None and row.slot == facts.slot and not row.picked:
-        return f"It was handed back before it began, and is due again at {_when(row.parked_due or row.execution_time)}."
+        due = _when(row.parked_due or row.execution_time)
+        return f"It was handed back before it began{_because(entry)}, and is due again at {due}."
     if row is None or not row.picked or row.slot != facts.slot:
         return "The ledger says that it runs, but no row is held for it: a worker will end it when it starts."
     beat = f"; the last heartbeat was {about(facts.now - row.last_heartbeat)} ago" if row.last_heartbeat else ""
@@ -140,28 +131,19 @@ def _why_skipped(facts: Facts, line: SlotLine) -> str | None:
         case "collapsed":
             other = facts.after if facts.after and facts.after.collapsed else facts.before
             ran = f"; {_when(other.slot)} ran for it" if other is not None else ""
-            return f"Nobody held the job when it came, and of the slots that were missed one ran for all{ran}."
+            return f"{reasons.skipped('collapsed')}{ran}."
         case "overlap":
             return _overlapped(facts)
-        case "late":
-            return "Nobody could start it in time."
-        case "calendar":
-            return "A business calendar of its schedule passes over that day."
         case "paused":
             return _pause(facts, line)
-        case "settled":
-            return "An operator settled it, after a restore: it may have run in the time that was lost."
-        case "deleted":
-            return "The job was deleted before it began."
-        case "operator":
-            return "An operator left it out."
-    return None
+        case reason:
+            return reasons.skipped(reason)
 
 
 def _overlapped(facts: Facts) -> str:
     held = facts.before
     if held is None or held.started is None:
-        return "It came while the slot before it was held, or waited for its retry."
+        return reasons.SKIPPED["overlap"]
     if held.origin == "catch_up" and facts.slot < held.started:
         return "It came during a catch-up whose runs took longer than the interval: it could not have come to an end."
     begun = "" if held.attempts > 1 else f" from {_when(held.started)}"  # of several attempts the last one is known
@@ -175,7 +157,7 @@ def _pause(facts: Facts, line: SlotLine) -> str:
     for order in facts.orders:
         if order.command == "pause" and order.at <= resumed:
             return _said(order)
-    return "The job, or all, was paused."
+    return reasons.SKIPPED["paused"]
 
 
 def _declared(reason: str | None, definition: Definition) -> str:
@@ -190,6 +172,7 @@ def _declared(reason: str | None, definition: Definition) -> str:
 
 def _waits(facts: Facts, row: Row) -> Iterator[str]:
     due = row.parked_due or row.execution_time
+    yield from _passed_over(facts)
     if row.picked:
         yield f"It is claimed by {row.picked_by}, which decides about it just now."
         return
@@ -240,6 +223,12 @@ def _without_trace(facts: Facts) -> tuple[str, str | None, list[str]]:
     return "unknown", None, list(_unknown(facts, plan))
 
 
+def _passed_over(facts: Facts) -> Iterator[str]:
+    """Of a slot that is still to be decided."""
+    if facts.schedule is not None and not facts.schedule.runs(facts.slot):
+        yield reasons.SKIPPED["calendar"]
+
+
 def _no_slot(facts: Facts) -> Iterator[str]:
     schedule = facts.schedule
     assert schedule is not None
@@ -251,6 +240,7 @@ def _no_slot(facts: Facts) -> Iterator[str]:
 def _undecided(facts: Facts, plan: Row) -> Iterator[str]:
     """It has come, and the plan row has not got to it."""
     assert plan.slot is not None
+    yield from _passed_over(facts)
     if plan.attempt:
         state = "is held" if plan.picked else "waits for its retry"
         yield f"It came while {_when(plan.slot)} {state}; the job's overlap decides about it when that slot ends."
@@ -267,6 +257,7 @@ def _upcoming(facts: Facts, next_slot: datetime) -> Iterator[str]:
     assert schedule is not None
     count = schedule.count_between(next_slot - TICK, facts.slot - TICK)
     verb = "comes" if count == 1 else "come"
+    yield from _passed_over(facts)
     yield f"It is to come, in {about(facts.slot - facts.now)}; {_slots(count)} {verb} before it, the next at " + (
         f"{_when(next_slot)}."
     )

@@ -1,0 +1,181 @@
+"""Every reason that the code can write into the ledger is explained: whoever adds one gives it a sentence."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+import slotwise
+from slotwise.decide import DELETED
+from slotwise.execution import Row
+from slotwise.explanation import explain
+from slotwise.pauses import PAUSED
+from slotwise.reasons import AGAIN, ENDED, SKIPPED
+from slotwise.schedules import Calendar, Cron
+from slotwise.store.facts import Facts
+from slotwise.store.lines import SlotLine
+from slotwise.store.recovery import REASON
+
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+#: Of a Thursday; the next day is closed, and so is the week's end after it.
+NINE = Cron("0 9 * * *").excluding(Calendar(name="AT", revision=1, days=frozenset({date(2026, 5, 1)})))
+SOURCE = Path(slotwise.__file__).parent
+
+#: Who writes ledger and gaps, or says with what an attempt ends.
+WRITERS = ["decide/*.py", "store/*.py", "engine/*.py", "missed.py", "pauses.py", "cli/isolated.py"]
+#: Calls that take a reason by place.
+PLACES = {"span": 3, "slots_before": 3, "slots_between": 3, "hand_back": 1, "call_off": 2} | dict.fromkeys(
+    ("HandedBack", "Aborted", "Cancelled"), 0
+)
+NAMES = {"DELETED": DELETED, "PAUSED": PAUSED, "REASON": REASON}
+#: What was a reason before; ``storable(said)``: a handler's own words.
+PASSED_ON = {
+    "reason", "gap.reason", "record.reason", "ended.reason", "end.reason", "by", "doubt", "pause", "storable(said)",
+    "last.reason or line.reason", "said['reason']", "row['reason']", "reason or 'handed back'", "word['stop']",
+}  # fmt: skip
+#: Reasons of events and answers, which no ledger keeps.
+ELSEWHERE = {"the heartbeat was refused"}
+
+
+def at(day: int) -> datetime:
+    return datetime(2026, 4, 30, 9, tzinfo=UTC) + timedelta(days=day)
+
+
+def reasons_in(path: Path) -> Iterator[tuple[str, str]]:
+    """Each, and where it stands."""
+    for call in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if not isinstance(call, ast.Call):
+            continue
+        name = getattr(call.func, "attr", getattr(call.func, "id", ""))
+        said = [word.value for word in call.keywords if word.arg == "reason"]
+        place = 0 if ast.unparse(call.func).endswith("signal.set") else PLACES.get(name)
+        said += [] if place is None else call.args[place : place + 1]
+        for value in said:
+            yield from ((reason, f"{path.relative_to(SOURCE)}:{value.lineno}") for reason in _spelled(value))
+
+
+def _spelled(value: ast.expr) -> Iterator[str]:
+    match value:
+        case ast.Constant(value=str(text)):
+            yield text
+        case ast.Constant():
+            pass
+        case ast.IfExp(body=body, orelse=orelse):
+            yield from _spelled(body)
+            yield from _spelled(orelse)
+        case ast.Name(id=name) if name in NAMES:
+            yield NAMES[name]
+        case _ if ast.unparse(value) not in PASSED_ON:
+            yield ast.unparse(value)
+
+
+def written() -> dict[str, str]:
+    paths = [path for pattern in WRITERS for path in sorted(SOURCE.glob(pattern))]
+    return {reason: where for path in paths for reason, where in reasons_in(path) if reason not in ELSEWHERE}
+
+
+#: Who has called a slot off (``Row.called_off_by``), and what a holder may doubt (``Holding.doubt``).
+RETURNED = ["operator", "overlap", "lost", "suspect"]
+
+
+def test_every_reason_has_a_sentence() -> None:
+    """Of those that stand in the code; one that cannot be read there is looked for in vain, too."""
+    found = written() | dict.fromkeys(RETURNED, "returned")
+    assert set(found) >= {"collapsed", "late", "calendar", "paused", "retry", "rerun", "min_interval", "give_up"}
+    unsaid = {reason: where for reason, where in found.items() if reason not in SKIPPED | ENDED | AGAIN}
+    assert unsaid == {}
+
+
+def test_no_sentence_is_left_over() -> None:
+    """Whoever removes a reason takes its sentence along."""
+    assert set(SKIPPED | ENDED | AGAIN) - {*written(), *RETURNED} == set()
+
+
+def waiting_for(slot: datetime, schedule: str = str(NINE)) -> Row:
+    return Row(task_name="a", task_instance="recurring", execution_time=slot, version=1, schedule=schedule, slot=slot)
+
+
+def facts_of(*, plan: Row, slot: datetime, now: datetime = NOON, entry: SlotLine | None = None) -> Facts:
+    """Nothing else is known."""
+    return Facts(
+        job="a", slot=slot, now=now, entry=entry, gap=None, plan=plan, row=None, runs_on=None, before=None,
+        after=None, orders=[], paused=None, pruned_until=None, workers=[],
+    )  # fmt: skip
+
+
+def told(line: SlotLine) -> str:
+    plan = waiting_for(line.slot if line.finished is None else NOON + timedelta(hours=1), "EVERY|1m")
+    return " ".join(explain(facts_of(plan=plan, slot=line.slot, entry=line)).sentences)
+
+
+LINE = SlotLine(slot=NOON, outcome="skipped", reason=None)
+BEGUN = replace(
+    LINE, attempts=1, started=NOON, worker="w", finished=NOON + timedelta(seconds=3), took=timedelta(seconds=3)
+)
+
+
+@pytest.mark.parametrize("reason", SKIPPED)
+def test_what_was_skipped(reason: str) -> None:
+    """Alone, or lost sight of after it had begun."""
+    assert SKIPPED[reason] in told(replace(LINE, reason=reason, finished=NOON))
+    assert f"lost sight of it ({reason})" in told(replace(BEGUN, outcome="lost", reason=reason))
+
+
+@pytest.mark.parametrize("outcome", ["failed", "lost", "dead", "cancelled"])
+@pytest.mark.parametrize("reason", [reason for reason in ENDED if reason not in SKIPPED])
+def test_what_ended(outcome: str, reason: str) -> None:
+    """A sentence of its own, with nothing left to fill in."""
+    text = told(replace(BEGUN, outcome=outcome, reason=reason))
+    assert ENDED[reason].split("{")[0] in text
+    assert f"({reason})" not in text
+    assert not set("{}") & set(text)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "reason", "words"),
+    [
+        ("succeeded", None, "It succeeded at 2026-01-01T12:00:03Z, after 3s."),
+        ("failed", None, "It ended as failed at 2026-01-01T12:00:03Z, after 3s, for good."),
+        ("cancelled", "operator", "An operator cancelled it at 2026-01-01T12:00:03Z, after 3s."),
+        ("cancelled", "overlap", "A newer slot took its place"),
+        ("cancelled", "no {data} today", "It ended as cancelled (no {data} today) at 2026-01-01T12:00:03Z, after 3s."),
+    ],
+)
+def test_how_it_is_said(outcome: str, reason: str | None, words: str) -> None:
+    """Also with a handler's own words."""
+    assert words in told(replace(BEGUN, outcome=outcome, reason=reason))
+
+
+@pytest.mark.parametrize("outcome", ["failed", "cancelled", "claimed"])
+@pytest.mark.parametrize("reason", AGAIN)
+def test_what_waits_to_be_tried_again(outcome: str, reason: str) -> None:
+    """Why its last claim came to nothing, and when it is due."""
+    text = told(replace(BEGUN, outcome=outcome, reason=reason, finished=None))
+    assert f"({AGAIN[reason]})" in text
+    assert "due" in text
+
+
+@pytest.mark.parametrize(
+    ("day", "outcome", "is_passed_over"),
+    [(0, "waiting", False), (1, "upcoming", True), (4, "upcoming", False)],
+    ids=["open", "closed", "open again"],
+)
+def test_what_a_calendar_will_pass_over(day: int, outcome: str, is_passed_over: bool) -> None:
+    """It is a slot of the schedule: said before anybody has written it down."""
+    found = explain(facts_of(plan=waiting_for(at(0)), slot=at(day), now=at(-1)))
+    assert found.outcome == outcome
+    assert (SKIPPED["calendar"] in found.sentences) is is_passed_over
+
+
+def test_what_a_calendar_passes_over_waits_for_that() -> None:
+    """The row waits for it; what came after it is decided with it."""
+    waiting = explain(facts_of(plan=waiting_for(at(1)), slot=at(1), now=at(0)))
+    undecided = explain(facts_of(plan=waiting_for(at(1)), slot=at(2), now=at(2)))
+    assert [waiting.outcome, undecided.outcome] == ["waiting", "undecided"]
+    assert SKIPPED["calendar"] in waiting.sentences
+    assert SKIPPED["calendar"] in undecided.sentences
