@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from slotwise import decide
+from slotwise import Every, decide, job
 from slotwise.definition import Definition
-from slotwise.execution import RECURRING, Died, Gap, LedgerEntry, Outcome, Row, Succeeded
+from slotwise.execution import RECURRING, Claim, Died, Gap, LedgerEntry, Outcome, Row, Succeeded
 from slotwise.policies import CatchUp, Overlap
-from slotwise.schedules import Every
+from slotwise.testing import ManualWorker
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
@@ -158,3 +158,47 @@ def test_what_each_end_leaves(
     assert done.row is not None
     found = [done.row[name] for name in ("slot", "execution_time", "catch_up_until")]
     assert (found, done.gaps) == ([at(slot), at(due), new_until], gaps)
+
+
+# Whole. -----------------------------------------------------------------------------------------------------------
+
+
+def lag(overlap: Overlap, catch_up: CatchUp, run: timedelta = 5 * MINUTE) -> timedelta:
+    """How late the last start is, three quarters of an hour after an outage of ten minutes; each run takes so long."""
+    subject = job(name="slow", schedule=Every("1m"), overlap=overlap, catch_up=catch_up)(lambda ctx: None)
+    late, ends = timedelta(0), dict[Claim, datetime]()
+    with ManualWorker([subject], heartbeat_interval="30m", threads=20) as worker:
+        worker.plan()
+        worker.tick("10m")
+        for _ in range(45):
+            now = worker.tick("1m")
+            worker.beat()
+            for claim in [claim for claim, end in ends.items() if end <= now]:
+                worker.finish(claim)
+                del ends[claim]
+            worker.settle()
+            while claims := worker.poll():
+                for claim in claims:
+                    assert worker.begin(claim)
+                    assert claim.slot is not None
+                    late, ends[claim] = now - claim.slot, now + run
+    return late
+
+
+@pytest.mark.parametrize(
+    ("overlap", "catch_up", "least", "most"),
+    [
+        pytest.param(Overlap.allow(2), CatchUp.all(), 20, 60, id="allow: too few places for all"),
+        pytest.param(Overlap.allow(2), CatchUp.all(max=3), 0, 3, id="allow: the newest three"),
+        pytest.param(Overlap.allow(2), CatchUp.all(window="8m"), 0, 8, id="allow: none that is older"),
+        pytest.param(Overlap.allow(6), CatchUp.all(), 0, 1, id="allow: places enough"),
+        pytest.param(Overlap.cancel_previous(), CatchUp.all(), 20, 60, id="cancel_previous: one place for all"),
+        pytest.param(Overlap.cancel_previous(), CatchUp.all(max=3), 0, 3, id="cancel_previous: the newest three"),
+        pytest.param(Overlap.skip(), CatchUp.all(), 0, 1, id="skip: ends by itself"),
+    ],
+)
+def test_a_slow_job_catches_up_if_it_is_told_where_to_stop(
+    overlap: Overlap, catch_up: CatchUp, least: int, most: int
+) -> None:
+    """Each of all slots runs, however late that is: side by side, only a limit lets slots go."""
+    assert least * MINUTE <= lag(overlap, catch_up) <= most * MINUTE
