@@ -56,6 +56,10 @@ class Watch:
         self._watched = seen
         return dead
 
+    def leave(self, row: Row) -> None:
+        """It could not be taken over: its silence begins anew."""
+        self._watched.pop(row.key, None)
+
 
 class Reaper(Service):
     """Every worker runs one; SKIP LOCKED and the fence make sure that one of them acts on a row."""
@@ -89,14 +93,22 @@ class Reaper(Service):
         return self._watch.look(rows, now, self.elapsed())
 
     def take_over(self, dead: Sequence[Silence]) -> None:
-        """Race: since the look, a holder may have stirred, or another reaper been here. Those rows are left."""
+        """Races: since the look, a holder may have stirred, or another reaper been here. Those rows are left. Somebody
+        may have them locked, an order to thousands of them for instance, so that no heartbeat got through, either: the
+        holder has the time to send one after that.
+        """
         for start in range(0, len(dead), BATCH):
             self._take_over(dead[start : start + BATCH])
         if dead:
             self._on_reaped()  # what was taken over is due now, and this worker is awake
 
     def _take_over(self, dead: Sequence[Silence]) -> None:
-        for settlement in self._store.take_over(dead):
+        settlements = self._store.take_over(dead)
+        taken = {settlement.claim.fence for settlement in settlements}
+        for silence in dead:
+            if silence.row.fence not in taken:
+                self._watch.leave(silence.row)
+        for settlement in settlements:
             outcome = settlement.transition.label if settlement.transition else "left"
             facts = about(settlement.claim, self.worker) | {"outcome": outcome, "reason": settlement.reason}
             self.listeners.publish(Reaped(**facts, holder=settlement.claim.holder))

@@ -20,13 +20,14 @@ from typing import Any
 import sqlalchemy as sa
 
 from slotwise.errors import InvalidSchedule
-from slotwise.execution import Row
-from slotwise.pauses import PAUSED, Passed, asleep, slept
+from slotwise.execution import FOREVER, Row
+from slotwise.pauses import PAUSED, Passed, slept
 from slotwise.schedules import parse_schedule
 from slotwise.store.bureau import Desk
 from slotwise.store.rows import utc
 from slotwise.store.store import Store
 from slotwise.store.tables import Tables
+from slotwise.store.types import Instant
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,15 +50,23 @@ class Resumed:
 
 def pause(desk: Desk, job: str) -> bool:
     """Nothing of the job starts any more; False if it was paused already."""
-    rows = [row for row in desk.rows_of(job, for_good=True) if row.state is None]
-    if not rows:
+    if not any(row.state is None for row in desk.rows_of(job, for_good=True)):
         return False
-    number = desk.sign("pause", job=job)
-    for row in rows:
+    tasks, number = desk.store.tables.tasks, desk.sign("pause", job=job)
+    # All at once: held rows are locked meanwhile, and no heartbeat gets through; there may be thousands beside them.
+    due, waits = tasks.c.execution_time, ~tasks.c.picked
+    statement = tasks.update().where(tasks.c.task_name == job, tasks.c.state.is_(None)).values(
+        state=PAUSED, parked_due=sa.case((waits, due), else_=tasks.c.parked_due),
+        execution_time=sa.case((waits, sa.literal(FOREVER, Instant)), else_=due),
         # A row beside the plan keeps the order that made it, and that says what it minds.
-        signed = {"control": number} if row.is_plan else {}
-        desk.change(row, **signed, **({"state": PAUSED} if row.picked else asleep(row.execution_time)))
+        control=sa.case((sa.and_(*_plans(tasks)), number), else_=tasks.c.control),
+    )  # fmt: skip
+    desk.connection.execute(statement)
     return True
+
+
+def _plans(tasks: sa.Table) -> list[sa.ColumnElement[bool]]:
+    return [tasks.c.schedule.is_not(None), tasks.c.plan_instance.is_(None)]
 
 
 def pause_all(desk: Desk) -> bool:
@@ -74,10 +83,23 @@ def pause_all(desk: Desk) -> bool:
 def resume(desk: Desk, job: str, *, replay: bool) -> list[Resumed]:
     """The job goes on; empty if it was not paused. ``replay``: leave slots of the pause to the job's catch-up."""
     rows = [row for row in desk.rows_of(job, for_good=True) if row.state == PAUSED]
-    if rows:
-        desk.sign("resume", job=job, replay=replay or None)
+    if not rows:
+        return []
+    desk.sign("resume", job=job, replay=replay or None)
     found = [_wake(desk, row, replay=replay) for row in rows]
+    tasks = desk.store.tables.tasks
+    is_done = sa.and_(*_plans(tasks), tasks.c.cancel_requested.is_(None))
+    statement = tasks.update().where(tasks.c.task_name == job, tasks.c.state == PAUSED).values(
+        state=None, parked_due=None, control=sa.case((is_done, None), else_=tasks.c.control),
+        execution_time=sa.case((tasks.c.picked, tasks.c.execution_time), else_=_due(tasks)),
+    )  # fmt: skip
+    desk.connection.execute(statement)
     return [one for one in found if one is not None]
+
+
+def _due(tasks: sa.Table) -> sa.ColumnElement[datetime]:
+    """When a row that sleeps would be due."""
+    return sa.func.coalesce(tasks.c.parked_due, tasks.c.execution_time)
 
 
 def resume_all(desk: Desk, *, replay: bool) -> list[Resumed] | None:
@@ -89,24 +111,21 @@ def resume_all(desk: Desk, *, replay: bool) -> list[Resumed] | None:
     desk.sign("resume", replay=replay or None)
     if replay:
         return []
-    plans = [tasks.c.schedule.is_not(None), tasks.c.plan_instance.is_(None)]
-    rows = desk.rows(*plans, tasks.c.state.is_(None), ~tasks.c.picked, tasks.c.slot <= desk.now)
+    rows = desk.rows(*_plans(tasks), tasks.c.state.is_(None), ~tasks.c.picked, tasks.c.slot <= desk.now)
     found = [_wake(desk, row, replay=False) for row in rows]
     return [one for one in found if one is not None and one.skipped]
 
 
 def _wake(desk: Desk, row: Row, *, replay: bool) -> Resumed | None:
-    """A row goes on; None for one that is no plan row. What a holder missed is for its settlement to decide."""
-    tasks = desk.store.tables.tasks
-    awake: dict[str, Any] = {"state": None, "parked_due": None}
-    if row.is_plan and row.cancel_requested is None:
-        awake["control"] = None
-    if not row.picked and row.state == PAUSED:
-        awake["execution_time"] = sa.func.coalesce(tasks.c.parked_due, tasks.c.execution_time)
-    passed = None if row.picked or replay or not row.is_plan else _slept(row, desk.now)
+    """Pass what a plan row has missed; None for any other row. What a holder missed is for its settlement to decide."""
+    if not row.is_plan:
+        return None
+    passed = None if row.picked or replay else _slept(row, desk.now)
     if passed is None:
-        desk.change(row, **awake)
-        return Resumed(job=row.task_name, skipped=0, next_slot=row.slot) if row.is_plan else None
+        return Resumed(job=row.task_name, skipped=0, next_slot=row.slot)
+    awake: dict[str, Any] = {} if row.cancel_requested else {"control": None}
+    if row.state == PAUSED:
+        awake["execution_time"] = _due(desk.store.tables.tasks)
     desk.skip(row, *passed.gaps)
     desk.change(row, **{**awake, **passed.row, "state": None, "parked_due": None})
     return Resumed(job=row.task_name, skipped=passed.count, next_slot=passed.row.get("slot", row.slot))

@@ -8,8 +8,10 @@ from datetime import timedelta
 import pytest
 import sqlalchemy as sa
 from tests.store.bench import Bench, a_job, at
+from tests.store.conformance.test_abreast import begun, workers
 
 from slotwise.execution import Claim
+from slotwise.store.database import Database
 from slotwise.store.settlement import Settlement, Silence
 
 
@@ -193,3 +195,31 @@ def test_a_ledger_row_that_is_missing_keeps_nobody_immortal(bench: Bench) -> Non
         connection.execute(slots.delete())
     assert labels(bench.take_over(claim)) == {"plain": "lost"}
     assert not bench.row("plain").picked
+
+
+def test_a_row_that_was_locked_for_longer_than_its_lease(pg_database: Database) -> None:
+    """Neither heartbeat nor reaper gets through; who of them comes first after that is chance. A live claim is not
+    taken for it, and a dead one is, a little later.
+    """
+    with workers(pg_database, 2) as (one, two):
+        one.tick("1s")
+        begun(one)
+        row = sa.text("SELECT FROM scheduled_tasks FOR UPDATE")
+        with pg_database.main.begin() as somebody:
+            somebody.execute(row)
+            for _ in range(12):
+                one.tick("10s")
+                assert (one.beat(), two.reap()) == ([], [])
+        one.tick("1s")
+        assert (two.reap(), one.beat(), two.reap()) == ([], [], [])
+        with pg_database.main.begin() as somebody:
+            somebody.execute(row)
+            for _ in range(12):
+                one.tick("10s")
+                assert two.reap() == []
+        looks = list[list[str]]()
+        while not looks or not looks[-1]:
+            one.tick("10s")
+            looks.append([event.outcome for event in two.reap()])
+        assert 3 <= len(looks) <= 6
+        assert looks[-1] == ["lost"]
