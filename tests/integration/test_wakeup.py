@@ -57,6 +57,17 @@ def leads_on(ctx: JobContext) -> None:
     ctx.then("mail")
 
 
+def until_quiet(registry: JobRegistry, heard: Heard) -> None:
+    """Until its worker listens, and has looked around since: nothing is left that might wake it."""
+    for _ in range(600):
+        looks = len(heard.of("poll-begin"))
+        threading.Event().wait(0.1)
+        is_listening = registry.worker is not None and registry.worker.wake_up.is_listening
+        if is_listening and looks == len(heard.of("poll-begin")):
+            return
+    raise AssertionError("nobody listens")
+
+
 class Scene:
     """A worker that polls once in an hour, and a client of another process, for all that it knows."""
 
@@ -87,20 +98,9 @@ class Scene:
             )
             return [pid for (pid,) in found]
 
-    @property
-    def _is_listening(self) -> bool:
-        return self.worker.worker is not None and self.worker.worker.wake_up.is_listening
-
     def until_it_listens(self) -> int:
-        """Also that nothing is left that might wake it."""
-        deadline = threading.Event()
-        for _ in range(600):
-            looks = len(self.heard.of("poll-begin"))
-            found = self.listeners()
-            deadline.wait(0.1)
-            if found and self._is_listening and looks == len(self.heard.of("poll-begin")):
-                return found[0]
-        raise AssertionError("nobody listens")
+        until_quiet(self.worker, self.heard)
+        return self.listeners()[0]
 
 
 @pytest.fixture(scope="module")
@@ -208,6 +208,19 @@ def run_alone(scene: Scene) -> None:
     plan(scene, rare)
 
 
+def left_behind_elsewhere(scene: Scene) -> None:
+    """By a task that the others do not know."""
+
+    @task(name="leads-off")
+    def leads_off(ctx: JobContext) -> None:
+        ctx.then("mail")
+
+    before = scene.settled()
+    with JobRegistry(tasks=[leads_off], database_url=scene.url, process_hook=False) as elsewhere:
+        elsewhere.client.schedule(leads_off)
+        scene.heard.wait("settled", before + 1, outcome="succeeded")  # before its drain tells everybody to look
+
+
 def with_a_calendar_changed(scene: Scene) -> None:
     """Days off are taken back, and come again after the slot."""
     before = scene.settled()
@@ -234,6 +247,7 @@ FROM_ELSEWHERE: dict[str, Callable[[Scene], Any]] = {
     "trigger": lambda scene: scene.client.controls.trigger("rare"),
     "resume": resumed,
     "then": lambda scene: scene.client.schedule(leads_on),
+    "then-elsewhere": left_behind_elsewhere,
     "planned": planned_anew,
     "calendar": with_a_calendar_changed,
     "run-alone": run_alone,
@@ -404,7 +418,7 @@ def test_who_drains_tells_the_others(pg_url: str) -> None:
             tasks=[long], listeners=[heard], database_url=pg_url, process_hook=False, poll_interval="1h"
         )
         with other:
-            heard.wait("poll-begin")
+            until_quiet(other, heard)
             scene.worker.stop()
             heard.wait("claimed")
             go_on.set()
