@@ -68,6 +68,9 @@ class Poller(Service):
         self._marks = Marks()
         #: Until then nothing was known to become due.
         self._quiet_until: float | None = None
+        #: Until then it sleeps, unless it is woken; None: it has just claimed something.
+        self._asleep_until: float | None = None
+        self._woken_by_an_end = False
         #: How soon to look for rows that are due and were locked.
         self._locked: Iterator[timedelta] | None = None
         self._woken_for_tasks = False
@@ -84,7 +87,7 @@ class Poller(Service):
         if slots <= 0 and tasks <= 0:
             return crowded
         names, queued = self._names if slots > 0 else [], self._turns.tasks if tasks > 0 else []
-        if self._has_slept_out() and (pause := self._pause(names, queued)):
+        if self._will_only_look() and (pause := self._pause(names, queued)):
             return self._sleep(min(pause, crowded))
         if self.listeners.hear(PollBegan):
             self.listeners.publish(PollBegan(worker=self.worker, capacity=max(slots, tasks)))
@@ -101,7 +104,7 @@ class Poller(Service):
 
     def _claimed(self, found: int, room: int) -> None:
         """After a short batch there is hardly more: its handlers may start before one look at what is left."""
-        self._locked = None
+        self._locked = self._asleep_until = None
         is_short = 2 * found < min(room, BATCH)
         self._quiet_until = self.elapsed() if is_short else None
         if is_short:
@@ -142,16 +145,27 @@ class Poller(Service):
             self._locked = growing_pauses(*LOCKED_PAUSES)
         return next(self._locked)
 
-    def _has_slept_out(self) -> bool:
-        """Nobody has woken it, and nothing was due to come: one look will do, where a claim is two statements."""
-        if self._quiet_until is None or self._woken_for_tasks or self._turns.limited:
+    def look(self) -> None:
+        """An attempt has ended in this process; what follows it may be due, and what had waited for room is."""
+        self._woken_by_an_end = True
+        self.wake()
+
+    def _will_only_look(self) -> bool:
+        """Nothing was due to come, and nobody has woken it, or an end has: one look will do, where a claim is two
+        statements. Race: what was known to come is due by now; that is claimed at once.
+        """
+        was_end, self._woken_by_an_end = self._woken_by_an_end, False
+        if self._woken_for_tasks or self._turns.limited:
             return False
-        return self.elapsed() >= self._quiet_until
+        if was_end and self._asleep_until is not None and self.elapsed() < self._asleep_until:
+            return True
+        return self._quiet_until is not None and self.elapsed() >= self._quiet_until
 
     def _sleep(self, pause: timedelta) -> timedelta:
         is_quiet = pause >= self._poll_interval
         pause = self._peers.spread(self._poll_interval) if is_quiet else pause
-        self._quiet_until = self.elapsed() + pause.total_seconds() if is_quiet else None
+        self._asleep_until = self.elapsed() + pause.total_seconds()
+        self._quiet_until = self._asleep_until if is_quiet else None
         return pause
 
     def _pause(self, names: Sequence[str], tasks: Sequence[str]) -> timedelta:

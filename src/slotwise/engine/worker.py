@@ -106,7 +106,7 @@ class Worker:
             "longest_pause": min(timedelta(seconds=15), self.settings.heartbeat_interval),
             "outage": self._outage,
         }
-        self.settler = Settler(self.store, self.holdings, on_free=self.wake, **service)
+        self.settler = Settler(self.store, self.holdings, on_free=self._freed, **service)
         self.deadlines = Deadlines(**service)
         self.runner = self._make_runner(interceptors)
         self.poller = Poller(
@@ -247,6 +247,12 @@ class Worker:
             self._pass_on()
         else:
             self.poller.wake()
+
+    def _freed(self) -> None:
+        if self.is_draining:
+            self._pass_on()
+        else:
+            self.poller.look()
 
     def _pass_on(self) -> None:
         """There may be due rows, now or soon, of which nobody else knows."""

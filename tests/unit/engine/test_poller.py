@@ -72,6 +72,25 @@ def test_after_a_short_batch_it_only_looks(make_bench: MakeBench) -> None:
     assert len(bench.said(PollBegan)) == 3
 
 
+def test_after_an_end_it_only_looks(make_bench: MakeBench) -> None:
+    """One statement, as long as nothing was known to be due; what the handler has left to do is found by it."""
+    bench = make_bench(job(name="slow", schedule=Every("8s"))(nothing), mail)
+    assert bench.worker.poller.run_once() == timedelta(seconds=8)
+    bench.worker.poller.look()
+    assert bench.worker.poller.run_once() == timedelta(seconds=8)
+    assert len(bench.said(PollBegan)) == 1
+    bench.registry.client.schedule(mail)
+    bench.worker.poller.look()
+    assert bench.worker.poller.run_once() == AT_ONCE
+    assert len(bench.said(PollBegan)) == 2
+    bench.worker.poller.run_once()
+    bench.clock.tick(timedelta(seconds=8))
+    bench.worker.poller.look()  # what was known to come is there: no look before the claim
+    began = len(bench.said(PollBegan))
+    assert bench.worker.poller.run_once() == AT_ONCE
+    assert len(bench.said(PollBegan)) == began + 1
+
+
 def test_after_a_large_batch_it_claims(make_bench: MakeBench, gate: Gate) -> None:
     """A look would only say what is likely, that there is more; also for whoever has slept before."""
     bench = make_bench(task(name="mail")(lambda ctx: gate.pass_through()), threads=10)
