@@ -18,8 +18,9 @@ def told(name: str) -> Callable[[Callable[Given, Made]], Callable[Given, Made]]:
 
     def around(function: Callable[Given, Made]) -> Callable[Given, Made]:
         own = inspect.signature(function)
+        asked = [one for one in own.parameters.values() if one.name not in ("self", "cls")]
         takes = own.replace(
-            parameters=[one.replace(annotation=inspect.Parameter.empty) for one in list(own.parameters.values())[1:]],
+            parameters=[one.replace(annotation=inspect.Parameter.empty) for one in asked],
             return_annotation=inspect.Signature.empty,
         )
 

@@ -15,7 +15,7 @@ from slotwise.declaration import PRIORITIES, USUAL_PRIORITY, is_priority
 from slotwise.definition import Definition
 from slotwise.durations import parse_duration
 from slotwise.errors import ConfigurationError, InstanceExists, InvalidJob, InvalidSetting, UnknownTask
-from slotwise.execution import FOREVER, RECURRING
+from slotwise.execution import KNOWN_YEARS, RECURRING, is_known
 from slotwise.job import DistributedJob, OneTimeTask, declared
 from slotwise.payload import UNTYPED, Payload
 from slotwise.payload_reader import payload_of
@@ -23,7 +23,6 @@ from slotwise.sequel import Wanted, When
 from slotwise.store.queue_rows import Status
 
 ID_LIMIT = 250
-LONGEST_DELAY = timedelta(days=36_500)
 
 IF_EXISTS = ("raise", "keep", "replace", "reschedule")
 
@@ -154,8 +153,6 @@ def checked_due(at: Any, in_: Any, name: str, call: str = "schedule") -> tuple[d
     where = f"{call}({name!r}"
     if at is None:
         delay = _delay(in_, where) if in_ is not None else timedelta(0)
-        if delay > LONGEST_DELAY:
-            raise ConfigurationError(f"{where}, in_={in_!r}): at most {LONGEST_DELAY.days} days")
         return None, delay
     if in_ is not None:
         raise ConfigurationError(f"{where}): both at and in_ are given; drop one of them")
@@ -165,8 +162,8 @@ def checked_due(at: Any, in_: Any, name: str, call: str = "schedule") -> tuple[d
         raise ConfigurationError(
             f"{where}, at={at.isoformat()}): the instant has no zone; e.g. at=datetime(…, tzinfo=UTC)"
         )
-    if at >= FOREVER:
-        raise ConfigurationError(f"{where}, at={at.isoformat()}): it must lie before the year {FOREVER.year}")
+    if not is_known(at):
+        raise ConfigurationError(f"{where}, at={at.isoformat()}): it must lie in {KNOWN_YEARS}")
     return at.astimezone(UTC), timedelta(0)
 
 

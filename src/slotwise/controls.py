@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from slotwise.durations import parse_duration
 from slotwise.errors import ConfigurationError, InvalidJob
-from slotwise.execution import RECURRING
+from slotwise.execution import KNOWN_YEARS, RECURRING, is_known
 from slotwise.job import DistributedJob, declared
 from slotwise.policies import growing_pauses
 from slotwise.store import backfill, pauses, recovery, removal, slot_orders
@@ -291,4 +291,6 @@ def _name(job: Any) -> str:
 def _instant(given: datetime) -> datetime:
     if not isinstance(given, datetime) or given.utcoffset() is None:
         raise ConfigurationError(f"{given!r} is not an instant; pass an aware datetime, e.g. datetime(…, tzinfo=UTC)")
+    if not is_known(given):
+        raise ConfigurationError(f"{given.isoformat()} is no slot's: those lie in {KNOWN_YEARS}")
     return given.astimezone(UTC)

@@ -12,6 +12,9 @@ from slotwise.errors import InvalidSetting
 FORMS: Final = 'a timedelta, "250ms", "10s", "5m", "1h30m", "2d" or ISO 8601 as "PT10S"'
 LONGEST_TEXT: Final = 64
 
+#: A century: the present, so much later or earlier, is a time that schedules know.
+LONGEST: Final = timedelta(days=36_500)
+
 _NUMBER = r"[0-9]{1,20}"
 _SHORT = re.compile(
     r"\s*".join(
@@ -45,14 +48,15 @@ _UNITS: Final = (
 def parse_duration(value: timedelta | str) -> timedelta:
     """The duration that a timedelta, a short text (`1h30m`) or an ISO 8601 text (`PT1H30M`) stands for.
 
-    Never negative; zero is allowed. Bare numbers are refused, because they do not say their unit.
-    Raises InvalidSetting.
+    Never negative; zero is allowed, and at most 36,500 days. Bare numbers are refused, because they do not say their
+    unit. Raises InvalidSetting.
     """
-    if isinstance(value, timedelta):
-        return _not_negative(value)
-    if not isinstance(value, str):
+    if not isinstance(value, timedelta | str):
         raise InvalidSetting(f"{value!r:.40} has no unit; write {FORMS}")
-    return _read(value)
+    found = _not_negative(value) if isinstance(value, timedelta) else _read(value)
+    if found > LONGEST:
+        raise _too_long(value if isinstance(value, str) else format_duration(value))
+    return found
 
 
 def format_duration(value: timedelta) -> str:
@@ -92,7 +96,11 @@ def _read(text: str) -> timedelta:
         whole = timedelta(**{unit: int(number) for unit, number in given.items()})
         return whole + timedelta(microseconds=microseconds)
     except OverflowError:
-        raise InvalidSetting(f"{text!r} is longer than {timedelta.max.days} days") from None
+        raise _too_long(text) from None
+
+
+def _too_long(text: str) -> InvalidSetting:
+    return InvalidSetting(f"{text!r} is longer than {LONGEST.days} days")
 
 
 def _not_negative(value: timedelta) -> timedelta:

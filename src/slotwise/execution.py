@@ -10,6 +10,10 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 #: that no clean-up by age, ours or another program's, ever takes it for overdue.
 FOREVER = datetime(9000, 1, 1, tzinfo=UTC)
 
+#: Where all slots lie; arithmetic with other instants may leave the calendar.
+KNOWN_YEARS = "the years 1900 to 8999"
+_EARLIEST = datetime(1900, 1, 1, tzinfo=UTC)
+
 #: The smallest step between two instants: what both databases store.
 TICK = timedelta(microseconds=1)
 
@@ -19,6 +23,11 @@ RECURRING = "recurring"
 _new: Any = tuple.__new__
 
 SlotOutcome: TypeAlias = Literal["claimed", "running", "succeeded", "failed", "lost", "dead", "cancelled", "skipped"]
+
+
+def is_known(instant: datetime) -> bool:
+    """Whether schedules know that time."""
+    return _EARLIEST <= instant < FOREVER
 
 
 class Key(NamedTuple):

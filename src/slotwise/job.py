@@ -6,6 +6,7 @@ import inspect
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, Generic, Protocol, overload
 
+from slotwise.arguments import told
 from slotwise.context import JobContext, T, TaskContext
 from slotwise.errors import InvalidJob
 from slotwise.policies import CatchUp, OnLost, Overlap, Retry
@@ -155,6 +156,7 @@ class MakeTask(Protocol):
     def __call__(self, function: Callable[[TaskContext[T]], object], /) -> FunctionTask[T]: ...
 
 
+@told("@job")
 def job(
     *, name: str, schedule: Schedule | str, **policies: Any
 ) -> Callable[[Callable[[JobContext], object]], FunctionJob]:
@@ -169,6 +171,7 @@ def job(
     return make
 
 
+@told("@task")
 def task(*, name: str, **policies: Any) -> MakeTask:
     """Make a one-time task of a function: ``@task(name="send-mail")``; further keywords are policies.
 

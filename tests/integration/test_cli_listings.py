@@ -112,11 +112,18 @@ class TestSlots:
         whole = ask("slots", "report", "-n", "21")[1:]
         assert first + following == whole
 
+    def test_the_way_on(self, history: Store, capsys: pytest.CaptureFixture[str]) -> None:
+        """It is the same command, with all that this one was told."""
+        asked = ["slots", "report", "--id", "recurring", "--since", "2026-01-01T00:00:00Z", "-n", "3"]
+        assert status(asked) == exits.OK
+        assert f"… more: slotwise {' '.join(asked)} --before 2026-01-01T00:27:00Z" in capsys.readouterr().err
+
     def test_since(self, history: Store, ask: Callable[..., Any]) -> None:
         """From an instant on."""
         lines = ask("slots", "report", "--all", "--since", "2026-01-01T00:28:00Z")
         assert [line["slot"][11:16] for line in lines[1:]] == ["00:29", "00:28"]
         assert len(ask("slots", "report", "--since", "1m", "--before", "2030-01-01")) <= 30
+        assert ask("slots", "report", "--since", "2026-02-01T00:00Z") == []  # what waits comes before it
 
     def test_reasons(self, store: Store, capsys: pytest.CaptureFixture[str]) -> None:
         """Each line says why: the reason, the number of slots, what it stands for, or how the error ends."""

@@ -58,7 +58,9 @@ def test_pause_and_resume(worker: ManualWorker, say: Callable[..., str]) -> None
     assert say("pause", "minutely") == "minutely: paused already\n"
     assert worker.run_due() == []
     assert json.loads(say("resume", "minutely", "--dry-run", "--json"))["skipped"] > 1_000_000
-    assert "slots of one job skipped; next slot" in say("resume", "minutely")
+    expected = json.loads(say("resume", "minutely", "--dry-run", "--json"))["next_slot"]
+    assert f"slots of one job skipped; next slot {expected}" in say("resume", "minutely")
+    assert json.loads(say("resume", "minutely", "--json"))["next_slot"] is None
     assert say("resume", "minutely") == "minutely: not paused\n"
     resumed, paused = json.loads(say("controls", "minutely", "--json"))
     assert (paused["command"], paused["author"], paused["note"]) == ("pause", "ada", "full")

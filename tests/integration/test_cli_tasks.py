@@ -114,7 +114,7 @@ def test_dead_tasks(url: str, ask: Callable[..., Any], capsys: pytest.CaptureFix
         (["redrive", "mail", "7"], exits.FAILED, "no dead task 'mail' has the id '7'"),
         (["schedule", "mail", "--data", "{"], exits.USAGE, "'{' is no JSON"),
         (["schedule", "mail", "--data", "@no/such"], exits.USAGE, "'@no/such' cannot be read: No such file"),
-        (["schedule", "mail", "--at", "soon"], exits.USAGE, "'soon' is no instant"),
+        (["schedule", "mail", "--at", "soon"], exits.USAGE, "'soon' is not an instant"),
         (["schedule", "mail", "--in", "5"], exits.USAGE, "'5' is no duration"),
         (["list", "--after", "7"], exits.USAGE, "--after needs the NAME"),
     ],

@@ -450,3 +450,12 @@ def test_a_definition_is_frozen() -> None:
     assert isinstance(found, Definition)
     with pytest.raises(AttributeError):
         found.name = "other"  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("decorator", [job, task], ids=["job", "task"])
+def test_a_decorator_wants_its_brackets(decorator: Any) -> None:
+    """``@job`` alone is told what to write."""
+    with pytest.raises(InvalidJob, match=rf"@{decorator.__name__}: .*; write @{decorator.__name__}\(\*, name, "):
+
+        @decorator
+        def bare(ctx: JobContext) -> None: ...

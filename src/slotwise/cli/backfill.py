@@ -8,8 +8,9 @@ from typing import Any
 import click
 
 from slotwise.cli.command import Command
+from slotwise.cli.instants import instant
 from slotwise.cli.options import Given, common, duration, pass_given
-from slotwise.cli.orders import confirm, desk, instance, instant, order, tell, when, yes
+from slotwise.cli.orders import confirm, desk, instance, order, tell, when, yes
 from slotwise.store.backfill import Backfill
 
 

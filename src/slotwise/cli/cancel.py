@@ -8,8 +8,9 @@ import click
 
 from slotwise.cli import exits
 from slotwise.cli.command import Command
+from slotwise.cli.instants import instant
 from slotwise.cli.options import Given, common, pass_given
-from slotwise.cli.orders import confirm, desk, exact_slot, instant, order, tell, when, yes
+from slotwise.cli.orders import confirm, desk, exact_slot, order, tell, when, yes
 from slotwise.execution import RECURRING
 
 

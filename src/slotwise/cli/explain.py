@@ -7,8 +7,9 @@ from datetime import datetime
 import click
 
 from slotwise.cli.command import Command
+from slotwise.cli.instants import instant
 from slotwise.cli.options import Given, common, pass_given
-from slotwise.cli.orders import exact_slot, instant
+from slotwise.cli.orders import exact_slot
 from slotwise.cli.output import moment, print_json
 from slotwise.definition import Definition
 from slotwise.execution import RECURRING

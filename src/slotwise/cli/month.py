@@ -20,7 +20,7 @@ from slotwise.cli.heatmap import draw
 from slotwise.cli.options import Given, common, pass_given
 from slotwise.cli.output import print_json_object, print_table
 from slotwise.cli.scheduletext import ready, schedule_of, zone_of
-from slotwise.errors import InvalidSchedule
+from slotwise.execution import KNOWN_YEARS
 from slotwise.schedules import Schedule, parse_schedule
 from slotwise.schedules.zones import zone_named
 
@@ -150,7 +150,7 @@ def _days(wanted: str | None, zone: ZoneInfo) -> list[date]:
     except ValueError:
         raise click.UsageError(f"--month {wanted}: write a year and a month, as 2026-11") from None
     if not 1900 <= first.year < 9000:
-        raise InvalidSchedule(f"--month {wanted}: schedules know the years 1900 to 8999")
+        raise click.UsageError(f"--month {wanted}: schedules know {KNOWN_YEARS}")
     return [first + number * _DAY for number in range(monthrange(first.year, first.month)[1])]
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 from click.core import ParameterSource
 
-from slotwise.durations import parse_duration
+from slotwise.durations import LONGEST, parse_duration
 from slotwise.errors import ConfigurationError, InvalidSetting
 from slotwise.setting_readers import READERS
 from slotwise.settings import Settings
@@ -135,7 +135,8 @@ def duration(ctx: click.Context, option: click.Parameter, text: str | None) -> t
         return None if text is None else parse_duration(text)
     except InvalidSetting:
         cure = f"; write {text.strip()}s" if text and text.strip().isdecimal() else ""
-        raise click.BadParameter(f"{text!r:.60} is no duration, such as 10s, 5m or 1h30m{cure}", ctx, option) from None
+        forms = f"such as 10s, 5m or 1h30m, at most {LONGEST.days}d"
+        raise click.BadParameter(f"{text!r:.60} is no duration, {forms}{cure}", ctx, option) from None
 
 
 COMMON: tuple[Callable[[Any], Any], ...] = (

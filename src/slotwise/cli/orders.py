@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from datetime import UTC, datetime, timedelta
+from contextlib import contextmanager
+from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
 import click
@@ -14,8 +14,6 @@ from slotwise.cli.options import Given
 from slotwise.cli.output import moment, print_json_object
 from slotwise.contrib.logging import escaped, iso, plain
 from slotwise.controls import Controls
-from slotwise.durations import parse_duration
-from slotwise.errors import SlotwiseError
 from slotwise.execution import RECURRING
 from slotwise.store.pauses import Paused
 from slotwise.store.reader import Reader
@@ -78,22 +76,6 @@ def tell_pause(paused: Paused | None) -> None:
         why = f": {paused.note}" if paused.note else ""
         said = f"all is paused since {moment(paused.since)}, by {paused.author}{why}; nothing starts before: "
         click.echo(escaped(f"{said}slotwise resume --all"), err=True)
-
-
-def instant(ctx: click.Context, option: click.Parameter, text: str | None) -> datetime | None:
-    """ISO 8601, in local time unless it says otherwise; ``now``; or a duration: so long ago."""
-    if text is None:
-        return None
-    if text.strip() == "now":
-        return datetime.now(UTC)
-    with suppress(SlotwiseError):
-        return datetime.now(UTC) - parse_duration(text)
-    try:
-        return datetime.fromisoformat(text.strip()).astimezone(UTC)
-    except (ValueError, OverflowError, OSError):
-        raise click.BadParameter(
-            f"{text!r} is neither an instant (2026-01-31T02:00Z) nor a duration (2h ago: 2h)", ctx, option
-        ) from None
 
 
 def exact_slot(reader: Reader, name: str, instance: str, given: datetime) -> datetime:

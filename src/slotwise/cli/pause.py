@@ -92,14 +92,15 @@ def resume(
     subject = one or "all"
     tell_pause(paused)
     if not found and (one is not None or found is None):
-        tell(given, f"{subject}: not paused", dry_run=dry_run, job=one, changed=False, skipped=0)
+        tell(given, f"{subject}: not paused", dry_run=dry_run, job=one, changed=False, skipped=0, next_slot=None)
         return
     lines = found or []
     text = f"{subject}: goes on; {_skipped(lines)} skipped"
-    if one is not None and lines[0].next_slot is not None:
-        text += f"; next slot {when(lines[0].next_slot)}"
+    following = None if one is None else lines[0].next_slot
+    if following is not None:
+        text += f"; next slot {when(following)}"
     skipped = sum(line.skipped for line in lines)
-    tell(given, text, dry_run=dry_run, job=one, changed=True, skipped=skipped)
+    tell(given, text, dry_run=dry_run, job=one, changed=True, skipped=skipped, next_slot=following)
 
 
 def _chosen(name: str | None, everything: bool) -> str | None:

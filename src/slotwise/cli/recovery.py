@@ -7,8 +7,9 @@ from datetime import datetime
 import click
 
 from slotwise.cli.command import Command
+from slotwise.cli.instants import instant
 from slotwise.cli.options import Given, common, pass_given
-from slotwise.cli.orders import confirm, desk, instant, order, tell, when, yes
+from slotwise.cli.orders import confirm, desk, order, tell, when, yes
 
 
 @click.command(

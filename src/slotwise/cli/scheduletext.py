@@ -8,9 +8,10 @@ from zoneinfo import ZoneInfo
 
 import click
 
+from slotwise.cli.instants import FORMS, read_instant
 from slotwise.cli.options import Given
-from slotwise.durations import parse_duration
-from slotwise.errors import SlotwiseError
+from slotwise.durations import LONGEST, parse_duration
+from slotwise.errors import InvalidSetting
 from slotwise.schedules import Calendar, Cron, Schedule, parse_schedule
 from slotwise.schedules.zones import zone_named
 from slotwise.store.calendars import calendars_of
@@ -48,10 +49,10 @@ def instant(text: str | None, zone: ZoneInfo) -> datetime:
     """ISO 8601, by the clocks of the zone unless it says otherwise; a duration: so long from now; None: now."""
     if text is None:
         return datetime.now(UTC)
-    with suppress(SlotwiseError):
+    with suppress(InvalidSetting):
         return datetime.now(UTC) + parse_duration(text)
     try:
-        found = datetime.fromisoformat(text.strip())
-        return (found if found.tzinfo else found.replace(tzinfo=zone)).astimezone(UTC)
-    except (ValueError, OverflowError):
-        raise click.UsageError(f"--after {text}: neither an instant (2026-01-31T02:00Z) nor a duration (2h)") from None
+        return read_instant(text, zone)
+    except ValueError:
+        forms = f"neither {FORMS} nor a duration of at most {LONGEST.days}d (2h)"
+        raise click.UsageError(f"--after {text}: {forms}") from None

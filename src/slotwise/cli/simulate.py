@@ -13,13 +13,14 @@ from zoneinfo import ZoneInfo
 import click
 
 from slotwise.cli.command import Command
+from slotwise.cli.instants import instant, read_instant
 from slotwise.cli.options import Given, common, pass_given
-from slotwise.cli.orders import instant
 from slotwise.cli.output import as_json, print_json_list, print_table, span
 from slotwise.cli.scheduletext import zone_of
 from slotwise.definition import Definition
 from slotwise.durations import parse_duration
 from slotwise.errors import InvalidSetting, SlotwiseError
+from slotwise.execution import KNOWN_YEARS, is_known
 from slotwise.headline import headline
 from slotwise.schedules.outlook import clock, marked
 from slotwise.store.lines import SlotLine
@@ -63,9 +64,11 @@ def simulate(
     is called, and no database is touched, but for the calendars that schedules go by. Shown are counts, and slots out
     of the ordinary: missed, late, skipped, moved or doubled by a change of the clocks.
     """
-    jobs = _chosen(given, names)
+    jobs, end = _chosen(given, names), start + timedelta(days=days)
+    if not is_known(end):
+        raise click.UsageError(f"--days {days:g}: {end.year} is none of {KNOWN_YEARS}")
     found = forecast(
-        jobs, start, start + timedelta(days=days), outages=[_outage(text) for text in outages],
+        jobs, start, end, outages=[_outage(text) for text in outages],
         takes=_takes(takes, jobs), calendars=_calendars(given, jobs),
     )  # fmt: skip
     if given.json:
@@ -86,7 +89,7 @@ def _outage(text: str) -> Outage:
     if match is None:
         raise click.UsageError(f"--outage {text}: write TIME/DURATION, for instance 2026-02-01T01:00Z/3h")
     try:
-        start, length = datetime.fromisoformat(match["start"].strip()).astimezone(), parse_duration(match["length"])
+        start, length = read_instant(match["start"]), parse_duration(match["length"])
     except (ValueError, SlotwiseError) as error:
         raise click.UsageError(f"--outage {text}: {error}") from None
     return Outage(start, start + length)

@@ -7,8 +7,9 @@ from datetime import datetime
 import click
 
 from slotwise.cli.command import Command
+from slotwise.cli.instants import instant
 from slotwise.cli.options import Given, common, pass_given
-from slotwise.cli.orders import desk, instance, instant, order, tell, when
+from slotwise.cli.orders import desk, instance, order, tell, when
 
 
 @click.command(

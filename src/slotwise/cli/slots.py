@@ -11,8 +11,8 @@ import click
 from rich.text import Text
 
 from slotwise.cli.command import Command
+from slotwise.cli.instants import instant
 from slotwise.cli.options import Given, common, pass_given
-from slotwise.cli.orders import instant
 from slotwise.cli.output import moment, outcome, print_json_list, print_table, shortened, span
 from slotwise.client import Client
 from slotwise.contrib.logging import iso
@@ -22,6 +22,7 @@ from slotwise.store.lines import SlotLine
 from slotwise.store.reader import Reader
 
 _COLUMNS = ("SLOT", "OUTCOME", "WHY", "ORIGIN", "TRIES", "STARTED", "TOOK", "WORKER")
+LINES = 20
 
 
 @click.command(
@@ -37,7 +38,7 @@ _COLUMNS = ("SLOT", "OUTCOME", "WHY", "ORIGIN", "TRIES", "STARTED", "TOOK", "WOR
 )
 @click.argument("name")
 @click.option("--id", "instance", metavar="ID", help="Only those of this recurring instance.")
-@click.option("-n", "count", type=click.IntRange(1), default=20, show_default=True, help="At most so many lines.")
+@click.option("-n", "count", type=click.IntRange(1), default=LINES, show_default=True, help="At most so many lines.")
 @click.option("--all", "everything", is_flag=True, help="All that is there.")
 @click.option("--since", callback=instant, metavar="TIME", help="Nothing before this instant, or longer ago.")
 @click.option("--before", callback=instant, metavar="TIME", help="Only what came before this instant.")
@@ -59,19 +60,24 @@ def slots(
     with given.store() as store:
         reader = Reader(store)
         reader.known(name)
-        standing = reader.standing(name, instance, limit=None if everything else count + 1) if before is None else []
+        first = None if everything else count + 1
+        standing = reader.standing(name, instance, limit=first, since=since) if before is None else []
         waits = not everything and len(standing) > count
         if waits:
-            standing = reader.standing(name, instance, limit=count)
+            standing = reader.standing(name, instance, limit=count, since=since)
         limit = None if everything else count + 2  # whether there is more, and whether it ends with the last one
         found = reader.slots(name, instance, limit=limit, since=since, before=before, ended=True)
         lines, more = (found, False) if everything else _page(found, count)
         if given.json:
             print_json_list(chain(standing, lines))
         else:
-            again = f"{name} --id {shlex.quote(instance)}" if instance else name
-            ended = list(lines)
-            _print(again, standing, ended, more, waits)
+            again, ended = _again(name, instance, since), list(lines)
+            _print(name, standing, ended)
+            if waits:
+                click.echo(f"… more slots wait after these: {again} --all", err=True)
+            if more:
+                few = f" -n {count}" if count != LINES else ""
+                click.echo(f"… more: {again}{few} --before {iso(ended[-1].place)}", err=True)
             if not standing and not ended and Client(lambda: store).list(name, limit=1):
                 click.echo(f"one-time tasks have no slots; see: slotwise tasks list {shlex.quote(name)}", err=True)
 
@@ -86,7 +92,7 @@ def _page(found: Iterator[SlotLine], count: int) -> tuple[list[SlotLine], bool]:
     return lines, False
 
 
-def _print(name: str, standing: list[SlotLine], lines: list[SlotLine], more: bool, waits: bool) -> None:
+def _print(name: str, standing: list[SlotLine], lines: list[SlotLine]) -> None:
     if not standing and not lines:
         click.echo(f"{name}: no slots in this range")
         return
@@ -95,10 +101,14 @@ def _print(name: str, standing: list[SlotLine], lines: list[SlotLine], more: boo
         print_table(("INSTANCE", *_COLUMNS), [[line.instance, *_row(line)] for line in shown])
     else:
         print_table(_COLUMNS, map(_row, shown))
-    if waits:
-        click.echo(f"… more slots wait after these: slotwise slots {name} --all", err=True)
-    if more:
-        click.echo(f"… more: slotwise slots {name} --before {iso(lines[-1].place)}", err=True)
+
+
+def _again(name: str, instance: str | None, since: datetime | None) -> str:
+    """The command that shows more; what this one was told is said again."""
+    said = [shlex.quote(name)]
+    said += ["--id", shlex.quote(instance)] if instance else []
+    said += ["--since", iso(since)] if since else []
+    return f"slotwise slots {' '.join(said)}"
 
 
 def _row(line: SlotLine) -> list[str | Text]:

@@ -27,15 +27,17 @@ class LedgerReader:
         self._tasks, self._slots = store.tables.tasks, store.tables.slots
         self._gaps, self._workers = store.tables.gaps, store.tables.workers
 
-    def standing(self, name: str, instance: str | None = None, *, limit: int | None = None) -> list[SlotLine]:
+    def standing(
+        self, name: str, instance: str | None = None, *, limit: int | None = None, since: datetime | None = None
+    ) -> list[SlotLine]:
         """Slots that have not ended: those that wait (the schedule's next, triggers, retries), then those that run.
 
         Each the latest first. A slot that waits for a retry is one line, with what the ledger says of the last attempt.
         Of more than ``limit``: the schedule's next, what runs, and what comes next; of paused ones, the first by
-        instance; the queue of a backfill is last.
+        instance; the queue of a backfill is last. ``since``: none before this instant.
         """
         with self._store.transaction() as connection:
-            found = connection.execute(self._standing(name, instance, limit)).mappings()
+            found = connection.execute(self._standing(name, instance, limit, since)).mappings()
             each = {row["task_instance"]: row for row in found}.values()
             chosen = sorted(each, key=lambda row: _turn(row, instance or RECURRING))[:limit]
             rows = sorted(chosen, key=lambda row: (utc(row["slot"]), row["task_instance"]))
@@ -50,12 +52,16 @@ class LedgerReader:
                 running.append(slot_line(line))
         return waiting + running
 
-    def _standing(self, name: str, instance: str | None, limit: int | None) -> sa.CompoundSelect[Any]:
+    def _standing(
+        self, name: str, instance: str | None, limit: int | None, since: datetime | None
+    ) -> sa.CompoundSelect[Any]:
         """Those that wait, run, or are parked, each in the order of an index: of 100,000 instances a few are read."""
         tasks = self._tasks
         of_jobs = sa.select(tasks).where(tasks.c.task_name == name, tasks.c.slot.is_not(None), sa.text(f"({HAS_SLOT})"))
         if instance is not None:
             of_jobs = of_jobs.where(of_plan(tasks, instance))
+        if since is not None:
+            of_jobs = of_jobs.where(tasks.c.slot >= since)
         waiting = of_jobs.where(~tasks.c.picked, tasks.c.state.is_(None)).order_by(tasks.c.execution_time)
         running = of_jobs.where(tasks.c.picked).order_by(tasks.c.slot)
         parked = [of_jobs.where(~tasks.c.picked, tasks.c.state == state) for state in (PAUSED, QUEUED)]

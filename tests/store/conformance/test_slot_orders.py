@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from time import monotonic
 from typing import Any
 
@@ -461,3 +461,10 @@ def test_orders_are_read_page_by_page(bench: Bench, controls: Controls, monkeypa
     assert [order.command for order in controls.orders("plain")] == ["pause", *["skip-next"] * 3]
     assert len(list(controls.orders())) == 5
     assert len(list(controls.orders(limit=3))) == 3
+
+
+@pytest.mark.parametrize("year", [1, 9999])
+def test_no_slot_lies_beyond_what_schedules_know(bench: Bench, year: int) -> None:
+    """An order about one is refused in a line, whatever it was to do with it."""
+    with pytest.raises(ConfigurationError, match="is no slot's: those lie in the years 1900 to 8999"):
+        bench.client.controls.cancel("plain", datetime(year, 1, 1, tzinfo=UTC))
