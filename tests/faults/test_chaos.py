@@ -108,13 +108,16 @@ class Storm:
 
     def settle(self) -> None:
         """The faults are over: everything that was due is decided, everybody leaves, and the laws held."""
+        for player in self.crew:
+            self.stage.wait("worker-start", by=player)  # before that, SIGTERM ends whatever Python imports
         until = self.stage.now()
         for job in CAST.split(","):
             self.stage.wait("settled", job=job, slot=lambda slot: slot > until)
         statuses = self.stage.end_all()
         assert set(statuses) == {0}
         found = self.stage.expect_clean(until=until)
-        assert found.tally.ran + found.tally.skipped >= found.tally.due
+        # One that gives up may be lost between its mark and its handler: it has not run, for all that anybody knows.
+        assert found.tally.ran + found.tally.skipped + found.tally.lost >= found.tally.due
         assert min(tally.ran for tally in found.jobs.values()) > 0
         hopeless = [row.outcome for slot, row in self.stage.ledger("retrying").items() if slot.second % 7 == 0]
         assert "succeeded" not in hopeless
