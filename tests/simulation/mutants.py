@@ -120,7 +120,12 @@ def never_reaps(worker: SimulatedWorker) -> None:
     worker.store.take_over = lambda silences: []  # type: ignore[method-assign]
 
 
+def forgets_its_distance(worker: SimulatedWorker) -> None:
+    """Starts a retry however near that is to another slot's start."""
+    worker.store._distance.put_off = lambda connection, row, now: None  # type: ignore[method-assign]
+
+
 #: Dialects with a rule taken out; and what is done to a worker's store. The last one shows where queues are restored.
 DIALECTS: list[type[Dialect]] = [SettlesBlindly, AdvancesBlindly, ForgetsGaps]
-SABOTAGES = [reaps_without_looking_again, starts_without_a_mark, never_reaps]
+SABOTAGES = [reaps_without_looking_again, starts_without_a_mark, never_reaps, forgets_its_distance]
 AFTER_RESTORES: list[type[Dialect]] = [NeverConflicts]
