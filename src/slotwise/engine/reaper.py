@@ -58,7 +58,8 @@ class Watch:
 
     def leave(self, row: Row) -> None:
         """It could not be taken over: its silence begins anew."""
-        self._watched.pop(row.key, None)
+        if (known := self._watched.get(row.key)) is not None:
+            known.silent = timedelta(0)
 
 
 class Reaper(Service):
