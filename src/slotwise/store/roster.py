@@ -108,5 +108,5 @@ class Roster:
 
 
 def _skew(before: datetime, now: datetime) -> float:
-    """This host's clock, halfway between ``before`` and the answer, against the database's."""
-    return (before + (host_now() - before) / 2 - now).total_seconds()
+    """By how much this host's clock is off the database's at least: ``now`` was some time since ``before``."""
+    return max(before - now, min(host_now() - now, timedelta(0))).total_seconds()

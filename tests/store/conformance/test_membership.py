@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import re
 from datetime import timedelta
@@ -11,6 +12,7 @@ from tests.store.bench import LEASE, Bench, at
 
 from slotwise.clock import host_now
 from slotwise.engine.membership import Membership
+from slotwise.store import roster
 from slotwise.store.roster import Badge, Roster
 
 
@@ -51,3 +53,11 @@ def test_a_clock_that_is_off_is_measured_and_told_once(
 def test_a_clock_that_is_right_is_not_spoken_of(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
     """Within a second, hosts differ as they like."""
     assert told(bench, caplog, timedelta(seconds=-0.5)) == []
+
+
+def test_an_answer_that_took_long_shows_nothing(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The database read its clock at some time between question and answer: whoever was frozen then is not off."""
+    member, asked = a_member(bench), itertools.count()
+    monkeypatch.setattr(roster, "host_now", lambda: bench.clock.now() + timedelta(seconds=-9 + 10 * (next(asked) % 2)))
+    member.join()
+    assert [member.renew() for _ in range(2)] == [0.0, 0.0]
