@@ -134,6 +134,8 @@ def test_describe(error: BaseException, expected: str) -> None:
         ("failed to resolve host 'h': Name or service not known", "correct the host name"),
         ("connection timeout expired", "check the network"),
         ("FATAL: sorry, too many clients already", "raise max_connections"),
+        ('FATAL: too many connections for role "wk"', 'ALTER ROLE "wk" CONNECTION LIMIT'),
+        ('FATAL: too many connections for database "jobs"', 'ALTER DATABASE "jobs" CONNECTION LIMIT'),
         ("FATAL: the database system is starting up", "wait until"),
         ("server does not support SSL, but SSL was required", "sslmode"),
         ("bad value for connect_timeout: 'soon'", "correct this option"),

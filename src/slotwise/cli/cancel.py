@@ -62,7 +62,7 @@ def cancel(
                 confirm(f"{waiting} slots of {name} will not run.", sure=yes)
             count = controls.cancel_backfill(name, instance=instance, note=note, dry_run=dry_run)
             tell(given, f"{name}: {count} slots called off", dry_run=dry_run, job=name, count=count)
-            return exits.OK
+            return exits.OK if count else exits.FAILED
         wanted = None if slot is None else exact_slot(reader, name, instance or RECURRING, slot)
         found = controls.cancel(name, wanted, instance=instance, note=note, dry_run=dry_run)
     asked = ", ".join(map(when, found))

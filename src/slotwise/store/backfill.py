@@ -114,7 +114,7 @@ def _refuse_forgotten(desk: Desk, job: str, first: datetime) -> None:
     if until is not None and first <= until:
         raise ConfigurationError(
             f"backfill of {job!r}: up to {until.isoformat()} history was pruned, and nobody knows what ran; "
-            "begin later, or say that forgotten slots may run again"
+            "begin later, or say that forgotten slots may run again: --forgotten, or forgotten=True"
         )
 
 

@@ -18,6 +18,7 @@ from slotwise.schedules import Schedule, parse_schedule
 from slotwise.store.audit_rows import Author
 from slotwise.store.commit import commit_surely
 from slotwise.store.letters import in_its_letters
+from slotwise.store.lines import worker_line
 from slotwise.store.rows import row_of
 from slotwise.store.store import Store
 from slotwise.store.tables import of_plan
@@ -55,13 +56,25 @@ class Desk:
         found = self.rows(self.store.tables.tasks.c.task_name == job)
         if any(row.is_plan for row in found):
             return found
+        tasks = f"for tasks: slotwise tasks list {job}, or schedule, cancel, retry"
         if found:
-            raise ConfigurationError(f"{job!r} is a one-time task; orders of this kind are for jobs")
+            raise ConfigurationError(f"{job!r} is a one-time task; orders of this kind are for jobs; {tasks}")
+        if self._is_known(job):
+            raise UnknownTask(
+                f"no job {job!r} has a row, and live workers know it: it is a one-time task ({tasks}), or a job that "
+                "was deleted, which the next worker that starts plans again"
+            )
         near = get_close_matches(job, self._jobs(), n=1)
         hint = f"did you mean {near[0]!r}? else " if near else ""
         raise UnknownTask(
             f"no job {job!r} has a row; {hint}start a worker that knows it once, or see: slotwise jobs list"
         )
+
+    def _is_known(self, name: str) -> bool:
+        """Whether a live worker does."""
+        workers = self.store.tables.workers
+        rows = self.connection.execute(sa.select(workers, sa.literal(0).label("running"))).mappings()
+        return any(line.live and name in line.tasks for line in (worker_line(row, self.now) for row in rows))
 
     def _jobs(self) -> Sequence[str]:
         """Some names of jobs, for a message."""

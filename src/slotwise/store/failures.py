@@ -77,6 +77,14 @@ _CURES = (
     (r'database "(?P<name>[^"]*)" does not exist', "create it, for instance with: createdb {name}"),
     (r'role "(?P<name>[^"]*)" does not exist', "create it, for instance with: createuser {name}"),
     (
+        r'too many connections for role "(?P<name>[^"]*)"',
+        'close connections of it, or let it have more: ALTER ROLE "{name}" CONNECTION LIMIT -1',
+    ),
+    (
+        r'too many connections for database "(?P<name>[^"]*)"',
+        'close connections to it, or let it have more: ALTER DATABASE "{name}" CONNECTION LIMIT -1',
+    ),
+    (
         r"too many (clients|connections)|connection slots",
         "raise max_connections, or close connections of others",
     ),

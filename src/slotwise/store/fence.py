@@ -19,6 +19,7 @@ from slotwise.store.joining import Joined, within
 from slotwise.store.store import Store
 
 _SERIALIZATION_FAILURE = "40001"
+_ABORTED = "25P02"
 
 
 class LedgerFence:
@@ -71,6 +72,11 @@ class LedgerFence:
         except Exception as error:
             if is_transient(error) or (_sqlstate(error) is None and not isinstance(error, DBAPIError)):
                 raise
+            if _sqlstate(error) == _ABORTED:
+                raise ConfigurationError(
+                    "the transaction of this connection was aborted by an error before, and nothing of it will stay: "
+                    "roll back, and do its work again in another one"
+                ) from error
             raise ConfigurationError(
                 f"this connection does not reach {meta.name}: pass one to the database that holds slotwise's tables"
             ) from error

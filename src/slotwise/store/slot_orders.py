@@ -146,11 +146,14 @@ def retry(desk: Desk, job: str, slot: datetime, instance: str = RECURRING) -> No
     desk.plan_row(job, instance)
     where = f"slot {slot.isoformat()} of job {job!r}"
     entry = _entry(desk, job, slot, instance)
+    if entry is None and slot > desk.now:
+        raise ConfigurationError(f"{where} is yet to come; for a run at once: slotwise trigger {job}")
     if entry is None:
         raise ConfigurationError(f"{where} is not in the ledger; what never ran is run by: slotwise backfill {job}")
-    outcome, finished, attempts, collapsed = entry
+    outcome, finished, attempts, collapsed, reason = entry
     if finished is None:
-        raise ConfigurationError(f"{where} has not ended: {outcome}")
+        again = "" if outcome in ("running", "claimed") else f", and waits to run again ({reason})"
+        raise ConfigurationError(f"{where} has not ended: {outcome}{again}")
     if outcome not in ENDED_BADLY:
         cure = f"run it with: slotwise backfill {job}" if outcome == "skipped" else "trigger the job for another run"
         raise ConfigurationError(f"{where} is {outcome}, which is not tried again; {cure}")
@@ -172,9 +175,9 @@ def _named(instance: str) -> str | None:
 
 
 def _entry(desk: Desk, job: str, slot: datetime, instance: str = RECURRING) -> Any:
-    """Lock the slot's ledger row: outcome, finished, attempts, collapsed; None: it has none."""
+    """Lock the slot's ledger row: outcome, finished, attempts, collapsed, reason; None: it has none."""
     slots = desk.store.tables.slots
-    statement = sa.select(slots.c.outcome, slots.c.finished, slots.c.attempts, slots.c.collapsed)
+    statement = sa.select(slots.c.outcome, slots.c.finished, slots.c.attempts, slots.c.collapsed, slots.c.reason)
     return desk.connection.execute(statement.where(*_at(desk, job, slot, instance)).with_for_update()).first()
 
 

@@ -340,6 +340,18 @@ def test_the_deadline_of_a_guard_ends_with_its_transaction(pg_user: User) -> Non
         assert connection.scalar(show) == before
 
 
+@pytest.mark.parametrize("verb", ["guard", "complete_in"])
+def test_an_aborted_transaction_is_told(pg_user: User, verb: str) -> None:
+    """It is the right database; what has gone wrong came before."""
+    claim = claimed(pg_user)
+    with pg_user.engine.connect() as connection:
+        with pytest.raises(sa.exc.ProgrammingError):
+            connection.execute(sa.text("SELECT nothere"))
+        with pytest.raises(ConfigurationError, match=r"aborted by an error before.*roll back"):
+            getattr(pg_user.fence, verb)(claim, connection)
+    assert pg_user.bench.settle(claim) is not None
+
+
 def test_another_database_is_refused(pg_user: User, sqlite_url: str) -> None:
     """Work and settlement can only commit together in the database that holds the tables."""
     claim = claimed(pg_user)

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from tests.store.bench import Bench, at
 
 from slotwise.controls import Controls
-from slotwise.errors import ConfigurationError
+from slotwise.errors import ConfigurationError, UnknownTask
 from slotwise.execution import RECURRING, Aborted, Cancelled, Failed, HandedBack, Outcome, Snoozed, Succeeded
 from slotwise.store.roster import Badge, Roster
 
@@ -367,7 +367,18 @@ def test_what_is_not_tried_again(bench: Bench, controls: Controls, outcome: str,
     with pytest.raises(ConfigurationError, match=words):
         controls.retry("plain", at(1))
     with pytest.raises(ConfigurationError, match="not in the ledger"):
-        controls.retry("plain", at(7))
+        controls.retry("plain", at(-7))
+    with pytest.raises(ConfigurationError, match="is yet to come; for a run at once: slotwise trigger plain"):
+        controls.retry("plain", at(7000))
+
+
+def test_what_waits_for_a_backfill_is_not_tried_again(bench: Bench, controls: Controls) -> None:
+    """It has ended as failed, and will not stay so."""
+    failed(bench)
+    bench.tick()
+    controls.backfill("plain", at(1), at(1), failed=True)
+    with pytest.raises(ConfigurationError, match=r"has not ended: failed, and waits to run again \(backfill\)"):
+        controls.retry("plain", at(1))
 
 
 def test_a_slot_of_a_job_that_gives_up_starts_once(bench: Bench, controls: Controls) -> None:
@@ -437,13 +448,27 @@ def test_a_job_that_runs_is_not_deleted(bench: Bench, controls: Controls) -> Non
         controls.delete("plain")
 
 
-def test_a_job_that_a_live_worker_knows_is_not_deleted(bench: Bench, controls: Controls) -> None:
-    """It would be planned again at that worker's next start; unless one insists."""
+def known_by_a_worker(bench: Bench, *tasks: str) -> None:
     badge: dict[str, Any] = {"host": "h", "pid": 1, "boot_id": "a", "version": "1", "capacity": 1, "tags": []}
     badge |= {"revision": None, "refused": [], "passed_over": {}}
-    roster = Roster(bench.store)
     lease = timedelta(minutes=1)
-    roster.sign_in(Badge(worker="h:1:a", tasks=["plain"], lease=lease, started=at(0), **badge), "running")
+    one = Badge(worker="h:1:a", tasks=tasks, lease=lease, started=at(0), **badge)
+    Roster(bench.store).sign_in(one, "running")
+
+
+def test_a_task_is_no_job(bench: Bench, controls: Controls) -> None:
+    """Where a worker that knows it lives, nobody is told to start one; the commands for tasks are named."""
+    known_by_a_worker(bench, "mail")
+    with pytest.raises(UnknownTask, match=r"it is a one-time task .for tasks: slotwise tasks list mail"):
+        controls.pause("mail")
+    bench.client.schedule("mail", id="1")
+    with pytest.raises(ConfigurationError, match=r"'mail' is a one-time task; .* slotwise tasks list mail"):
+        controls.trigger("mail")
+
+
+def test_a_job_that_a_live_worker_knows_is_not_deleted(bench: Bench, controls: Controls) -> None:
+    """It would be planned again at that worker's next start; unless one insists."""
+    known_by_a_worker(bench, "plain")
     with pytest.raises(ConfigurationError, match="worker h:1:a knows"):
         controls.delete("plain")
     assert controls.delete("plain", known=True, dry_run=True) == 1
