@@ -1,7 +1,8 @@
 """The next slot of a backfill goes when one has ended.
 
 Race: of two that end at once, both would count their pace from what was due before; so the second waits for the first
-one's commit, at the order that both belong to. Whoever waits there has all other locks that it needs.
+one's commit, at the order that both belong to. Of batches that wait there crosswise, for ends of several backfills, the
+database calls one off, and it is tried again.
 """
 
 from __future__ import annotations

@@ -67,8 +67,11 @@ class Settlements(Door):
     def finish(self, claims: Sequence[Claim]) -> bool:
         """Let go of one-time tasks that succeeded: all of them, in one statement, or none.
 
-        False: some are lost, locked, or something was asked of them; ``settle`` says what becomes of each.
+        False: some are lost, locked, something was asked of them, or recorders want to write with them; ``settle`` says
+        what becomes of each.
         """
+        if self.recorders:
+            return False
 
         def work(connection: sa.Connection) -> tuple[str | None, bool]:
             transaction_id, count = self.dialect.finish(connection, claims)

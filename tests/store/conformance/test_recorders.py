@@ -8,9 +8,11 @@ import pytest
 import sqlalchemy as sa
 from tests.store.bench import Bench
 
+from slotwise import JobRegistry, task
 from slotwise.events import Settled
 from slotwise.execution import Failed, HandedBack
 from slotwise.store.recorders import Recorders
+from slotwise.testing.worker import ManualWorker
 
 
 @pytest.fixture
@@ -50,6 +52,18 @@ def test_a_recorder_writes_with_the_settlement(noted: Bench) -> None:
     noted.settle(retried, Failed("Traceback (most recent call last):\n  a line\nValueError: boom"))
     assert noted.settle(retried) is None
     assert notes(noted) == ["retried failed retry ValueError: boom"]
+
+
+def test_tasks_that_succeed_are_recorded_too(noted: Bench) -> None:
+    """The short way of those that only leave the queue is not for whom somebody wants to write about."""
+    ran: list[int] = []
+    mail = task(name="mail")(lambda ctx: ran.append(ctx.data))
+    registry = JobRegistry(tasks=[mail], recorders=[note])
+    with ManualWorker(registry, noted.database, noted.clock) as worker:
+        worker.client.schedule("mail", 1)
+        worker.run_due()
+    assert ran == [1]
+    assert notes(noted) == ["mail succeeded None None"]
 
 
 def test_takeovers_are_recorded_too(noted: Bench) -> None:
