@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 
 from slotwise import reasons
 from slotwise.definition import Definition
-from slotwise.durations import about, format_duration
+from slotwise.durations import about
 from slotwise.execution import TICK, Row
-from slotwise.store.audit_rows import Order
+from slotwise.omission import skipped
+from slotwise.sentences import paused_by, said, slots, when
 from slotwise.store.facts import Facts
 from slotwise.store.lines import SlotLine
 from slotwise.store.types import from_micros
@@ -30,7 +31,7 @@ class Explanation:
 def explain(facts: Facts, definition: Definition | None = None) -> Explanation:
     """Why this slot ran or did not; ``definition``: as the code has the job, for what it has declared."""
     outcome, reason, sentences = _verdict(facts, definition)
-    asked = [_said(order) for order in facts.asked]
+    asked = [said(order) for order in facts.asked]
     return Explanation(
         job=facts.job, slot=facts.slot, outcome=outcome, reason=reason, sentences=(*sentences, *asked)
     )  # fmt: skip
@@ -39,12 +40,12 @@ def explain(facts: Facts, definition: Definition | None = None) -> Explanation:
 def _verdict(facts: Facts, definition: Definition | None) -> tuple[str, str | None, list[str]]:
     entry = facts.entry
     if entry is not None:
-        told = _skipped(facts, entry, definition) if entry.outcome == "skipped" else _began(facts, entry)
+        told = skipped(facts, entry, definition) if entry.outcome == "skipped" else _began(facts, entry)
         return entry.outcome, entry.reason, list(told)
     if facts.row is not None:  # also a slot of a range that did not run: a backfill has it run after all
         return "waiting", facts.row.origin, list(_waits(facts, facts.row))
     if facts.gap is not None and (facts.is_slot or facts.schedule is None):
-        return "skipped", facts.gap.reason, list(_skipped(facts, facts.gap, definition))
+        return "skipped", facts.gap.reason, list(skipped(facts, facts.gap, definition))
     if facts.plan is not None and facts.plan.slot == facts.slot:
         return "waiting", None, list(_waits(facts, facts.plan))
     return _without_trace(facts)
@@ -60,16 +61,26 @@ _ORIGINS = {
 
 
 def _began(facts: Facts, entry: SlotLine) -> Iterator[str]:
+    if entry.outcome == "cancelled" and entry.finished is not None and not entry.attempts:
+        yield f"It did not run: {reasons.unbegun(entry.reason)} at {when(entry.finished)}, before it began."
+        yield from _instead(facts, entry)
+        return
     if entry.origin in _ORIGINS and entry.attempts:
         yield _ORIGINS[entry.origin]
     if entry.collapsed:
-        yield f"It stands for {_slots(entry.collapsed)} before it, which did not run."
+        yield f"It stands for {slots(entry.collapsed)} before it, which did not run."
     if entry.started is not None and entry.attempts:
         times = "" if entry.attempts <= 1 else f" (attempt {entry.attempts})"
-        yield f"It started at {_when(entry.started)}{times}, {_late(entry)} on {entry.worker}."
+        yield f"It started at {when(entry.started)}{times}, {_late(entry)} on {entry.worker}."
     yield _ending(facts, entry)
+    yield from _instead(facts, entry)
     if entry.error and entry.outcome != "succeeded":
         yield f"The last error: {entry.error.strip().splitlines()[-1]}"
+
+
+def _instead(facts: Facts, entry: SlotLine) -> Iterator[str]:
+    if entry.reason == "overlap" and entry.finished is not None and facts.after is not None:
+        yield f"The newer one that began next is {when(facts.after.slot)}."
 
 
 def _late(entry: SlotLine) -> str:
@@ -84,10 +95,12 @@ def _ending(facts: Facts, entry: SlotLine) -> str:
         return _under_way(facts, entry, row)
     if entry.finished is None:
         waits = row if row is not None and row.slot == facts.slot and not row.picked else None
-        due = f", which is due at {_when(waits.parked_due or waits.execution_time)}" if waits else ""
-        return f"That attempt ended as {entry.outcome}{_because(entry)}; it waits for another one{due}."
+        due = f", which is due at {when(waits.parked_due or waits.execution_time)}" if waits else ""
+        ended = "was stopped" if entry.outcome == "cancelled" else f"ended as {entry.outcome}"
+        ended = "was put off" if entry.reason == "snoozed" else ended
+        return f"That attempt {ended}{_because(entry)}; it waits for another one{due}."
     took = "" if entry.took is None else f", after {about(entry.took)}"
-    return reasons.ended(entry.outcome, entry.reason, f"at {_when(entry.finished)}{took}")
+    return reasons.ended(entry.outcome, entry.reason, f"at {when(entry.finished)}{took}")
 
 
 def _because(entry: SlotLine) -> str:
@@ -97,74 +110,15 @@ def _because(entry: SlotLine) -> str:
 
 def _under_way(facts: Facts, entry: SlotLine, row: Row | None) -> str:
     if entry.outcome == "claimed" and row is not None and row.slot == facts.slot and not row.picked:
-        due = _when(row.parked_due or row.execution_time)
-        return f"It was handed back before it began{_because(entry)}, and is due again at {due}."
+        due = when(row.parked_due or row.execution_time)
+        claim = "Its next claim" if entry.started is not None and entry.attempts else "It"
+        return f"{claim} was handed back before it began{_because(entry)}, and is due again at {due}."
     if row is None or not row.picked or row.slot != facts.slot:
         return "The ledger says that it runs, but no row is held for it: a worker will end it when it starts."
     beat = f"; the last heartbeat was {about(facts.now - row.last_heartbeat)} ago" if row.last_heartbeat else ""
     asked = "; it was asked to stop" if row.cancel_requested else ""
     verb = "runs" if entry.outcome == "running" else "is claimed, and has not started"
     return f"It {verb}{beat}{asked}."
-
-
-# -- it was skipped ---------------------------------------------------------------------------------------------
-
-
-def _skipped(facts: Facts, line: SlotLine, definition: Definition | None) -> Iterator[str]:
-    if line.last is not None:
-        yield (
-            f"It did not run: it is one of {_slots(line.count)} from {_when(line.slot)} to {_when(line.last)} "
-            f"that were skipped ({line.reason})."
-        )
-    else:
-        yield f"It did not run: skipped ({line.reason})."
-    if (why := _why_skipped(facts, line)) is not None:
-        yield why
-    if definition is not None and line.reason in ("collapsed", "late", "overlap"):
-        yield f"The job declares {_declared(line.reason, definition)}."
-    if line.finished is not None:
-        yield f"That was decided at {_when(line.finished)}."
-
-
-def _why_skipped(facts: Facts, line: SlotLine) -> str | None:
-    match line.reason:
-        case "collapsed":
-            other = facts.after if facts.after and facts.after.collapsed else facts.before
-            ran = f"; {_when(other.slot)} ran for it" if other is not None else ""
-            return f"{reasons.skipped('collapsed')}{ran}."
-        case "overlap":
-            return _overlapped(facts)
-        case "paused":
-            return _pause(facts, line)
-        case reason:
-            return reasons.skipped(reason)
-
-
-def _overlapped(facts: Facts) -> str:
-    held = facts.before
-    if held is None or held.started is None:
-        return reasons.SKIPPED["overlap"]
-    if held.origin == "catch_up" and facts.slot < held.started:
-        return "It came during a catch-up whose runs took longer than the interval: it could not have come to an end."
-    begun = "" if held.attempts > 1 else f" from {_when(held.started)}"  # of several attempts the last one is known
-    until = f" until {_when(held.finished)}" if held.finished else ""
-    times = f":{begun}{until}" if begun or until else ""
-    return f"It came while {_when(held.slot)} was held, or waited for its retry{times}."
-
-
-def _pause(facts: Facts, line: SlotLine) -> str:
-    resumed = line.finished or facts.now
-    for order in facts.orders:
-        if order.command == "pause" and order.at <= resumed:
-            return _said(order)
-    return reasons.SKIPPED["paused"]
-
-
-def _declared(reason: str | None, definition: Definition) -> str:
-    if reason == "overlap":
-        return f"overlap={definition.overlap!r}"
-    limit = f", start_within {format_duration(definition.start_within)}" if definition.start_within else ""
-    return f"catch_up={definition.catch_up!r}{limit}"
 
 
 # -- it waits, is to come, or never was -------------------------------------------------------------------------
@@ -183,9 +137,9 @@ def _waits(facts: Facts, row: Row) -> Iterator[str]:
         yield from _sleeps(facts, row)
         return
     if due > facts.now:
-        yield f"It waits: it is due at {_when(due)}, in {about(due - facts.now)}."
+        yield f"It waits: it is due at {when(due)}, in {about(due - facts.now)}."
         return
-    yield f"It is due since {_when(due)}, and nobody has taken it."
+    yield f"It is due since {when(due)}, and nobody has taken it."
     if (obstacle := facts.obstacle) is not None:
         yield f"No live worker can: {obstacle}."
     else:
@@ -193,12 +147,7 @@ def _waits(facts: Facts, row: Row) -> Iterator[str]:
 
 
 def _sleeps(facts: Facts, row: Row) -> Iterator[str]:
-    if facts.paused is not None:
-        note = f": {facts.paused.note}" if facts.paused.note else ""
-        yield f"All is paused since {_when(facts.paused.since)}, by {facts.paused.author}{note}."
-    else:
-        orders = [order for order in facts.orders if order.command == "pause" and order.job is not None]
-        yield _said(orders[0]) if orders else "The job is paused."
+    yield paused_by(facts)
     if row.attempt:
         yield "Its retry goes on when the job is resumed."
     elif row.is_plan and facts.slot <= facts.now:
@@ -208,7 +157,7 @@ def _sleeps(facts: Facts, row: Row) -> Iterator[str]:
 def _without_trace(facts: Facts) -> tuple[str, str | None, list[str]]:
     schedule, plan = facts.schedule, facts.plan
     if plan is None:
-        gone = [_said(order) for order in facts.orders if order.command == "delete"][:1]
+        gone = [said(order) for order in facts.orders if order.command == "delete"][:1]
         return "unknown", None, ["The job has no row, and neither ledger nor gaps know this slot.", *gone]
     if schedule is None:
         return "unknown", None, [f"This release cannot read the schedule {plan.schedule!r}."]
@@ -219,7 +168,7 @@ def _without_trace(facts: Facts) -> tuple[str, str | None, list[str]]:
     if plan.slot is not None and facts.slot > plan.slot:
         if facts.slot <= facts.now:
             return "undecided", None, list(_undecided(facts, plan))
-        return "upcoming", None, list(_upcoming(facts, plan.slot))
+        return "upcoming", None, list(_upcoming(facts, plan, plan.slot))
     return "unknown", None, list(_unknown(facts, plan))
 
 
@@ -233,8 +182,13 @@ def _no_slot(facts: Facts) -> Iterator[str]:
     schedule = facts.schedule
     assert schedule is not None
     before, after = schedule.latest_before(facts.slot), schedule.next_after(facts.slot)
-    near = " and ".join(map(_when, filter(None, (before, after))))
-    yield f"The schedule {schedule} has no slot then; the nearest are {near}." if near else f"{schedule} has no slots."
+    near = [when(slot) for slot in (before, after) if slot is not None]
+    if not near:
+        yield "Its schedule is disabled, and has no slots." if str(schedule) == "-" else f"{schedule} has no slots."
+        return
+    yield f"The schedule {schedule} has no slot then; the nearest {'is' if len(near) == 1 else 'are'} " + (
+        f"{' and '.join(near)}."
+    )
 
 
 def _undecided(facts: Facts, plan: Row) -> Iterator[str]:
@@ -243,49 +197,37 @@ def _undecided(facts: Facts, plan: Row) -> Iterator[str]:
     yield from _passed_over(facts)
     if plan.attempt:
         state = "is held" if plan.picked else "waits for its retry"
-        yield f"It came while {_when(plan.slot)} {state}; the job's overlap decides about it when that slot ends."
+        yield f"It came while {when(plan.slot)} {state}; the job's overlap decides about it when that slot ends."
     elif plan.state == "paused" or facts.paused is not None:
         yield from _sleeps(facts, plan)
     else:
-        yield f"It came after {_when(plan.slot)}, which waits; the job's catch-up decides with the next claim."
+        yield f"It came after {when(plan.slot)}, which waits; the job's catch-up decides with the next claim."
         if (obstacle := facts.obstacle) is not None:
             yield f"No live worker can claim it: {obstacle}."
 
 
-def _upcoming(facts: Facts, next_slot: datetime) -> Iterator[str]:
+def _upcoming(facts: Facts, plan: Row, next_slot: datetime) -> Iterator[str]:
     schedule = facts.schedule
     assert schedule is not None
     count = schedule.count_between(next_slot - TICK, facts.slot - TICK)
     verb = "comes" if count == 1 else "come"
     yield from _passed_over(facts)
-    yield f"It is to come, in {about(facts.slot - facts.now)}; {_slots(count)} {verb} before it, the next at " + (
-        f"{_when(next_slot)}."
+    yield f"It is to come, in {about(facts.slot - facts.now)}; {slots(count)} {verb} before it, the next at " + (
+        f"{when(next_slot)}."
     )
+    if plan.state == "paused" or facts.paused is not None:
+        yield paused_by(facts)
+        yield "It starts only if that is taken back before; else it is skipped then, unless slots are to be replayed."
 
 
 def _unknown(facts: Facts, plan: Row) -> Iterator[str]:
     born = from_micros(plan.first_version) if plan.first_version else None
     if facts.pruned_until is not None and facts.slot <= facts.pruned_until:
-        yield f"History up to {_when(facts.pruned_until)} was pruned: nobody knows any more whether it ran."
+        yield f"History up to {when(facts.pruned_until)} was pruned: nobody knows any more whether it ran."
+        yield "Neither ledger nor gaps know it; to run it all the same: slotwise backfill --forgotten."
+        return
     elif born is not None and facts.slot <= born:
-        yield f"The job's row was made at {_when(born)}, after this slot: nobody was to run it."
+        yield f"The job's row was made at {when(born)}, after this slot: nobody was to run it."
     elif facts.before is not None and facts.after is not None:
         yield "Slots before and after it ran: at that time the job had another schedule, without this slot."
     yield "Neither ledger nor gaps know it; to run it all the same: slotwise backfill."
-
-
-# -- words ------------------------------------------------------------------------------------------------------
-
-
-def _said(order: Order) -> str:
-    what = order.command if order.job is not None else f"{order.command} of all"
-    return f"At {_when(order.at)} {order.author} gave the order {what}{f': {order.note}' if order.note else ''}."
-
-
-def _when(instant: datetime) -> str:
-    text = instant.astimezone(UTC).isoformat(timespec="milliseconds" if instant.microsecond else "seconds")
-    return text.replace("+00:00", "Z")
-
-
-def _slots(count: int) -> str:
-    return "one slot" if count == 1 else f"{count} slots"

@@ -38,7 +38,8 @@ class CatchUp:
 
     ``CatchUp.latest()`` (the default): one run for the whole outage, labelled with the newest missed slot;
     ``ctx.collapsed`` says how many older ones it stands for, and the ledger lists them as skipped (collapsed).
-    ``CatchUp.none()``: a slot that is later than ``grace`` does not run: skipped (late).
+    ``CatchUp.none()``: a slot that is later than ``grace`` does not run, and of several within it only the newest
+    does; the others are skipped (late).
     ``CatchUp.first()``: one run, labelled with the oldest missed slot.
     ``CatchUp.all()``: every missed slot runs, the oldest first, at least ``pace`` apart; only the newest ``max``,
     and none older than ``window``, counted back from the present at each start. New slots join the tail until the job

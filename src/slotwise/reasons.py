@@ -7,9 +7,9 @@ from __future__ import annotations
 
 #: Why a slot did not run.
 SKIPPED = {
-    "collapsed": "Nobody held the job when it came, and of the slots that were missed one ran for all",
+    "collapsed": "Nobody held the job when it came, and of the slots that were missed it was left out.",
     "overlap": "It came while the slot before it was held, or waited for its retry.",
-    "late": "Nobody could start it in time.",
+    "late": "Nobody could start it in time, or a newer one within its grace took its place (CatchUp.none).",
     "calendar": "A business calendar of its schedule passes over that day.",
     "paused": "The job, or all, was paused.",
     "settled": "An operator settled it, after a restore: it may have run in the time that was lost.",
@@ -79,3 +79,8 @@ def ended(outcome: str, reason: str | None, when: str) -> str:
 def again(reason: str | None) -> str | None:
     """Why it waits, as a part of a sentence."""
     return AGAIN.get(reason or "")
+
+
+def unbegun(reason: str | None) -> str:
+    """Who called it off before it began, as a part of a sentence."""
+    return "the job was deleted" if reason == "deleted" else AGAIN.get(reason or "") or "it was called off"

@@ -216,6 +216,15 @@ class TestSlots:
         assert status(["slots", "reports"]) == exits.FAILED
         assert capsys.readouterr().err == "error: no job 'reports' in this database; known are report\n"
 
+    @pytest.mark.parametrize(
+        "command", ["slots report --id nope", f"explain report {NOON.isoformat()} --instance nope"]
+    )
+    def test_unknown_instance(self, history: Store, capsys: pytest.CaptureFixture[str], command: str) -> None:
+        """The job has a row, and slots; the instance has none, and that is said."""
+        assert status(command.split()) == exits.FAILED
+        told = "error: job 'report' has no recurring instance 'nope'; see: slotwise jobs instances report\n"
+        assert capsys.readouterr().err == told
+
 
 class TestJobs:
     """All jobs with a row, and how the application sees them."""

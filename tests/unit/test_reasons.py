@@ -179,3 +179,36 @@ def test_what_a_calendar_passes_over_waits_for_that() -> None:
     assert [waiting.outcome, undecided.outcome] == ["waiting", "undecided"]
     assert SKIPPED["calendar"] in waiting.sentences
     assert SKIPPED["calendar"] in undecided.sentences
+
+
+def test_what_never_began_under_cancel_previous() -> None:
+    """It did not run, and the newer slot is named; of one that began the newer slot is named, too."""
+    newer = replace(BEGUN, slot=NOON + timedelta(minutes=1))
+    unbegun = replace(LINE, outcome="cancelled", reason="overlap", finished=NOON)
+    for line, words in ((unbegun, "It did not run: a newer slot called it off"), (replace(BEGUN, outcome="cancelled",
+                        reason="overlap"), "A newer slot took its place")):  # fmt: skip
+        facts = replace(facts_of(plan=waiting_for(NOON), slot=NOON, entry=line), after=newer)
+        text = " ".join(explain(facts).sentences)
+        assert words in text
+        assert "The newer one that began next is 2026-01-01T12:01:00Z." in text
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        (replace(BEGUN, outcome="claimed", reason="shutdown", attempts=2), "Its next claim was handed back before"),
+        (replace(LINE, outcome="claimed", reason="shutdown"), "It was handed back before it began"),
+        (replace(BEGUN, outcome="cancelled", reason="snoozed"), "That attempt was put off (its handler asked for a"),
+        (replace(BEGUN, outcome="cancelled", reason="shutdown"), "That attempt was stopped (its worker was stopped)"),
+    ],
+    ids=["begun before", "never begun", "snoozed", "stopped"],
+)
+def test_what_waits_is_told_from_what_began(line: SlotLine, words: str) -> None:
+    """A claim that never began is not taken for the attempt before it, nor a wish of the handler for an end."""
+    assert words in told(replace(line, finished=None))
+
+
+def test_a_disabled_schedule_says_so() -> None:
+    """Not by its text, which is a dash."""
+    plan = waiting_for(NOON + timedelta(hours=1), "-")
+    assert "Its schedule is disabled, and has no slots." in explain(facts_of(plan=plan, slot=NOON)).sentences

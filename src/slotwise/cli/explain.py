@@ -39,7 +39,7 @@ def explain(given: Given, name: str, slot: datetime, instance: str) -> None:
     """
     with given.store() as store:
         reader = Reader(store)
-        reader.known(name)
+        reader.known_instance(name, instance)
         wanted = exact_slot(reader, name, instance, slot)
         found = explain_slot(facts(store, name, wanted, instance), _definition(given, name))
     if given.json:

@@ -59,7 +59,7 @@ def slots(
     """
     with given.store() as store:
         reader = Reader(store)
-        reader.known(name)
+        reader.known_instance(name, instance or RECURRING)
         first = None if everything else count + 1
         standing = reader.standing(name, instance, limit=first, since=since) if before is None else []
         waits = not everything and len(standing) > count

@@ -95,6 +95,15 @@ class Reader(LedgerReader):
         known = f"known are {', '.join(names)}" if names else "no worker has planned any job yet"
         raise UnknownTask(f"no job {name!r} in this database; {known}")
 
+    def known_instance(self, name: str, instance: str) -> None:
+        """Raise UnknownTask unless a row, the ledger or a gap has ever heard of this instance; or of the name."""
+        self.known(name)
+        for table in (self._tasks, self._slots, self._gaps):
+            mine = sa.select(table.c.task_name).where(table.c.task_name == name, table.c.task_instance == instance)
+            if instance == RECURRING or self._rows(mine.limit(1)):
+                return
+        raise UnknownTask(f"job {name!r} has no recurring instance {instance!r}; see: slotwise jobs instances {name}")
+
     # -- workers and health -----------------------------------------------------------------------------------
 
     def workers(self) -> list[WorkerLine]:

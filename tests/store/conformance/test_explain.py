@@ -10,6 +10,7 @@ from tests.store.bench import MINUTE, Bench, a_job, at
 
 from slotwise.execution import Aborted, Claim, Died, Failed, HandedBack
 from slotwise.explanation import Explanation, explain
+from slotwise.policies import CatchUp
 from slotwise.schedules import Every
 from slotwise.store.facts import facts
 from slotwise.store.pruner import Pruner
@@ -157,7 +158,12 @@ def nothing(bench: Bench) -> None:
         (failed, 1, "failed", ["started at 2026-01-01T12:01:00Z, on time,", "for good", "ValueError: no such file"]),
         (waits_for_its_retry, 1, "cancelled", ["waits for another one, which is due at 2026-01-01T12:01:00Z"]),
         (runs, 1, "running", ["It runs; the last heartbeat was 30s ago; it was asked to stop", "ada", "too slow"]),
-        (called_off_unbegun, 1, "cancelled", ["An operator cancelled it at 2026-01-01T12:02:30Z. At"]),
+        (
+            called_off_unbegun,
+            1,
+            "cancelled",
+            ["not run: an operator called it off at 2026-01-01T12:02:30Z, before it began. At"],
+        ),
         (died_thrice, 1, "dead", ["(attempt 3)", "so many of its workers died with it", "lost 3 times"]),
         (
             filled,
@@ -166,7 +172,16 @@ def nothing(bench: Bench) -> None:
             ["for a backfill.", "after 0s. At 2026-01-01T12:05:00Z bob gave the order backfill"],
         ),
         (missed, 5, "succeeded", ["as catch-up", "stands for 4 slots"]),
-        (missed, 3, "skipped", ["one of 4 slots", "2026-01-01T12:05:00Z ran for it", "CatchUp(mode='latest'"]),
+        (
+            missed,
+            3,
+            "skipped",
+            [
+                "one of 4 slots",
+                "The newest that was missed, 2026-01-01T12:05:00Z, ran for all.",
+                "CatchUp(mode='latest'",
+            ],
+        ),
         (overlapped, 4, "skipped", ["12:02:00Z was held", "from 2026-01-01T12:02:00Z until 2026-01-01T12:05:30Z"]),
         (overlapped_twice, 2, "skipped", ["12:01:00Z was held, or waited for its retry: until 2026-01-01T12:04:30Z"]),
         (paused, 3, "skipped", ["5 slots", "At 2026-01-01T12:00:00Z ada gave the order pause: the disk is full."]),
@@ -196,6 +211,35 @@ def test_a_slot_is_explained(
     assert found.outcome == outcome
     for word in words:
         assert word in text
+
+
+@pytest.mark.parametrize(
+    ("catch_up", "minute", "words"),
+    [
+        (CatchUp.latest(), 4, "The newest that was missed, 2026-01-01T12:06:00Z, ran for all."),
+        (CatchUp.first(), 4, "The oldest that was missed, 2026-01-01T12:02:00Z, ran for all."),
+        (CatchUp.all(max=2), 4, "No other ran for it: it was beyond the newest that a catch-up of all runs (its max)."),
+        (CatchUp.none(grace="2m"), 3, "Nobody could start it in time"),
+        (CatchUp.none(grace="2m"), 4, "It was within its grace, and so was a newer one"),
+    ],
+    ids=lambda value: value.mode if isinstance(value, CatchUp) else None,
+)
+def test_what_was_missed_is_told_as_its_policy_has_it(bench: Bench, catch_up: CatchUp, minute: int, words: str) -> None:
+    """Who ran for it, if anybody did: a slot that ran for itself alone, before the outage or after, is not named."""
+    job = bench.beside(a_job("plain", Every("1m"), catch_up=catch_up))
+    job.plan("plain")
+    for minutes in (1, 5):
+        job.tick(minutes)
+        job.settle(job.claim_one("plain"))
+    assert words in told(job, at(minute)).sentences[1]
+
+
+def test_a_slot_to_come_of_a_paused_job_says_so(bench: Bench) -> None:
+    """By name or with all: it starts only if somebody takes that back."""
+    for pause in (sleeps, all_sleeps):
+        pause(bench)
+        assert "It starts only if that is taken back before" in told(bench, at(40)).sentences[-1]
+        bench.client.controls.resume("plain")
 
 
 def test_a_trigger_names_who_asked(bench: Bench) -> None:
