@@ -52,8 +52,8 @@ class Laws:
     since: dict[str, datetime] = field(default_factory=dict)
     watermarks: dict[str, datetime] = field(default_factory=dict)
     final: dict[Slot, tuple[str, int | None]] = field(default_factory=dict)
-    #: When each job's last claim was made that came to start.
-    last_start: dict[str, datetime] = field(default_factory=dict)
+    #: When the claims of each job were made that came to start.
+    claimed_at: dict[str, list[datetime]] = field(default_factory=lambda: defaultdict(list))
 
     def __post_init__(self) -> None:
         shared: Any = self.trace, self.definitions
@@ -93,10 +93,11 @@ class Laws:
         if not claim.row.is_plan and claim.row.origin not in PLANNED:
             return
         name, least = claim.row.task_name, self.definitions[claim.row.task_name].min_interval
-        before = self.last_start.get(name)
-        self.last_start[name] = claim.claimed_at
-        if least is not None and before is not None and claim.claimed_at - before < least and not self.after_restores:
-            raise self._broken("min_interval", f"{claim.claimed_at - before} after the last start", claim)
+        others = self.claimed_at[name]  # a handler may be entered after that of a later claim
+        nearest = min((abs(claim.claimed_at - other) for other in others), default=None)
+        others.append(claim.claimed_at)
+        if least is not None and nearest is not None and nearest < least and not self.after_restores:
+            raise self._broken("min_interval", f"{nearest} from another start", claim)
 
     def ended(self, event: Settled | Reaped) -> None:
         """At most one attempt completes a slot."""
