@@ -85,6 +85,10 @@ class Row:
     trying_since: datetime | None = None
     lease: timedelta | None = None
     catch_up_until: datetime | None = None
+    #: Slots after the one, up to the other, came while nobody held the row though it was due; the other is None until
+    #: somebody does.
+    missed_after: datetime | None = None
+    missed_until: datetime | None = None
     state: str | None = None
     cancel_requested: datetime | None = None
     control: int | None = None

@@ -73,7 +73,7 @@ def _overlapped(facts: Facts) -> str:
     begun = "" if held.attempts > 1 else f" from {when(held.started)}"  # of several attempts the last one is known
     until = f" until {when(held.finished)}" if held.finished else ""
     times = f":{begun}{until}" if begun or until else ""
-    return f"It came while {when(held.slot)} was held, or waited for its retry{times}."
+    return f"It came while {when(held.slot)} was held, or waited for its retry's time{times}."
 
 
 def _pause(facts: Facts, line: SlotLine) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 #: Why a slot did not run.
 SKIPPED = {
     "collapsed": "Nobody held the job when it came, and of the slots that were missed it was left out.",
-    "overlap": "It came while the slot before it was held, or waited for its retry.",
+    "overlap": "It came while the slot before it was held, or waited for its retry's time.",
     "late": "Nobody could start it in time, or a newer one within its grace took its place (CatchUp.none).",
     "calendar": "A business calendar of its schedule passes over that day.",
     "paused": "The job, or all, was paused.",

@@ -75,8 +75,11 @@ class Contract:
     beside: list[Course] = field(default_factory=list)
     #: Several slots that are due run one after another: "catch_up", "queue".
     chain: str | None = None
-    #: The newest slot that the catch-up is about.
+    #: The newest slot that the catch-up, or the queue, is about.
     gap_end: datetime | None = None
+    #: Between these nobody held the job, though it was due; the end is not known before somebody does.
+    missed_after: datetime | None = None
+    missed_until: datetime | None = None
     is_paused: bool = False
     all_paused: bool = False
     #: When the schedule's last attempt started, and the one before it.
@@ -122,7 +125,7 @@ class Contract:
 
     def _await_next(self, due: datetime | None = None) -> None:
         """The plan row waits for the first slot without a fate."""
-        self.plan = None
+        self.plan = self.missed_after = self.missed_until = None
         self._wait_for(self._next_slot(), due)
 
     def _wait_for(self, slot: datetime | None, due: datetime | None = None) -> None:
@@ -210,9 +213,12 @@ class Contract:
                 self._after_a_skip()
             else:
                 self.overlapped(course.due)
+                if self.plan is not None:
+                    self.plan.due = self.plan.slot + self.terms.wait  # it was claimed no sooner than it may start
             return None
         if self.chain != "queue" and (self.chain or any(choice.skipped.values()) or choice.rest):
             course.origin = "catch_up"
+            self.chain = None
             if self.terms.catches_all:
                 self.chain, self.gap_end = "catch_up", max([choice.slot, *choice.rest])
         course.slot, course.collapsed = choice.slot, course.collapsed + choice.collapsed
@@ -220,6 +226,8 @@ class Contract:
 
     def _own(self, course: Course, come: list[datetime]) -> list[datetime]:
         """The slots that are catch-up's: not those that came due during its runs, unless some were missed since."""
+        if self.chain == "queue":
+            return [slot for slot in come if self.gap_end is None or slot <= self.gap_end] or come
         if self.chain != "catch_up" or self.gap_end is None or self.terms.detaches:
             return come
         since = [slot for slot in come if slot + self.terms.wait > course.due]
@@ -302,5 +310,49 @@ class Contract:
         come = self.come(held_until)
         kept = self.terms.keep(come)
         self._skip([slot for slot in come if slot not in kept], "overlap")
-        self.chain = "queue" if kept else None
+        self.chain, self.gap_end = ("queue", come[-1]) if kept else (None, None)
         self._await_next()
+
+    # -- absence ------------------------------------------------------------------------------------------------
+
+    def close(self, course: Course) -> None:
+        """An attempt has ended that began: slots that had come before it, while nobody held the job though it was due,
+        were missed.
+        """
+        if not course.is_plan or self.timeline.times.delay is not None:
+            return
+        is_closed, since = self.missed_until is not None, None
+        if self.missed_after is not None and not is_closed:
+            since = self.missed_after
+        elif course.attempt > 1 or (self.chain == "queue" and is_closed):
+            since = course.due
+        elif self.chain == "queue" and self.gap_end is not None:
+            since = self.gap_end + self.terms.wait
+        if since is not None and course.started is not None and self._came(since, course.started):
+            self.missed_after = self.missed_after if is_closed else since
+            self.missed_until = course.started
+        elif not is_closed:
+            self.missed_after = None
+
+    def _came(self, after: datetime, until: datetime) -> list[datetime]:
+        return [slot for slot in self.come(until) if slot + self.terms.wait > after]
+
+    def missed(self) -> list[datetime]:
+        """The slots of the absence, as far as they have no fate."""
+        if self.missed_after is None or self.missed_until is None:
+            return []
+        return self._came(self.missed_after, self.missed_until)
+
+    def catch_up_on(self, missed: list[datetime], held_until: datetime) -> None:
+        """First what overlap keeps of those that had come before, then these."""
+        after, until = self.missed_after, self.missed_until
+        assert after is not None
+        self.overlapped(after)
+        if self.plan is not None:
+            self.plan = None
+            if self.chain == "queue":
+                self._await_next(held_until)
+                self.missed_after, self.missed_until = after, until
+            else:
+                self.chain, self.gap_end = "catch_up", missed[-1]
+                self._await_next(held_until)

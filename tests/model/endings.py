@@ -92,6 +92,7 @@ class Endings(Contract):
             return self._final(course, "cancelled", course.called_off)
         if fate.outcome == "claimed":
             return self.handed_back(course, "lost")
+        self.close(course)
         course.lost += 1
         fate.lost += 1
         if self.terms.gives_up:
@@ -99,9 +100,12 @@ class Endings(Contract):
         if course.lost >= self.terms.max_lost:
             return self._final(course, "dead", "max_lost", held_until=held_until)
         self._again(course, self.now, "lost", "rerun")
+        if course.is_plan:
+            self.missed_after, self.missed_until = self.missed_after or held_until, None
         return None
 
     def _again(self, course: Course, due: datetime, outcome: str, reason: str) -> None:
+        self.close(course)
         course.holder, course.due, course.paused = None, self._apart(course, due), self.is_paused
         fate = self.fates[course.slot]
         fate.outcome, fate.reason = outcome, reason
@@ -115,6 +119,7 @@ class Endings(Contract):
     def _final(
         self, course: Course, outcome: str, reason: str | None = None, *, held_until: datetime | None = None
     ) -> None:
+        self.close(course)
         fate = self.fates[course.slot]
         fate.outcome, fate.reason, fate.attempts, fate.final = outcome, reason, course.attempt, True
         course.holder = None
@@ -127,6 +132,9 @@ class Endings(Contract):
         if delay is not None:
             self._wait_for(max(self.now, course.slot) + delay)
         elif self.chain == "catch_up":
+            self.gap_end = max([slot for slot in [self.gap_end, *self.missed()] if slot is not None])
             self.await_in_chain(course.started or self.now, held_until or self.now)
+        elif missed := self.missed():
+            self.catch_up_on(missed, held_until or self.now)
         else:
             self.overlapped(held_until or self.now)

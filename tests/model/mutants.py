@@ -12,7 +12,7 @@ from types import FunctionType
 from typing import Any
 
 from slotwise import missed, pauses
-from slotwise.decide import claim, columns, ending, final, handback
+from slotwise.decide import absence, claim, columns, ending, final, handback
 from slotwise.engine import outcomes
 from slotwise.engine.runner import Runner
 from slotwise.store import decided, planner, pruner, release, slot_orders
@@ -87,6 +87,19 @@ MUTANTS: dict[str, Mutant] = {
         Runner._refusal, "holding.claim.row.cancel_requested is not None", "False"
     ),
     "who has run for too long has failed": Mutant(outcomes.timed_out, 'holding.stop_reason != "timeout"', "True"),
+    # absence
+    "what comes after a lease that nobody took over is missed": Mutant(
+        absence.absent_from, "row.missed_after or lease_end", "row.missed_after"
+    ),
+    "what comes while a retry is due and nobody takes it is missed": Mutant(
+        absence._alone_since, "if row.attempt > 1", "if False"
+    ),
+    "what comes while a queue is due and nobody takes it is missed": Mutant(
+        absence._alone_since, "row.catch_up_until is None", "True"
+    ),
+    "what is missed waits for the queue": Mutant(
+        columns.missed_among, '"missed_after": row.missed_after', '"missed_after": None'
+    ),
     # catch-up
     "a catch-up has a maximum": Mutant(missed.choose_missed, "first if catch_up.max is None", "first if True"),
     "a catch-up has a window": Mutant(missed._limit, 'catch_up.mode == "all"', "False"),

@@ -106,6 +106,20 @@ FOUND: dict[str, tuple[Terms, Times, list[Step]]] = {
         Terms(catching="all", max=3, window=seconds(200)), every(20),
         [run(40), *[later(50), step("succeed", pick=0), step("run_due", pick=0)] * 6],
     ),
+    "an outage that began during a run was not caught up": (
+        Terms(catching="all"), every(60),
+        [
+            run(60), step("crash", pick=0), later(400), step("reap"), later(400), step("reap"), run(40),
+            step("succeed", pick=0), *[run(1), step("succeed", pick=0)] * 3,
+        ],
+    ),
+    "slots of an outage ran because one waited in a queue": (
+        Terms(overlap="queue_all"), every(60),
+        [
+            run(60), later(50), later(50), later(50), step("succeed", pick=0), later(400),
+            *[run(1), step("succeed", pick=0)] * 5,
+        ],
+    ),
     "a deploy during a run left the next slot of before in a retry's way": (
         Terms(attempts=2, retry_pause=seconds(50)), every(60),
         [run(60), step("redeploy", times=every(300)), later(30), step("fail", pick=0, final=False)],

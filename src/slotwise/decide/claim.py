@@ -128,15 +128,17 @@ def _choose(
 def _own_until(
     row: Row, schedule: Schedule, slot: datetime, now: datetime, definition: Definition | None
 ) -> datetime | None:
-    """The newest slot that a catch-up is about, where those after it came due during its runs; None: up to now.
+    """The newest slot that a queue or a catch-up is about, where those after it came due during runs; None: up to now.
 
     Those are overlap's, once the others are through. But if slots were missed since the row was due, all are.
     """
     until, due = row.catch_up_until, _time_of_due(row, schedule, slot)
     if until is None or slot > until or definition is None or definition.overlap.detaches:
         return None
+    if row.origin != "catch_up":
+        return until  # a queue
     following, since = schedule.next_after(until), schedule.next_after(due)
-    if not is_catching_up(row, definition) or following is None or following > due:
+    if following is None or following > due:
         return None
     was_missed = since is not None and (after := schedule.next_after(since)) is not None and after <= now
     return None if was_missed else until

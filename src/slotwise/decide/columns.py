@@ -32,6 +32,8 @@ def carried(row: Row) -> dict[str, Any]:
         "origin": row.origin,
         "collapsed": row.collapsed,
         "catch_up_until": row.catch_up_until,
+        "missed_after": row.missed_after,
+        "missed_until": row.missed_until,
         "attempt": row.attempt,
         "lost_count": row.lost_count,
         "trying_since": row.trying_since,
@@ -92,6 +94,20 @@ def overlapped(
     return {**columns, "catch_up_until": choice.until}, gaps
 
 
+def missed_among(
+    row: Row, definition: Definition, schedule: Schedule, base: datetime, newest: datetime, held_until: datetime
+) -> tuple[dict[str, Any], tuple[Gap, ...]]:
+    """What a plan row waits for after ``base`` where slots up to ``newest`` were missed while nobody held it. Those
+    that had come before them are overlap's; if it keeps any, they go first.
+    """
+    assert row.missed_after is not None
+    columns, gaps = overlapped(row, definition, schedule, base, row.missed_after - schedule.wait(base))
+    columns["execution_time"] = held_until
+    if columns["catch_up_until"] is not None:
+        return {**columns, "missed_after": row.missed_after, "missed_until": row.missed_until}, gaps
+    return {**columns, "catch_up_until": newest, "origin": "catch_up"}, gaps
+
+
 def waiting(row: Row, schedule: Schedule, slot: datetime | None, watermark: datetime | None) -> dict[str, Any]:
     """A plan row that waits for ``slot`` (None: the schedule has ended, the row stays, parked)."""
     remaining = schedule.settled(watermark) if watermark else schedule
@@ -103,6 +119,8 @@ def waiting(row: Row, schedule: Schedule, slot: datetime | None, watermark: date
         "origin": None,
         "collapsed": 0,
         "catch_up_until": None,
+        "missed_after": None,
+        "missed_until": None,
         "attempt": 0,
         "lost_count": 0,
         "trying_since": None,

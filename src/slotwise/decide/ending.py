@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import datetime, timedelta
 
+from slotwise.decide.absence import absent_from, with_absence
 from slotwise.decide.columns import again, carried
 from slotwise.decide.final import final
 from slotwise.decide.handback import UNREADABLE_PAUSE, hand_back
@@ -69,6 +70,8 @@ def _at_finish(
         outcome = Failed("complete_in was called, but its transaction was not committed")
     if row.cancel_requested is not None:
         row, outcome = _called_off(row, outcome)
+    if not isinstance(outcome, HandedBack | Died):
+        row = with_absence(row, schedule, ledger)
     match outcome:
         case Succeeded():
             return final(row, definition, schedule, now, now, "succeeded", ledger=ledger)
@@ -129,11 +132,13 @@ def at_loss(
 ) -> Transition:
     """What becomes of a row whose holder fell silent."""
     if ledger is not None and ledger.outcome == "succeeded" and ledger.token == row.version:
+        row = with_absence(row, schedule, ledger)
         return final(row, definition, schedule, now, now, "succeeded", ledger=ledger)
     if row.lease is None:  # another program has picked it, in a table that we share: claims of ours say their lease
         return Transition(label="handed-back", row=again(row, row.execution_time), record=None)
     if ledger is not None and ledger.outcome == "claimed":
         return hand_back(row, "lost")  # the mark was never set, so the handler never started
+    row = with_absence(row, schedule, ledger)
     end = min(lease_end, now)
     lost = row.lost_count + 1
     if definition.gives_up:
@@ -143,7 +148,7 @@ def at_loss(
         return final(row, definition, schedule, now, end, "dead", reason="max_lost", error=error, lost=1, ledger=ledger)
     return Transition(
         label="lost",
-        row=again(row, now + pause_after_loss(lost, row.key), lost_count=lost),
+        row={**again(row, now + pause_after_loss(lost, row.key), lost_count=lost), **absent_from(row, end)},
         record=Record(outcome="lost", reason="rerun", lost=1, attempts=row.attempt, final=False),
     )
 

@@ -6,7 +6,8 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
-from slotwise.decide.columns import carried, catching_up, is_catching_up, overlapped, waiting
+from slotwise.decide.absence import newest_missed
+from slotwise.decide.columns import carried, catching_up, is_catching_up, missed_among, overlapped, waiting
 from slotwise.definition import Definition
 from slotwise.execution import FOREVER, TICK, Gap, LedgerEntry, Record, Row, SlotOutcome, Transition
 from slotwise.missed import span
@@ -58,10 +59,14 @@ def _onward(
     if schedule.from_end:
         following = schedule.settled(base).next_after(max(now, base))
         return waiting(row, schedule, following, watermark=base), ()
+    newest = newest_missed(row, schedule, base)
     if is_catching_up(row, definition):
+        row = replace(row, catch_up_until=max(row.catch_up_until or base, newest or base))
         began = ledger.started if ledger and ledger.started else now
         if (columns := catching_up(row, definition, schedule, base, now, began, held_until)) is not None:
             return columns, ()
+    elif newest is not None:
+        return missed_among(row, definition, schedule, base, newest, held_until)
     return overlapped(row, definition, schedule, base, held_until - schedule.wait(base))
 
 

@@ -114,6 +114,8 @@ class Tables:
             Column("cancel_requested", Instant),
             Column("catch_up_until", Instant),
             Column("last_start", Instant),
+            Column("missed_after", Instant),
+            Column("missed_until", Instant),
             Column("last_error", Text),
             Column("control", BigInteger),
         ]

@@ -420,7 +420,8 @@ def test_a_schedule_that_cannot_be_read_loses_no_outcome(bench: Bench, outcome: 
     started_over = not isinstance(outcome, Succeeded | Failed)
     assert again.slot == (at(1) if started_over and not isinstance(outcome, HandedBack) else at(10))
     assert bench.settle(again) is not None
-    assert bench.row("plain").slot == at(11)
+    waited = started_over and not isinstance(outcome, HandedBack)  # and nobody took it: what came then was missed
+    assert bench.row("plain").slot == at(2 if waited else 11)
 
 
 def test_two_workers_settle_at_once(bench: Bench) -> None:

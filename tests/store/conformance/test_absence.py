@@ -1,0 +1,146 @@
+"""Slots that come while nobody holds the job though it is due are catch-up's, whatever the row waited for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from tests.store.conformance.test_policies import drain, ledger, working
+
+from slotwise import CatchUp, Every, Overlap, Retry, job
+from slotwise.execution import Aborted, Claim, Failed, Snoozed
+from slotwise.store.database import Database
+from slotwise.testing.worker import ManualWorker
+
+
+def pass_halves(worker: ManualWorker, number: int, *, beating: bool = True) -> None:
+    """So many half minutes."""
+    for _ in range(number):
+        worker.tick("30s")
+        if beating:
+            worker.beat()
+
+
+def begin(worker: ManualWorker) -> Claim:
+    (claim,) = worker.poll()
+    assert worker.begin(claim)
+    return claim
+
+
+def end_with(outcome: Any) -> Callable[[ManualWorker, Claim], None]:
+    def end(worker: ManualWorker, claim: Claim) -> None:
+        worker.finish(claim, outcome)
+        worker.settle()
+
+    return end
+
+
+WAYS = {
+    "told to stop": end_with(Aborted("shutdown")),
+    "failed": end_with(Failed("no luck")),
+    "asked for later": end_with(Snoozed(timedelta(seconds=1))),
+}
+
+
+CATCH_UPS = pytest.mark.parametrize(
+    ("catch_up", "runs", "reason"),
+    [
+        (CatchUp.latest(), [6], "collapsed"),
+        (CatchUp.first(), [4], "collapsed"),
+        (CatchUp.all(), [4, 5, 6], ""),
+        (CatchUp.all(max=2), [5, 6], "collapsed"),
+        (CatchUp.none(grace="10s"), [], "late"),
+    ],
+    ids=["latest", "first", "all", "two", "none"],
+)
+
+
+def fates(database: Database) -> dict[float, str]:
+    """Of each slot: that it succeeded, or why it did not run."""
+    return {slot: said.split()[-1] for slot, said in ledger(database).items()}
+
+
+def missed(database: Database, runs: list[int], reason: str) -> None:
+    """Slots 4 to 6: these ran, and the others did not, for that reason."""
+    found = fates(database)
+    assert {slot: found[slot] for slot in (4, 5, 6)} == {
+        slot: "succeeded" if slot in runs else reason for slot in (4, 5, 6)
+    }
+
+
+@CATCH_UPS
+@pytest.mark.parametrize("way", WAYS)
+def test_an_outage_while_an_attempt_is_due(
+    database: Database, way: str, catch_up: CatchUp, runs: list[int], reason: str
+) -> None:
+    """Slots 1 to 3 come while slot 0 is held; 4 to 6 while its next attempt is due and nobody lives."""
+    retry = Retry(attempts=2, past_next_slot=True)
+    with working(database, catch_up=catch_up, retry=retry) as (worker, _):
+        worker.tick("1s")
+        claim = begin(worker)
+        pass_halves(worker, 7)
+        WAYS[way](worker, claim)
+        pass_halves(worker, 6, beating=False)
+        drain(worker)
+    assert [fates(database)[slot] for slot in (0, 1, 2, 3)] == ["succeeded", *["overlap"] * 3]
+    missed(database, runs, reason)
+
+
+@CATCH_UPS
+def test_an_outage_after_the_end_of_a_lease(
+    database: Database, catch_up: CatchUp, runs: list[int], reason: str
+) -> None:
+    """The worker is killed; slots 1 to 3 come before its lease ends, 4 to 6 before the next attempt starts, and 7 and
+    8 while that runs.
+    """
+    with working(database, catch_up=catch_up) as (worker, _):
+        worker.tick("1s")
+        claim = begin(worker)
+        pass_halves(worker, 5)
+        subject = job(name="minutely", schedule=Every("1m"), catch_up=catch_up)(lambda ctx: None)
+        heir = ManualWorker([subject], worker.store.database, worker.clock)
+        worker.crash()
+        for _ in range(21):
+            heir.tick("10s")
+            heir.reap()
+        again = begin(heir)
+        assert (again.slot, again.row.attempt) == (claim.slot, 2)
+        pass_halves(heir, 3)
+        heir.finish(again)
+        heir.settle()
+        drain(heir)
+    assert [fates(database)[slot] for slot in (0, 1, 2, 3)] == ["succeeded", *["overlap"] * 3]
+    missed(database, runs, reason)
+
+
+@CATCH_UPS
+@pytest.mark.parametrize(
+    ("overlap", "kept"),
+    [(Overlap.queue(), [3]), (Overlap.queue(2), [2, 3]), (Overlap.queue_all(), [1, 2, 3])],
+    ids=["queue", "queue of two", "queue_all"],
+)
+def test_an_outage_while_a_slot_waits_in_its_queue(
+    database: Database, overlap: Overlap, kept: list[int], catch_up: CatchUp, runs: list[int], reason: str
+) -> None:
+    """Slots 1 to 3 come while slot 0 is held; 4 to 6 while those that are kept are due and nobody lives; 7 while the
+    first of them runs.
+    """
+    with working(database, catch_up=catch_up, overlap=overlap) as (worker, _):
+        worker.tick("1s")
+        claim = begin(worker)
+        pass_halves(worker, 7)
+        worker.finish(claim)
+        worker.settle()
+        pass_halves(worker, 6, beating=False)
+        claim = begin(worker)
+        pass_halves(worker, 2)
+        worker.finish(claim)
+        worker.settle()
+        drain(worker)
+    found = fates(database)
+    assert [slot for slot in (1, 2, 3) if found[slot] == "succeeded"] == kept
+    assert all(found[slot] == "overlap" for slot in (1, 2, 3) if slot not in kept)
+    missed(database, runs, reason)
+    assert found[7] == "succeeded"
