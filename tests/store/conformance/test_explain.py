@@ -91,10 +91,11 @@ def overlapped(bench: Bench) -> None:
 def overlapped_twice(bench: Bench) -> None:
     """By two attempts of the slot before it."""
     bench.tick()
-    bench.settle(bench.claim_one("plain"), Aborted("shutdown"))
-    bench.tick(3)
     claim = bench.claim_one("plain")
-    bench.tick(0.5)
+    bench.tick(1.5)
+    bench.settle(claim, Aborted("shutdown"))
+    claim = bench.claim_one("plain")
+    bench.tick(2)
     bench.settle(claim)
 
 
@@ -183,7 +184,12 @@ def nothing(bench: Bench) -> None:
             ],
         ),
         (overlapped, 4, "skipped", ["12:02:00Z was held", "from 2026-01-01T12:02:00Z until 2026-01-01T12:05:30Z"]),
-        (overlapped_twice, 2, "skipped", ["12:01:00Z was held, or waited for its retry's time: until 2026-01-01T12:04:30Z"]),
+        (
+            overlapped_twice,
+            2,
+            "skipped",
+            ["12:01:00Z was held, or waited for its retry's time: until 2026-01-01T12:04:30Z"],
+        ),
         (paused, 3, "skipped", ["5 slots", "At 2026-01-01T12:00:00Z ada gave the order pause: the disk is full."]),
         (sleeps, 1, "waiting", ["ada gave the order pause: the disk is full", "will be skipped"]),
         (all_sleeps, 1, "waiting", ["All is paused since 2026-01-01T12:00:00Z, by ada: maintenance"]),
