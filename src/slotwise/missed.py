@@ -64,6 +64,19 @@ def choose_missed(
             return Choice(slot=newest, watermark=newest, gaps=older, collapsed=_count(older))
 
 
+def too_late(
+    catch_up: CatchUp, start_within: timedelta | None, schedule: Schedule, slot: datetime, now: datetime
+) -> str | None:
+    """Why a slot that was handed back before it began does not start any more: ``late``, or ``collapsed`` where the
+    newest ``max`` have come since. None: it may start.
+    """
+    limit = _limit(catch_up, start_within)
+    if limit is not None and slot < now - limit:
+        return "late"
+    few = catch_up.max if catch_up.mode == "all" else None
+    return "collapsed" if few is not None and schedule.count_between(slot, now) >= few else None
+
+
 def choose_overlapped(overlap: Overlap, schedule: Schedule, base: datetime, held_until: datetime) -> Choice:
     """Of the slots after ``base`` that came due while it was held: which are kept to run next, by the job's overlap."""
     newest = None if schedule.from_end else schedule.latest_before(held_until + TICK, floor=base)

@@ -161,7 +161,20 @@ class Contract:
         if self.terms.gives_up and course.attempt:
             self._refuse(course)
             return None
+        if not course.attempt and course.origin in ("schedule", "catch_up") and (why := self._too_late(course.slot)):
+            self.fates[course.slot] = Fate("skipped", why, final=True)
+            self.beside.remove(course)
+            return None
         return self._start(course, holder)
+
+    def _too_late(self, slot: datetime) -> str | None:
+        """Of one that was handed back, with a row of its own: as if it had just been missed."""
+        now = self.now - self.terms.wait
+        newer = [one for one in self.timeline.slots(now) if one > slot]
+        choice = replace(self.terms, max=None).catch_up([slot], now)
+        if choice.slot is None:
+            return "late"
+        return "collapsed" if self.terms.catches_all and self.terms.max and len(newer) >= self.terms.max else None
 
     def _refuse(self, course: Course) -> None:
         """It has started once, and stays as it ended."""

@@ -113,6 +113,10 @@ FOUND: dict[str, tuple[Terms, Times, list[Step]]] = {
             step("succeed", pick=0), *[run(1), step("succeed", pick=0)] * 3,
         ],
     ),
+    "a slot that was handed back forgot how late it may start": (
+        Terms(overlap="allow", most=2, start_within=seconds(60), gives_up=True), every(60),
+        [later(60), step("poll", pick=0), step("crash", pick=0), *[later(400), step("reap")] * 2, run(1)],
+    ),
     "slots of an outage ran because one waited in a queue": (
         Terms(overlap="queue_all"), every(60),
         [

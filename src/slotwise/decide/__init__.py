@@ -7,7 +7,7 @@ The life of a plan row: it waits for ``slot``, due at ``execution_time``; ``next
 
 from __future__ import annotations
 
-from slotwise.decide.claim import PLACE_PAUSE, Advance, Start, anew, at_claim, beside, past, started
+from slotwise.decide.claim import PLACE_PAUSE, Advance, Start, anew, at_claim, beside, given_up, past, started
 from slotwise.decide.columns import ahead
 from slotwise.decide.ending import at_finish, at_finish_unread, at_loss
 from slotwise.decide.final import DELETED, removed
@@ -27,6 +27,7 @@ __all__ = [
     "at_finish_unread",
     "at_loss",
     "beside",
+    "given_up",
     "kept_apart",
     "past",
     "postponed",

@@ -8,8 +8,18 @@ from typing import Any
 
 from slotwise.decide.columns import catching_up, is_catching_up, overlapped, waiting
 from slotwise.definition import Definition
-from slotwise.execution import TICK, Gap, Row
-from slotwise.missed import around, choose_missed, cut, passed_over, slot_after, slots_before, span, undecided
+from slotwise.execution import TICK, Gap, Record, Row, Transition
+from slotwise.missed import (
+    around,
+    choose_missed,
+    cut,
+    passed_over,
+    slot_after,
+    slots_before,
+    span,
+    too_late,
+    undecided,
+)
 from slotwise.policies import CatchUp
 from slotwise.schedules import Schedule
 
@@ -209,6 +219,16 @@ def beside(row: Row, schedule: Schedule, definition: Definition, now: datetime) 
     if definition.min_interval is not None:
         columns["execution_time"] = max(columns["execution_time"], now + definition.min_interval)
     return columns
+
+
+def given_up(row: Row, definition: Definition, schedule: Schedule, now: datetime) -> Transition | None:
+    """The end of a slot with a row of its own that was handed back before it began, if it is too late for it now."""
+    assert row.slot is not None
+    late = now - schedule.wait(row.slot)
+    reason = too_late(definition.catch_up, definition.start_within, schedule.running, row.slot, late)
+    if reason is None:
+        return None
+    return Transition(label="moved-on", row=None, record=Record(outcome="skipped", reason=reason))
 
 
 def started(row: Row, decision: Start) -> Row:

@@ -14,6 +14,7 @@ from slotwise.clock import Clock
 from slotwise.definition import Definition
 from slotwise.errors import InvalidSchedule
 from slotwise.execution import Claim, Gap, HandedBack, Key, Row
+from slotwise.store.abreast import PLANNED
 from slotwise.store.budget import Budget
 from slotwise.store.database import Database
 from slotwise.store.distance import Distance
@@ -248,7 +249,8 @@ class Claims(Due):
         """Whether it has yet to be asked if this slot may start; a retry may, if no distance is to be kept."""
         if row.attempt != 1:
             return self._distance.is_kept_by(row)
-        is_weighed = row.task_name in self._weighed if row.is_plan else _minds(row) or self._distance.is_kept_by(row)
+        is_of_schedule = row.is_plan or row.origin in PLANNED
+        is_weighed = row.task_name in self._weighed if is_of_schedule else _minds(row)
         return is_weighed or self._budget.is_late(row, now)
 
     def _can_read(self, row: Row) -> bool:

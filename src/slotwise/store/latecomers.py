@@ -19,7 +19,7 @@ from slotwise.definition import Definition
 from slotwise.errors import InvalidSchedule
 from slotwise.execution import Gap, Key, Row, Transition
 from slotwise.schedules import Schedule, parse_schedule
-from slotwise.store.abreast import Abreast
+from slotwise.store.abreast import PLANNED, Abreast
 from slotwise.store.audit_rows import order_of
 from slotwise.store.budget import Budget
 from slotwise.store.complaints import Complaints
@@ -87,7 +87,7 @@ class Latecomers:
         found |= self._start_plans(connection, [row for row, _ in late if not row.is_detached], now, skipped)
         for row, entered in late:
             if row.is_detached:
-                found[row.key] = self._start_detached(connection, row, now, entered=entered)
+                found[row.key] = self._start_detached(connection, row, now, skipped, entered=entered)
         return found
 
     def _start_plans(
@@ -156,7 +156,14 @@ class Latecomers:
                 self._pass(connection, started, now, decide.past(started, one.schedule))
         return found
 
-    def _start_detached(self, connection: sa.Connection, row: Row, now: datetime, *, entered: bool) -> Row | None:
+    def _start_detached(
+        self, connection: sa.Connection, row: Row, now: datetime, skipped: list[tuple[Row, Gap]], *, entered: bool
+    ) -> Row | None:
+        if entered and (ended := self._given_up(row, now)) is not None:
+            assert row.slot is not None
+            assert ended.record is not None
+            skipped.append((row, Gap(first=row.slot, last=row.slot, count=1, reason=ended.record.reason or "")))
+            return self._let_go(connection, row, now, ended)
         if later := self._later(connection, row, row.origin, now):
             return self._let_go(connection, row, now, later)
         if entered:
@@ -168,6 +175,16 @@ class Latecomers:
         if row.origin == "backfill":
             release_next(connection, self._dialect, row, now)
         return self._pass(connection, row, now, None)
+
+    def _given_up(self, row: Row, now: datetime) -> Transition | None:
+        """Of a slot of the schedule that was to start beside its plan row, and was handed back."""
+        definition = self._definitions.get(row.task_name)
+        if definition is None or row.attempt != 1 or row.origin not in PLANNED or row.schedule is None:
+            return None
+        try:
+            return decide.given_up(row, definition, parse_schedule(row.schedule), now)
+        except InvalidSchedule:
+            return None  # it was decided that it starts
 
     def _later(self, connection: sa.Connection, row: Row, origin: str | None, now: datetime) -> Transition | None:
         """What becomes of a row whose slot may start, and not yet."""

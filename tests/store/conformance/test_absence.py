@@ -10,7 +10,7 @@ import pytest
 from tests.store.conformance.test_policies import drain, ledger, working
 
 from slotwise import CatchUp, Every, Overlap, Retry, job
-from slotwise.execution import Aborted, Claim, Failed, Snoozed
+from slotwise.execution import Aborted, Claim, Failed, HandedBack, Snoozed
 from slotwise.store.database import Database
 from slotwise.testing.worker import ManualWorker
 
@@ -144,3 +144,29 @@ def test_an_outage_while_a_slot_waits_in_its_queue(
     assert all(found[slot] == "overlap" for slot in (1, 2, 3) if slot not in kept)
     missed(database, runs, reason)
     assert found[7] == "succeeded"
+
+
+@pytest.mark.parametrize("overlap", [Overlap.allow(2), Overlap.cancel_previous()], ids=lambda one: one.mode)
+@pytest.mark.parametrize(
+    ("policies", "reason"),
+    [
+        ({"start_within": "1m"}, "late"),
+        ({"catch_up": CatchUp.none(grace="1m")}, "late"),
+        ({"catch_up": CatchUp.all(window="2m")}, "late"),
+        ({"catch_up": CatchUp.all(max=3)}, "collapsed"),
+        ({"catch_up": CatchUp.latest()}, "succeeded"),
+    ],
+    ids=["start_within", "none", "window", "max", "latest"],
+)
+def test_a_slot_side_by_side_that_never_began(
+    database: Database, overlap: Overlap, policies: dict[str, Any], reason: str
+) -> None:
+    """It was handed back, and nobody came for minutes: what its job allows to be late holds for it, too."""
+    with working(database, overlap=overlap, **policies) as (worker, started):
+        worker.tick("1s")
+        (claim,) = worker.poll()
+        worker.finish(claim, HandedBack("shutdown"))
+        worker.settle()
+        worker.tick("5m")
+        drain(worker)
+    assert (fates(database)[0], 0 in started) == (reason, reason == "succeeded")
