@@ -205,8 +205,8 @@ class JobRegistry:
         in_script = host_loop is None and threading.current_thread() is threading.main_thread()
         try:
             worker.start()
-            if self.worker is not worker:
-                self.database.close()  # stopped in this very thread, and drained since
+            if worker.asked_meanwhile:
+                self._forget(worker)
             elif self.settings.process_hook and in_script:
                 self._install_hook(worker)
         except BaseException:  # a Ctrl-C, too, that comes just after the start
@@ -229,7 +229,8 @@ class JobRegistry:
         try:
             return worker.stop(grace)
         finally:
-            self._forget(worker)
+            if not worker.is_starting:  # else in this very thread, which then goes on there
+                self._forget(worker)
 
     def _forget(self, worker: Worker) -> None:
         """Race: whoever waited in a second stop comes here late, when another worker may have been started."""

@@ -89,8 +89,9 @@ class Worker:
         self._stopping = threading.Event()
         self._cancelling = threading.Event()
         self._turn = threading.RLock()  # start and stop, one after the other
-        self._is_starting = False
-        self._asked: Callable[[], int] | None = None
+        self.is_starting = False
+        #: The stop that the very thread asked for that was starting it.
+        self.asked_meanwhile: Callable[[], int] | None = None
         self.is_draining = False
         needs_loop = lifespan is not None or any(found.is_async for found in self.definitions.values())
         self._loop = EventLoop(lifespan, host_loop) if needs_loop else None
@@ -176,18 +177,18 @@ class Worker:
         the lifespan raises; then nothing of it is left behind.
         """
         with self._turn:
-            self._is_starting = True
+            self.is_starting = True
             try:
                 self._start()
             except BaseException:
-                self._is_starting = False
+                self.is_starting = False
                 self._undo()
                 raise
-            self._is_starting = False
+            self.is_starting = False
             if self._stopping.is_set() and not self.poller.has_started:
                 self._shutdown.close(bounded=True)
-            elif self._asked is not None:
-                self._asked()
+            elif self.asked_meanwhile is not None:
+                self.asked_meanwhile()
 
     def _undo(self) -> None:
         """Race: a Ctrl-C in the last line of the start meets claims, which nobody may settle but who drains."""
@@ -293,8 +294,8 @@ class Worker:
         with self._turn:
             # Race: a signal handler may stop what its own thread is starting, or stopping already. Who was
             # interrupted finishes that.
-            if self._is_starting:
-                self._asked = functools.partial(self.stop, grace, ending=ending)
+            if self.is_starting:
+                self.asked_meanwhile = functools.partial(self.stop, grace, ending=ending)
                 return 0
             if self.is_draining:
                 if self._shutdown.unfinished is None:
