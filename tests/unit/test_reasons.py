@@ -36,7 +36,8 @@ NAMES = {"DELETED": DELETED, "PAUSED": PAUSED, "REASON": REASON}
 #: What was a reason before; ``storable(said)``: a handler's own words.
 PASSED_ON = {
     "reason", "gap.reason", "record.reason", "ended.reason", "end.reason", "by", "doubt", "pause", "storable(said)",
-    "last.reason or line.reason", "said['reason']", "row['reason']", "reason or 'handed back'", "word['stop']",
+    "ended.record.reason or ''", "last.reason or line.reason",
+    "said['reason']", "row['reason']", "reason or 'handed back'", "word['stop']",
 }  # fmt: skip
 #: Reasons of events and answers, which no ledger keeps.
 ELSEWHERE = {"the heartbeat was refused"}
