@@ -154,6 +154,7 @@ class Contract:
         if course.rule is not None and not course.attempt and self._others_run(course):
             if course.rule == "queue":
                 course.due = self.now + SECOND
+                self.fates.pop(course.slot, None)  # it was handed back before, and waits as if it had not been claimed
             else:
                 self._skip([course.slot], "overlap")
                 self.beside.remove(course)

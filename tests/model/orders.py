@@ -93,6 +93,7 @@ class Orders(Endings):
         if before is None or before.in_gap:
             self.fates[course.slot] = Fate("cancelled", reason, final=True)
         elif not before.final:
+            before.outcome = "cancelled" if before.outcome == "claimed" else before.outcome
             before.reason, before.final = reason, True
         self.beside.remove(course)
         if not course.queued:

@@ -139,6 +139,13 @@ FOUND: dict[str, tuple[Terms, Times, list[Step]]] = {
             step("fail", pick=0, final=False),
         ],
     ),
+    "a trigger at the very instant of a slot took its place": (
+        Terms(overlap="queue"), every(60),
+        [
+            run(60), step("pass_until", pick=0, off=seconds(0)), step("trigger", rule="skip"), run(0),
+            step("succeed", pick=0), run(1),
+        ],
+    ),
 }  # fmt: skip
 
 

@@ -61,6 +61,14 @@ def parse_schedule(text: str) -> Schedule:
     return in_turn([*map(_parse_one, earlier[::2]), _parse_one(last)], [*map(parse_instant, earlier[1::2])])
 
 
+def readable(text: str | None) -> Schedule | None:
+    """The schedule of a text; None if there is none, or if this release cannot read it."""
+    try:
+        return parse_schedule(text) if text else None
+    except InvalidSchedule:
+        return None
+
+
 def stored_text(schedule: Schedule, row: str) -> str:
     """The text of a schedule for this row. Raises InvalidSchedule if it is too long for anybody to read it again."""
     text = str(schedule)

@@ -11,6 +11,8 @@ import sqlalchemy as sa
 from slotwise.errors import UnknownTask
 from slotwise.execution import RECURRING, TICK, Key
 from slotwise.pauses import PAUSED, asleep
+from slotwise.schedules import Disabled, Schedule
+from slotwise.schedules.text import readable
 from slotwise.store.dialect import Dialect
 from slotwise.store.tables import of_plan
 from slotwise.store.types import to_micros
@@ -68,27 +70,33 @@ def trigger(
     Race: triggers of the same microsecond would both find its slot free; the plan row's lock lets them take turns.
     """
     tasks = dialect.tables.tasks
-    plan = sa.select(tasks.c.version).where(tasks.c.task_name == name, tasks.c.task_instance == plan_instance)
-    if connection.execute(plan.with_for_update()).first() is None:
+    plan = sa.select(tasks.c.schedule).where(tasks.c.task_name == name, tasks.c.task_instance == plan_instance)
+    if (found := connection.execute(plan.with_for_update()).first()) is None:
         raise UnknownTask(f"job {name!r} has no row yet; start a worker that knows it once, or check the name")
-    now = dialect.now(connection)
+    now, schedule = dialect.now(connection), readable(found[0]) or Disabled()
     key = detach(
-        connection, dialect, now, name=name, slot=_free_slot(connection, dialect, name, plan_instance, now),
+        connection, dialect, now, name=name, slot=_free_slot(connection, dialect, name, plan_instance, schedule, now),
         origin="trigger", instance=f"trigger:{uuid.uuid4()}", plan_instance=plan_instance, **columns,
     )  # fmt: skip
     assert key is not None  # nobody else has this id
     return key
 
 
-def _free_slot(connection: sa.Connection, dialect: Dialect, name: str, instance: str, now: datetime) -> datetime:
-    """The time of the request, moved on by a microsecond while a ledger row or another detached row has it."""
-    slots, tasks, slot = dialect.tables.slots, dialect.tables.tasks, now
-    while connection.execute(
-        sa.select(sa.literal(1))
-        .where(slots.c.task_name == name, slots.c.task_instance == instance, slots.c.slot == slot)
-        .union_all(
-            sa.select(sa.literal(1)).where(tasks.c.task_name == name, of_plan(tasks, instance), tasks.c.slot == slot)
-        )
-    ).first():
+def _free_slot(
+    connection: sa.Connection, dialect: Dialect, name: str, instance: str, schedule: Schedule, now: datetime
+) -> datetime:
+    """The time of the request, moved on by a microsecond while it is taken; a slot of the schedule's own is, begun or
+    not: it would count as run, and the plan row would pass it.
+    """
+    slot = now
+    while schedule.next_after(slot - TICK) == slot or _is_taken(connection, dialect, name, instance, slot):
         slot += TICK
     return slot
+
+
+def _is_taken(connection: sa.Connection, dialect: Dialect, name: str, instance: str, slot: datetime) -> bool:
+    """Whether a ledger row or another detached row has the slot."""
+    slots, tasks, one = dialect.tables.slots, dialect.tables.tasks, sa.select(sa.literal(1))
+    known = one.where(slots.c.task_name == name, slots.c.task_instance == instance, slots.c.slot == slot)
+    waits = one.where(tasks.c.task_name == name, of_plan(tasks, instance), tasks.c.slot == slot)
+    return connection.execute(known.union_all(waits)).first() is not None

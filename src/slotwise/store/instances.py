@@ -13,7 +13,7 @@ from slotwise.errors import InstanceExists
 from slotwise.execution import RECURRING, Row
 from slotwise.pauses import PAUSED, asleep
 from slotwise.schedules import Disabled, Schedule, spread_out
-from slotwise.schedules.text import stored_text
+from slotwise.schedules.text import readable, stored_text
 from slotwise.store import removal
 from slotwise.store.audit_rows import Author
 from slotwise.store.bureau import Desk
@@ -21,7 +21,7 @@ from slotwise.store.calendars import calendars_of
 from slotwise.store.decided import newest_decided
 from slotwise.store.orphans import end_orphans
 from slotwise.store.planner import first_slot, replanned
-from slotwise.store.proposals import readable, tags_text
+from slotwise.store.proposals import tags_text
 from slotwise.store.rows import row_of
 from slotwise.store.store import Store
 from slotwise.store.types import to_micros

@@ -18,13 +18,13 @@ from slotwise.missed import due_at, slot_after
 from slotwise.pauses import PAUSED, asleep
 from slotwise.schedules import Disabled, Once, Schedule, succeed
 from slotwise.schedules.succession import owing
-from slotwise.schedules.text import stored_text
+from slotwise.schedules.text import readable, stored_text
 from slotwise.store.calendars import calendars_of
 from slotwise.store.decided import last_start, newest_decided
 from slotwise.store.failures import is_about_a_row
 from slotwise.store.letters import in_its_letters
 from slotwise.store.orphans import end_orphans
-from slotwise.store.proposals import deploy_of, is_kept, proposed, readable, revision_of, rows_of
+from slotwise.store.proposals import deploy_of, is_kept, proposed, revision_of, rows_of
 from slotwise.store.revision import Revision
 from slotwise.store.rows import row_of, utc
 from slotwise.store.store import Store

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from slotwise.definition import Definition
 from slotwise.errors import InvalidSchedule
 from slotwise.execution import RECURRING
-from slotwise.schedules import Schedule, parse_schedule
+from slotwise.schedules.text import readable
 from slotwise.store.orphans import has_orphans
 from slotwise.store.revision import Revision
 from slotwise.store.rows import utc
@@ -69,11 +69,3 @@ def proposed(job: Definition) -> dict[str, Any]:
 def tags_text(job: Definition) -> str | None:
     """The tags that a worker must carry, as they stand in a row."""
     return json.dumps(sorted(job.runs_on)) if job.runs_on else None
-
-
-def readable(text: str | None) -> Schedule | None:
-    """The schedule of a text; None if there is none, or if this release cannot read it."""
-    try:
-        return parse_schedule(text) if text else None
-    except InvalidSchedule:
-        return None

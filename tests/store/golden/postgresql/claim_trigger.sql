@@ -1,4 +1,4 @@
-SELECT scheduled_tasks.version
+SELECT scheduled_tasks.schedule
 FROM scheduled_tasks
 WHERE scheduled_tasks.task_name = %(task_name_1)s::VARCHAR AND scheduled_tasks.task_instance =
     %(task_instance_1)s::VARCHAR FOR UPDATE;
@@ -9,7 +9,7 @@ SELECT %(param_1)s::INTEGER AS anon_1
 FROM scheduled_slots
 WHERE scheduled_slots.task_name = %(task_name_1)s::VARCHAR AND scheduled_slots.task_instance =
     %(task_instance_1)s::VARCHAR AND scheduled_slots.slot = %(slot_1)s::TIMESTAMP WITH TIME ZONE UNION ALL SELECT
-    %(param_2)s::INTEGER AS anon_2
+    %(param_1)s::INTEGER AS anon_1
 FROM scheduled_tasks
 WHERE scheduled_tasks.task_name = %(task_name_2)s::VARCHAR AND (scheduled_tasks.task_instance =
     %(task_instance_2)s::VARCHAR OR scheduled_tasks.plan_instance = %(plan_instance_1)s::VARCHAR) AND
