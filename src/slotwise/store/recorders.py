@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
 from typing import TypeAlias
 
 import sqlalchemy as sa
 
+from slotwise.errors import ConfigurationError
 from slotwise.events import Settled, about
 from slotwise.execution import Claim
 from slotwise.headline import headline
@@ -37,12 +40,32 @@ class Recorders:
         settled = [_settled(change) for change in changes if change.transition.label != "handed-back"]
         for recorder in self._recorders if settled else ():
             try:
-                with connection.begin_nested():
+                with connection.begin_nested(), _kept_open(connection):
                     recorder(connection, settled)
             except Exception as error:
                 if is_transient(error):
                     raise  # the whole settlement is tried again
                 logger.exception("a recorder failed; what it wrote is taken back, and the slots are settled")
+
+
+@contextmanager
+def _kept_open(connection: sa.Connection) -> Iterator[None]:
+    """Without its transaction the settlement would fail as a whole, and again, for ever."""
+    ends = ("commit", "rollback", "close", "invalidate")
+    for name in ends:
+        setattr(connection, name, partial(_refuse, name))
+    try:
+        yield
+    finally:
+        for name in ends:
+            delattr(connection, name)  # the class's own is seen again
+
+
+def _refuse(name: str, *_: object, **__: object) -> None:
+    raise ConfigurationError(
+        f"a recorder has called connection.{name}(); the transaction is the settlement's, and ends with it: "
+        "leave that call out, or write with a connection of your own"
+    )
 
 
 def _settled(change: Change) -> Settled:

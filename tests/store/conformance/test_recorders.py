@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 import sqlalchemy as sa
@@ -35,6 +35,14 @@ def fail(connection: sa.Connection, settled: Sequence[Settled]) -> None:
 
 def break_it(connection: sa.Connection, settled: Sequence[Settled]) -> None:
     connection.execute(sa.text("INSERT INTO nowhere VALUES (1)"))
+
+
+def ending(verb: str) -> Callable[[sa.Connection, Sequence[Settled]], None]:
+    def end(connection: sa.Connection, settled: Sequence[Settled]) -> None:
+        note(connection, settled)
+        getattr(connection, verb)()
+
+    return end
 
 
 def notes(bench: Bench) -> list[str]:
@@ -76,7 +84,11 @@ def test_takeovers_are_recorded_too(noted: Bench) -> None:
     assert notes(noted) == ["plain lost rerun None"]
 
 
-@pytest.mark.parametrize("broken", [fail, break_it], ids=["its own mistake", "the database's answer"])
+@pytest.mark.parametrize(
+    "broken",
+    [fail, break_it, ending("commit"), ending("rollback"), ending("close")],
+    ids=["its own mistake", "the database's answer", "a commit", "a rollback", "a close"],
+)
 def test_a_recorder_that_fails_harms_nobody(noted: Bench, broken: object) -> None:
     """What it wrote is taken back; the slot settles, and the others record it."""
     noted.store.recorders = Recorders([broken, note])  # type: ignore[list-item]
