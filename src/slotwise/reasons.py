@@ -31,6 +31,7 @@ ENDED = {
     "settled": "An operator settled it, after a restore, before it was tried again: it ended as {outcome} {ended}.",
     "orphaned": "Its row was gone from the queue, as after a restore of that alone: it ended as {outcome} {ended}.",
     "unreadable": "It ended as {outcome} {ended}, and its row could not be read: slotwise jobs list says why.",
+    "next slot": "It ended as {outcome} {ended}. It is not tried again: the next slot came first, and is the next try.",
     "give_up": "It ended as {outcome} {ended}. Another start was ordered, and refused: the job starts each slot once.",
 }
 

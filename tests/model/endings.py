@@ -18,8 +18,10 @@ class Endings(Contract):
             return self.succeeded(course)
         delay = None if final or course.called_off else self.terms.retry(self._tries(course))
         due, following = None if delay is None else self._apart(course, self.now + delay), self._following(course)
-        if due is None or (following is not None and not self.terms.past and due >= following):
+        if due is None:
             return self._final(course, "failed")
+        if following is not None and not self.terms.past and due >= following:
+            return self._final(course, "failed", "next slot")
         self._again(course, due, "failed", "retry")
         return None
 

@@ -76,7 +76,7 @@ MUTANTS: dict[str, Mutant] = {
     "a slot that gives up stays as it ended": Mutant(Latecomers._end_reopened, "row.last_failure or now", "None"),
     # retries
     "no retry falls behind the next slot": Mutant(
-        ending._retry_due, "return None if due >= following else due", "return due"
+        ending._is_forfeited, "due >= following", "False"
     ),
     "a lost attempt is no try": Mutant(ending._tries, "row.attempt - row.lost_count", "row.attempt"),
     "a snoozed attempt is no try": Mutant(ending._snoozed, "aborted=1", "aborted=0"),

@@ -786,7 +786,17 @@ def test_a_schedule_that_has_ended_stays_ended() -> None:
 def test_a_retry_beyond_the_next_slot(past: bool, slot: datetime) -> None:
     """It is not made, unless told otherwise; then the next slot comes due while this one waits."""
     wanted = Retry(attempts=3, wait=tenacity.wait_fixed(90), past_next_slot=past)
-    assert part(finish(Failed("boom"), retry=wanted), "slot") == (slot,)
+    done = finish(Failed("boom"), retry=wanted)
+    assert part(done, "slot") == (slot,)
+    assert done.record is not None
+    assert done.record.reason == ("retry" if past else "next slot")
+
+
+def test_a_slot_without_tries_left_gives_none_up() -> None:
+    """Its reason is not the next slot, however late it is."""
+    done = finish(Failed("boom"), row=plan_row(attempt=3), now=at(0.9), retry=retry(3, seconds=10))
+    assert done.record is not None
+    assert (done.record.final, done.record.reason) == (True, None)
 
 
 def test_slots_that_came_due_while_a_retry_waited() -> None:

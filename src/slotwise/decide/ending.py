@@ -161,9 +161,12 @@ def _failed(
     now: datetime,
     ledger: LedgerEntry | None,
 ) -> Transition:
-    due = None if outcome.final else _retry_due(row, definition, schedule, now, ledger)
-    if due is None:
-        return final(row, definition, schedule, now, now, "failed", error=outcome.error, ledger=ledger)
+    due = None if outcome.final else _retry_due(row, definition, now, ledger)
+    if due is None or _is_forfeited(row, definition, schedule, due):
+        return final(
+            row, definition, schedule, now, now, "failed", reason=None if due is None else "next slot",
+            error=outcome.error, ledger=ledger,
+        )  # fmt: skip
     counters = {
         "consecutive_failures": row.consecutive_failures + 1,
         "last_failure": now,
@@ -176,20 +179,20 @@ def _failed(
     )
 
 
-def _retry_due(
-    row: Row, definition: Definition, schedule: Schedule | None, now: datetime, ledger: LedgerEntry | None
-) -> datetime | None:
-    """When the next attempt of a failed slot is due; None if there is none, or the next slot comes first."""
+def _retry_due(row: Row, definition: Definition, now: datetime, ledger: LedgerEntry | None) -> datetime | None:
+    """When the next attempt of a failed slot is due; None if there is none."""
     if definition.retry is None:
         return None
     delay = definition.retry.delay_after(max(_tries(row, ledger), 1), max(now - (row.trying_since or now), TICK * 0))
-    if delay is None:
-        return None
-    due = _spaced(now + delay, definition, ledger)  # what comes next meets min_interval, too
+    return None if delay is None else _spaced(now + delay, definition, ledger)  # what comes next meets it, too
+
+
+def _is_forfeited(row: Row, definition: Definition, schedule: Schedule | None, due: datetime) -> bool:
+    """Whether the next slot comes before the retry, and is the next try."""
+    if definition.retry is None or definition.retry.past_next_slot:
+        return False
     following = _following(row, schedule)
-    if following is None or definition.retry.past_next_slot:
-        return due
-    return None if due >= following else due
+    return following is not None and due >= following
 
 
 def _following(row: Row, schedule: Schedule | None) -> datetime | None:
