@@ -32,6 +32,14 @@ class Fate:
     in_gap: bool = False
 
 
+@dataclass(frozen=True, eq=False)
+class Backfill:
+    """An order: so many of its slots run side by side."""
+
+    pace: timedelta
+    at_once: int
+
+
 @dataclass(eq=False)
 class Course:
     """A slot that waits in a row, or is held. ``attempt`` counts claims that were not handed back."""
@@ -60,7 +68,7 @@ class Course:
     rule: str | None = None
     #: The range that said before that it would not run.
     gap: Fate | None = None
-    backfill: tuple[datetime, timedelta] | None = None
+    backfill: Backfill | None = None
 
 
 @dataclass
@@ -145,7 +153,8 @@ class Contract:
             return []
         waiting = [course for course in self.courses if course.holder is None]
         due = [one for one in waiting if not one.paused and not one.queued and one.due <= self.now]
-        return sorted(due, key=lambda course: (course.rule is not None, course.due))  # who minds others goes last
+        # Who holds a place may leave it; who minds others goes last.
+        return sorted(due, key=lambda course: (course.rule is not None, course.is_plan, course.due))
 
     def claim(self, course: Course, holder: str) -> Course | None:
         """Claim what is due: the course that starts, or None if nothing does."""

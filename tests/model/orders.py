@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 
-from tests.model.contract import SECOND, Course, Fate
+from tests.model.contract import SECOND, Backfill, Course, Fate
 from tests.model.endings import Endings
 from tests.model.timeline import Times, never
 
@@ -82,9 +82,9 @@ class Orders(Endings):
             if (course.holder is None) if slot is None else course.slot != slot:
                 continue
             if course.holder is not None:
-                course.called_off = "operator"
+                course.called_off, course.backfill = "operator", None  # its backfill loses sight of it
             elif course.attempt:
-                course.called_off, course.due = "operator", self.now
+                course.called_off, course.due, course.backfill = "operator", self.now, None
             else:
                 self._call_off(course, "operator")
 
@@ -129,6 +129,7 @@ class Orders(Endings):
         return found
 
     def backfill(self, slots: list[datetime], pace: timedelta, at_once: int) -> None:
+        order = Backfill(pace, at_once)
         for place, slot in enumerate(slots):
             fate = self.fates.get(slot)
             if fate is not None and not fate.in_gap:
@@ -136,24 +137,23 @@ class Orders(Endings):
             course = Course(slot, self.now + place * pace, "backfill", is_plan=False)
             course.attempt = fate.attempts if fate else 0
             course.queued, course.paused = place >= at_once, self.is_paused and place < at_once
-            course.backfill = (self.now, pace)
+            course.backfill = order
             self.beside.append(course)
 
     def _release(self, course: Course) -> None:
-        """One of a backfill has ended: the next may go, at its pace after that one's start."""
-        queued = [other for other in self.beside if other.queued]
-        if course.origin != "backfill" or not queued:
+        """One of a backfill has ended: the oldest whose own has a place may go, at its pace after that start."""
+        queued = [(one.slot, one, one.backfill) for one in self.beside if one.queued and one.backfill]
+        free = [found for found in queued if len(self._awake(found[2])) < found[2].at_once]
+        if course.origin != "backfill" or not free:
             return
-        following = min(queued, key=lambda other: other.slot)
-        assert following.backfill is not None
-        pace = following.backfill[1]
-        began = course.started or self.now
-        going = [
-            other.due for other in self.beside
-            if other.backfill == following.backfill and not other.queued and (other.holder or not other.attempt)
-        ]  # fmt: skip
+        _, following, order = min(free, key=lambda found: found[0])
+        pace, began = order.pace, course.started or self.now
+        going = [other.due for other in self._awake(order) if other.holder or not other.attempt]
         following.queued, following.paused = False, self.is_paused
         following.due = max(self.now, *(at + pace for at in (began, *going))) if pace else self.now
+
+    def _awake(self, backfill: Backfill) -> list[Course]:
+        return [other for other in self.beside if other.backfill is backfill and not other.queued]
 
     def cancel_backfill(self) -> None:
         waiting = [one for one in self.beside if one.origin == "backfill" and one.holder is None and not one.attempt]

@@ -139,6 +139,10 @@ FOUND: dict[str, tuple[Terms, Times, list[Step]]] = {
             step("fail", pick=0, final=False),
         ],
     ),
+    "a slot that was handed back, and is too late, kept its place from one that is on time": (
+        Terms(overlap="allow", start_within=seconds(60), gives_up=True), every(60),
+        [later(60), step("poll", pick=0), step("crash", pick=0), *[later(400), step("reap")] * 2, run(1)],
+    ),
     "a trigger at the very instant of a slot took its place": (
         Terms(overlap="queue"), every(60),
         [

@@ -84,9 +84,13 @@ class Latecomers:
             if entered:
                 self._dialect.take_back(connection, row, keep=row.is_detached and row.origin != "trigger")
         found: dict[Key, Row | None] = {row.key: None for row, _ in late}
+        beside = [one for one in late if one[0].is_detached]
+        holding = [one for one in beside if one[0].origin in PLANNED]  # who is too late leaves its place
+        for row, entered in holding:
+            found[row.key] = self._start_detached(connection, row, now, skipped, entered=entered)
         found |= self._start_plans(connection, [row for row, _ in late if not row.is_detached], now, skipped)
-        for row, entered in late:
-            if row.is_detached:
+        for row, entered in beside:
+            if row.origin not in PLANNED:
                 found[row.key] = self._start_detached(connection, row, now, skipped, entered=entered)
         return found
 
