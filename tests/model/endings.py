@@ -71,6 +71,7 @@ class Endings(Contract):
         if course.is_plan and not course.called_off:
             self.last_start = self.before
         if course.called_off:
+            course.started = course.started if course.is_plan else None
             return self._final(course, "cancelled", course.called_off)
         course.holder = None
         course.paused = self.is_paused

@@ -21,8 +21,12 @@ from slotwise.store.dialect import Dialect
 from slotwise.store.rows import ledger_instance, utc
 
 
-def release_next(connection: sa.Connection, dialect: Dialect, row: Row, now: datetime) -> None:
+def release_next(
+    connection: sa.Connection, dialect: Dialect, row: Row, now: datetime, *, never_began: bool = False
+) -> None:
     """Let the next slot of a backfill go, since one of its slots has ended; at its pace after all that went before.
+
+    Of one that never began the ledger has the start of an earlier run at most: the pace counts from now.
 
     Of several backfills of a job each runs so many at once as it was told: the place that has become free is not
     another one's. (One whose slot an operator cancels loses sight of it, and may run one more until that has ended.)
@@ -37,13 +41,11 @@ def release_next(connection: sa.Connection, dialect: Dialect, row: Row, now: dat
         full.append(found.control)
     else:
         return
-    started = connection.scalar(
-        sa.select(slots.c.started).where(
-            slots.c.task_name == row.task_name, slots.c.task_instance == ledger_instance(row), slots.c.slot == row.slot
-        )
+    own = sa.select(slots.c.started).where(
+        slots.c.task_name == row.task_name, slots.c.task_instance == ledger_instance(row), slots.c.slot == row.slot
     )
     pace = said.get("pace")
-    since = utc(started) or now
+    since = now if never_began else utc(connection.scalar(own)) or now
     due = max(now, _newest(connection, dialect, row, found.control, since) + parse_duration(pace)) if pace else now
     plan = sa.select(tasks.c.state).where(
         tasks.c.task_name == row.task_name, tasks.c.task_instance == row.plan_instance

@@ -255,7 +255,7 @@ class Settlements(Door):
             if change.stranger:
                 settle_stranger(connection, self.dialect, change)
             if change.held.row.origin == "backfill" and change.transition.remove:
-                release_next(connection, self.dialect, change.held.row, change.held.now)
+                release_next(connection, self.dialect, change.held.row, change.held.now, never_began=change.never_began)
 
     def take_over(self, silences: Sequence[Silence]) -> list[Settlement]:
         """Let go of rows whose holder is dead, waiting for no lock. Rows that stirred, or are locked, are left."""

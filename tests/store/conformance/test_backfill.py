@@ -170,6 +170,29 @@ def test_starts_are_a_pace_apart_however_long_each_runs(bench: Bench, controls: 
     assert next(controls.orders()).arguments["pace"] == "10s"
 
 
+def test_starts_are_a_pace_apart_when_one_that_waits_is_cancelled(bench: Bench, controls: Controls) -> None:
+    """It has run in vain before, and the start of then is not what the pace counts from."""
+    for _ in range(4):
+        bench.tick()
+        bench.settle(bench.claim_one("plain"), Failed("boom"))
+    begun = bench.clock.now()
+    controls.backfill("plain", at(11), at(14), pace="10s", failed=True)
+    controls.cancel("plain", at(12))
+    starts = []
+    for _ in range(31):
+        for claim in bench.claim("plain"):
+            if claim.row.cancel_requested:
+                bench.settle(claim, HandedBack("operator"))
+                continue
+            starts.append((claim.slot, (bench.clock.now() - begun).total_seconds()))
+            bench.settle(claim)
+        bench.clock.tick(timedelta(seconds=1))
+    (_, first), (_, second), (_, third) = starts
+    assert [slot for slot, _ in starts] == [at(11), at(13), at(14)]
+    assert second - first >= 10
+    assert third - second >= 10
+
+
 def test_history_before_the_job_was_there(bench: Bench, controls: Controls) -> None:
     """Slots that no row has ever known are missing, too; their handler learns the interval."""
     found = controls.backfill("plain", at(-3), at(0))
