@@ -21,10 +21,10 @@ from tests.model.timeline import Times
 from slotwise.errors import InvalidJob
 from slotwise.store.database import Database
 
-USUAL = 40
+USUAL = 80
 EXAMPLES = int(os.environ.get("SLOTWISE_MODEL_EXAMPLES", USUAL))
 #: PostgreSQL takes its time: so much fewer there.
-SHARE = 10
+SHARE = 20
 
 P = ParamSpec("P")
 
