@@ -123,7 +123,9 @@ def name(longest: int) -> Reader:
     def read(label: str, value: Any) -> str:
         text = value.strip() if isinstance(value, str) else ""
         if not text or not text.isprintable() or len(text) > longest:
-            raise _wrong(label, f"a printable text of 1 to {longest} characters", value, "leave it out for the default")
+            is_number = isinstance(value, int | float) and not isinstance(value, bool)  # TOML's or YAML's
+            cure = f'write "{value}"' if is_number else "leave it out for the default"
+            raise _wrong(label, f"a printable text of 1 to {longest} characters", value, cure)
         return text
 
     return read

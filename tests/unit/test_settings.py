@@ -196,6 +196,16 @@ class TestFile:
                 "a.toml: tags must be words without blanks, but was 'gpu big'; separate them",
             ),
             ("a.toml", "tags = [1]", "a.toml: tags must be a printable text"),
+            (
+                "a.toml",
+                "revision = 42",
+                'a.toml: revision must be a printable text of 1 to 100 characters, but was 42; write "42"',
+            ),
+            (
+                "a.yaml",
+                "revision: 42",
+                'a.yaml: revision must be a printable text of 1 to 100 characters, but was 42; write "42"',
+            ),
             ("bad.yaml", "threads: [", "bad.yaml: the settings file cannot be read: while parsing"),
             ("a.yaml", "- threads", "a.yaml: settings are names with values"),
             ("a.yaml", "threads: 1\nthreads: 2", "a.yaml: threads is there twice"),
