@@ -66,6 +66,7 @@ _ALIASES = {
     "on_dead": "on_lost", "misfire": "catch_up", "coalesce": "catch_up", "misfire_grace_time": "catch_up",
     "retries": "retry", "max_retries": "retry", "max_instances": "overlap", "max_losses": "max_lost",
     "rate_limit": "max_starts", "max_rate": "max_starts", "max_concurrency": "max_running",
+    "prio": "priority", "isolated": "isolation",
 }  # fmt: skip
 
 

@@ -247,6 +247,8 @@ def test_schedules_that_are_none(schedule: Any) -> None:
     ("attribute", "meant"),
     [
         ("catchup", "catch_up"),
+        ("prio", "priority"),
+        ("isolated", "isolation"),
         ("catchUp", "catch_up"),
         ("misfire", "catch_up"),
         ("coalesce", "catch_up"),

@@ -92,6 +92,8 @@ class Desk:
 
     def family(self, job: str, instance: str = RECURRING) -> list[Row]:
         """Lock the job's own row, or that of an instance, and those beside it, whatever there is."""
+        if not isinstance(instance, str):
+            raise ConfigurationError(f"instance={instance!r:.60}: it is a text; write instance={str(instance)!r:.60}")
         tasks = self.store.tables.tasks
         return self.rows(tasks.c.task_name == job, of_plan(tasks, instance))
 

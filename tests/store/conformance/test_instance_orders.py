@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 
 import pytest
 from tests.store.bench import MINUTE, Bench, a_job, at
@@ -75,6 +77,17 @@ def test_cancel_of_a_slot_means_the_jobs_own_unless_an_instance_is_named(bench: 
     bench.tick(0.5)
     claims = {claim.row.task_instance: claim for claim in bench.claim("feed")}
     assert [claims[id].row.cancel_requested is not None for id in "ab"] == [False, True]
+
+
+def test_an_instance_is_a_text(bench: Bench, controls: Controls) -> None:
+    """Whatever the order: said before the database is asked, with the cure."""
+    orders: list[Callable[..., object]] = [
+        controls.trigger, controls.skip_next, controls.cancel, partial(controls.backfill, first=at(0), last=at(1)),
+        partial(controls.retry, slot=at(1)), controls.cancel_backfill,
+    ]  # fmt: skip
+    for order in orders:
+        with pytest.raises(ConfigurationError, match=r"^instance=3: it is a text; write instance='3'$"):
+            order("plain", instance=3)
 
 
 def test_cancel_of_an_instance_that_is_not_there(bench: Bench, controls: Controls) -> None:
