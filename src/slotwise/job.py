@@ -36,8 +36,8 @@ class DistributedJob(ABC):
 
     #: Cluster-wide unique, at most 100 characters.
     name: str
-    #: When it runs; see the schedules.
-    schedule: Schedule
+    #: When it runs; see the schedules. A text is taken as ``parse_schedule`` does: ``"0 2 * * *"``.
+    schedule: Schedule | str
     #: What happens to slots that were missed while nobody held the job.
     catch_up: CatchUp
     #: What happens to slots that came due while the previous one was held.

@@ -42,7 +42,7 @@ class WithPolicies(DistributedJob):
 
 class AtMostOnce(DistributedJob):
     name = "at-most-once"
-    schedule = Every(minutes=5)
+    schedule = "*/5 * * * *"
     on_lost = "give_up"
 
     def execute(self, ctx: JobContext) -> None: ...

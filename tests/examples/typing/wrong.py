@@ -7,7 +7,7 @@ from slotwise import DistributedJob, Every, JobContext, JobRegistry, job
 
 class WrongSchedule(DistributedJob):
     name = "wrong-schedule"
-    schedule = "0 2 * * *"  # wrong
+    schedule = 120  # wrong
 
     def execute(self, ctx: JobContext) -> None: ...
 
