@@ -307,7 +307,7 @@ class Contract:
             return None
         return end if (end := course.beat + LEASE) < self.now else None
 
-    def await_in_chain(self, started: datetime, held_until: datetime) -> None:
+    def await_in_chain(self, started: datetime | None, held_until: datetime) -> None:
         """The next missed slot, in its pace. Those that came due meanwhile join the tail; of a run that took longer
         than the interval those that came due during it do not: overlap decides for them when the others are through.
         """
@@ -317,8 +317,8 @@ class Contract:
             return
         assert self.gap_end is not None
         before = max(slot for slot in self.timeline.slots(self.plan.slot) if slot < self.plan.slot)
-        gains = held_until - started < self.plan.slot - before
-        if self.terms.pace is not None:
+        gains = started is None or held_until - started < self.plan.slot - before
+        if self.terms.pace is not None and started is not None:
             self._wait_for(self.plan.slot, max(self.plan.due, started + self.terms.pace))
         come = self.come(max(self.now, self.plan.due))
         if gains or come[-1] + self.terms.wait > held_until:

@@ -68,9 +68,10 @@ class Endings(Contract):
     def handed_back(self, course: Course, reason: str) -> None:
         """It never started: as if it had not been claimed."""
         course.attempt -= 1
-        if course.is_plan and not course.called_off:
+        if course.is_plan and (not course.called_off or self.terms.gives_up):
             self.last_start = self.before
         if course.called_off:
+            self._forget_start(course)
             course.started = course.started if course.is_plan else None
             return self._final(course, "cancelled", course.called_off)
         course.holder = None
@@ -85,6 +86,11 @@ class Endings(Contract):
             fate.outcome, fate.reason = "claimed", reason
         return None
 
+    def _forget_start(self, course: Course) -> None:
+        """Of one that starts once at most it is known that it has not."""
+        if self.fates[course.slot].outcome == "claimed" and self.terms.gives_up:
+            course.started = None
+
     def taken_over(self, course: Course, lease: timedelta) -> None:
         """Its holder fell silent."""
         assert course.beat is not None
@@ -92,6 +98,9 @@ class Endings(Contract):
         if course.completed:
             return self._final(course, "succeeded")
         if course.called_off:
+            if fate.outcome == "claimed" and self.terms.gives_up and course.is_plan:
+                self.last_start = self.before
+            self._forget_start(course)
             return self._final(course, "cancelled", course.called_off)
         if fate.outcome == "claimed":
             return self.handed_back(course, "lost")
@@ -136,7 +145,7 @@ class Endings(Contract):
             self._wait_for(max(self.now, course.slot) + delay)
         elif self.chain == "catch_up":
             self.gap_end = max([slot for slot in [self.gap_end, *self.missed()] if slot is not None])
-            self.await_in_chain(course.started or self.now, held_until or self.now)
+            self.await_in_chain(course.started, held_until or self.now)
         elif missed := self.missed():
             self.catch_up_on(missed, held_until or self.now)
         else:

@@ -143,6 +143,10 @@ FOUND: dict[str, tuple[Terms, Times, list[Step]]] = {
         Terms(overlap="allow", start_within=seconds(60), gives_up=True), every(60),
         [later(60), step("poll", pick=0), step("crash", pick=0), *[later(400), step("reap")] * 2, run(1)],
     ),
+    "a catch-up kept its pace from a start that there had not been": (
+        Terms(catching="all", pace=seconds(15), gives_up=True), every(60),
+        [later(400), step("poll", pick=0), step("cancel", pick=0, which=False), run(1), run(0)],
+    ),
     "a trigger at the very instant of a slot took its place": (
         Terms(overlap="queue"), every(60),
         [

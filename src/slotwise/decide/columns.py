@@ -57,24 +57,24 @@ def catching_up(
     schedule: Schedule,
     base: datetime,
     now: datetime,
-    began: datetime,
+    began: datetime | None,
     held_until: datetime,
 ) -> dict[str, Any] | None:
     """The next missed slot, at its pace; None: those were all, and the slots that came due meanwhile are overlap's.
 
     Slots that come due between two runs join the tail, and so do those that come due during a run that was shorter
     than the interval. A longer one loses ground: its job would never catch up with what comes due while it runs. What
-    does not join stands behind ``catch_up_until``, and came before the row was due.
+    does not join stands behind ``catch_up_until``, and came before the row was due. ``began``: None, if nothing has.
     """
     slot = schedule.settled(base).next_after(base)
     columns = waiting(row, schedule, slot, watermark=base)
     if slot is None or row.catch_up_until is None or columns["execution_time"] > now:
         return columns
     apart = [least for least in (definition.catch_up.pace, definition.min_interval) if least is not None]
-    due = max([columns["execution_time"], *(began + least for least in apart)])
+    due = max([columns["execution_time"], *(began + least for least in apart if began is not None)])
     until, wait = row.catch_up_until, schedule.wait(base)
     newest = schedule.latest_before(max(now, due) - wait + TICK, floor=base) or slot
-    if held_until - began < slot - base or newest + wait > held_until:
+    if began is None or held_until - began < slot - base or newest + wait > held_until:
         until = newest
     elif slot > until:
         return None

@@ -62,7 +62,7 @@ def _onward(
     newest = newest_missed(row, schedule, base)
     if is_catching_up(row, definition):
         row = replace(row, catch_up_until=max(row.catch_up_until or base, newest or base))
-        began = ledger.started if ledger and ledger.started else now
+        began = ledger.started if ledger else now
         if (columns := catching_up(row, definition, schedule, base, now, began, held_until)) is not None:
             return columns, ()
     elif newest is not None:
