@@ -81,6 +81,26 @@ def test_life(connection: sa.Connection, capsys: pytest.CaptureFixture[str], cap
     assert caplog.text == ""
 
 
+@pytest.mark.parametrize("damage", ["DROP TABLE", "DELETE FROM"])
+def test_somebody_dropped_alembics_own_table(
+    connection: sa.Connection, damage: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Neither is all in place, nor are the tables made again; the cure is in the line."""
+    assert status(["db", "upgrade"]) == exits.OK
+    connection.exec_driver_sql(f"{damage} scheduled_alembic_version")
+    connection.commit()
+    capsys.readouterr()
+    for order in ("check", "upgrade"):
+        assert status(["db", order]) == exits.DATABASE
+        words, cure = capsys.readouterr().err.strip().split("; run in SQL: ")
+        assert "scheduled_alembic_version does not say of which revision" in words
+    for statement in cure.split("; "):
+        connection.exec_driver_sql(statement)
+    connection.commit()
+    assert status(["db", "check"]) == exits.OK
+    assert status(["db", "upgrade"]) == exits.OK
+
+
 @pytest.mark.parametrize("lost", ["gaps", "slots", "tasks", "meta"])
 def test_somebody_dropped_a_table(connection: sa.Connection, lost: str, capsys: pytest.CaptureFixture[str]) -> None:
     """An upgrade does not say that all is well; what it names as the cure is one."""

@@ -15,6 +15,7 @@ from slotwise.cli.command import Command, Group
 from slotwise.cli.options import Given, common, pass_given
 from slotwise.cli.output import print_json_object
 from slotwise.cli.recovery import new_epoch, settle_until
+from slotwise.migrate.standing import refuse_unversioned
 from slotwise.settings import Settings
 from slotwise.store.database import Database
 from slotwise.store.tables import SCHEMA_VERSION
@@ -93,6 +94,7 @@ def check(given: Given) -> None:
     """Whether all tables, columns and indexes are in place; if not, what is missing and which command mends it."""
     with _connected(given) as (connection, where):
         migrate.check(connection, **where)
+        refuse_unversioned(connection, **where)
     if given.json:
         print_json_object({"version": SCHEMA_VERSION})
     else:

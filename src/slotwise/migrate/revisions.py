@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import sqlalchemy as sa
 
 from slotwise.errors import SchemaMismatch, SchemaMissing
+from slotwise.migrate.standing import refuse_unversioned
 from slotwise.migrate.target import Target
 
 # alembic is imported late: every command and every worker imports this file, few of them migrate.
@@ -86,6 +87,8 @@ def _migrate(connection: sa.Connection, target: Target, revision: str, *, up: bo
     transaction = connection.begin() if own else None
     try:
         target.prepare(connection)
+        if up:
+            refuse_unversioned(connection, prefix=target.prefix, schema=target.schema)
         context = MigrationContext.configure(connection, opts={**target.options(), "fn": steps})
         with context.begin_transaction(), Operations.context(context):
             context.run_migrations()

@@ -58,6 +58,21 @@ def check(connection: sa.Connection, *, prefix: str = "scheduled_", schema: str 
         )
 
 
+def refuse_unversioned(connection: sa.Connection, *, prefix: str = "scheduled_", schema: str | None = None) -> None:
+    """Raise SchemaMismatch for tables without alembic's note of their revision: an upgrade would make them again."""
+    inspector, name = sa.inspect(connection), f"{prefix}alembic_version"
+    full, revision = f"{schema}.{name}" if schema else name, f"sw{SCHEMA_VERSION:04d}"
+    if current(connection, prefix=prefix, schema=schema) != SCHEMA_VERSION:
+        return
+    if not inspector.has_table(name, schema=schema):
+        cure = f"CREATE TABLE {full} (version_num varchar(32) PRIMARY KEY); INSERT INTO {full} VALUES ('{revision}')"
+    elif connection.scalar(sa.select(sa.func.count()).select_from(sa.table(name, schema=schema))):
+        return
+    else:
+        cure = f"INSERT INTO {full} VALUES ('{revision}')"
+    raise SchemaMismatch(f"the tables are there, and {full} does not say of which revision; run in SQL: {cure}")
+
+
 def _absent(connection: sa.Connection, prefix: str, schema: str | None) -> str:
     if schema is None:
         return f"the tables {prefix}* are missing in this database"
