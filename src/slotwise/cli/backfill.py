@@ -71,7 +71,7 @@ def backfill(
             found = preview
     text = f"{name}: {len(found.slots)} slots run" if found.slots else f"{name}: nothing is missing"
     tell(given, text, dry_run=dry_run, job=name, first=found.first, last=found.last, slots=found.slots,
-         present=found.present)  # fmt: skip
+         present=found.present, undecided=found.undecided)  # fmt: skip
 
 
 def _show(found: Backfill) -> None:
@@ -82,4 +82,5 @@ def _show(found: Backfill) -> None:
         shown.insert(3, f"… {len(slots) - 5} more …")
     if shown:
         click.echo("\n".join(shown), err=True)
-    click.echo(f"{len(slots)} are missing, {found.present} are not", err=True)
+    undecided = f", {found.undecided} are yet to be decided by the schedule" if found.undecided else ""
+    click.echo(f"{len(slots)} are missing, {found.present} are not{undecided}", err=True)

@@ -42,6 +42,8 @@ class Backfill:
     last: datetime
     slots: tuple[datetime, ...]
     present: int
+    #: How many have come that the schedule has yet to decide; those are neither.
+    undecided: int = 0
 
 
 def backfill(
@@ -67,7 +69,7 @@ def backfill(
         raise ConfigurationError(
             f"backfill of {job!r}: {first.isoformat()} is yet to come, and what comes is the schedule's; begin earlier"
         )
-    last = min(last, _passed_by(row, desk.now), desk.now)
+    come, last = min(last, desk.now), min(last, _passed_by(row, desk.now), desk.now)
     _refuse(job, schedule, first, last)
     taken = _taken(desk, row, first, last, failed=failed)
     slots = list(schedule.running.slots(first - TICK, last))
@@ -88,7 +90,8 @@ def backfill(
         if not forgotten:
             _refuse_forgotten(desk, job, first)
         _detach(desk, row, missing, begun, number, pace or timedelta(0), at_once)
-    return Backfill(job=job, first=first, last=last, slots=missing, present=len(slots) - len(missing))
+    present, undecided = len(slots) - len(missing), schedule.running.count_between(max(last, first - TICK), come)
+    return Backfill(job=job, first=first, last=last, slots=missing, present=present, undecided=undecided)
 
 
 def _passed_by(row: Row, now: datetime) -> datetime:

@@ -206,6 +206,9 @@ def test_what_is_to_come_is_left_to_the_schedule(bench: Bench, controls: Control
     bench.tick(3)
     found = controls.backfill("plain", at(10), at(100))
     assert (found.slots, found.last) == ((), at(11) - timedelta(microseconds=1))
+    assert (found.present, found.undecided) == (1, 3)  # 11 to 13 have come
+    assert controls.backfill("plain", at(12), at(12)).undecided == 1
+    assert controls.backfill("plain", at(1), at(10), dry_run=True).undecided == 0
 
 
 def test_no_slot_runs_before_its_time(bench: Bench, controls: Controls) -> None:
