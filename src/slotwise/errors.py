@@ -28,6 +28,9 @@ from __future__ import annotations
 class SlotwiseError(Exception):
     """Something went wrong in slotwise."""
 
+    #: The settings file or variable that said so; None: the code, or nobody knows.
+    place: str | None = None
+
     def __init__(self, message: str | None = None) -> None:
         super().__init__(message or (self.__doc__ or "").strip())
 

@@ -13,7 +13,9 @@ from typing import Any, TypeAlias
 
 from slotwise.definition import Definition, define, rescheduled
 from slotwise.engine.eventloop import Lifespan
-from slotwise.errors import ConfigurationError, DriverMissing, InvalidJob, InvalidSetting
+from slotwise.errors import ConfigurationError, DriverMissing, InvalidJob, InvalidSetting, SlotwiseError
+from slotwise.setting_readers import READERS
+from slotwise.setting_sources import place
 from slotwise.settings import Settings
 from slotwise.store.dsn import database_url
 
@@ -70,6 +72,14 @@ def unique(definitions: list[Definition]) -> dict[str, Definition]:
 
 def by_settings(definitions: Mapping[str, Definition], settings: Settings) -> dict[str, Definition]:
     """The definitions, jobs by the schedules that the settings have for them."""
+    try:
+        return _by_schedules(definitions, settings)
+    except SlotwiseError as error:
+        error.place = place("schedules", settings.schedules, READERS)
+        raise
+
+
+def _by_schedules(definitions: Mapping[str, Definition], settings: Settings) -> dict[str, Definition]:
     found = dict(definitions)
     for name, text in sorted(settings.schedules):
         if name not in found:

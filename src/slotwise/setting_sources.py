@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import os
 from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -45,6 +46,15 @@ def from_file(config: Path | None, environ: Mapping[str, str], known: Collection
         raise InvalidSetting(f"{' and '.join(DEFAULT_FILES)} are both there; keep one, or name it with --config")
     (path,) = there
     return _layer(_table(path).items(), known, lambda key: f"{path.name}: {key}", _kebab)
+
+
+def place(name: str, value: object, readers: Mapping[str, Callable[[str, Any], object]]) -> str | None:
+    """The variable, or else the file, that says this of a setting; None: neither does."""
+    for layer in (from_environment(os.environ, readers), from_file(None, os.environ, readers)):
+        if name in layer:
+            label, given = layer[name]
+            return label if readers[name](label, given) == value else None
+    return None
 
 
 def from_environment(environ: Mapping[str, str], known: Collection[str]) -> Layer:

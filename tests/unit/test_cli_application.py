@@ -118,6 +118,18 @@ def test_told_in_one_line(app_dir: Path, spec: str, words: list[str]) -> None:
         assert word in str(caught.value)
 
 
+@pytest.mark.parametrize("text", ["61 * * * *", "-"], ids=["a wrong text", "an unknown name"])
+def test_a_schedule_of_the_settings_is_not_blamed_on_the_application(
+    app_dir: Path, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    """Its place is the settings file, or the variable."""
+    (app_dir / "ops.toml").write_text(f'[schedules]\n{"tick" if text != "-" else "tock"} = "{text}"\n')
+    monkeypatch.setenv("SLOTWISE_CONFIG", str(app_dir / "ops.toml"))
+    with pytest.raises(ConfigurationError) as caught:
+        load_registry("app_one", app_dir)
+    assert str(caught.value).endswith(" (ops.toml: schedules)")
+
+
 @pytest.mark.parametrize(
     ("spec", "words"),
     [

@@ -80,7 +80,7 @@ def _import(name: str, app_dir: Path) -> ModuleType:
     try:
         return importlib.import_module(name)
     except SlotwiseError as error:
-        where = _last_place(error.__traceback__)
+        where = error.place or _last_place(error.__traceback__)
         kind = type(error) if isinstance(error, DatabaseProblem) else ConfigurationError
         raise kind(f"{error}{f' ({where})' if where else ''}") from None
     except ModuleNotFoundError as error:
