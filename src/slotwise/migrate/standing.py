@@ -62,6 +62,8 @@ def refuse_unversioned(connection: sa.Connection, *, prefix: str = "scheduled_",
     """Raise SchemaMismatch for tables without alembic's note of their revision: an upgrade would make them again."""
     inspector, name = sa.inspect(connection), f"{prefix}alembic_version"
     full, revision = f"{schema}.{name}" if schema else name, f"sw{SCHEMA_VERSION:04d}"
+    if not inspector.has_table(f"{prefix}meta", schema=schema):
+        return
     if current(connection, prefix=prefix, schema=schema) != SCHEMA_VERSION:
         return
     if not inspector.has_table(name, schema=schema):
