@@ -69,7 +69,7 @@ def _overlapped(facts: Facts) -> str:
     if held is None or held.started is None:
         return reasons.SKIPPED["overlap"]
     if held.origin == "catch_up" and facts.slot < held.started:
-        return "It came during a catch-up whose runs took longer than the interval: it could not have come to an end."
+        return f"It came while the job was held, before {when(held.slot)} was caught up: its overlap decided."
     begun = "" if held.attempts > 1 else f" from {when(held.started)}"  # of several attempts the last one is known
     until = f" until {when(held.finished)}" if held.finished else ""
     times = f":{begun}{until}" if begun or until else ""

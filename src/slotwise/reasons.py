@@ -9,7 +9,7 @@ from __future__ import annotations
 SKIPPED = {
     "collapsed": "Nobody held the job when it came, and of the slots that were missed it was left out.",
     "overlap": "It came while the slot before it was held, or waited for its retry's time.",
-    "late": "Nobody could start it in time, or a newer one within its grace took its place (CatchUp.none).",
+    "late": "Nobody could start it in time; or it was within the grace of CatchUp.none, and a newer one was, too.",
     "calendar": "A business calendar of its schedule passes over that day.",
     "paused": "The job, or all, was paused.",
     "settled": "An operator settled it, after a restore: it may have run in the time that was lost.",

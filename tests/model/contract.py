@@ -230,6 +230,9 @@ class Contract:
         choice = terms.catch_up(own, self.now - self.terms.wait)
         for reason, slots in choice.skipped.items():
             self._skip(slots, reason)
+        if choice.slot is None and self.chain == "queue":
+            self._after_a_late_queue(course.due)
+            return None
         if choice.slot is None:
             self.chain = None
             if own == come:
@@ -258,6 +261,14 @@ class Contract:
         if not during or len(since) > 1:
             return come
         return [slot for slot in come if slot <= self.gap_end] or come
+
+    def _after_a_late_queue(self, due: datetime) -> None:
+        """What was missed waits no longer."""
+        missed = self.missed()
+        self.chain, self.gap_end = ("catch_up", missed[-1]) if missed else (None, None)
+        self._await_next()
+        if self.plan is not None:
+            self.plan.due = due if missed else self.plan.slot + self.terms.wait
 
     def _after_a_skip(self) -> None:
         assert self.plan is not None

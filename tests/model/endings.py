@@ -67,6 +67,8 @@ class Endings(Contract):
 
     def handed_back(self, course: Course, reason: str) -> None:
         """It never started: as if it had not been claimed."""
+        if course.called_off:
+            self.close(course)
         course.attempt -= 1
         if course.is_plan and (not course.called_off or self.terms.gives_up):
             self.last_start = self.before

@@ -84,7 +84,7 @@ class Orders(Endings):
             if course.holder is not None:
                 course.called_off, course.backfill = "operator", None  # its backfill loses sight of it
             elif course.attempt:
-                course.called_off, course.due, course.backfill = "operator", self.now, None
+                course.called_off, course.due, course.backfill = "operator", min(course.due, self.now), None
             else:
                 self._call_off(course, "operator")
 

@@ -117,6 +117,21 @@ FOUND: dict[str, tuple[Terms, Times, list[Step]]] = {
         Terms(overlap="allow", most=2, start_within=seconds(60), gives_up=True), every(60),
         [later(60), step("poll", pick=0), step("crash", pick=0), *[later(400), step("reap")] * 2, run(1)],
     ),
+    "a retry that was called off in an outage took the catch-up with it": (
+        Terms(catching="all", max=3, attempts=2, retry_pause=seconds(50), past=True), every(60),
+        [
+            run(60), step("fail", pick=0, final=False), later(200), step("cancel", pick=0, which=True), later(200),
+            run(1), *[run(1), step("succeed", pick=0)] * 4,
+        ],
+    ),
+    "slots that were missed were overlap's where all of a queue was too late": (
+        Terms(overlap="queue_all", start_within=seconds(100), attempts=2, retry_pause=seconds(50), past=True),
+        every(60),
+        [
+            run(60), later(50), later(50), later(50), step("fail", pick=0, final=False), later(400), run(1),
+            step("succeed", pick=0), *[run(1), step("succeed", pick=0)] * 4,
+        ],
+    ),
     "slots of an outage ran because one waited in a queue": (
         Terms(overlap="queue_all"), every(60),
         [

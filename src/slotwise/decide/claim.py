@@ -6,7 +6,8 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from slotwise.decide.columns import catching_up, is_catching_up, overlapped, waiting
+from slotwise.decide.absence import newest_missed
+from slotwise.decide.columns import catching_up, is_catching_up, missed_among, overlapped, waiting
 from slotwise.definition import Definition
 from slotwise.execution import TICK, Gap, Record, Row, Transition
 from slotwise.missed import (
@@ -116,7 +117,11 @@ def _choose(
     )
     gaps = around(schedule, passed_over(schedule, slot, choice.watermark), choice.gaps)
     if choice.slot is None:
-        if until is not None and definition is not None:
+        newest = newest_missed(row, schedule, choice.watermark) if is_queued else None
+        if newest is not None and definition is not None:
+            columns, _ = missed_among(row, definition, schedule, choice.watermark, newest, row.execution_time)
+            return Advance(row=columns, gaps=gaps)
+        if until is not None and definition is not None and not is_queued:
             came = _time_of_due(row, schedule, slot)
             columns, more = overlapped(row, definition, schedule, choice.watermark, came)
             return Advance(row=columns, gaps=(*gaps, *more))

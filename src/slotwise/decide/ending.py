@@ -69,7 +69,7 @@ def _at_finish(
     elif isinstance(outcome, Succeeded) and outcome.promised:
         outcome = Failed("complete_in was called, but its transaction was not committed")
     if row.cancel_requested is not None:
-        row, outcome = _called_off(row, outcome)
+        row, outcome = _called_off(with_absence(row, schedule, ledger), outcome)
     if not isinstance(outcome, HandedBack | Died):
         row = with_absence(row, schedule, ledger)
     match outcome:

@@ -84,7 +84,8 @@ def cancel(desk: Desk, job: str, slot: datetime | None = None, instance: str | N
         if row.picked:
             desk.change(row, cancel_requested=desk.now, control=number)
         elif row.attempt:
-            desk.change(row, cancel_requested=desk.now, control=number, execution_time=desk.now)
+            due = min(row.parked_due or row.execution_time, desk.now)  # what came since it was due is catch-up's
+            desk.change(row, cancel_requested=desk.now, control=number, execution_time=due)
         else:
             call_off(desk, row, "operator")
         ended.append(row.slot)
