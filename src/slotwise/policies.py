@@ -31,6 +31,9 @@ logger = logging.getLogger(__name__)
 #: No pause between two attempts is longer.
 LONGEST_WAIT = timedelta(days=366)
 
+#: Up to here a wait doubles that is told no cap.
+USUAL_CAP = timedelta(minutes=5)
+
 
 @dataclass(frozen=True, slots=True)
 class CatchUp:
@@ -183,15 +186,18 @@ class Retry:
         attempts: int = 3,
         *,
         first: timedelta | str = timedelta(seconds=1),
-        cap: timedelta | str = timedelta(minutes=5),
+        cap: timedelta | str | None = None,
         past_next_slot: bool = False,
     ) -> Retry:
         """``attempts`` in all; the wait doubles from ``first`` up to ``cap``, with up to ``first`` of jitter on top.
 
+        ``cap``: five minutes, or ``first`` where that is longer, unless it is given.
+
         Durations are ``timedelta`` or text such as ``"10s"``. Raises InvalidJob for what is neither, and for a
         ``first`` that is longer than ``cap``.
         """
-        shortest, longest = _span("Retry.exponential", "first", first), _span("Retry.exponential", "cap", cap)
+        shortest = _span("Retry.exponential", "first", first)
+        longest = max(shortest, USUAL_CAP) if cap is None else _span("Retry.exponential", "cap", cap)
         if shortest > longest:
             raise InvalidJob(
                 f"Retry.exponential(first={format_duration(shortest)}, cap={format_duration(longest)}): the first wait "

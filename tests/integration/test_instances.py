@@ -82,7 +82,7 @@ def test_orders_are_about_one_instance(request: pytest.FixtureRequest, url: str)
         slot = controls.trigger("feed", instance="a")
         assert controls.skip_next("feed", instance="b") == NOON + HOUR
         worker.run_due()
-        assert seen == [("a", slot, NOON - HOUR, {"n": 1}, f"feed/a/{slot.isoformat()}", 0)]
+        assert seen == [("a", slot, NOON, {"n": 1}, f"feed/a/{slot.isoformat()}", 0)]
         worker.tick("1h")
         assert [(event.instance, event.outcome) for event in settled(worker)] == [("a", "succeeded")]
         found = controls.backfill("feed", NOON - HOUR, NOON + HOUR, instance="b")

@@ -58,7 +58,7 @@ HAPPENINGS = [
 def test_the_worlds_are_not_idle() -> None:
     """A checker that sees nothing finds nothing: each kind of accident and of end occurs."""
     seen: Counter[str] = Counter()
-    for seed in (8, 22):  # these two have them all
+    for seed in (22, 24):  # these two have them all
         database = Database(Settings(database_url=IN_MEMORY))
         provision(database)
         world = World(seed, database)

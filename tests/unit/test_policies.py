@@ -112,10 +112,13 @@ def test_what_is_no_retry(options: dict[str, Any], words: str) -> None:
 
 @pytest.mark.parametrize("first", ["10m", timedelta(minutes=6)])
 def test_no_first_wait_is_longer_than_the_longest(first: Any) -> None:
-    """Every wait would be the cap, whatever was written; as long as the cap is fine."""
+    """Every wait would be the cap, whatever was written; as long as the cap is fine, and one that is not given is."""
     with pytest.raises(InvalidJob, match=r"first=(10|6)m, cap=5m\): the first wait is longer than the longest"):
-        Retry.exponential(3, first=first)
-    assert Retry.exponential(3, first="5m").delay_after(1, NOTHING) >= timedelta(minutes=5)  # type: ignore[operator]
+        Retry.exponential(3, first=first, cap="5m")
+    for longest in ({}, {"cap": first}):
+        delay = Retry.exponential(3, first=first, **longest).delay_after(1, NOTHING)
+        assert delay is not None
+        assert delay >= timedelta(minutes=6)
 
 
 def test_tasks_are_tried_ten_times() -> None:
