@@ -101,6 +101,9 @@ class LedgerFence:
             cursor = connection.cursor()
             cursor.execute(str(statement.compile(engine, compile_kwargs={"literal_binds": True})))
             found = cursor.fetchone()
+        except BaseException:
+            connection.invalidate()  # else the pool would clean it, and complain where it is broken
+            raise
         finally:
             connection.close()
         return found[0] if found else None
