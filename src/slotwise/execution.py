@@ -242,7 +242,7 @@ class Died:
     name = "lost"
 
 
-Outcome: TypeAlias = Succeeded | Failed | Snoozed | Cancelled | Aborted | HandedBack | Died
+AttemptOutcome: TypeAlias = Succeeded | Failed | Snoozed | Cancelled | Aborted | HandedBack | Died
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,7 +15,7 @@ from slotwise.controls import Controls
 from slotwise.definition import define
 from slotwise.errors import ClaimLost
 from slotwise.events import ClaimLostEvent, HandedBackEvent, Reaped
-from slotwise.execution import Claim, Outcome
+from slotwise.execution import AttemptOutcome, Claim
 from slotwise.job import job
 from slotwise.pauses import PAUSED
 from slotwise.schedules import Disabled
@@ -186,7 +186,7 @@ class Cluster:
             reasons = [event.reason for event in ended if isinstance(event, HandedBackEvent)]
             self.model.handed_back(course, reasons[0] if reasons else "")
 
-    def end(self, member: Member, claim: Claim, outcome: Outcome) -> Course | None:
+    def end(self, member: Member, claim: Claim, outcome: AttemptOutcome) -> Course | None:
         """The handler has ended; the course, if that still counts."""
         course = self._held(claim)
         member.running.remove(claim)

@@ -12,13 +12,13 @@ from tests.model.timeline import Times
 
 from slotwise.definition import define
 from slotwise.errors import InvalidJob
-from slotwise.execution import Aborted, Cancelled, Claim, Failed, Outcome, Snoozed, Succeeded
+from slotwise.execution import Aborted, AttemptOutcome, Cancelled, Claim, Failed, Snoozed, Succeeded
 
 #: The name of a method, and what it is given.
 Step: TypeAlias = tuple[str, dict[str, Any]]
 
 NAP = timedelta(seconds=30)
-OUTCOMES: dict[str, Outcome] = {
+OUTCOMES: dict[str, AttemptOutcome] = {
     "succeed": Succeeded(), "fail": Failed("boom"), "fail for good": Failed("boom", final=True),
     "snooze": Snoozed(NAP), "cancel": Cancelled("enough"), "stop": Aborted("shutdown"),
 }  # fmt: skip

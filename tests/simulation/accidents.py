@@ -8,7 +8,7 @@ from tests.simulation.agent import Agent
 from tests.simulation.cast import SCHEDULES
 from tests.simulation.stage import Stage
 
-from slotwise.execution import Aborted, Claim, Outcome
+from slotwise.execution import Aborted, AttemptOutcome, Claim
 
 
 class Accidents(Stage):
@@ -112,7 +112,7 @@ class Accidents(Stage):
                 self.zombies.append(agent)
             self._replace(agent)
 
-    def _finish(self, agent: Agent, claim: Claim, outcome: Outcome | None) -> None:
+    def _finish(self, agent: Agent, claim: Claim, outcome: AttemptOutcome | None) -> None:
         agent.running.remove(claim)
         if outcome is None:
             self._crash(agent)

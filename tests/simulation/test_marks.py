@@ -8,7 +8,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from slotwise.execution import Failed, HandedBack, Outcome, Succeeded
+from slotwise.execution import AttemptOutcome, Failed, HandedBack, Succeeded
 from slotwise.job import task
 from slotwise.policies import Retry
 from slotwise.store.database import Database
@@ -62,7 +62,7 @@ class Flood:
             "execution_time": due, "slot": due, "version": 1, "first_version": 1, "priority": priority,
         }  # fmt: skip
 
-    def _outcome(self) -> Outcome:
+    def _outcome(self) -> AttemptOutcome:
         return self.rng.choice((*[Succeeded()] * 8, Failed("boom"), HandedBack()))
 
     def _look_on(self, last: dict[str, tuple[int, datetime]]) -> None:

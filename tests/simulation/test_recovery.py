@@ -14,7 +14,7 @@ from tests.model.mutants import Mutant
 from tests.simulation.agent import SimulatedWorker
 from tests.simulation.cast import NOON
 
-from slotwise.execution import Claim, Failed, HandedBack, Outcome, Succeeded
+from slotwise.execution import AttemptOutcome, Claim, Failed, HandedBack, Succeeded
 from slotwise.job import job
 from slotwise.policies import CatchUp, Overlap, Retry
 from slotwise.schedules import Every
@@ -78,7 +78,7 @@ class Recovery:
                 self._began(claim)
         for claim in worker.held:
             if claim not in worker.waiting and rng.random() < 0.5:
-                ended: Outcome = Failed("boom") if rng.random() < 0.2 else Succeeded()
+                ended: AttemptOutcome = Failed("boom") if rng.random() < 0.2 else Succeeded()
                 worker.finish(claim, ended)
         worker.settle()
 

@@ -18,7 +18,7 @@ from tests.simulation.operators import audit
 
 from slotwise.controls import Controls
 from slotwise.errors import ClaimLost
-from slotwise.execution import Claim, Failed, Outcome, Row, Succeeded
+from slotwise.execution import AttemptOutcome, Claim, Failed, Row, Succeeded
 from slotwise.store.fence import LedgerFence
 from slotwise.store.types import to_micros
 
@@ -154,7 +154,7 @@ class World(Accidents):
         if not agent.is_down:
             self._strike(agent)
 
-    def _outcome(self, agent: Agent, claim: Claim) -> Outcome | None:
+    def _outcome(self, agent: Agent, claim: Claim) -> AttemptOutcome | None:
         """How the handler ends; None: its process dies right after it has completed the slot."""
         match self.rng.randrange(10):
             case 0 | 1:
@@ -166,7 +166,7 @@ class World(Accidents):
             case _:
                 return Succeeded()
 
-    def _complete(self, agent: Agent, claim: Claim) -> Outcome | None:
+    def _complete(self, agent: Agent, claim: Claim) -> AttemptOutcome | None:
         """complete_in, in a transaction of its own, which may be rolled back, or be the last thing the process does."""
         store = agent.worker.store
         try:

@@ -13,7 +13,7 @@ from slotwise.client import Client
 from slotwise.clock import ManualClock
 from slotwise.context import JobContext
 from slotwise.definition import Definition, define
-from slotwise.execution import RECURRING, Claim, Outcome, Row, Succeeded, Transition
+from slotwise.execution import RECURRING, AttemptOutcome, Claim, Row, Succeeded, Transition
 from slotwise.job import job, task
 from slotwise.policies import Retry
 from slotwise.schedules import Disabled, Every, FixedDelay, Schedule
@@ -99,7 +99,7 @@ class Bench:
         (claim,) = self.claim(name, holder=holder, **options)
         return claim
 
-    def settle(self, claim: Claim, outcome: Outcome | None = None) -> Transition | None:
+    def settle(self, claim: Claim, outcome: AttemptOutcome | None = None) -> Transition | None:
         """What became of the row; None: the claim was lost."""
         (settlement,) = self.store.settle([(claim, outcome or Succeeded())])
         assert settlement.error is None

@@ -9,7 +9,7 @@ import pytest
 
 from slotwise import Every, decide, job
 from slotwise.definition import Definition
-from slotwise.execution import RECURRING, Claim, Died, Gap, LedgerEntry, Outcome, Row, Succeeded
+from slotwise.execution import RECURRING, AttemptOutcome, Claim, Died, Gap, LedgerEntry, Row, Succeeded
 from slotwise.policies import CatchUp, Overlap
 from slotwise.testing import ManualWorker
 
@@ -149,7 +149,7 @@ def test_a_deploy_may_end_a_catch_up() -> None:
     ],
 )  # fmt: skip
 def test_what_each_end_leaves(
-    policies: Any, outcome: Outcome, until: float, began: float, now: float,
+    policies: Any, outcome: AttemptOutcome, until: float, began: float, now: float,
     slot: float, due: float, new_until: datetime | None, gaps: Any,
 ) -> None:  # fmt: skip
     """New slots join the tail as long as the job gains on them; its overlap decides for others, after the tail."""

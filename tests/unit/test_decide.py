@@ -15,13 +15,13 @@ from slotwise.execution import (
     FOREVER,
     RECURRING,
     Aborted,
+    AttemptOutcome,
     Cancelled,
     Died,
     Failed,
     Gap,
     HandedBack,
     LedgerEntry,
-    Outcome,
     Row,
     Snoozed,
     Succeeded,
@@ -82,7 +82,7 @@ def retry(attempts: int = 3, seconds: float = 10) -> Retry:
 
 
 def finish(
-    outcome: Outcome,
+    outcome: AttemptOutcome,
     *,
     row: Row | None = None,
     schedule: Schedule | None = MINUTELY,
@@ -260,7 +260,7 @@ def test_an_unreadable_row_is_tried_later_and_says_why(attempt: int, forget: boo
         pytest.param(Failed("boom", final=True), "failed", 5, id="final failure"),
     ],
 )
-def test_a_finished_slot_makes_way_for_the_next(outcome: Outcome, label: str, failures: int) -> None:
+def test_a_finished_slot_makes_way_for_the_next(outcome: AttemptOutcome, label: str, failures: int) -> None:
     """The plan row moves to the slot after, from the slot before, not from the wall clock."""
     done = finish(outcome, row=plan_row(consecutive_failures=4, attempt=2, lost_count=1, collapsed=3))
     assert done.label == label
@@ -339,7 +339,7 @@ def test_a_succession_is_shed_once_it_is_over() -> None:
     ],
     ids=["succeeded", "failed", "aborted", "handed back", "lost"],
 )
-def test_an_unreadable_text_loses_no_outcome(outcome: Outcome, final: bool) -> None:
+def test_an_unreadable_text_loses_no_outcome(outcome: AttemptOutcome, final: bool) -> None:
     """A newer release re-planned the held row: the slot ends as it would, and the row is left to those who can read."""
     row = replace(plan_row(collapsed=2), schedule="MOON|full")
     done = decide.at_finish_unread(row, definition(), outcome, IN_TIME, entry("running"), "MOON|full?")
@@ -357,7 +357,7 @@ def test_a_catch_up_run_leaves_its_label_behind() -> None:
 
 
 @pytest.mark.parametrize("outcome", [Succeeded(), Failed("boom"), Aborted("shutdown")], ids=lambda one: one.name)
-def test_a_detached_row_goes_with_its_slot(outcome: Outcome) -> None:
+def test_a_detached_row_goes_with_its_slot(outcome: AttemptOutcome) -> None:
     """A row of one slot is deleted when that slot is final; the ledger keeps what happened."""
     done = finish(outcome, row=detached_row(), on_lost="give_up")
     assert done.remove
@@ -499,7 +499,7 @@ def test_a_hand_back_burns_nothing(attempt: int, forget: bool) -> None:
     ids=lambda one: one.name,
 )
 @pytest.mark.parametrize("kind", [plan_row, detached_row, task_row], ids=["plan", "detached", "task"])
-def test_what_complete_in_has_committed_is_done(kind: Any, outcome: Outcome) -> None:
+def test_what_complete_in_has_committed_is_done(kind: Any, outcome: AttemptOutcome) -> None:
     """The ledger says succeeded under this token: whatever came after it, the slot is a success."""
     done = finish(outcome, row=kind(), ledger=entry("succeeded"), now=at(0.5))
     assert done.label == "succeeded"
@@ -609,7 +609,7 @@ def test_a_task_that_succeeded_leaves() -> None:
         pytest.param(Aborted("shutdown"), {"on_lost": "give_up"}, "shutdown", id="stopped, and gives up"),
     ],
 )
-def test_a_task_that_cannot_go_on_stays_as_dead(outcome: Outcome, policies: dict[str, Any], error: str) -> None:
+def test_a_task_that_cannot_go_on_stays_as_dead(outcome: AttemptOutcome, policies: dict[str, Any], error: str) -> None:
     """Nothing vanishes: the row is parked with its state, the reason, and the due time it had."""
     done = finish(outcome, row=task_row(execution_time=at(0.1)), **policies)
     assert done.label == "dead"
@@ -671,7 +671,7 @@ def test_cancel_ends_the_slot_and_the_schedule_goes_on() -> None:
     ],
 )  # fmt: skip
 def test_a_task_that_was_called_off_goes(
-    outcome: Outcome, asked: datetime | None, reason: str, error: str | None, policies: dict[str, Any]
+    outcome: AttemptOutcome, asked: datetime | None, reason: str, error: str | None, policies: dict[str, Any]
 ) -> None:
     """It is not among the dead, who are driven again; its history, if it keeps one, says who called it off."""
     ended = finish(outcome, row=task_row(cancel_requested=asked), **policies)
@@ -692,7 +692,7 @@ def test_a_task_that_gives_up_stays_where_a_shutdown_stopped_it() -> None:
 
 
 @pytest.mark.parametrize("stopped", [Snoozed(MINUTE), Aborted("shutdown"), Died(at(0.2))], ids=lambda one: one.name)
-def test_what_a_task_does_not_fail_by_burns_no_try(stopped: Outcome) -> None:
+def test_what_a_task_does_not_fail_by_burns_no_try(stopped: AttemptOutcome) -> None:
     """However often it is snoozed, stopped from outside or lost: all its tries are left, and starts are counted on."""
     row = task_row()
     for attempt in range(1, 8):
@@ -759,7 +759,7 @@ def test_start_within_counts_from_the_due_time() -> None:
         pytest.param(HandedBack(), {}, NOON, id="what has not started bears no distance"),
     ],
 )
-def test_two_starts_keep_their_distance(outcome: Outcome, policies: Any, due: datetime) -> None:
+def test_two_starts_keep_their_distance(outcome: AttemptOutcome, policies: Any, due: datetime) -> None:
     """min_interval counts from the start that was, and moves the due time only."""
     ledger = entry("running", started=at(0))
     transition = finish(outcome, ledger=ledger, min_interval=5 * MINUTE, **policies)
@@ -883,7 +883,7 @@ def test_the_plan_row_goes_on(policies: Any, row: dict[str, Any], slot: datetime
 
 @pytest.mark.parametrize(("control", "reason"), [(None, "overlap"), (7, "operator")])
 @pytest.mark.parametrize("outcome", [Aborted("overlap"), Died(at(1)), HandedBack(), Snoozed(MINUTE)], ids=repr)
-def test_a_slot_that_was_called_off(outcome: Outcome, control: int | None, reason: str) -> None:
+def test_a_slot_that_was_called_off(outcome: AttemptOutcome, control: int | None, reason: str) -> None:
     """It ends, and the ledger says who wanted that."""
     row = detached_row(cancel_requested=at(0.2), control=control, origin="schedule")
     transition = finish(outcome, row=row, retry=retry())

@@ -22,7 +22,7 @@ from slotwise.engine.isolation import Channel, say_outcome
 from slotwise.engine.signals import StopSignals
 from slotwise.engine.worker import Worker
 from slotwise.events import Event, HandlerStarted
-from slotwise.execution import Claim, Failed, HandedBack, Outcome
+from slotwise.execution import AttemptOutcome, Claim, Failed, HandedBack
 from slotwise.policies import growing_pauses
 from slotwise.registry import JobRegistry
 from slotwise.store.database import is_transient
@@ -66,7 +66,7 @@ def _die() -> None:
     os.killpg(os.getpgrp(), signal.SIGKILL)
 
 
-def _obey(order: dict[str, Any], channel: Channel) -> Outcome:
+def _obey(order: dict[str, Any], channel: Channel) -> AttemptOutcome:
     try:
         worker = _worker(order, channel)
         claim, words = _find_claim(worker, order, channel)
@@ -78,7 +78,7 @@ def _obey(order: dict[str, Any], channel: Channel) -> Outcome:
     for word in [*words, *(channel.lines(0) or ())]:  # it may have been renewed while the application was imported
         _heed(word, holding, worker)
     threading.Thread(target=_listen, args=(channel, holding, worker), daemon=True).start()
-    ended: SimpleQueue[Outcome] = SimpleQueue()
+    ended: SimpleQueue[AttemptOutcome] = SimpleQueue()
     try:
         with worker.running_alone(lambda _, outcome: ended.put(outcome)):
             worker.runner.start([holding])

@@ -13,12 +13,12 @@ from slotwise.definition import Definition
 from slotwise.execution import (
     TICK,
     Aborted,
+    AttemptOutcome,
     Cancelled,
     Died,
     Failed,
     HandedBack,
     LedgerEntry,
-    Outcome,
     Record,
     Row,
     SlotOutcome,
@@ -34,7 +34,7 @@ def at_finish(
     row: Row,
     definition: Definition,
     schedule: Schedule | None,
-    outcome: Outcome,
+    outcome: AttemptOutcome,
     now: datetime,
     ledger: LedgerEntry | None,
 ) -> Transition:
@@ -60,7 +60,7 @@ def _at_finish(
     row: Row,
     definition: Definition,
     schedule: Schedule | None,
-    outcome: Outcome,
+    outcome: AttemptOutcome,
     now: datetime,
     ledger: LedgerEntry | None,
 ) -> Transition:
@@ -91,7 +91,7 @@ def _at_finish(
             return at_loss(row, definition, schedule, lease_end, now, ledger)
 
 
-def _called_off(row: Row, outcome: Outcome) -> tuple[Row, Outcome]:
+def _called_off(row: Row, outcome: AttemptOutcome) -> tuple[Row, AttemptOutcome]:
     """An operator, or a newer slot, has called the slot off: it ends with this attempt, however that ended."""
     by = row.called_off_by or "operator"
     match outcome:
@@ -105,7 +105,7 @@ def _called_off(row: Row, outcome: Outcome) -> tuple[Row, Outcome]:
 
 
 def at_finish_unread(
-    row: Row, definition: Definition, outcome: Outcome, now: datetime, ledger: LedgerEntry | None, error: str
+    row: Row, definition: Definition, outcome: AttemptOutcome, now: datetime, ledger: LedgerEntry | None, error: str
 ) -> Transition:
     """As ``at_finish``, where this worker cannot read the row's schedule: a newer release wrote it, or a zone lacks.
 

@@ -10,7 +10,7 @@ from slotwise.engine.holdings import Holding, Holdings
 from slotwise.engine.service import Service
 from slotwise.engine.settler import settlement_events
 from slotwise.events import ClaimLostEvent, ClaimSuspect, HeartbeatSent, about
-from slotwise.execution import Claim, Died, HandedBack, Outcome
+from slotwise.execution import AttemptOutcome, Claim, Died, HandedBack
 from slotwise.store.store import Store
 
 
@@ -93,7 +93,7 @@ class Heartbeat(Service):
             for event in settlement_events(settlement):
                 self.listeners.publish(event)
 
-    def _end_of_unknown(self, claim: Claim) -> Outcome:
+    def _end_of_unknown(self, claim: Claim) -> AttemptOutcome:
         """Whether the handler of a job that gives up has started, only the ledger says: it decides, as at a loss."""
         if self._store.definitions[claim.row.task_name].gives_up:
             return Died(claim.claimed_at + claim.lease)

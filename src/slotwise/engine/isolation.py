@@ -25,7 +25,7 @@ from typing import Any
 from slotwise.clock import elapsed
 from slotwise.durations import parse_duration
 from slotwise.engine.holdings import Holding
-from slotwise.execution import Aborted, Cancelled, Failed, HandedBack, Outcome, Snoozed, Succeeded
+from slotwise.execution import Aborted, AttemptOutcome, Cancelled, Failed, HandedBack, Snoozed, Succeeded
 from slotwise.sequel import Sequel
 
 #: What the child runs.
@@ -76,7 +76,7 @@ class Isolation:
         self._app = app
         self._patience = patience.total_seconds()
 
-    def run(self, holding: Holding, begun: Callable[[], None], draining: Callable[[], bool]) -> Outcome:
+    def run(self, holding: Holding, begun: Callable[[], None], draining: Callable[[], bool]) -> AttemptOutcome:
         """One attempt, to its end; ``begun`` is called when its handler starts."""
         ours, theirs = socket.socketpair()
         try:
@@ -107,10 +107,10 @@ class _Attempt:
         self._patience = patience
         self._born = elapsed()
         self._told: float | None = None
-        self._outcome: Outcome | None = None
+        self._outcome: AttemptOutcome | None = None
         self._started = False
 
-    def run(self, order: dict[str, Any], begun: Callable[[], None], draining: Callable[[], bool]) -> Outcome:
+    def run(self, order: dict[str, Any], begun: Callable[[], None], draining: Callable[[], bool]) -> AttemptOutcome:
         self._channel.send(**order)
         renewed, drains = self._holding.renewed, False
         try:
@@ -159,7 +159,7 @@ class _Attempt:
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self._child.pid, signal.SIGKILL)
 
-    def _end(self, status: int) -> Outcome:
+    def _end(self, status: int) -> AttemptOutcome:
         """Of a child that has not said how it ended."""
         if (reason := self._holding.stop_reason) is not None:
             return Aborted(reason) if self._started else HandedBack(reason)
@@ -168,7 +168,7 @@ class _Attempt:
         return Failed(f"its process ended {how}{when}", promised=self._started)
 
 
-def say_outcome(outcome: Outcome) -> dict[str, Any]:
+def say_outcome(outcome: AttemptOutcome) -> dict[str, Any]:
     """An outcome as data."""
     said: dict[str, Any] = {"say": "ended", "outcome": outcome.name}
     match outcome:
@@ -197,7 +197,7 @@ def _sequel_of(kept: Mapping[str, Any] | None) -> Sequel | None:
     return Sequel(result=None if kept["result"] is None else kept["result"].encode(), problem=kept["problem"])
 
 
-def outcome_of(said: Mapping[str, Any]) -> Outcome:
+def outcome_of(said: Mapping[str, Any]) -> AttemptOutcome:
     """What ``say_outcome`` said."""
     match said["outcome"]:
         case "succeeded":

@@ -13,7 +13,7 @@ from slotwise.definition import Definition
 from slotwise.durations import format_duration
 from slotwise.engine.holdings import Holding
 from slotwise.errors import JobCancelled
-from slotwise.execution import SUCCEEDED, Aborted, Cancelled, Failed, Outcome, Snoozed, Succeeded
+from slotwise.execution import SUCCEEDED, Aborted, AttemptOutcome, Cancelled, Failed, Snoozed, Succeeded
 from slotwise.results import kept
 from slotwise.steering import Cancel, Fail, Snooze, Steering
 
@@ -23,7 +23,7 @@ ERROR_LIMIT = 16_384
 _RUNNER = str(Path(__file__).with_name("runner.py"))
 
 
-def returned(result: object, holding: Holding, definition: Definition) -> Outcome:
+def returned(result: object, holding: Holding, definition: Definition) -> AttemptOutcome:
     if result is not None:
         if isinstance(result, Steering):
             word = type(result).__name__
@@ -46,7 +46,7 @@ def returned(result: object, holding: Holding, definition: Definition) -> Outcom
     return timed_out(holding, definition) or Succeeded(promised=holding.promised, sequel=holding.sequel)
 
 
-def timed_out(holding: Holding, definition: Definition) -> Outcome | None:
+def timed_out(holding: Holding, definition: Definition) -> AttemptOutcome | None:
     """An attempt that was told to stop has failed, also if its handler came to a good end after that."""
     if holding.stop_reason != "timeout":
         return None
@@ -54,7 +54,7 @@ def timed_out(holding: Holding, definition: Definition) -> Outcome | None:
     return Failed(said, promised=holding.promised)
 
 
-def raised(error: BaseException, holding: Holding, definition: Definition) -> Outcome:
+def raised(error: BaseException, holding: Holding, definition: Definition) -> AttemptOutcome:
     reason = holding.stop_reason
     if reason is not None and isinstance(error, JobCancelled | asyncio.CancelledError):
         return timed_out(holding, definition) or Aborted(reason)
@@ -85,7 +85,7 @@ def descent() -> int:
     return len(_forks)
 
 
-def leave_fork(origin: int, outcome: Outcome) -> None:
+def leave_fork(origin: int, outcome: AttemptOutcome) -> None:
     """Where a handler has forked, its child comes out of it as well. The attempt is the parent's: the child ends here,
     with the status that Python would give it. Nobody else could: all other threads are in the parent. ``origin``: the
     descent before the handler was entered.

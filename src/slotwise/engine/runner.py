@@ -22,12 +22,12 @@ from slotwise.engine.pace import Pace
 from slotwise.engine.threads import Threads
 from slotwise.errors import InvalidPayload
 from slotwise.events import HandlerEnded, HandlerStarted, Listeners, about
-from slotwise.execution import Claim, Failed, HandedBack, Outcome
+from slotwise.execution import AttemptOutcome, Claim, Failed, HandedBack
 from slotwise.headline import headline
 
 Interceptor: TypeAlias = Callable[[JobContext], AbstractContextManager[Any]]
 MakeContext: TypeAlias = Callable[[Holding], JobContext]
-OnEnd: TypeAlias = Callable[[Holding, Outcome], None]
+OnEnd: TypeAlias = Callable[[Holding, AttemptOutcome], None]
 
 logger = logging.getLogger(__name__)
 
@@ -166,13 +166,13 @@ class Runner:
             outcome = raised(error, holding, definition)
         self._on_end(holding, outcome)
 
-    async def _refusal_async(self, holding: Holding, definition: Definition) -> Outcome | None:
+    async def _refusal_async(self, holding: Holding, definition: Definition) -> AttemptOutcome | None:
         """Only the mark of a job that gives up talks to the database: that must not block the loop."""
         if not definition.gives_up:
             return self._refusal(holding, definition)
         return await asyncio.wrap_future(self._threads.call(lambda: self._refusal(holding, definition)))
 
-    def _refusal(self, holding: Holding, definition: Definition) -> Outcome | None:
+    def _refusal(self, holding: Holding, definition: Definition) -> AttemptOutcome | None:
         """Right before the start: may this claim still start? A job that gives up says so first, in the ledger."""
         if self._draining:
             return HandedBack("shutdown")
@@ -194,7 +194,7 @@ class Runner:
         # Race: it may have waited so long that it was given back just now.
         return None if holding.begin() else HandedBack("queued")
 
-    def _attempt(self, holding: Holding, definition: Definition) -> Outcome:
+    def _attempt(self, holding: Holding, definition: Definition) -> AttemptOutcome:
         ctx, unreadable = self._prepare(holding)
         if unreadable is not None:
             return unreadable
@@ -213,7 +213,7 @@ class Runner:
         self._ended(holding, outcome, begun)
         return outcome
 
-    async def _attempt_async(self, holding: Holding, definition: Definition) -> Outcome:
+    async def _attempt_async(self, holding: Holding, definition: Definition) -> AttemptOutcome:
         ctx, unreadable = self._prepare(holding)
         if unreadable is not None:
             return unreadable
@@ -231,7 +231,7 @@ class Runner:
         self._ended(holding, outcome, begun)
         return outcome
 
-    async def _call_async(self, ctx: JobContext, definition: Definition, holding: Holding) -> Outcome:
+    async def _call_async(self, ctx: JobContext, definition: Definition, holding: Holding) -> AttemptOutcome:
         """The end is a value in here already: a SystemExit that leaves a task ends the loop, and all tasks with it."""
         origin = descent()
         try:
@@ -252,7 +252,7 @@ class Runner:
                 stack.enter_context(interceptor(ctx))
             yield
 
-    def _prepare(self, holding: Holding) -> tuple[JobContext, Outcome | None]:
+    def _prepare(self, holding: Holding) -> tuple[JobContext, AttemptOutcome | None]:
         """The context; and, where the stored data cannot be read, a failure that no further attempt can mend."""
         ctx = self._make_context(holding)
         try:
@@ -269,7 +269,7 @@ class Runner:
         self._listeners.publish(HandlerStarted(**about(holding.claim)))
         return elapsed()
 
-    def _ended(self, holding: Holding, outcome: Outcome, begun: float | None) -> None:
+    def _ended(self, holding: Holding, outcome: AttemptOutcome, begun: float | None) -> None:
         if begun is None:
             return
         error = headline(outcome.error) if isinstance(outcome, Failed) and outcome.error else None

@@ -26,7 +26,7 @@ from slotwise.events import (
     about,
     skipped,
 )
-from slotwise.execution import RECURRING, SUCCEEDED, Claim, HandedBack, Outcome
+from slotwise.execution import RECURRING, SUCCEEDED, AttemptOutcome, Claim, HandedBack
 from slotwise.headline import headline
 from slotwise.policies import growing_pauses
 from slotwise.store.claims import BATCH
@@ -39,7 +39,7 @@ logger = logging.getLogger(__name__)
 #: How long an outcome rests that could not be written though the others could: its row is locked, for instance.
 STUCK_PAUSES = timedelta(milliseconds=100), timedelta(seconds=5)
 
-Ending: TypeAlias = tuple[Holding, Outcome]
+Ending: TypeAlias = tuple[Holding, AttemptOutcome]
 
 
 @dataclass(slots=True, eq=False)
@@ -65,7 +65,7 @@ class Settler(Service):
         self._endings: deque[Ending] = deque()
         self._aside: list[_Aside] = []
 
-    def put(self, holding: Holding, outcome: Outcome) -> None:
+    def put(self, holding: Holding, outcome: AttemptOutcome) -> None:
         """Take the end of an attempt; from any thread.
 
         Race: a handler may come to its end while a shutdown gives it up. The first word stands, the second is
@@ -81,7 +81,7 @@ class Settler(Service):
             self._add(holding, HandedBack(reason))
         return withdrawn
 
-    def _add(self, holding: Holding, outcome: Outcome) -> None:
+    def _add(self, holding: Holding, outcome: AttemptOutcome) -> None:
         self._endings.append((holding, outcome))
         self.wake()
 

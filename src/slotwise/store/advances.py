@@ -20,7 +20,7 @@ from typing import TypeAlias
 import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
 
-from slotwise.execution import SUCCEEDED, Claim, Fence, Outcome
+from slotwise.execution import SUCCEEDED, AttemptOutcome, Claim, Fence
 from slotwise.onward import Onward, onward
 from slotwise.store.commit import commit_surely
 from slotwise.store.database import Database
@@ -31,7 +31,7 @@ from slotwise.store.failures import is_about_a_row
 Usual: TypeAlias = "tuple[Claim, Onward]"
 
 
-def usual(claim: Claim, outcome: Outcome) -> Onward | None:
+def usual(claim: Claim, outcome: AttemptOutcome) -> Onward | None:
     """What follows if nothing is out of the ordinary; None: that is for the settlement to say."""
     row = claim.row
     if row.schedule is None or row.plan_instance is not None or row.slot is None or row.attempt != 1:

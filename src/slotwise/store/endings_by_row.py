@@ -12,6 +12,7 @@ import sqlalchemy as sa
 from slotwise.decide import UNREADABLE, UNREADABLE_PAUSE
 from slotwise.execution import (
     FOREVER,
+    AttemptOutcome,
     Cancelled,
     Claim,
     Died,
@@ -21,7 +22,6 @@ from slotwise.execution import (
     Key,
     LedgerEntry,
     LedgerKey,
-    Outcome,
     Row,
     Succeeded,
 )
@@ -112,7 +112,7 @@ class EndingsByRow(RowByRow):
             ),
         }
 
-    def let_go_aside(self, connection: sa.Connection, claim: Claim, outcome: Outcome, error: str) -> str | None:
+    def let_go_aside(self, connection: sa.Connection, claim: Claim, outcome: AttemptOutcome, error: str) -> str | None:
         """As ``set_aside``, for a held row, under its claim's fence; what it is then, None if the claim was lost.
 
         What the handler came to is told to the ledger. If it came to nothing, the next claim finds an orphan there.

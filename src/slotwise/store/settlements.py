@@ -14,12 +14,12 @@ from slotwise.clock import Clock
 from slotwise.definition import Definition
 from slotwise.errors import InvalidSchedule
 from slotwise.execution import (
+    AttemptOutcome,
     Claim,
     Died,
     Fence,
     LedgerEntry,
     LedgerKey,
-    Outcome,
     Transition,
 )
 from slotwise.onward import is_usual
@@ -43,7 +43,7 @@ Entries: TypeAlias = Mapping[LedgerKey, tuple[LedgerEntry | None, str | None]]
 #: Why a row could not be settled that somebody else keeps locked.
 LOCKED = TimeoutError("another transaction keeps its row, or its slot in the ledger, locked; see pg_stat_activity")
 
-Endings: TypeAlias = "Sequence[tuple[Claim, Outcome]]"
+Endings: TypeAlias = "Sequence[tuple[Claim, AttemptOutcome]]"
 
 logger = logging.getLogger(__name__)
 
@@ -108,7 +108,7 @@ class Settlements(Door):
             done.update((settlement.claim.fence, settlement) for settlement in settled)
         return [done[claim.fence] for claim, _ in endings]
 
-    def _advance(self, endings: Iterable[tuple[Claim, Outcome]]) -> dict[Fence, Settlement]:
+    def _advance(self, endings: Iterable[tuple[Claim, AttemptOutcome]]) -> dict[Fence, Settlement]:
         """Those that end as most do, in one statement."""
         found = {
             claim.fence: (claim, following)
@@ -143,7 +143,7 @@ class Settlements(Door):
         settled = self._apart(endings[:middle], end, is_first=is_first)
         return settled + self._apart(endings[middle:], end, is_first=False)
 
-    def _set_aside(self, claim: Claim, outcome: Outcome, error: Exception) -> Settlement:
+    def _set_aside(self, claim: Claim, outcome: AttemptOutcome, error: Exception) -> Settlement:
         """First without what the handler said, which may be all that is wrong; else the row is let go as it stands."""
         why = f"{outcome.name}, which cannot be written: {describe(error)}"
         for plain in plainer(outcome, why):
@@ -214,7 +214,7 @@ class Settlements(Door):
         return changes
 
     def _ends(
-        self, changes: Sequence[Change], claims: Mapping[Fence, Claim], outcomes: Mapping[Fence, Outcome]
+        self, changes: Sequence[Change], claims: Mapping[Fence, Claim], outcomes: Mapping[Fence, AttemptOutcome]
     ) -> list[End]:
         """Those that may leave something behind."""
         ends = [
@@ -228,7 +228,7 @@ class Settlements(Door):
         ]
         return [end for end in ends if end.sequel is not None or end.definition.history != "none"]
 
-    def _decide(self, held: Held, outcome: Outcome, entries: Entries) -> Change:
+    def _decide(self, held: Held, outcome: AttemptOutcome, entries: Entries) -> Change:
         row = held.row
         key = ledger_key(held, outcome)
         entry, place = entries.get(key, (None, None)) if key else (None, None)

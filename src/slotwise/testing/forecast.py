@@ -16,7 +16,7 @@ from slotwise.definition import Definition
 from slotwise.durations import format_duration
 from slotwise.errors import ConfigurationError
 from slotwise.events import Event
-from slotwise.execution import Aborted, Claim, Failed, Outcome, Succeeded
+from slotwise.execution import Aborted, AttemptOutcome, Claim, Failed, Succeeded
 from slotwise.job import job
 from slotwise.settings import Settings
 from slotwise.store.database import Database
@@ -110,7 +110,7 @@ class _Play:
         self._outages = outages
         self._clock = ManualClock(start)
         self._number = count()
-        self._running: list[tuple[datetime, int, Claim, Outcome]] = []
+        self._running: list[tuple[datetime, int, Claim, AttemptOutcome]] = []
         self._looks: list[datetime] = []
         self._attempts = 0
         self._copy(calendars)
@@ -187,7 +187,7 @@ class _Play:
         elif worker.begin(claim):
             heapq.heappush(self._running, (now + took, next(self._number), claim, outcome))
 
-    def _course(self, claim: Claim) -> tuple[timedelta, Outcome]:
+    def _course(self, claim: Claim) -> tuple[timedelta, AttemptOutcome]:
         """How long this run takes, and how it ends."""
         name = claim.row.task_name
         took, timeout = self._takes.get(name, timedelta(0)), self._definitions[name].timeout

@@ -7,7 +7,7 @@ from typing import Any
 
 from slotwise.engine.holdings import Holding
 from slotwise.engine.runner import Runner
-from slotwise.execution import Outcome
+from slotwise.execution import AttemptOutcome
 
 
 class HeldRunner(Runner):
@@ -41,7 +41,7 @@ class HeldRunner(Runner):
             self.end(holding, refused)
         return refused is None
 
-    def end(self, holding: Holding, outcome: Outcome) -> None:
+    def end(self, holding: Holding, outcome: AttemptOutcome) -> None:
         """The attempt has ended so, without its handler."""
         if holding in self.waiting:
             self.waiting.remove(holding)

@@ -19,7 +19,7 @@ from slotwise.engine.service import AT_ONCE
 from slotwise.engine.worker import Worker
 from slotwise.errors import ClaimLost
 from slotwise.events import ClaimLostEvent, Event, HandedBackEvent, Listeners, Pruned, Reaped, Settled
-from slotwise.execution import Claim, HandedBack, Outcome, Succeeded
+from slotwise.execution import AttemptOutcome, Claim, HandedBack, Succeeded
 from slotwise.registration import listed, unique
 from slotwise.registry import JobRegistry
 from slotwise.settings import Settings
@@ -168,7 +168,7 @@ class ManualWorker:
         """Start an attempt whose handler the test stands in for. False: it may not start any more, and goes back."""
         return self._runner.begin(self._holding(claim))
 
-    def finish(self, claim: Claim, outcome: Outcome | None = None) -> bool:
+    def finish(self, claim: Claim, outcome: AttemptOutcome | None = None) -> bool:
         """End an attempt with ``outcome`` (success) without running its handler; begins it if need be.
 
         False if it might not start any more. ``settle`` then writes what happened.

@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 from tests.store.bench import Bench, at, stale
 
 from slotwise.errors import ClaimLost, ConfigurationError
-from slotwise.execution import Aborted, Claim, Failed, Outcome, Succeeded
+from slotwise.execution import Aborted, AttemptOutcome, Claim, Failed, Succeeded
 from slotwise.settings import Settings
 from slotwise.store.database import Database
 from slotwise.store.fence import LedgerFence
@@ -156,7 +156,7 @@ def test_a_promise_that_was_rolled_back_is_a_failure(user: User, kind: str) -> N
     [Failed("raised after its commit", promised=True), Aborted("shutdown"), Aborted("lost")],
     ids=["raised", "shut down", "lease ran out"],
 )
-def test_what_was_completed_is_not_run_again(user: User, kind: str, outcome: Outcome) -> None:
+def test_what_was_completed_is_not_run_again(user: User, kind: str, outcome: AttemptOutcome) -> None:
     """However the handler ended after its commit: exactly once."""
     claim = claimed(user, kind)
     with user.engine.begin() as connection:

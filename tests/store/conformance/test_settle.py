@@ -9,7 +9,7 @@ import pytest
 import sqlalchemy as sa
 from tests.store.bench import LEASE, NOON, Bench, a_job, at, stale
 
-from slotwise.execution import FOREVER, Aborted, Died, Failed, HandedBack, Outcome, Succeeded
+from slotwise.execution import FOREVER, Aborted, AttemptOutcome, Died, Failed, HandedBack, Succeeded
 from slotwise.settings import Settings
 from slotwise.store.database import Database
 from slotwise.store.enqueue import Enqueue
@@ -30,7 +30,9 @@ OUTCOMES = [Succeeded(), Failed("boom"), Aborted("shutdown"), HandedBack("shutdo
         pytest.param({"holder": "host:1:b"}, id="another boot"),
     ],
 )
-def test_a_write_outside_its_fence_changes_nothing(bench: Bench, wrong: dict[str, Any], outcome: Outcome) -> None:
+def test_a_write_outside_its_fence_changes_nothing(
+    bench: Bench, wrong: dict[str, Any], outcome: AttemptOutcome
+) -> None:
     """Key, version and holder: with any of them wrong, zero rows, which is a normal answer: lost."""
     bench.tick()
     claim = bench.claim_one("plain", "host:1:a")
@@ -43,7 +45,7 @@ def test_a_write_outside_its_fence_changes_nothing(bench: Bench, wrong: dict[str
 
 
 @pytest.mark.parametrize("outcome", OUTCOMES, ids=lambda one: one.name)
-def test_settling_twice_changes_nothing(bench: Bench, outcome: Outcome) -> None:
+def test_settling_twice_changes_nothing(bench: Bench, outcome: AttemptOutcome) -> None:
     """A settlement ends the claim: the second one is refused."""
     bench.tick()
     claim = bench.claim_one("plain")
@@ -404,7 +406,7 @@ def test_a_locked_row_costs_a_batch_one_wait(pg_url: str, table: str) -> None:
 
 
 @pytest.mark.parametrize("outcome", OUTCOMES, ids=lambda one: one.name)
-def test_a_schedule_that_cannot_be_read_loses_no_outcome(bench: Bench, outcome: Outcome) -> None:
+def test_a_schedule_that_cannot_be_read_loses_no_outcome(bench: Bench, outcome: AttemptOutcome) -> None:
     """A newer release re-planned the row while it was held: the outcome is written, the row is left for readers."""
     bench.tick()
     claims = bench.claim("plain", "strict")

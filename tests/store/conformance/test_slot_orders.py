@@ -13,7 +13,7 @@ from tests.store.bench import Bench, at
 
 from slotwise.controls import Controls
 from slotwise.errors import ConfigurationError, UnknownTask
-from slotwise.execution import RECURRING, Aborted, Cancelled, Failed, HandedBack, Outcome, Snoozed, Succeeded
+from slotwise.execution import RECURRING, Aborted, AttemptOutcome, Cancelled, Failed, HandedBack, Snoozed, Succeeded
 from slotwise.store.roster import Badge, Roster
 
 
@@ -126,7 +126,7 @@ def test_a_strict_job_minds_others_too(bench: Bench, controls: Controls) -> None
     ],
 )
 def test_runs_that_end_together_are_counted_in_their_order(
-    bench: Bench, controls: Controls, outcomes: list[Outcome], failures: int
+    bench: Bench, controls: Controls, outcomes: list[AttemptOutcome], failures: int
 ) -> None:
     """One write for all of them; one failure of the schedule went before."""
     failed(bench)
@@ -253,7 +253,7 @@ def test_a_disabled_job_has_no_next_slot(bench: Bench, controls: Controls) -> No
     ],
 )
 def test_a_cancelled_slot_ends(
-    bench: Bench, controls: Controls, outcome: Outcome, ended: str, reason: str | None
+    bench: Bench, controls: Controls, outcome: AttemptOutcome, ended: str, reason: str | None
 ) -> None:
     """With this attempt, whatever becomes of it: no retry, no rerun; the schedule goes on."""
     bench.tick()

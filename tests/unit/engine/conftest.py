@@ -16,7 +16,7 @@ from slotwise.clock import ManualClock
 from slotwise.engine.holdings import Holding
 from slotwise.engine.worker import Worker
 from slotwise.events import Event
-from slotwise.execution import Outcome, Succeeded
+from slotwise.execution import AttemptOutcome, Succeeded
 from slotwise.store.wakeups import WakeUps
 
 
@@ -75,7 +75,7 @@ class Bench:
         _, claims = self.worker.store.claim(self.worker.name, count, lease=self.worker.settings.lease, names=[name])
         return self.worker.holdings.add(claims, sent)
 
-    def end(self, holding: Holding, outcome: Outcome | None = None) -> None:
+    def end(self, holding: Holding, outcome: AttemptOutcome | None = None) -> None:
         self.worker.settler.put(holding, outcome or Succeeded())
 
     def lose_reply(self, holding: Holding) -> None:

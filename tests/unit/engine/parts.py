@@ -16,7 +16,7 @@ from slotwise.engine.eventloop import EventLoop
 from slotwise.engine.holdings import Holding, Holdings
 from slotwise.engine.runner import Interceptor, Runner
 from slotwise.events import Event, Listeners
-from slotwise.execution import RECURRING, Claim, Outcome, Row
+from slotwise.execution import RECURRING, AttemptOutcome, Claim, Row
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
@@ -61,7 +61,7 @@ class Rig:
         self.holdings = Holdings()
         self.events: list[Event] = []
         self.loop = loop or EventLoop()
-        self._ends: SimpleQueue[tuple[Holding, Outcome]] = SimpleQueue()
+        self._ends: SimpleQueue[tuple[Holding, AttemptOutcome]] = SimpleQueue()
         self.runner = Runner(
             capacity=capacity,
             definitions=self.definitions,
@@ -92,11 +92,11 @@ class Rig:
         self.runner.start([holding])
         return holding
 
-    def end(self) -> Outcome:
+    def end(self) -> AttemptOutcome:
         """The next outcome, of whichever attempt."""
         return self._ends.get(timeout=PATIENCE)[1]
 
-    def run(self, name: str = "job", **claim: Any) -> Outcome:
+    def run(self, name: str = "job", **claim: Any) -> AttemptOutcome:
         self.start(name, **claim)
         return self.end()
 

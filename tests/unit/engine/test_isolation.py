@@ -13,10 +13,10 @@ from tests.unit.engine.parts import a_claim
 
 from slotwise.engine.holdings import Holdings
 from slotwise.engine.isolation import Channel, _Attempt, outcome_of, say_outcome
-from slotwise.execution import Aborted, Cancelled, Failed, HandedBack, Outcome, Snoozed, Succeeded
+from slotwise.execution import Aborted, AttemptOutcome, Cancelled, Failed, HandedBack, Snoozed, Succeeded
 from slotwise.sequel import Sequel
 
-OUTCOMES: list[Outcome] = [
+OUTCOMES: list[AttemptOutcome] = [
     Succeeded(),
     Succeeded(promised=True),
     Succeeded(sequel=Sequel(result=b'{"n": "\xc3\xbc"}', problem="too large")),
@@ -30,7 +30,7 @@ OUTCOMES: list[Outcome] = [
 
 
 @pytest.mark.parametrize("outcome", OUTCOMES, ids=repr)
-def test_an_outcome_comes_back_as_it_was(outcome: Outcome) -> None:
+def test_an_outcome_comes_back_as_it_was(outcome: AttemptOutcome) -> None:
     """As data, through JSON, and equal at the other end."""
     assert outcome_of(json.loads(json.dumps(say_outcome(outcome)))) == outcome
 
