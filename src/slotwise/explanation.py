@@ -15,6 +15,7 @@ from slotwise.sentences import paused_by, said, slots, when
 from slotwise.store.facts import Facts
 from slotwise.store.lines import SlotLine
 from slotwise.store.types import from_micros
+from slotwise.vocabulary import Origin, Outcome, Reason, State
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,28 +41,28 @@ def explain(facts: Facts, definition: Definition | None = None) -> Explanation:
 def _verdict(facts: Facts, definition: Definition | None) -> tuple[str, str | None, list[str]]:
     entry = facts.entry
     if entry is not None:
-        told = skipped(facts, entry, definition) if entry.outcome == "skipped" else _began(facts, entry)
+        told = skipped(facts, entry, definition) if entry.outcome == Outcome.SKIPPED else _began(facts, entry)
         return entry.outcome, entry.reason, list(told)
     if facts.row is not None:  # also a slot of a range that did not run: a backfill has it run after all
-        return "waiting", facts.row.origin, list(_waits(facts, facts.row))
+        return State.WAITING, facts.row.origin, list(_waits(facts, facts.row))
     if facts.gap is not None and (facts.is_slot or facts.schedule is None):
-        return "skipped", facts.gap.reason, list(skipped(facts, facts.gap, definition))
+        return Outcome.SKIPPED, facts.gap.reason, list(skipped(facts, facts.gap, definition))
     if facts.plan is not None and facts.plan.slot == facts.slot:
-        return "waiting", None, list(_waits(facts, facts.plan))
+        return State.WAITING, None, list(_waits(facts, facts.plan))
     return _without_trace(facts)
 
 
 # -- it began ---------------------------------------------------------------------------------------------------
 
-_ORIGINS = {
-    "catch_up": "It had been missed, and ran late, as catch-up.",
-    "trigger": "It was triggered by hand, beside the schedule.",
-    "backfill": "It ran for a backfill.",
+_ORIGINS: dict[str, str] = {
+    Origin.CATCH_UP: "It had been missed, and ran late, as catch-up.",
+    Origin.TRIGGER: "It was triggered by hand, beside the schedule.",
+    Origin.BACKFILL: "It ran for a backfill.",
 }
 
 
 def _began(facts: Facts, entry: SlotLine) -> Iterator[str]:
-    if entry.outcome == "cancelled" and entry.finished is not None and not entry.attempts:
+    if entry.outcome == Outcome.CANCELLED and entry.finished is not None and not entry.attempts:
         yield f"It did not run: {reasons.unbegun(entry.reason)} at {when(entry.finished)}, before it began."
         yield from _instead(facts, entry)
         return
@@ -74,12 +75,12 @@ def _began(facts: Facts, entry: SlotLine) -> Iterator[str]:
         yield f"It started at {when(entry.started)}{times}, {_late(entry)} on {entry.worker}."
     yield _ending(facts, entry)
     yield from _instead(facts, entry)
-    if entry.error and entry.outcome != "succeeded":
+    if entry.error and entry.outcome != Outcome.SUCCEEDED:
         yield f"The last error: {entry.error.strip().splitlines()[-1]}"
 
 
 def _instead(facts: Facts, entry: SlotLine) -> Iterator[str]:
-    if entry.reason == "overlap" and entry.finished is not None and facts.after is not None:
+    if entry.reason == Reason.OVERLAP and entry.finished is not None and facts.after is not None:
         yield f"The newer one that began next is {when(facts.after.slot)}."
 
 
@@ -91,13 +92,13 @@ def _late(entry: SlotLine) -> str:
 
 def _ending(facts: Facts, entry: SlotLine) -> str:
     row = facts.row or facts.plan
-    if entry.finished is None and entry.outcome in ("running", "claimed"):
+    if entry.finished is None and entry.outcome in (Outcome.RUNNING, Outcome.CLAIMED):
         return _under_way(facts, entry, row)
     if entry.finished is None:
         waits = row if row is not None and row.slot == facts.slot and not row.picked else None
         due = f", which is due at {when(waits.parked_due or waits.execution_time)}" if waits else ""
-        ended = "was stopped" if entry.outcome == "cancelled" else f"ended as {entry.outcome}"
-        ended = "was put off" if entry.reason == "snoozed" else ended
+        ended = "was stopped" if entry.outcome == Outcome.CANCELLED else f"ended as {entry.outcome}"
+        ended = "was put off" if entry.reason == Reason.SNOOZED else ended
         return f"That attempt {ended}{_because(entry)}; it waits for another one{due}."
     took = "" if entry.took is None else f", after {about(entry.took)}"
     return reasons.ended(entry.outcome, entry.reason, f"at {when(entry.finished)}{took}")
@@ -109,7 +110,7 @@ def _because(entry: SlotLine) -> str:
 
 
 def _under_way(facts: Facts, entry: SlotLine, row: Row | None) -> str:
-    if entry.outcome == "claimed" and row is not None and row.slot == facts.slot and not row.picked:
+    if entry.outcome == Outcome.CLAIMED and row is not None and row.slot == facts.slot and not row.picked:
         due = when(row.parked_due or row.execution_time)
         claim = "Its next claim" if entry.started is not None and entry.attempts else "It"
         return f"{claim} was handed back before it began{_because(entry)}, and is due again at {due}."
@@ -117,7 +118,7 @@ def _under_way(facts: Facts, entry: SlotLine, row: Row | None) -> str:
         return "The ledger says that it runs, but no row is held for it: a worker will end it when it starts."
     beat = f"; the last heartbeat was {about(facts.now - row.last_heartbeat)} ago" if row.last_heartbeat else ""
     asked = "; it was asked to stop" if row.cancel_requested else ""
-    verb = "runs" if entry.outcome == "running" else "is claimed, and has not started"
+    verb = "runs" if entry.outcome == Outcome.RUNNING else "is claimed, and has not started"
     return f"It {verb}{beat}{asked}."
 
 
@@ -130,10 +131,10 @@ def _waits(facts: Facts, row: Row) -> Iterator[str]:
     if row.picked:
         yield f"It is claimed by {row.picked_by}, which decides about it just now."
         return
-    if row.state == "queued":
+    if row.state == State.QUEUED:
         yield "It waits until another slot of its backfill has ended."
         return
-    if row.state == "paused" or facts.paused is not None:
+    if row.state == State.PAUSED or facts.paused is not None:
         yield from _sleeps(facts, row)
         return
     if due > facts.now:
@@ -158,24 +159,24 @@ def _without_trace(facts: Facts) -> tuple[str, str | None, list[str]]:
     schedule, plan = facts.schedule, facts.plan
     if plan is None:
         gone = [said(order) for order in facts.orders if order.command == "delete"][:1]
-        return "unknown", None, ["The job has no row, and neither ledger nor gaps know this slot.", *gone]
+        return State.UNKNOWN, None, ["The job has no row, and neither ledger nor gaps know this slot.", *gone]
     if schedule is None:
-        return "unknown", None, [f"This release cannot read the schedule {plan.schedule!r}."]
+        return State.UNKNOWN, None, [f"This release cannot read the schedule {plan.schedule!r}."]
     if schedule.from_end:
-        return "no-slot", None, [f"{schedule} makes each slot from the end of the run before; there was none here."]
+        return State.NO_SLOT, None, [f"{schedule} makes each slot from the end of the run before; there was none here."]
     if not facts.is_slot:
-        return "no-slot", None, list(_no_slot(facts))
+        return State.NO_SLOT, None, list(_no_slot(facts))
     if plan.slot is not None and facts.slot > plan.slot:
         if facts.slot <= facts.now:
-            return "undecided", None, list(_undecided(facts, plan))
-        return "upcoming", None, list(_upcoming(facts, plan, plan.slot))
-    return "unknown", None, list(_unknown(facts, plan))
+            return State.UNDECIDED, None, list(_undecided(facts, plan))
+        return State.UPCOMING, None, list(_upcoming(facts, plan, plan.slot))
+    return State.UNKNOWN, None, list(_unknown(facts, plan))
 
 
 def _passed_over(facts: Facts) -> Iterator[str]:
     """Of a slot that is still to be decided."""
     if facts.schedule is not None and not facts.schedule.runs(facts.slot):
-        yield reasons.SKIPPED["calendar"]
+        yield from filter(None, [reasons.skipped(Reason.CALENDAR)])
 
 
 def _no_slot(facts: Facts) -> Iterator[str]:
@@ -198,7 +199,7 @@ def _undecided(facts: Facts, plan: Row) -> Iterator[str]:
     if plan.attempt:
         state = "is held" if plan.picked else "waits for its retry"
         yield f"It came while {when(plan.slot)} {state}; the job's overlap decides about it when that slot ends."
-    elif plan.state == "paused" or facts.paused is not None:
+    elif plan.state == State.PAUSED or facts.paused is not None:
         yield from _sleeps(facts, plan)
     else:
         yield f"It came after {when(plan.slot)}, which waits; the job's catch-up decides with the next claim."
@@ -215,7 +216,7 @@ def _upcoming(facts: Facts, plan: Row, next_slot: datetime) -> Iterator[str]:
     yield f"It is to come, in {about(facts.slot - facts.now)}; {slots(count)} {verb} before it, the next at " + (
         f"{when(next_slot)}."
     )
-    if plan.state == "paused" or facts.paused is not None:
+    if plan.state == State.PAUSED or facts.paused is not None:
         yield paused_by(facts)
         yield "It starts only if that is taken back before; else it is skipped then, unless slots are to be replayed."
 

@@ -11,6 +11,7 @@ from slotwise.durations import format_duration
 from slotwise.sentences import said, slots, when
 from slotwise.store.facts import Facts
 from slotwise.store.lines import SlotLine
+from slotwise.vocabulary import Origin, Reason
 
 
 def skipped(facts: Facts, line: SlotLine, definition: Definition | None) -> Iterator[str]:
@@ -23,7 +24,7 @@ def skipped(facts: Facts, line: SlotLine, definition: Definition | None) -> Iter
         yield f"It did not run: skipped ({line.reason})."
     if (why := _why_skipped(facts, line, definition)) is not None:
         yield why
-    if definition is not None and line.reason in ("collapsed", "late", "overlap"):
+    if definition is not None and line.reason in (Reason.COLLAPSED, Reason.LATE, Reason.OVERLAP):
         yield f"The job declares {_declared(line.reason, definition)}."
     if line.finished is not None:
         yield f"That was decided at {when(line.finished)}."
@@ -31,13 +32,13 @@ def skipped(facts: Facts, line: SlotLine, definition: Definition | None) -> Iter
 
 def _why_skipped(facts: Facts, line: SlotLine, definition: Definition | None) -> str | None:
     match line.reason:
-        case "collapsed":
-            return f"{reasons.skipped('collapsed')} {_instead_of_all(facts, line)}"
-        case "late" if definition is not None and definition.catch_up.mode == "none":
+        case Reason.COLLAPSED:
+            return f"{reasons.skipped(Reason.COLLAPSED)} {_instead_of_all(facts, line)}"
+        case Reason.LATE if definition is not None and definition.catch_up.mode == "none":
             return _too_late(facts, line, definition)
-        case "overlap":
+        case Reason.OVERLAP:
             return _overlapped(facts)
-        case "paused":
+        case Reason.PAUSED:
             return _pause(facts, line)
         case reason:
             return reasons.skipped(reason)
@@ -61,14 +62,14 @@ def _too_late(facts: Facts, line: SlotLine, definition: Definition) -> str | Non
     limits = filter(None, (definition.catch_up.grace, definition.start_within))
     if line.finished is not None and line.finished - facts.slot - wait <= min(limits, default=timedelta(0)):
         return "It was within its grace, and so was a newer one: of those that are late only the newest runs."
-    return reasons.skipped("late")
+    return reasons.skipped(Reason.LATE)
 
 
-def _overlapped(facts: Facts) -> str:
+def _overlapped(facts: Facts) -> str | None:
     held = facts.before
     if held is None or held.started is None:
-        return reasons.SKIPPED["overlap"]
-    if held.origin == "catch_up" and facts.slot < held.started:
+        return reasons.skipped(Reason.OVERLAP)
+    if held.origin == Origin.CATCH_UP and facts.slot < held.started:
         return f"It came while the job was held, before {when(held.slot)} was caught up: its overlap decided."
     begun = "" if held.attempts > 1 else f" from {when(held.started)}"  # of several attempts the last one is known
     until = f" until {when(held.finished)}" if held.finished else ""
@@ -76,16 +77,16 @@ def _overlapped(facts: Facts) -> str:
     return f"It came while {when(held.slot)} was held, or waited for its retry's time{times}."
 
 
-def _pause(facts: Facts, line: SlotLine) -> str:
+def _pause(facts: Facts, line: SlotLine) -> str | None:
     resumed = line.finished or facts.now
     for order in facts.orders:
         if order.command == "pause" and order.at <= resumed:
             return said(order)
-    return reasons.SKIPPED["paused"]
+    return reasons.skipped(Reason.PAUSED)
 
 
 def _declared(reason: str | None, definition: Definition) -> str:
-    if reason == "overlap":
+    if reason == Reason.OVERLAP:
         return f"overlap={definition.overlap!r}"
     limit = f", start_within {format_duration(definition.start_within)}" if definition.start_within else ""
     return f"catch_up={definition.catch_up!r}{limit}"

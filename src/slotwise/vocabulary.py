@@ -1,0 +1,248 @@
+"""The words that rows, the ledger, events and answers share: each is a member that equals its text.
+
+What the database returns stays a plain string. It equals the member, so a row is not converted when it is read. A
+reason is open: a feature adds its own with ``register_reason``, and a handler may end its slot with any text.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Final
+
+from slotwise.errors import ConfigurationError
+
+
+class _Word(StrEnum):
+    """A member that also prints as its text, in ``repr`` too: logs and events look alike, whoever made the value."""
+
+    __repr__ = str.__repr__
+
+
+class Outcome(_Word):
+    """How a slot stands in the ledger."""
+
+    CLAIMED = "claimed"
+    RUNNING = "running"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    LOST = "lost"
+    DEAD = "dead"
+    CANCELLED = "cancelled"
+    SKIPPED = "skipped"
+
+
+class Release(_Word):
+    """How a held row goes back when its slot has not ended, or has no outcome of its own."""
+
+    HANDED_BACK = "handed-back"
+    POSTPONED = "postponed"
+    MOVED_ON = "moved-on"
+    ABORTED = "aborted"
+    SNOOZED = "snoozed"
+
+
+class Origin(_Word):
+    """Why a slot, or a task, runs at all."""
+
+    SCHEDULE = "schedule"
+    CATCH_UP = "catch_up"
+    TRIGGER = "trigger"
+    BACKFILL = "backfill"
+    RETRY = "retry"
+    TASK = "task"
+
+
+class Kind(_Word):
+    """What a row of ``scheduled_tasks`` is: a one-time task, a job's own row, or a row of one slot beside it."""
+
+    TASK = "task"
+    PLAN = "plan"
+    DETACHED = "detached"
+
+
+class State(_Word):
+    """How a row, a slot to come or a worker stands."""
+
+    # A row's column: no claim looks at such a row. Without one the row is active.
+    PAUSED = "paused"
+    QUEUED = "queued"
+    BLOCKED = "blocked"
+    DEAD = "dead"
+    DELETED = "deleted"
+    # An active row, as listings show it. A worker is running or draining.
+    WAITING = "waiting"
+    RUNNING = "running"
+    ENDED = "ended"
+    UNROUTABLE = "unroutable"
+    UNREADABLE = "unreadable"
+    DRAINING = "draining"
+    # A slot that neither ledger nor gaps know.
+    UNDECIDED = "undecided"
+    UPCOMING = "upcoming"
+    NO_SLOT = "no-slot"
+    UNKNOWN = "unknown"
+
+
+class LossPolicy(_Word):
+    """What becomes of a slot whose worker died: it runs again, or starts once only."""
+
+    RERUN = "rerun"
+    GIVE_UP = "give_up"
+
+
+class Reason(_Word):
+    """Why a slot did not run, ended, or waits again; and why a handler is told to stop. Sentences are below."""
+
+    COLLAPSED = "collapsed"
+    OVERLAP = "overlap"
+    LATE = "late"
+    CALENDAR = "calendar"
+    PAUSED = "paused"
+    SETTLED = "settled"
+    DELETED = "deleted"
+    OPERATOR = "operator"
+    MAX_LOST = "max_lost"
+    MAY_STILL_BE_RUNNING = "may still be running"
+    LOST = "lost"
+    SHUTDOWN = "shutdown"
+    ORPHANED = "orphaned"
+    UNREADABLE = "unreadable"
+    NEXT_SLOT = "next slot"
+    GIVE_UP = "give_up"
+    RETRY = "retry"
+    BACKFILL = "backfill"
+    RERUN = "rerun"
+    SNOOZED = "snoozed"
+    SUSPECT = "suspect"
+    QUEUED = "queued"
+    UNKNOWN = "unknown"
+    MARK_REFUSED = "mark refused"
+    MARK_NOT_ACKNOWLEDGED = "mark not acknowledged"
+    TIMEOUT = "timeout"
+    RECOVERY = "recovery"
+    MIN_INTERVAL = "min_interval"
+
+
+#: Slots that the schedule has started; triggers, backfills and retries by hand stand beside the overlap rules.
+PLANNED: Final = (Origin.SCHEDULE, Origin.CATCH_UP)
+#: How a slot may have ended that is tried again.
+ENDED_BADLY: Final = (Outcome.FAILED, Outcome.DEAD, Outcome.LOST, Outcome.CANCELLED)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sentences:
+    """What a reason means. ``skipped``: of a slot that did not run. ``ended``: of one that had begun, with
+    ``{ended}`` for when it ended and after how long, and ``{outcome}`` for how. ``waits``: why a slot waits that was
+    claimed before, as a part of a sentence.
+    """
+
+    skipped: str | None = None
+    ended: str | None = None
+    waits: str | None = None
+
+
+_REASON_FORM: Final = re.compile(r"[a-z][a-z0-9_ ]{0,39}")
+_sentences: dict[str, Sentences] = {}
+#: All reasons that have a sentence: the core's, and those of features.
+REASONS: Final[Mapping[str, Sentences]] = MappingProxyType(_sentences)
+
+
+def register_reason(
+    reason: str, skipped: str | None = None, *, ended: str | None = None, waits: str | None = None
+) -> None:
+    """Add a reason with its sentences (see ``Sentences``); the first one is for a slot that did not run.
+
+    Registering the same again does nothing. Raises ConfigurationError for a reason in a wrong form, one without any
+    sentence, and one that has other sentences already.
+    """
+    if not _REASON_FORM.fullmatch(reason):
+        raise ConfigurationError(
+            f"reason {reason!r:.60}: expected up to 40 of a-z, 0-9, underscore and blank, beginning with a letter"
+        )
+    sentences = Sentences(skipped=skipped, ended=ended, waits=waits)
+    if sentences == Sentences():
+        raise ConfigurationError(f"reason {reason!r} needs a sentence: what it means for a slot")
+    if _sentences.setdefault(str(reason), sentences) != sentences:
+        raise ConfigurationError(f"reason {reason!r} is registered with other sentences; choose another name")
+
+
+register_reason(
+    Reason.COLLAPSED, "Nobody held the job when it came, and of the slots that were missed it was left out."
+)
+register_reason(
+    Reason.OVERLAP,
+    "It came while the slot before it was held, or waited for its retry's time.",
+    ended="A newer slot took its place: it was asked to stop, and ended as {outcome} {ended}.",
+    waits="a newer slot called it off",
+)
+register_reason(
+    Reason.LATE, "Nobody could start it in time; or it was within the grace of CatchUp.none, and a newer one was, too."
+)
+register_reason(Reason.CALENDAR, "A business calendar of its schedule passes over that day.")
+register_reason(Reason.PAUSED, "The job, or all, was paused.")
+register_reason(
+    Reason.SETTLED,
+    "An operator settled it, after a restore: it may have run in the time that was lost.",
+    ended="An operator settled it, after a restore, before it was tried again: it ended as {outcome} {ended}.",
+)
+register_reason(
+    Reason.DELETED,
+    "The job was deleted before it began.",
+    ended="The job was deleted, and it ended as {outcome} {ended}.",
+)
+register_reason(
+    Reason.OPERATOR,
+    "An operator left it out.",
+    ended="An operator cancelled it {ended}.",
+    waits="an operator called it off",
+)
+register_reason(
+    Reason.MAX_LOST, ended="It ended as dead {ended}: so many of its workers died with it that it is not tried again."
+)
+register_reason(
+    Reason.MAY_STILL_BE_RUNNING,
+    ended="Its worker fell silent, and the job gives up on it ({ended}): its handler may still be running.",
+)
+register_reason(
+    Reason.LOST,
+    ended="Its worker lost the claim, and the job gives up on it ({ended}): its handler may still be running.",
+    waits="its worker lost the claim",
+)
+register_reason(
+    Reason.SHUTDOWN,
+    ended="Its worker was stopped while it ran, and the job gives up on it: it ended as {outcome} {ended}.",
+    waits="its worker was stopped",
+)
+register_reason(
+    Reason.ORPHANED,
+    ended="Its row was gone from the queue, as after a restore of that alone: it ended as {outcome} {ended}.",
+)
+register_reason(
+    Reason.UNREADABLE,
+    ended="It ended as {outcome} {ended}, and its row could not be read: slotwise jobs list says why.",
+    waits="its row could not be read by the worker that took it",
+)
+register_reason(
+    Reason.NEXT_SLOT,
+    ended="It ended as {outcome} {ended}. It is not tried again: the next slot came first, and is the next try.",
+)
+register_reason(
+    Reason.GIVE_UP,
+    ended="It ended as {outcome} {ended}. Another start was ordered, and refused: the job starts each slot once.",
+)
+register_reason(Reason.RETRY, waits="it is tried again")
+register_reason(Reason.BACKFILL, waits="a backfill has it run again")
+register_reason(Reason.RERUN, waits="its worker fell silent")
+register_reason(Reason.SNOOZED, waits="its handler asked for a later time")
+register_reason(Reason.SUSPECT, waits="its worker could not be sure of the claim")
+register_reason(Reason.QUEUED, waits="its worker had no thread for it in time")
+register_reason(Reason.UNKNOWN, waits="its worker did not know of the claim")
+register_reason(Reason.MARK_REFUSED, waits="its start was not allowed any more")
+register_reason(Reason.MARK_NOT_ACKNOWLEDGED, waits="nobody knows whether its start was allowed")
+register_reason(Reason.TIMEOUT, waits="its time was over")
+register_reason(Reason.RECOVERY, waits="it has a place among the late starts of a recovery: recovery_rate")
+register_reason(Reason.MIN_INTERVAL, waits="another start of the job was too near: min_interval")
