@@ -15,6 +15,7 @@ from slotwise.payload_reader import PAYLOAD_WORDS
 from slotwise.policies import CatchUp, Overlap, Retry
 from slotwise.rate import Rate
 from slotwise.schedules import Disabled, Schedule, parse_schedule, spread_out
+from slotwise.vocabulary import LossPolicy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -32,7 +33,7 @@ UNSAID = object()
 POLICIES: dict[str, tuple[tuple[type, ...], Any]] = {
     "catch_up": ((CatchUp,), CatchUp.latest()),
     "overlap": ((Overlap,), Overlap.skip()),
-    "on_lost": ((str,), "rerun"),
+    "on_lost": ((str,), LossPolicy.RERUN),
     "max_lost": ((int,), 3),
     "retry": ((Retry, type(None)), UNSAID),  # None for a job, TASK_RETRY for a task
     "start_within": ((timedelta, str, type(None)), None),
@@ -164,7 +165,7 @@ def policy_of(source: object, where: str, word: str) -> Any:
     if not isinstance(value, types) or isinstance(value, bool):
         wanted = " or ".join("None" if kind is type(None) else kind.__name__ for kind in types)
         raise InvalidJob(f"{where}.{word} is {_shown(value)}, expected {wanted}; {_cure(word, value, source)}")
-    if word == "on_lost" and value not in ("rerun", "give_up"):
+    if word == "on_lost" and value not in (LossPolicy.RERUN, LossPolicy.GIVE_UP):
         raise InvalidJob(f'{where}.on_lost is {value!r}; expected "rerun" or "give_up"')
     if word == "priority" and not is_priority(value):
         raise InvalidJob(f"{where}.priority is {value}; expected {PRIORITIES}")

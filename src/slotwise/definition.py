@@ -31,6 +31,7 @@ from slotwise.payload_reader import payload_of
 from slotwise.policies import TASK_RETRY, CatchUp, Overlap, Retry
 from slotwise.rate import Rate
 from slotwise.schedules import Schedule
+from slotwise.vocabulary import LossPolicy
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -51,7 +52,7 @@ class Definition:
     schedule: Schedule | None = None
     catch_up: CatchUp = field(default_factory=CatchUp.latest)
     overlap: Overlap = field(default_factory=Overlap.skip)
-    on_lost: str = "rerun"
+    on_lost: str = LossPolicy.RERUN
     max_lost: int = 3
     retry: Retry | None = None
     timeout: timedelta | None = None
@@ -94,7 +95,7 @@ class Definition:
     @property
     def gives_up(self) -> bool:
         """At most one start per slot."""
-        return self.on_lost == "give_up"
+        return self.on_lost == LossPolicy.GIVE_UP
 
     @property
     def fingerprint(self) -> str:
@@ -114,7 +115,7 @@ def define(subject: object) -> Definition:
     refuse_near_misses(source, where)
     policies = {word: policy_of(source, where, word) for word in POLICIES}
     if policies["retry"] is UNSAID:
-        policies["retry"] = None if is_job or policies["on_lost"] == "give_up" else TASK_RETRY
+        policies["retry"] = None if is_job or policies["on_lost"] == LossPolicy.GIVE_UP else TASK_RETRY
     handler = handler_of(source, where)
     definition = Definition(
         name=name,

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
+
+from slotwise.vocabulary import Outcome, Reason, Release
 
 #: Where a row is parked that has nothing due: ended or disabled schedules, dead rows. Far enough in the future
 #: that no clean-up by age, ours or another program's, ever takes it for overdue.
@@ -21,8 +23,6 @@ TICK = timedelta(microseconds=1)
 RECURRING = "recurring"
 
 _new: Any = tuple.__new__
-
-SlotOutcome: TypeAlias = Literal["claimed", "running", "succeeded", "failed", "lost", "dead", "cancelled", "skipped"]
 
 
 def is_known(instant: datetime) -> bool:
@@ -120,7 +120,7 @@ class Row:
         """Who has asked the slot's attempt to stop: an operator, whose order is ``control``, or a newer slot."""
         if self.cancel_requested is None:
             return None
-        return "overlap" if self.control is None and self.has_slot else "operator"
+        return Reason.OVERLAP if self.control is None and self.has_slot else Reason.OPERATOR
 
     @property
     def is_detached(self) -> bool:
@@ -183,7 +183,7 @@ class Succeeded:
 
     promised: bool = False
     sequel: Any = None
-    name = "succeeded"
+    name = Outcome.SUCCEEDED
 
 
 #: The usual one.
@@ -198,7 +198,7 @@ class Failed:
     final: bool = False
     exception: BaseException | None = None
     promised: bool = False
-    name = "failed"
+    name = Outcome.FAILED
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,15 +206,15 @@ class Aborted:
     """The handler was stopped from outside while it ran: by a shutdown, or because its lease ran out."""
 
     reason: str
-    name = "cancelled"
+    name = Outcome.CANCELLED
 
 
 @dataclass(frozen=True, slots=True)
 class HandedBack:
     """The claim was given back before its handler started: nothing is burnt."""
 
-    reason: str = "shutdown"
-    name = "handed-back"
+    reason: str = Reason.SHUTDOWN
+    name = Release.HANDED_BACK
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,7 +222,7 @@ class Snoozed:
     """The handler asked for another start of the same slot, after ``duration``."""
 
     duration: timedelta
-    name = "snoozed"
+    name = Release.SNOOZED
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,7 +231,7 @@ class Cancelled:
 
     reason: str
     error: str | None = None
-    name = "cancelled"
+    name = Outcome.CANCELLED
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,7 +239,7 @@ class Died:
     """The holder fell silent; ``lease_end`` is when its lease ran out, by the database's time."""
 
     lease_end: datetime
-    name = "lost"
+    name = Outcome.LOST
 
 
 AttemptOutcome: TypeAlias = Succeeded | Failed | Snoozed | Cancelled | Aborted | HandedBack | Died
@@ -249,7 +249,7 @@ AttemptOutcome: TypeAlias = Succeeded | Failed | Snoozed | Cancelled | Aborted |
 class Record:
     """What a transition writes on the slot's ledger row. ``forget`` deletes it: the slot never started."""
 
-    outcome: SlotOutcome
+    outcome: Outcome
     reason: str | None = None
     error: str | None = None
     attempts: int = 0
@@ -273,7 +273,7 @@ class Gap:
 class LedgerEntry:
     """A slot's row in the ledger, as far as decisions need it."""
 
-    outcome: str
+    outcome: str  # as the database has it
     token: int | None
     final: bool
     aborted: int = 0
@@ -284,6 +284,7 @@ class LedgerEntry:
 class Transition:
     """What a held row becomes when it is let go: another waiting row, or nothing (``remove``)."""
 
+    #: An Outcome or a Release; of a row that is set aside its state, as the database has it.
     label: str
     row: dict[str, Any] | None
     record: Record | None = None

@@ -11,6 +11,7 @@ from datetime import datetime, timedelta
 from slotwise.execution import TICK, Gap
 from slotwise.policies import CatchUp, Overlap
 from slotwise.schedules import Disabled, Schedule, succeed
+from slotwise.vocabulary import Reason
 
 _DAY = timedelta(days=1)
 
@@ -47,20 +48,20 @@ def choose_missed(
     limit = _limit(catch_up, start_within)
     first = _first_from(schedule, oldest, newest, None if limit is None else now - limit)
     if first is None:
-        return Choice(slot=None, watermark=newest, gaps=(span(schedule, oldest, newest, "late"),))
-    late = slots_before(schedule, oldest, first, "late")
+        return Choice(slot=None, watermark=newest, gaps=(span(schedule, oldest, newest, Reason.LATE),))
+    late = slots_before(schedule, oldest, first, Reason.LATE)
     match catch_up.mode:
         case "all":
             kept = first if catch_up.max is None else _newest_few(schedule, first, newest, catch_up.max)
-            dropped = slots_before(schedule, first, kept, "collapsed")
+            dropped = slots_before(schedule, first, kept, Reason.COLLAPSED)
             return Choice(slot=kept, watermark=kept, gaps=(*late, *dropped), until=newest)
         case "first":
-            rest = slots_between(schedule, first, newest, "collapsed")
+            rest = slots_between(schedule, first, newest, Reason.COLLAPSED)
             return Choice(slot=first, watermark=newest, gaps=(*late, *rest), collapsed=_count(rest))
         case "none":
-            return Choice(slot=newest, watermark=newest, gaps=slots_before(schedule, oldest, newest, "late"))
+            return Choice(slot=newest, watermark=newest, gaps=slots_before(schedule, oldest, newest, Reason.LATE))
         case _:
-            older = slots_before(schedule, oldest, newest, "collapsed")
+            older = slots_before(schedule, oldest, newest, Reason.COLLAPSED)
             return Choice(slot=newest, watermark=newest, gaps=older, collapsed=_count(older))
 
 
@@ -72,9 +73,9 @@ def too_late(
     """
     limit = _limit(catch_up, start_within)
     if limit is not None and slot < now - limit:
-        return "late"
+        return Reason.LATE
     few = catch_up.max if catch_up.mode == "all" else None
-    return "collapsed" if few is not None and schedule.count_between(slot, now) >= few else None
+    return Reason.COLLAPSED if few is not None and schedule.count_between(slot, now) >= few else None
 
 
 def choose_overlapped(overlap: Overlap, schedule: Schedule, base: datetime, held_until: datetime) -> Choice:
@@ -88,10 +89,10 @@ def choose_overlapped(overlap: Overlap, schedule: Schedule, base: datetime, held
             return Choice(slot=first, watermark=base, until=newest)
         case "queue":
             kept = _newest_few(schedule, first, newest, overlap.max)
-            gaps = slots_before(schedule, first, kept, "overlap")
+            gaps = slots_before(schedule, first, kept, Reason.OVERLAP)
             return Choice(slot=kept, watermark=gaps[-1].last if gaps else base, gaps=gaps, until=newest)
         case _:
-            return Choice(slot=None, watermark=newest, gaps=(span(schedule, first, newest, "overlap"),))
+            return Choice(slot=None, watermark=newest, gaps=(span(schedule, first, newest, Reason.OVERLAP),))
 
 
 def passed_over(schedule: Schedule, first: datetime, until: datetime) -> tuple[Gap, ...]:
@@ -101,7 +102,7 @@ def passed_over(schedule: Schedule, first: datetime, until: datetime) -> tuple[G
         following = schedule.running.next_after(slot)
         end = until + TICK if following is None else min(following, until + TICK)
         last = schedule.latest_before(end, floor=slot) or slot
-        found.append(span(schedule, slot, last, "calendar"))
+        found.append(span(schedule, slot, last, Reason.CALENDAR))
         slot = schedule.skipped_after(last, until)
     return tuple(found)
 

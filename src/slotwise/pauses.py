@@ -10,10 +10,7 @@ from slotwise import decide
 from slotwise.execution import FOREVER, TICK, Gap, Row, Transition
 from slotwise.missed import cut, due_at, slot_after, span, undecided
 from slotwise.schedules import Schedule
-
-PAUSED = "paused"
-#: A detached row that waits until another one of its job has ended.
-QUEUED = "queued"
+from slotwise.vocabulary import Reason, State
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,14 +28,14 @@ class Passed:
 def parked(row: Row, transition: Transition) -> Transition:
     """A row that was paused while it was held sleeps from now on, whatever it waits for."""
     columns = transition.row
-    if row.state != PAUSED or columns is None or columns["state"] != PAUSED:
+    if row.state != State.PAUSED or columns is None or columns["state"] != State.PAUSED:
         return transition
     return replace(transition, row={**columns, **asleep(columns["execution_time"])})
 
 
 def asleep(due: datetime) -> dict[str, Any]:
     """Where a paused row stands: far away for whoever does not know of states, its due time kept."""
-    return {"state": PAUSED, "execution_time": FOREVER, "parked_due": due}
+    return {"state": State.PAUSED, "execution_time": FOREVER, "parked_due": due}
 
 
 def slept(row: Row, schedule: Schedule, now: datetime) -> Passed | None:
@@ -54,7 +51,7 @@ def slept(row: Row, schedule: Schedule, now: datetime) -> Passed | None:
     if not row.attempt:
         schedule = undecided(schedule, row.slot, row.watermark)
     last = first if schedule.from_end else schedule.latest_before(now + TICK, floor=first - TICK) or first
-    return _passing(row, schedule, span(schedule, first, last, PAUSED), now)
+    return _passing(row, schedule, span(schedule, first, last, Reason.PAUSED), now)
 
 
 def skipping(row: Row, schedule: Schedule, now: datetime) -> Passed | None:
@@ -65,7 +62,7 @@ def skipping(row: Row, schedule: Schedule, now: datetime) -> Passed | None:
     if slot is None:
         return None
     schedule = schedule if row.attempt else undecided(schedule, row.slot, row.watermark)
-    return _passing(row, schedule, Gap(first=slot, last=slot, count=1, reason="operator"), now)
+    return _passing(row, schedule, Gap(first=slot, last=slot, count=1, reason=Reason.OPERATOR), now)
 
 
 def _after_begun(row: Row, schedule: Schedule) -> datetime | None:
@@ -89,5 +86,5 @@ def _passing(row: Row, schedule: Schedule, gap: Gap, now: datetime) -> Passed:
 
 def _put_off_until(row: Row, schedule: Schedule) -> datetime:
     """When the row was to start, if that is later than its slot is due: min_interval holds for the next one as well."""
-    due = row.parked_due if row.state == PAUSED and row.parked_due is not None else row.execution_time
+    due = row.parked_due if row.state == State.PAUSED and row.parked_due is not None else row.execution_time
     return due if row.slot is not None and due > due_at(schedule, row.slot) else datetime.min.replace(tzinfo=UTC)

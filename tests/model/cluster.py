@@ -17,11 +17,10 @@ from slotwise.errors import ClaimLost
 from slotwise.events import ClaimLostEvent, HandedBackEvent, Reaped
 from slotwise.execution import AttemptOutcome, Claim
 from slotwise.job import job
-from slotwise.pauses import PAUSED
 from slotwise.schedules import Disabled
 from slotwise.store.database import Database
 from slotwise.store.fence import LedgerFence
-from slotwise.store.tables import tables
+from slotwise.store.tables import PAUSED_KEY, tables
 from slotwise.testing import ManualClock, ManualWorker
 
 NOON = datetime(2026, 1, 1, 12, 0, 0, 250000, tzinfo=UTC)
@@ -58,7 +57,7 @@ class Cluster:
         with self.database.main.begin() as connection:
             for table in (found.tasks, found.slots, found.gaps, found.controls, found.workers):
                 connection.execute(table.delete())
-            connection.execute(found.meta.delete().where(found.meta.c.key == PAUSED))
+            connection.execute(found.meta.delete().where(found.meta.c.key == PAUSED_KEY))
 
     def _hire(self) -> Member:
         """A process that starts, and plans."""

@@ -67,7 +67,7 @@ MUTANTS: dict[str, Mutant] = {
         EndingsByRow.hold, "*self._under(claim)", "*self._under(claim)[:2]"
     ),
     "complete_in outlives its holder": Mutant(
-        ending.at_loss, 'ledger.outcome == "succeeded" and ledger.token == row.version', "False"
+        ending.at_loss, "ledger.outcome == Outcome.SUCCEEDED and ledger.token == row.version", "False"
     ),
     # give_up
     "the ledger starts a slot that gives up once": Mutant(
@@ -86,7 +86,7 @@ MUTANTS: dict[str, Mutant] = {
     "what was called off does not start": Mutant(
         Runner._refusal, "holding.claim.row.cancel_requested is not None", "False"
     ),
-    "who has run for too long has failed": Mutant(outcomes.timed_out, 'holding.stop_reason != "timeout"', "True"),
+    "who has run for too long has failed": Mutant(outcomes.timed_out, "holding.stop_reason != Reason.TIMEOUT", "True"),
     # absence
     "what comes after a lease that nobody took over is missed": Mutant(
         absence.absent_from, "row.missed_after or lease_end", "row.missed_after"
@@ -152,7 +152,7 @@ MUTANTS: dict[str, Mutant] = {
     "a pause leaves a retry alone": Mutant(
         pauses.slept, "_after_begun(row, schedule) if row.attempt else row.slot", "row.slot"
     ),
-    "a row that was paused while it was held sleeps": Mutant(pauses.parked, "row.state != PAUSED", "True"),
+    "a row that was paused while it was held sleeps": Mutant(pauses.parked, "row.state != State.PAUSED", "True"),
     "an order on a held row is read": Mutant(
         EndingsByRow._advance, ", *(tasks.c[name].is_(None) for name in UNASKED)", ""
     ),
@@ -162,7 +162,7 @@ MUTANTS: dict[str, Mutant] = {
     "a trigger that minds others is skipped": Mutant(Latecomers._mind, 'rule == "queue"', "True"),
     "a backfill has a pace": Mutant(release.release_next, "if pace else now", "if False else now"),
     "a slot that is called off lets the next one go": Mutant(
-        slot_orders.call_off, 'row.origin == "backfill" and row.state != QUEUED', "False"
+        slot_orders.call_off, "row.origin == Origin.BACKFILL and row.state != State.QUEUED", "False"
     ),
     # deploys, restores, pruning
     "a deploy comes after all that was decided": Mutant(

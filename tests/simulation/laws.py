@@ -20,7 +20,7 @@ from slotwise.definition import Definition
 from slotwise.events import Reaped, Settled
 from slotwise.execution import TICK, Claim, Fence, Key
 from slotwise.schedules import Schedule, succeed
-from slotwise.store.abreast import PLANNED
+from slotwise.vocabulary import PLANNED
 
 #: Rows that operators have ordered, beside the slots of the plan.
 ORDERED = ("trigger", "retry", "backfill")

@@ -14,8 +14,8 @@ from tests.simulation.order_laws import OrderLaws
 
 from slotwise.controls import Controls
 from slotwise.errors import ConfigurationError
-from slotwise.store.slot_orders import ENDED_BADLY
 from slotwise.store.tables import Tables
+from slotwise.vocabulary import ENDED_BADLY
 
 #: Told which slots may be open again though they had ended.
 Reopened = Callable[[str, datetime], None]

@@ -10,11 +10,10 @@ from __future__ import annotations
 from slotwise.decide.claim import PLACE_PAUSE, Advance, Start, anew, at_claim, beside, given_up, past, started
 from slotwise.decide.columns import ahead
 from slotwise.decide.ending import at_finish, at_finish_unread, at_loss
-from slotwise.decide.final import DELETED, removed
+from slotwise.decide.final import removed
 from slotwise.decide.handback import UNREADABLE, UNREADABLE_PAUSE, kept_apart, postponed, put_off
 
 __all__ = [
-    "DELETED",
     "PLACE_PAUSE",
     "UNREADABLE",
     "UNREADABLE_PAUSE",

@@ -14,6 +14,7 @@ from typing import Any
 
 from slotwise.execution import TICK, LedgerEntry, Row
 from slotwise.schedules import Schedule
+from slotwise.vocabulary import Origin
 
 
 def with_absence(row: Row, schedule: Schedule | None, ledger: LedgerEntry | None) -> Row:
@@ -45,7 +46,7 @@ def _alone_since(row: Row, schedule: Schedule | None) -> datetime | None:
         return row.missed_after
     if row.attempt > 1:
         return row.execution_time
-    if row.catch_up_until is None or row.origin == "catch_up" or schedule is None:
+    if row.catch_up_until is None or row.origin == Origin.CATCH_UP or schedule is None:
         return None
     # In a queue: whoever put it in order decided about all that had come. See missed_among.
     return row.execution_time if row.missed_until else row.catch_up_until + schedule.wait(row.catch_up_until)

@@ -23,6 +23,7 @@ from slotwise.missed import (
 )
 from slotwise.policies import CatchUp
 from slotwise.schedules import Schedule
+from slotwise.vocabulary import Origin, Outcome, Reason, Release
 
 #: When a slot looks again whether there is a place for it.
 PLACE_PAUSE = timedelta(seconds=1)
@@ -109,7 +110,7 @@ def _choose(
     anew; what waits in a queue has been chosen, and is asked no more than whether it is too late.
     """
     goes_on = row.catch_up_until is not None
-    is_queued = goes_on and row.origin != "catch_up"
+    is_queued = goes_on and row.origin != Origin.CATCH_UP
     catch_up = CatchUp.all() if is_queued else definition.catch_up if definition else CatchUp.latest()
     until = _own_until(row, schedule, slot, now, definition)
     choice = choose_missed(
@@ -136,7 +137,7 @@ def _choose(
         collapsed=row.collapsed + choice.collapsed,
         gaps=gaps,
         until=row.catch_up_until if is_queued else choice.until if was_missed else None,
-        origin="catch_up" if was_missed and not is_queued else row.origin,
+        origin=Origin.CATCH_UP if was_missed and not is_queued else row.origin,
     )
 
 
@@ -150,7 +151,7 @@ def _own_until(
     until, due = row.catch_up_until, _time_of_due(row, schedule, slot)
     if until is None or slot > until or definition is None or definition.overlap.detaches:
         return None
-    if row.origin != "catch_up":
+    if row.origin != Origin.CATCH_UP:
         return until  # a queue
     following, since = schedule.next_after(until), schedule.next_after(due)
     if following is None or following > due:
@@ -180,10 +181,10 @@ def _pass_over(
         last = schedule.latest_before(now + TICK, floor=slot) or slot
         following = schedule.next_after(last)
         columns = waiting(row, schedule, following, watermark=last)
-        return Advance(row=columns, gaps=(span(schedule, slot, last, "calendar"),))
+        return Advance(row=columns, gaps=(span(schedule, slot, last, Reason.CALENDAR),))
     last = schedule.latest_before(running, floor=slot) or slot
     decided = _at_claim(replace(row, slot=running), schedule, now, newest, definition, abreast, silent)
-    return replace(decided, gaps=(span(schedule, slot, last, "calendar"), *decided.gaps))
+    return replace(decided, gaps=(span(schedule, slot, last, Reason.CALENDAR), *decided.gaps))
 
 
 def _without_a_place(
@@ -199,12 +200,12 @@ def _without_a_place(
     newest = schedule.running.latest_before(until + TICK, floor=slot) or slot
     passed = passed_over(schedule, slot, newest)
     if definition.overlap.mode == "allow":
-        gaps = around(schedule, passed, (span(schedule.running, slot, newest, "overlap"),))
+        gaps = around(schedule, passed, (span(schedule.running, slot, newest, Reason.OVERLAP),))
         columns = waiting(row, schedule, schedule.next_after(newest), watermark=newest)
         if silent is not None:
             columns["execution_time"] = max(columns["execution_time"], now + schedule.wait(newest) + PLACE_PAUSE)
         return Advance(row=columns, gaps=gaps)
-    older = around(schedule, passed, slots_before(schedule.running, slot, newest, "overlap"))
+    older = around(schedule, passed, slots_before(schedule.running, slot, newest, Reason.OVERLAP))
     return Advance(row=_waiting_for_a_place(row, schedule, newest, now), gaps=older)
 
 
@@ -233,7 +234,7 @@ def given_up(row: Row, definition: Definition, schedule: Schedule, now: datetime
     reason = too_late(definition.catch_up, definition.start_within, schedule.running, row.slot, late)
     if reason is None:
         return None
-    return Transition(label="moved-on", row=None, record=Record(outcome="skipped", reason=reason))
+    return Transition(label=Release.MOVED_ON, row=None, record=Record(outcome=Outcome.SKIPPED, reason=reason))
 
 
 def started(row: Row, decision: Start) -> Row:

@@ -9,6 +9,7 @@ from slotwise.definition import Definition
 from slotwise.execution import FOREVER, TICK, Gap, Row
 from slotwise.missed import around, choose_overlapped, due_at, passed_over, slot_after
 from slotwise.schedules import Schedule
+from slotwise.vocabulary import Origin
 
 
 def again(row: Row, due: datetime, *, attempt: int | None = None, lost_count: int | None = None) -> dict[str, Any]:
@@ -48,7 +49,7 @@ def carried(row: Row) -> dict[str, Any]:
 
 def is_catching_up(row: Row, definition: Definition) -> bool:
     """Whether the row's slot is one of several that were missed, and that all run."""
-    return row.origin == "catch_up" and row.catch_up_until is not None and definition.catch_up.mode == "all"
+    return row.origin == Origin.CATCH_UP and row.catch_up_until is not None and definition.catch_up.mode == "all"
 
 
 def catching_up(
@@ -80,7 +81,7 @@ def catching_up(
         return None
     else:
         due = max(due, now)
-    return {**columns, "execution_time": due, "catch_up_until": until, "origin": "catch_up"}
+    return {**columns, "execution_time": due, "catch_up_until": until, "origin": Origin.CATCH_UP}
 
 
 def overlapped(
@@ -105,7 +106,7 @@ def missed_among(
     columns["execution_time"] = held_until
     if columns["catch_up_until"] is not None:
         return {**columns, "missed_after": row.missed_after, "missed_until": row.missed_until}, gaps
-    return {**columns, "catch_up_until": newest, "origin": "catch_up"}, gaps
+    return {**columns, "catch_up_until": newest, "origin": Origin.CATCH_UP}, gaps
 
 
 def waiting(row: Row, schedule: Schedule, slot: datetime | None, watermark: datetime | None) -> dict[str, Any]:

@@ -21,13 +21,13 @@ from slotwise.execution import (
     LedgerEntry,
     Record,
     Row,
-    SlotOutcome,
     Snoozed,
     Succeeded,
     Transition,
 )
 from slotwise.policies import pause_after_loss
 from slotwise.schedules import Disabled, Schedule
+from slotwise.vocabulary import Outcome, Reason, Release
 
 
 def at_finish(
@@ -45,7 +45,7 @@ def at_finish(
 def _apart(transition: Transition, definition: Definition, ledger: LedgerEntry | None) -> Transition:
     """Whatever starts next from this row starts at least ``min_interval`` after the attempt that has ended."""
     row = transition.row
-    if row is None or transition.label == "handed-back":
+    if row is None or transition.label == Release.HANDED_BACK:
         return transition
     return replace(transition, row={**row, "execution_time": _spaced(row["execution_time"], definition, ledger)})
 
@@ -64,7 +64,7 @@ def _at_finish(
     now: datetime,
     ledger: LedgerEntry | None,
 ) -> Transition:
-    if ledger is not None and ledger.outcome == "succeeded" and ledger.token == row.version:
+    if ledger is not None and ledger.outcome == Outcome.SUCCEEDED and ledger.token == row.version:
         outcome = Succeeded()  # complete_in has committed: whatever came after it, the slot is done
     elif isinstance(outcome, Succeeded) and outcome.promised:
         outcome = Failed("complete_in was called, but its transaction was not committed")
@@ -74,15 +74,17 @@ def _at_finish(
         row = with_absence(row, schedule, ledger)
     match outcome:
         case Succeeded():
-            return final(row, definition, schedule, now, now, "succeeded", ledger=ledger)
+            return final(row, definition, schedule, now, now, Outcome.SUCCEEDED, ledger=ledger)
         case Failed():
             return _failed(row, definition, schedule, outcome, now, ledger)
         case Snoozed(duration):
             return _snoozed(row, definition, schedule, duration, now, ledger)
         case Cancelled(reason, error):
-            done = final(row, definition, schedule, now, now, "cancelled", reason=reason, error=error, ledger=ledger)
+            done = final(
+                row, definition, schedule, now, now, Outcome.CANCELLED, reason=reason, error=error, ledger=ledger
+            )
             # A one-time task that was called off goes: nobody is to drive it again.
-            return done if row.has_slot else replace(done, label="cancelled", row=None)
+            return done if row.has_slot else replace(done, label=Outcome.CANCELLED, row=None)
         case HandedBack(reason):
             return hand_back(row, reason)
         case Aborted(reason):
@@ -93,7 +95,7 @@ def _at_finish(
 
 def _called_off(row: Row, outcome: AttemptOutcome) -> tuple[Row, AttemptOutcome]:
     """An operator, or a newer slot, has called the slot off: it ends with this attempt, however that ended."""
-    by = row.called_off_by or "operator"
+    by = row.called_off_by or Reason.OPERATOR
     match outcome:
         case HandedBack():
             return replace(row, attempt=max(row.attempt - 1, 0)), Cancelled(by)
@@ -131,25 +133,38 @@ def at_loss(
     ledger: LedgerEntry | None,
 ) -> Transition:
     """What becomes of a row whose holder fell silent."""
-    if ledger is not None and ledger.outcome == "succeeded" and ledger.token == row.version:
+    if ledger is not None and ledger.outcome == Outcome.SUCCEEDED and ledger.token == row.version:
         row = with_absence(row, schedule, ledger)
-        return final(row, definition, schedule, now, now, "succeeded", ledger=ledger)
+        return final(row, definition, schedule, now, now, Outcome.SUCCEEDED, ledger=ledger)
     if row.lease is None:  # another program has picked it, in a table that we share: claims of ours say their lease
-        return Transition(label="handed-back", row=again(row, row.execution_time), record=None)
-    if ledger is not None and ledger.outcome == "claimed":
-        return hand_back(row, "lost")  # the mark was never set, so the handler never started
+        return Transition(label=Release.HANDED_BACK, row=again(row, row.execution_time), record=None)
+    if ledger is not None and ledger.outcome == Outcome.CLAIMED:
+        return hand_back(row, Reason.LOST)  # the mark was never set, so the handler never started
     row = with_absence(row, schedule, ledger)
     end = min(lease_end, now)
     lost = row.lost_count + 1
     if definition.gives_up:
-        return final(row, definition, schedule, now, end, "lost", reason="may still be running", lost=1, ledger=ledger)
+        return final(
+            row, definition, schedule, now, end, Outcome.LOST, reason=Reason.MAY_STILL_BE_RUNNING, lost=1, ledger=ledger
+        )
     if lost >= definition.max_lost:
         error = f"lost {lost} times with its worker; its handler may be what takes workers down"
-        return final(row, definition, schedule, now, end, "dead", reason="max_lost", error=error, lost=1, ledger=ledger)
+        return final(
+            row,
+            definition,
+            schedule,
+            now,
+            end,
+            Outcome.DEAD,
+            reason=Reason.MAX_LOST,
+            error=error,
+            lost=1,
+            ledger=ledger,
+        )
     return Transition(
-        label="lost",
+        label=Outcome.LOST,
         row={**again(row, now + pause_after_loss(lost, row.key), lost_count=lost), **absent_from(row, end)},
-        record=Record(outcome="lost", reason="rerun", lost=1, attempts=row.attempt, final=False),
+        record=Record(outcome=Outcome.LOST, reason=Reason.RERUN, lost=1, attempts=row.attempt, final=False),
     )
 
 
@@ -164,7 +179,7 @@ def _failed(
     due = None if outcome.final else _retry_due(row, definition, now, ledger)
     if due is None or _is_forfeited(row, definition, schedule, due):
         return final(
-            row, definition, schedule, now, now, "failed", reason=None if due is None else "next slot",
+            row, definition, schedule, now, now, Outcome.FAILED, reason=None if due is None else Reason.NEXT_SLOT,
             error=outcome.error, ledger=ledger,
         )  # fmt: skip
     counters = {
@@ -173,9 +188,11 @@ def _failed(
         "last_error": outcome.error,
     }
     return Transition(
-        label="failed",
+        label=Outcome.FAILED,
         row={**again(row, due), **counters},
-        record=Record(outcome="failed", reason="retry", error=outcome.error, attempts=row.attempt, final=False),
+        record=Record(
+            outcome=Outcome.FAILED, reason=Reason.RETRY, error=outcome.error, attempts=row.attempt, final=False
+        ),
     )
 
 
@@ -221,13 +238,13 @@ def _aborted(
     ledger: LedgerEntry | None,
 ) -> Transition:
     """Stopped while it ran: by an operator, or a job that gives up, it ends here; any other starts again elsewhere."""
-    if definition.gives_up or reason == "operator":
-        outcome: SlotOutcome = "lost" if reason == "lost" else "cancelled"
+    if definition.gives_up or reason == Reason.OPERATOR:
+        outcome = Outcome.LOST if reason == Reason.LOST else Outcome.CANCELLED
         return final(row, definition, schedule, now, now, outcome, reason=reason, ledger=ledger)
     return Transition(
-        label="aborted",
+        label=Release.ABORTED,
         row=again(row, now),
-        record=Record(outcome="cancelled", reason=reason, aborted=1, attempts=row.attempt, final=False),
+        record=Record(outcome=Outcome.CANCELLED, reason=reason, aborted=1, attempts=row.attempt, final=False),
     )
 
 
@@ -242,9 +259,9 @@ def _snoozed(
     """The same slot later; an attempt that counts as none for the retries."""
     if definition.gives_up:
         error = 'Snooze asks for a second start, and on_lost="give_up" allows one'
-        return final(row, definition, schedule, now, now, "failed", error=error, ledger=ledger)
+        return final(row, definition, schedule, now, now, Outcome.FAILED, error=error, ledger=ledger)
     return Transition(
-        label="snoozed",
+        label=Release.SNOOZED,
         row=again(row, now + duration),
-        record=Record(outcome="cancelled", reason="snoozed", aborted=1, attempts=row.attempt, final=False),
+        record=Record(outcome=Outcome.CANCELLED, reason=Reason.SNOOZED, aborted=1, attempts=row.attempt, final=False),
     )

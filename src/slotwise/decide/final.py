@@ -9,12 +9,10 @@ from typing import Any
 from slotwise.decide.absence import newest_missed
 from slotwise.decide.columns import carried, catching_up, is_catching_up, missed_among, overlapped, waiting
 from slotwise.definition import Definition
-from slotwise.execution import FOREVER, TICK, Gap, LedgerEntry, Record, Row, SlotOutcome, Transition
+from slotwise.execution import FOREVER, TICK, Gap, LedgerEntry, Record, Row, Transition
 from slotwise.missed import span
 from slotwise.schedules import Schedule
-
-#: The state of a held row that goes when it is let go.
-DELETED = "deleted"
+from slotwise.vocabulary import Outcome, Reason, State
 
 
 def final(
@@ -23,7 +21,7 @@ def final(
     schedule: Schedule | None,
     now: datetime,
     held_until: datetime,
-    outcome: SlotOutcome,
+    outcome: Outcome,
     *,
     reason: str | None = None,
     error: str | None = None,
@@ -70,24 +68,24 @@ def _onward(
     return overlapped(row, definition, schedule, base, held_until - schedule.wait(base))
 
 
-def _end_task(row: Row, now: datetime, outcome: SlotOutcome, error: str | None, record: Record) -> Transition:
+def _end_task(row: Row, now: datetime, outcome: Outcome, error: str | None, record: Record) -> Transition:
     """A one-time task leaves when it succeeded; otherwise it stays as dead, parked, with the reason."""
-    if outcome == "succeeded":
+    if outcome == Outcome.SUCCEEDED:
         return Transition(label=outcome, row=None, ended=record)
-    parked = {"state": "dead", "execution_time": FOREVER, "parked_due": row.execution_time}
+    parked = {"state": State.DEAD, "execution_time": FOREVER, "parked_due": row.execution_time}
     parked["last_error"] = error or record.reason or outcome
     return Transition(
-        label="dead",
+        label=Outcome.DEAD,
         row={**carried(row), **counters(row, outcome, now), **parked},
         ended=record,
     )
 
 
-def counters(row: Row, outcome: SlotOutcome, now: datetime) -> dict[str, Any]:
+def counters(row: Row, outcome: Outcome, now: datetime) -> dict[str, Any]:
     match outcome:
-        case "succeeded":
+        case Outcome.SUCCEEDED:
             return {"consecutive_failures": 0, "last_success": now}
-        case "cancelled":
+        case Outcome.CANCELLED:
             return {}
         case _:
             return {"consecutive_failures": row.consecutive_failures + 1, "last_failure": now}
@@ -96,11 +94,11 @@ def counters(row: Row, outcome: SlotOutcome, now: datetime) -> dict[str, Any]:
 def removed(row: Row, schedule: Schedule | None, transition: Transition, now: datetime) -> Transition:
     """A row that was deleted while it was held goes now; what it would have waited for, and has come, is skipped."""
     columns, record = transition.row, transition.record
-    if row.state != DELETED or columns is None:
+    if row.state != State.DELETED or columns is None:
         return transition
     if record is not None and (record.forget or not record.final):
-        record = replace(record, outcome="cancelled", reason=DELETED, final=True, forget=False)
+        record = replace(record, outcome=Outcome.CANCELLED, reason=Reason.DELETED, final=True, forget=False)
     gaps, slot = transition.gaps, columns["slot"]
     if schedule is not None and slot is not None and slot <= now and slot != row.slot and not schedule.from_end:
-        gaps = (*gaps, span(schedule, slot, schedule.latest_before(now + TICK, floor=slot) or slot, DELETED))
+        gaps = (*gaps, span(schedule, slot, schedule.latest_before(now + TICK, floor=slot) or slot, Reason.DELETED))
     return replace(transition, row=None, record=record, gaps=gaps)

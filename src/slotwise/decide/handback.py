@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 
 from slotwise.decide.columns import again
 from slotwise.execution import Record, Row, Transition
+from slotwise.vocabulary import Outcome, Reason, Release
 
 #: When a row that cannot be read here comes up again.
 UNREADABLE_PAUSE = timedelta(minutes=1)
@@ -23,27 +24,27 @@ def hand_back(row: Row, reason: str) -> Transition:
     attempt = max(row.attempt - 1, 0)
     forget = attempt == 0 and not row.is_detached
     return Transition(
-        label="handed-back",
+        label=Release.HANDED_BACK,
         row=again(row, row.execution_time, attempt=attempt),
-        record=Record(outcome="claimed", reason=reason, attempts=attempt, final=False, forget=forget),
+        record=Record(outcome=Outcome.CLAIMED, reason=reason, attempts=attempt, final=False, forget=forget),
     )
 
 
 def put_off(row: Row, due: datetime) -> Transition:
     """A claimed row whose slot is to start later goes back, with the place that it has been given."""
-    back = hand_back(row, "recovery")
+    back = hand_back(row, Reason.RECOVERY)
     columns = {**again(row, due, attempt=max(row.attempt - 1, 0)), "parked_due": row.parked_due or row.execution_time}
-    return replace(back, label="postponed", row=columns)
+    return replace(back, label=Release.POSTPONED, row=columns)
 
 
 def kept_apart(row: Row, due: datetime) -> Transition:
     """A claimed row whose slot would start too near to another start goes back, due when it is far enough."""
-    back = hand_back(row, "min_interval")
-    return replace(back, label="postponed", row=again(row, due, attempt=max(row.attempt - 1, 0)))
+    back = hand_back(row, Reason.MIN_INTERVAL)
+    return replace(back, label=Release.POSTPONED, row=again(row, due, attempt=max(row.attempt - 1, 0)))
 
 
 def postponed(row: Row, now: datetime, error: str) -> Transition:
     """A claimed row that this worker cannot read goes back, and comes up again later; it says why."""
-    back = hand_back(row, "unreadable")
+    back = hand_back(row, Reason.UNREADABLE)
     later = again(row, now + UNREADABLE_PAUSE, attempt=max(row.attempt - 1, 0))
-    return replace(back, label="postponed", row={**later, "last_error": error})
+    return replace(back, label=Release.POSTPONED, row={**later, "last_error": error})

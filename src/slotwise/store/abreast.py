@@ -23,9 +23,7 @@ from slotwise.store.detached import detach
 from slotwise.store.dialect import Dialect
 from slotwise.store.rows import Change
 from slotwise.store.types import to_micros
-
-#: Slots that the schedule has started; triggers, backfills and retries by hand stand beside the overlap rules.
-PLANNED = ("schedule", "catch_up")
+from slotwise.vocabulary import PLANNED, Origin, Outcome
 
 
 class Abreast:
@@ -66,7 +64,7 @@ class Abreast:
     def detach(self, connection: sa.Connection, plan: Row, now: datetime) -> Row | None:
         """The slot that was decided for the claimed plan row, held in a row of its own; None if it has one already."""
         assert plan.slot is not None
-        born, origin = to_micros(now), plan.origin or "schedule"
+        born, origin = to_micros(now), plan.origin or Origin.SCHEDULE
         key = detach(
             connection, self._dialect, now, name=plan.task_name, slot=plan.slot, origin=origin, due=plan.execution_time,
             plan_instance=plan.task_instance, schedule=plan.schedule, task_data=plan.task_data,
@@ -110,7 +108,7 @@ def tell_plan_rows(database: Database, dialect: Dialect, changes: Sequence[Chang
         row, record = change.held.row, change.transition.record
         if row.plan_instance is None or not change.transition.remove:
             continue
-        if record is None or record.outcome in ("cancelled", "skipped"):
+        if record is None or record.outcome in (Outcome.CANCELLED, Outcome.SKIPPED):
             continue
         told.setdefault((row.task_name, row.plan_instance), []).append(change)
     tasks = dialect.tables.tasks
@@ -126,8 +124,8 @@ def _statistics(tasks: sa.Table, ended: Sequence[Change]) -> dict[str, Any]:
     """The columns of a plan row after these slots, which ended together, the latest last."""
     records = [change.transition.record for change in sorted(ended, key=lambda change: change.held.row.slot or FOREVER)]
     words = [record.outcome for record in records if record is not None]
-    failures = len(words) if "succeeded" not in words else words[::-1].index("succeeded")
-    before = 0 if "succeeded" in words else sa.func.coalesce(tasks.c.consecutive_failures, 0)
-    found = {"last_success" if word == "succeeded" else "last_failure": ended[0].held.now for word in words}
+    failures = len(words) if Outcome.SUCCEEDED not in words else words[::-1].index(Outcome.SUCCEEDED)
+    before = 0 if Outcome.SUCCEEDED in words else sa.func.coalesce(tasks.c.consecutive_failures, 0)
+    found = {"last_success" if word == Outcome.SUCCEEDED else "last_failure": ended[0].held.now for word in words}
     last = records[-1]
     return {**found, "consecutive_failures": before + failures, "last_error": last.error if last else None}

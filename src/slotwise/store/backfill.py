@@ -20,7 +20,6 @@ import sqlalchemy as sa
 from slotwise.durations import format_duration
 from slotwise.errors import ConfigurationError
 from slotwise.execution import FOREVER, RECURRING, TICK, Row
-from slotwise.pauses import QUEUED
 from slotwise.policies import LONGEST_QUEUE
 from slotwise.schedules import Schedule
 from slotwise.store.bureau import Desk, schedule_in
@@ -28,6 +27,7 @@ from slotwise.store.detached import detach
 from slotwise.store.pruner import pruned_until
 from slotwise.store.rows import utc
 from slotwise.store.tables import of_plan
+from slotwise.vocabulary import ENDED_BADLY, Origin, Outcome, Reason, State
 
 #: So many slots are looked at, at the most; whoever wants more does it in pieces.
 WIDEST = 200_000
@@ -124,7 +124,7 @@ def _refuse_forgotten(desk: Desk, job: str, first: datetime) -> None:
 def _taken(desk: Desk, row: Row, first: datetime, last: datetime, *, failed: bool) -> set[datetime]:
     """The slots of the range that are not to run: they did, or are about to."""
     slots, tasks = desk.store.tables.slots, desk.store.tables.tasks
-    again = ["skipped", "failed", "dead", "lost", "cancelled"] if failed else ["skipped"]
+    again = (Outcome.SKIPPED, *ENDED_BADLY) if failed else (Outcome.SKIPPED,)
     ledger = (
         sa.select(slots.c.slot)
         .where(slots.c.task_name == row.task_name, slots.c.task_instance == row.task_instance)
@@ -145,7 +145,7 @@ def _reopen(desk: Desk, row: Row, first: datetime, last: datetime, missing: tupl
             slots.update()
             .where(slots.c.task_name == row.task_name, slots.c.task_instance == row.task_instance)
             .where(slots.c.slot.in_(missing[start : start + 500]), slots.c.finished.is_not(None))
-            .values(finished=None, reason="backfill")
+            .values(finished=None, reason=Reason.BACKFILL)
         )
 
 
@@ -160,10 +160,10 @@ def _detach(
 ) -> None:
     for place, slot in enumerate(missing):
         due = desk.now + place * pace
-        waits: dict[str, Any] = {} if place < at_once else {"state": QUEUED, "parked_due": due}
+        waits: dict[str, Any] = {} if place < at_once else {"state": State.QUEUED, "parked_due": due}
         attempts, ended = begun.get(slot, (0, None))
         detach(
-            desk.connection, desk.store.dialect, desk.now, name=row.task_name, slot=slot, origin="backfill",
+            desk.connection, desk.store.dialect, desk.now, name=row.task_name, slot=slot, origin=Origin.BACKFILL,
             plan_instance=row.task_instance, due=due if place < at_once else FOREVER, control=number,
             attempt=attempts, last_failure=ended, **waits,
         )  # fmt: skip

@@ -27,6 +27,7 @@ import sqlalchemy as sa
 from slotwise.execution import TICK, Row
 from slotwise.store.dialect import Dialect
 from slotwise.store.types import from_micros, to_micros
+from slotwise.vocabulary import Origin
 
 #: A first start that is later than this after it was due counts, as the runs of missed slots do.
 LATE = timedelta(minutes=1)
@@ -53,11 +54,11 @@ class Budget:
         if self._pause is None or row.attempt != 1:
             return False
         was_put_off = row.parked_due is not None
-        return row.origin == "catch_up" or (row.is_plan and (was_put_off or row.execution_time + LATE < now))
+        return row.origin == Origin.CATCH_UP or (row.is_plan and (was_put_off or row.execution_time + LATE < now))
 
     def put_off(self, connection: sa.Connection, row: Row, origin: str | None, now: datetime) -> datetime | None:
         """When the row's slot, which is to start for this ``origin``, asks again; None: it starts now."""
-        if self._pause is None or row.attempt != 1 or (origin != "catch_up" and not self.is_late(row, now)):
+        if self._pause is None or row.attempt != 1 or (origin != Origin.CATCH_UP and not self.is_late(row, now)):
             return None
         has_place = row.parked_due is not None and row.execution_time == _whole(row.execution_time)
         if not self._dialect.alone(connection, _KEY):

@@ -10,7 +10,6 @@ from typing import Any, TypeVar
 
 import sqlalchemy as sa
 
-from slotwise.decide import DELETED
 from slotwise.errors import ConfigurationError, InvalidSchedule, UnknownTask
 from slotwise.execution import RECURRING, Gap, Row
 from slotwise.pauses import asleep
@@ -22,6 +21,7 @@ from slotwise.store.lines import worker_line
 from slotwise.store.rows import row_of
 from slotwise.store.store import Store
 from slotwise.store.tables import of_plan
+from slotwise.vocabulary import State
 
 Result = TypeVar("Result")
 
@@ -85,7 +85,7 @@ class Desk:
     def plan_row(self, job: str, instance: str = RECURRING) -> Row:
         """Lock the job's own row, or that of an instance, and those beside it. Raises UnknownTask without one."""
         for row in self.family(job, instance):
-            if row.task_instance == instance and row.is_plan and row.state != DELETED:
+            if row.task_instance == instance and row.is_plan and row.state != State.DELETED:
                 return row
         self.rows_of(job)
         raise UnknownTask(f"job {job!r} has no recurring instance {instance!r}; see: slotwise jobs instances {job}")
@@ -99,7 +99,11 @@ class Desk:
 
     def change(self, row: Row, **columns: Any) -> None:
         """Write columns of a row that is locked; the due time of a paused row is kept beside."""
-        if row.state == "paused" and columns.get("state", "paused") == "paused" and "execution_time" in columns:
+        if (
+            row.state == State.PAUSED
+            and columns.get("state", State.PAUSED) == State.PAUSED
+            and "execution_time" in columns
+        ):
             columns |= asleep(columns["execution_time"])
         tasks = self.store.tables.tasks
         mine = [tasks.c.task_name == row.task_name, tasks.c.task_instance == row.task_instance]
@@ -107,7 +111,7 @@ class Desk:
 
     def delete(self, row: Row) -> None:
         """Delete a row that is locked and held by nobody; in an adopted table a guard lets only marked ones go."""
-        self.change(row, state="deleted")
+        self.change(row, state=State.DELETED)
         tasks = self.store.tables.tasks
         mine = [tasks.c.task_name == row.task_name, tasks.c.task_instance == row.task_instance]
         self.connection.execute(tasks.delete().where(*mine, tasks.c.version == row.version, ~tasks.c.picked))

@@ -14,7 +14,6 @@ from slotwise.clock import Clock
 from slotwise.definition import Definition
 from slotwise.errors import InvalidSchedule
 from slotwise.execution import Claim, Gap, HandedBack, Key, Row
-from slotwise.store.abreast import PLANNED
 from slotwise.store.budget import Budget
 from slotwise.store.database import Database
 from slotwise.store.distance import Distance
@@ -26,6 +25,7 @@ from slotwise.store.marks import Range
 from slotwise.store.portion import Portion
 from slotwise.store.rows import is_unusable, refuse_unusable
 from slotwise.store.tables import HAS_SLOT, IS_TASK
+from slotwise.vocabulary import PLANNED, Origin, Reason
 
 #: At most so many rows in one statement: above it PostgreSQL's plans are at risk, below it nothing is gained.
 BATCH = 500
@@ -41,7 +41,7 @@ MANY = 200
 
 def _minds(row: Row) -> bool:
     """Whether it may have to mind what else runs of its job, because whoever ordered it said so."""
-    return row.origin == "trigger" and row.control is not None
+    return row.control is not None and row.origin == Origin.TRIGGER
 
 
 def _nobody(row: Row, gap: Gap) -> None:
@@ -140,7 +140,7 @@ class Claims(Due):
             if self._complaints.are_new(claim.key, str(error)):
                 logger.exception("%s/%s cannot be run and is set aside: %s", *claim.key, error)
             with self.transaction() as connection:
-                self.dialect.let_go_aside(connection, claim, HandedBack("unreadable"), str(error))
+                self.dialect.let_go_aside(connection, claim, HandedBack(Reason.UNREADABLE), str(error))
 
     def claim_slots(
         self,

@@ -16,6 +16,7 @@ from slotwise.store.row_by_row import RowByRow
 from slotwise.store.rows import DECIDED_COLUMNS, expect, ledger_instance, row_of
 from slotwise.store.tables import HAS_SLOT, IS_TASK, RANK
 from slotwise.store.types import to_micros
+from slotwise.vocabulary import Origin, Outcome
 
 
 class ClaimsByRow(RowByRow):
@@ -172,9 +173,9 @@ class ClaimsByRow(RowByRow):
         """Write the ledger row of the claim's slot; False if the ledger says that it may not run (again)."""
         values = {
             "task_name": row.task_name, "task_instance": ledger_instance(row), "slot": row.slot,
-            "outcome": "claimed" if strict else "running", "reason": None, "origin": row.origin or "schedule",
-            "attempts": row.attempt, "collapsed": row.collapsed, "token": row.version,
-            "worker": row.picked_by, "started": None if strict else now,
+            "outcome": Outcome.CLAIMED if strict else Outcome.RUNNING, "reason": None,
+            "origin": row.origin or Origin.SCHEDULE, "attempts": row.attempt, "collapsed": row.collapsed,
+            "token": row.version, "worker": row.picked_by, "started": None if strict else now,
         }  # fmt: skip
         return connection.execute(_entry(self.insert, self.tables.slots, strict=strict), values).first() is not None
 
@@ -228,6 +229,6 @@ def _entry(insert: Any, slots: sa.Table, *, strict: bool) -> Any:
         index_elements=[slots.c.task_name, slots.c.task_instance, slots.c.slot],
         set_={**again, "attempts": slots.c.attempts + 1, "started_before": slots.c.started},
         where=slots.c.finished.is_(None)
-        & (slots.c.outcome != "running")
+        & (slots.c.outcome != Outcome.RUNNING)
         & (sa.literal(not strict) | (slots.c.attempts == 0)),
     ).returning(slots.c.token)

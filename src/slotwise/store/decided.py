@@ -11,6 +11,7 @@ from slotwise.execution import RECURRING
 from slotwise.store.row_by_row import RowByRow
 from slotwise.store.rows import utc
 from slotwise.store.tables import Tables
+from slotwise.vocabulary import PLANNED, Outcome
 
 #: Of so many slots one may have been started again after newer ones.
 _NEWEST = 100
@@ -36,11 +37,11 @@ def _newest(tables: Tables, *, strict: bool) -> sa.Select[tuple[datetime | None,
     )
     decided: sa.ColumnElement[bool] = slots.c.finished.is_not(None)
     if strict:
-        decided = decided | (slots.c.outcome != "claimed")
+        decided = decided | (slots.c.outcome != Outcome.CLAIMED)
     in_ledger = (
         sa.select(slots.c.slot)
         .where(slots.c.task_name == name, slots.c.task_instance == instance)
-        .where(slots.c.origin.in_(("schedule", "catch_up")), decided)
+        .where(slots.c.origin.in_(PLANNED), decided)
         .order_by(slots.c.slot.desc())
         .limit(1)
     )
@@ -59,7 +60,7 @@ def last_start(connection: sa.Connection, dialect: RowByRow, name: str) -> datet
     newest = (
         sa.select(slots.c.started)
         .where(slots.c.task_name == name, slots.c.task_instance == RECURRING)
-        .where(slots.c.origin.in_(("schedule", "catch_up")), slots.c.started.is_not(None))
+        .where(slots.c.origin.in_(PLANNED), slots.c.started.is_not(None))
         .order_by(slots.c.slot.desc())
         .limit(_NEWEST)
         .subquery()

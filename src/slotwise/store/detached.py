@@ -10,12 +10,13 @@ import sqlalchemy as sa
 
 from slotwise.errors import UnknownTask
 from slotwise.execution import RECURRING, TICK, Key
-from slotwise.pauses import PAUSED, asleep
+from slotwise.pauses import asleep
 from slotwise.schedules import Disabled, Schedule
 from slotwise.schedules.text import readable
 from slotwise.store.dialect import Dialect
 from slotwise.store.tables import of_plan
 from slotwise.store.types import to_micros
+from slotwise.vocabulary import Origin, State
 
 
 def detach(
@@ -49,7 +50,7 @@ def detach(
         "picked": False, "version": born, "first_version": born, "schedule": plan.schedule if plan else None,
         "task_data": plan.task_data if plan else None, **columns,
     }  # fmt: skip
-    if plan is not None and plan.state == PAUSED and "state" not in columns:
+    if plan is not None and plan.state == State.PAUSED and "state" not in columns:
         row |= asleep(row["execution_time"])
     statement = dialect.insert(tasks).values(**row).on_conflict_do_nothing().returning(tasks.c.task_instance)
     added = connection.execute(statement).first()
@@ -76,7 +77,7 @@ def trigger(
     now, schedule = dialect.now(connection), readable(found[0]) or Disabled()
     key = detach(
         connection, dialect, now, name=name, slot=_free_slot(connection, dialect, name, plan_instance, schedule, now),
-        origin="trigger", instance=f"trigger:{uuid.uuid4()}", plan_instance=plan_instance, **columns,
+        origin=Origin.TRIGGER, instance=f"trigger:{uuid.uuid4()}", plan_instance=plan_instance, **columns,
     )  # fmt: skip
     assert key is not None  # nobody else has this id
     return key

@@ -18,10 +18,10 @@ import sqlalchemy as sa
 from slotwise.decide import PLACE_PAUSE
 from slotwise.definition import Definition
 from slotwise.execution import Row
-from slotwise.store.abreast import PLANNED
 from slotwise.store.dialect import Dialect
 from slotwise.store.rows import ledger_instance, utc
 from slotwise.store.types import from_micros
+from slotwise.vocabulary import PLANNED
 
 
 class Distance:

@@ -28,11 +28,12 @@ from slotwise.execution import (
 from slotwise.onward import Onward
 from slotwise.store.row_by_row import RowByRow
 from slotwise.store.rows import CHANGED_COLUMNS, LAST_TOKEN, NO_TOKEN, Change, Held, ledger_instance, row_of
+from slotwise.vocabulary import PLANNED, Outcome, Reason, Release, State
 
 #: Columns of a held plan row that are empty as long as its slot is on time, and nobody has asked anything of it.
 UNASKED = ("plan_instance", "origin", "catch_up_until", "state", "cancel_requested", "wanted_due", "parked_due")
 #: The ledger row of a slot that succeeded at its first attempt.
-ENDED = {"outcome": "succeeded", "reason": None, "error": None, "attempts": 1}
+ENDED = {"outcome": Outcome.SUCCEEDED, "reason": None, "error": None, "attempts": 1}
 
 
 class Parted(Exception):
@@ -69,7 +70,12 @@ class EndingsByRow(RowByRow):
         tasks, slots, key = self.tables.tasks, self.tables.slots, claim.row.ledger_key
         if key is None or (following.slot is not None and following.slot <= now):
             return False
-        entry = [*self._at(key), slots.c.token == claim.token, slots.c.outcome == "running", slots.c.finished.is_(None)]
+        entry = [
+            *self._at(key),
+            slots.c.token == claim.token,
+            slots.c.outcome == Outcome.RUNNING,
+            slots.c.finished.is_(None),
+        ]
         moved = {"execution_time": following.due, "slot": following.slot, "next_slot": following.next_slot}
         let_go = (
             tasks.update()
@@ -104,7 +110,7 @@ class EndingsByRow(RowByRow):
         again = sa.literal(self.now(connection) + UNREADABLE_PAUSE, tasks.c.execution_time.type)
         has_token = tasks.c.version < LAST_TOKEN  # else a database says of it only what it says of any number
         return {
-            "state": sa.case((is_plan, tasks.c.state), else_="dead"),
+            "state": sa.case((is_plan, tasks.c.state), else_=State.DEAD.value),
             "parked_due": sa.case((is_plan, sa.null()), else_=tasks.c.execution_time),
             "execution_time": sa.case((is_plan, again), else_=sa.literal(FOREVER, tasks.c.execution_time.type)),
             "last_error": sa.case(
@@ -132,9 +138,9 @@ class EndingsByRow(RowByRow):
             connection.execute(
                 slots.update()
                 .where(*self._at(row.ledger_key), slots.c.token == row.version, slots.c.finished.is_(None))
-                .values(outcome=outcome.name, reason="unreadable", finished=self.now(connection))
+                .values(outcome=outcome.name, reason=Reason.UNREADABLE, finished=self.now(connection))
             )
-        return None if found is None else found.state or "postponed"
+        return None if found is None else found.state or Release.POSTPONED
 
     def hold(self, connection: sa.Connection, claims: Sequence[Claim], *, wait: bool) -> list[Held]:
         """Lock the rows that are still held under these claims; whoever is missing has lost, or is locked."""
@@ -231,20 +237,20 @@ class EndingsByRow(RowByRow):
         What never began is not lost.
         """
         slots = self.tables.slots
-        outcome = sa.case((slots.c.started.is_(None), "skipped"), else_="lost")
+        outcome = sa.case((slots.c.started.is_(None), Outcome.SKIPPED.value), else_=Outcome.LOST.value)
         connection.execute(
             slots.update()
             .where(slots.c.task_name == row.task_name, slots.c.task_instance == ledger_instance(row))
             .where(slots.c.slot >= gap.first, slots.c.slot <= gap.last, slots.c.finished.is_(None))
             .where((slots.c.token != row.version) | (slots.c.worker != row.picked_by))
-            .where(slots.c.origin.in_(("schedule", "catch_up")))
+            .where(slots.c.origin.in_(PLANNED))
             .values(outcome=outcome, reason=gap.reason, finished=now)
         )
 
     def _skip(self, connection: sa.Connection, row: Row, gap: Gap, now: datetime) -> None:
         statement = self.insert(self.tables.slots).values(
             task_name=row.task_name, task_instance=ledger_instance(row), slot=gap.first,
-            outcome="skipped", reason=gap.reason, finished=now,
+            outcome=Outcome.SKIPPED, reason=gap.reason, finished=now,
         )  # fmt: skip
         connection.execute(statement.on_conflict_do_nothing())
 

@@ -17,6 +17,7 @@ from slotwise.execution import Claim
 from slotwise.store.failures import is_transient
 from slotwise.store.joining import Joined, within
 from slotwise.store.store import Store
+from slotwise.vocabulary import Origin, Outcome
 
 _SERIALIZATION_FAILURE = "40001"
 _ABORTED = "25P02"
@@ -55,7 +56,8 @@ class LedgerFence:
             return False
         outcome = self._store.tables.slots.c.outcome
         return (
-            own.execute(sa.select(outcome).where(*self._slot_of(claim), outcome == "succeeded")).fetchone() is not None
+            own.execute(sa.select(outcome).where(*self._slot_of(claim), outcome == Outcome.SUCCEEDED)).fetchone()
+            is not None
         )
 
     def _complete(self, own: Any, claim: Claim) -> None:
@@ -118,7 +120,7 @@ class LedgerFence:
         if claim.row.ledger_key is None:
             return self._lock_task(connection, claim)
         slots = self._store.tables.slots
-        mine = [*self._slot_of(claim), slots.c.outcome == "running"]
+        mine = [*self._slot_of(claim), slots.c.outcome == Outcome.RUNNING]
         self._take_turn(connection)
         statement = sa.select(slots.c.token).where(*mine).with_for_update(read=True)
         return connection.execute(statement).fetchone() is not None
@@ -147,13 +149,13 @@ class LedgerFence:
         if claim.row.ledger_key is not None:
             statement = (
                 slots.update()
-                .where(*self._slot_of(claim), slots.c.outcome == "running")
-                .values(outcome="succeeded", finished=now)
+                .where(*self._slot_of(claim), slots.c.outcome == Outcome.RUNNING)
+                .values(outcome=Outcome.SUCCEEDED, finished=now)
             )
             return bool(connection.execute(statement).rowcount == 1)
         values = {
             "task_name": claim.row.task_name, "task_instance": claim.row.task_instance,
-            "slot": claim.row.slot, "outcome": "succeeded", "origin": "task", "attempts": claim.row.attempt,
+            "slot": claim.row.slot, "outcome": Outcome.SUCCEEDED, "origin": Origin.TASK, "attempts": claim.row.attempt,
             "token": claim.token, "worker": claim.holder, "started": claim.claimed_at, "finished": now,
         }  # fmt: skip
         insert = self._store.dialect.insert(slots).values(**values)

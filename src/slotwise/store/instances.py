@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from slotwise import decide
 from slotwise.errors import InstanceExists
 from slotwise.execution import RECURRING, Row
-from slotwise.pauses import PAUSED, asleep
+from slotwise.pauses import asleep
 from slotwise.schedules import Disabled, Schedule, spread_out
 from slotwise.schedules.text import readable, stored_text
 from slotwise.store import removal
@@ -25,6 +25,7 @@ from slotwise.store.proposals import tags_text
 from slotwise.store.rows import row_of
 from slotwise.store.store import Store
 from slotwise.store.types import to_micros
+from slotwise.vocabulary import State
 
 #: Applications sign no order: they make and delete as many instances as they like.
 NOBODY = Author("the application")
@@ -85,7 +86,7 @@ class Instances:
         self._store.dialect.latch(connection, task, shared=True)
         desk = Desk(connection=connection, store=self._store, now=self._store.dialect.now(connection), author=NOBODY)
         rows = desk.family(task, id)
-        if not any(row.task_instance == id and row.is_plan and row.state != decide.DELETED for row in rows):
+        if not any(row.task_instance == id and row.is_plan and row.state != State.DELETED for row in rows):
             return False
         removal.end(desk, rows)
         return True
@@ -102,8 +103,8 @@ class Instances:
         changes: dict[str, Any] = {} if same else replanned(row, schedule, now)
         told = {"task_data": wanted.data, "priority": wanted.priority}
         changes |= {name: value for name, value in told.items() if getattr(row, name) != value}
-        if row.state == decide.DELETED:
-            changes["state"] = PAUSED if self._known(connection, wanted)[1] else None
+        if row.state == State.DELETED:
+            changes["state"] = State.PAUSED if self._known(connection, wanted)[1] else None
         if changes:
             connection.execute(self._tasks.update().where(*self._key(wanted.task, wanted.id)).values(**changes))
         found: datetime | None = changes.get("slot", row.slot)
@@ -137,7 +138,7 @@ class Instances:
         ]
         state, control = (sa.select(own.c[name]).where(*of_job).scalar_subquery() for name in ("state", "control"))
         found = connection.execute(sa.select(sa.or_(*history), state, control)).one()
-        return bool(found[0]), found[1] == PAUSED, found[2]
+        return bool(found[0]), found[1] == State.PAUSED, found[2]
 
     def _newest(self, connection: sa.Connection, wanted: Instance, now: datetime) -> datetime | None:
         """The newest slot of the id that is known, once what stands in no row has ended."""

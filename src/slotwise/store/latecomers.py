@@ -19,7 +19,7 @@ from slotwise.definition import Definition
 from slotwise.errors import InvalidSchedule
 from slotwise.execution import Gap, Key, Row, Transition
 from slotwise.schedules import Schedule, parse_schedule
-from slotwise.store.abreast import PLANNED, Abreast
+from slotwise.store.abreast import Abreast
 from slotwise.store.audit_rows import order_of
 from slotwise.store.budget import Budget
 from slotwise.store.complaints import Complaints
@@ -28,6 +28,7 @@ from slotwise.store.distance import Distance
 from slotwise.store.orphans import end_orphans
 from slotwise.store.release import release_next
 from slotwise.store.rows import Change, Held, expect, ledger_instance
+from slotwise.vocabulary import PLANNED, Origin, Outcome, Reason, Release
 
 logger = logging.getLogger(__name__)
 
@@ -82,7 +83,7 @@ class Latecomers:
         """
         for row, entered in late:
             if entered:
-                self._dialect.take_back(connection, row, keep=row.is_detached and row.origin != "trigger")
+                self._dialect.take_back(connection, row, keep=row.is_detached and row.origin != Origin.TRIGGER)
         found: dict[Key, Row | None] = {row.key: None for row, _ in late}
         beside = [one for one in late if one[0].is_detached]
         holding = [one for one in beside if one[0].origin in PLANNED]  # who is too late leaves its place
@@ -176,7 +177,7 @@ class Latecomers:
             return row
         # Its only slot has run, or is held under another claim, or gives up: nothing is left to do here.
         self._end_reopened(connection, row, now)
-        if row.origin == "backfill":
+        if row.origin == Origin.BACKFILL:
             release_next(connection, self._dialect, row, now)
         return self._pass(connection, row, now, None)
 
@@ -218,8 +219,8 @@ class Latecomers:
             slots.update()
             .where(slots.c.task_name == row.task_name, slots.c.task_instance == ledger_instance(row))
             .where(slots.c.slot == row.slot, slots.c.finished.is_(None))
-            .where(slots.c.outcome.not_in(("claimed", "running")))
-            .values(finished=row.last_failure or now, reason="give_up")
+            .where(slots.c.outcome.not_in((Outcome.CLAIMED, Outcome.RUNNING)))
+            .values(finished=row.last_failure or now, reason=Reason.GIVE_UP)
         )
 
     def _enter(self, connection: sa.Connection, row: Row, now: datetime) -> bool:
@@ -246,8 +247,8 @@ class Latecomers:
         statement = (
             slots.update()
             .where(slots.c.task_name == row.task_name, slots.c.task_instance == ledger_instance(row))
-            .where(slots.c.slot == row.slot, slots.c.outcome == "running", slots.c.finished.is_(None), ~held)
-            .values(outcome="lost", reason="rerun", lost=slots.c.lost + 1)
+            .where(slots.c.slot == row.slot, slots.c.outcome == Outcome.RUNNING, slots.c.finished.is_(None), ~held)
+            .values(outcome=Outcome.LOST, reason=Reason.RERUN, lost=slots.c.lost + 1)
         )
         return connection.execute(statement).rowcount == 1
 
@@ -263,8 +264,8 @@ class Latecomers:
             return self._move_on(connection, row, now, columns)
         assert row.slot is not None
         statement = self._dialect.insert(self._slots).values(
-            task_name=row.task_name, task_instance=ledger_instance(row), slot=row.slot, outcome="skipped",
-            reason="overlap", origin="trigger", finished=now,
+            task_name=row.task_name, task_instance=ledger_instance(row), slot=row.slot, outcome=Outcome.SKIPPED,
+            reason=Reason.OVERLAP, origin=Origin.TRIGGER, finished=now,
         )  # fmt: skip
         connection.execute(statement.on_conflict_do_nothing())
         return self._move_on(connection, row, now, None)
@@ -291,7 +292,7 @@ class Latecomers:
         self, connection: sa.Connection, row: Row, now: datetime, columns: dict[str, Any] | None
     ) -> Row | None:
         """Let the row go with these columns (None: delete it); nothing starts."""
-        return self._let_go(connection, row, now, Transition(label="moved-on", row=columns))
+        return self._let_go(connection, row, now, Transition(label=Release.MOVED_ON, row=columns))
 
     def _pass(self, connection: sa.Connection, row: Row, now: datetime, columns: dict[str, Any] | None) -> Row | None:
         """Move on to a later slot; what was begun before it, and stands in no row any more, has ended."""

@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 
 from slotwise.execution import RECURRING
-from slotwise.pauses import PAUSED, QUEUED
 from slotwise.store.lines import SlotLine, gap_line, slot_line, waiting_line
 from slotwise.store.rows import utc
 from slotwise.store.store import Store
 from slotwise.store.tables import HAS_SLOT, OF_INSTANCES, of_plan
+from slotwise.vocabulary import Origin, State
 
 #: Rows of one page of the ledger.
 PAGE = 500
@@ -64,7 +64,7 @@ class LedgerReader:
             of_jobs = of_jobs.where(tasks.c.slot >= since)
         waiting = of_jobs.where(~tasks.c.picked, tasks.c.state.is_(None)).order_by(tasks.c.execution_time)
         running = of_jobs.where(tasks.c.picked).order_by(tasks.c.slot)
-        parked = [of_jobs.where(~tasks.c.picked, tasks.c.state == state) for state in (PAUSED, QUEUED)]
+        parked = [of_jobs.where(~tasks.c.picked, tasks.c.state == state) for state in (State.PAUSED, State.QUEUED)]
         own = of_jobs.where(tasks.c.task_instance == (instance or RECURRING))
         parts = [own, waiting, running, *(one.order_by(tasks.c.task_instance) for one in parked)]
         return sa.union_all(*(sa.select(part.limit(limit).subquery()) for part in parts))
@@ -84,7 +84,9 @@ class LedgerReader:
         """Whether a slot of the ledger has a row: that of its plan, or one beside it. Each is found by an index."""
         tasks, slots = self._tasks, self._slots
         rows = sa.select(sa.literal(1)).where(
-            tasks.c.task_name == slots.c.task_name, tasks.c.slot == slots.c.slot, tasks.c.state.is_distinct_from("dead")
+            tasks.c.task_name == slots.c.task_name,
+            tasks.c.slot == slots.c.slot,
+            tasks.c.state.is_distinct_from(State.DEAD),
         )
         own = rows.where(tasks.c.task_instance == slots.c.task_instance, tasks.c.plan_instance.is_(None))
         return [sa.exists(own), sa.exists(rows.where(tasks.c.plan_instance == slots.c.task_instance))]
@@ -156,7 +158,7 @@ class LedgerReader:
         """How many slots of a gap a backfill has run; what was triggered meanwhile is none of them."""
         slots, gaps = self._slots, self._gaps
         of_gap = (slots.c.task_name == gaps.c.task_name) & (slots.c.task_instance == gaps.c.task_instance)
-        within = slots.c.slot.between(gaps.c.first_slot, gaps.c.last_slot) & (slots.c.origin == "backfill")
+        within = slots.c.slot.between(gaps.c.first_slot, gaps.c.last_slot) & (slots.c.origin == Origin.BACKFILL)
         return sa.select(sa.func.count()).where(of_gap, within).scalar_subquery().label("run_since")
 
     def _ledgers(self, name: str, instance: str | None) -> list[sa.Select[Any]]:
@@ -172,7 +174,7 @@ class LedgerReader:
 
 def _turn(row: sa.RowMapping, own: str) -> tuple[Any, ...]:
     """Which of many that stand is shown first; ``own``: the instance of the plan that is asked about."""
-    is_own, is_queued = row["task_instance"] == own, row["state"] == QUEUED
+    is_own, is_queued = row["task_instance"] == own, row["state"] == State.QUEUED
     return not is_own, not row["picked"], is_queued, utc(row["slot"]), row["task_instance"]
 
 

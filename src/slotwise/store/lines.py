@@ -12,6 +12,7 @@ import sqlalchemy as sa
 from slotwise.decide import UNREADABLE
 from slotwise.execution import FOREVER, RECURRING
 from slotwise.store.rows import utc
+from slotwise.vocabulary import Origin, Outcome, Reason, State
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,7 +143,7 @@ def obstacle(name: str, runs_on: str | None, workers: Sequence[WorkerLine]) -> s
 
     A job's row says what it asks for (``runs_on``), that of a one-time task does not: there the workers' word counts.
     """
-    live = [worker for worker in workers if worker.live and worker.state == "running"]
+    live = [worker for worker in workers if worker.live and worker.state == State.RUNNING]
     if not live:
         return "no worker is alive"
     knowing = [worker for worker in live if name in worker.tasks]
@@ -165,12 +166,12 @@ def job_line(row: sa.RowMapping, workers: Sequence[WorkerLine], now: datetime) -
     """A job's own row, at ``now``; with what its workers think of it."""
     due_time = row["parked_due"] or row["execution_time"]
     parked = row["slot"] is None or due_time >= FOREVER
-    state = row["state"] or ("running" if row["picked"] else "ended" if parked else "waiting")
-    due = state == "waiting" and row["execution_time"] <= now
+    state = row["state"] or (State.RUNNING if row["picked"] else State.ENDED if parked else State.WAITING)
+    due = state == State.WAITING and row["execution_time"] <= now
     reason = obstacle(row["task_name"], row["runs_on"], workers) if due else None
-    state = "unroutable" if reason else state
-    if state in ("waiting", "unroutable", "ended") and (row["last_error"] or "").startswith(UNREADABLE):
-        state, reason = "unreadable", row["last_error"].removeprefix(UNREADABLE)
+    state = State.UNROUTABLE if reason else state
+    if state in (State.WAITING, State.UNROUTABLE, State.ENDED) and (row["last_error"] or "").startswith(UNREADABLE):
+        state, reason = State.UNREADABLE, row["last_error"].removeprefix(UNREADABLE)
     return JobLine(
         job=row["task_name"], instance=row["task_instance"], state=state, reason=reason,
         schedule=row["schedule"],
@@ -196,8 +197,8 @@ def paused_by(author: str, since: datetime, note: str | None) -> str:
 def waiting_line(row: sa.RowMapping, begun: sa.RowMapping | None = None) -> SlotLine:
     """A slot that waits in the queue; with what the ledger says of its last attempt, if there was one."""
     line = SlotLine(
-        slot=utc(row["slot"]), outcome=row["state"] or "waiting", reason="retry" if row["attempt"] else None,
-        origin=row["origin"] or "schedule", attempts=row["attempt"], collapsed=row["collapsed"],
+        slot=utc(row["slot"]), outcome=row["state"] or State.WAITING, reason=Reason.RETRY if row["attempt"] else None,
+        origin=row["origin"] or Origin.SCHEDULE, attempts=row["attempt"], collapsed=row["collapsed"],
         due=utc(row["parked_due"] or row["execution_time"]),
         error=row["last_error"] if row["attempt"] else None,  # else of the slot before
         instance=row["plan_instance"] or row["task_instance"],
@@ -226,7 +227,7 @@ def gap_line(row: sa.RowMapping) -> SlotLine:
     """A row of the gaps, in a listing with ``run_since``."""
     return SlotLine(
         slot=utc(row["first_slot"]), last=utc(row["last_slot"]), count=row["count"], run_since=row.get("run_since", 0),
-        outcome="skipped", reason=row["reason"], origin="schedule", finished=utc(row["created"]),
+        outcome=Outcome.SKIPPED, reason=row["reason"], origin=Origin.SCHEDULE, finished=utc(row["created"]),
         instance=row["task_instance"],
     )  # fmt: skip
 

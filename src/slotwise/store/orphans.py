@@ -11,6 +11,7 @@ from slotwise.store.dialect import Dialect
 from slotwise.store.rows import Change, ledger_instance
 from slotwise.store.tables import Tables, of_plan
 from slotwise.store.types import Instant
+from slotwise.vocabulary import Origin, Outcome, Reason
 
 #: So many of the newest slots of a plan.
 LOOKED_AT = 100
@@ -39,7 +40,7 @@ def _ending(tables: Tables) -> sa.Update:
         slots.update()
         .where(*plan, slots.c.slot.in_(newest.scalar_subquery()), slots.c.finished.is_(None), ~stands)
         .values(
-            outcome=sa.case((began, "lost"), else_="cancelled"), reason="orphaned",
+            outcome=sa.case((began, Outcome.LOST.value), else_=Outcome.CANCELLED.value), reason=Reason.ORPHANED,
             lost=slots.c.lost + sa.case((began, 1), else_=0), finished=sa.bindparam("now", type_=Instant),
         )
     )  # fmt: skip
@@ -69,7 +70,7 @@ def settle_stranger(connection: sa.Connection, dialect: Dialect, change: Change)
         statement = dialect.insert(dialect.tables.slots).values(
             task_name=row.task_name, task_instance=ledger_instance(row), slot=row.slot, outcome=record.outcome,
             reason=record.reason, error=record.error, attempts=record.attempts, lost=record.lost,
-            origin=row.origin or "schedule", token=row.version, worker=row.picked_by, finished=now,
+            origin=row.origin or Origin.SCHEDULE, token=row.version, worker=row.picked_by, finished=now,
         )  # fmt: skip
         connection.execute(statement.on_conflict_do_nothing())
     end_orphans(connection, dialect, row.task_name, ledger_instance(row), now)

@@ -21,13 +21,14 @@ import sqlalchemy as sa
 
 from slotwise.errors import InvalidSchedule
 from slotwise.execution import FOREVER, Row
-from slotwise.pauses import PAUSED, Passed, slept
+from slotwise.pauses import Passed, slept
 from slotwise.schedules import parse_schedule
 from slotwise.store.bureau import Desk
 from slotwise.store.rows import utc
 from slotwise.store.store import Store
-from slotwise.store.tables import Tables
+from slotwise.store.tables import PAUSED_KEY, Tables
 from slotwise.store.types import Instant
+from slotwise.vocabulary import State
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +57,7 @@ def pause(desk: Desk, job: str) -> bool:
     # All at once: held rows are locked meanwhile, and no heartbeat gets through; there may be thousands beside them.
     due, waits = tasks.c.execution_time, ~tasks.c.picked
     statement = tasks.update().where(tasks.c.task_name == job, tasks.c.state.is_(None)).values(
-        state=PAUSED, parked_due=sa.case((waits, due), else_=tasks.c.parked_due),
+        state=State.PAUSED, parked_due=sa.case((waits, due), else_=tasks.c.parked_due),
         execution_time=sa.case((waits, sa.literal(FOREVER, Instant)), else_=due),
         # A row beside the plan keeps the order that made it, and that says what it minds.
         control=sa.case((sa.and_(*_plans(tasks)), number), else_=tasks.c.control),
@@ -73,7 +74,7 @@ def pause_all(desk: Desk) -> bool:
     """Nothing starts any more, whatever it is and whenever it comes; False if all was paused already."""
     meta = desk.store.tables.meta
     said = {"since": desk.now.isoformat(), "author": desk.author.name, "note": desk.author.note}
-    statement = desk.store.dialect.insert(meta).values(key=PAUSED, value=json.dumps(said)).on_conflict_do_nothing()
+    statement = desk.store.dialect.insert(meta).values(key=PAUSED_KEY, value=json.dumps(said)).on_conflict_do_nothing()
     if desk.connection.execute(statement.returning(meta.c.key)).first() is None:
         return False
     desk.sign("pause")
@@ -82,14 +83,14 @@ def pause_all(desk: Desk) -> bool:
 
 def resume(desk: Desk, job: str, *, replay: bool) -> list[Resumed]:
     """The job goes on; empty if it was not paused. ``replay``: leave slots of the pause to the job's catch-up."""
-    rows = [row for row in desk.rows_of(job, for_good=True) if row.state == PAUSED]
+    rows = [row for row in desk.rows_of(job, for_good=True) if row.state == State.PAUSED]
     if not rows:
         return []
     desk.sign("resume", job=job, replay=replay or None)
     found = [_wake(desk, row, replay=replay) for row in rows]
     tasks = desk.store.tables.tasks
     is_done = sa.and_(*_plans(tasks), tasks.c.cancel_requested.is_(None))
-    statement = tasks.update().where(tasks.c.task_name == job, tasks.c.state == PAUSED).values(
+    statement = tasks.update().where(tasks.c.task_name == job, tasks.c.state == State.PAUSED).values(
         state=None, parked_due=None, control=sa.case((is_done, None), else_=tasks.c.control),
         execution_time=sa.case((tasks.c.picked, tasks.c.execution_time), else_=_due(tasks)),
     )  # fmt: skip
@@ -105,7 +106,7 @@ def _due(tasks: sa.Table) -> sa.ColumnElement[datetime]:
 def resume_all(desk: Desk, *, replay: bool) -> list[Resumed] | None:
     """All goes on, but for jobs that are paused by name; None if not all was paused."""
     meta, tasks = desk.store.tables.meta, desk.store.tables.tasks
-    gone = desk.connection.execute(meta.delete().where(meta.c.key == PAUSED)).rowcount
+    gone = desk.connection.execute(meta.delete().where(meta.c.key == PAUSED_KEY)).rowcount
     if not gone:
         return None
     desk.sign("resume", replay=replay or None)
@@ -124,7 +125,7 @@ def _wake(desk: Desk, row: Row, *, replay: bool) -> Resumed | None:
     if passed is None:
         return Resumed(job=row.task_name, skipped=0, next_slot=row.slot)
     awake: dict[str, Any] = {} if row.cancel_requested else {"control": None}
-    if row.state == PAUSED:
+    if row.state == State.PAUSED:
         awake["execution_time"] = _due(desk.store.tables.tasks)
     desk.skip(row, *passed.gaps)
     desk.change(row, **{**awake, **passed.row, "state": None, "parked_due": None})
@@ -140,7 +141,7 @@ def _slept(row: Row, now: datetime) -> Passed | None:
 
 def all_paused(connection: sa.Connection, tables: Tables) -> Paused | None:
     """Who paused all; None if nobody did."""
-    found = connection.scalar(sa.select(tables.meta.c.value).where(tables.meta.c.key == PAUSED))
+    found = connection.scalar(sa.select(tables.meta.c.value).where(tables.meta.c.key == PAUSED_KEY))
     if found is None:
         return None
     said = json.loads(found)

@@ -15,7 +15,7 @@ from slotwise.definition import Definition
 from slotwise.errors import InvalidSchedule, PlanMissing
 from slotwise.execution import RECURRING, TICK, Row
 from slotwise.missed import due_at, slot_after
-from slotwise.pauses import PAUSED, asleep
+from slotwise.pauses import asleep
 from slotwise.schedules import Disabled, Once, Schedule, succeed
 from slotwise.schedules.succession import owing
 from slotwise.schedules.text import readable, stored_text
@@ -29,6 +29,7 @@ from slotwise.store.revision import Revision
 from slotwise.store.rows import row_of, utc
 from slotwise.store.store import Store
 from slotwise.store.types import to_micros
+from slotwise.vocabulary import State
 
 #: So many rows are looked at in one transaction.
 BATCH = 500
@@ -53,7 +54,7 @@ class Plan:
 
 def replanned(row: Row, after: Schedule, now: datetime) -> dict[str, Any]:
     """How a row follows a change of its schedule's text, activated ``now``; a paused one sleeps on. Pure."""
-    if row.state != PAUSED:
+    if row.state != State.PAUSED:
         return _replanned(row, after, now)
     columns = _replanned(replace(row, execution_time=row.parked_due or row.execution_time), after, now)
     return columns | asleep(columns["execution_time"]) if "execution_time" in columns else columns
@@ -222,7 +223,7 @@ class Planner:
 
     def _keep_distance(self, connection: sa.Connection, job: Definition, columns: dict[str, Any]) -> None:
         """No plan of a job brings two starts nearer to each other than its min_interval."""
-        where = "parked_due" if columns.get("state") == PAUSED else "execution_time"
+        where = "parked_due" if columns.get("state") == State.PAUSED else "execution_time"
         if job.min_interval is None or where not in columns:
             return
         last = last_start(connection, self._store.dialect, job.name)

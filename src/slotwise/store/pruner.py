@@ -17,13 +17,13 @@ import sqlalchemy as sa
 
 from slotwise.store.rows import utc
 from slotwise.store.store import Store
+from slotwise.vocabulary import PLANNED, Outcome
 
 #: Rows of one transaction.
 BATCH = 500
 TURN, PRUNED_UNTIL = "pruning", "pruned_until"
 #: What ended well, or was not to run; all else is kept as a failure.
-_ORDINARY = ("succeeded", "skipped")
-_OF_THE_SCHEDULE = ("schedule", "catch_up")
+_ORDINARY = (Outcome.SUCCEEDED, Outcome.SKIPPED)
 
 
 class Page(NamedTuple):
@@ -112,7 +112,7 @@ class Pruner:
         with self._store.transaction() as connection:
             now = self._store.dialect.now(connection)
             floor = self._floor(connection, place)
-            beside = slots.c.origin.not_in(_OF_THE_SCHEDULE)
+            beside = slots.c.origin.not_in(PLANNED)
             spare = beside if floor is None else sa.or_(beside, slots.c.slot < floor)
             old = connection.scalars(
                 sa.select(slots.c.slot)
@@ -139,7 +139,7 @@ class Pruner:
         decided = connection.scalar(
             sa.select(slots.c.slot)
             .where(slots.c.task_name == place.name, slots.c.task_instance == place.instance)
-            .where(slots.c.origin.in_(_OF_THE_SCHEDULE), slots.c.finished.is_not(None))
+            .where(slots.c.origin.in_(PLANNED), slots.c.finished.is_not(None))
             .order_by(slots.c.slot.desc())
             .limit(1)
         )

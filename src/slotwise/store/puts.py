@@ -10,8 +10,9 @@ import sqlalchemy as sa
 
 from slotwise.execution import FOREVER, Key
 from slotwise.sequel import IfExists, Wanted
-from slotwise.store.queue_rows import BLOCKED, QueueRows, Status
+from slotwise.store.queue_rows import QueueRows, Status
 from slotwise.store.types import Instant
+from slotwise.vocabulary import State
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +96,7 @@ class Puts(QueueRows):
         }  # fmt: skip
         if isinstance(waits_for, int) and waits_for == 0:
             return row
-        asleep = {"state": BLOCKED, "parked_due": due, "execution_time": sa.literal(FOREVER, Instant)}
+        asleep = {"state": State.BLOCKED, "parked_due": due, "execution_time": sa.literal(FOREVER, Instant)}
         return {**row, **asleep, "waits_for": waits_for}
 
     def _or(self, if_exists: IfExists, insert: Any) -> Any:
@@ -110,13 +111,15 @@ class Puts(QueueRows):
     def _or_replace(self, insert: Any) -> Any:
         """A row begins anew under its id: another task, by its first version; tokens go on rising."""
         tasks, new = self._tasks, insert.excluded
-        parked = (tasks.c.state == "paused") | (new.state == BLOCKED)
+        parked = (tasks.c.state == State.PAUSED) | (new.state == State.BLOCKED)
         version = sa.case((tasks.c.version >= new.version, tasks.c.version + 1), else_=new.version)
         values = {
             "task_data": new.task_data, "slot": new.slot, "priority": new.priority, "version": version,
             "execution_time": sa.case((parked, sa.literal(FOREVER, Instant)), else_=new.execution_time),
             "parked_due": sa.case((parked, sa.func.coalesce(new.parked_due, new.execution_time)), else_=None),
-            "state": sa.case((new.state == BLOCKED, BLOCKED), (parked, "paused"), else_=None),
+            "state": sa.case(
+                (new.state == State.BLOCKED, State.BLOCKED.value), (parked, State.PAUSED.value), else_=None
+            ),
             "waits_for": new.waits_for,
             "first_version": version, "attempt": 0, "lost_count": 0, "trying_since": None, "consecutive_failures": 0,
             "last_error": None,

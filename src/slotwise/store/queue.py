@@ -15,8 +15,9 @@ import sqlalchemy as sa
 from slotwise.execution import Key
 from slotwise.sequel import When
 from slotwise.store.puts import Puts
-from slotwise.store.queue_rows import BLOCKED, Status, named
+from slotwise.store.queue_rows import Status, named
 from slotwise.store.task_reader import TaskReader
+from slotwise.vocabulary import State
 
 #: Rows that are re-driven, or removed, in one statement.
 AT_ONCE = 500
@@ -52,10 +53,10 @@ class Queue(Puts, TaskReader):
         last = tasks.c.waits_for <= count
         statement = (
             tasks.update()
-            .where(*self._at(key), tasks.c.state == BLOCKED)
+            .where(*self._at(key), tasks.c.state == State.BLOCKED)
             .values(
                 waits_for=tasks.c.waits_for - count,
-                state=sa.case((last, None), else_=BLOCKED),
+                state=sa.case((last, None), else_=State.BLOCKED.value),
                 execution_time=sa.case((last, tasks.c.parked_due), else_=tasks.c.execution_time),
                 parked_due=sa.case((last, None), else_=tasks.c.parked_due),
             )
@@ -73,7 +74,7 @@ class Queue(Puts, TaskReader):
     def redrive(self, connection: Any, name: str, instances: Sequence[str] | None, when: When) -> list[str]:
         """Dead rows of a task wait again, as if they had never been tried; up to 500 of them, by id."""
         tasks = self._tasks
-        dead = [tasks.c.task_name == name, tasks.c.state == "dead", *self._plain()]
+        dead = [tasks.c.task_name == name, tasks.c.state == State.DEAD, *self._plain()]
         if instances is not None:
             dead.append(tasks.c.task_instance.in_(instances))
         chosen = sa.select(*self._key_columns()).where(*dead).order_by(tasks.c.task_instance).limit(AT_ONCE)

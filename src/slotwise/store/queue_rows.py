@@ -12,11 +12,9 @@ from slotwise.execution import Key
 from slotwise.sequel import When
 from slotwise.store.dialect import Dialect
 from slotwise.store.types import Instant, to_micros
+from slotwise.vocabulary import State
 
 Status: TypeAlias = Literal["scheduled", "exists", "running", "cancelled", "gone"]
-
-#: The state of a row that waits for others to arrive.
-BLOCKED = "blocked"
 
 
 class QueueRows:
@@ -62,7 +60,7 @@ class QueueRows:
         return [self._tasks.c.schedule.is_(None), self._tasks.c.plan_instance.is_(None)]
 
     def _alive(self) -> list[sa.ColumnElement[bool]]:
-        return [*self._plain(), self._tasks.c.state.is_distinct_from("dead")]
+        return [*self._plain(), self._tasks.c.state.is_distinct_from(State.DEAD)]
 
     def _may_delete(self) -> Any:
         return sa.true()

@@ -12,12 +12,12 @@ import sqlalchemy as sa
 from slotwise.decide import UNREADABLE
 from slotwise.errors import UnknownTask
 from slotwise.execution import RECURRING
-from slotwise.pauses import PAUSED
 from slotwise.store.ledger_reader import LedgerReader
 from slotwise.store.lines import Health, JobLine, Unreadable, WorkerLine, job_line, obstacle, paused_by, worker_line
 from slotwise.store.pauses import Paused, all_paused, is_all_paused
 from slotwise.store.rows import utc
 from slotwise.store.types import Beyond
+from slotwise.vocabulary import State
 
 #: Why nobody claims a one-time row, where its name is a job's.
 UNDER_A_JOB = "it is a one-time row under the name of a job, which only its schedule runs; see: slotwise tasks cancel"
@@ -52,7 +52,9 @@ class Reader(LedgerReader):
     def _jobs(self, statement: sa.Select[Any]) -> list[JobLine]:
         workers, now = self.workers(), self.now()
         rows = self._rows(statement)
-        pauses = self._pauses([row["control"] for row in rows if row["state"] == PAUSED and row["control"] is not None])
+        pauses = self._pauses(
+            [row["control"] for row in rows if row["state"] == State.PAUSED and row["control"] is not None]
+        )
         lines = [(job_line(row, workers, now), pauses.get(row["control"])) for row in rows]
         return [line if pause is None else replace(line, reason=pause) for line, pause in lines]
 
@@ -136,7 +138,7 @@ class Reader(LedgerReader):
         """Since when: such a row keeps the slot, or the due time, that it had when somebody could still read it."""
         tasks = self._tasks
         since = sa.func.min(sa.func.coalesce(tasks.c.parked_due, tasks.c.slot, tasks.c.execution_time))
-        dead = sa.func.coalesce(tasks.c.state, "") == "dead"
+        dead = sa.func.coalesce(tasks.c.state, "") == State.DEAD
         found = connection.execute(
             sa.select(tasks.c.task_name, dead, sa.func.count(), since, sa.func.max(tasks.c.last_error))
             .where(~tasks.c.picked, tasks.c.last_error.startswith(UNREADABLE))
@@ -179,7 +181,7 @@ class Reader(LedgerReader):
             paused = all_paused(connection, self._store.tables)
             waiting, choosy, alone = ([], [], []) if paused is not None else (waiting, choosy, alone)
             unreadable = self._unreadable(connection)
-            dead = connection.scalar(sa.select(sa.func.count()).where(tasks.c.state == "dead")) or 0
+            dead = connection.scalar(sa.select(sa.func.count()).where(tasks.c.state == State.DEAD)) or 0
         live = [worker for worker in self.workers() if worker.live]
         known = {name for worker in live for name in worker.tasks} if live else {name for name, *_ in [*waiting, *held]}
         silent = [name for name, beat, lease in held if beat is not None and lease is not None and beat < now - lease]

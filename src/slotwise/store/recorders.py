@@ -16,6 +16,7 @@ from slotwise.execution import Claim
 from slotwise.headline import headline
 from slotwise.store.failures import is_transient
 from slotwise.store.rows import Change
+from slotwise.vocabulary import Release
 
 logger = logging.getLogger(__name__)
 
@@ -37,7 +38,7 @@ class Recorders:
         """What these changes settle; what was handed back is settled by nobody."""
         if not self._recorders:
             return
-        settled = [_settled(change) for change in changes if change.transition.label != "handed-back"]
+        settled = [_settled(change) for change in changes if change.transition.label != Release.HANDED_BACK]
         for recorder in self._recorders if settled else ():
             try:
                 with connection.begin_nested(), _kept_open(connection):

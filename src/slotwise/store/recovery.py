@@ -11,13 +11,11 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from slotwise.execution import Row
-from slotwise.pauses import PAUSED, slept
+from slotwise.pauses import slept
 from slotwise.store.bureau import Desk, schedule_in
 from slotwise.store.rows import ledger_instance
 from slotwise.store.types import to_micros
-
-#: Why slots did not run that an operator has settled.
-REASON = "settled"
+from slotwise.vocabulary import Outcome, Reason, State
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,9 +82,9 @@ def _settle(desk: Desk, row: Row, until: datetime) -> SettledJob | None:
     passed = slept(waiting, schedule_in(row), until)
     if passed is None:
         return None
-    desk.skip(row, *(replace(gap, reason=REASON) for gap in passed.gaps))
+    desk.skip(row, *(replace(gap, reason=Reason.SETTLED) for gap in passed.gaps))
     columns = {**passed.row, "state": row.state}
-    if row.state != PAUSED:
+    if row.state != State.PAUSED:
         columns["parked_due"] = None
     desk.change(row, **columns)
     return SettledJob(
@@ -103,5 +101,5 @@ def _end_retry(desk: Desk, row: Row) -> None:
     desk.connection.execute(
         slots.update()
         .where(*mine, slots.c.slot == row.slot, slots.c.finished.is_(None))
-        .values(outcome="cancelled", reason=REASON, finished=desk.now)
+        .values(outcome=Outcome.CANCELLED, reason=Reason.SETTLED, finished=desk.now)
     )

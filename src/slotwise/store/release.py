@@ -16,9 +16,10 @@ import sqlalchemy as sa
 
 from slotwise.durations import parse_duration
 from slotwise.execution import Row
-from slotwise.pauses import PAUSED, QUEUED, asleep
+from slotwise.pauses import asleep
 from slotwise.store.dialect import Dialect
 from slotwise.store.rows import ledger_instance, utc
+from slotwise.vocabulary import State
 
 
 def release_next(
@@ -51,7 +52,7 @@ def release_next(
         tasks.c.task_name == row.task_name, tasks.c.task_instance == row.plan_instance
     )
     awake = {"state": None, "execution_time": due, "parked_due": None}
-    columns = asleep(due) if connection.scalar(plan) == PAUSED else awake
+    columns = asleep(due) if connection.scalar(plan) == State.PAUSED else awake
     connection.execute(tasks.update().where(*family, tasks.c.task_instance == found.task_instance).values(**columns))
 
 
@@ -67,7 +68,7 @@ def _oldest(
     """The oldest slot that waits for another of its backfill, locked; and what that order said."""
     tasks, controls = dialect.tables.tasks, dialect.tables.controls
     queued = sa.select(tasks.c.task_instance, controls.c.arguments, tasks.c.control)
-    queued = queued.outerjoin(controls, controls.c.id == tasks.c.control).where(*family, tasks.c.state == QUEUED)
+    queued = queued.outerjoin(controls, controls.c.id == tasks.c.control).where(*family, tasks.c.state == State.QUEUED)
     if full:
         queued = queued.where(tasks.c.control.not_in(full))
     return connection.execute(
@@ -79,7 +80,7 @@ def _going(connection: sa.Connection, dialect: Dialect, row: Row, order: int) ->
     """How many slots of a backfill run, or may, beside the one that has just ended."""
     tasks = dialect.tables.tasks
     others = [*_family(dialect, row), tasks.c.control == order, tasks.c.task_instance != row.task_instance]
-    awake = tasks.c.state.is_(None) | (tasks.c.state == PAUSED)
+    awake = tasks.c.state.is_(None) | (tasks.c.state == State.PAUSED)
     return connection.scalar(sa.select(sa.func.count()).select_from(tasks).where(*others, awake)) or 0
 
 
@@ -88,7 +89,7 @@ def _newest(connection: sa.Connection, dialect: Dialect, row: Row, order: int, s
     tasks, controls = dialect.tables.tasks, dialect.tables.controls
     connection.execute(sa.select(controls.c.id).where(controls.c.id == order).with_for_update())
     due = sa.func.coalesce(tasks.c.parked_due, tasks.c.execution_time, type_=tasks.c.execution_time.type)
-    mine = [*_family(dialect, row), tasks.c.control == order, tasks.c.state.is_distinct_from(QUEUED)]
+    mine = [*_family(dialect, row), tasks.c.control == order, tasks.c.state.is_distinct_from(State.QUEUED)]
     going = sa.select(sa.func.max(due, type_=due.type)).where(*mine, tasks.c.picked | (tasks.c.attempt == 0))
     found = connection.scalar(going)
     return started if found is None else max(started, utc(found))

@@ -11,13 +11,13 @@ from dataclasses import replace
 
 import sqlalchemy as sa
 
-from slotwise.decide import DELETED
 from slotwise.errors import ConfigurationError
 from slotwise.execution import Row
 from slotwise.pauses import slept
 from slotwise.store.bureau import Desk
 from slotwise.store.planner import owed_by
 from slotwise.store.slot_orders import call_off
+from slotwise.vocabulary import Outcome, Reason, State
 
 
 def delete(desk: Desk, job: str, *, known: bool = False) -> int:
@@ -39,25 +39,25 @@ def end(desk: Desk, rows: Sequence[Row]) -> None:
     for row in rows:
         if row.picked:
             # Race: only a mark goes onto a held row. Without the row, its holder would take the run for lost.
-            desk.change(row, state=DELETED)
+            desk.change(row, state=State.DELETED)
         elif row.is_plan:
             _end_plan(desk, row)
         else:
-            call_off(desk, row, DELETED)
+            call_off(desk, row, Reason.DELETED)
 
 
 def _end_plan(desk: Desk, row: Row) -> None:
     """What has come and not begun, and what waits for its retry, ends here; of an unreadable text, its slot."""
     passed = slept(row, owed_by(row), desk.now)
     if passed is not None:
-        desk.skip(row, *(replace(gap, reason=DELETED) for gap in passed.gaps))
+        desk.skip(row, *(replace(gap, reason=Reason.DELETED) for gap in passed.gaps))
     if row.attempt:
         slots = desk.store.tables.slots
         desk.connection.execute(
             slots.update()
             .where(slots.c.task_name == row.task_name, slots.c.task_instance == row.task_instance)
             .where(slots.c.slot == row.slot, slots.c.finished.is_(None))
-            .values(outcome="cancelled", reason=DELETED, finished=desk.now)
+            .values(outcome=Outcome.CANCELLED, reason=Reason.DELETED, finished=desk.now)
         )
     desk.delete(row)
 

@@ -12,6 +12,7 @@ import sqlalchemy as sa
 
 from slotwise.clock import host_now
 from slotwise.store.store import Store
+from slotwise.vocabulary import State
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +69,7 @@ class Roster:
         mine, others, dialect = self._workers, self._workers.alias("others"), self._store.dialect
         peers = (
             sa.select(sa.func.count())
-            .where(others.c.tasks == mine.c.tasks, others.c.tags == mine.c.tags, others.c.state == "running")
+            .where(others.c.tasks == mine.c.tasks, others.c.tags == mine.c.tags, others.c.state == State.RUNNING)
             .where(others.c.last_seen > dialect.ago(connection, badge.lease))
         )
         return (

@@ -9,10 +9,10 @@ import sqlalchemy as sa
 
 from slotwise.clock import Clock, host_now
 from slotwise.execution import Claim, LedgerKey, Row
-from slotwise.pauses import PAUSED
 from slotwise.store.rows import HOLD_COLUMNS, ROW_COLUMNS, ledger_instance
-from slotwise.store.tables import Tables
+from slotwise.store.tables import PAUSED_KEY, Tables
 from slotwise.store.types import Instant
+from slotwise.vocabulary import Outcome
 
 
 class RowByRow:
@@ -48,7 +48,7 @@ class RowByRow:
 
     def not_all_paused(self) -> sa.ColumnElement[bool]:
         """Whether an operator lets anything be claimed at all; asked once per statement, not per row."""
-        return ~sa.exists().where(self.tables.meta.c.key == PAUSED)
+        return ~sa.exists().where(self.tables.meta.c.key == PAUSED_KEY)
 
     def locked(self, found: sa.Select[Any]) -> sa.ColumnElement[bool]:
         """Whether a row is among those that ``found``, a SELECT of keys with a LIMIT, finds there and locks.
@@ -91,4 +91,4 @@ class RowByRow:
         before: dict[str, Any] = {"attempts": slots.c.attempts - 1, "started": slots.c.started_before}
         if not keep:  # else this very transaction records the rest
             before["token"] = slots.c.token + 1
-        connection.execute(slots.update().where(*mine).values(outcome="claimed", **before))
+        connection.execute(slots.update().where(*mine).values(outcome=Outcome.CLAIMED, **before))

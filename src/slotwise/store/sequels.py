@@ -16,6 +16,7 @@ from slotwise.sequel import Follow, IfExists, Sequel, Wanted
 from slotwise.store.dialect import Dialect
 from slotwise.store.postgresql_queue import queue_of
 from slotwise.store.rows import Change
+from slotwise.vocabulary import Origin, Outcome
 
 logger = logging.getLogger(__name__)
 
@@ -41,7 +42,7 @@ class Sequels:
 
         The tasks that may be due by it.
         """
-        succeeded = [end.sequel for end in ends if end.sequel and end.change.transition.label == "succeeded"]
+        succeeded = [end.sequel for end in ends if end.sequel and end.change.transition.label == Outcome.SUCCEEDED]
         self._follow(connection, [follow for sequel in succeeded for follow in sequel.follows])
         for key, arrived in groupby(sorted(key for sequel in succeeded for key in set(sequel.arrivals))):
             if not self._queue.arrive(connection, key, len(list(arrived))):
@@ -82,13 +83,14 @@ def _history(end: End) -> dict[str, Any] | None:
     ended: Record | None = end.change.transition.ended
     if ended is None:
         return None
-    kept = ended.outcome == "succeeded" and definition.keep_result is not None
-    if not kept and (definition.history == "none" or (definition.history, ended.outcome) == ("failures", "succeeded")):
+    is_success = ended.outcome == Outcome.SUCCEEDED
+    kept = is_success and definition.keep_result is not None
+    if not kept and (definition.history == "none" or (definition.history == "failures" and is_success)):
         return None
     sequel = end.sequel if kept else None
     return {
         "task_name": row.task_name, "task_instance": row.task_instance, "slot": row.slot or row.execution_time,
-        "outcome": ended.outcome, "reason": ended.reason, "origin": "task", "attempts": ended.attempts,
+        "outcome": ended.outcome, "reason": ended.reason, "origin": Origin.TASK, "attempts": ended.attempts,
         "lost": row.lost_count + ended.lost, "token": row.version, "worker": end.claim.holder,
         "started": end.claim.claimed_at, "finished": now, "error": sequel.problem if sequel else ended.error,
         "result": sequel.result if sequel else None,

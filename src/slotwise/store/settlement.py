@@ -6,6 +6,10 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from slotwise.execution import Claim, Row, Transition
+from slotwise.vocabulary import Outcome
+
+#: Looked up once: Python 3.11 takes long to find a member, and this is asked for each execution.
+_SUCCEEDED = Outcome.SUCCEEDED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,7 +31,7 @@ class Settlement:
     def is_usual(self) -> bool:
         """The slot, or the task, succeeded, and no slot was passed over."""
         done = self.transition
-        return done is not None and done.label == "succeeded" and not done.gaps
+        return done is not None and done.label == _SUCCEEDED and not done.gaps
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -37,6 +37,7 @@ from slotwise.store.release import release_next
 from slotwise.store.rows import Change, Held, expect
 from slotwise.store.sequels import End, Sequels
 from slotwise.store.settlement import Settlement, Silence, claim_of
+from slotwise.vocabulary import Origin
 
 Entries: TypeAlias = Mapping[LedgerKey, tuple[LedgerEntry | None, str | None]]
 
@@ -254,7 +255,7 @@ class Settlements(Door):
         for change in changes:
             if change.stranger:
                 settle_stranger(connection, self.dialect, change)
-            if change.held.row.origin == "backfill" and change.transition.remove:
+            if change.held.row.origin == Origin.BACKFILL and change.transition.remove:
                 release_next(connection, self.dialect, change.held.row, change.held.now, never_began=change.never_began)
 
     def take_over(self, silences: Sequence[Silence]) -> list[Settlement]:

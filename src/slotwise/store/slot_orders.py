@@ -20,14 +20,12 @@ import sqlalchemy as sa
 
 from slotwise.errors import ConfigurationError
 from slotwise.execution import RECURRING, Row
-from slotwise.pauses import QUEUED, skipping
+from slotwise.pauses import skipping
 from slotwise.store.bureau import Desk, schedule_in
 from slotwise.store.detached import detach, trigger
 from slotwise.store.release import release_next
 from slotwise.store.rows import ledger_instance, utc
-
-#: How a slot may have ended that is tried again.
-ENDED_BADLY = ("failed", "dead", "lost", "cancelled")
+from slotwise.vocabulary import ENDED_BADLY, Origin, Outcome, Reason, State
 
 
 def trigger_now(desk: Desk, job: str, overlap: str | None = None, instance: str = RECURRING) -> datetime:
@@ -87,7 +85,7 @@ def cancel(desk: Desk, job: str, slot: datetime | None = None, instance: str | N
             due = min(row.parked_due or row.execution_time, desk.now)  # what came since it was due is catch-up's
             desk.change(row, cancel_requested=desk.now, control=number, execution_time=due)
         else:
-            call_off(desk, row, "operator")
+            call_off(desk, row, Reason.OPERATOR)
         ended.append(row.slot)
     return ended
 
@@ -117,28 +115,28 @@ def call_off(desk: Desk, row: Row, reason: str) -> None:
         slots.c.task_instance == ledger_instance(row),
         slots.c.slot == row.slot,
     ]
-    never_began = sa.case((slots.c.outcome == "claimed", "cancelled"), else_=slots.c.outcome)
+    never_began = sa.case((slots.c.outcome == Outcome.CLAIMED, Outcome.CANCELLED.value), else_=slots.c.outcome)
     reopened = slots.update().where(*mine, slots.c.finished.is_(None))
     reopened = reopened.values(outcome=never_began, finished=desk.now, reason=reason)
     if not desk.connection.execute(reopened).rowcount:
         statement = desk.store.dialect.insert(slots).values(
-            task_name=row.task_name, task_instance=ledger_instance(row), slot=row.slot, outcome="cancelled",
-            reason=reason, origin=row.origin or "schedule", finished=desk.now,
+            task_name=row.task_name, task_instance=ledger_instance(row), slot=row.slot, outcome=Outcome.CANCELLED,
+            reason=reason, origin=row.origin or Origin.SCHEDULE, finished=desk.now,
         )  # fmt: skip
         desk.connection.execute(statement.on_conflict_do_nothing())
     desk.delete(row)
-    if row.origin == "backfill" and row.state != QUEUED:
+    if row.origin == Origin.BACKFILL and row.state != State.QUEUED:
         release_next(desk.connection, desk.store.dialect, row, desk.now)
 
 
 def call_off_backfill(desk: Desk, job: str, instance: str | None = None) -> int:
     """End the slots of backfills that have not begun, of the job with all its instances or of one; how many."""
     found = _rows(desk, job, instance)
-    rows = [row for row in found if row.origin == "backfill" and not row.picked and not row.attempt]
+    rows = [row for row in found if row.origin == Origin.BACKFILL and not row.picked and not row.attempt]
     if rows:
         desk.sign("cancel-backfill", job=job, slots=len(rows), instance=instance and _named(instance))
-    for row in sorted(rows, key=lambda row: row.state == QUEUED, reverse=True):  # the last one releases nothing
-        call_off(desk, row, "operator")
+    for row in sorted(rows, key=lambda row: row.state == State.QUEUED, reverse=True):  # the last one releases nothing
+        call_off(desk, row, Reason.OPERATOR)
     return len(rows)
 
 
@@ -153,17 +151,19 @@ def retry(desk: Desk, job: str, slot: datetime, instance: str = RECURRING) -> No
         raise ConfigurationError(f"{where} is not in the ledger; what never ran is run by: slotwise backfill {job}")
     outcome, finished, attempts, collapsed, reason = entry
     if finished is None:
-        again = "" if outcome in ("running", "claimed") else f", and waits to run again ({reason})"
+        again = "" if outcome in (Outcome.RUNNING, Outcome.CLAIMED) else f", and waits to run again ({reason})"
         raise ConfigurationError(f"{where} has not ended: {outcome}{again}")
     if outcome not in ENDED_BADLY:
-        cure = f"run it with: slotwise backfill {job}" if outcome == "skipped" else "trigger the job for another run"
+        cure = (
+            f"run it with: slotwise backfill {job}" if outcome == Outcome.SKIPPED else "trigger the job for another run"
+        )
         raise ConfigurationError(f"{where} is {outcome}, which is not tried again; {cure}")
     number = desk.sign("retry", job=job, slot=slot, instance=_named(instance))
     desk.connection.execute(desk.store.tables.slots.update().where(*_at(desk, job, slot, instance)).values(
-        finished=None, reason="retry"
+        finished=None, reason=Reason.RETRY
     ))  # fmt: skip
     key = detach(
-        desk.connection, desk.store.dialect, desk.now, name=job, slot=slot, origin="retry", attempt=attempts,
+        desk.connection, desk.store.dialect, desk.now, name=job, slot=slot, origin=Origin.RETRY, attempt=attempts,
         collapsed=collapsed, control=number, plan_instance=instance, last_failure=finished,
     )  # fmt: skip
     if key is None:

@@ -15,6 +15,7 @@ from slotwise.store.claims import Claims
 from slotwise.store.rows import row_of
 from slotwise.store.settlement import claim_of
 from slotwise.store.settlements import Settlements
+from slotwise.vocabulary import Outcome
 
 
 class Store(Claims, Settlements):
@@ -31,8 +32,8 @@ class Store(Claims, Settlements):
                 slots.update()
                 .where(slots.c.task_name == key.task_name, slots.c.task_instance == key.task_instance)
                 .where(slots.c.slot == key.slot, slots.c.token == claim.token, slots.c.worker == claim.holder)
-                .where(slots.c.outcome == "claimed")
-                .values(outcome="running", started=self.dialect.now(connection))
+                .where(slots.c.outcome == Outcome.CLAIMED)
+                .values(outcome=Outcome.RUNNING, started=self.dialect.now(connection))
             )
             marked = connection.execute(statement).rowcount
         return marked == 1  # outside the block: the commit has been acknowledged

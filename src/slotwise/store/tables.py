@@ -34,6 +34,8 @@ HAS_SLOT = "schedule IS NOT NULL OR plan_instance IS NOT NULL"
 IS_TASK = "schedule IS NULL AND plan_instance IS NULL"
 #: What the ledger knows of instances; the slots of a job's own row stand in order in the key.
 OF_INSTANCES = "task_instance <> 'recurring'"
+#: The row of the meta table that is there while all is paused.
+PAUSED_KEY = "paused"
 #: The order of priorities, the highest first.
 RANK = "-coalesce(priority, 50)"
 #: Of how many due slots, the oldest, the highest priority goes first.

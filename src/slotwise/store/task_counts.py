@@ -11,9 +11,9 @@ from datetime import datetime, timedelta
 
 import sqlalchemy as sa
 
-from slotwise.store.queue_rows import BLOCKED
 from slotwise.store.store import Store
 from slotwise.store.tables import IS_TASK
+from slotwise.vocabulary import State
 
 MOST = 10_000
 HALF = timedelta(milliseconds=500)
@@ -52,9 +52,9 @@ class TaskCounts:
     def _others(self, connection: sa.Connection) -> dict[str, dict[str, int]]:
         """Those that run or stand still."""
         tasks = self._tasks
-        still = sa.and_(~tasks.c.picked, tasks.c.state.in_(("paused", BLOCKED, "dead")))
+        still = sa.and_(~tasks.c.picked, tasks.c.state.in_((State.PAUSED, State.BLOCKED, State.DEAD)))
         counts: dict[str, dict[str, int]] = {}
-        for state, rows in ((sa.literal("running"), tasks.c.picked), (tasks.c.state, still)):
+        for state, rows in ((sa.literal(State.RUNNING.value), tasks.c.picked), (tasks.c.state, still)):
             found = (
                 sa.select(tasks.c.task_name, state, sa.func.count())
                 .where(rows, sa.text(IS_TASK))

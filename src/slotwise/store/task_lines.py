@@ -11,6 +11,7 @@ from slotwise.payload import plain
 from slotwise.store.rows import utc
 from slotwise.store.task_reader import END_COLUMNS, TASK_COLUMNS
 from slotwise.store.types import from_micros
+from slotwise.vocabulary import State
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,11 +78,11 @@ def task_line(values: Sequence[Any]) -> TaskLine:
     """A line of the columns that the queue reads; the payload may follow them."""
     row = dict(zip(TASK_COLUMNS, map(utc, values), strict=False))
     payload = values[len(TASK_COLUMNS)] if len(values) > len(TASK_COLUMNS) else None
-    state = "running" if row["picked"] else row["state"] or "waiting"
-    due = row["parked_due"] if state in ("paused", "blocked") else row["execution_time"]
+    state = State.RUNNING if row["picked"] else row["state"] or State.WAITING
+    due = row["parked_due"] if state in (State.PAUSED, State.BLOCKED) else row["execution_time"]
     born = row["first_version"]
     return TaskLine(
-        task=row["task_name"], id=row["task_instance"], state=state, due=None if state == "dead" else due,
+        task=row["task_name"], id=row["task_instance"], state=state, due=None if state == State.DEAD else due,
         priority=50 if row["priority"] is None else row["priority"], attempt=row["attempt"], worker=row["picked_by"],
         scheduled=from_micros(born) if born is not None and born > 1_000_000_000_000_000 else None,
         last_failure=row["last_failure"], last_error=row["last_error"], cancel_requested=row["cancel_requested"],

@@ -9,6 +9,7 @@ import sqlalchemy as sa
 
 from slotwise.execution import Key
 from slotwise.store.queue_rows import QueueRows, named
+from slotwise.vocabulary import Origin, State
 
 #: What is read of an end, in this order.
 END_COLUMNS = (
@@ -55,7 +56,7 @@ class TaskReader(QueueRows):
         statement = (
             sa.select(*(slots.c[name] for name in END_COLUMNS))
             .where(slots.c.task_name == key.task_name, slots.c.task_instance == key.task_instance)
-            .where(slots.c.origin == "task", slots.c.finished.is_not(None))
+            .where(slots.c.origin == Origin.TASK, slots.c.finished.is_not(None))
             .where(slots.c.expires.is_(None) | (slots.c.expires > self._now(connection)))
             .order_by(slots.c.slot.desc())
         )
@@ -65,9 +66,9 @@ class TaskReader(QueueRows):
     def _in_state(self, state: str) -> list[sa.ColumnElement[bool]]:
         tasks = self._tasks
         match state:
-            case "running":
+            case State.RUNNING:
                 return [tasks.c.picked]
-            case "waiting":
+            case State.WAITING:
                 return [~tasks.c.picked, tasks.c.state.is_(None)]
         return [~tasks.c.picked, tasks.c.state == state]
 

@@ -10,13 +10,13 @@ import pytest
 from sqlalchemy.exc import DBAPIError
 from tests.store.bench import LEASE, Bench, a_job, at, stale
 
-from slotwise.decide import DELETED
 from slotwise.execution import SUCCEEDED, Claim, Fence
 from slotwise.schedules import Every
 from slotwise.settings import Settings
 from slotwise.store.advances import advance, usual
 from slotwise.store.database import Database
 from slotwise.store.recorders import Recorders
+from slotwise.vocabulary import State
 
 NAMES = ("plain", "retried", "strict")
 
@@ -94,7 +94,7 @@ def test_a_zombie_leaves_its_successors_claim_alone(bench: Bench, column: str) -
 
 ASKED: dict[str, dict[str, Any]] = {
     "paused": {"state": "paused"},
-    "deleted": {"state": DELETED},
+    "deleted": {"state": State.DELETED},
     "called off": {"cancel_requested": at(1)},
     "wished": {"wanted_due": at(5)},
     "next slot left out": {"watermark": at(2), "next_slot": at(3)},
