@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from slotwise.schedules import Schedule
     from slotwise.sequel import Follow, IfExists
 from slotwise.stop_signal import Signal
+from slotwise.vocabulary import Origin
 
 _BOTH = (
     "ctx.then and ctx.arrive come with the settlement, complete_in before it; beside complete_in write: "
@@ -142,7 +143,7 @@ class JobContext:
     @property
     def is_catch_up(self) -> bool:
         """Whether this slot was missed and runs late."""
-        return self._hold.claim.row.origin == "catch_up"
+        return self._hold.claim.row.origin == Origin.CATCH_UP
 
     @property
     def collapsed(self) -> int:

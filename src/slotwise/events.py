@@ -9,6 +9,8 @@ import logging
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
+from slotwise.vocabulary import Outcome, Release
+
 if TYPE_CHECKING:
     from collections.abc import Callable
     from datetime import datetime, timedelta
@@ -120,7 +122,7 @@ class ClaimLostEvent(AttemptEvent):
     name = "claim-lost"
     level = logging.WARNING
     #: For whoever asks what became of an attempt, as of ``Settled``.
-    outcome: ClassVar[str] = "lost"
+    outcome: ClassVar[str] = Outcome.LOST
     error: ClassVar[str | None] = None
     reason: str | None = None
 
@@ -148,7 +150,7 @@ class Reaped(AttemptEvent):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HandedBackEvent(AttemptEvent):
     name = "handed-back"
-    outcome: ClassVar[str] = "handed-back"
+    outcome: ClassVar[str] = Release.HANDED_BACK
     error: ClassVar[str | None] = None
     reason: str
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from slotwise.engine.holdings import Holding
 from slotwise.engine.service import Service
+from slotwise.vocabulary import Reason
 
 #: So many entries are looked through for ended ones; later, twice as many as were left.
 SWEEP = 1024
@@ -47,7 +48,7 @@ class Deadlines(Service):
     def run_once(self) -> timedelta | None:
         while (due := self._pop_due()) is not None:
             if not due.ended:
-                due.signal.set("timeout")
+                due.signal.set(Reason.TIMEOUT)
         with self._lock:
             return timedelta(seconds=self._heap[0][0] - self.elapsed()) if self._heap else None
 

@@ -12,6 +12,7 @@ from slotwise.engine.settler import settlement_events
 from slotwise.events import ClaimLostEvent, ClaimSuspect, HeartbeatSent, about
 from slotwise.execution import AttemptOutcome, Claim, Died, HandedBack
 from slotwise.store.store import Store
+from slotwise.vocabulary import Reason
 
 
 class Heartbeat(Service):
@@ -97,7 +98,7 @@ class Heartbeat(Service):
         """Whether the handler of a job that gives up has started, only the ledger says: it decides, as at a loss."""
         if self._store.definitions[claim.row.task_name].gives_up:
             return Died(claim.claimed_at + claim.lease)
-        return HandedBack("unknown")
+        return HandedBack(Reason.UNKNOWN)
 
 
 class LeaseWatch(Service):
@@ -140,4 +141,4 @@ class LeaseWatch(Service):
             holding.suspected = True
             self.listeners.publish(ClaimSuspect(**about(holding.claim)))
         if not holding.started and holding.waited() > self._interval:
-            self._hand_back(holding, "queued")
+            self._hand_back(holding, Reason.QUEUED)

@@ -11,6 +11,7 @@ from slotwise.clock import Stopwatch, elapsed
 from slotwise.execution import Claim, Fence
 from slotwise.sequel import Sequel
 from slotwise.stop_signal import Signal
+from slotwise.vocabulary import Reason
 
 
 class Holding:
@@ -104,8 +105,8 @@ class Holding:
         """
         now = self._elapsed()
         if self._lost or self._lease - (now - self._renewed) < margin:
-            return "suspect"
-        return "queued" if now - self._since > margin else None
+            return Reason.SUSPECT
+        return Reason.QUEUED if now - self._since > margin else None
 
     def is_suspect(self, margin: timedelta) -> bool:
         """Too little lease is left to start anything on it."""
@@ -118,7 +119,7 @@ class Holding:
     def lose(self) -> None:
         """The claim is somebody else's, or must be believed to be."""
         self._lost = True
-        self.signal.set("lost")
+        self.signal.set(Reason.LOST)
 
 
 class Holdings:

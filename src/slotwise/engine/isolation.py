@@ -27,6 +27,7 @@ from slotwise.durations import parse_duration
 from slotwise.engine.holdings import Holding
 from slotwise.execution import Aborted, AttemptOutcome, Cancelled, Failed, HandedBack, Snoozed, Succeeded
 from slotwise.sequel import Sequel
+from slotwise.vocabulary import Outcome, Reason, Release
 
 #: What the child runs.
 MODULE = "slotwise.cli.isolated"
@@ -151,7 +152,7 @@ class _Attempt:
         if self._told is None:
             self._told = elapsed()
             self._channel.send(stop=reason)
-        if reason == "lost" or elapsed() - self._told > self._patience:
+        if reason == Reason.LOST or elapsed() - self._told > self._patience:
             self._kill()
 
     def _kill(self) -> None:
@@ -185,7 +186,7 @@ def say_outcome(outcome: AttemptOutcome) -> dict[str, Any]:
         case Snoozed(duration=duration):
             return {**said, "duration": f"{duration // timedelta(microseconds=1)}us"}
         case Aborted(reason=reason):
-            return {**said, "outcome": "aborted", "reason": reason}
+            return {**said, "outcome": Release.ABORTED, "reason": reason}
         case Cancelled(reason=reason) | HandedBack(reason=reason):
             return {**said, "reason": reason}
     return said
@@ -200,14 +201,14 @@ def _sequel_of(kept: Mapping[str, Any] | None) -> Sequel | None:
 def outcome_of(said: Mapping[str, Any]) -> AttemptOutcome:
     """What ``say_outcome`` said."""
     match said["outcome"]:
-        case "succeeded":
+        case Outcome.SUCCEEDED:
             return Succeeded(promised=said["promised"], sequel=_sequel_of(said["kept"]))
-        case "snoozed":
+        case Release.SNOOZED:
             return Snoozed(parse_duration(said["duration"]))
-        case "aborted":
+        case Release.ABORTED:
             return Aborted(said["reason"])
-        case "cancelled":
+        case Outcome.CANCELLED:
             return Cancelled(said["reason"])
-        case "handed-back":
+        case Release.HANDED_BACK:
             return HandedBack(said["reason"])
     return Failed(said["error"], final=said["final"], promised=said["promised"])

@@ -10,6 +10,7 @@ from datetime import timedelta
 from slotwise.engine.peers import Peers
 from slotwise.store.failures import describe
 from slotwise.store.roster import Badge, Roster
+from slotwise.vocabulary import State
 
 logger = logging.getLogger(__name__)
 
@@ -46,7 +47,7 @@ class Membership:
         with self._lock:
             if self._badge is None:
                 return None
-            state = "draining" if self.is_draining else "running"
+            state = State.DRAINING if self.is_draining else State.RUNNING
             skew, peers = self._roster.sign_in(self._badge, state, self._skew)
             self._skew = skew
         self.peers.count = peers

@@ -16,6 +16,7 @@ from slotwise.errors import JobCancelled
 from slotwise.execution import SUCCEEDED, Aborted, AttemptOutcome, Cancelled, Failed, Snoozed, Succeeded
 from slotwise.results import kept
 from slotwise.steering import Cancel, Fail, Snooze, Steering
+from slotwise.vocabulary import Reason
 
 #: What the ledger keeps of an error's text.
 ERROR_LIMIT = 16_384
@@ -48,7 +49,7 @@ def returned(result: object, holding: Holding, definition: Definition) -> Attemp
 
 def timed_out(holding: Holding, definition: Definition) -> AttemptOutcome | None:
     """An attempt that was told to stop has failed, also if its handler came to a good end after that."""
-    if holding.stop_reason != "timeout":
+    if holding.stop_reason != Reason.TIMEOUT:
         return None
     said = f"timed out after {format_duration(definition.timeout)}" if definition.timeout else "timed out"
     return Failed(said, promised=holding.promised)

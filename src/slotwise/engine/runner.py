@@ -24,6 +24,7 @@ from slotwise.errors import InvalidPayload
 from slotwise.events import HandlerEnded, HandlerStarted, Listeners, about
 from slotwise.execution import AttemptOutcome, Claim, Failed, HandedBack
 from slotwise.headline import headline
+from slotwise.vocabulary import LossPolicy, Reason
 
 Interceptor: TypeAlias = Callable[[JobContext], AbstractContextManager[Any]]
 MakeContext: TypeAlias = Callable[[Holding], JobContext]
@@ -106,7 +107,7 @@ class Runner:
         for holding in held:
             definition = self._definitions[holding.claim.row.task_name]
             if self._draining:
-                self._on_end(holding, HandedBack("shutdown"))
+                self._on_end(holding, HandedBack(Reason.SHUTDOWN))
             elif definition.isolation and self._isolation is not None:
                 work.append(partial(self._run_isolated, self._isolation, holding, definition))
             elif definition.is_async and self._loop is not None:
@@ -147,7 +148,7 @@ class Runner:
         """In a child, which sets the mark itself where the job gives up: it is the one that starts the handler."""
         begun: list[float | None] = []
         try:
-            outcome = self._refusal(holding, replace(definition, on_lost="rerun"))
+            outcome = self._refusal(holding, replace(definition, on_lost=LossPolicy.RERUN))
             if outcome is None:
                 outcome = isolation.run(
                     holding, lambda: begun.append(self._began(holding, definition)), lambda: self._draining
@@ -175,24 +176,24 @@ class Runner:
     def _refusal(self, holding: Holding, definition: Definition) -> AttemptOutcome | None:
         """Right before the start: may this claim still start? A job that gives up says so first, in the ledger."""
         if self._draining:
-            return HandedBack("shutdown")
+            return HandedBack(Reason.SHUTDOWN)
         if (doubt := holding.doubt(self._margin)) is not None:
             return HandedBack(doubt)  # also if it waited for long: somebody else may have a thread for it right now
         if holding.claim.row.cancel_requested is not None:
-            return HandedBack("operator")  # called off while it waited for its retry
+            return HandedBack(Reason.OPERATOR)  # called off while it waited for its retry
         if (reason := holding.stop_reason) is not None:
             return HandedBack(reason)
         if definition.gives_up:
             try:
                 if not self._mark_running(holding.claim):
-                    return HandedBack("mark refused")
+                    return HandedBack(Reason.MARK_REFUSED)
             except Exception:
                 # Race: the mark may or may not be committed. Without its acknowledgement nothing starts.
-                return HandedBack("mark not acknowledged")
-            if holding.doubt(self._margin) == "suspect":
-                return HandedBack("suspect")
+                return HandedBack(Reason.MARK_NOT_ACKNOWLEDGED)
+            if holding.doubt(self._margin) == Reason.SUSPECT:
+                return HandedBack(Reason.SUSPECT)
         # Race: it may have waited so long that it was given back just now.
-        return None if holding.begin() else HandedBack("queued")
+        return None if holding.begin() else HandedBack(Reason.QUEUED)
 
     def _attempt(self, holding: Holding, definition: Definition) -> AttemptOutcome:
         ctx, unreadable = self._prepare(holding)

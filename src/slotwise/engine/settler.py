@@ -33,6 +33,7 @@ from slotwise.store.claims import BATCH
 from slotwise.store.failures import describe
 from slotwise.store.settlement import Settlement
 from slotwise.store.store import Store
+from slotwise.vocabulary import Outcome, Release
 
 logger = logging.getLogger(__name__)
 
@@ -202,12 +203,12 @@ def settlement_events(settlement: Settlement) -> list[Settled | HandedBackEvent 
         return []
     record = transition.record or transition.ended
     reason = settlement.reason
-    if transition.label == "handed-back":
+    if transition.label == Release.HANDED_BACK:
         return [HandedBackEvent(**about(claim), reason=reason or "handed back")]
     error = (record.error if record else None) or (transition.row or {}).get("last_error")
     facts: dict[str, Any] = {**about(claim), "outcome": transition.label, "reason": reason}
     facts["error"] = headline(error) if error else None
-    settled = SettledDead(**facts, cure=_cure(claim)) if transition.label == "dead" else Settled(**facts)
+    settled = SettledDead(**facts, cure=_cure(claim)) if transition.label == Outcome.DEAD else Settled(**facts)
     return [settled, *(skipped(claim.holder, claim.row, gap) for gap in transition.gaps)]
 
 

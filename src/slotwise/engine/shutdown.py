@@ -14,6 +14,7 @@ from slotwise.engine.runner import Runner
 from slotwise.engine.service import Service
 from slotwise.engine.settler import Settler
 from slotwise.execution import Aborted
+from slotwise.vocabulary import Reason
 
 logger = logging.getLogger(__name__)
 
@@ -105,7 +106,7 @@ class Shutdown:
     def _hand_back_unstarted(self) -> None:
         """Not left to the threads and the loop: they may be blocked."""
         for holding in self._holdings:
-            self._settler.hand_back(holding, "shutdown")
+            self._settler.hand_back(holding, Reason.SHUTDOWN)
 
     def _wait_for_handlers(self, grace: timedelta) -> None:
         """Up to ``grace``, or until a further request to stop cancels the wait."""
@@ -118,7 +119,7 @@ class Shutdown:
 
     def _ask_to_stop(self) -> None:
         for holding in self._holdings:
-            holding.signal.set("shutdown")
+            holding.signal.set(Reason.SHUTDOWN)
         self._holdings.wait_empty(self._aside.total_seconds())
 
     def _leave(self, within: timedelta | None) -> None:
@@ -132,7 +133,7 @@ class Shutdown:
         self._membership.leave()
         self._tell_end(self.unfinished or 0)
         for holding in left:
-            self._settler.put(holding, Aborted("shutdown"))
+            self._settler.put(holding, Aborted(Reason.SHUTDOWN))
         self._write_outcomes()
         self._settler.stop()
         self._settler.join(SHORTEST_ASIDE)  # it tells what it has written

@@ -15,6 +15,7 @@ from slotwise.events import AttemptEvent, ClaimLostEvent, Event, HandedBackEvent
 from slotwise.execution import Aborted, Claim
 from slotwise.store.enqueue import Enqueue
 from slotwise.store.reader import Reader
+from slotwise.vocabulary import Outcome, Reason, Release
 
 #: How long a handler that was asked to stop may take before it is left behind.
 PATIENCE = timedelta(seconds=5)
@@ -39,7 +40,7 @@ class Ended:
 
     @property
     def succeeded(self) -> bool:
-        return self.outcome == "succeeded"
+        return self.outcome == Outcome.SUCCEEDED
 
 
 class SingleRun:
@@ -76,7 +77,7 @@ class SingleRun:
                 claim, begun = self._claim()
                 self._holding = worker.poller.adopt(claim, begun)
             if self._cancelled is not None:
-                self._holding.signal.set("operator")  # asked before there was anything to stop
+                self._holding.signal.set(Reason.OPERATOR)  # asked before there was anything to stop
             left_behind = self._wait(self._holding)
             self._told.wait(PATIENCE.total_seconds())
         return self._ended(claim, timedelta(seconds=self._elapsed() - begun), left_behind)
@@ -89,7 +90,7 @@ class SingleRun:
         self._cancelled = self._elapsed() + PATIENCE.total_seconds()
         self.worker.cancel()  # ends a lifespan that is being entered, and bounds its end
         if self._holding is not None:
-            self._holding.signal.set("operator")
+            self._holding.signal.set(Reason.OPERATOR)
 
     def _claim(self) -> tuple[Claim, float]:
         """The claim, and when its statement was sent, in elapsed seconds.
@@ -115,7 +116,7 @@ class SingleRun:
         holdings = self.worker.holdings
         while not holdings.wait_empty(0.05):
             if self._cancelled is not None and self._elapsed() >= self._cancelled:
-                self.worker.settler.put(holding, Aborted("operator"))
+                self.worker.settler.put(holding, Aborted(Reason.OPERATOR))
                 return not holdings.wait_empty(PATIENCE.total_seconds()) or True
         return False
 
@@ -138,7 +139,7 @@ class SingleRun:
             slot=slot,
             attempt=claim.row.attempt,
             token=claim.token,
-            outcome=end.outcome if isinstance(end, Settled) else "handed-back",
+            outcome=end.outcome if isinstance(end, Settled) else Release.HANDED_BACK,
             reason=end.reason,
             error=line.error if line else None,
             took=took,
