@@ -21,6 +21,7 @@ from slotwise.payload import UNTYPED, Payload
 from slotwise.payload_reader import payload_of
 from slotwise.sequel import Wanted, When
 from slotwise.store.queue_rows import Status
+from slotwise.vocabulary import State
 
 ID_LIMIT = 250
 
@@ -212,9 +213,9 @@ def fresh_ids() -> Iterator[str]:
 def taken(name: str, instance: str | None, state: str | None = None) -> InstanceExists:
     which = f"with id {instance!r} is" if instance else "with one of these ids was"
     match state:
-        case "running":
+        case State.RUNNING:
             said = "running; choose another id, or if_exists='keep'"
-        case "dead":
+        case State.DEAD:
             said = "dead; re-drive it, or put this one in its place with if_exists='replace'"
         case _:
             said = "already scheduled; choose another id, or if_exists='keep'"

@@ -33,6 +33,7 @@ from slotwise.sequel import Follow, IfExists, Wanted
 from slotwise.store.queue import AT_ONCE
 from slotwise.store.task_lines import TaskEnd, TaskLine, task_end, task_line
 from slotwise.store.wakeups import ORDERS
+from slotwise.vocabulary import Outcome, State
 
 if TYPE_CHECKING:
     from slotwise.controls import Controls
@@ -43,7 +44,7 @@ PAGE = 100
 #: What the column takes.
 MOST_ARRIVALS = 2_147_483_647
 
-STATES = ("waiting", "running", "paused", "blocked", "dead")
+STATES = (State.WAITING, State.RUNNING, State.PAUSED, State.BLOCKED, State.DEAD)
 
 
 class Client(Bulk, Recurring):
@@ -184,7 +185,7 @@ class Client(Bulk, Recurring):
         of 500 each; in the caller's transaction all at once.
         """
         name, count, last = self._named(task, "cancel_all"), 0, ""
-        if state not in (None, *set(STATES) - {"running"}):
+        if state not in (None, *set(STATES) - {State.RUNNING}):
             raise ConfigurationError(
                 f"cancel_all({name!r}, state={state!r}): expected waiting, paused, blocked or dead"
             )
@@ -261,4 +262,4 @@ class Client(Bulk, Recurring):
     def result(self, task: Task[Any], id: str, *, connection: Any = None) -> TaskEnd | None:
         """The newest end under this id that succeeded, with its ``result``; None if there is none, or none is kept."""
         ends = self.history(task, id, connection=connection)
-        return next((end for end in ends if end.outcome == "succeeded"), None)
+        return next((end for end in ends if end.outcome == Outcome.SUCCEEDED), None)

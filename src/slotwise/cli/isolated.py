@@ -26,6 +26,7 @@ from slotwise.execution import AttemptOutcome, Claim, Failed, HandedBack
 from slotwise.policies import growing_pauses
 from slotwise.registry import JobRegistry
 from slotwise.store.database import is_transient
+from slotwise.vocabulary import Reason
 
 _PR_SET_PDEATHSIG = 1
 FIRST_PAUSE = timedelta(milliseconds=100)
@@ -73,7 +74,7 @@ def _obey(order: dict[str, Any], channel: Channel) -> AttemptOutcome:
     except Exception as error:
         return Failed(f"its process cannot start: {error}")
     if claim is None:
-        return HandedBack("lost")  # while the application was imported
+        return HandedBack(Reason.LOST)  # while the application was imported
     (holding,) = worker.holdings.add([claim], order["renewed"])
     for word in [*words, *(channel.lines(0) or ())]:  # it may have been renewed while the application was imported
         _heed(word, holding, worker)

@@ -36,6 +36,7 @@ from slotwise.store.ledger_reader import PAGE
 from slotwise.store.lines import JobLine
 from slotwise.store.reader import Reader
 from slotwise.store.revision import Revision
+from slotwise.vocabulary import State
 
 _COLUMNS = ("JOB", "STATE", "NEXT SLOT", "LAST SUCCESS", "FAILURES", "SCHEDULE")
 
@@ -119,9 +120,9 @@ def list_jobs(given: Given) -> None:
 
 def _plight(line: JobLine) -> str:
     match line.state:
-        case "unroutable":
+        case State.UNROUTABLE:
             return "is due, and unroutable"
-        case "unreadable":
+        case State.UNREADABLE:
             return f"is unreadable, due since {moment(line.next_slot)}"
     return "does not start"
 

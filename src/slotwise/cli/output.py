@@ -17,6 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from slotwise.contrib.logging import escaped, plain
+from slotwise.vocabulary import Outcome, State
 
 #: Wide enough that nothing is folded where no terminal says how wide it is.
 _UNBOUNDED = 10_000
@@ -141,10 +142,10 @@ def shortened(worker: str | None) -> str:
     return "–" if worker is None else worker.rpartition(":")[0] or worker
 
 
-_STYLES = {
-    "succeeded": "green", "running": "cyan", "claimed": "cyan", "waiting": "dim", "failed": "red", "dead": "red",
-    "lost": "red", "cancelled": "yellow", "skipped": "yellow", "paused": "yellow", "overdue": "red", "gone": "red",
-    "unreadable": "red",
+_STYLES: dict[str, str] = {
+    Outcome.SUCCEEDED: "green", Outcome.RUNNING: "cyan", Outcome.CLAIMED: "cyan", State.WAITING: "dim",
+    Outcome.FAILED: "red", Outcome.DEAD: "red", Outcome.LOST: "red", Outcome.CANCELLED: "yellow",
+    Outcome.SKIPPED: "yellow", State.PAUSED: "yellow", State.UNREADABLE: "red", "overdue": "red", "gone": "red",
 }  # fmt: skip
 
 

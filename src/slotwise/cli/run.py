@@ -23,6 +23,7 @@ from slotwise.engine.single import Ended, SingleRun
 from slotwise.errors import JobCancelled
 from slotwise.headline import headline
 from slotwise.settings import Settings
+from slotwise.vocabulary import Outcome
 
 _STATUS = {
     signal.SIGINT: exits.INTERRUPTED,
@@ -111,7 +112,7 @@ def _reaction(single: SingleRun) -> Callable[[int, int], None]:
 
 
 def _status(ended: Ended, stopped_by: int | None) -> int:
-    if stopped_by is not None and ended.outcome == "cancelled":
+    if stopped_by is not None and ended.outcome == Outcome.CANCELLED:
         return _STATUS[signal.Signals(stopped_by)]
     return exits.OK if ended.succeeded else exits.FAILED
 

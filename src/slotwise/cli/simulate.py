@@ -25,6 +25,7 @@ from slotwise.headline import headline
 from slotwise.schedules.outlook import clock, marked
 from slotwise.store.lines import SlotLine
 from slotwise.testing.forecast import LONGEST, Forecast, Outage, forecast, remarkable
+from slotwise.vocabulary import Outcome
 
 _OUTAGE = re.compile(r"(?P<start>.+)/(?P<length>[^/]+)")
 
@@ -144,13 +145,13 @@ def _print(found: Forecast, jobs: Mapping[str, Definition], count: int | None, e
 
 
 def _sums(name: str, lines: Sequence[SlotLine]) -> list[str]:
-    ran = [line for line in lines if line.outcome == "succeeded"]
+    ran = [line for line in lines if line.outcome == Outcome.SUCCEEDED]
     late = sum(line.started is not None and line.started - line.slot >= timedelta(seconds=1) for line in ran)
     skipped = Counter[str]()
     for line in lines:
-        if line.outcome == "skipped":
+        if line.outcome == Outcome.SKIPPED:
             skipped[line.reason or ""] += line.count
-    others = Counter(line.outcome for line in lines if line.outcome not in ("succeeded", "skipped"))
+    others = Counter(line.outcome for line in lines if line.outcome not in (Outcome.SUCCEEDED, Outcome.SKIPPED))
     return [name, str(len(ran)), str(late) if late else "–", _counts(skipped), _counts(others)]
 
 
@@ -168,7 +169,7 @@ def _why(job: Definition, line: SlotLine) -> str:
     parts = [line.reason or "", f"{line.count} slots" if line.last else "", _note(job, line)]
     if line.started is not None and line.started - line.slot >= timedelta(seconds=1):
         parts.append(f"{span(line.started - line.slot)} late")
-    if line.error and line.outcome != "succeeded":
+    if line.error and line.outcome != Outcome.SUCCEEDED:
         parts.append(headline(line.error))
     if line.collapsed:
         parts.append(f"stands for {line.collapsed} more")

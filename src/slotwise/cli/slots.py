@@ -20,6 +20,7 @@ from slotwise.execution import RECURRING
 from slotwise.headline import headline
 from slotwise.store.lines import SlotLine
 from slotwise.store.reader import Reader
+from slotwise.vocabulary import Outcome, State
 
 _COLUMNS = ("SLOT", "OUTCOME", "WHY", "ORIGIN", "TRIES", "STARTED", "TOOK", "WORKER")
 LINES = 20
@@ -141,8 +142,8 @@ def _why(line: SlotLine) -> str:
         parts.append(f"{line.count} slots" + (f", {line.run_since} of them run since" if line.run_since else ""))
     if line.collapsed:
         parts.append(f"stands for {line.collapsed} more")
-    if line.outcome == "waiting" and line.due is not None and line.due != line.slot:
+    if line.outcome == State.WAITING and line.due is not None and line.due != line.slot:
         parts.append(f"due {moment(line.due)}")
-    if line.error and line.outcome != "succeeded":
+    if line.error and line.outcome != Outcome.SUCCEEDED:
         parts.append(headline(line.error))
     return "; ".join(parts) or "–"

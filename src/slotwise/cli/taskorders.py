@@ -20,6 +20,7 @@ from slotwise.errors import UnknownTask
 from slotwise.store.queue_rows import Status
 from slotwise.store.reader import Reader
 from slotwise.store.store import Store
+from slotwise.vocabulary import State
 
 #: Rows that are read at once to count them.
 PAGE = 5_000
@@ -143,7 +144,7 @@ def _retried(client: Client, name: str, id: str) -> Receipt:
 )
 @click.argument("name")
 @click.argument("ids", nargs=-1)
-@click.option("--state", type=click.Choice([state for state in STATES if state != "running"]), help="All of these.")
+@click.option("--state", type=click.Choice([state for state in STATES if state != State.RUNNING]), help="All of these.")
 @click.option("--all", "everything", is_flag=True, help="All that nobody runs.")
 @_dry_run
 @yes
@@ -172,7 +173,7 @@ def cancel_tasks(
 def _would(client: Client, name: str, id: str, idle: Status) -> Receipt:
     """``idle``: what becomes of a task that nobody runs."""
     line = client.get(name, id)
-    status: Status = "gone" if line is None else "running" if line.state == "running" else idle
+    status: Status = "gone" if line is None else "running" if line.state == State.RUNNING else idle
     return Receipt(task=name, id=id, status=status)
 
 
@@ -181,7 +182,7 @@ def _ids(client: Client, name: str, state: str | None) -> list[str]:
     found: list[str] = []
     last: str | None = None
     while page := client.list(name, state=state, after=last, limit=PAGE):
-        found += [line.id for line in page if line.state != "running"]
+        found += [line.id for line in page if line.state != State.RUNNING]
         last = page[-1].id
     return found
 
@@ -210,7 +211,7 @@ def redrive_tasks(given: Given, /, name: str, ids: tuple[str, ...], dry_run: boo
         confirm(f"Let all dead tasks of {name} run again?", sure=yes)
     with task_desk(given) as (client, _):
         if dry_run:
-            driven = [id for id in _ids(client, name, "dead") if not ids or id in ids]
+            driven = [id for id in _ids(client, name, State.DEAD) if not ids or id in ids]
         else:
             driven = client.redrive(name, list(ids) or None, **when)
     tell(given, f"{len(driven)} of {name} wait again", dry_run=dry_run, task=name, scheduled=driven)

@@ -31,6 +31,7 @@ from slotwise.headline import headline
 from slotwise.store.reader import Reader
 from slotwise.store.task_counts import MOST, TaskCount, TaskCounts
 from slotwise.store.task_lines import TaskEnd, TaskLine
+from slotwise.vocabulary import State
 
 #: Lines of a listing that does not say how many.
 LINES = 50
@@ -145,18 +146,19 @@ def _next_page(last: TaskLine, name: str | None, state: str | None) -> str:
 def _routed(reader: Reader, lines: Sequence[TaskLine]) -> tuple[list[TaskLine], dict[str, str]]:
     """The lines, those unroutable that are due and that no live worker takes; and why, by task."""
     now = reader.now()
-    due = {line.task for line in lines if line.state == "waiting" and line.due is not None and line.due <= now}
+    due = {line.task for line in lines if line.state == State.WAITING and line.due is not None and line.due <= now}
     reasons = reader.stranded(due) if due else {}
     stuck = [
-        line.state == "waiting" and line.task in reasons and line.due is not None and line.due <= now for line in lines
+        line.state == State.WAITING and line.task in reasons and line.due is not None and line.due <= now
+        for line in lines
     ]
     return [
-        replace(line, state="unroutable") if is_stuck else line for line, is_stuck in zip(lines, stuck, strict=True)
+        replace(line, state=State.UNROUTABLE) if is_stuck else line for line, is_stuck in zip(lines, stuck, strict=True)
     ], reasons
 
 
 def _json(line: TaskLine, reasons: dict[str, str]) -> dict[str, Any]:
-    reason = reasons.get(line.task) if line.state == "unroutable" else None
+    reason = reasons.get(line.task) if line.state == State.UNROUTABLE else None
     return {**_without_bytes(line), "reason": reason}
 
 
@@ -211,7 +213,7 @@ def _line_fields(line: TaskLine, reasons: dict[str, str]) -> list[tuple[str, str
         ("task", line.task),
         ("id", line.id),
         ("state", outcome(line.state)),
-        *([("reason", reasons[line.task])] if line.state == "unroutable" else []),
+        *([("reason", reasons[line.task])] if line.state == State.UNROUTABLE else []),
         ("due", moment(line.due)),
         ("scheduled", moment(line.scheduled)),
         ("priority", str(line.priority)),

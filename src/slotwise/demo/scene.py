@@ -11,6 +11,7 @@ from sqlalchemy.exc import DBAPIError
 
 from slotwise.demo.jobs import digests
 from slotwise.store.tables import tables
+from slotwise.vocabulary import Outcome
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +43,9 @@ def _jobs(connection: sa.Connection) -> list[dict[str, Any]]:
     ended = (
         sa.select(
             slots.c.task_name,
-            sa.func.count().filter(slots.c.outcome == "succeeded").label("succeeded"),
-            sa.func.count().filter(slots.c.outcome == "failed").label("failed"),
-            sa.func.count().filter(slots.c.outcome.in_(("lost", "dead", "cancelled"))).label("lost"),
+            sa.func.count().filter(slots.c.outcome == Outcome.SUCCEEDED).label("succeeded"),
+            sa.func.count().filter(slots.c.outcome == Outcome.FAILED).label("failed"),
+            sa.func.count().filter(slots.c.outcome.in_((Outcome.LOST, Outcome.DEAD, Outcome.CANCELLED))).label("lost"),
         )
         .group_by(slots.c.task_name)
         .subquery()

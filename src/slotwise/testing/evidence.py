@@ -24,11 +24,10 @@ from slotwise.execution import RECURRING
 from slotwise.schedules import Schedule, parse_schedule
 from slotwise.store.tables import Tables, tables
 from slotwise.store.types import from_micros
+from slotwise.vocabulary import PLANNED
 
 Mark: TypeAlias = Literal["start", "end"]
 
-#: Origins of slots that the schedule made, and no person.
-PLANNED = ("schedule", "catch_up")
 #: How a handler says that it ended well; otherwise it gives the name of what it raised.
 OK = "ok"
 

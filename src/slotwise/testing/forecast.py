@@ -24,6 +24,7 @@ from slotwise.store.lines import SlotLine
 from slotwise.store.reader import Reader
 from slotwise.store.store import Store
 from slotwise.testing.worker import IN_MEMORY, ManualWorker, provision
+from slotwise.vocabulary import Origin, Outcome, Reason
 
 #: Attempts of one forecast; a job of each second has so many in a day and a bit.
 LONGEST = 100_000
@@ -172,9 +173,9 @@ class _Play:
     def _stop_replaced(self, worker: ManualWorker) -> None:
         """What a newer slot has called off ends at once: how long a handler takes to stop is not played."""
         worker.beat()
-        asked = {id(run) for run in self._running if worker.cancel_reason(run[2]) == "overlap"}
+        asked = {id(run) for run in self._running if worker.cancel_reason(run[2]) == Reason.OVERLAP}
         for _, _, claim, _ in [run for run in self._running if id(run) in asked]:
-            worker.finish(claim, Aborted("overlap"))
+            worker.finish(claim, Aborted(Reason.OVERLAP))
         self._running = [run for run in self._running if id(run) not in asked]
         heapq.heapify(self._running)
         worker.settle()
@@ -226,5 +227,5 @@ def remarkable(lines: Sequence[SlotLine]) -> Iterator[SlotLine]:
     """What did not run as planned: all but slots of the schedule that succeeded on time."""
     for line in lines:
         on_time = line.started is not None and line.started - line.slot < _BLINK
-        if line.outcome != "succeeded" or line.origin != "schedule" or not on_time:
+        if line.outcome != Outcome.SUCCEEDED or line.origin != Origin.SCHEDULE or not on_time:
             yield line

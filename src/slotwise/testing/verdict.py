@@ -15,6 +15,7 @@ from itertools import pairwise
 
 from slotwise.execution import TICK
 from slotwise.testing.evidence import OK, Evidence, HandlerLog, LedgerRow, Line, gather
+from slotwise.vocabulary import Outcome
 
 __all__ = ["Finding", "HandlerLog", "Tally", "Verdict", "gather", "judge"]
 
@@ -183,7 +184,7 @@ def _starts(one: Evidence) -> _Broken:
         if row is None:
             yield "unknown", slot, "a handler started, but the ledger has no such slot"
             continue
-        if row.outcome == "skipped":
+        if row.outcome == Outcome.SKIPPED:
             yield "disagree", slot, "a handler started, the ledger says skipped"
         told = f"of which {row.lost} lost and {row.aborted} aborted"
         if one.rule.gives_up and len(starts) > 1:
@@ -202,14 +203,14 @@ def _outcomes(one: Evidence) -> _Broken:
     starts = {_attempt(line) for line in one.log if line.mark == "start"}
     ends = _ends(one)
     for row in one.ledger.values():
-        if row.outcome not in ("succeeded", "failed") or row.token is None or row.finished is None:
+        if row.outcome not in (Outcome.SUCCEEDED, Outcome.FAILED) or row.token is None or row.finished is None:
             continue
         end = ends.get((row.slot, row.token))
         if (row.slot, row.token) not in starts:
             yield "disagree", row.slot, f"{row.outcome}, but no handler started under that token"
         elif one.rule.completes:
             continue  # the ledger was written before the handler's end
-        elif end is None or (end.note == OK) != (row.outcome == "succeeded"):
+        elif end is None or (end.note == OK) != (row.outcome == Outcome.SUCCEEDED):
             yield "disagree", row.slot, f"{row.outcome}, but its handler says {end.note if end else 'nothing'}"
 
 
@@ -237,8 +238,8 @@ def _is_let_go(one: Evidence, line: Line) -> bool:
     row: LedgerRow | None = one.ledger.get(line.slot) if line.slot else None
     if row is None:
         return False
-    completed = one.rule.completes and row.outcome == "succeeded" and row.token == line.token
-    return completed or row.lost + row.aborted > 0 or row.outcome in ("lost", "dead", "cancelled")
+    completed = one.rule.completes and row.outcome == Outcome.SUCCEEDED and row.token == line.token
+    return completed or row.lost + row.aborted > 0 or row.outcome in (Outcome.LOST, Outcome.DEAD, Outcome.CANCELLED)
 
 
 # -- the sum ------------------------------------------------------------------------------------------------------
@@ -250,13 +251,13 @@ def _tally(one: Evidence, broken: Sequence[Finding]) -> Tally:
     return Tally(
         due=len(_due(one)),
         ran=len(_by_slot(one)),
-        succeeded=outcomes["succeeded"],
-        failed=outcomes["failed"],
-        taken_over=sum(row.lost > 0 and row.outcome != "lost" for row in one.ledger.values()),
-        lost=outcomes["lost"],
-        dead=outcomes["dead"],
-        cancelled=outcomes["cancelled"],
-        skipped=outcomes["skipped"] + sum(gap.count for gap in one.gaps),
+        succeeded=outcomes[Outcome.SUCCEEDED],
+        failed=outcomes[Outcome.FAILED],
+        taken_over=sum(row.lost > 0 and row.outcome != Outcome.LOST for row in one.ledger.values()),
+        lost=outcomes[Outcome.LOST],
+        dead=outcomes[Outcome.DEAD],
+        cancelled=outcomes[Outcome.CANCELLED],
+        skipped=outcomes[Outcome.SKIPPED] + sum(gap.count for gap in one.gaps),
         missing=laws["missing"] + laws["vanished"],
         twice=laws["twice"] + laws["double"],
     )

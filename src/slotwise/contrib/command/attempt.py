@@ -14,6 +14,7 @@ from slotwise.contrib.command.group import ProcessGroup
 from slotwise.contrib.command.output import Output
 from slotwise.durations import format_duration
 from slotwise.errors import CommandFailed, JobCancelled
+from slotwise.vocabulary import Reason
 
 if TYPE_CHECKING:
     from slotwise.context import JobContext
@@ -75,7 +76,7 @@ def _directory(invocation: Invocation, env: dict[str, str], ctx: JobContext) -> 
 def _watch(group: ProcessGroup, ctx: JobContext, timeout: timedelta | None) -> JobCancelled | CommandFailed | None:
     """Until the command has ended (None), or must be ended: why."""
     while not group.wait(LOOK):
-        if ctx.cancel_reason == "timeout":
+        if ctx.cancel_reason == Reason.TIMEOUT:
             after = f" after {format_duration(timeout)}" if timeout else ""
             return CommandFailed(f"timed out{after}; ended with all that it had started")
         if ctx.cancelled or ctx.lost:
