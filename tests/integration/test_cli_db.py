@@ -7,8 +7,10 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import psycopg
 import pytest
 import sqlalchemy as sa
+from psycopg import sql
 from tests.integration.shell import Shell
 
 from slotwise.cli import exits
@@ -70,7 +72,9 @@ def test_life(connection: sa.Connection, capsys: pytest.CaptureFixture[str], cap
     assert status(["db", "downgrade", "--yes"]) == exits.OK
     assert "scheduled_tasks" not in tables(connection)
     assert status(["db", "check"]) == exits.DATABASE
-    assert capsys.readouterr().out.splitlines() == [
+    told = capsys.readouterr()
+    assert "warning" not in told.err
+    assert told.out.splitlines() == [
         "no tables; this slotwise needs version 1",
         "applied sw0001",
         "nothing to do: the tables are up to date",
@@ -125,8 +129,26 @@ def test_json(url: str, capsys: pytest.CaptureFixture[str]) -> None:
         assert status(["db", *arguments, "--json"]) == exits.OK
         told.append(json.loads(capsys.readouterr().out))
     assert told == [
-        {"applied": ["sw0001"]}, {"applied": []}, {"version": 1}, {"version": 1, "needed": 1}, {"reverted": ["sw0001"]},
+        {"applied": ["sw0001"]}, {"applied": []}, {"version": 1, "warnings": []}, {"version": 1, "needed": 1},
+        {"reverted": ["sw0001"]},
     ]  # fmt: skip
+
+
+def test_check_warns_where_commits_do_not_wait_for_the_disk(
+    pg_url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """All is in place, so the status is 0; one line names what a crash of the server costs, and the cure."""
+    monkeypatch.setenv("DATABASE_URL", pg_url)
+    with psycopg.connect(pg_url, autocommit=True) as connection:
+        name = sql.Identifier(connection.info.dbname)
+        connection.execute(sql.SQL("ALTER DATABASE {} SET synchronous_commit = off").format(name))
+    assert status(["db", "check"]) == exits.OK
+    told = capsys.readouterr()
+    assert told.out == "all in place: schema version 1\n"
+    (line,) = told.err.splitlines()
+    assert line.startswith("warning: synchronous_commit is off: a crash of the server loses its latest commits")
+    assert status(["db", "check", "--json"]) == exits.OK
+    assert json.loads(capsys.readouterr().out) == {"version": 1, "warnings": [line.removeprefix("warning: ")]}
 
 
 def test_other_names(connection: sa.Connection, capsys: pytest.CaptureFixture[str]) -> None:

@@ -28,14 +28,14 @@ def db() -> None:
 
 
 @contextmanager
-def _connected(given: Given, *, new: bool = False) -> Iterator[tuple[Connection, dict[str, Any]]]:
+def _connected(given: Given, *, new: bool = False) -> Iterator[tuple[Connection, dict[str, Any], Database]]:
     """A connection without deadlines, and where the tables are; ``new``: in a SQLite file that need not be there."""
     settings = given.table_settings()
     database = Database(settings)
     try:
         database.verify(new=new)
         with database.migrations().connect() as connection:
-            yield connection, _where(settings)
+            yield connection, _where(settings), database
     finally:
         database.close()
 
@@ -57,7 +57,7 @@ def _where(settings: Settings) -> dict[str, Any]:
 @pass_given
 def upgrade(given: Given, adopt: bool) -> None:
     """Make the tables, or bring them up to date. Safe to run from several places at once."""
-    with _connected(given, new=True) as (connection, where):
+    with _connected(given, new=True) as (connection, where, _):
         applied = migrate.apply(connection, adopt=adopt, **where)
         migrate.check(connection, **where)  # the revision is alembic's word; somebody may have dropped something since
     if given.json:
@@ -73,7 +73,7 @@ def upgrade(given: Given, adopt: bool) -> None:
 @pass_given
 def current(given: Given) -> None:
     """Which schema version the database has, and which one this slotwise needs."""
-    with _connected(given) as (connection, where):
+    with _connected(given) as (connection, where, _):
         version = migrate.current(connection, **where)
     if given.json:
         print_json_object({"version": version, "needed": SCHEMA_VERSION})
@@ -92,13 +92,16 @@ def current(given: Given) -> None:
 @pass_given
 def check(given: Given) -> None:
     """Whether all tables, columns and indexes are in place; if not, what is missing and which command mends it."""
-    with _connected(given) as (connection, where):
+    with _connected(given) as (connection, where, database):
         migrate.check(connection, **where)
         refuse_unversioned(connection, **where)
+        warning = database.durability_warning(connection)
     if given.json:
-        print_json_object({"version": SCHEMA_VERSION})
+        print_json_object({"version": SCHEMA_VERSION, "warnings": [warning] if warning else []})
     else:
         click.echo(f"all in place: schema version {SCHEMA_VERSION}")
+        if warning:
+            click.echo(f"warning: {warning}", err=True)
 
 
 @db.command(
@@ -127,7 +130,7 @@ def downgrade(given: Given, revision: str, yes: bool) -> None:
         if not sys.stdin.isatty():
             raise click.UsageError("the data in the tables would be gone; say so with --yes")
         click.confirm("All data in slotwise's tables will be gone. Go on?", abort=True, err=True)
-    with _connected(given) as (connection, where):
+    with _connected(given) as (connection, where, _):
         reverted = migrate.revert(connection, revision=revision, **where)
     if given.json:
         print_json_object({"reverted": reverted})

@@ -21,6 +21,22 @@ from slotwise.store.rows import hold_of
 class Dialect(ClaimsByRow, EndingsByRow):
     """Row by row, portable."""
 
+    def mark_running(self, connection: sa.Connection, claim: Claim) -> bool:
+        """Write into the ledger that this slot, claimed and not yet marked, runs; whether it was there to be marked.
+
+        The commit of this transaction must be durable: after a crash of the server the slot must not start again.
+        """
+        slots, key = self.tables.slots, claim.row.ledger_key
+        assert key is not None
+        statement = (
+            slots.update()
+            .where(slots.c.task_name == key.task_name, slots.c.task_instance == key.task_instance)
+            .where(slots.c.slot == key.slot, slots.c.token == claim.token, slots.c.worker == claim.holder)
+            .where(slots.c.outcome == "claimed")
+            .values(outcome="running", started=self.now(connection))
+        )
+        return connection.execute(statement).rowcount == 1
+
     def beat(self, connection: sa.Connection, holder: str, claims: Sequence[Claim]) -> set[Fence]:
         """Renew these claims, never waiting; which were renewed. Whoever is missing must be read again."""
         tasks, now = self.tables.tasks, self.now(connection)

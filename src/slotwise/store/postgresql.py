@@ -38,6 +38,7 @@ from slotwise.store.postgresql_holds import (
     FINISH,
     FORGET,
     HOLD,
+    MARK,
     RECORD,
     RELEASE,
     REMOVE,
@@ -278,6 +279,15 @@ class PostgreSQL(LateSlots):
             columns["finished"] = [change.finished for change in recorded]
             parameters, parts = spread(columns, RECORDED_COLUMNS, added="s")
             self._run(connection, RECORD, {**ledger_places(recorded), **parameters}, **parts)
+
+    def mark_running(self, connection: sa.Connection, claim: Claim) -> bool:
+        key = claim.row.ledger_key
+        assert key is not None
+        parameters = {
+            "name": key.task_name, "instance": key.task_instance, "slot": key.slot, "token": claim.token,
+            "holder": claim.holder,
+        }  # fmt: skip
+        return self._run(connection, MARK, parameters).rowcount == 1  # type: ignore[no-any-return]
 
     def beat(self, connection: sa.Connection, holder: str, claims: Sequence[Claim]) -> set[Fence]:
         parameters = {**fences(claim.row for claim in claims), "holder": holder}

@@ -6,6 +6,14 @@ Heartbeat and reaper never wait (SKIP LOCKED); settlements lock in key order, so
 
 from __future__ import annotations
 
+# Race: the server may crash right after the mark. Where synchronous_commit is off, the mark's transaction turns it on;
+# its flush also covers the claim, which was written before. Other levels are the admin's choice and stay.
+MARK = """\
+UPDATE {slots} AS s SET outcome = 'running', started = {now}
+WHERE s.task_name = %(name)s AND s.task_instance = %(instance)s AND s.slot = %(slot)s
+  AND s.token = %(token)s AND s.worker = %(holder)s AND s.outcome = 'claimed'
+RETURNING CASE current_setting('synchronous_commit') WHEN 'off' THEN set_config('synchronous_commit', 'on', true) END"""
+
 # The key alone finds the row: what else is asked stands in a CASE, which no index fits. Else the planner takes the
 # index of held rows, where it looks through all of this worker's for each of them.
 FINISH = """\

@@ -132,6 +132,16 @@ class PostgreSQLLink:
         """How many more connections server, role and database allow at this moment."""
         return int(connection.exec_driver_sql(_FREE).scalar_one())
 
+    def durability_warning(self, connection: Connection) -> str | None:
+        """What a crash of the server may take back, where role or database do not wait for the disk."""
+        level = connection.exec_driver_sql("SELECT current_setting('synchronous_commit')").scalar_one()
+        if level != "off":
+            return None
+        return (
+            "synchronous_commit is off: a crash of the server loses its latest commits, so tasks and orders may vanish "
+            "and slots that had ended run again (give_up and complete_in are safe); set it to on for role or database"
+        )
+
     @property
     def passes_words(self) -> bool:
         """A transaction pooler takes LISTEN, and gives what was said to somebody else, or to nobody."""

@@ -67,6 +67,10 @@ class SQLiteLink:
         """No limit."""
         return None
 
+    def durability_warning(self, connection: Connection) -> str | None:
+        """Every commit waits for the disk: see ``_prepare``."""
+        return None
+
     def notify(self, engine: Engine, channel: str, words: Sequence[str]) -> None:
         """Nobody could hear it."""
 

@@ -22,21 +22,11 @@ class Store(Claims, Settlements):
     """Everything that an engine asks of its database."""
 
     def mark_running(self, claim: Claim) -> bool:
-        """Say, before a handler that gives up starts, that it starts. True only after the commit is acknowledged."""
-        key = claim.row.ledger_key
-        if key is None:
+        """Record, before a handler that gives up starts, that it starts. True only after a durable commit."""
+        if claim.row.ledger_key is None:
             return True
-        slots = self.tables.slots
         with self.transaction() as connection:
-            statement = (
-                slots.update()
-                .where(slots.c.task_name == key.task_name, slots.c.task_instance == key.task_instance)
-                .where(slots.c.slot == key.slot, slots.c.token == claim.token, slots.c.worker == claim.holder)
-                .where(slots.c.outcome == Outcome.CLAIMED)
-                .values(outcome=Outcome.RUNNING, started=self.dialect.now(connection))
-            )
-            marked = connection.execute(statement).rowcount
-        return marked == 1  # outside the block: the commit has been acknowledged
+            return self.dialect.mark_running(connection, claim)  # and the commit, on the way out, has not raised
 
     def beat(self, holder: str, claims: Sequence[Claim]) -> set[Fence]:
         """Renew claims on the heartbeats' own connection; those that are lost."""

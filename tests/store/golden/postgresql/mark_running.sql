@@ -1,7 +1,5 @@
-SELECT statement_timestamp();
-
-UPDATE scheduled_slots SET outcome=%(outcome)s::VARCHAR, started=%(started)s::TIMESTAMP WITH TIME ZONE WHERE
-    scheduled_slots.task_name = %(task_name_1)s::VARCHAR AND scheduled_slots.task_instance =
-    %(task_instance_1)s::VARCHAR AND scheduled_slots.slot = %(slot_1)s::TIMESTAMP WITH TIME ZONE AND
-    scheduled_slots.token = %(token_1)s::BIGINT AND scheduled_slots.worker = %(worker_1)s::VARCHAR AND
-    scheduled_slots.outcome = %(outcome_1)s::VARCHAR;
+UPDATE scheduled_slots AS s SET outcome = 'running', started = statement_timestamp()
+WHERE s.task_name = %(name)s AND s.task_instance = %(instance)s AND s.slot = %(slot)s
+  AND s.token = %(token)s AND s.worker = %(holder)s AND s.outcome = 'claimed'
+RETURNING CASE current_setting('synchronous_commit') WHEN 'off' THEN set_config('synchronous_commit', 'on', true)
+    END;
