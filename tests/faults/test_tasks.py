@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from datetime import timedelta
 
-from tests.faults.bench import loaded
+from tests.faults.bench import SETTINGS, eventually, loaded
 from tests.faults.conftest import MakeBench
 
 COUNT = 10_000
@@ -30,3 +30,33 @@ def test_each_of_ten_thousand_tasks_runs_once(bench: MakeBench) -> None:
     assert ended - begun <= loaded(timedelta(seconds=30)).total_seconds()
     shares = Counter(line.pid for line in stage.log.read())
     assert set(shares) == {first.pid, second.pid}
+
+
+def test_a_crash_drops_no_more_give_up_tasks_than_there_are_threads(bench: MakeBench) -> None:
+    """kill -9 in the middle of 5,000: whatever ended dead had started, but for as many as threads may have been free;
+    none starts twice, and all others run elsewhere.
+    """
+    count, threads = 5_000, int(SETTINGS["threads"])
+    stage = bench("note-once", poll_interval="50ms")
+    with stage.connect() as connection:
+        connection.exec_driver_sql(
+            "insert into scheduled_tasks (task_name, task_instance, task_data, execution_time, slot, picked, version)"
+            f" select 'note-once', i::text, convert_to(i::text, 'UTF8'), now(), now(), false, 1000 + i"
+            f" from generate_series(1, {count}) i"
+        )
+    victim = stage.start("victim")
+    eventually(lambda: len(stage.log.read()) > 1_000, pause=0.01)
+    victim.kill()
+    stage.wait("exit", by=victim)
+    started = {line.instance for line in stage.log.read()}
+    assert len(started) < count, "it was killed too late to prove anything"
+    stage.start("heir")
+    alive = "select from scheduled_tasks where state is distinct from 'dead' limit 1"
+    eventually(lambda: not stage.rows(alive), within=100)
+    stage.end_all()
+
+    dead = {row.task_instance for row in stage.rows("select task_instance from scheduled_tasks")}
+    assert len(dead - started) <= threads
+    noted = Counter(line.instance for line in stage.log.read())
+    assert set(noted.values()) == {1}
+    assert set(noted) | dead == {str(i) for i in range(1, count + 1)}

@@ -130,7 +130,11 @@ class Poller(Service):
         if (for_tasks or knows_of_none) and (found := self._claim_in_turn(tasks)):
             return found
         found = self._claim_slots(slots, self._names)
-        return found if for_tasks or knows_of_none else found + self._claim_in_turn(tasks)
+        if for_tasks or knows_of_none:
+            return found
+        if found and self._runner.claims_for_free_threads:
+            tasks = self._runner.free_for_tasks()  # those that the slots have left
+        return found + self._claim_in_turn(tasks)
 
     def wake_for(self, names: Collection[str]) -> None:
         """Rows of these tasks are due, or soon will be."""

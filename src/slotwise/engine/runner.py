@@ -69,8 +69,13 @@ class Runner:
         self._isolation = isolation
         self._threads = Threads(capacity)
         self._pace = Pace(margin, holdings.elapsed)
+        known = definitions.values()
+        #: A task that gives up has no mark: if this process dies, each that it holds ends dead, started or not.
+        self.claims_for_free_threads = any(found.gives_up and not found.is_job for found in known)
         # On the loop, all that is claimed is started; so where it runs handlers, no more is claimed than may run.
-        self._runs_ahead = not any(found.is_async or found.isolation for found in definitions.values())
+        self._runs_ahead = not (
+            self.claims_for_free_threads or any(found.is_async or found.isolation for found in known)
+        )
         self._draining = False
         #: There is room for tasks, and soon for a whole batch of them: who claims waits for that.
         self.fills_up = False
@@ -89,7 +94,10 @@ class Runner:
         return max(self.capacity - occupied, 0)
 
     def free_for_tasks(self) -> int:
-        """How many more one-time tasks can start within a moment. Each counts until it is settled."""
+        """How many more one-time tasks can start: within a moment, or at once where one of them gives up.
+
+        Each counts until it is settled.
+        """
         if self._draining:
             return 0
         ahead = self._pace.ahead(self._holdings.removed) if self._runs_ahead else 0

@@ -21,6 +21,16 @@ class Note(OneTimeTask):
         LOG.write(ctx, "start", repr(ctx.data))
 
 
+class NoteOnce(OneTimeTask):
+    """As Note, and never starts again."""
+
+    name = "note-once"
+    on_lost = "give_up"
+
+    def execute(self, ctx: JobContext) -> None:
+        LOG.write(ctx, "start", repr(ctx.data))
+
+
 class Linger(OneTimeTask):
     """Takes the seconds that its data says; listens to nobody."""
 

@@ -6,13 +6,14 @@ from datetime import timedelta
 
 import pytest
 from tests.unit.engine.conftest import Bench, MakeBench
-from tests.unit.engine.parts import a_claim
+from tests.unit.engine.parts import Gate, a_claim
 
-from slotwise import task
+from slotwise import Every, job, task
 from slotwise.engine.pace import MOST, WINDOW, Pace
 from slotwise.engine.poller import FILLING
 from slotwise.engine.service import AT_ONCE
-from slotwise.events import PollBegan
+from slotwise.events import Claimed, PollBegan
+from slotwise.policies import OnLost
 from slotwise.store.claims import BATCH
 
 MARGIN = timedelta(seconds=10)
@@ -62,12 +63,17 @@ def crowded(make_bench: MakeBench) -> Bench:
     bench = make_bench(task(name="mail")(lambda ctx: None), threads=10)
     held = [a_claim("mail", instance=str(number), schedule=None) for number in range(MOST - 100)]
     bench.worker.holdings.add(held, bench.clock.elapsed())
+    _end_fast(bench)
+    bench.worker.store.slots_may_be_due = False
+    return bench
+
+
+def _end_fast(bench: Bench) -> None:
+    """As many attempts have ended in the last two windows as make it claim as far ahead as it ever does."""
     for _ in range(2):
         bench.clock.tick(timedelta(seconds=WINDOW))
         bench.worker.holdings.removed += 100_000
         bench.worker.runner.free_for_tasks()
-    bench.worker.store.slots_may_be_due = False
-    return bench
 
 
 def test_it_waits_for_room_for_a_batch(crowded: Bench) -> None:
@@ -95,3 +101,28 @@ def test_slots_wait_for_no_batch(crowded: Bench) -> None:
     crowded.worker.store.slots_may_be_due = True
     crowded.worker.poller.run_once()
     assert len(crowded.said(PollBegan)) == 1
+
+
+@pytest.mark.parametrize(("on_lost", "claimed"), [("rerun", 30), ("give_up", 3)])
+def test_what_gives_up_is_claimed_for_free_threads_only(
+    make_bench: MakeBench, gate: Gate, on_lost: OnLost, claimed: int
+) -> None:
+    """However fast attempts end: what is claimed when the process dies ends dead, also what has never started."""
+    bench = make_bench(task(name="pay", on_lost=on_lost)(lambda ctx: gate.pass_through()), threads=3)
+    bench.registry.client.schedule_many("pay", [None] * 30)
+    _end_fast(bench)
+    for _ in range(3):
+        bench.worker.poller.run_once()
+    assert len(bench.said(Claimed)) == len(bench.worker.holdings) == claimed
+    gate.open()
+
+
+def test_slots_that_were_claimed_before_take_the_threads(make_bench: MakeBench, gate: Gate) -> None:
+    """One poll claims both kinds; the tasks get the threads that the slots have left."""
+    jobs = [job(name=f"tick-{n}", schedule=Every("1s"))(lambda ctx: gate.pass_through()) for n in range(2)]
+    bench = make_bench(*jobs, task(name="pay", on_lost="give_up")(lambda ctx: gate.pass_through()), threads=3)
+    bench.registry.client.schedule_many("pay", [None] * 30)
+    bench.clock.tick(timedelta(seconds=1))
+    bench.worker.poller.run_once()
+    assert sorted(event.job for event in bench.said(Claimed)) == ["pay", "tick-0", "tick-1"]
+    gate.open()
