@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import sqlite3.dbapi2
 import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sqlalchemy.exc import DBAPIError
@@ -43,6 +45,26 @@ def test_modes(file: str) -> None:
     assert pragma(database, "busy_timeout") == 10_000
     assert pragma(database, "synchronous") == 2  # FULL: a power cut takes no claim back
     assert database.check_capacity() is None
+    database.close()
+
+
+@pytest.mark.parametrize("level", ["OFF", "NORMAL", "FULL"])
+def test_every_commit_is_on_the_disk_whatever_sqlite_was_built_with(
+    file: str, level: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The library's default is chosen when it is compiled; below FULL, a power cut takes the latest commits back."""
+    connect = sqlite3.connect
+
+    def as_built(*arguments: Any, **options: Any) -> sqlite3.Connection:
+        connection = connect(*arguments, **options)
+        connection.execute(f"PRAGMA synchronous = {level}")
+        return connection
+
+    monkeypatch.setattr(sqlite3.dbapi2, "connect", as_built)
+    database = open_(file)
+    for engine in (database.main, database.heart, database.migrations()):
+        with engine.connect() as connection:
+            assert connection.exec_driver_sql("PRAGMA synchronous").scalar_one() == 2
     database.close()
 
 

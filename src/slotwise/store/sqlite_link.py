@@ -97,7 +97,12 @@ def _look_for_file(_dialect: object, _record: object, arguments: Sequence[Any], 
 
 
 def _prepare(connection: sqlite3.Connection, _record: object) -> None:
-    """Readers beside the writer. The mode is the file's and stays: asked for only where it is not set."""
+    """Readers beside the writer, and every commit on the disk before it is acknowledged.
+
+    The journal's mode is the file's and stays: it is set only where it is another. How commits are synchronised is each
+    connection's own, and by default what the library was built with, which may be less.
+    """
+    connection.execute("PRAGMA synchronous = FULL")
     (mode,) = connection.execute("PRAGMA journal_mode").fetchone()
     if mode not in ("wal", "memory"):
         connection.execute("PRAGMA journal_mode = WAL")
