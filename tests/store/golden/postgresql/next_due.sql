@@ -25,7 +25,7 @@ SELECT least(greatest(min(due), statement_timestamp() - interval '1 day'), times
     UNION ALL
     (SELECT d.execution_time FROM scheduled_tasks AS d
      WHERE NOT d.picked AND d.state IS NULL AND (d.schedule IS NOT NULL OR d.plan_instance IS NOT NULL)
-       AND d.lost_count = 0 AND d.task_name = ANY (%(names)s::text[])
+       AND CASE WHEN d.lost_count = 0 THEN d.task_name IN (SELECT unnest(%(names)s::text[])) ELSE false END
        AND NOT EXISTS (SELECT FROM scheduled_meta WHERE key = 'paused')
      ORDER BY d.execution_time LIMIT 1)
     UNION ALL
