@@ -6,6 +6,7 @@ import sys
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import lru_cache
+from importlib import import_module
 from typing import Any, TypeVar
 
 import sqlalchemy as sa
@@ -136,6 +137,7 @@ async def call_within(connection: Any, work: Callable[[Any], Result]) -> Result:
         within: Result = await connection.run_sync(work)
         return within
     if _psycopg("AsyncConnection", connection):
+        _require_greenlet()
         from sqlalchemy.util import await_only, greenlet_spawn  # late: needs greenlet
 
         return await greenlet_spawn(work, Joined(connection, await_only))
@@ -143,6 +145,16 @@ async def call_within(connection: Any, work: Callable[[Any], Result]) -> Result:
         f"{type(connection).__name__} is no async connection; pass an AsyncConnection or AsyncSession of SQLAlchemy, "
         "or psycopg's AsyncConnection; or call client.… without aio"
     )
+
+
+def _require_greenlet() -> None:
+    """SQLAlchemy's own async connections cannot be opened without it; psycopg's can."""
+    try:
+        import_module("greenlet")
+    except ImportError as error:
+        raise ConfigurationError(
+            f"psycopg's AsyncConnection needs greenlet ({error}); run: pip install 'slotwise[async]'"
+        ) from None
 
 
 @contextmanager
