@@ -84,6 +84,17 @@ class Bench:
             self.worker.holdings.remove(holding.claim)
             raise ConnectionError
 
+    def delay_reply(self, question: str, by: timedelta) -> None:
+        """The store answers this question as ever, and its reply takes that long to arrive."""
+        answer = getattr(self.worker.store, question)
+
+        def delayed(*args: Any, **options: Any) -> Any:
+            found = answer(*args, **options)
+            self.clock.tick(by)
+            return found
+
+        setattr(self.worker.store, question, delayed)
+
     def said(self, kind: type[Event]) -> list[Any]:
         return [event for event in self.events if isinstance(event, kind)]
 

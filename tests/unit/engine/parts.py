@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from queue import SimpleQueue
 from typing import Any
 
-from slotwise.clock import elapsed
+from slotwise.clock import Stopwatch, elapsed
 from slotwise.context import JobContext
 from slotwise.definition import Definition, define
 from slotwise.engine.eventloop import EventLoop
@@ -55,10 +55,12 @@ class Rig:
         mark: Callable[[Claim], bool] = lambda _: True,
         loop: EventLoop | None = None,
         interceptors: tuple[Interceptor, ...] = (),
+        stopwatch: Stopwatch = elapsed,
     ) -> None:
         found = [define(subject) for subject in subjects]
         self.definitions: dict[str, Definition] = {definition.name: definition for definition in found}
-        self.holdings = Holdings()
+        self._elapsed = stopwatch
+        self.holdings = Holdings(stopwatch)
         self.events: list[Event] = []
         self.loop = loop or EventLoop()
         self._ends: SimpleQueue[tuple[Holding, AttemptOutcome]] = SimpleQueue()
@@ -85,7 +87,7 @@ class Rig:
         self.loop.stop()
 
     def hold(self, name: str = "job", *, renewed: float | None = None, **claim: Any) -> Holding:
-        return self.holdings.add([a_claim(name, **claim)], elapsed() if renewed is None else renewed)[0]
+        return self.holdings.add([a_claim(name, **claim)], self._elapsed() if renewed is None else renewed)[0]
 
     def start(self, name: str = "job", **claim: Any) -> Holding:
         holding = self.hold(name, **claim)

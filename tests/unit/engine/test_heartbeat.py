@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from contextlib import ExitStack
 from datetime import timedelta
 
 import pytest
@@ -9,7 +11,7 @@ from tests.unit.engine.conftest import Bench
 
 from slotwise.engine.heartbeat import LeaseWatch
 from slotwise.events import ClaimLostEvent, ClaimSuspect, HandedBackEvent, HeartbeatSent, Settled
-from slotwise.execution import HandedBack, Succeeded
+from slotwise.execution import Claim, HandedBack, Succeeded
 
 INTERVAL = timedelta(seconds=10)
 
@@ -22,6 +24,19 @@ def test_a_heartbeat_renews_everything_that_is_held(bench: Bench) -> None:
     assert all(holding.age() == timedelta(0) for holding in holdings)
     (sent,) = bench.said(HeartbeatSent)
     assert (sent.count, sent.lost) == (3, 0)
+
+
+def test_a_lease_is_renewed_from_before_the_heartbeat_was_sent(bench: Bench) -> None:
+    """Law 6: a reaper counts from the heartbeat, not from its reply. A slow reply makes no lease longer."""
+    (holding,) = bench.hold()
+    assert holding.begin()
+    bench.clock.tick(timedelta(seconds=20))
+    bench.delay_reply("beat", timedelta(seconds=30))
+    assert bench.worker.heartbeat.run_once() == timedelta(0)
+    assert holding.age() == timedelta(seconds=30)
+    bench.clock.tick(holding.claim.lease - timedelta(seconds=30))
+    bench.worker.lease_watch.run_once()
+    assert holding.signal.reason == "lost"
 
 
 def test_a_claim_that_was_taken_over_is_lost(bench: Bench) -> None:
@@ -61,6 +76,27 @@ def test_nothing_goes_back_while_a_claim_is_under_way(bench: Bench) -> None:
     with bench.worker.holdings.claiming():
         bench.worker.heartbeat.run_once()
     assert bench.row(holding).picked
+    assert bench.said(HandedBackEvent) == []
+
+
+def test_nothing_goes_back_that_is_claimed_during_the_look(bench: Bench) -> None:
+    """Race: no claim was under way before the look; one is committed before the look ends, and its reply is not here.
+    So the look finds a row that the holdings do not have, and that is not lost.
+    """
+    worker, look = bench.worker, bench.worker.store.held_by
+    bench.hold()
+    bench.registry.client.schedule("mail", id="claimed meanwhile")
+    with ExitStack() as under_way:
+
+        def look_and_claim(holder: str) -> Sequence[Claim]:
+            under_way.enter_context(worker.holdings.claiming())
+            worker.store.claim(holder, 1, lease=worker.settings.lease, names=["mail"])
+            return look(holder)
+
+        worker.store.held_by = look_and_claim  # type: ignore[method-assign]
+        worker.heartbeat.run_once()
+    standing = {claim.key.task_instance for claim in look(worker.name)}
+    assert "claimed meanwhile" in standing
     assert bench.said(HandedBackEvent) == []
 
 

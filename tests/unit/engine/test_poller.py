@@ -12,7 +12,7 @@ from slotwise import Disabled, Every, JobContext, job, task
 from slotwise.engine.peers import MOST, Peers
 from slotwise.engine.poller import CROWDED
 from slotwise.engine.service import AT_ONCE
-from slotwise.events import Claimed, PollBegan, Settled
+from slotwise.events import Claimed, HandedBackEvent, PollBegan, Settled
 from slotwise.store.wakeups import LOOK
 
 
@@ -139,6 +139,28 @@ def test_a_claim_that_comes_in_during_a_drain_goes_back(make_bench: MakeBench) -
     bench.worker.settler.flush()
     row = bench.row(holding)
     assert (row.picked, row.attempt) == (False, 0)
+
+
+@pytest.mark.parametrize(("name", "question"), [("plain", "claim_slots"), ("mail", "claim_tasks")])
+def test_a_claim_is_believed_in_from_before_it_was_sent(make_bench: MakeBench, name: str, question: str) -> None:
+    """Law 6: the lease runs from the claim, not from its reply. When little of it is left, nothing starts."""
+    entered = list[object]()
+    subjects = {
+        "plain": job(name="plain", schedule=Every("1m"))(entered.append),
+        "mail": task(name="mail")(entered.append),
+    }
+    bench = make_bench(subjects[name])
+    if name == "mail":
+        bench.registry.client.schedule("mail", in_="1m")
+    bench.clock.tick(timedelta(minutes=1))
+    bench.delay_reply(question, timedelta(seconds=55))
+    assert bench.worker.poller.run_once() == AT_ONCE
+    (holding,) = bench.worker.holdings
+    assert (holding.claim.row.task_name, holding.age()) == (name, timedelta(seconds=55))
+    while not (ends := bench.said(Settled) + bench.said(HandedBackEvent)):
+        bench.worker.settler.run_once()
+    assert [event.reason for event in ends] == ["suspect"]
+    assert entered == []
 
 
 def test_rows_of_others_are_not_touched(make_bench: MakeBench) -> None:

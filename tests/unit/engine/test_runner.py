@@ -13,13 +13,13 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from tests.unit.engine.parts import PATIENCE, Gate, Rig
+from tests.unit.engine.parts import NOON, PATIENCE, Gate, Rig
 
 from slotwise import Cancel, Every, Fail, JobCancelled, JobContext, Snooze, job, task
-from slotwise.clock import elapsed
+from slotwise.clock import ManualClock, elapsed
 from slotwise.engine.outcomes import ERROR_LIMIT, error_text
 from slotwise.events import HandlerEnded
-from slotwise.execution import Aborted, Failed, HandedBack, Succeeded
+from slotwise.execution import Aborted, Claim, Failed, HandedBack, Succeeded
 
 Handler = Callable[[JobContext], object]
 
@@ -288,6 +288,29 @@ def test_a_job_that_gives_up_starts_only_under_its_mark(
     subject = job(name="job", schedule=HOURLY, on_lost="give_up")(handler)  # type: ignore[arg-type]
     with Rig(subject, mark=mark) as rig:
         assert rig.run() == HandedBack(reason)
+    assert entered == []
+
+
+@pytest.mark.parametrize("is_async", [False, True], ids=["def", "async def"])
+@pytest.mark.parametrize("passed", [0, 51, 60], ids=["taken over", "little lease left", "no lease left"])
+def test_a_mark_that_took_long_starts_nothing(passed: int, is_async: bool) -> None:
+    """Law 6: the mark was set, and meanwhile the claim became one that this worker no longer believes in."""
+    entered, clock = list[object](), ManualClock(NOON)
+
+    async def later(ctx: JobContext) -> None:
+        entered.append(ctx)
+
+    def mark(claim: Claim) -> bool:
+        clock.tick(timedelta(seconds=passed))
+        if not passed:
+            (holding,) = rig.holdings
+            holding.lose()  # a heartbeat was refused
+        return True
+
+    handler = later if is_async else entered.append
+    subject = job(name="job", schedule=HOURLY, on_lost="give_up")(handler)  # type: ignore[arg-type]
+    with Rig(subject, mark=mark, stopwatch=clock.elapsed) as rig:
+        assert rig.run(lease=timedelta(seconds=60)) == HandedBack("suspect")
     assert entered == []
 
 
