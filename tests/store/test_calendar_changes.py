@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import threading
-import time
 from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 
 import pytest
 import sqlalchemy as sa
 from tests.store.bench import NOON, Bench, a_job
+from tests.store.waiting import wait_until_blocked
 
 from slotwise.errors import InvalidSchedule
 from slotwise.schedules import Calendar, Daily, Schedule
@@ -242,20 +242,7 @@ def test_a_change_waits_for_whoever_plans_by_the_calendar(pg_database: Database)
             "open", "late", NINE.excluding("CO", roll="following"), connection=connection
         )
         changing.start()
-        wait_until_blocked(desk)
+        wait_until_blocked(desk.bench)
     changing.join(30)
     assert desk.bench.row("open", "late").slot == nine(MONDAY)
     assert desk.slot() == nine(MONDAY)
-
-
-def wait_until_blocked(desk: Desk) -> None:
-    """Until somebody waits for a lock in this database."""
-    waiting = sa.text(
-        "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
-    )
-    deadline = time.monotonic() + 30
-    while time.monotonic() < deadline:
-        with desk.bench.store.transaction() as connection:
-            if connection.scalar(waiting):
-                return
-    raise AssertionError("nobody waits")

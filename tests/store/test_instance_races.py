@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-import sqlalchemy as sa
 from tests.store.bench import Bench
+from tests.store.waiting import wait_until_blocked
 
 from slotwise.schedules import Every
 
@@ -38,16 +37,3 @@ def test_an_instance_waits_for_the_pause_that_is_being_ordered(pg_bench: Bench) 
             wait_until_blocked(pg_bench)
         made.result(30)
     assert pg_bench.row("plain", "late").state == "paused"
-
-
-def wait_until_blocked(bench: Bench) -> None:
-    """Until somebody waits for a lock in this database."""
-    waiting = sa.text(
-        "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
-    )
-    deadline = time.monotonic() + 30
-    while time.monotonic() < deadline:
-        with bench.store.transaction() as connection:
-            if connection.scalar(waiting):
-                return
-    raise AssertionError("nobody waits")

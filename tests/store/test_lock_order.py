@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 from tests.store.bench import Bench, a_job, a_task
+from tests.store.waiting import run_into_lock
 
 from slotwise import Item
 from slotwise.execution import Failed
@@ -26,9 +27,6 @@ from slotwise.store.database import Database
 IDS = ("B", "a", "b")
 #: So that the order of the statement is all that counts.
 PLAIN = ("enable_indexscan", "enable_indexonlyscan", "enable_bitmapscan", "enable_hashjoin", "enable_mergejoin")
-WAITING = sa.text(
-    "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
-)
 
 
 @pytest.fixture
@@ -108,11 +106,7 @@ def test_rows_are_locked_in_the_order_of_their_keys(bench: Bench, play: Callable
     locked = sa.select(tasks.c.task_instance).with_for_update(nowait=True)
     with ThreadPoolExecutor(1) as pool, bench.database.main.connect() as somebody:
         somebody.execute(locked.where(tasks.c.task_instance == IDS[0])).one()
-        running = pool.submit(command)
-        with bench.database.main.connect().execution_options(isolation_level="AUTOCOMMIT") as look:
-            while not running.done() and not look.scalar(WAITING):
-                pass
-        assert not running.done(), running.result()
+        running = run_into_lock(bench, pool, command)
         assert sorted(somebody.scalars(locked.where(tasks.c.task_instance.in_(IDS[1:])))) == sorted(IDS[1:])
         somebody.rollback()
         running.result(20)

@@ -12,12 +12,9 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 from tests.store.bench import Bench
+from tests.store.waiting import run_into_lock, wait_until_blocked
 
 from slotwise import Item, Receipt
-
-WAITING = sa.text(
-    "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
-)
 
 
 class Rival:
@@ -32,12 +29,7 @@ class Rival:
 
     def meet(self, command: Callable[[], Any]) -> Future[Any]:
         """Start the command, and return when it waits for this transaction."""
-        started = self._pool.submit(command)
-        with self.bench.database.main.connect().execution_options(isolation_level="AUTOCOMMIT") as look:
-            while not started.done() and not look.scalar(WAITING):
-                pass
-        assert not started.done(), started.result()
-        return started
+        return run_into_lock(self.bench, self._pool, command)
 
 
 @pytest.fixture
@@ -113,9 +105,7 @@ def test_an_interrupt_while_a_copy_waits(rival: Rival) -> None:
     former = signal.signal(signal.SIGUSR1, signal.default_int_handler)
 
     def interrupt() -> None:
-        with rival.bench.database.main.connect().execution_options(isolation_level="AUTOCOMMIT") as look:
-            while not look.scalar(WAITING):
-                pass
+        wait_until_blocked(rival.bench)
         signal.pthread_kill(main, signal.SIGUSR1)
 
     interrupter = threading.Thread(target=interrupt)
@@ -138,9 +128,7 @@ def test_the_next_chunk_is_gathered_while_a_copy_is_written(rival: Rival) -> Non
 
     def items() -> Iterator[Item[int]]:
         yield Item(1, id="1")
-        with rival.bench.database.main.connect().execution_options(isolation_level="AUTOCOMMIT") as look:
-            while not look.scalar(WAITING):
-                pass
+        wait_until_blocked(rival.bench)
         rival.connection.rollback()
         yield Item(2, id="2")
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any
 
 import pytest
 from sqlalchemy.exc import DBAPIError
 from tests.store.bench import LEASE, Bench, a_job, at, stale
+from tests.store.waiting import PATIENCE, run_into_lock
 
 from slotwise.execution import SUCCEEDED, Claim, Fence
 from slotwise.schedules import Every
@@ -202,3 +204,18 @@ def test_a_locked_ledger_row_takes_all_of_it_back(pg_url: str) -> None:
         assert {bench.row(claim.row.task_name).picked for claim in claims} == {True}
     assert gone(bench, claims) == {claim.fence for claim in claims}
     database.close()
+
+
+def test_row_and_ledger_row_never_part(pg_bench: Bench) -> None:
+    """Race: while the statement runs, a ledger row that it has found ends under another transaction. Laws 1 and 3: its
+    row does not go on without it, and nothing of the batch is committed.
+    """
+    claims, slots = held(pg_bench, *NAMES), pg_bench.tables.slots
+    with ThreadPoolExecutor(1) as pool, pg_bench.database.main.connect() as other:
+        ended = {"outcome": "cancelled", "finished": at(1)}
+        other.execute(slots.update().where(slots.c.task_name == "plain").values(**ended))
+        going = run_into_lock(pg_bench, pool, lambda: gone(pg_bench, claims))
+        other.commit()
+        assert going.result(PATIENCE) == set()
+    assert {(row.picked, row.slot) for row in map(pg_bench.row, NAMES)} == {(True, at(1))}
+    assert [pg_bench.slot(name)["outcome"] for name in NAMES] == ["cancelled", "running", "running"]
