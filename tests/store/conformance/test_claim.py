@@ -323,6 +323,20 @@ def test_of_rows_that_were_lost_before_only_so_many(bench: Bench, lost: int, tak
     assert sorted(found) == sorted([*taken, "0", "1", "3"][:3])
 
 
+@pytest.mark.parametrize("others", [0, MANY], ids=["few names", "many names"])
+@pytest.mark.parametrize(("lost", "taken"), [(0, []), (1, ["plain"]), (2, ["plain", "retried"])])
+def test_of_slots_that_were_lost_before_only_so_many(bench: Bench, lost: int, taken: list[str], others: int) -> None:
+    """A slot that may take its worker down is claimed as a lost one only, never among the fresh ones; in both forms of
+    the claim, by priority and, among many names of one priority, by age.
+    """
+    bench.tick()
+    for minutes, name in enumerate(("plain", "retried")):
+        bench.change(name, lost_count=1, execution_time=at(minutes / 10))
+    names = [*bench.definitions, *(f"other-{number}" for number in range(others))]
+    _, claims = bench.store.claim_slots("host:1:a", 10, lease=LEASE, names=names, lost=lost)
+    assert sorted(claim.row.task_name for claim in claims) == sorted([*taken, "delayed", "strict"])
+
+
 def test_next_due_can_leave_them_out(bench: Bench) -> None:
     """Whoever may not take a row that was lost before need not wake up for it."""
     bench.client.schedule("mail", id="1")

@@ -179,6 +179,22 @@ def test_a_completed_claim_of_a_dead_worker_is_a_success(user: User, kind: str) 
     assert user.bench.claim(kind) == []
 
 
+@pytest.mark.parametrize("end", ["settlement", "take-over"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_was_completed_stays_as_it_was_written(user: User, kind: str, end: str) -> None:
+    """Law 3: one attempt completes a slot, once. The settlement after it moves the row and leaves the ledger alone."""
+    claim = claimed(user, kind)
+    with user.engine.begin() as connection:
+        user.fence.complete_in(claim, connection)
+    before = user.bench.slots(kind)
+    user.bench.tick(0.5)
+    if end == "settlement":
+        user.bench.settle(claim, Succeeded(promised=True))
+    else:
+        user.bench.take_over(claim)
+    assert user.bench.slots(kind) == before
+
+
 def test_completing_twice_is_refused(user: User) -> None:
     """The slot is done; a second completion has nothing to hold on to."""
     claim = claimed(user)

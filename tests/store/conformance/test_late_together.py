@@ -86,3 +86,68 @@ def test_a_batch_is_decided_as_each_by_itself(database: Database) -> None:
     assert found[0] == found[1]
     for job in JOBS:
         assert (bench.outcomes(job.name), bench.gaps(job.name)) == EXPECTED.get(job.name, LATEST), job.name
+
+
+# -- the queue was restored alone -------------------------------------------------------------------------------
+
+
+def test_what_a_gap_has_decided_does_not_run_after_a_restore(bench: Bench) -> None:
+    """Law 2: the gaps know of newer slots than the row and the ledger, and outrank both."""
+    backup = bench.backup()
+    bench.tick(5.5)
+    too_late = bench.beside(a_job("plain", catch_up=CatchUp.none(grace=timedelta(seconds=1))))
+    assert too_late.claim("plain") == []
+    assert bench.gaps("plain") == [(1, 5, 5, "late")]
+    bench.restore(backup)
+    assert bench.claim("plain") == []
+    assert (bench.row("plain").slot, bench.outcomes("plain"), bench.gaps("plain")) == (at(6), [], [(1, 5, 5, "late")])
+
+
+def test_a_strict_slot_is_not_claimed_again_after_a_restore(bench: Bench) -> None:
+    """Law 3: a late slot that stands in the ledger as claimed has had its only claim, and the row moves past it."""
+    backup = bench.backup()
+    bench.tick(5)
+    orphan = bench.claim_one("strict", "host:1:a")
+    assert orphan.slot == at(5)
+    bench.restore(backup)
+    bench.tick(0.5)
+    assert bench.claim("strict", holder="host:2:b") == []
+    assert bench.row("strict").slot == at(6)
+    assert (bench.outcomes("strict"), bench.gaps("strict")) == ([(5, "cancelled")], [(1, 4, 4, "collapsed")])
+    assert not bench.store.mark_running(orphan)
+
+
+def test_a_strict_slot_that_started_is_decided(bench: Bench) -> None:
+    """Law 2: nothing that may still run is counted among the missed slots. It ends as lost, and newer ones start."""
+    backup = bench.backup()
+    bench.tick(5)
+    assert bench.store.mark_running(bench.claim_one("strict", "host:1:a"))
+    bench.restore(backup)
+    bench.tick(1.5)
+    assert bench.claim_one("strict", "host:2:b").slot == at(6)
+    assert bench.gaps("strict") == [(1, 4, 4, "collapsed")]
+    entry = bench.slots("strict")[0]
+    assert (entry["slot"], entry["outcome"], entry["reason"]) == (at(5), "lost", "orphaned")
+
+
+def test_a_late_slot_that_gives_up_begins_with_its_mark(bench: Bench) -> None:
+    """It is claimed and has not started; a slot that reruns has."""
+    bench.tick(5)
+    bench.claim("plain", "strict")
+    begun = {name: (bench.slots(name)[-1]["outcome"], bench.slots(name)[-1]["started"]) for name in ("plain", "strict")}
+    assert begun == {"plain": ("running", at(5)), "strict": ("claimed", None)}
+
+
+def test_a_gap_never_becomes_narrower(bench: Bench) -> None:
+    """Law 8: a restored holder skips fewer slots than were skipped before. No slot drops out of a gap."""
+    bench.tick()
+    claim = bench.claim_one("plain")
+    backup = bench.backup()
+    bench.tick(4.5)
+    bench.settle(claim)
+    assert bench.gaps("plain") == [(2, 5, 4, "overlap")]
+    bench.restore(backup)
+    queues = bench.beside(a_job("plain", overlap=Overlap.queue()))
+    queues.settle(claim)
+    assert bench.row("plain").slot == at(5)
+    assert bench.gaps("plain") == [(2, 5, 4, "overlap")]

@@ -6,6 +6,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 from tests.store.bench import MINUTE, NOON, Bench, a_job, at
 from tests.store.hearing import hearing
 
@@ -303,6 +304,30 @@ def test_a_gap_outlives_the_row_too(bench: Bench) -> None:
     bench.clock.set(at(3))
     bench.plan("plain")
     assert bench.row("plain").slot == at(7)
+
+
+def test_an_activation_is_the_time_at_which_planning_has_the_row(pg_bench: Bench) -> None:
+    """Race: planning waits for the row's lock, and slots pass meanwhile. Law 2: those belong to the old text, and the
+    new one begins after the time at which planning has the lock.
+    """
+    bench, engine = pg_bench, pg_bench.database.main
+    other = bench.beside(a_job("plain", HALF_PAST))
+    waits = [2.6, 2.6]  # for the look at all jobs, and for this one's plan
+
+    def wait_for_lock(*sent: Any) -> None:
+        if "FOR UPDATE" in sent[2] and waits:
+            bench.tick(waits.pop())
+
+    sa.event.listen(engine, "after_cursor_execute", wait_for_lock)
+    try:
+        assert other.plan("plain")["plain"].change == "changed"
+    finally:
+        sa.event.remove(engine, "after_cursor_execute", wait_for_lock)
+    assert bench.clock.now() == at(5.2)
+    claim = other.claim_one("plain")
+    assert claim.slot == at(5)
+    other.settle(claim)
+    assert bench.row("plain").slot == at(5.5)
 
 
 def test_triggers_do_not_move_the_watermark(bench: Bench) -> None:
