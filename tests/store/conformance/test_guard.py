@@ -96,7 +96,7 @@ def test_work_under_a_guard_commits(user: User, kind: str) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("verb", ["guard", "complete_in"])
-@pytest.mark.parametrize("how", ["taken over", "taken over and claimed again", "settled", "holder"])
+@pytest.mark.parametrize("how", ["taken over", "taken over and claimed again", "settled", "token", "holder"])
 def test_a_stale_token_aborts_the_users_transaction(user: User, kind: str, verb: str, how: str) -> None:
     """Whoever has lost the claim can commit nothing under it."""
     claim = claimed(user, kind)
@@ -108,8 +108,10 @@ def test_a_stale_token_aborts_the_users_transaction(user: User, kind: str, verb:
             user.bench.claim_one(kind, "host:2:b")
         case "settled":
             user.bench.settle(claim)
-        case "holder":
+        case "token":
             claim = stale(claim, version=1)
+        case "holder":
+            claim = stale(claim, holder="host:2:b")
     words = "has succeeded already" if (how, kind) == ("settled", "plain") else f"token {claim.token} is stale"
     with pytest.raises(ClaimLost, match=words), user.engine.begin() as connection:  # noqa: PT012
         user.add_effect(connection)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from tests.store.bench import Bench, a_job, at
+from tests.store.bench import Bench, a_job, at, stale
 from tests.store.conformance.test_abreast import begun, workers
 
 from slotwise.execution import Claim
@@ -97,6 +98,25 @@ def test_a_mark_is_set_once(bench: Bench) -> None:
     entry = bench.slot("strict")
     assert (entry["outcome"], entry["started"]) == ("running", at(1.1))
     assert not bench.store.mark_running(claim)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        pytest.param({"key": "recurring@other"}, id="another key"),
+        pytest.param({"version": 1}, id="a later token"),
+        pytest.param({"version": -1}, id="an earlier token"),
+        pytest.param({"holder": "host:1:b"}, id="another boot"),
+    ],
+)
+def test_a_mark_outside_its_fence_starts_nothing(bench: Bench, wrong: dict[str, Any]) -> None:
+    """Law 1: it names key, token and holder, each of which keeps out whoever holds something else."""
+    bench.tick()
+    claim = bench.claim_one("strict")
+    before = bench.slot("strict")
+    assert not bench.store.mark_running(stale(claim, **wrong))
+    assert bench.slot("strict") == before
+    assert bench.store.mark_running(claim)
 
 
 def test_a_poison_slot_ends_dead(bench: Bench) -> None:
