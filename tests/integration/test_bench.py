@@ -94,9 +94,7 @@ def test_peers_run_each_id_once(name: str) -> None:
             assert drain(Run(server=server), "backlog", contender, 1, count).checked == 400
 
 
-@pytest.mark.parametrize(
-    ("option", "names"), [("--cells", "backlog"), ("--against", "pgqueuer")], ids=["cells", "against"]
-)
+@pytest.mark.parametrize(("option", "names"), [("--cells", "backlog"), ("--peers", "pgqueuer")], ids=["cells", "peers"])
 def test_unknown_names_are_refused(option: str, names: str) -> None:
     """A wrong name is one line that lists the right ones."""
     with pytest.raises(click.UsageError, match=f"{option} nonsense: known are .*{names}"):

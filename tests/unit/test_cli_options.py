@@ -155,7 +155,7 @@ def test_sources(arguments: list[str], files: list[str], tmp_path: Path) -> None
         (["tasks", "schedule", "a", "--id", "recurring"], exits.USAGE, ["'--id': 'recurring': this id is of a job's"]),
         (["backfill", "a", "--from", "1d", "--to", "now", "--pace", "5"], exits.USAGE, ["'--pace': '5' is no dur"]),
         (["bench", "--cells", "nope"], exits.USAGE, ["--cells nope: known are backlog"]),
-        (["bench", "--against", "nope"], exits.USAGE, ["--against nope: known are pgqueuer"]),
+        (["bench", "--peers", "nope"], exits.USAGE, ["--peers nope: known are pgqueuer"]),
         (["workers"], exits.FAILED, ["no database was named", "--database-url"]),
         (["workers", "--database-url", "mysql://a:secret@b/c"], exits.FAILED, ["databases are not supported"]),
         (["workers", "--database-url", "postgresql://a:secret@127.0.0.1:1/c"], exits.DATABASE,

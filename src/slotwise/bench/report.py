@@ -95,11 +95,11 @@ class Report:
 
     def markdown(self) -> Iterator[str]:
         """The blocks of a page: machine, targets, a table for each cell."""
-        yield f"```text\n{self.command}\n\n{_aligned(self.machine)}\n```\n"
-        yield _table(["cell", "figure", "target", "measured", "share", ""], self.targets())
+        yield f"```text\n{self.command}\n\n{aligned(self.machine)}\n```\n"
+        yield markdown_table(["cell", "figure", "target", "measured", "share", ""], self.targets())
         for cell in self.cells:
             yield f"### {cell}: {self.title(cell)}\n"
-            yield _table(*self.rows(cell))
+            yield markdown_table(*self.rows(cell))
 
 
 def number(value: float) -> str:
@@ -144,11 +144,13 @@ def _plain(reading: Reading) -> dict[str, Any]:
     return {name: value for name, value in found.items() if value not in ("", [], (), {}) or name == "figures"}
 
 
-def _aligned(fields: Mapping[str, str]) -> str:
+def aligned(fields: Mapping[str, str]) -> str:
+    """One line for each field, their values below each other."""
     width = max(map(len, fields))
     return "\n".join(f"{name:<{width}}  {value}" for name, value in fields.items())
 
 
-def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+def markdown_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table in Markdown."""
     lines = [columns, ["---"] * len(columns), *rows]
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)

@@ -77,6 +77,11 @@ class Server:
 
     # -- databases --------------------------------------------------------------------------------------------
 
+    @property
+    def dsn(self) -> str:
+        """The address of the server itself, on which other processes may make databases of their own."""
+        return self._server.dsn
+
     def url(self, family: str) -> str:
         """The database of one family of contenders; made when it is first asked for."""
         name = f"{self._token}_{family}"

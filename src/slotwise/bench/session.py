@@ -19,12 +19,12 @@ from slotwise.errors import ConfigurationError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wish:
-    """What the user asked for; ``cells`` and ``against`` are names with commas between, no cells means all."""
+    """What the user asked for; ``cells`` and ``peers`` are names with commas between, no cells means all."""
 
     cells: str = ""
     rounds: int = 5
     scale: float = 1.0
-    against: str = ""
+    peers: str = ""
     database_url: str | None = None
     pictures: Path | None = None
 
@@ -32,15 +32,15 @@ class Wish:
     def command(self) -> str:
         """How to run the same again."""
         words = ["slotwise bench", f"--rounds {self.rounds}", f"--scale {self.scale:g}"]
-        words += [f"--{name} {value}" for name in ("cells", "against") if (value := getattr(self, name))]
+        words += [f"--{name} {value}" for name in ("cells", "peers") if (value := getattr(self, name))]
         return " ".join(words)
 
 
 def fulfil(wish: Wish, tell: Callable[[str], None] = lambda _: None) -> Report:
     """Measure, and say each reading as it comes. Raises ConfigurationError, RanWrong, and what a database raises."""
-    cells = list(_known(_split(wish.cells))) or list(ALL.values())
-    found, versions = peers.find(_split(wish.against))
-    with _ended_cleanly(), Server(wish.database_url) as server:
+    cells = list(_known(split(wish.cells))) or list(ALL.values())
+    found, versions = peers.find(split(wish.peers))
+    with ends_cleanly(), Server(wish.database_url) as server:
         facts = machine.describe(server, versions)
         run = Run(server=server, rounds=wish.rounds, scale=wish.scale, peers=found, tell=lambda one: tell(line_of(one)))
         readings = measure(run, cells)
@@ -60,7 +60,8 @@ def line_of(reading: Reading) -> str:
     return f"{reading.cell:<12} {reading.contender:<34} {reading.round}  {figures or reading.note}"
 
 
-def _split(text: str) -> list[str]:
+def split(text: str) -> list[str]:
+    """The names in a text with commas between them."""
     return [name for part in text.split(",") if (name := part.strip())]
 
 
@@ -72,8 +73,8 @@ def _known(names: Iterable[str]) -> Iterator[Cell]:
 
 
 @contextmanager
-def _ended_cleanly() -> Iterator[None]:
-    """SIGTERM ends it as Ctrl-C does: workers, databases and the server are cleared away."""
+def ends_cleanly() -> Iterator[None]:
+    """Make SIGTERM end the run as Ctrl-C does: workers, databases and the server are removed."""
     former = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         yield

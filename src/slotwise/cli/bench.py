@@ -1,4 +1,4 @@
-"""``slotwise bench``: how fast it is here, beside the raw limit and whoever else is installed."""
+"""``slotwise bench``: measure speed and cost here, beside the raw limit, other libraries, or another version."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+from click.core import ParameterSource
 
 from slotwise.cli.command import Command
 from slotwise.cli.options import Given, common, pass_given
@@ -14,6 +15,7 @@ from slotwise.cli.output import print_json_object, print_table
 if TYPE_CHECKING:
     from collections.abc import Collection
 
+    from slotwise.bench.comparison import Comparison
     from slotwise.bench.report import Report
 
 
@@ -26,21 +28,44 @@ if TYPE_CHECKING:
     3    the database cannot be used
     """,
     examples="""
-    slotwise bench                                               all cells, some 20 minutes
+    slotwise bench                                             all cells, some 20 minutes
     slotwise bench --cells backlog,slots --rounds 5
-    slotwise bench --cells backlog --scale 0.02 --rounds 1       does it work at all?
-    slotwise bench --against pgqueuer,procrastinate,apscheduler  peers, where they are installed
+    slotwise bench --cells backlog --scale 0.02 --rounds 1     does it work at all?
+    slotwise bench --peers pgqueuer,procrastinate,apscheduler  other libraries, where they are installed
+    slotwise bench --against ../before/.venv/bin/python        backlog and slots, in pairs with another version
+    slotwise bench --cells latency --against ../before/.venv/bin/python --pairs 5
     slotwise bench --json > result.json
     """,
 )
-@click.option("--cells", default="", metavar="NAMES", help="What is measured, commas between; default: everything.")
+@click.option(
+    "--cells",
+    default="",
+    metavar="NAMES",
+    help="What is measured, commas between; default: everything, with --against backlog,slots.",
+)
 @click.option("--rounds", type=click.IntRange(1), default=5, show_default=True, help="How often each takes its turn.")
 @click.option(
-    "--scale", type=click.FloatRange(0, 100, min_open=True), default=1.0, show_default=True,
+    "--scale",
+    type=click.FloatRange(0, 100, min_open=True),
+    default=1.0,
+    show_default=True,
     help="Times as many rows; below 1 for a short run.",
-)  # fmt: skip
+)
 @click.option(
-    "--against", default="", metavar="NAMES", help="Peers that take part; pip install 'slotwise[bench-peers]'."
+    "--peers",
+    default="",
+    metavar="NAMES",
+    help="Other libraries that take part; pip install 'slotwise[bench-peers]'.",
+)
+@click.option(
+    "--against", metavar="PYTHON", help="Compare with the slotwise that is installed for this other interpreter."
+)
+@click.option(
+    "--pairs",
+    type=click.IntRange(1),
+    default=15,
+    show_default=True,
+    help="With --against: how many rounds of both versions, one right after the other.",
 )
 @click.option("--markdown", is_flag=True, help="Write the tables of a page.")
 @click.option(
@@ -49,39 +74,67 @@ if TYPE_CHECKING:
 @click.option("--list", "listing", is_flag=True, help="Name the cells, and measure nothing.")
 @common
 @pass_given
+@click.pass_context
 def bench(
-    given: Given, cells: str, rounds: int, scale: float, against: str, markdown: bool, pictures: Path | None,
-    listing: bool,
+    context: click.Context, given: Given, cells: str, rounds: int, scale: float, peers: str, against: str | None,
+    pairs: int, markdown: bool, pictures: Path | None, listing: bool,
 ) -> None:  # fmt: skip
     """Measure slotwise on this machine, with real workers, beside bare psycopg doing the same.
 
     Starts a durable PostgreSQL of its own, or makes and drops databases of its own on the server of --database-url;
-    DATABASE_URL is not looked at. Contenders take turns; every id is checked to have run exactly once. --plot draws
+    DATABASE_URL is not read. Contenders take turns; every id is checked to have run exactly once. --plot draws
     rates and distributions. For PNG: pip install 'slotwise[plot]'.
+
+    With --against, this version and the other measure the same cells in turns; what counts is the ratio of their
+    figures within each pair.
     """
-    from slotwise.bench import peers, session  # late: no other command, and no worker, needs it
+    from slotwise.bench import comparison, session  # late: no other command, and no worker, needs the benchmark
+    from slotwise.bench import peers as libraries
 
     if listing:
         print_table(["CELL", "MEASURES"], session.cells())
         return
     _refuse_unknown("--cells", cells, [name for name, _ in session.cells()])
-    _refuse_unknown("--against", against, peers.KNOWN)
-    wish = session.Wish(
-        cells=cells, rounds=rounds, scale=scale, against=against, database_url=given.values.get("database_url"),
-        pictures=pictures,
-    )  # fmt: skip
-    report = session.fulfil(wish, lambda line: click.echo(line, err=True))
-    if given.json:
-        print_json_object(report.json())
-    elif markdown:
-        click.echo("\n".join(report.markdown()), nl=False)
+    _refuse_unknown("--peers", peers, libraries.KNOWN)
+    _refuse_together(context, against)
+    found: Comparison | Report
+    if against is None:
+        wish = session.Wish(
+            cells=cells, rounds=rounds, scale=scale, peers=peers, database_url=given.values.get("database_url"),
+            pictures=pictures,
+        )  # fmt: skip
+        found = session.fulfil(wish, _progress)
     else:
-        _print(report)
+        pairing = comparison.Pairing(
+            against=against, cells=cells, pairs=pairs, scale=scale, database_url=given.values.get("database_url")
+        )
+        found = comparison.compare(pairing, _progress)
+    if given.json:
+        print_json_object(found.json())
+    elif markdown:
+        click.echo("\n".join(found.markdown()), nl=False)
+    elif isinstance(found, comparison.Comparison):
+        _print_comparison(found)
+    else:
+        _print(found)
 
 
 def _refuse_unknown(option: str, text: str, known: Collection[str]) -> None:
     if unknown := [name for part in text.split(",") if (name := part.strip()) and name not in known]:
         raise click.UsageError(f"{option} {unknown[0]}: known are {', '.join(known)}")
+
+
+def _refuse_together(context: click.Context, against: str | None) -> None:
+    """Reject options of the other kind of run; each would be ignored otherwise."""
+    others = ["pairs"] if against is None else ["rounds", "peers", "pictures"]
+    for option in context.command.params:
+        if option.name in others and context.get_parameter_source(option.name) is ParameterSource.COMMANDLINE:
+            reason = "it needs --against" if against is None else "it does not go with --against"
+            raise click.UsageError(f"{option.opts[0]}: {reason}")
+
+
+def _progress(line: str) -> None:
+    click.echo(line, err=True)
 
 
 def _print(report: Report) -> None:
@@ -91,3 +144,11 @@ def _print(report: Report) -> None:
         print_table(["CONTENDER", *columns[1:]], rows)
     click.echo("\ntargets")
     print_table(["CELL", "FIGURE", "TARGET", "MEASURED", "SHARE", ""], report.targets())
+
+
+def _print_comparison(found: Comparison) -> None:
+    """Both versions, and the ratios; the raw limit is the same code in both, so its ratios are the machine's noise."""
+    click.echo(f"\nthis   {found.machine['this']}\nother  {found.machine['other']}\n")
+    print_table([column.upper() for column in found.columns], [line.row() for line in found.lines])
+    for note in found.notes:
+        click.echo(note)

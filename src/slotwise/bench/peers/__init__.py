@@ -30,7 +30,7 @@ def find(names: Iterable[str]) -> tuple[list[Contender], dict[str, str]]:
     versions: dict[str, str] = {}
     for name in names:
         if name not in KNOWN:
-            raise ConfigurationError(f"--against {name}: known are {', '.join(KNOWN)}")
+            raise ConfigurationError(f"--peers {name}: known are {', '.join(KNOWN)}")
         modules, settings = KNOWN[name]
         for module in modules:
             _require(name, module)
@@ -44,5 +44,5 @@ def _require(name: str, module: str) -> None:
         importlib.import_module(module)
     except ImportError as error:
         raise ConfigurationError(
-            f"--against {name}: {module} cannot be imported ({error}); pip install 'slotwise[bench-peers]'"
+            f"--peers {name}: {module} cannot be imported ({error}); pip install 'slotwise[bench-peers]'"
         ) from None
