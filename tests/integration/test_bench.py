@@ -12,16 +12,15 @@ import click
 import psycopg
 import pytest
 
-from slotwise.bench import peers, plot
+from slotwise.bench import peers
 from slotwise.bench.cells import ALL
-from slotwise.bench.cells.drain import drain
-from slotwise.bench.contender import python
+from slotwise.bench.cells.throughput import drain
 from slotwise.bench.crew import Command
 from slotwise.bench.journal import Journal, RanWrong, expect_once
 from slotwise.bench.raw import Raw
 from slotwise.bench.readings import Reading, Readings, ratio
-from slotwise.bench.report import Report
-from slotwise.bench.run import Run
+from slotwise.bench.report import Report, draw
+from slotwise.bench.run import Run, python
 from slotwise.bench.server import Server
 from slotwise.bench.targets import judge
 from slotwise.cli.bench import bench
@@ -191,7 +190,7 @@ MEASURED = Readings(
 
 def test_rates_and_distributions_are_drawn(tmp_path: Path) -> None:
     """A picture of each, as SVG that a parser reads and as PNG; the curve rises from nobody to all."""
-    drawn = {path.name: path for path in plot.draw(MEASURED, tmp_path / "pictures")}
+    drawn = {path.name: path for path in draw(MEASURED, tmp_path / "pictures")}
     names = ("backlog-rate", "latency-spread")
     assert set(drawn) == {f"{name}.{suffix}" for name in names for suffix in ("svg", "png")}
     bars, curves = (ElementTree.parse(drawn[f"{name}.svg"]).getroot() for name in names)
@@ -217,7 +216,7 @@ def test_without_pillow_pictures_are_svg(tmp_path: Path, monkeypatch: pytest.Mon
 
     monkeypatch.setattr(builtins, "__import__", without)
     told: list[str] = []
-    assert {path.suffix for path in plot.draw(MEASURED, tmp_path, told.append)} == {".svg"}
+    assert {path.suffix for path in draw(MEASURED, tmp_path, told.append)} == {".svg"}
     assert [line.partition(": ")[2] for line in told] == [
         "PNG needs Pillow; run: pip install 'slotwise[plot]', or write .svg"
     ]

@@ -1,4 +1,4 @@
-"""The application of slotwise's own workers in a benchmark: handlers that do nothing but note that they started."""
+"""The application that slotwise's workers run in a benchmark: handlers that only note that they started."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ OTHER = "bench-other"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 
-#: What makes an id of an execution.
+#: Returns the id under which a start is noted.
 Number = Callable[[JobContext], int]
 
 
@@ -30,7 +30,7 @@ def job_name(number: int) -> str:
 
 
 def make_registry() -> JobRegistry:
-    """What ``--app slotwise.bench.app:make_registry`` runs, as BENCH_OPTIONS says."""
+    """Return the registry for ``worker --app``, with the jobs or tasks that BENCH_OPTIONS describes."""
     options = json.loads(os.environ["BENCH_OPTIONS"])
     note = Journal(Path(os.environ["BENCH_JOURNAL"])).note
     if options["kind"] == "tasks":
@@ -42,7 +42,7 @@ def make_registry() -> JobRegistry:
 
 
 def make_jobs(schedules: list[tuple[float, float]], note: Callable[[int], None], number: Number) -> list[Any]:
-    """A job for each (interval, anchor), both in seconds."""
+    """Return a job for each (interval, anchor), both in seconds."""
     return [
         _job(place, Every(timedelta(seconds=interval), anchor=_EPOCH + timedelta(seconds=anchor)), note, number)
         for place, (interval, anchor) in enumerate(schedules, 1)
@@ -80,5 +80,5 @@ def _by_job(ctx: JobContext) -> int:
 
 
 def _by_slot(ctx: JobContext) -> int:
-    """The slot's instant: staggered jobs have no slot in common."""
+    """Return the slot's instant, which is unique since the jobs are staggered."""
     return (ctx.slot - _EPOCH) // _MICROSECOND

@@ -1,4 +1,4 @@
-"""The worker processes of one measurement, and what they have done and cost so far."""
+"""The worker processes of one measurement, their progress and their cost."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from types import TracebackType
 from typing import Self
 
 from slotwise.bench.journal import Journal, RanWrong
+from slotwise.bench.machine import cpu_of, memory_of
 from slotwise.bench.server import Server
-from slotwise.bench.usage import cpu_of, memory_of
 from slotwise.clock import elapsed
 
-#: How long anything may take before the benchmark gives up.
+#: How long, in seconds, a step may take before the benchmark gives up.
 PATIENCE = 900.0
 _LOOK = 0.002
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """How far it was, and what it had cost, at one moment."""
+    """Progress and cost at one moment."""
 
     at: float
     done: int
@@ -34,7 +34,7 @@ class Sample:
     server: float | None
 
     def since(self, before: Sample) -> dict[str, float]:
-        """Executions per second, and microseconds of CPU per execution."""
+        """Return executions per second, and microseconds of CPU per execution."""
         done, seconds = max(self.done - before.done, 1), max(self.at - before.at, 1e-6)
         figures = {"rate": done / seconds}
         for name in ("client", "server"):
@@ -46,17 +46,17 @@ class Sample:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Command:
-    """How a worker process is started; its journal's path is added to the environment as BENCH_JOURNAL."""
+    """Arguments and environment of a worker process; BENCH_JOURNAL, its journal's path, is added."""
 
     arguments: Sequence[str]
     environment: Mapping[str, str]
 
 
 class Crew:
-    """Worker processes, each with a journal of its own; entered, they run; left, none is left."""
+    """Worker processes, each with its own journal. The context manager starts them, and stops them at its end."""
 
     def __init__(self, server: Server, command: Command, processes: int, capacity: int) -> None:
-        """``capacity``: how many starts each journal has room for."""
+        """Make the journals; each has room for ``capacity`` starts."""
         self._server = server
         self._command = command
         self._folder = tempfile.TemporaryDirectory(prefix="slotwise-bench-")
@@ -90,19 +90,19 @@ class Crew:
         return [process.pid for process in self._processes]
 
     def done(self) -> int:
-        """How many handlers have started."""
+        """Return how many handlers have started."""
         return sum(journal.count() for journal in self.journals)
 
     def sample(self) -> Sample:
         return Sample(at=elapsed(), done=self.done(), client=cpu_of(self.pids), server=self._server.cpu())
 
     def peak(self) -> float | None:
-        """The highest memory of any of them, in MiB."""
+        """Return the highest memory of any of them, in MiB."""
         found = [memory_of(pid, peak=True) for pid in self.pids]
         return max((one for one in found if one is not None), default=None)
 
     def wait(self, check: Callable[[], bool], what: str, patience: float = PATIENCE) -> None:
-        """Until ``check()``. Raises RanWrong when it takes too long, or a worker has ended."""
+        """Wait until ``check()`` is true. Raises RanWrong when that takes too long, or a worker has ended."""
         end = elapsed() + patience
         while not check():
             if any(process.poll() is not None for process in self._processes) and not check():
@@ -112,17 +112,17 @@ class Crew:
             time.sleep(_LOOK)
 
     def rest(self, seconds: float) -> None:
-        """Let them work for so long."""
+        """Wait while they work."""
         end = elapsed() + seconds
         self.wait(lambda: elapsed() >= end, "the time was up", seconds + PATIENCE)
 
     def warm(self, total: int) -> None:
-        """Until each has done a twentieth of its share: connections, imports and plans are then paid for."""
+        """Wait until each has done a twentieth of its share: it has then connected, imported and planned."""
         share = max(total // 20 // len(self.journals), 1)
         self.wait(lambda: all(one.count() >= share for one in self.journals) or self.done() >= total, "it was warm")
 
     def stop(self) -> None:
-        """SIGTERM, and SIGKILL for whoever does not listen."""
+        """Send SIGTERM, and after 20 seconds SIGKILL."""
         for process in self._processes:
             process.terminate()
         for process in self._processes:
@@ -135,10 +135,10 @@ class Crew:
     def _last_words(self) -> str:
         logs = sorted(Path(self._folder.name).glob("log-*"))
         words = [log.read_text(errors="replace").strip()[-600:] for log in logs]
-        return " | ".join(word for word in words if word) or "it said nothing"
+        return " | ".join(word for word in words if word) or "no output"
 
 
 def clean_environment() -> dict[str, str]:
-    """Ours, without what would configure slotwise or libpq behind the benchmark's back."""
+    """Return our environment without the variables that would configure slotwise or libpq."""
     prefixes = ("SLOTWISE_", "PG", "BENCH_", "DATABASE_URL")
     return {name: value for name, value in os.environ.items() if not name.startswith(prefixes)}

@@ -1,4 +1,4 @@
-"""Who started what, when: written by handlers into a file that the benchmark maps, too."""
+"""Which executions started when: handlers write it into a file that the benchmark maps, too."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _WIDTH = 8
 
 
 class RanWrong(SlotwiseError):
-    """A benchmark ran something twice, or not at all: its figures are worth nothing."""
+    """A benchmark ran something twice, or not at all: its figures mean nothing."""
 
 
 class Journal:
-    """A numbered list of starts. A note costs a handler well below a microsecond, and survives a kill.
+    """A numbered list of starts. A note takes a handler well below a microsecond, and survives a kill.
 
     One process writes (any of its threads); any number read. Ids are 1 or more; 0 is a place not yet written.
     """
@@ -38,13 +38,13 @@ class Journal:
         self._places = itertools.count()
 
     def note(self, number: int) -> None:
-        """The handler of ``number`` has started. Raises IndexError when the journal is full."""
+        """Note that the handler of ``number`` has started. Raises IndexError when the journal is full."""
         place = next(self._places)  # atomic: threads of one interpreter never share a place
         self._times[place] = time.time_ns()
         self._ids[place] = number
 
     def count(self) -> int:
-        """How many starts there are; while threads write, the newest few may be missing."""
+        """Return how many starts there are; while threads write, the newest few may be missing."""
         low, high = 0, self.capacity
         while low < high:
             middle = (low + high) // 2
@@ -55,17 +55,17 @@ class Journal:
         return low
 
     def ids(self) -> list[int]:
-        """What has started, in the order of starting."""
+        """Return the ids that have started, in the order of their starts."""
         return self._ids[: self.count()].tolist()
 
     def starts(self) -> dict[int, int]:
-        """When each id has started, in nanoseconds since 1970, by this host's clock."""
+        """Return when each id started, in nanoseconds since 1970, by this host's clock."""
         count = self.count()
         return dict(zip(self._ids[:count].tolist(), self._times[:count].tolist(), strict=True))
 
 
 def expect_once(journals: Iterable[Journal], wanted: Iterable[int], who: str) -> int:
-    """Raise RanWrong unless exactly these ids have started, each once; how many they are."""
+    """Raise RanWrong unless exactly these ids have started, each once. Return their number."""
     counted = Counter(number for journal in journals for number in journal.ids())
     wanted = set(wanted)
     twice = [number for number, count in counted.items() if count > 1]

@@ -1,7 +1,7 @@
 """The raw limit: bare psycopg and two statements per batch, nothing else. Run as a program, it is a worker.
 
-No retries, no heartbeats, no threads, no handlers but the note in the journal: what this does not do in a
-second, nobody does who keeps the same promises to the database.
+No retries, no heartbeats, no threads, no handlers but the note in the journal: no library that makes the same
+commits can be faster.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from slotwise.bench.contender import Contender, Send, micros, python
 from slotwise.bench.crew import Command
 from slotwise.bench.journal import Journal
+from slotwise.bench.run import Contender, Send, micros, python
 from slotwise.store.dsn import psycopg
 
 # The twelve columns of db-scheduler, and the one index that a queue needs.
@@ -141,7 +141,7 @@ class Loop:
         self.is_stopped = True
 
     def run_batch(self) -> int:
-        """Claim, note, complete; how many there were."""
+        """Claim, note and complete a batch. Return its size."""
         rows = self._connection.execute(self._claim, {"me": self._me, "limit": self._batch}).fetchall()
         if not rows:
             return 0
@@ -153,13 +153,13 @@ class Loop:
         return len(rows)
 
     def drain(self) -> None:
-        """As fast as it goes; nothing due may mean that others hold what is."""
+        """Run batches until stopped; an empty one may mean that other workers hold the due rows."""
         while not self.is_stopped:
             if not self.run_batch():
                 time.sleep(0.001)
 
     def listen(self) -> None:
-        """Sleep until a notification comes."""
+        """Run batches, and sleep until a notification comes."""
         self._connection.execute("LISTEN raw_tasks")
         while not self.is_stopped:
             while self.run_batch():
@@ -168,7 +168,7 @@ class Loop:
                 continue
 
     def timer(self) -> None:
-        """Sleep until the next row is due."""
+        """Run batches, and sleep until the next row is due."""
         while not self.is_stopped:
             while self.run_batch():
                 continue

@@ -13,7 +13,7 @@ class Reading:
     """Figures of one contender in one round of a cell.
 
     ``rate`` is per second, ``*_us`` microseconds of CPU per execution, ``*_ms`` milliseconds, ``*_mib`` memory.
-    ``spread`` are the single values behind the percentiles; ``note`` says what the product cannot do yet.
+    ``spread`` are the single values behind the percentiles; ``note`` is the reason for missing figures.
     """
 
     cell: str
@@ -40,11 +40,11 @@ class Summary:
 
     @property
     def names(self) -> list[str]:
-        """The figures that it has, in order."""
+        """The names of its figures, in order."""
         return list(dict.fromkeys(name for one in self.readings for name in one.figures))
 
     def values(self, name: str) -> list[float]:
-        """The figure in each round that has it."""
+        """Return the figure of each round that has it."""
         return [one.figures[name] for one in self.readings if name in one.figures]
 
     def median(self, name: str) -> float | None:
@@ -63,7 +63,7 @@ class Summary:
 
 
 class Readings:
-    """Everything that a run has measured."""
+    """All readings of a run."""
 
     def __init__(self, readings: Iterable[Reading] = ()) -> None:
         self.all: list[Reading] = list(readings)
@@ -72,7 +72,7 @@ class Readings:
         self.all.append(reading)
 
     def summaries(self) -> Iterator[Summary]:
-        """In the order in which they were measured."""
+        """Yield the summaries in the order in which they were measured."""
         for cell, contender in dict.fromkeys((one.cell, one.contender) for one in self.all):
             yield self.of(cell, contender)
 
@@ -81,17 +81,17 @@ class Readings:
         return Summary(cell=cell, contender=contender, readings=found)
 
     def contenders(self, cell: str, prefix: str = "") -> list[Summary]:
-        """Of one cell, those whose name begins like this and who have figures."""
+        """Return the summaries of a cell that have figures and whose contender begins with ``prefix``."""
         return [one for one in self.summaries() if one.cell == cell and one.contender.startswith(prefix) and one.names]
 
     def best(self, cell: str, prefix: str, name: str = "rate") -> Summary | None:
-        """Of several settings of one contender, the one with the highest median."""
+        """Return the setting of a contender that has the highest median."""
         found = [one for one in self.contenders(cell, prefix) if one.median(name) is not None]
         return max(found, key=lambda one: one.median(name) or 0.0, default=None)
 
 
 def ratio(one: Summary | None, other: Summary | None, name: str = "rate") -> float | None:
-    """The median, over the rounds that both have, of one's figure by the other's of the same round."""
+    """Return the median of one's figure by the other's of the same round, over the rounds that both have."""
     if one is None or other is None:
         return None
     theirs = {reading.round: reading.figures.get(name) for reading in other.readings}
@@ -104,12 +104,12 @@ def ratio(one: Summary | None, other: Summary | None, name: str = "rate") -> flo
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """The value that ``share`` of them do not exceed; ``values`` sorted, not empty."""
+    """Return the value that ``share`` of them do not exceed; ``values`` are sorted, not empty."""
     return values[min(int(len(values) * share), len(values) - 1)]
 
 
 def distribution(values: Iterable[float]) -> dict[str, float]:
-    """p50, p95, p99 and maximum, of milliseconds."""
+    """Return p50, p95, p99 and maximum of milliseconds."""
     ordered = sorted(values)
     shares = {"p50_ms": 0.5, "p95_ms": 0.95, "p99_ms": 0.99}
     return {**{name: percentile(ordered, share) for name, share in shares.items()}, "max_ms": ordered[-1]}

@@ -1,15 +1,18 @@
-"""A run for people, for a page of the documentation, and for programs."""
+"""The results of a run as tables, JSON, Markdown and pictures."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from slotwise.bench.cells import ALL
 from slotwise.bench.readings import Reading, Readings, Summary
 from slotwise.bench.targets import Target, Verdict, judge
+from slotwise.errors import ConfigurationError
+from slotwise.picture import Box, Label, Line, Picture, Shape
 
 #: In the order of the columns; a figure that is not here stands behind them under its own name.
 _TITLES = {
@@ -20,18 +23,18 @@ _TITLES = {
     "took_s": "all done after s", "starts_ms": "first to last start ms",
     "started": "started", "ran": "slots run", "not_run": "slots not run",
 }  # fmt: skip
-#: What noise only ever makes larger: the least of the rounds is the truest.
+#: Noise only adds to these, so that the minimum of the rounds is the best estimate.
 _LEAST = ("client_us", "server_us")
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """Everything that a run found out."""
+    """The results of a run."""
 
     readings: Readings
     machine: Mapping[str, str]
     command: str
-    #: Not shortened.
+    #: False for a run that was shortened by its scale.
     is_whole: bool = True
 
     @property
@@ -39,7 +42,7 @@ class Report:
         return list(dict.fromkeys(one.cell for one in self.readings.all))
 
     def title(self, cell: str) -> str:
-        """What the cell measures."""
+        """Return what the cell measures."""
         return ALL[cell].title
 
     @property
@@ -47,14 +50,14 @@ class Report:
         return judge(self.readings, set(self.cells), is_whole=self.is_whole)
 
     def columns(self, cell: str) -> list[str]:
-        """Which figures the contenders of a cell have."""
+        """Return the names of the figures that contenders of a cell have."""
         found = [name for one in self.readings.contenders(cell) for name in one.names]
         return [name for name in _TITLES if name in found] + [
             name for name in dict.fromkeys(found) if name not in _TITLES
         ]
 
     def rows(self, cell: str) -> tuple[list[str], list[list[str]]]:
-        """A cell as a table: its headings, and a row for each contender."""
+        """Return a cell as a table: its headings, and a row for each contender."""
         columns = self.columns(cell)
         rows = [
             [one.contender, *(_spelled(one, name) for name in columns)]
@@ -69,7 +72,7 @@ class Report:
         return ["", *(_TITLES.get(name, name) for name in columns or ["figures"])], rows
 
     def targets(self) -> list[list[str]]:
-        """Each target of the measured cells: cell, figure, wanted, measured, share, reached or not."""
+        """Return for each target of the measured cells: cell, figure, bound, measured, share, verdict."""
         return [
             [
                 verdict.target.cell, verdict.target.text, _bound(verdict.target), _measured(verdict),
@@ -79,7 +82,7 @@ class Report:
         ]  # fmt: skip
 
     def json(self) -> dict[str, Any]:
-        """For programs; the single values are in it."""
+        """Return everything, with the single values."""
         return {
             "command": self.command,
             "machine": dict(self.machine),
@@ -94,7 +97,7 @@ class Report:
         }  # fmt: skip
 
     def markdown(self) -> Iterator[str]:
-        """The blocks of a page: machine, targets, a table for each cell."""
+        """Yield the blocks of a page: machine, targets, a table for each cell."""
         yield f"```text\n{self.command}\n\n{aligned(self.machine)}\n```\n"
         yield markdown_table(["cell", "figure", "target", "measured", "share", ""], self.targets())
         for cell in self.cells:
@@ -103,7 +106,7 @@ class Report:
 
 
 def number(value: float) -> str:
-    """Three digits that mean something, thousands set apart."""
+    """Format a number with three significant digits, thousands separated."""
     if math.isinf(value):
         return "∞"
     if abs(value) >= 100:
@@ -112,7 +115,7 @@ def number(value: float) -> str:
 
 
 def _spelled(summary: Summary, name: str) -> str:
-    """Least/median/most of the rounds; of CPU per execution the least alone."""
+    """Format the minimum, median and maximum of the rounds; of CPU per execution the minimum alone."""
     least, middle, most = summary.least(name), summary.median(name), summary.most(name)
     if least is None or middle is None or most is None:
         return "–"
@@ -145,12 +148,96 @@ def _plain(reading: Reading) -> dict[str, Any]:
 
 
 def aligned(fields: Mapping[str, str]) -> str:
-    """One line for each field, their values below each other."""
+    """Format one line for each field, with their values aligned."""
     width = max(map(len, fields))
     return "\n".join(f"{name:<{width}}  {value}" for name, value in fields.items())
 
 
 def markdown_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table in Markdown."""
+    """Format a table in Markdown."""
     lines = [columns, ["---"] * len(columns), *rows]
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+# -- pictures ----------------------------------------------------------------------------------------------------
+
+
+_WIDTH, _LEFT, _RIGHT, _BAR, _TOP = 760, 190, 130, 26, 48
+_COLOURS = ("#3b6fb6", "#c8553d", "#588157", "#8d6a9f", "#b08900", "#4a4e69", "#2a9d8f")
+_OTHERS, _AXIS, _SMALL = "#9aa5b1", "#b8bfc6", "#5b6670"
+_CURVE_LEFT, _CURVE_RIGHT, _CURVE_BOTTOM = 60, _WIDTH - 220, 330
+
+
+def draw(readings: Readings, folder: Path, tell: Callable[[str], None] = lambda _: None) -> list[Path]:
+    """Draw an SVG and a PNG for each cell that has rates, and for each that has single values. Return their paths.
+
+    Without Pillow, only SVG files are written, and ``tell`` is called once with the reason.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    written, suffixes = [], [".svg", ".png"]
+    for name, picture in _pictures(readings):
+        for suffix in tuple(suffixes):
+            path = folder / f"{name}{suffix}"
+            try:
+                picture.write(path)
+            except ConfigurationError as error:
+                suffixes.remove(suffix)
+                tell(str(error))
+            else:
+                written.append(path)
+    return written
+
+
+def _pictures(readings: Readings) -> Iterator[tuple[str, Picture]]:
+    for cell in dict.fromkeys(one.cell for one in readings.all):
+        summaries, title = readings.contenders(cell), Label(12, 20, ALL[cell].title, 15)
+        if rates := [one for one in summaries if one.values("rate")]:
+            height = _TOP + _BAR * len(rates) + 40
+            yield f"{cell}-rate", Picture(_WIDTH, height, (title, *_bars(rates)))
+        if spreads := [one for one in summaries if len(one.spread) > 1]:
+            yield f"{cell}-spread", Picture(_WIDTH, _CURVE_BOTTOM + 50, (title, *_curves(spreads)))
+
+
+def _bars(summaries: Sequence[Summary]) -> Iterator[Shape]:
+    """The median as a bar; a line from minimum to maximum across its end."""
+    top = max(one.most("rate") or 1.0 for one in summaries)
+    scale = (_WIDTH - _LEFT - _RIGHT) / top
+    for place, one in enumerate(summaries):
+        y, middle = _TOP + place * _BAR + 11, one.median("rate") or 0.0
+        colour = _COLOURS[0] if one.contender.startswith("slotwise") else _OTHERS
+        low, high = (_LEFT + (value or 0.0) * scale for value in (one.least("rate"), one.most("rate")))
+        yield Label(_LEFT - 8, y, one.contender, 13, end=True)
+        yield Box(_LEFT, y - 9, round(middle * scale, 1), _BAR - 8, colour)
+        yield Line([(low, y), (high, y)], _SMALL)
+        yield Label(round(high + 8, 1), y, f"{number(middle)}/s", 13)
+    yield Label(_LEFT, _TOP + len(summaries) * _BAR + 14, "median; line: least to most", 11, colour=_SMALL)
+
+
+def _curves(summaries: Sequence[Summary]) -> Iterator[Shape]:
+    """The share of values up to each duration, on a logarithmic axis."""
+    least = max(min(one.spread[0] for one in summaries), 1e-3)
+    low = math.floor(math.log10(least))
+    high = max(math.ceil(math.log10(max(one.spread[-1] for one in summaries))), low + 1)
+
+    def across(value: float) -> float:
+        share = (math.log10(value) - low) / (high - low)
+        return round(_CURVE_LEFT + share * (_CURVE_RIGHT - _CURVE_LEFT), 1)
+
+    for exponent in range(low, high + 1):
+        x = across(10.0**exponent)
+        yield Line([(x, _up(0)), (x, _up(1))], _AXIS)
+        yield Label(x - 12, _CURVE_BOTTOM + 16, f"{10.0**exponent:g} ms", 11, colour=_SMALL)
+    for share in (0.0, 0.5, 1.0):
+        yield Line([(_CURVE_LEFT, _up(share)), (_CURVE_RIGHT, _up(share))], _AXIS)
+        yield Label(_CURVE_LEFT - 8, _up(share), f"{share:.0%}", 11, end=True, colour=_SMALL)
+    for place, one in enumerate(summaries):
+        colour, values = _COLOURS[place % len(_COLOURS)], one.spread
+        steps = (
+            (step / 200, max(values[min(step * len(values) // 200, len(values) - 1)], least)) for step in range(201)
+        )
+        yield Line([(across(value), _up(share)) for share, value in steps], colour, 2)
+        yield Label(_CURVE_RIGHT + 16, _TOP + 10 + 20 * place, one.contender, 13, colour=colour)
+
+
+def _up(share: float) -> float:
+    return round(_CURVE_BOTTOM - share * (_CURVE_BOTTOM - _TOP), 1)

@@ -1,4 +1,4 @@
-"""The server of a benchmark: a durable one of its own, or one that was given; databases are made and dropped."""
+"""The PostgreSQL server of a benchmark: a durable one of its own, or a given one, with databases that are dropped."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from slotwise.bench.usage import cpu_of_family, usage_of
+from slotwise.bench.machine import cpu_of_family, usage_of
 from slotwise.embedded import Binaries, EmbeddedPostgres, GivenPostgres, find_binaries
 from slotwise.embedded.state import state_directory
 from slotwise.store.dsn import psycopg
 
-#: Read into the report: what decides how fast a durable PostgreSQL is.
+#: For the report: the settings that decide how fast a durable PostgreSQL is.
 SETTINGS = ("fsync", "synchronous_commit", "full_page_writes", "shared_buffers", "max_wal_size", "autovacuum_naptime")
 _GIB = 1 << 30
 
-# Transaction control is counted apart: every peer has its own way with it.
+# Transaction control is counted apart, since each peer has its own way to begin and commit.
 _CONTROL = r"^(begin|commit|rollback|set|savepoint|release)\M"
 _STATEMENTS = """
 SELECT calls, total_exec_time, rows, regexp_replace(query, '\\s+', ' ', 'g')
@@ -37,7 +37,7 @@ WHERE dbid = (SELECT oid FROM pg_database WHERE datname = current_database()) AN
 
 
 class Server:
-    """Entered, it runs; left, everything that was made in it is gone."""
+    """A context manager: it starts the server, and at the end removes everything that was made in it."""
 
     def __init__(self, dsn: str | None = None) -> None:
         self._stack = ExitStack()
@@ -79,11 +79,11 @@ class Server:
 
     @property
     def dsn(self) -> str:
-        """The address of the server itself, on which other processes may make databases of their own."""
+        """The URL of the server; other processes may make databases of their own there."""
         return self._server.dsn
 
     def url(self, family: str) -> str:
-        """The database of one family of contenders; made when it is first asked for."""
+        """Return the URL of the database of one family of contenders; the first call makes it."""
         name = f"{self._token}_{family}"
         if name not in self.made:
             self._execute(f'CREATE DATABASE "{name}"')
@@ -95,12 +95,12 @@ class Server:
 
     @contextmanager
     def connect(self, family: str) -> Iterator[Any]:
-        """A psycopg connection to it, in autocommit."""
+        """Open a psycopg connection to it, in autocommit."""
         with self._connect(self.url(family)) as connection:
             yield connection
 
     def settle(self, family: str) -> None:
-        """After a fill: visible rows, fresh statistics, and a checkpoint that nobody else has to pay for."""
+        """Vacuum, analyse and make a checkpoint after a fill, so that none of it falls into the measurement."""
         with self.connect(family) as connection:
             connection.execute("VACUUM (ANALYZE)")
             _try(connection, "CHECKPOINT")
@@ -119,17 +119,17 @@ class Server:
     # -- what it costs ----------------------------------------------------------------------------------------
 
     def cpu(self) -> float | None:
-        """CPU seconds of all of its processes so far; None for a server on another host."""
+        """Return the CPU seconds of all its processes so far; None for a server on another host."""
         return None if self._head is None else cpu_of_family(self._head)
 
     def forget_statements(self, family: str) -> None:
-        """Count statements from here on."""
+        """Start counting statements anew."""
         if self.counts_statements:
             with self.connect(family) as connection:
                 connection.execute("SELECT pg_stat_statements_reset()")
 
     def statements(self, family: str) -> list[dict[str, Any]]:
-        """The statements that took the most time since ``forget_statements``; milliseconds."""
+        """Return the statements that took the most time since ``forget_statements``, in milliseconds."""
         if not self.counts_statements:
             return []
         with self.connect(family) as connection:
@@ -137,7 +137,7 @@ class Server:
         return [{"calls": row[0], "ms": round(row[1], 3), "rows": row[2], "query": row[3][:160]} for row in found]
 
     def calls(self, family: str) -> tuple[int, int] | None:
-        """How many statements were run since ``forget_statements``: without transaction control, and with it."""
+        """Return how many statements ran since ``forget_statements``: without transaction control, and with it."""
         if not self.counts_statements:
             return None
         with self.connect(family) as connection:
@@ -145,7 +145,7 @@ class Server:
         return int(without), int(all_)
 
     def milliseconds(self, family: str) -> float | None:
-        """How long statements have run since ``forget_statements``, all together."""
+        """Return the total time of statements since ``forget_statements``, in milliseconds."""
         if not self.counts_statements:
             return None
         with self.connect(family) as connection:
@@ -158,14 +158,14 @@ def _shared_buffers() -> str:
 
 
 def _has_statements(binaries: Binaries) -> bool:
-    """Whether the server could load pg_stat_statements; asking for what is not there keeps it from starting."""
+    """Return whether pg_stat_statements is installed; a server that cannot load it does not start."""
     root = binaries.bindir.parent
     folders = [root / "lib", root / "lib" / "postgresql"]
     return any((folder / f"pg_stat_statements.{kind}").exists() for folder in folders for kind in ("so", "dylib"))
 
 
 def _head_of(connection: Any) -> int | None:
-    """The postmaster's number, if the server runs on this host: its backend is a process here, by that name."""
+    """Return the pid of the postmaster if the server runs on this host, where its backend is a process of that name."""
     backend = connection.info.backend_pid
     try:
         name = Path(f"/proc/{backend}/comm").read_text()
@@ -183,7 +183,7 @@ def _facts(connection: Any) -> dict[str, str]:
 
 
 def _try(connection: Any, statement: str) -> bool:
-    """Do what only a superuser may; whether it was allowed."""
+    """Run a statement that only a superuser may run. Return whether it was allowed."""
     try:
         connection.execute(statement)
     except psycopg().Error:

@@ -1,4 +1,4 @@
-"""One call of the benchmark, from the words of its user to the report."""
+"""One call of the benchmark, from its options to the report."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from slotwise.bench import machine, peers, plot
+from slotwise.bench import machine, peers, report
 from slotwise.bench.cells import ALL
 from slotwise.bench.readings import Reading
 from slotwise.bench.report import Report, number
@@ -19,7 +19,7 @@ from slotwise.errors import ConfigurationError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wish:
-    """What the user asked for; ``cells`` and ``peers`` are names with commas between, no cells means all."""
+    """The options of a run; ``cells`` and ``peers`` are names separated by commas, no cells means all."""
 
     cells: str = ""
     rounds: int = 5
@@ -30,14 +30,14 @@ class Wish:
 
     @property
     def command(self) -> str:
-        """How to run the same again."""
+        """The command that runs the same again."""
         words = ["slotwise bench", f"--rounds {self.rounds}", f"--scale {self.scale:g}"]
         words += [f"--{name} {value}" for name in ("cells", "peers") if (value := getattr(self, name))]
         return " ".join(words)
 
 
 def fulfil(wish: Wish, tell: Callable[[str], None] = lambda _: None) -> Report:
-    """Measure, and say each reading as it comes. Raises ConfigurationError, RanWrong, and what a database raises."""
+    """Measure, and report each reading as it comes. Raises ConfigurationError, RanWrong, and errors of the database."""
     cells = list(_known(split(wish.cells))) or list(ALL.values())
     found, versions = peers.find(split(wish.peers))
     with ends_cleanly(), Server(wish.database_url) as server:
@@ -45,23 +45,23 @@ def fulfil(wish: Wish, tell: Callable[[str], None] = lambda _: None) -> Report:
         run = Run(server=server, rounds=wish.rounds, scale=wish.scale, peers=found, tell=lambda one: tell(line_of(one)))
         readings = measure(run, cells)
     if wish.pictures is not None:
-        plot.draw(readings, wish.pictures, tell)
+        report.draw(readings, wish.pictures, tell)
     return Report(readings=readings, machine=facts, command=wish.command, is_whole=wish.scale >= 1)
 
 
 def cells() -> list[list[str]]:
-    """Each cell's name, and what it measures."""
+    """Return each cell's name, and what it measures."""
     return [[cell.name, cell.title] for cell in ALL.values()]
 
 
 def line_of(reading: Reading) -> str:
-    """A reading on one line."""
+    """Format a reading on one line."""
     figures = "  ".join(f"{name}={number(value)}" for name, value in reading.figures.items())
     return f"{reading.cell:<12} {reading.contender:<34} {reading.round}  {figures or reading.note}"
 
 
 def split(text: str) -> list[str]:
-    """The names in a text with commas between them."""
+    """Return the names of a string in which commas separate them."""
     return [name for part in text.split(",") if (name := part.strip())]
 
 

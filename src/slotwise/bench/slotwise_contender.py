@@ -1,4 +1,4 @@
-"""slotwise itself: its own tables, its own command, its own client."""
+"""slotwise as a contender: its tables, its worker command, its client."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import sqlalchemy as sa
 
 from slotwise import migrate
 from slotwise.bench.app import TASK, job_name
-from slotwise.bench.contender import Contender, Send
 from slotwise.bench.crew import Command
+from slotwise.bench.run import Contender, Send
 from slotwise.context import JobContext
 from slotwise.job import task
 from slotwise.registry import JobRegistry
@@ -54,9 +54,7 @@ class Slotwise(Contender):
     family = "slotwise"
 
     def __init__(self, name: str = "slotwise", *, is_async: bool = False, size: int = 2, **settings: str) -> None:
-        """``settings`` are the worker's, as in the environment; what is not said is the default. ``size`` is that of a
-        payload, in bytes.
-        """
+        """``settings`` are the worker's; others have their defaults. ``size`` is that of a payload, in bytes."""
         self.name = name
         self._size = size
         self._is_async = is_async
@@ -90,7 +88,7 @@ class Slotwise(Contender):
             registry.database.close()
 
     def plan(self, url: str, due: Sequence[datetime]) -> Command:
-        """A job for each instant of the first two seconds, each every two seconds."""
+        """Plan a job for each instant of the first two seconds, each every two seconds."""
         places = [instant for instant in due if instant < due[0] + timedelta(seconds=2)]
         return self._worker(url, kind="slots", schedules=[(2.0, instant.timestamp()) for instant in places])
 
@@ -149,7 +147,10 @@ def fill_tasks(
     priorities: int = 1,
     size: int = 2,
 ) -> None:
-    """Rows ``first`` and on of a task, due ``after`` now, spread over so many priorities, with payloads of ``size``."""
+    """Add ``count`` rows of a task, with ids from ``first``, due ``after`` now, spread over so many priorities.
+
+    ``size`` is that of a payload, in bytes.
+    """
     with psycopg().connect(url, autocommit=True) as connection:
         connection.execute(
             _TASKS,
@@ -161,7 +162,7 @@ def fill_tasks(
 
 
 def registry_for(url: str) -> JobRegistry:
-    """A registry that knows the benchmark's task, for its client and its store; runs nothing."""
+    """Return a registry with the benchmark's task, for its client and its store; it runs nothing."""
 
     def nothing(ctx: JobContext) -> None:
         del ctx
@@ -170,7 +171,7 @@ def registry_for(url: str) -> JobRegistry:
 
 
 def today() -> datetime:
-    """The slot that ``_JOBS`` makes due."""
+    """Return the slot that ``_JOBS`` makes due."""
     return datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
 
 

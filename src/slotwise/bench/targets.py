@@ -1,4 +1,4 @@
-"""What slotwise wants to reach, and whether a run reached it."""
+"""The targets of slotwise's figures, and whether a run reached them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ OURS = "slotwise"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """A figure and its bound. ``share`` is at least 1 where it is reached, and says by how much."""
+    """A figure and its bound. ``share`` is at least 1 where the target is reached."""
 
     cell: str
     text: str
@@ -32,9 +32,9 @@ class Target:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """A target, what was measured of it (None: not in this run), and why not, where it is known.
+    """A target, its figure (None: not measured in this run), and the reason for a missing figure, where it is known.
 
-    Of a run that is not whole nothing can be said: its rates are those of starting and ending.
+    A shortened run is not judged: its rates are those of starting and ending.
     """
 
     target: Target
@@ -56,12 +56,12 @@ class Verdict:
 
 
 def _best_of(readings: Readings, cell: str, prefix: str) -> Summary | None:
-    """slotwise in its best setting is ``slotwise``; of everybody else the faster of the settings."""
+    """Return ``slotwise``, which is its best setting; of other contenders the fastest setting."""
     return readings.of(cell, OURS) if prefix == OURS else readings.best(cell, prefix)
 
 
 def _by(cell: str, other: str) -> Find:
-    """Our rate by somebody's best, round by round."""
+    """Our rate by the best of another contender, round by round."""
     return lambda readings: ratio(_best_of(readings, cell, OURS), _best_of(readings, cell, other))
 
 
@@ -74,7 +74,7 @@ def _median(cell: str, contender: str, name: str) -> Find:
 
 
 def _cpu(cell: str) -> Find:
-    """Client and server together, in the quietest round of each."""
+    """CPU of client and server together, each of its quietest round."""
 
     def find(readings: Readings) -> float | None:
         parts = [readings.of(cell, OURS).least(name) for name in ("client_us", "server_us")]
@@ -159,7 +159,7 @@ ALL: tuple[Target, ...] = (
     ),
 )  # fmt: skip
 
-#: Whose note says why a target has no figure.
+#: The contender whose note is the reason for a missing figure, where that is not ``slotwise``.
 _NOTES = {
     "rows per second, unnest": "slotwise-many-unnest",
     "rows per second, COPY": "slotwise-many-copy",
@@ -168,7 +168,7 @@ _NOTES = {
 
 
 def judge(readings: Readings, cells: set[str], *, is_whole: bool = True) -> list[Verdict]:
-    """A verdict on each target of these cells."""
+    """Return a verdict on each target of these cells."""
     return [
         Verdict(
             target=target,

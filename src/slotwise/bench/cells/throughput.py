@@ -1,0 +1,352 @@
+"""How fast rows are enqueued and run, and for how much CPU."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import timedelta
+from functools import partial
+from typing import Any, TypeAlias
+
+import sqlalchemy as sa
+
+from slotwise.asked import Item
+from slotwise.bench.app import TASK
+from slotwise.bench.crew import Crew, Sample
+from slotwise.bench.journal import RanWrong, expect_once
+from slotwise.bench.raw import Raw
+from slotwise.bench.readings import Reading
+from slotwise.bench.run import Cell, Contender, Run
+from slotwise.bench.slotwise_contender import (
+    Slotwise,
+    SlotwiseFlood,
+    SlotwiseJobs,
+    SlotwiseSeconds,
+    fill_tasks,
+    registry_for,
+)
+from slotwise.clock import elapsed
+from slotwise.store.dsn import database_url, psycopg
+
+# -- backlogs of tasks, and due slots ----------------------------------------------------------------------------
+
+
+TASKS = 50_000
+JOBS = 10_000
+#: With payloads of 100 KB: 500 MB.
+LARGE = 5_000
+
+#: slotwise with its defaults, and in the setting that suits handlers that do nothing.
+DEFAULT = Slotwise("slotwise-default")
+BEST = Slotwise("slotwise", threads="100")
+
+
+def drain(run: Run, cell: str, contender: Contender, number: int, count: int, processes: int = 1) -> Reading:
+    """Fill, start the workers, and measure from the moment all are warm until the last row is settled."""
+    count = max(round(count * contender.share), 20)
+    family, url = contender.family, run.prepared(contender)
+    contender.fill(url, count)
+    run.server.settle(family)
+    run.server.forget_statements(family)
+    with (
+        run.server.connect(family) as connection,
+        Crew(run.server, contender.command(url), processes, capacity=2 * count + 1000) as crew,
+    ):
+        crew.warm(count)
+        before = crew.sample()
+        crew.wait(lambda: crew.done() >= count, "all had started")
+        crew.wait(lambda: contender.is_done(connection), "all were settled")
+        after = crew.sample()
+        statements = run.server.statements(family)
+        crew.stop()
+        checked = expect_once(crew.journals, range(1, count + 1), f"{cell}, {contender.name}")
+    is_long_enough = after.done - before.done >= count // 4
+    return Reading(
+        cell=cell,
+        contender=contender.name,
+        round=number,
+        figures=after.since(before) if is_long_enough else {},
+        checked=checked,
+        note="" if is_long_enough else "too short: most was done before all workers were warm",
+        statements=tuple(statements),
+    )
+
+
+def _backlog(run: Run) -> Iterator[Reading]:
+    for number, contender in run.turns([Raw(100), Raw(500), BEST, DEFAULT, *run.peers]):
+        yield drain(run, "backlog", contender, number, run.scaled(TASKS, 200))
+
+
+def _payloads(run: Run) -> Iterator[Reading]:
+    large = Slotwise("slotwise, 100 KB", size=100_000, threads="100")
+    for number, contender in run.turns([large, BEST]):
+        yield drain(run, "payloads", contender, number, run.scaled(LARGE, 20))
+
+
+def _two_workers(run: Run) -> Iterator[Reading]:
+    """Two workers, and one in the same rounds: the ratio is what counts."""
+    pairs: Sequence[tuple[Contender, int, str]] = [
+        *((one, processes, f"{one.name} ×{processes}") for one in (Raw(500), BEST) for processes in (1, 2)),
+        *((peer, 2, f"{peer.name} ×2") for peer in run.peers if not peer.is_single),
+    ]
+    for number in range(1, run.rounds + 1):
+        for contender, processes, name in pairs:
+            found = drain(run, "two-workers", contender, number, run.scaled(TASKS, 200), processes)
+            yield _renamed(found, name)
+
+
+def _renamed(reading: Reading, name: str) -> Reading:
+    return replace(reading, contender=name)
+
+
+def _slots(run: Run) -> Iterator[Reading]:
+    contenders = [
+        Raw(100, "slots"), Raw(500, "slots"), SlotwiseJobs(threads="1000"), SlotwiseJobs("slotwise-100", threads="100"),
+        SlotwiseJobs("slotwise-10", threads="10"),
+    ]  # fmt: skip
+    for number, contender in run.turns(contenders):
+        yield drain(run, "slots", contender, number, run.scaled(JOBS, 100))
+
+
+BACKLOG = Cell(name="backlog", title="backlog of one-time tasks, one worker process", measure=_backlog)
+TWO_WORKERS = Cell(name="two-workers", title="the same backlog, two worker processes", measure=_two_workers)
+PAYLOADS = Cell(name="payloads", title="5,000 tasks with payloads of 100 KB, and of two bytes", measure=_payloads)
+SLOTS = Cell(name="slots", title="due slots of 10,000 jobs, with their ledger rows, one process", measure=_slots)
+
+
+# -- slots that are due each second ------------------------------------------------------------------------------
+
+
+_SLOT_COUNTS = """
+SELECT count(*) FILTER (WHERE outcome = 'succeeded'), count(*) FILTER (WHERE outcome = 'skipped'),
+       coalesce((SELECT sum(count) FROM scheduled_gaps), 0)
+FROM scheduled_slots /* bench:watch */"""
+
+
+def _seconds(run: Run) -> Iterator[Reading]:
+    """Count the slots that run and those that do not, of jobs that are due each second."""
+    contender, count = SlotwiseSeconds(threads="100"), run.scaled(JOBS, 20)
+    url, length = run.prepared(contender), run.seconds(20, 3)
+    contender.fill(url, count)
+    with (
+        run.server.connect("slotwise") as connection,
+        Crew(run.server, contender.command(url), 1, capacity=count * 120 + 1000) as crew,
+    ):
+        crew.wait(lambda: crew.done() >= count, "each job had run once")
+        ran, skipped, gaps = connection.execute(_SLOT_COUNTS).fetchone()
+        before = crew.sample()
+        crew.rest(length)
+        after = crew.sample()
+        ran_then, skipped_then, gaps_then = connection.execute(_SLOT_COUNTS).fetchone()
+    missed = int(skipped_then + gaps_then - skipped - gaps)
+    figures = {**after.since(before), "ran": float(ran_then - ran), "not_run": float(missed)}
+    yield Reading(cell="seconds", contender=contender.name, figures=figures)
+
+
+SECONDS = Cell(name="seconds", title="10,000 jobs, each due every second, one process", measure=_seconds)
+
+
+# -- handlers that take a second ---------------------------------------------------------------------------------
+
+
+LONG_TASKS = 200
+LONG_MILLISECONDS = 1_000
+
+
+def _long(run: Run) -> Iterator[Reading]:
+    """Measure from the first start to the last settlement: one handler's time, if none waits for another."""
+    contender = SlotwiseFlood("slotwise", takes=LONG_MILLISECONDS, threads=str(LONG_TASKS))
+    count = run.scaled(LONG_TASKS, 20)
+    for number in range(1, run.rounds + 1):
+        url = run.prepared(contender)
+        contender.fill(url, count)
+        run.server.settle("slotwise")
+        with (
+            run.server.connect("slotwise") as connection,
+            Crew(run.server, contender.command(url), 1, capacity=2 * count + 100) as crew,
+        ):
+            crew.wait(lambda: crew.done() > 0, "the first had started")
+            before = crew.sample()
+            crew.wait(lambda: contender.is_done(connection), "all were settled")
+            took = crew.sample().at - before.at
+            crew.stop()
+            checked = expect_once(crew.journals, range(1, count + 1), "long")
+            starts = sorted(crew.journals[0].starts().values())
+        figures = {"took_s": took, "starts_ms": (starts[-1] - starts[0]) / 1e6}
+        yield Reading(cell="long", contender=contender.name, round=number, figures=figures, checked=checked)
+
+
+LONG = Cell(name="long", title="200 tasks of one second each, one process with 200 threads", measure=_long)
+
+
+# -- throughput under a held snapshot ----------------------------------------------------------------------------
+
+
+#: The length of the queue: each task that has started is replaced by a new one.
+SNAPSHOT_WAITING = 20_000
+SNAPSHOT_BEFORE = 15.0
+SNAPSHOT_HELD = 120.0
+#: The rate under the snapshot is that of its last seconds.
+SNAPSHOT_LAST = 20.0
+
+
+class Feeder:
+    """A thread that keeps the queue at its length."""
+
+    def __init__(self, url: str, crew: Crew, waiting: int) -> None:
+        self._url, self._crew, self._waiting = url, crew, waiting
+        self._stop = threading.Event()
+        self.filled = 0
+        self._thread = threading.Thread(target=self._feed, name="bench-feeder", daemon=True)
+
+    @contextmanager
+    def feeding(self) -> Iterator[None]:
+        self._thread.start()
+        try:
+            yield
+        finally:
+            self._stop.set()
+            self._thread.join()
+
+    def _feed(self) -> None:
+        while not self._stop.is_set():
+            missing = self._crew.done() + self._waiting - self.filled
+            if missing >= self._waiting // 40:
+                fill_tasks(self._url, missing, first=self.filled + 1, after=timedelta(0))
+                self.filled += missing
+            self._stop.wait(0.02)
+
+
+def _snapshot(run: Run) -> Iterator[Reading]:
+    """Throughput before, and while another session holds a snapshot, so that no dead row can be removed."""
+    waiting, url = run.scaled(SNAPSHOT_WAITING, 200), run.prepared(BEST)
+    fill_tasks(url, waiting)
+    run.server.settle("slotwise")
+    with Crew(run.server, BEST.command(url), 1, capacity=12_000_000) as crew:
+        feeder = Feeder(url, crew, waiting)
+        feeder.filled = waiting
+        with feeder.feeding():
+            crew.warm(waiting)
+            before = _rate(crew, run.seconds(SNAPSHOT_BEFORE))
+            with run.server.connect("slotwise") as holder, holder.transaction():
+                holder.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+                holder.execute("SELECT count(*) FROM scheduled_workers")
+                crew.rest(run.seconds(SNAPSHOT_HELD - SNAPSHOT_LAST))
+                held = _rate(crew, run.seconds(SNAPSHOT_LAST))
+        crew.wait(lambda: crew.done() >= feeder.filled, "all had started")
+        crew.stop()
+        checked = expect_once(crew.journals, range(1, feeder.filled + 1), "snapshot")
+    for name, figures in (("before", before), ("held", held)):
+        yield Reading(cell="snapshot", contender=name, figures=figures, checked=checked)
+
+
+def _rate(crew: Crew, seconds: float) -> dict[str, float]:
+    before: Sample = crew.sample()
+    crew.rest(seconds)
+    return crew.sample().since(before)
+
+
+SNAPSHOT = Cell(name="snapshot", title="throughput while a snapshot is held for two minutes", measure=_snapshot)
+
+
+# -- enqueueing --------------------------------------------------------------------------------------------------
+
+
+ENQUEUE_ROWS = 100_000
+ENQUEUE_CHUNK, COPY_CHUNK = 1_000, 10_000
+
+_COLUMNS = "task_name, task_instance, task_data, execution_time, picked, version, priority"
+_UNNEST = f"""
+INSERT INTO raw_tasks ({_COLUMNS})
+SELECT 'bench', i, '{{}}', statement_timestamp(), false, 1, 50 FROM unnest(%s::text[]) AS i ON CONFLICT DO NOTHING"""
+
+#: Enqueues tasks 1 to its second argument, into the database of its first.
+Enqueue: TypeAlias = Callable[[str, int], None]
+
+
+def _raw_unnest(url: str, count: int) -> None:
+    with psycopg().connect(url, autocommit=True) as connection:
+        for first in range(1, count + 1, ENQUEUE_CHUNK):
+            names = [str(number) for number in range(first, min(first + ENQUEUE_CHUNK, count + 1))]
+            connection.execute(_UNNEST, (names,))
+
+
+def _raw_copy(url: str, count: int, *, chunk: int = ENQUEUE_CHUNK) -> None:
+    now = "now"
+    with psycopg().connect(url, autocommit=True) as connection, connection.cursor() as cursor:
+        for first in range(1, count + 1, chunk):
+            with cursor.copy(f"COPY raw_tasks ({_COLUMNS}) FROM STDIN") as copy:
+                for number in range(first, min(first + chunk, count + 1)):
+                    copy.write_row(("bench", str(number), b"{}", now, False, 1, 50))
+
+
+def _one_by_one(url: str, count: int) -> None:
+    registry = registry_for(url)
+    try:
+        for number in range(1, count + 1):
+            registry.client.schedule(TASK, {}, id=str(number))
+    finally:
+        registry.database.close()
+
+
+def _in_one_transaction(url: str, count: int) -> None:
+    """``client.schedule`` in the caller's transaction, committed every 1,000 rows."""
+    registry, engine = registry_for(url), sa.create_engine(database_url(url))
+    try:
+        for first in range(1, count + 1, ENQUEUE_CHUNK):
+            with engine.begin() as connection:
+                for number in range(first, min(first + ENQUEUE_CHUNK, count + 1)):
+                    registry.client.schedule(TASK, {}, id=str(number), connection=connection)
+    finally:
+        registry.database.close()
+        engine.dispose()
+
+
+def _many(url: str, count: int, *, copy: bool = False) -> None:
+    """``client.schedule_many``, with an id for each task; in chunks of a thousand, or ten thousand by COPY."""
+    registry = registry_for(url)
+    try:
+        items: Iterator[Item[Any]] = (Item({}, id=str(number)) for number in range(1, count + 1))
+        registry.client.schedule_many(TASK, items, copy=copy)
+    finally:
+        registry.database.close()
+
+
+#: Contender, family, function, and the share of the rows: single statements are slow.
+WAYS: tuple[tuple[str, str, Enqueue, float], ...] = (
+    ("raw-unnest-1000", "raw", _raw_unnest, 1.0),
+    ("raw-copy-1000", "raw", _raw_copy, 1.0),
+    ("raw-copy-10000", "raw", partial(_raw_copy, chunk=COPY_CHUNK), 1.0),
+    ("slotwise-many-unnest", "slotwise", _many, 1.0),
+    ("slotwise-many-copy", "slotwise", partial(_many, copy=True), 1.0),
+    ("slotwise-schedule", "slotwise", _one_by_one, 0.02),
+    ("slotwise-schedule-1000-per-commit", "slotwise", _in_one_transaction, 0.04),
+)
+
+
+def _enqueue(run: Run) -> Iterator[Reading]:
+    owners: dict[str, Any] = {"raw": Raw(500), "slotwise": Slotwise()}
+    for number in range(1, run.rounds + 1):
+        for name, family, way, share in WAYS:
+            yield _timed(run, owners[family], name, way, run.scaled(round(ENQUEUE_ROWS * share), 20), number)
+
+
+def _timed(run: Run, owner: Any, name: str, way: Enqueue, count: int, number: int) -> Reading:
+    url, table = run.prepared(owner), f"{'scheduled' if owner.family == 'slotwise' else 'raw'}_tasks"
+    run.server.settle(owner.family)
+    server, client, began = run.server.cpu(), time.process_time(), elapsed()
+    way(url, count)
+    figures = {"rate": count / (elapsed() - began), "client_us": (time.process_time() - client) * 1e6 / count}
+    if server is not None and (spent := run.server.cpu()) is not None:
+        figures["server_us"] = (spent - server) * 1e6 / count
+    with run.server.connect(owner.family) as connection:
+        found = connection.execute(f"SELECT count(DISTINCT task_instance) FROM {table}").fetchone()[0]
+    if found != count:
+        raise RanWrong(f"enqueue, {name}: {found} rows of {count} are there; this run proves nothing")
+    return Reading(cell="enqueue", contender=name, round=number, figures=figures, checked=count)
+
+
+ENQUEUE = Cell(name="enqueue", title="enqueueing many tasks, one client", measure=_enqueue)
