@@ -16,6 +16,7 @@ from slotwise.execution import Claim, Fence, Row
 from slotwise.store.claims_by_row import ClaimsByRow
 from slotwise.store.endings_by_row import EndingsByRow
 from slotwise.store.rows import hold_of
+from slotwise.vocabulary import Outcome
 
 
 class Dialect(ClaimsByRow, EndingsByRow):
@@ -32,8 +33,8 @@ class Dialect(ClaimsByRow, EndingsByRow):
             slots.update()
             .where(slots.c.task_name == key.task_name, slots.c.task_instance == key.task_instance)
             .where(slots.c.slot == key.slot, slots.c.token == claim.token, slots.c.worker == claim.holder)
-            .where(slots.c.outcome == "claimed")
-            .values(outcome="running", started=self.now(connection))
+            .where(slots.c.outcome == Outcome.CLAIMED)
+            .values(outcome=Outcome.RUNNING, started=self.now(connection))
         )
         return connection.execute(statement).rowcount == 1
 

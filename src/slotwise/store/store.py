@@ -15,7 +15,6 @@ from slotwise.store.claims import Claims
 from slotwise.store.rows import row_of
 from slotwise.store.settlement import claim_of
 from slotwise.store.settlements import Settlements
-from slotwise.vocabulary import Outcome
 
 
 class Store(Claims, Settlements):
