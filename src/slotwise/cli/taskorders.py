@@ -144,7 +144,9 @@ def _retried(client: Client, name: str, id: str) -> Receipt:
 )
 @click.argument("name")
 @click.argument("ids", nargs=-1)
-@click.option("--state", type=click.Choice([state for state in STATES if state != State.RUNNING]), help="All of these.")
+@click.option(
+    "--state", type=click.Choice([state.value for state in STATES if state != State.RUNNING]), help="All of these."
+)
 @click.option("--all", "everything", is_flag=True, help="All that nobody runs.")
 @_dry_run
 @yes

@@ -66,7 +66,7 @@ for _order in (schedule_task, reschedule_task, retry_tasks, redrive_tasks, cance
     """,
 )
 @click.argument("name", required=False)
-@click.option("--state", type=click.Choice(STATES), help="Only these.")
+@click.option("--state", type=click.Choice([state.value for state in STATES]), help="Only these.")
 @click.option("-n", "--limit", type=click.IntRange(1, 100_000), default=LINES, show_default=True, help="How many.")
 @click.option("--after", metavar="ID", help="Go on after this id of the task NAME.")
 @common
