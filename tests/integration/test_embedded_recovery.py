@@ -17,7 +17,7 @@ import pytest
 from slotwise.embedded import EmbeddedPostgres
 from slotwise.embedded.account import server_account
 from slotwise.embedded.cluster import StopMode
-from slotwise.embedded.lock import FileLock
+from slotwise.embedded.directories import FileLock
 from slotwise.embedded.postmaster import Postmaster
 from slotwise.errors import DatabaseUnreachable
 

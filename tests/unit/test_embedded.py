@@ -14,7 +14,7 @@ import pytest
 from slotwise.embedded import Binaries, EmbeddedPostgres, GivenPostgres
 from slotwise.embedded.account import Account, server_account
 from slotwise.embedded.binaries import BINDIR_VARIABLE, PROGRAMS, WELL_KNOWN, Search
-from slotwise.embedded.lock import FileLock
+from slotwise.embedded.directories import FileLock
 from slotwise.embedded.postmaster import Postmaster
 from slotwise.errors import DatabaseProblem, DatabaseUnreachable, InvalidSetting, PostgresMissing
 
@@ -147,7 +147,7 @@ def test_a_wished_directory_that_fails_is_an_error(machine: Machine) -> None:
     """SLOTWISE_PG_BINDIR is a wish: if it cannot be met nothing else is taken in its stead."""
     machine.environ[BINDIR_VARIABLE] = "/nowhere"
     machine.install("packages/16/bin")
-    with pytest.raises(PostgresMissing, match="SLOTWISE_PG_BINDIR=/nowhere is of no use"):
+    with pytest.raises(PostgresMissing, match="SLOTWISE_PG_BINDIR=/nowhere cannot be used"):
         machine.find()
 
 

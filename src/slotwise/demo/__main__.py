@@ -39,7 +39,7 @@ def main(context: click.Context, keep: bool, seconds: float, plain: bool) -> Non
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     home = _home()
     try:
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # dev.py holds Ctrl-C back until we are here
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # dev.py blocks Ctrl-C until here
         clean = _play(console, home, seconds, keep=keep, plain=plain or not console.is_terminal)
     except KeyboardInterrupt:
         console.print("\nstopped; everything the demo started has ended")
@@ -54,14 +54,14 @@ def main(context: click.Context, keep: bool, seconds: float, plain: bool) -> Non
 @main.command()
 @click.argument("home", type=click.Path(exists=True, file_okay=False, path_type=Path))
 def verdict(home: Path) -> None:
-    """Judge a demo that is still running with --keep once more; HOME is the folder that it printed."""
+    """Print the verdict on a demo that still runs with --keep; HOME is the folder that it printed."""
     note = json.loads((home / "demo.json").read_text())
     engine = sa.create_engine(database_url(note["database_url"]), poolclass=sa.NullPool)
     sys.exit(0 if pronounce(Console(), engine, Path(note["log"]), running=True) else 1)
 
 
 def _home() -> Path:
-    """A folder of its own that PostgreSQL's account may enter too."""
+    """Make a folder that PostgreSQL's account may enter, too."""
     home = Path(tempfile.mkdtemp(prefix="slotwise-demo-"))
     home.chmod(0o755)
     return home
@@ -86,7 +86,7 @@ def _play(console: Console, home: Path, seconds: float, *, keep: bool, plain: bo
 def _look_around(console: Console, stage: Stage) -> None:
     command = f"{sys.executable} -m slotwise"
     lines = [
-        "everything goes on running; Ctrl-C ends it. To look around, in another terminal:",
+        "everything keeps running until Ctrl-C. To look around, in another terminal:",
         f"  export DATABASE_URL={stage.url}",
         f"  {command} jobs list",
         f"  {command} slots report",

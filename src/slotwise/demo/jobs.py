@@ -1,4 +1,4 @@
-"""The demo's jobs. Each writes its starts and ends to a file of its own, as a witness independent of the ledger."""
+"""The demo's jobs. Each logs its starts and ends to a file, as evidence independent of the ledger."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Flaky(DistributedJob):
 
 
 class Report(DistributedJob):
-    """Takes four seconds, so that something can happen in the middle; stops when asked to."""
+    """Takes four seconds, so that its worker can be killed meanwhile; stops when it is cancelled."""
 
     name = "report"
     schedule = Every("8s")
@@ -80,7 +80,7 @@ class Probe(DistributedJob):
 
 
 class Payout(DistributedJob):
-    """Money: at most one start per slot, whatever happens to its worker."""
+    """A payment: at most one start per slot, whatever happens to its worker."""
 
     name = "payout"
     schedule = Every("3s")
@@ -122,7 +122,7 @@ def _digest(path: Path) -> dict[str, object]:
 
 
 def make_registry() -> JobRegistry:
-    """The registry, with the application's own engine for the job that needs one."""
+    """Return the registry, with the application's own engine for the job that needs one."""
     engine = sa.create_engine(database_url(os.environ.get("DATABASE_URL") or "sqlite://"), poolclass=sa.NullPool)
     return JobRegistry(jobs=[Tick(), Flaky(), Report(), Probe(), Payout(), Digest(engine)])
 

@@ -1,4 +1,4 @@
-"""The play: what happens when, and the verdict at the end."""
+"""The play: its events in order, and the verdict at the end."""
 
 from __future__ import annotations
 
@@ -12,9 +12,8 @@ from rich.console import Console
 from rich.table import Table
 
 from slotwise.demo.jobs import registry
-from slotwise.demo.scene import Scene, look
 from slotwise.demo.stage import LEASE, PATIENCE, SETTINGS, NothingHappened, Stage, WorkerProcess
-from slotwise.demo.view import View
+from slotwise.demo.view import Scene, View, look
 from slotwise.store.tables import tables
 from slotwise.testing.verdict import HandlerLog, Verdict, gather, judge
 
@@ -30,7 +29,7 @@ COUNTS = {
 
 
 class Play:
-    """Runs the acts while the view is kept up to date."""
+    """Runs the acts and keeps the view up to date."""
 
     def __init__(self, stage: Stage, view: View, length: float = LENGTH) -> None:
         self._stage = stage
@@ -40,7 +39,7 @@ class Play:
         self._scene = Scene()
 
     def run(self) -> None:
-        """From the first worker to the last act; the workers go on running."""
+        """Run from the first worker to the last act; the workers keep running."""
         for name, value in SETTINGS.items():
             self._view.say(f"shortened for the demo: {name}={value}")
         for _ in range(3):
@@ -72,32 +71,32 @@ class Play:
         )
         self._pass(LEASE / 2)
         self._stage.thaw(victim)
-        self._view.say(f"SIGCONT: {victim.label} wakes up; what it still believed to hold is refused")
+        self._view.say(f"SIGCONT: {victim.label} wakes up; its writes to lost claims are refused")
         self._pass(2)
 
     def _restart_database(self) -> None:
         self._view.say("the database restarts")
         self._stage.postgres.restart("fast")
-        self._until(lambda: self._scene.at is not None, "a database that answers")
-        self._view.say("the database is back; the workers go on")
+        self._until(lambda: self._scene.at is not None, "the database to answer")
+        self._view.say("the database is back; the workers continue")
         since = self._scene.at
         self._until(lambda: self._have_beaten(since), "a heartbeat of every worker after the restart")
 
     def _have_beaten(self, since: datetime | None) -> bool:
-        """Whether all workers that run have been heard since."""
+        """Return whether all running workers have sent a heartbeat since."""
         running = {worker.process.pid for worker in self._stage.workers if worker.is_running}
         heard = {row["pid"] for row in self._scene.workers if since is not None and row["last_seen"] >= since}
         return running <= heard
 
     def _catch(self, job: str) -> WorkerProcess:
-        """The worker that has run this job for a moment; it stands still, or it might be done before it is hit."""
+        """Return the worker that runs this job, frozen: otherwise the job might end before the worker is hit."""
         while True:
             self._until(lambda: self._holder(job) is not None, f"a worker that runs {job}")
             if (found := self._holder(job)) is None:
                 continue
             self._pass(0.5)
             self._stage.freeze(found)
-            self._pass(0.2)  # what it had sent before is written by now
+            self._pass(0.2)  # statements that it had sent before are committed by now
             if found is self._holder(job):
                 return found
             self._stage.thaw(found)
@@ -111,7 +110,7 @@ class Play:
         self._until(lambda: time.monotonic() >= deadline, "the end of a pause")
 
     def _until(self, condition: Callable[[], bool], what: str) -> None:
-        """Look again and again. Raises NothingHappened, and WorkerEnded for one that nobody killed."""
+        """Poll until the condition holds. Raises NothingHappened, and WorkerEnded for a worker that was not killed."""
         deadline = time.monotonic() + PATIENCE
         while True:
             self._scene = look(self._engine)
@@ -125,9 +124,9 @@ class Play:
 
 
 def pronounce(console: Console, engine: sa.Engine, log: Path, *, running: bool) -> bool:
-    """Compute the verdict from the ledger and from the handlers' own log, print it; whether every law held.
+    """Print the verdict, from the ledger and from the handlers' own log. Return whether every law held.
 
-    ``running``: workers still hold rows, which is not held against those that are known.
+    ``running``: rows that live workers still hold break no law.
     """
     with engine.connect().execution_options(isolation_level="REPEATABLE READ") as connection:
         live = set(connection.scalars(sa.select(tables().workers.c.worker))) if running else set()

@@ -1,4 +1,4 @@
-"""The stage: a PostgreSQL of its own, worker processes, and what is done to them."""
+"""The stage: a private PostgreSQL, and worker processes that are started, killed and frozen."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from slotwise.engine.lifeline import Leash
 from slotwise.errors import SlotwiseError
 from slotwise.store.dsn import database_url
 
-#: Shortened, so that a lease runs out while people watch; production has 10 s, 6 and 10 s.
+#: Shortened, so that a lease expires within seconds; the defaults are 10 s, 6 and 10 s.
 SETTINGS = {
     "SLOTWISE_HEARTBEAT_INTERVAL": "500ms",
     "SLOTWISE_MISSED_HEARTBEATS_LIMIT": "4",
@@ -31,16 +31,16 @@ SETTINGS = {
     "SLOTWISE_SHUTDOWN_GRACE": "8s",
 }
 LEASE = 2.0
-#: The longest wait for anything that must happen, in seconds, also on a machine that has better things to do.
+#: The longest wait for an expected event, in seconds, also on a busy machine.
 PATIENCE = 60.0
 
 
 class WorkerEnded(SlotwiseError):
-    """A worker of the demo ended by itself."""
+    """A worker of the demo ended although it was not killed."""
 
 
 class NothingHappened(SlotwiseError):
-    """What the play waits for did not come."""
+    """An expected event did not happen in time."""
 
 
 @dataclass
@@ -63,7 +63,7 @@ class WorkerProcess:
 
 @dataclass
 class Stage:
-    """Everything the demo started, and how to end it."""
+    """The processes that the demo started, and how to stop them."""
 
     home: Path
     postgres: EmbeddedPostgres
@@ -72,7 +72,7 @@ class Stage:
     @classmethod
     @contextmanager
     def open(cls, home: Path) -> Iterator[Stage]:
-        """A running, provisioned PostgreSQL without workers; all of it ends with the block."""
+        """Start a PostgreSQL with the tables and without workers; at the end of the block everything is stopped."""
         with EmbeddedPostgres(home / "postgres", temporary=True) as postgres:
             stage = cls(home, postgres)
             try:
@@ -86,7 +86,7 @@ class Stage:
         return self.postgres.dsn
 
     def engine(self) -> sa.Engine:
-        """For looking at the tables; every look opens a connection of its own, the database comes and goes."""
+        """Return an engine that opens a connection for each use, since the database is restarted."""
         return sa.create_engine(database_url(self.url), poolclass=sa.NullPool, connect_args={"connect_timeout": 2})
 
     def _provision(self) -> None:
@@ -99,10 +99,10 @@ class Stage:
         (self.home / "demo.json").write_text(json.dumps(note))
 
     def start_worker(self) -> WorkerProcess:
-        """One more worker process, a fresh interpreter; its output goes to a file.
+        """Start another worker process, whose output goes to a file.
 
-        It drains when the demo is gone, however that ended: its leash breaks. One that stands still just then is woken
-        by the system, which does so for a group of the same session whose last parent has ended.
+        It drains when the demo has ended, even by SIGKILL: its leash breaks. The kernel wakes a worker frozen at
+        that moment, as it wakes stopped processes of a group whose last parent in the session has ended.
         """
         number = len(self.workers) + 1
         environment = {**os.environ, **SETTINGS, "DATABASE_URL": self.url, HOME: str(self.home)}
@@ -120,17 +120,17 @@ class Stage:
         return worker
 
     def check_alive(self) -> None:
-        """Raise WorkerEnded, with its last words, if a worker ended that nobody killed."""
+        """Raise WorkerEnded, with the last line of its log, if a worker ended that was not killed."""
         for worker in self.workers:
             if not worker.is_running and worker.fate != "killed":
                 words = self._log_of(worker).read_text(errors="replace").strip().splitlines()[-1:]
-                raise WorkerEnded(f"{worker.label} ended by itself with status {worker.process.returncode}: {words}")
+                raise WorkerEnded(f"{worker.label} ended with status {worker.process.returncode}: {words}")
 
     def _log_of(self, worker: WorkerProcess) -> Path:
         return self.home / f"worker-{worker.number}.log"
 
     def holder_of(self, rows: list[dict[str, Any]], job: str) -> WorkerProcess | None:
-        """The worker of ours that runs this job right now."""
+        """Return the worker of the demo that runs this job right now."""
         for row in rows:
             if row["job"] == job and row["picked_by"]:
                 pid = int(str(row["picked_by"]).split(":")[1])
@@ -138,7 +138,7 @@ class Stage:
         return None
 
     def kill(self, worker: WorkerProcess) -> None:
-        """SIGKILL: no goodbye."""
+        """Send SIGKILL."""
         worker.fate = "killed"
         worker.process.kill()
         worker.process.wait()
@@ -152,7 +152,7 @@ class Stage:
         worker.process.send_signal(signal.SIGCONT)
 
     def drain_all(self, patience: float = PATIENCE) -> list[WorkerProcess]:
-        """SIGTERM to every worker, as a deploy would; those that did not end in time."""
+        """Send SIGTERM to every worker, as a deploy would. Return those that did not end in time."""
         running = [worker for worker in self.workers if worker.is_running]
         for worker in running:
             worker.process.send_signal(signal.SIGCONT)

@@ -1,23 +1,95 @@
-"""What people see: a live picture on a terminal, plain lines elsewhere."""
+"""The state of the tables during the demo, and its views: a live picture on a terminal, lines elsewhere."""
 
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass, field
 from datetime import datetime
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Any, Protocol, Self
 
+import sqlalchemy as sa
 from rich.console import Console, Group
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
+from sqlalchemy.exc import DBAPIError
 
-from slotwise.demo.scene import Scene
+from slotwise.demo.jobs import digests
 from slotwise.demo.stage import Stage
+from slotwise.store.tables import tables
+from slotwise.vocabulary import Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """The state of the tables; ``jobs`` and ``workers`` are empty while the database is down."""
+
+    at: datetime | None = None
+    jobs: list[dict[str, Any]] = field(default_factory=list)
+    workers: list[dict[str, Any]] = field(default_factory=list)
+    taken_over: list[dict[str, Any]] = field(default_factory=list)
+    files: int = 0
+
+
+def look(engine: sa.Engine) -> Scene:
+    """Read the tables, in one short transaction."""
+    try:
+        with engine.connect() as connection:
+            at = connection.scalar(sa.select(sa.func.statement_timestamp()))
+            return Scene(
+                at, _read_jobs(connection), _read_workers(connection), _read_taken_over(connection),
+                connection.scalar(sa.select(sa.func.count()).select_from(digests)) or 0,
+            )  # fmt: skip
+    except DBAPIError:
+        return Scene()
+
+
+def _read_jobs(connection: sa.Connection) -> list[dict[str, Any]]:
+    tasks, slots = tables().tasks, tables().slots
+    ended = (
+        sa.select(
+            slots.c.task_name,
+            sa.func.count().filter(slots.c.outcome == Outcome.SUCCEEDED).label("succeeded"),
+            sa.func.count().filter(slots.c.outcome == Outcome.FAILED).label("failed"),
+            sa.func.count().filter(slots.c.outcome.in_((Outcome.LOST, Outcome.DEAD, Outcome.CANCELLED))).label("lost"),
+        )
+        .group_by(slots.c.task_name)
+        .subquery()
+    )
+    statement = (
+        sa.select(
+            tasks.c.task_name.label("job"), tasks.c.slot, tasks.c.picked_by, tasks.c.attempt,
+            ended.c.succeeded, ended.c.failed, ended.c.lost,
+        )
+        .select_from(tasks.outerjoin(ended, tasks.c.task_name == ended.c.task_name))
+        .order_by(tasks.c.task_name)
+    )  # fmt: skip
+    return [dict(row) for row in connection.execute(statement).mappings()]
+
+
+def _read_workers(connection: sa.Connection) -> list[dict[str, Any]]:
+    workers = tables().workers
+    statement = sa.select(workers.c.worker, workers.c.pid, workers.c.state, workers.c.last_seen, workers.c.lease)
+    return [dict(row) for row in connection.execute(statement.order_by(workers.c.started)).mappings()]
+
+
+def _read_taken_over(connection: sa.Connection) -> list[dict[str, Any]]:
+    slots = tables().slots
+    statement = (
+        sa.select(slots.c.task_name, slots.c.slot, slots.c.outcome, slots.c.attempts, slots.c.lost, slots.c.worker)
+        .where(slots.c.lost > 0)
+        .order_by(slots.c.slot.desc())
+        .limit(6)
+    )
+    return [dict(row) for row in connection.execute(statement).mappings()]
+
+
+# -- views -------------------------------------------------------------------------------------------------------
 
 
 class View(Protocol):
-    """Shows scenes, and says what is done."""
+    """Shows scenes, and messages about what the demo does."""
 
     def __enter__(self) -> Self: ...
     def __exit__(
@@ -28,7 +100,7 @@ class View(Protocol):
 
 
 class PlainView:
-    """Lines, for logs and pipes: what is done at once, a summary every five seconds."""
+    """Lines, for logs and pipes: messages at once, a summary every five seconds."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -79,14 +151,16 @@ class LiveView:
     def show(self, scene: Scene, stage: Stage, left: float) -> None:
         said = Text("\n".join(self._said[-6:]), style="bold")
         title = Text(f"slotwise demo, {left:.0f} s to go", style="bold cyan")
-        away = Text("the database is away", style="bold red") if scene.at is None else Text("")
-        self._live.update(Group(title, _jobs(scene, stage), _workers(scene, stage), _taken_over(scene), away, said))
+        away = Text("the database is down", style="bold red") if scene.at is None else Text("")
+        self._live.update(
+            Group(title, _jobs_table(scene, stage), _workers_table(scene, stage), _taken_over_table(scene), away, said)
+        )
 
     def say(self, text: str) -> None:
         self._said.append(f"{time.monotonic() - self._begun:5.1f} s  {text}")
 
 
-def _jobs(scene: Scene, stage: Stage) -> Table:
+def _jobs_table(scene: Scene, stage: Stage) -> Table:
     table = Table(title="jobs", title_justify="left", expand=True)
     for heading in ("job", "slot", "state", "attempt", "succeeded", "failed", "lost"):
         table.add_column(heading, justify="left" if heading in ("job", "slot", "state") else "right")
@@ -98,7 +172,7 @@ def _jobs(scene: Scene, stage: Stage) -> Table:
     return table
 
 
-def _workers(scene: Scene, stage: Stage) -> Table:
+def _workers_table(scene: Scene, stage: Stage) -> Table:
     table = Table(title="workers", title_justify="left", expand=True)
     for heading in ("worker", "pid", "state", "last heartbeat"):
         table.add_column(heading)
@@ -112,7 +186,7 @@ def _workers(scene: Scene, stage: Stage) -> Table:
     return table
 
 
-def _taken_over(scene: Scene) -> Table:
+def _taken_over_table(scene: Scene) -> Table:
     table = Table(title="taken over from dead workers", title_justify="left", expand=True)
     for heading in ("job", "slot", "attempts", "now"):
         table.add_column(heading)

@@ -16,7 +16,7 @@ SERVER_ACCOUNTS = ("postgres", "nobody")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Account:
-    """Who runs PostgreSQL's programs: ourselves, or somebody else when we are root (`switched`)."""
+    """The account that runs PostgreSQL's programs: our own, or another one when we are root (`switched`)."""
 
     name: str
     uid: int
@@ -31,25 +31,25 @@ class Account:
             user=self.uid if self.switched else None,
             group=self.gid if self.switched else None,
             extra_groups=[] if self.switched else None,
-            cwd="/",  # the directory we stand in may be closed to the account
+            cwd="/",  # the account may not be allowed to enter our working directory
             env=clean_environment(),
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
             text=True,
             check=False,
-            start_new_session=True,  # Ctrl-C in the terminal is for us, not for the server
+            start_new_session=True,  # Ctrl-C in the terminal must not reach the server
         )
 
     def own(self, path: Path, mode: int) -> None:
-        """Hand over a file or directory that we made."""
+        """Give a file or directory that we made to the account."""
         path.chmod(mode)
         if self.switched:
             os.chown(path, self.uid, self.gid)
 
 
 def server_account(names: Sequence[str] = SERVER_ACCOUNTS) -> Account:
-    """Ourselves; as root `postgres`, else `nobody` (initdb needs an entry in the password file)."""
+    """Return our own account; as root `postgres`, else `nobody` (initdb needs an entry in the password file)."""
     if os.geteuid() != 0:
         return Account(name=str(os.geteuid()), uid=os.geteuid(), gid=os.getegid(), switched=False)
     for name in names:
@@ -62,6 +62,6 @@ def server_account(names: Sequence[str] = SERVER_ACCOUNTS) -> Account:
 
 
 def clean_environment() -> dict[str, str]:
-    """Ours without PGDATA, PGPORT and their kin, which would steer the server; messages in English."""
+    """Return our environment without PGDATA, PGPORT and other variables that PostgreSQL reads; messages in English."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("PG")}
     return kept | {"LC_ALL": "C"}

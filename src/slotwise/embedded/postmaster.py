@@ -1,4 +1,4 @@
-"""The server process of a data directory, as its postmaster.pid tells and the kernel confirms."""
+"""The server process of a data directory, from its postmaster.pid, confirmed by the kernel."""
 
 from __future__ import annotations
 
@@ -11,21 +11,24 @@ PAUSE = 0.05
 
 
 class Postmaster:
-    """Reads postmaster.pid; believes it only if that process really serves this directory."""
+    """Reads postmaster.pid, and trusts it only if that process really serves this directory."""
 
     def __init__(self, data: Path) -> None:
-        """Touches nothing."""
+        """Change nothing."""
         self._data = data
         self._file = data / "postmaster.pid"
 
     def is_alive(self) -> bool:
-        """Whether a server runs here. A zombie does not: its command line is empty. Nor does a stranger
-        that got the pid of a server long dead: its command line names another directory."""
+        """Return whether a server runs here.
+
+        The command line of a zombie is empty; that of another process with the pid of a dead server names another
+        directory.
+        """
         lines = self._lines()
         return bool(lines) and os.fsencode(self._data) in _command_line(int(lines[0]))
 
     def is_ready(self, patience: float) -> bool:
-        """Whether it takes connections; waits up to `patience` seconds for one that is starting."""
+        """Return whether it accepts connections; wait up to `patience` seconds for a server that is starting."""
         deadline = time.monotonic() + patience
         while self.is_alive() and time.monotonic() < deadline:
             if self._lines()[7:8] == ["ready"]:
@@ -34,9 +37,9 @@ class Postmaster:
         return False
 
     def forget_dead(self) -> None:
-        """Remove a postmaster.pid that names a zombie or a stranger: PostgreSQL would take it for a server.
+        """Remove a postmaster.pid that names a zombie or another process: PostgreSQL would take it for a server.
 
-        Never while a process is still attached to the dead server's shared memory: it may still write.
+        Not while a process is attached to the dead server's shared memory: it may still write.
         """
         lines = self._lines()
         if lines and not self.is_alive() and _exists(int(lines[0])) and not _attached(lines[6:7]):
@@ -71,7 +74,7 @@ def _exists(pid: int) -> bool:
 
 
 def _attached(shared_memory: list[str]) -> bool:
-    """Whether the segment (`key id`) has users; only Linux tells."""
+    """Return whether the segment (`key id`) has users; false where the system is not Linux."""
     try:
         rows = [row.split() for row in Path("/proc/sysvipc/shm").read_text().splitlines()]
     except OSError:

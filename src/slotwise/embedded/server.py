@@ -1,4 +1,4 @@
-"""A PostgreSQL that several processes share and that ends with the last of them."""
+"""PostgreSQL servers: one that several processes share and that stops with the last of them, and a given one."""
 
 from __future__ import annotations
 
@@ -10,25 +10,62 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Self
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 from slotwise.embedded.account import server_account
 from slotwise.embedded.binaries import Binaries, find_binaries
 from slotwise.embedded.cluster import DURABLE, FLEETING, Cluster, StopMode
-from slotwise.embedded.directory import make_directory, remove_directory
-from slotwise.embedded.given import GivenPostgres
-from slotwise.embedded.lock import FileLock
-from slotwise.embedded.state import state_directory
-from slotwise.errors import DatabaseUnreachable
+from slotwise.embedded.directories import FileLock, make_directory, remove_directory, state_directory
+from slotwise.errors import DatabaseProblem, DatabaseUnreachable, InvalidSetting
 
-KEEPER = Path(__file__).with_name("keeper_process.py")
+
+class GivenPostgres:
+    """A running server behind a DSN, used like an EmbeddedPostgres, never started nor stopped."""
+
+    def __init__(self, dsn: str) -> None:
+        """Take a DSN in URL form. Raises InvalidSetting for any other form."""
+        scheme = urlsplit(dsn).scheme.partition("+")[0]
+        if scheme not in ("postgres", "postgresql"):
+            raise InvalidSetting(f"dsn={dsn!r}: expected a URL, postgresql://user@host:port/database")
+        self._url = urlsplit(dsn)._replace(scheme="postgresql")
+
+    @property
+    def dsn(self) -> str:
+        """The DSN that was given, in libpq's spelling."""
+        return self._url.geturl()
+
+    def url(self, database: str) -> str:
+        """The DSN of another database of this server."""
+        return self._url._replace(path=f"/{quote(database, safe='')}").geturl()
+
+    def start(self) -> Self:
+        """Do nothing: if it does not run, connecting fails."""
+        return self
+
+    def stop(self) -> None:
+        """Do nothing: it is not ours."""
+
+    def restart(self, mode: str = "fast") -> None:
+        """Raise DatabaseProblem: it is not ours to restart."""
+        raise DatabaseProblem(f"{self._url.hostname}: cannot restart a server that was given ({mode})")
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+
+KEEPER = Path(__file__).with_name("keeper.py")
 
 
 class EmbeddedPostgres:
-    """A server for a directory. As a context manager: entering starts or joins it, the last one out stops it.
+    """A server of a directory. The context manager starts or joins it; the last user to leave stops it.
 
-    Users hold a shared lock on `use.lock`; the kernel drops it when they die. Whoever can take it alone is
-    the last one and stops the server; a keeper process waits for the same lock, in case that one is killed.
+    Users hold a shared lock on `use.lock`, which the kernel drops when they die. The process that gets the exclusive
+    lock is the last one and stops the server; a keeper process waits for the same lock, in case all are killed.
     Joining, leaving and restarting are serialised by `start.lock`. Not for use by several threads at once.
     """
 
@@ -41,7 +78,7 @@ class EmbeddedPostgres:
         settings: Mapping[str, str] | None = None,
         temporary: bool = False,
     ) -> None:
-        """Starts nothing yet.
+        """Start nothing yet.
 
         `home` is made if missing; as root it must be reachable for the user `postgres` (or `nobody`).
         `durable=False` trades safety against power loss for speed. `settings` are PostgreSQL's own; those of
@@ -61,9 +98,9 @@ class EmbeddedPostgres:
 
     @property
     def dsn(self) -> str:
-        """postgresql://postgres:PASSWORD@127.0.0.1:PORT/postgres, in libpq's spelling.
+        """postgresql://postgres:PASSWORD@127.0.0.1:PORT/postgres, as libpq reads it.
 
-        The same after a restart, and after a crash unless somebody else took the port.
+        It stays the same after a restart, and after a crash unless another process has taken the port.
         """
         return self.url("postgres")
 
@@ -75,7 +112,7 @@ class EmbeddedPostgres:
 
     @property
     def bindir(self) -> Path:
-        """Where initdb, postgres, pg_ctl and (mostly) psql are."""
+        """The directory of initdb, postgres, pg_ctl and mostly psql."""
         return self._binaries.bindir
 
     @property
@@ -90,12 +127,12 @@ class EmbeddedPostgres:
 
     def start(self) -> Self:
         """Start or join the server; called again, bring back one that crashed. Raises DatabaseUnreachable."""
-        while not self._join():  # the home was removed under our hands: begin anew
+        while not self._join():  # Race: the last user removed the home meanwhile
             pass
         return self
 
     def stop(self) -> None:
-        """Leave it; the last one out stops the server before this returns. In a forked child: nothing."""
+        """Leave it; the last user stops the server before this returns. In a forked child, do nothing."""
         use, self._use = self._use, None
         if use is None or self._owner != os.getpid():
             return
@@ -105,7 +142,7 @@ class EmbeddedPostgres:
         use.close()
 
     def restart(self, mode: StopMode = "fast") -> None:
-        """Restart it for everybody who shares it, on the same port; `immediate` is a crash with recovery."""
+        """Restart it for all its users, on the same port; `immediate` is a crash with recovery."""
         self._require_use()
         with FileLock(self._home / "start.lock"):
             self._cluster.stop(mode)
@@ -153,16 +190,16 @@ class EmbeddedPostgres:
 
     def _leave(self, use: FileLock) -> None:
         if not use.try_exclude():
-            use.share()  # at once beside others; if the keeper was faster, when it has stopped the server
+            use.share()  # at once beside other users; Race: where the keeper was faster, once it has stopped the server
             return
         self._cluster.stop()
         if self._temporary:
             remove_directory(self._home)
 
     def _watch(self) -> None:
-        """Start a keeper; one that finds another at work ends at once.
+        """Start a keeper, which ends at once if there is one already.
 
-        Without one (a frozen program has no interpreter) the last one out stops the server all the same.
+        Without one (a frozen program has no interpreter) the last user to leave still stops the server.
         """
         account = self._account
         switch = (str(account.uid), str(account.gid)) if account.switched else ("-", "-")
@@ -186,10 +223,10 @@ def shared_server(
     durable: bool = True,
     settings: Mapping[str, str] | None = None,
 ) -> EmbeddedPostgres | GivenPostgres:
-    """The server that everybody of this user who says the same name shares; a DSN, if given, goes first.
+    """Return the server of this name, which all processes of this user share, or the one of `dsn`, if given.
 
-    Its data survive in /var/lib/slotwise/NAME/pgMAJOR (root) or $XDG_STATE_HOME/slotwise/NAME/pgMAJOR, which
-    is by default below ~/.local/state. Returned unstarted: use it in a `with` block. Raises InvalidSetting,
+    Its data are kept in /var/lib/slotwise/NAME/pgMAJOR (root) or $XDG_STATE_HOME/slotwise/NAME/pgMAJOR, which
+    is below ~/.local/state by default. Returned unstarted: use it in a `with` block. Raises InvalidSetting,
     PostgresMissing, DatabaseUnreachable.
     """
     if dsn is not None:
