@@ -7,7 +7,7 @@ from datetime import timedelta
 
 from sqlalchemy import Connection, Engine, make_url
 
-from slotwise.store.database import Database
+from slotwise.store.connect.database import Database
 
 Open = Callable[..., Database]
 

@@ -8,8 +8,6 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from slotwise.codecs import register_codec
-from slotwise.context import JobContext, TaskContext
 from slotwise.errors import (
     ClaimLost,
     CommandFailed,
@@ -31,8 +29,11 @@ from slotwise.errors import (
     SlotwiseError,
     UnknownTask,
 )
-from slotwise.job import DistributedJob, OneTimeTask, job, task
-from slotwise.policies import CatchUp, Overlap, Retry
+from slotwise.jobs.context import JobContext, TaskContext
+from slotwise.jobs.control_flow import Cancel, Fail, Snooze
+from slotwise.jobs.job import DistributedJob, OneTimeTask, job, task
+from slotwise.jobs.policies import CatchUp, Overlap, Retry
+from slotwise.payload.codecs import register_codec
 from slotwise.schedules import (
     AnyOf,
     Calendar,
@@ -45,16 +46,15 @@ from slotwise.schedules import (
     Schedule,
     parse_schedule,
 )
-from slotwise.settings import Settings
-from slotwise.steering import Cancel, Fail, Snooze
+from slotwise.settings.settings import Settings
 
 if TYPE_CHECKING:
-    from slotwise.asked import Item, Receipt
-    from slotwise.client import Client
+    from slotwise.client.arguments import Item, Receipt
+    from slotwise.client.client import Client
     from slotwise.contrib.command import CommandJob
-    from slotwise.registry import JobRegistry
-    from slotwise.store.puts import Tally
-    from slotwise.store.task_lines import TaskEnd, TaskLine
+    from slotwise.registry.registry import JobRegistry
+    from slotwise.store.queue.insert import Tally
+    from slotwise.store.queue.task_views import TaskEnd, TaskLine
 
 __all__ = [
     "AnyOf",
@@ -113,14 +113,14 @@ __all__ = [
 #: These bring the whole engine with SQLAlchemy and alembic: loaded when first used, for a pytest plugin imports
 #: this package in every run of its users' tests.
 _LATE = {
-    "Client": "slotwise.client",
-    "Item": "slotwise.asked",
-    "Receipt": "slotwise.asked",
-    "Tally": "slotwise.store.puts",
-    "TaskEnd": "slotwise.store.task_lines",
-    "TaskLine": "slotwise.store.task_lines",
+    "Client": "slotwise.client.client",
+    "Item": "slotwise.client.arguments",
+    "Receipt": "slotwise.client.arguments",
+    "Tally": "slotwise.store.queue.insert",
+    "TaskEnd": "slotwise.store.queue.task_views",
+    "TaskLine": "slotwise.store.queue.task_views",
     "CommandJob": "slotwise.contrib.command",
-    "JobRegistry": "slotwise.registry",
+    "JobRegistry": "slotwise.registry.registry",
 }
 
 

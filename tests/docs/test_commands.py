@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from tests.docs.markdown import ROOT, blocks
 
-from slotwise.cli import exits
 from slotwise.cli.entry import status
+from slotwise.cli.shared import exits
 
 RUN = re.compile(r"slotwise (schedule|calendar) ")
 #: Ends with 1 where there is a difference; or where something is slow, which a test of its own looks at twice.

@@ -15,14 +15,15 @@ import psycopg
 import sqlalchemy as sa
 from tests.docs.markdown import ROOT, blocks, table
 
-from slotwise import Every, JobContext, JobRegistry, Retry, events, job, task
-from slotwise.cli import exits
+from slotwise import Every, JobContext, JobRegistry, Retry, job, task
 from slotwise.cli.entry import cli
-from slotwise.durations import format_duration
-from slotwise.settings import Settings
-from slotwise.store.database import Database
-from slotwise.store.fence import LedgerFence
-from slotwise.store.tables import tables
+from slotwise.cli.shared import exits
+from slotwise.model import events
+from slotwise.model.durations import format_duration
+from slotwise.settings.settings import Settings
+from slotwise.store.connect.database import Database
+from slotwise.store.schema.tables import tables
+from slotwise.store.slots.fence import LedgerFence
 from slotwise.testing import ManualClock, ManualWorker
 
 PAGE = ROOT / "docs" / "operations.md"

@@ -20,8 +20,8 @@ import sqlalchemy as sa
 from tests.faults.cast import registry_of
 
 from slotwise import JobRegistry, Schedule
-from slotwise.testing.evidence import HandlerLog, Line, gather
-from slotwise.testing.verdict import Verdict, judge
+from slotwise.demo.evidence import HandlerLog, Line, gather
+from slotwise.demo.verdict import Verdict, judge
 
 ROOT = Path(__file__).resolve().parents[2]
 

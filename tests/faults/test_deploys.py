@@ -10,7 +10,7 @@ from tests.faults.bench import Bench
 from tests.faults.conftest import MakeBench
 
 from slotwise import Every, Schedule
-from slotwise.execution import TICK
+from slotwise.model.records import TICK
 from slotwise.schedules import succeed
 
 OLD, NEW = Every("1s"), Every("700ms")

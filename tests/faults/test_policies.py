@@ -18,12 +18,12 @@ from tests.faults.cast.policies import NARROW, Spread
 from tests.faults.conftest import MakeBench
 
 from slotwise import Once
+from slotwise.demo.evidence import Line
 from slotwise.embedded import EmbeddedPostgres
 from slotwise.schedules import parse_schedule, spread_out
-from slotwise.store.reader import Reader
-from slotwise.store.store import Store
-from slotwise.store.types import from_micros
-from slotwise.testing.evidence import Line
+from slotwise.store.reading.reader import Reader
+from slotwise.store.schema.column_types import from_micros
+from slotwise.store.slots.store import Store
 
 SECOND = timedelta(seconds=1)
 RANKS = ("rank-90", "rank-50", "rank-10")

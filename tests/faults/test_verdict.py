@@ -12,9 +12,9 @@ from typing import Any, cast
 import pytest
 
 from slotwise import Every, FixedDelay, Schedule
-from slotwise.context import JobContext
-from slotwise.testing.evidence import OK, Evidence, GapRow, HandlerLog, LedgerRow, Line, PlanRow, Rule
-from slotwise.testing.verdict import Tally, judge
+from slotwise.demo.evidence import OK, Evidence, GapRow, HandlerLog, LedgerRow, Line, PlanRow, Rule
+from slotwise.demo.verdict import Tally, judge
+from slotwise.jobs.context import JobContext
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 

@@ -9,8 +9,8 @@ import pytest
 from tests.connections import Open
 from tests.integration.hearing import Heard
 
-from slotwise.settings import Settings
-from slotwise.store.database import Database
+from slotwise.settings.settings import Settings
+from slotwise.store.connect.database import Database
 
 
 @pytest.fixture

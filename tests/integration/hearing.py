@@ -6,8 +6,8 @@ import threading
 import time
 from typing import Any
 
-from slotwise.definition import define
-from slotwise.events import Event
+from slotwise.jobs.definition import define
+from slotwise.model.events import Event
 
 #: The longest wait for anything that must happen.
 PATIENCE = 60.0

@@ -19,7 +19,7 @@ from typing import Any, Self
 import pytest
 
 from slotwise.cli.entry import status
-from slotwise.engine.signals import ECHO
+from slotwise.engine.process.signals import ECHO
 
 #: The longest wait for anything that must happen.
 PATIENCE = 60.0

@@ -21,9 +21,9 @@ from slotwise.bench.comparison import Comparison, Installation, Line
 from slotwise.bench.journal import RanWrong
 from slotwise.bench.server import Server
 from slotwise.cli.bench import bench
-from slotwise.clock import elapsed
 from slotwise.embedded import EmbeddedPostgres, GivenPostgres
 from slotwise.errors import ConfigurationError
+from slotwise.model.clock import elapsed
 
 SOURCE = Path(slotwise.__file__).parents[1]
 LIBRARIES = Path(click.__file__).parents[1]

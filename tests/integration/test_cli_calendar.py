@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from slotwise import Cron, JobContext, JobRegistry, job
-from slotwise.cli import calendarchange, exits
+from slotwise.cli import calendarchange
 from slotwise.cli.entry import status
+from slotwise.cli.shared import exits
 from slotwise.errors import InvalidSchedule
 from slotwise.testing import ManualClock, ManualWorker
 

@@ -13,10 +13,10 @@ import sqlalchemy as sa
 from psycopg import sql
 from tests.integration.shell import Shell
 
-from slotwise.cli import exits
 from slotwise.cli.entry import status
-from slotwise.settings import Settings
-from slotwise.store.database import Database
+from slotwise.cli.shared import exits
+from slotwise.settings.settings import Settings
+from slotwise.store.connect.database import Database
 
 
 @pytest.fixture(params=["pg_empty_url", "sqlite_empty_url"])

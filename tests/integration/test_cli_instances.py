@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from slotwise import Disabled, JobContext, job, task
-from slotwise.cli import exits
 from slotwise.cli.entry import status
+from slotwise.cli.shared import exits
 from slotwise.testing import ManualClock, ManualWorker
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)

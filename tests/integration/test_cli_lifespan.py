@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from tests.integration.shell import Shell
 
-from slotwise.cli import exits
+from slotwise.cli.shared import exits
 
 JOBS = """
 import asyncio, contextlib, os, time

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from slotwise import Every, JobContext, Retry, job
-from slotwise.cli import exits
 from slotwise.cli.entry import cli, status
-from slotwise.clock import host_now
+from slotwise.cli.shared import exits
+from slotwise.model.clock import host_now
 from slotwise.testing import ManualClock, ManualWorker
 
 

@@ -13,10 +13,10 @@ import pytest
 import sqlalchemy as sa
 
 from slotwise import CatchUp, Every, JobContext, job
-from slotwise.cli import exits
-from slotwise.cli.application import load_registry
 from slotwise.cli.entry import status
-from slotwise.clock import ManualClock, host_now
+from slotwise.cli.shared import exits
+from slotwise.cli.shared.application import load_registry
+from slotwise.model.clock import ManualClock, host_now
 from slotwise.schedules import Schedule
 from slotwise.testing import ManualWorker
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from tests.integration.shell import Process, Shell
 
-from slotwise.cli import exits
+from slotwise.cli.shared import exits
 
 JOBS = """
 import os

@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 from tests.integration.shell import QUICK, Shell
 
-from slotwise.cli import exits
-from slotwise.settings import Settings
-from slotwise.store.database import Database
-from slotwise.store.lines import SlotLine
-from slotwise.store.reader import Reader
-from slotwise.store.store import Store
+from slotwise.cli.shared import exits
+from slotwise.settings.settings import Settings
+from slotwise.store.connect.database import Database
+from slotwise.store.reading.reader import Reader
+from slotwise.store.reading.views import SlotLine
+from slotwise.store.slots.store import Store
 
 JOBS = """
 import asyncio, multiprocessing, os, time

@@ -13,11 +13,11 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from slotwise.cli import exits
 from slotwise.cli.entry import status
 from slotwise.cli.heatmap import lay_out
 from slotwise.cli.month import count_starts
-from slotwise.picture import Box
+from slotwise.cli.shared import exits
+from slotwise.model.picture import Box
 from slotwise.schedules import AnyOf, Calendar, Cron, Daily
 
 VIENNA = ("--tz", "Europe/Vienna")

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from slotwise import Fail, JobRegistry, Retry, TaskContext, task
-from slotwise.cli import exits
 from slotwise.cli.entry import status
-from slotwise.execution import Failed
+from slotwise.cli.shared import exits
+from slotwise.model.records import Failed
 from slotwise.testing import ManualWorker
 
 APP = """
@@ -189,7 +189,7 @@ def test_counts(url: str, ask: Callable[..., Any], capsys: Any, monkeypatch: pyt
             "dead": 0, "reason": None,
         }  # fmt: skip
         assert (other["waiting"], other["dead"], other["reason"]) == (1, 1, "no worker is alive")
-        monkeypatch.setattr("slotwise.store.task_counts.MOST", 2)
+        monkeypatch.setattr("slotwise.store.reading.task_counts.MOST", 2)
         monkeypatch.setattr("slotwise.cli.tasks.MOST", 2)
         assert status(["tasks", "count"]) == exits.OK
         told = capsys.readouterr()

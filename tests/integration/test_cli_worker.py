@@ -13,12 +13,12 @@ from sqlalchemy import make_url
 from tests.databases import Databases
 from tests.integration.shell import Process, Shell
 
-from slotwise.cli import exits
-from slotwise.settings import Settings
-from slotwise.store.database import Database
-from slotwise.store.lines import SlotLine
-from slotwise.store.reader import Reader
-from slotwise.store.store import Store
+from slotwise.cli.shared import exits
+from slotwise.settings.settings import Settings
+from slotwise.store.connect.database import Database
+from slotwise.store.reading.reader import Reader
+from slotwise.store.reading.views import SlotLine
+from slotwise.store.slots.store import Store
 
 JOBS = """
 import asyncio, concurrent.futures, contextlib, logging, multiprocessing, os, threading, time
@@ -323,13 +323,13 @@ class TestDatabaseAway:
         shell.write(
             "impatient.py",
             "from datetime import timedelta\n"
-            "from slotwise.engine import service\n"
+            "from slotwise.engine.loops import service\n"
             "from jobs import registry\n"
             "service.REMINDER = timedelta(seconds=1)\n",
         )
         worker = shell.worker("--app", "impatient", "--database-url", "postgresql://a:secret@127.0.0.1:1/c")
         worker.wait_for("database-lost")
-        again = worker.wait_for("log", logger="slotwise.engine.service")
+        again = worker.wait_for("log", logger="slotwise.engine.loops.service")
         assert again["message"].startswith("the database still cannot be used, after ")
         assert "127.0.0.1" in again["message"]
         assert worker.stop() == exits.OK

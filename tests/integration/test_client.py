@@ -32,8 +32,8 @@ from slotwise import (
     job,
     task,
 )
-from slotwise.asked import ID_LIMIT
-from slotwise.payload import PAYLOAD_LIMIT
+from slotwise.client.arguments import ID_LIMIT
+from slotwise.payload.payload import PAYLOAD_LIMIT
 
 
 def nothing(ctx: JobContext) -> None:

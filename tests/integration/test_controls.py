@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from slotwise import Every, JobContext, JobRegistry, Retry, job
-from slotwise.events import HandedBackEvent, Settled
-from slotwise.store.reader import Reader
+from slotwise.model.events import HandedBackEvent, Settled
+from slotwise.store.reading.reader import Reader
 from slotwise.testing import ManualWorker
 
 PATIENCE = 30.0

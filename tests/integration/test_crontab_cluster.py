@@ -17,13 +17,13 @@ import pytest
 from tests.integration.shell import Process, Shell, alive, wait_until
 from tests.unit.test_crontab import SYSTEM
 
-from slotwise.cli import exits
+from slotwise.cli.shared import exits
 from slotwise.contrib.crontab import read_crontabs
-from slotwise.settings import Settings
-from slotwise.store.database import Database
-from slotwise.store.lines import SlotLine
-from slotwise.store.reader import Reader
-from slotwise.store.store import Store
+from slotwise.settings.settings import Settings
+from slotwise.store.connect.database import Database
+from slotwise.store.reading.reader import Reader
+from slotwise.store.reading.views import SlotLine
+from slotwise.store.slots.store import Store
 
 ME = pwd.getpwuid(os.geteuid()).pw_name
 

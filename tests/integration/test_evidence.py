@@ -8,7 +8,7 @@ import pytest
 import sqlalchemy as sa
 
 from slotwise import Every, JobContext, JobRegistry, job
-from slotwise.testing.verdict import HandlerLog, gather, judge
+from slotwise.demo.verdict import HandlerLog, gather, judge
 
 
 @pytest.mark.parametrize("moment", ["before_cursor_execute", "after_cursor_execute"])

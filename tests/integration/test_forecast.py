@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 from slotwise import CatchUp, Cron, Every, JobContext, Overlap, job
-from slotwise.cli import exits
 from slotwise.cli.entry import status
-from slotwise.definition import Definition, define
+from slotwise.cli.shared import exits
 from slotwise.errors import ConfigurationError
-from slotwise.store.lines import SlotLine
-from slotwise.testing.forecast import Outage, forecast, remarkable
+from slotwise.jobs.definition import Definition, define
+from slotwise.simulate.forecast import Outage, forecast, remarkable
+from slotwise.store.reading.views import SlotLine
 
 START = datetime(2026, 10, 24, tzinfo=UTC)
 HOUR = timedelta(hours=1)
@@ -99,7 +99,7 @@ def test_the_night_when_clocks_go_back() -> None:
 
 def test_too_much_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
     """And it says until when it went."""
-    monkeypatch.setattr("slotwise.testing.forecast.LONGEST", 10)
+    monkeypatch.setattr("slotwise.simulate.forecast.LONGEST", 10)
     found = forecast(a_job("hourly"), START, at(24 * 365))
     assert not found.complete
     assert len(found.slots["hourly"]) in (10, 11)

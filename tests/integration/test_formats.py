@@ -15,13 +15,13 @@ from tests.connections import with_query
 from tests.databases import Databases, provision
 from tests.store.bench import Bench, a_job, a_task
 
-from slotwise.asked import Item
+from slotwise.client.arguments import Item
 from slotwise.errors import ConfigurationError
-from slotwise.execution import Failed
-from slotwise.policies import Retry
-from slotwise.settings import Settings
-from slotwise.store.database import Database
-from slotwise.store.reader import Reader
+from slotwise.jobs.policies import Retry
+from slotwise.model.records import Failed
+from slotwise.settings.settings import Settings
+from slotwise.store.connect.database import Database
+from slotwise.store.reading.reader import Reader
 
 DEFINITIONS = (a_job("plain"), a_task("mail", retry=Retry.exponential(attempts=3, first=timedelta(seconds=1))))
 SAID = "\u65e5\u672c: nothing \u00e0 faire"

@@ -10,8 +10,8 @@ import pytest
 
 from slotwise import Disabled, JobContext, JobRegistry, OneTimeTask, Retry, job
 from slotwise.errors import UnknownTask
-from slotwise.events import Settled
-from slotwise.execution import Failed
+from slotwise.model.events import Settled
+from slotwise.model.records import Failed
 from slotwise.testing import ManualClock, ManualWorker
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)

@@ -17,16 +17,16 @@ import pytest
 import sqlalchemy as sa
 
 from slotwise import ConfigurationError, JobRegistry, job, task
-from slotwise.engine.isolation import MODULE, Channel
+from slotwise.engine.run.child_process import MODULE, Channel
 from slotwise.schedules import Once
-from slotwise.settings import Settings
-from slotwise.store.database import Database
+from slotwise.settings.settings import Settings
+from slotwise.store.connect.database import Database
 
 APPLICATION = """
 import asyncio, contextlib, multiprocessing, os, pathlib, signal, subprocess, sys, time
 import sqlalchemy as sa
 from slotwise import Cancel, Every, JobRegistry, Retry, Snooze, job, task
-from slotwise.settings import Settings
+from slotwise.settings.settings import Settings
 
 HERE = pathlib.Path(__file__).parent
 options = dict(schedule=Every("1h"), isolation="process")

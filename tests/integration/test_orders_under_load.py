@@ -14,8 +14,8 @@ import sqlalchemy as sa
 
 from slotwise import Every, JobContext, JobRegistry, Overlap, job
 from slotwise.errors import ConfigurationError
-from slotwise.store.database import Database
-from slotwise.store.store import Store
+from slotwise.store.connect.database import Database
+from slotwise.store.slots.store import Store
 
 JOBS, OPERATORS, SECONDS, ENOUGH = 20, 4, 8.0, 30
 

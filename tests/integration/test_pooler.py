@@ -18,8 +18,8 @@ from sqlalchemy import make_url
 from sqlalchemy.exc import DBAPIError
 from tests.integration.test_wakeup import Scene, mail
 
-from slotwise.settings import Settings
-from slotwise.store.database import Database, is_transient
+from slotwise.settings.settings import Settings
+from slotwise.store.connect.database import Database, is_transient
 
 PGBOUNCER = shutil.which("pgbouncer", path=f"{os.environ.get('PATH', '')}{os.pathsep}/usr/sbin")
 

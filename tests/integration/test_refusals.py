@@ -16,15 +16,15 @@ import sqlalchemy as sa
 from tests.store.bench import Bench
 
 from slotwise import Every, JobContext, job, task
-from slotwise.cli import exits
 from slotwise.cli.entry import status
-from slotwise.client import Client
-from slotwise.controls import Controls
+from slotwise.cli.shared import exits
+from slotwise.client.client import Client
+from slotwise.client.operations import Controls
 from slotwise.errors import DatabaseRefused
-from slotwise.settings import Settings
-from slotwise.store.database import Database
-from slotwise.store.fence import LedgerFence
-from slotwise.store.store import Store
+from slotwise.settings.settings import Settings
+from slotwise.store.connect.database import Database
+from slotwise.store.slots.fence import LedgerFence
+from slotwise.store.slots.store import Store
 from slotwise.testing import ManualWorker
 
 SCHEDULE = ["tasks", "schedule", "mail"]

@@ -24,12 +24,12 @@ from slotwise import (
     Retry,
     SchemaMismatch,
     SchemaMissing,
-    events,
     job,
     task,
 )
-from slotwise.engine import settler
-from slotwise.execution import Failed
+from slotwise.engine.loops import settler
+from slotwise.model import events
+from slotwise.model.records import Failed
 
 
 def nothing(ctx: JobContext) -> None:

@@ -17,9 +17,9 @@ import pytest
 from sqlalchemy.exc import DBAPIError
 
 from slotwise.errors import DatabaseProblem, DatabaseUnreachable, SchemaMissing
-from slotwise.settings import Settings
-from slotwise.store import sqlite_link
-from slotwise.store.database import Database, describe, is_transient
+from slotwise.settings.settings import Settings
+from slotwise.store.connect import sqlite_connections
+from slotwise.store.connect.database import Database, describe, is_transient
 
 
 @pytest.fixture
@@ -70,7 +70,7 @@ def test_every_commit_is_on_the_disk_whatever_sqlite_was_built_with(
 
 def test_every_transaction_is_a_writers(file: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also one that only reads so far: else it could not become a writer after somebody else wrote."""
-    monkeypatch.setattr(sqlite_link, "BUSY_TIMEOUT", timedelta(milliseconds=50))
+    monkeypatch.setattr(sqlite_connections, "BUSY_TIMEOUT", timedelta(milliseconds=50))
     database = open_(file)
     with database.main.connect() as holder:
         holder.exec_driver_sql("SELECT 1")
@@ -116,8 +116,8 @@ def test_memory_is_one_database(file: str) -> None:
 
 FIRST = """
 import sys
-from slotwise.settings import Settings
-from slotwise.store.database import Database
+from slotwise.settings.settings import Settings
+from slotwise.store.connect.database import Database
 
 sys.stdin.readline()
 Database(Settings.load(environ={}, database_url=sys.argv[1])).verify(new=True)

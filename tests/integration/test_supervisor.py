@@ -14,13 +14,13 @@ import pytest
 import sqlalchemy as sa
 from tests.integration.shell import Process, Shell, alive, wait_until
 
-from slotwise.cli import exits
-from slotwise.engine.signals import ECHO
-from slotwise.settings import Settings
-from slotwise.store.database import Database
-from slotwise.store.lines import SlotLine
-from slotwise.store.reader import Reader
-from slotwise.store.store import Store
+from slotwise.cli.shared import exits
+from slotwise.engine.process.signals import ECHO
+from slotwise.settings.settings import Settings
+from slotwise.store.connect.database import Database
+from slotwise.store.reading.reader import Reader
+from slotwise.store.reading.views import SlotLine
+from slotwise.store.slots.store import Store
 
 JOBS = """
 import os, pathlib, sys, time

@@ -13,7 +13,7 @@ from sqlalchemy.exc import DBAPIError
 from tests.connections import Open, with_query
 
 from slotwise.errors import DatabaseRefused, DatabaseUnreachable, InvalidSetting
-from slotwise.store.database import is_transient
+from slotwise.store.connect.database import is_transient
 
 
 class TestUnreachable:
@@ -80,8 +80,8 @@ sys.meta_path.insert(0, Hidden())
 ctypes.util.find_library = lambda name: None
 
 from slotwise.errors import DriverMissing
-from slotwise.settings import Settings
-from slotwise.store.database import Database
+from slotwise.settings.settings import Settings
+from slotwise.store.connect.database import Database
 
 try:
     Database(Settings.load(environ={}, database_url=sys.argv[1])).verify()

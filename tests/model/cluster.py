@@ -11,16 +11,16 @@ from tests.model.orders import Orders
 from tests.model.policies import Terms
 from tests.model.timeline import Timeline, Times, every
 
-from slotwise.controls import Controls
-from slotwise.definition import define
+from slotwise.client.operations import Controls
 from slotwise.errors import ClaimLost
-from slotwise.events import ClaimLostEvent, HandedBackEvent, Reaped
-from slotwise.execution import AttemptOutcome, Claim
-from slotwise.job import job
+from slotwise.jobs.definition import define
+from slotwise.jobs.job import job
+from slotwise.model.events import ClaimLostEvent, HandedBackEvent, Reaped
+from slotwise.model.records import AttemptOutcome, Claim
 from slotwise.schedules import Disabled
-from slotwise.store.database import Database
-from slotwise.store.fence import LedgerFence
-from slotwise.store.tables import PAUSED_KEY, tables
+from slotwise.store.connect.database import Database
+from slotwise.store.schema.tables import PAUSED_KEY, tables
+from slotwise.store.slots.fence import LedgerFence
 from slotwise.testing import ManualClock, ManualWorker
 
 NOON = datetime(2026, 1, 1, 12, 0, 0, 250000, tzinfo=UTC)

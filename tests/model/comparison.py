@@ -8,7 +8,7 @@ from typing import Any
 
 from tests.model.orders import Orders
 
-from slotwise.store.store import Store
+from slotwise.store.slots.store import Store
 
 
 @dataclass(frozen=True)

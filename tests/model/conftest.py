@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from slotwise.settings import Settings
-from slotwise.store.database import Database
+from slotwise.settings.settings import Settings
+from slotwise.store.connect.database import Database
 from slotwise.testing.worker import IN_MEMORY, provision
 
 

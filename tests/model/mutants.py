@@ -11,16 +11,18 @@ from dataclasses import dataclass
 from types import FunctionType
 from typing import Any
 
-from slotwise import missed, pauses
-from slotwise.decide import absence, claim, columns, ending, final, handback
-from slotwise.engine import outcomes
-from slotwise.engine.runner import Runner
-from slotwise.store import decided, planner, pruner, release, slot_orders
-from slotwise.store.abreast import Abreast
-from slotwise.store.claims_by_row import ClaimsByRow
-from slotwise.store.endings_by_row import EndingsByRow
-from slotwise.store.latecomers import Latecomers
-from slotwise.store.planner import Planner
+from slotwise.decide import absence, claim, columns, ending, final, handback, pause, slot_choice
+from slotwise.engine.run import outcomes
+from slotwise.engine.run.runner import Runner
+from slotwise.store.dialects import decided_slots
+from slotwise.store.dialects.claims_by_row import ClaimsByRow
+from slotwise.store.dialects.endings_by_row import EndingsByRow
+from slotwise.store.operations import slot_operations
+from slotwise.store.planning import planner
+from slotwise.store.planning.planner import Planner
+from slotwise.store.slots import backfill_release, retention
+from slotwise.store.slots.concurrent_slots import ConcurrentSlots
+from slotwise.store.slots.late_claims import LateClaims
 
 
 @dataclass(frozen=True)
@@ -73,7 +75,7 @@ MUTANTS: dict[str, Mutant] = {
     "the ledger starts a slot that gives up once": Mutant(
         ClaimsByRow.enter, "self.tables.slots, strict=strict", "self.tables.slots, strict=False"
     ),
-    "a slot that gives up stays as it ended": Mutant(Latecomers._end_reopened, "row.last_failure or now", "None"),
+    "a slot that gives up stays as it ended": Mutant(LateClaims._end_reopened, "row.last_failure or now", "None"),
     # retries
     "no retry falls behind the next slot": Mutant(
         ending._is_forfeited, "due >= following", "False"
@@ -101,8 +103,8 @@ MUTANTS: dict[str, Mutant] = {
         columns.missed_among, '"missed_after": row.missed_after', '"missed_after": None'
     ),
     # catch-up
-    "a catch-up has a maximum": Mutant(missed.choose_missed, "first if catch_up.max is None", "first if True"),
-    "a catch-up has a window": Mutant(missed._limit, 'catch_up.mode == "all"', "False"),
+    "a catch-up has a maximum": Mutant(slot_choice.choose_missed, "first if catch_up.max is None", "first if True"),
+    "a catch-up has a window": Mutant(slot_choice._limit, 'catch_up.mode == "all"', "False"),
     "a catch-up has a pace": Mutant(columns.catching_up, "(definition.catch_up.pace, ", "("),
     "a catch-up's pace is for its tail as well": Mutant(
         columns.catching_up, "if least is not None]", "if least is not None and slot <= row.catch_up_until]"
@@ -137,7 +139,7 @@ MUTANTS: dict[str, Mutant] = {
     "two starts are min_interval apart": Mutant(ending._spaced, "definition.min_interval is None or", "True or"),
     # overlap
     "a queue has a maximum": Mutant(
-        missed.choose_overlapped, "_newest_few(schedule, first, newest, overlap.max)", "first"
+        slot_choice.choose_overlapped, "_newest_few(schedule, first, newest, overlap.max)", "first"
     ),
     "slots of a run are its overlap's": Mutant(
         EndingsByRow._advance, "following.slot is not None and following.slot <= now", "False"
@@ -146,23 +148,23 @@ MUTANTS: dict[str, Mutant] = {
         claim._at_claim, "abreast >= definition.overlap.max", "abreast > definition.overlap.max"
     ),
     "what waits for its retry is stopped at once": Mutant(
-        Abreast.ask_to_stop, "cancel_requested=now, execution_time=due", "cancel_requested=now"
+        ConcurrentSlots.ask_to_stop, "cancel_requested=now, execution_time=due", "cancel_requested=now"
     ),
     # orders
     "a pause leaves a retry alone": Mutant(
-        pauses.slept, "_after_begun(row, schedule) if row.attempt else row.slot", "row.slot"
+        pause.slept, "_after_begun(row, schedule) if row.attempt else row.slot", "row.slot"
     ),
-    "a row that was paused while it was held sleeps": Mutant(pauses.parked, "row.state != State.PAUSED", "True"),
+    "a row that was paused while it was held sleeps": Mutant(pause.parked, "row.state != State.PAUSED", "True"),
     "an order on a held row is read": Mutant(
         EndingsByRow._advance, ", *(tasks.c[name].is_(None) for name in UNASKED)", ""
     ),
     "a skipped slot is skipped alone": Mutant(
-        pauses.skipping, "schedule if row.attempt else undecided(schedule, row.slot, row.watermark)", "schedule"
+        pause.skipping, "schedule if row.attempt else undecided(schedule, row.slot, row.watermark)", "schedule"
     ),
-    "a trigger that minds others is skipped": Mutant(Latecomers._mind, 'rule == "queue"', "True"),
-    "a backfill has a pace": Mutant(release.release_next, "if pace else now", "if False else now"),
+    "a trigger that minds others is skipped": Mutant(LateClaims._mind, 'rule == "queue"', "True"),
+    "a backfill has a pace": Mutant(backfill_release.release_next, "if pace else now", "if False else now"),
     "a slot that is called off lets the next one go": Mutant(
-        slot_orders.call_off, "row.origin == Origin.BACKFILL and row.state != State.QUEUED", "False"
+        slot_operations.cancel_waiting, "row.origin == Origin.BACKFILL and row.state != State.QUEUED", "False"
     ),
     # deploys, restores, pruning
     "a deploy comes after all that was decided": Mutant(
@@ -172,14 +174,14 @@ MUTANTS: dict[str, Mutant] = {
         planner.first_slot, "first is not None and row.watermark is not None and first <= row.watermark", "False"
     ),
     "gaps count as decided": Mutant(
-        decided.newest_decided, "for found in in_both if found", "for found in in_both[:1] if found"
+        decided_slots.newest_decided, "for found in in_both if found", "for found in in_both[:1] if found"
     ),
     "a deploy brings no two starts together": Mutant(
         Planner._keep_distance, "job.min_interval is None or where not in columns", "True"
     ),
-    "a restored queue finds what had begun": Mutant(Latecomers._disown, "rowcount == 1", "rowcount == 99"),
+    "a restored queue finds what had begun": Mutant(LateClaims._disown, "rowcount == 1", "rowcount == 99"),
     "the newest decided slot is never pruned": Mutant(
-        pruner.Pruner._slots, "beside if floor is None else sa.or_(beside, slots.c.slot < floor)", "sa.true()"
+        retention.Pruner._slots, "beside if floor is None else sa.or_(beside, slots.c.slot < floor)", "sa.true()"
     ),
     "a slot that has ended lets its row move on": Mutant(final.final, "row.is_detached", "row.is_detached or True"),
 }  # fmt: skip

@@ -9,8 +9,8 @@ from typing import Any
 import tenacity
 from tests.model.timeline import Times
 
-from slotwise.job import DistributedJob, job
-from slotwise.policies import CatchUp, Overlap, Retry
+from slotwise.jobs.job import DistributedJob, job
+from slotwise.jobs.policies import CatchUp, Overlap, Retry
 
 NOTHING = timedelta(0)
 

@@ -10,9 +10,9 @@ from tests.model.cluster import JOB, Cluster, Member
 from tests.model.contract import Course
 from tests.model.timeline import Times
 
-from slotwise.definition import define
 from slotwise.errors import InvalidJob
-from slotwise.execution import Aborted, AttemptOutcome, Cancelled, Claim, Failed, Snoozed, Succeeded
+from slotwise.jobs.definition import define
+from slotwise.model.records import Aborted, AttemptOutcome, Cancelled, Claim, Failed, Snoozed, Succeeded
 
 #: The name of a method, and what it is given.
 Step: TypeAlias = tuple[str, dict[str, Any]]

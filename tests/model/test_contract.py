@@ -19,7 +19,7 @@ from tests.model.script import Script, Step
 from tests.model.timeline import Times
 
 from slotwise.errors import InvalidJob
-from slotwise.store.database import Database
+from slotwise.store.connect.database import Database
 
 USUAL = 80
 EXAMPLES = int(os.environ.get("SLOTWISE_MODEL_EXAMPLES", USUAL))

@@ -8,7 +8,7 @@ from tests.simulation.agent import Agent
 from tests.simulation.cast import SCHEDULES
 from tests.simulation.stage import Stage
 
-from slotwise.execution import Aborted, AttemptOutcome, Claim
+from slotwise.model.records import Aborted, AttemptOutcome, Claim
 
 
 class Accidents(Stage):

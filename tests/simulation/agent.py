@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from datetime import timedelta
 
-from slotwise.execution import Claim
-from slotwise.store.settlement import Silence
+from slotwise.model.records import Claim
+from slotwise.store.slots.settlement_values import Silence
 from slotwise.testing import ManualWorker
 
 BEAT = timedelta(seconds=10)
@@ -25,7 +25,7 @@ class SimulatedWorker(ManualWorker):
 
     def forget(self, claim: Claim) -> None:
         """The reply to the claim was lost on its way."""
-        holding = self._worker.holdings.remove(claim)
+        holding = self._worker.active_claims.remove(claim)
         assert holding is not None
         self._runner.waiting.remove(holding)
 

@@ -6,8 +6,8 @@ from datetime import UTC, datetime, timedelta
 
 import tenacity
 
-from slotwise.job import job, task
-from slotwise.policies import CatchUp, Overlap, Retry
+from slotwise.jobs.job import job, task
+from slotwise.jobs.policies import CatchUp, Overlap, Retry
 from slotwise.schedules import Cron, Disabled, Every, FixedDelay, Schedule
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)

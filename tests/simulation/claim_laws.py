@@ -10,8 +10,8 @@ from typing import Any
 
 from tests.simulation.trace import Trace
 
-from slotwise.definition import Definition
-from slotwise.execution import Claim
+from slotwise.jobs.definition import Definition
+from slotwise.model.records import Claim
 
 
 @dataclass

@@ -16,11 +16,11 @@ from tests.simulation.order_laws import OrderLaws
 from tests.simulation.row_laws import RowLaws
 from tests.simulation.trace import Trace
 
-from slotwise.definition import Definition
-from slotwise.events import Reaped, Settled
-from slotwise.execution import TICK, Claim, Fence, Key
+from slotwise.jobs.definition import Definition
+from slotwise.model.events import Reaped, Settled
+from slotwise.model.records import TICK, Claim, Fence, Key
+from slotwise.model.vocabulary import PLANNED
 from slotwise.schedules import Schedule, succeed
-from slotwise.vocabulary import PLANNED
 
 #: Rows that operators have ordered, beside the slots of the plan.
 ORDERED = ("trigger", "retry", "backfill")

@@ -8,8 +8,8 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from slotwise.execution import RECURRING
-from slotwise.store.store import Store
+from slotwise.model.records import RECURRING
+from slotwise.store.slots.store import Store
 
 
 @dataclass(frozen=True)

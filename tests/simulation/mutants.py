@@ -9,19 +9,19 @@ from datetime import datetime
 import sqlalchemy as sa
 from tests.simulation.agent import SimulatedWorker
 
-from slotwise.execution import Claim, Fence, Gap, Row
-from slotwise.onward import Onward
-from slotwise.store.dialect import Dialect
-from slotwise.store.rows import CHANGED_COLUMNS, Change, Held, row_of
-from slotwise.store.settlement import Settlement, Silence
-from slotwise.store.sqlite import SQLite
+from slotwise.decide.fast_finish import FastFinish
+from slotwise.model.records import Claim, Fence, Gap, Row
+from slotwise.store.dialects.dialect import Dialect
+from slotwise.store.dialects.sqlite import SQLite
+from slotwise.store.schema.rows import CHANGED_COLUMNS, Change, Held, row_of
+from slotwise.store.slots.settlement_values import Settlement, Silence
 
 
 class SettlesBlindly(SQLite):
     """Finds the row to settle by its key alone: neither version nor holder matter. No end is usual to it."""
 
     def advance(
-        self, connection: sa.Connection, endings: Sequence[tuple[Claim, Onward]]
+        self, connection: sa.Connection, endings: Sequence[tuple[Claim, FastFinish]]
     ) -> tuple[str | None, set[Fence]]:
         del connection, endings
         return None, set()
@@ -36,7 +36,7 @@ class SettlesBlindly(SQLite):
                 found.append(Held(row=row, now=now))
         return found
 
-    def let_go(self, connection: sa.Connection, changes: Sequence[Change]) -> int:
+    def release(self, connection: sa.Connection, changes: Sequence[Change]) -> int:
         tasks = self.tables.tasks
         for change in changes:
             mine, columns = self._key(change.held.row), change.transition.row
@@ -65,7 +65,7 @@ class AdvancesBlindly(SQLite):
     """Lets a plan row go on whoever holds it: neither version nor holder matter, nor what the ledger says."""
 
     def advance(
-        self, connection: sa.Connection, endings: Sequence[tuple[Claim, Onward]]
+        self, connection: sa.Connection, endings: Sequence[tuple[Claim, FastFinish]]
     ) -> tuple[str | None, set[Fence]]:
         tasks, slots, now = self.tables.tasks, self.tables.slots, self.now(connection)
         for claim, following in endings:
@@ -122,7 +122,7 @@ def never_reaps(worker: SimulatedWorker) -> None:
 
 def forgets_its_distance(worker: SimulatedWorker) -> None:
     """Starts a retry however near that is to another slot's start."""
-    worker.store._distance.put_off = lambda connection, row, now: None  # type: ignore[method-assign]
+    worker.store._min_interval.defer = lambda connection, row, now: None  # type: ignore[method-assign]
 
 
 #: Dialects with a rule taken out; and what is done to a worker's store. The last one shows where queues are restored.

@@ -12,10 +12,10 @@ import sqlalchemy as sa
 from tests.simulation.ledger import Ledger
 from tests.simulation.order_laws import OrderLaws
 
-from slotwise.controls import Controls
+from slotwise.client.operations import Controls
 from slotwise.errors import ConfigurationError
-from slotwise.store.tables import Tables
-from slotwise.vocabulary import ENDED_BADLY
+from slotwise.model.vocabulary import ENDED_BADLY
+from slotwise.store.schema.tables import Tables
 
 #: Told which slots may be open again though they had ended.
 Reopened = Callable[[str, datetime], None]

@@ -11,8 +11,8 @@ from typing import Any
 from tests.simulation.ledger import Ledger
 from tests.simulation.trace import Trace
 
-from slotwise.definition import Definition
-from slotwise.execution import Claim, Fence
+from slotwise.jobs.definition import Definition
+from slotwise.model.records import Claim, Fence
 
 Slot = tuple[str, Any]
 

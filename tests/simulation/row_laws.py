@@ -10,7 +10,7 @@ from typing import Any
 from tests.simulation.ledger import Ledger
 from tests.simulation.trace import Trace
 
-from slotwise.definition import Definition
+from slotwise.jobs.definition import Definition
 
 #: Slots that the schedule has started; others stand beside the overlap rules.
 PLANNED = ("schedule", "catch_up")

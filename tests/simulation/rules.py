@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from tests.model.mutants import MUTANTS, Mutant
 
-from slotwise.definition import Definition
-from slotwise.store.claims_by_row import ClaimsByRow
-from slotwise.store.limits import Limits
+from slotwise.jobs.definition import Definition
+from slotwise.store.dialects.claims_by_row import ClaimsByRow
+from slotwise.store.slots.limits import Limits
 
 #: By the rule that is not there then; and the number of the world.
 RULES: dict[str, tuple[Mutant, int]] = {

@@ -17,11 +17,11 @@ from tests.simulation.operators import Operator
 from tests.simulation.replies import Replies
 from tests.simulation.trace import Trace
 
-from slotwise.definition import define
-from slotwise.events import ClaimLostEvent, Event, HandedBackEvent, Planned, Reaped, Settled
-from slotwise.execution import Claim, Fence
+from slotwise.jobs.definition import define
+from slotwise.model.events import ClaimLostEvent, Event, HandedBackEvent, Planned, Reaped, Settled
+from slotwise.model.records import Claim, Fence
 from slotwise.schedules import Schedule
-from slotwise.store.database import Database
+from slotwise.store.connect.database import Database
 from slotwise.testing import ManualClock
 
 #: Wrecks a worker's store: for tests of the laws themselves.

@@ -8,11 +8,11 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from slotwise.execution import AttemptOutcome, Failed, HandedBack, Succeeded
-from slotwise.job import task
-from slotwise.policies import Retry
-from slotwise.store.database import Database
-from slotwise.store.marks import LOOK_BACK
+from slotwise.jobs.job import task
+from slotwise.jobs.policies import Retry
+from slotwise.model.records import AttemptOutcome, Failed, HandedBack, Succeeded
+from slotwise.store.connect.database import Database
+from slotwise.store.dialects.queue_cursors import LOOK_BACK
 from slotwise.testing import ManualClock, ManualWorker
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)

@@ -13,10 +13,10 @@ from tests.simulation.stage import Sabotage
 from tests.simulation.trace import LawBroken
 from tests.simulation.world import World
 
-from slotwise.settings import Settings
-from slotwise.store import door
-from slotwise.store.database import Database
-from slotwise.store.dialect import Dialect
+from slotwise.settings.settings import Settings
+from slotwise.store.connect.database import Database
+from slotwise.store.dialects.dialect import Dialect
+from slotwise.store.slots import door
 from slotwise.testing.worker import IN_MEMORY, provision
 
 #: A world takes seconds, and on a busy machine a minute: what is looked for is a breach, not speed.

@@ -10,11 +10,11 @@ import sqlalchemy as sa
 from tests.simulation.agent import SimulatedWorker
 from tests.simulation.cast import NOON
 
-from slotwise.definition import define
-from slotwise.job import task
-from slotwise.policies import Retry
-from slotwise.settings import Settings
-from slotwise.store.database import Database
+from slotwise.jobs.definition import define
+from slotwise.jobs.job import task
+from slotwise.jobs.policies import Retry
+from slotwise.settings.settings import Settings
+from slotwise.store.connect.database import Database
 from slotwise.testing import ManualClock
 from slotwise.testing.worker import IN_MEMORY, provision
 

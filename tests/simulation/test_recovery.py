@@ -14,13 +14,13 @@ from tests.model.mutants import Mutant
 from tests.simulation.agent import SimulatedWorker
 from tests.simulation.cast import NOON
 
-from slotwise.execution import AttemptOutcome, Claim, Failed, HandedBack, Succeeded
-from slotwise.job import job
-from slotwise.policies import CatchUp, Overlap, Retry
+from slotwise.jobs.job import job
+from slotwise.jobs.policies import CatchUp, Overlap, Retry
+from slotwise.model.records import AttemptOutcome, Claim, Failed, HandedBack, Succeeded
 from slotwise.schedules import Every
-from slotwise.settings import Settings
-from slotwise.store.budget import LATE, Budget
-from slotwise.store.database import Database
+from slotwise.settings.settings import Settings
+from slotwise.store.connect.database import Database
+from slotwise.store.slots.recovery_rate import LATE, RecoveryRate
 from slotwise.testing import ManualClock
 from slotwise.testing.worker import IN_MEMORY, provision
 
@@ -124,9 +124,9 @@ def test_a_recovery_keeps_to_its_rate(rare_seed: int) -> None:
 
 
 MUTANTS = {
-    "the rate is full": Mutant(Budget.put_off, "now + _SLACK >= full", "True"),
-    "a start fills the rate": Mutant(Budget.put_off, "max(full, now) + self._pause, end)", "full, end)"),
-    "who was put off is asked again": Mutant(Budget.is_late, "was_put_off or ", ""),
+    "the rate is full": Mutant(RecoveryRate.defer, "now + _SLACK >= full", "True"),
+    "a start fills the rate": Mutant(RecoveryRate.defer, "max(full, now) + self._pause, end)", "full, end)"),
+    "who was put off is asked again": Mutant(RecoveryRate.is_late, "was_put_off or ", ""),
 }
 
 

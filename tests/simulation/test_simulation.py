@@ -14,8 +14,8 @@ from collections import Counter
 import pytest
 from tests.simulation.world import World
 
-from slotwise.settings import Settings
-from slotwise.store.database import Database
+from slotwise.settings.settings import Settings
+from slotwise.store.connect.database import Database
 from slotwise.testing.worker import IN_MEMORY, provision
 
 

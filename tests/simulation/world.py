@@ -16,11 +16,11 @@ from tests.simulation.agent import Agent
 from tests.simulation.laws import Laws
 from tests.simulation.operators import audit
 
-from slotwise.controls import Controls
+from slotwise.client.operations import Controls
 from slotwise.errors import ClaimLost
-from slotwise.execution import AttemptOutcome, Claim, Failed, Row, Succeeded
-from slotwise.store.fence import LedgerFence
-from slotwise.store.types import to_micros
+from slotwise.model.records import AttemptOutcome, Claim, Failed, Row, Succeeded
+from slotwise.store.schema.column_types import to_micros
+from slotwise.store.slots.fence import LedgerFence
 
 #: How long everybody works well, in tens of seconds, until nothing is left to be done.
 CALM = 30

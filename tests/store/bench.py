@@ -9,20 +9,20 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from slotwise.client import Client
-from slotwise.clock import ManualClock
-from slotwise.context import JobContext
-from slotwise.definition import Definition, define
-from slotwise.execution import RECURRING, AttemptOutcome, Claim, Row, Succeeded, Transition
-from slotwise.job import job, task
-from slotwise.policies import Retry
+from slotwise.client.client import Client
+from slotwise.jobs.context import JobContext
+from slotwise.jobs.definition import Definition, define
+from slotwise.jobs.job import job, task
+from slotwise.jobs.policies import Retry
+from slotwise.model.clock import ManualClock
+from slotwise.model.records import RECURRING, AttemptOutcome, Claim, Row, Succeeded, Transition
 from slotwise.schedules import Disabled, Every, FixedDelay, Schedule
-from slotwise.store.database import Database
-from slotwise.store.planner import Plan, Planner
-from slotwise.store.revision import Revision
-from slotwise.store.rows import ROW_COLUMNS, row_of
-from slotwise.store.settlement import Settlement, Silence
-from slotwise.store.store import Store
+from slotwise.store.connect.database import Database
+from slotwise.store.planning.planner import Plan, Planner
+from slotwise.store.planning.revision import Revision
+from slotwise.store.schema.rows import ROW_COLUMNS, row_of
+from slotwise.store.slots.settlement_values import Settlement, Silence
+from slotwise.store.slots.store import Store
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)

@@ -11,8 +11,8 @@ import pytest
 from tests.databases import Databases
 from tests.store.bench import Bench
 
-from slotwise.settings import Settings
-from slotwise.store.database import Database
+from slotwise.settings.settings import Settings
+from slotwise.store.connect.database import Database
 
 
 @pytest.fixture(params=["postgresql", "sqlite"])

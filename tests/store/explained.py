@@ -10,10 +10,10 @@ from typing import Any
 import psycopg
 from tests.store.hearing import Sent, hearing
 
-from slotwise.definition import Definition
-from slotwise.settings import Settings
-from slotwise.store.database import Database
-from slotwise.store.store import Store
+from slotwise.jobs.definition import Definition
+from slotwise.settings.settings import Settings
+from slotwise.store.connect.database import Database
+from slotwise.store.slots.store import Store
 
 
 class Explained:

@@ -11,16 +11,16 @@ from typing import Any
 from tests.store.bench import LEASE, Bench, a_job
 from tests.store.hearing import hearing
 
-from slotwise.client import Client
-from slotwise.execution import Claim, Failed, HandedBack, Succeeded
+from slotwise.client.client import Client
+from slotwise.model.records import Claim, Failed, HandedBack, Succeeded
 from slotwise.schedules import Every
-from slotwise.store.enqueue import Enqueue
-from slotwise.store.fence import LedgerFence
-from slotwise.store.planner import Planner
-from slotwise.store.revision import Revision
-from slotwise.store.roster import Badge, Roster
-from slotwise.store.settlement import Silence
-from slotwise.store.store import Store
+from slotwise.store.operations.trigger import Enqueue
+from slotwise.store.planning.planner import Planner
+from slotwise.store.planning.revision import Revision
+from slotwise.store.reading.worker_registry import Badge, WorkerRegistry
+from slotwise.store.slots.fence import LedgerFence
+from slotwise.store.slots.settlement_values import Silence
+from slotwise.store.slots.store import Store
 
 LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
 FAR_AWAY = datetime(8000, 1, 1, tzinfo=UTC)
@@ -197,7 +197,7 @@ def _sign_in(stage: Stage) -> Callable[[], Any]:
         worker="host:1:a", host="host", pid=1, boot_id="a", version="1", capacity=10, tags=[], tasks=["plain"],
         lease=LEASE, started=LONG_AGO, revision="9", refused=[], passed_over={},
     )  # fmt: skip
-    return lambda: Roster(stage.store).sign_in(badge, "running")
+    return lambda: WorkerRegistry(stage.store).sign_in(badge, "running")
 
 
 #: Name of the golden file: what is played.

@@ -13,9 +13,9 @@ from tests.store.waiting import wait_until_blocked
 
 from slotwise.errors import InvalidSchedule
 from slotwise.schedules import Calendar, Daily, Schedule
-from slotwise.store import calendar_changes
-from slotwise.store.calendar_changes import CalendarChanges, Change
-from slotwise.store.database import Database
+from slotwise.store.connect.database import Database
+from slotwise.store.planning import calendar_changes
+from slotwise.store.planning.calendar_changes import CalendarChanges, Change
 
 #: NOON is that of Thursday, 1 January 2026.
 FRIDAY, MONDAY, TUESDAY = date(2026, 1, 2), date(2026, 1, 5), date(2026, 1, 6)

@@ -14,8 +14,8 @@ from tests.store.bench import Bench
 
 from slotwise.embedded import EmbeddedPostgres
 from slotwise.errors import PostgresMissing
-from slotwise.settings import Settings
-from slotwise.store.database import Database
+from slotwise.settings.settings import Settings
+from slotwise.store.connect.database import Database
 
 #: What the server goes by at the commit: a trigger that is deferred runs right before it.
 LISTEN = """

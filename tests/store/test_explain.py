@@ -15,15 +15,15 @@ from tests.databases import Databases
 from tests.store.bench import LEASE, a_job, a_task
 from tests.store.explained import Explained, Sent, nodes, scanned
 
-from slotwise.client import Client
-from slotwise.clock import ManualClock
-from slotwise.execution import Claim, HandedBack, Succeeded
+from slotwise.client.client import Client
+from slotwise.model.clock import ManualClock
+from slotwise.model.records import Claim, HandedBack, Succeeded
 from slotwise.schedules import Every
-from slotwise.store.marks import FIRST, LAST, Range
-from slotwise.store.planner import Planner
-from slotwise.store.portion import Portion
-from slotwise.store.settlement import Silence
-from slotwise.store.store import Store
+from slotwise.store.dialects.queue_cursors import FIRST, LAST, Range
+from slotwise.store.planning.planner import Planner
+from slotwise.store.slots.batch_size import BatchSize
+from slotwise.store.slots.settlement_values import Silence
+from slotwise.store.slots.store import Store
 
 ROWS = 200_000
 JOBS = [a_job(f"job-{number:03}", Every("1d")) for number in range(600)]
@@ -62,7 +62,7 @@ DELETE FROM scheduled_gaps;
 """
 
 
-class Whole(Portion):
+class Whole(BatchSize):
     """However long the late slots of a claim take, the next one takes as many as it was asked for."""
 
     def size(self) -> int:
@@ -75,7 +75,7 @@ class Stage(Explained):
     def __init__(self, url: str) -> None:
         super().__init__(url, [*JOBS, *TASKS])
         self.jobs, self.tasks = [found.name for found in JOBS], [found.name for found in TASKS]
-        self.store._portion = Whole(BATCHES[-1], time.monotonic)
+        self.store._batch_size = Whole(BATCHES[-1], time.monotonic)
         self.driver.execute(FILL)
 
     def claim(self, names: list[str], limit: int) -> list[Claim]:

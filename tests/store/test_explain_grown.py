@@ -11,8 +11,8 @@ from tests.databases import Databases
 from tests.store.bench import a_task
 from tests.store.explained import Explained, nodes, scanned
 
-from slotwise.client import Client
-from slotwise.store.pruner import Pruner
+from slotwise.client.client import Client
+from slotwise.store.slots.retention import Pruner
 
 ROWS = 20_000
 

@@ -17,11 +17,11 @@ from tests.store.bench import Bench, a_job, a_task
 from tests.store.waiting import run_into_lock
 
 from slotwise import Item
-from slotwise.execution import Failed
+from slotwise.model.records import Failed
 from slotwise.schedules import Calendar, Daily, Disabled, Every
-from slotwise.settings import Settings
-from slotwise.store.calendar_changes import CalendarChanges
-from slotwise.store.database import Database
+from slotwise.settings.settings import Settings
+from slotwise.store.connect.database import Database
+from slotwise.store.planning.calendar_changes import CalendarChanges
 
 #: In the order of their code points, which is not that of any language.
 IDS = ("B", "a", "b")

@@ -13,13 +13,13 @@ import pytest
 from tests.databases import Databases
 from tests.store.bench import LEASE, a_job
 
-from slotwise.clock import ManualClock
-from slotwise.execution import Succeeded
+from slotwise.model.clock import ManualClock
+from slotwise.model.records import Succeeded
 from slotwise.schedules import Disabled
-from slotwise.settings import Settings
-from slotwise.store.database import Database
-from slotwise.store.store import Store
-from slotwise.store.tables import HAS_SLOT, RANK, WINDOW
+from slotwise.settings.settings import Settings
+from slotwise.store.connect.database import Database
+from slotwise.store.schema.tables import HAS_SLOT, RANK, WINDOW
+from slotwise.store.slots.store import Store
 
 FEW, MANY, BATCH = 100, 100_000, 100
 SECOND = timedelta(seconds=1)

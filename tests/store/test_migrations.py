@@ -24,9 +24,9 @@ from tests.store.bench import Bench, at
 
 from slotwise import migrate
 from slotwise.errors import SchemaMismatch
-from slotwise.settings import Settings
-from slotwise.store.database import Database
-from slotwise.store.tables import SCHEMA_VERSION, tables
+from slotwise.settings.settings import Settings
+from slotwise.store.connect.database import Database
+from slotwise.store.schema.tables import SCHEMA_VERSION, tables
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 TABLES = {"tasks", "slots", "gaps", "workers", "controls", "calendars", "starts", "meta"}

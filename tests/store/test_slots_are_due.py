@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 import pytest
 from tests.store.bench import LEASE, Bench
 
-from slotwise.settings import Settings
-from slotwise.store.database import Database
+from slotwise.settings.settings import Settings
+from slotwise.store.connect.database import Database
 
 
 @pytest.fixture

@@ -6,10 +6,10 @@ import psycopg
 import pytest
 import sqlalchemy as sa
 
-from slotwise.execution import Record
-from slotwise.store.database import Database
-from slotwise.store.tables import tables
-from slotwise.vocabulary import Outcome, Reason, State
+from slotwise.model.records import Record
+from slotwise.model.vocabulary import Outcome, Reason, State
+from slotwise.store.connect.database import Database
+from slotwise.store.schema.tables import tables
 
 PREPARED = """
     SELECT parameter_types::text FROM pg_prepared_statements

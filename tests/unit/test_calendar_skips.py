@@ -13,11 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slotwise import CatchUp, Cron, DistributedJob, JobContext, Overlap, Schedule
-from slotwise.execution import TICK, Gap
-from slotwise.missed import around, due_at, passed_over, slot_after
+from slotwise.decide.slot_choice import around, due_at, passed_over, slot_after
+from slotwise.model.records import TICK, Gap
 from slotwise.schedules import Calendar, succeed
-from slotwise.store.lines import SlotLine
-from slotwise.store.reader import Reader
+from slotwise.store.reading.reader import Reader
+from slotwise.store.reading.views import SlotLine
 from slotwise.testing import ManualClock, ManualWorker
 
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from slotwise import Every, decide, job
-from slotwise.definition import Definition
-from slotwise.execution import RECURRING, AttemptOutcome, Claim, Died, Gap, LedgerEntry, Row, Succeeded
-from slotwise.policies import CatchUp, Overlap
+from slotwise.jobs.definition import Definition
+from slotwise.jobs.policies import CatchUp, Overlap
+from slotwise.model.records import RECURRING, AttemptOutcome, Claim, Died, Gap, LedgerEntry, Row, Succeeded
 from slotwise.testing import ManualWorker
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)

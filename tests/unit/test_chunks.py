@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from slotwise import ConfigurationError, Item
-from slotwise.chunks import BYTES, Chunk, chunks
+from slotwise.client.chunks import BYTES, Chunk, chunks
 from slotwise.errors import InvalidPayload, InvalidSetting
-from slotwise.payload import UNTYPED
-from slotwise.sequel import When
-from slotwise.store.joining import copy_into
+from slotwise.model.follow_ups import When
+from slotwise.payload.payload import UNTYPED
+from slotwise.store.connect.caller_transaction import copy_into
 
 
 def cut(items: Iterable[Any], size: int = 10) -> Iterator[Chunk]:

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from slotwise.cli import exits
-from slotwise.cli.application import ApplicationFailed, load_registry
 from slotwise.cli.entry import status
+from slotwise.cli.shared import exits
+from slotwise.cli.shared.application import ApplicationFailed, load_registry
 from slotwise.errors import ConfigurationError
 
 ONE = """

@@ -15,8 +15,8 @@ from typing import Any, get_type_hints
 
 import pytest
 
-from slotwise import events
 from slotwise.contrib.logging import HumanFormatter, JsonFormatter, LogListener, configure, escaped, escaped_lines
+from slotwise.model import events
 
 NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
 SETTLED = events.Settled(

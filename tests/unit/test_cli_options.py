@@ -13,8 +13,8 @@ from pathlib import Path
 import click
 import pytest
 
-from slotwise.cli import exits
 from slotwise.cli.entry import cli, status
+from slotwise.cli.shared import exits
 
 #: Older releases of click name no command that is near.
 NEAR = ["worker"] if tuple(map(int, version("click").split(".")[:2])) >= (8, 4) else []
@@ -225,7 +225,7 @@ def test_bug(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     def broken(*_: object, **__: object) -> None:
         raise AssertionError("postgresql://user:secret@host/db")
 
-    monkeypatch.setattr("slotwise.cli.options.Given.settings", broken)
+    monkeypatch.setattr("slotwise.cli.shared.options.Given.settings", broken)
     assert status(["workers"]) == exits.BUG
     err = capsys.readouterr().err
     assert "Traceback" in err

@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 import click
 import pytest
 
-from slotwise.cli.output import ago, moment, print_json_list, print_table, shortened, span
+from slotwise.cli.shared.output import ago, moment, print_json_list, print_table, shortened, span
 
 NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from slotwise.engine.signals import NUMBERS, Requests, StopSignals
+from slotwise.engine.process.signals import NUMBERS, Requests, StopSignals
 
 PATIENCE = 30
 

@@ -17,11 +17,11 @@ import pytest
 from slotwise import CommandJob, Every, InvalidJob, Retry
 from slotwise.contrib.command import attempt
 from slotwise.contrib.command.account import account_of
-from slotwise.definition import define
 from slotwise.errors import CommandFailed
-from slotwise.headline import headline
-from slotwise.store.lines import SlotLine
-from slotwise.store.reader import Reader
+from slotwise.jobs.definition import define
+from slotwise.model.error_summary import error_summary
+from slotwise.store.reading.reader import Reader
+from slotwise.store.reading.views import SlotLine
 from slotwise.testing import ManualWorker
 
 AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
@@ -61,7 +61,7 @@ def timed_out(script: str, timeout: str, on_line: Callable[[str, Callable[[], ob
 
 
 def told(error: str) -> str:
-    return headline(error).removeprefix("slotwise.errors.CommandFailed: ")
+    return error_summary(error).removeprefix("slotwise.errors.CommandFailed: ")
 
 
 @pytest.fixture

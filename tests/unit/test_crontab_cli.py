@@ -14,14 +14,14 @@ import pytest
 from tests.unit.test_crontab import SYSTEM
 
 from slotwise import CommandJob, JobRegistry
-from slotwise.cli import exits
-from slotwise.cli.crontabs import CrontabChoice
 from slotwise.cli.entry import status
+from slotwise.cli.shared import exits
+from slotwise.cli.shared.crontab_options import CrontabChoice
 from slotwise.contrib.crontab import parse_crontab, read_crontabs
 from slotwise.contrib.crontab.module import module_text
 from slotwise.contrib.logging import plain
-from slotwise.definition import define
 from slotwise.errors import InvalidCrontab
+from slotwise.jobs.definition import define
 
 GOOD = "CRON_TZ=Europe/Vienna\n0 2 * * * /bin/a%b\n"
 BAD = "CRON_TZ=UTC\n61 * * * * /bin/a\n@daily /bin/b\n@reboot /bin/c\nPATH=$PATH\n"

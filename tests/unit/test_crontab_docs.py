@@ -10,8 +10,8 @@ from tests.docs.markdown import ROOT, blocks, table
 
 from slotwise.cli.entry import cli
 from slotwise.contrib.crontab import parse_crontab, variables
-from slotwise.schedules.cron import MACROS
-from slotwise.setting_sources import OTHERS_VARIABLES
+from slotwise.schedules.cron.cron import MACROS
+from slotwise.settings.sources import OTHERS_VARIABLES
 
 PAGE = ROOT / "docs" / "crontabs.md"
 

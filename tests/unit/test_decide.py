@@ -10,8 +10,9 @@ import pytest
 import tenacity
 
 from slotwise import decide
-from slotwise.definition import Definition
-from slotwise.execution import (
+from slotwise.jobs.definition import Definition
+from slotwise.jobs.policies import CatchUp, Overlap, Retry
+from slotwise.model.records import (
     FOREVER,
     RECURRING,
     Aborted,
@@ -27,7 +28,6 @@ from slotwise.execution import (
     Succeeded,
     Transition,
 )
-from slotwise.policies import CatchUp, Overlap, Retry
 from slotwise.schedules import Disabled, Every, FixedDelay, Once, Schedule, parse_schedule, succeed
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)

@@ -25,8 +25,8 @@ from slotwise import (
     job,
     task,
 )
-from slotwise.definition import Definition, define
-from slotwise.policies import TASK_RETRY
+from slotwise.jobs.definition import Definition, define
+from slotwise.jobs.policies import TASK_RETRY
 
 HOURLY = Every("1h")
 

@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import create_engine
 
 from slotwise.errors import InvalidSetting
-from slotwise.store.dsn import connect_arguments, database_url, safe
+from slotwise.store.connect.dsn import connect_arguments, database_url, safe
 
 WILD = "p@ss%w?rd^]/#:&"  # what a password generator makes
 
@@ -153,7 +153,7 @@ def test_safe_url() -> None:
 def test_importing_slotwise_does_not_import_a_driver() -> None:
     """An application that only declares jobs needs neither libpq nor the time to load it."""
     program = (
-        "import sys, slotwise, slotwise.settings, slotwise.store.database, slotwise.store.dsn\n"
+        "import sys, slotwise, slotwise.settings, slotwise.store.connect.database, slotwise.store.connect.dsn\n"
         "sys.exit(sorted(name for name in sys.modules if name.startswith('psycopg')) or 0)"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slotwise.durations import LONGEST, about, format_duration, parse_duration
 from slotwise.errors import InvalidSetting
+from slotwise.model.durations import LONGEST, about, format_duration, parse_duration
 
 SPELLINGS = [
     ("10s", timedelta(seconds=10)),

@@ -8,9 +8,9 @@ from dataclasses import FrozenInstanceError
 import pytest
 from tests.unit.engine.parts import NOON, a_claim
 
-from slotwise import events
 from slotwise.contrib.logging import LogListener
-from slotwise.events import Claimed, DatabaseLost, Event, Listeners, PollBegan, about
+from slotwise.model import events
+from slotwise.model.events import Claimed, DatabaseLost, Event, Listeners, PollBegan, about
 
 LOST = DatabaseLost(worker="w", loop="poller", error="gone")
 POLL = PollBegan(worker="w", capacity=3)

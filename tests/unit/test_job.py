@@ -12,10 +12,10 @@ import pytest
 from tests.unit.engine.parts import MINUTE, NOON, PATIENCE, NoFence, a_claim
 
 from slotwise import ClaimLost, Every, FixedDelay, InvalidJob, JobCancelled, JobContext, Schedule, job, task
-from slotwise.engine.holdings import Holding
-from slotwise.execution import Claim
-from slotwise.job import declared
-from slotwise.stop_signal import Signal
+from slotwise.engine.run.active_claims import Holding
+from slotwise.jobs.cancellation import Signal
+from slotwise.jobs.job import declared
+from slotwise.model.records import Claim
 
 
 class Watch:

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from slotwise import ClaimLost, Disabled, DistributedJob, Every, InvalidJob, JobContext, JobRegistry, Retry, job, task
-from slotwise.events import Pruned
-from slotwise.execution import Failed, HandedBack
+from slotwise.model.events import Pruned
+from slotwise.model.records import Failed, HandedBack
 from slotwise.testing import ManualClock, ManualWorker
 
 pytest_plugins = ["pytester"]

@@ -14,11 +14,11 @@ from uuid import UUID
 import pytest
 
 from slotwise import ConfigurationError, InvalidJob, InvalidPayload, JobContext, OneTimeTask, TaskContext, task
-from slotwise.codecs import JSON, register_codec
-from slotwise.definition import define
-from slotwise.payload import PAYLOAD_LIMIT, UNTYPED, Payload
-from slotwise.results import encoded
-from slotwise.shapes import shape_of
+from slotwise.engine.run.results import encoded
+from slotwise.jobs.definition import define
+from slotwise.payload.codecs import JSON, register_codec
+from slotwise.payload.payload import PAYLOAD_LIMIT, UNTYPED, Payload
+from slotwise.payload.types import shape_of
 
 
 class Colour(Enum):

@@ -10,7 +10,7 @@ import pytest
 import tenacity
 
 from slotwise import CatchUp, InvalidJob, Overlap, Retry
-from slotwise.policies import LONGEST_WAIT, TASK_RETRY, growing_pauses, pause_after_loss
+from slotwise.jobs.policies import LONGEST_WAIT, TASK_RETRY, growing_pauses, pause_after_loss
 
 SECOND = timedelta(seconds=1)
 NOTHING = timedelta(0)

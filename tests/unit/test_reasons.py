@@ -7,12 +7,12 @@ from datetime import UTC, date, datetime, timedelta
 
 import pytest
 
-from slotwise.execution import Row
-from slotwise.explanation import explain
+from slotwise.explain.explanation import explain
+from slotwise.explain.facts import Facts
+from slotwise.model.records import Row
+from slotwise.model.vocabulary import REASONS
 from slotwise.schedules import Calendar, Cron
-from slotwise.store.facts import Facts
-from slotwise.store.lines import SlotLine
-from slotwise.vocabulary import REASONS
+from slotwise.store.reading.views import SlotLine
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 #: Of a Thursday; the next day is closed, and so is the week's end after it.

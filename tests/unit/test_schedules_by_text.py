@@ -7,8 +7,8 @@ from datetime import timedelta
 import pytest
 
 from slotwise import CatchUp, Cron, Daily, Disabled, DistributedJob, Every, JobContext, JobRegistry, job, task
-from slotwise.definition import define
 from slotwise.errors import ConfigurationError, InvalidJob, InvalidSchedule
+from slotwise.jobs.definition import define
 from slotwise.schedules.spread import Spread
 
 

@@ -13,9 +13,10 @@ from pathlib import Path
 import pytest
 
 import slotwise
-from slotwise import reasons, vocabulary
 from slotwise.errors import ConfigurationError
-from slotwise.vocabulary import (
+from slotwise.explain import reasons
+from slotwise.model import vocabulary
+from slotwise.model.vocabulary import (
     REASONS,
     Kind,
     LossPolicy,

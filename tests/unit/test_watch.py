@@ -7,8 +7,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from slotwise.engine.reaper import Watch
-from slotwise.execution import Key, Row
+from slotwise.engine.loops.reaper import Watch
+from slotwise.model.records import Key, Row
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 BEAT = timedelta(seconds=10)

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from slotwise.bench.journal import Journal
-from slotwise.context import JobContext
-from slotwise.job import DistributedJob, FunctionTask, job, task
-from slotwise.registry import JobRegistry
+from slotwise.jobs.context import JobContext
+from slotwise.jobs.job import DistributedJob, FunctionTask, job, task
+from slotwise.registry.registry import JobRegistry
 from slotwise.schedules import Every
 
 TASK = "bench"

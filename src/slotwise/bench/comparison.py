@@ -29,8 +29,8 @@ from slotwise.bench.journal import RanWrong
 from slotwise.bench.report import aligned, markdown_table, number
 from slotwise.bench.server import Server
 from slotwise.bench.session import ends_cleanly, split
-from slotwise.clock import elapsed
 from slotwise.errors import ConfigurationError
+from slotwise.model.clock import elapsed
 
 #: Measured where the caller names no cells.
 CELLS = "backlog,slots"

@@ -17,7 +17,7 @@ from typing import Self
 from slotwise.bench.journal import Journal, RanWrong
 from slotwise.bench.machine import cpu_of, memory_of
 from slotwise.bench.server import Server
-from slotwise.clock import elapsed
+from slotwise.model.clock import elapsed
 
 #: How long, in seconds, a step may take before the benchmark gives up.
 PATIENCE = 900.0

@@ -13,8 +13,8 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
 
-from slotwise.clock import elapsed
-from slotwise.identity import own_version
+from slotwise.model.clock import elapsed
+from slotwise.model.identity import own_version
 
 if TYPE_CHECKING:
     from slotwise.bench.server import Server

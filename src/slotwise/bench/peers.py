@@ -26,7 +26,7 @@ from slotwise.bench.crew import Command
 from slotwise.bench.journal import Journal
 from slotwise.bench.run import Contender, Send, micros, python
 from slotwise.errors import ConfigurationError
-from slotwise.store.dsn import database_url, psycopg
+from slotwise.store.connect.dsn import database_url, psycopg
 
 # -- PgQueuer ----------------------------------------------------------------------------------------------------
 

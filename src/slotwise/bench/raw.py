@@ -19,7 +19,7 @@ from typing import Any
 from slotwise.bench.crew import Command
 from slotwise.bench.journal import Journal
 from slotwise.bench.run import Contender, Send, micros, python
-from slotwise.store.dsn import psycopg
+from slotwise.store.connect.dsn import psycopg
 
 # The twelve columns of db-scheduler, and the one index that a queue needs.
 _TABLES = """

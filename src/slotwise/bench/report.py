@@ -12,7 +12,7 @@ from slotwise.bench.cells import ALL
 from slotwise.bench.readings import Reading, Readings, Summary
 from slotwise.bench.targets import Target, Verdict, judge
 from slotwise.errors import ConfigurationError
-from slotwise.picture import Box, Label, Line, Picture, Shape
+from slotwise.model.picture import Box, Label, Line, Picture, Shape
 
 #: In the order of the columns; a figure that is not here stands behind them under its own name.
 _TITLES = {

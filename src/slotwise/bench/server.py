@@ -13,7 +13,7 @@ from typing import Any, Self
 from slotwise.bench.machine import cpu_of_family, usage_of
 from slotwise.embedded import Binaries, EmbeddedPostgres, GivenPostgres, find_binaries
 from slotwise.embedded.directories import state_directory
-from slotwise.store.dsn import psycopg
+from slotwise.store.connect.dsn import psycopg
 
 #: For the report: the settings that decide how fast a durable PostgreSQL is.
 SETTINGS = ("fsync", "synchronous_commit", "full_page_writes", "shared_buffers", "max_wal_size", "autovacuum_naptime")

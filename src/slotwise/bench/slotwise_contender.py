@@ -14,11 +14,11 @@ from slotwise import migrate
 from slotwise.bench.app import TASK, job_name
 from slotwise.bench.crew import Command
 from slotwise.bench.run import Contender, Send
-from slotwise.context import JobContext
-from slotwise.job import task
-from slotwise.registry import JobRegistry
+from slotwise.jobs.context import JobContext
+from slotwise.jobs.job import task
+from slotwise.registry.registry import JobRegistry
 from slotwise.schedules import Every
-from slotwise.store.dsn import database_url, psycopg
+from slotwise.store.connect.dsn import database_url, psycopg
 
 DAY = 86_400.0
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import click
 
-from slotwise.cli.command import Command
-from slotwise.cli.instants import instant
-from slotwise.cli.options import Given, common, duration, pass_given
-from slotwise.cli.orders import confirm, desk, instance, order, tell, when, yes
-from slotwise.store.backfill import Backfill
+from slotwise.cli.shared.command import Command
+from slotwise.cli.shared.instants import instant
+from slotwise.cli.shared.operations import confirm, instance, operation, order, tell, when, yes
+from slotwise.cli.shared.options import Given, common, duration, pass_given
+from slotwise.store.operations.backfill import Backfill
 
 
 @click.command(
@@ -57,7 +57,7 @@ def backfill(
     What ran, runs or waits is left alone, and so is what the schedule has yet to decide. Times are ISO 8601, in local
     time unless they say otherwise; a duration means so long ago.
     """
-    with desk(given, author) as (controls, _):
+    with operation(given, author) as (controls, _):
         how: dict[str, Any] = {
             "instance": instance, "pace": pace, "at_once": at_once, "failed": failed, "forgotten": forgotten,
         }  # fmt: skip

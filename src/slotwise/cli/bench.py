@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import click
 from click.core import ParameterSource
 
-from slotwise.cli.command import Command
-from slotwise.cli.options import Given, common, pass_given
-from slotwise.cli.output import print_json_object, print_table
+from slotwise.cli.shared.command import Command
+from slotwise.cli.shared.options import Given, common, pass_given
+from slotwise.cli.shared.output import print_json_object, print_table
 
 if TYPE_CHECKING:
     from collections.abc import Collection

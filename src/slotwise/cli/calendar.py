@@ -7,13 +7,13 @@ from typing import Any
 import click
 
 from slotwise.cli.calendarchange import add_days, import_calendar, remove_days
-from slotwise.cli.calendarfacts import changes, facts
-from slotwise.cli.command import Command, Group
-from slotwise.cli.options import Given, common, pass_given
-from slotwise.cli.output import moment, print_json_list, print_json_object, print_table
+from slotwise.cli.shared.calendar_table import changes, facts
+from slotwise.cli.shared.command import Command, Group
+from slotwise.cli.shared.options import Given, common, pass_given
+from slotwise.cli.shared.output import moment, print_json_list, print_json_object, print_table
 from slotwise.contrib.logging import plain
-from slotwise.schedules.calendar import weekend_text
-from slotwise.store.calendar_changes import CalendarLine
+from slotwise.schedules.business.calendar import weekend_text
+from slotwise.store.planning.calendar_changes import CalendarLine
 
 
 @click.group(

@@ -13,15 +13,15 @@ from typing import Any
 
 import click
 
-from slotwise.cli.calendarfacts import changes, facts
-from slotwise.cli.command import Command
-from slotwise.cli.options import AnyFunction, Given, common, pass_given
-from slotwise.cli.output import moment, print_json_object
+from slotwise.cli.shared.calendar_table import changes, facts
+from slotwise.cli.shared.command import Command
+from slotwise.cli.shared.options import AnyFunction, Given, common, pass_given
+from slotwise.cli.shared.output import moment, print_json_object
 from slotwise.contrib.calendars import Source, from_holidays, from_ics
 from slotwise.contrib.logging import escaped, plain
 from slotwise.errors import ConfigurationError, InvalidSchedule
-from slotwise.schedules.calendar import Calendar, calendar_name, parse_weekend, weekend_text
-from slotwise.store.calendar_changes import Change, Edit, Followed
+from slotwise.schedules.business.calendar import Calendar, calendar_name, parse_weekend, weekend_text
+from slotwise.store.planning.calendar_changes import Change, Edit, Followed
 
 _DAY = timedelta(days=1)
 #: Far more than any calendar holds: a typing mistake in a range.

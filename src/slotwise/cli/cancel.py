@@ -6,12 +6,12 @@ from datetime import datetime
 
 import click
 
-from slotwise.cli import exits
-from slotwise.cli.command import Command
-from slotwise.cli.instants import instant
-from slotwise.cli.options import Given, common, pass_given
-from slotwise.cli.orders import confirm, desk, exact_slot, order, tell, when, yes
-from slotwise.execution import RECURRING
+from slotwise.cli.shared import exits
+from slotwise.cli.shared.command import Command
+from slotwise.cli.shared.instants import instant
+from slotwise.cli.shared.operations import confirm, exact_slot, operation, order, tell, when, yes
+from slotwise.cli.shared.options import Given, common, pass_given
+from slotwise.model.records import RECURRING
 
 
 @click.command(
@@ -55,7 +55,7 @@ def cancel(
     """
     if backfill and slot is not None:
         raise click.UsageError("--backfill calls off all that waits; leave SLOT out")
-    with desk(given, author) as (controls, reader):
+    with operation(given, author) as (controls, reader):
         if backfill:
             waiting = controls.cancel_backfill(name, instance=instance, dry_run=True)
             if waiting and not dry_run:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 from click.shell_completion import get_completion_class
 
-from slotwise.cli.command import Command
+from slotwise.cli.shared.command import Command
 
 
 @click.command(

@@ -7,12 +7,12 @@ from itertools import islice
 
 import click
 
-from slotwise.cli.command import Command
-from slotwise.cli.options import Given, common, pass_given
-from slotwise.cli.orders import desk, tell_pause
-from slotwise.cli.output import moment, print_json_list, print_table
+from slotwise.cli.shared.command import Command
+from slotwise.cli.shared.operations import operation, tell_pause
+from slotwise.cli.shared.options import Given, common, pass_given
+from slotwise.cli.shared.output import moment, print_json_list, print_table
 from slotwise.contrib.logging import plain
-from slotwise.store.audit_rows import Order
+from slotwise.store.schema.audit_rows import Order
 
 
 @click.command(
@@ -29,7 +29,7 @@ from slotwise.store.audit_rows import Order
 @pass_given
 def controls(given: Given, name: str | None, count: int) -> None:
     """The orders given so far, the newest first; with NAME, those about that job and those about all."""
-    with desk(given, None) as (found, reader):
+    with operation(given, None) as (found, reader):
         paused = found.all_paused()
         orders = list(islice(found.orders(name, limit=count), count))
         if name is not None and all(order.job != name for order in orders):

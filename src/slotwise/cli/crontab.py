@@ -10,11 +10,11 @@ from typing import Any
 import click
 from rich.text import Text
 
-from slotwise.cli import exits
-from slotwise.cli.command import Command, Group
-from slotwise.cli.crontabs import FORMAT, ZONE, count, refuse, show, with_host
-from slotwise.cli.options import Given, common, pass_given
-from slotwise.cli.output import as_json, moment, print_json_object, print_table
+from slotwise.cli.shared import exits
+from slotwise.cli.shared.command import Command, Group
+from slotwise.cli.shared.crontab_options import FORMAT, ZONE, count, refuse, show, with_host
+from slotwise.cli.shared.options import Given, common, pass_given
+from slotwise.cli.shared.output import as_json, moment, print_json_object, print_table
 from slotwise.contrib.crontab import Crontabs, Entry, read_crontabs
 from slotwise.contrib.crontab.module import module_text
 from slotwise.contrib.logging import plain

@@ -11,14 +11,14 @@ import click
 from sqlalchemy import Connection
 
 from slotwise import migrate
-from slotwise.cli.command import Command, Group
-from slotwise.cli.options import Given, common, pass_given
-from slotwise.cli.output import print_json_object
 from slotwise.cli.recovery import new_epoch, settle_until
+from slotwise.cli.shared.command import Command, Group
+from slotwise.cli.shared.options import Given, common, pass_given
+from slotwise.cli.shared.output import print_json_object
 from slotwise.migrate.standing import refuse_unversioned
-from slotwise.settings import Settings
-from slotwise.store.database import Database
-from slotwise.store.tables import SCHEMA_VERSION
+from slotwise.settings.settings import Settings
+from slotwise.store.connect.database import Database
+from slotwise.store.schema.tables import SCHEMA_VERSION
 
 
 @click.group(cls=Group, examples="slotwise db upgrade\nslotwise db check\nslotwise db sql | psql")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import click
 
-from slotwise.cli.command import Command
-from slotwise.cli.options import Given, common, pass_given
-from slotwise.cli.orders import confirm, desk, order, tell, yes
+from slotwise.cli.shared.command import Command
+from slotwise.cli.shared.operations import confirm, operation, order, tell, yes
+from slotwise.cli.shared.options import Given, common, pass_given
 
 
 @click.command(
@@ -30,7 +30,7 @@ def delete(
 
     Refused while it runs, and while a live worker knows it.
     """
-    with desk(given, author) as (controls, _):
+    with operation(given, author) as (controls, _):
         rows = controls.delete(name, known=known, dry_run=True)
         if not dry_run:
             confirm(f"{name} will not run any more.", sure=yes)

@@ -15,10 +15,10 @@ from typing import Any, Final
 
 import click
 
-from slotwise.cli import exits
-from slotwise.cli.command import Group
-from slotwise.cli.options import common
-from slotwise.identity import own_version
+from slotwise.cli.shared import exits
+from slotwise.cli.shared.command import Group
+from slotwise.cli.shared.options import common
+from slotwise.model.identity import own_version
 
 #: Each command, and the file in here that has it; it is imported when it is wanted: a probe that asks for health every
 #: few seconds need not load the engine and the benchmark.
@@ -129,7 +129,7 @@ def status(arguments: Sequence[str] | None = None) -> int:
     except (click.Abort, KeyboardInterrupt):
         return exits.INTERRUPTED
     except Exception as error:
-        from slotwise.cli.failures import tell
+        from slotwise.cli.shared.error_report import tell
 
         return tell(error)
     return result if isinstance(result, int) else exits.OK

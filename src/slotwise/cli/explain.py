@@ -6,16 +6,16 @@ from datetime import datetime
 
 import click
 
-from slotwise.cli.command import Command
-from slotwise.cli.instants import instant
-from slotwise.cli.options import Given, common, pass_given
-from slotwise.cli.orders import exact_slot
-from slotwise.cli.output import moment, print_json
-from slotwise.definition import Definition
-from slotwise.execution import RECURRING
-from slotwise.explanation import explain as explain_slot
-from slotwise.store.facts import facts
-from slotwise.store.reader import Reader
+from slotwise.cli.shared.command import Command
+from slotwise.cli.shared.instants import instant
+from slotwise.cli.shared.operations import exact_slot
+from slotwise.cli.shared.options import Given, common, pass_given
+from slotwise.cli.shared.output import moment, print_json
+from slotwise.explain.explanation import explain as explain_slot
+from slotwise.explain.facts import facts
+from slotwise.jobs.definition import Definition
+from slotwise.model.records import RECURRING
+from slotwise.store.reading.reader import Reader
 
 
 @click.command(

@@ -9,16 +9,16 @@ from typing import Any
 import click
 from sqlalchemy.exc import SQLAlchemyError
 
-from slotwise.cli import exits
-from slotwise.cli.command import Command
-from slotwise.cli.options import Given, common, duration, pass_given
-from slotwise.cli.output import as_json, moment, print_json_object
+from slotwise.cli.shared import exits
+from slotwise.cli.shared.command import Command
+from slotwise.cli.shared.options import Given, common, duration, pass_given
+from slotwise.cli.shared.output import as_json, moment, print_json_object
 from slotwise.contrib.logging import escaped
-from slotwise.durations import format_duration
 from slotwise.errors import DatabaseProblem
-from slotwise.headline import headline
-from slotwise.store.failures import describe
-from slotwise.store.lines import Health, Unreadable
+from slotwise.model.durations import format_duration
+from slotwise.model.error_summary import error_summary
+from slotwise.store.connect.database_errors import describe
+from slotwise.store.reading.views import Health, Unreadable
 
 
 @click.command(
@@ -110,7 +110,7 @@ def _problems(found: Health, min_workers: int, max_rows: int, limit: str) -> lis
 
 def _unreadable(found: Unreadable) -> str:
     rows = "a row is" if found.rows == 1 else f"{found.rows} rows are"
-    return escaped(f"{found.task}: {rows} unreadable, due since {moment(found.since)}: {headline(found.error)}")
+    return escaped(f"{found.task}: {rows} unreadable, due since {moment(found.since)}: {error_summary(found.error)}")
 
 
 def _summary(found: Health) -> str:

@@ -7,7 +7,7 @@ from math import log
 from pathlib import Path
 from typing import Final
 
-from slotwise.picture import Box, Label, Picture
+from slotwise.model.picture import Box, Label, Picture
 
 _CELL: Final = (28, 18)
 _LEFT, _TOP, _RIGHT, _BOTTOM = 64, 56, 24, 52

@@ -15,18 +15,18 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
-from slotwise.cli.application import load_registry
+from slotwise.cli.shared.application import load_registry
 from slotwise.contrib.logging import configure
-from slotwise.engine.holdings import Holding
-from slotwise.engine.isolation import Channel, say_outcome
-from slotwise.engine.signals import StopSignals
+from slotwise.engine.process.signals import StopSignals
+from slotwise.engine.run.active_claims import Holding
+from slotwise.engine.run.child_process import Channel, say_outcome
 from slotwise.engine.worker import Worker
-from slotwise.events import Event, HandlerStarted
-from slotwise.execution import AttemptOutcome, Claim, Failed, HandedBack
-from slotwise.policies import growing_pauses
-from slotwise.registry import JobRegistry
-from slotwise.store.database import is_transient
-from slotwise.vocabulary import Reason
+from slotwise.jobs.policies import growing_pauses
+from slotwise.model.events import Event, HandlerStarted
+from slotwise.model.records import AttemptOutcome, Claim, Failed, HandedBack
+from slotwise.model.vocabulary import Reason
+from slotwise.registry.registry import JobRegistry
+from slotwise.store.connect.database import is_transient
 
 _PR_SET_PDEATHSIG = 1
 FIRST_PAUSE = timedelta(milliseconds=100)
@@ -75,7 +75,7 @@ def _obey(order: dict[str, Any], channel: Channel) -> AttemptOutcome:
         return Failed(f"its process cannot start: {error}")
     if claim is None:
         return HandedBack(Reason.LOST)  # while the application was imported
-    (holding,) = worker.holdings.add([claim], order["renewed"])
+    (holding,) = worker.active_claims.add([claim], order["renewed"])
     for word in [*words, *(channel.lines(0) or ())]:  # it may have been renewed while the application was imported
         _heed(word, holding, worker)
     threading.Thread(target=_listen, args=(channel, holding, worker), daemon=True).start()

@@ -14,10 +14,10 @@ from typing import Any
 import click
 from rich.text import Text
 
-from slotwise.cli.command import Command, Group
-from slotwise.cli.options import Given, common, pass_given
-from slotwise.cli.orders import tell_pause
-from slotwise.cli.output import (
+from slotwise.cli.shared.command import Command, Group
+from slotwise.cli.shared.operations import tell_pause
+from slotwise.cli.shared.options import Given, common, pass_given
+from slotwise.cli.shared.output import (
     ago,
     as_json,
     moment,
@@ -28,15 +28,15 @@ from slotwise.cli.output import (
     print_table,
 )
 from slotwise.contrib.logging import escaped
-from slotwise.definition import Definition
 from slotwise.errors import UnknownTask
-from slotwise.execution import RECURRING
-from slotwise.headline import headline
-from slotwise.store.ledger_reader import PAGE
-from slotwise.store.lines import JobLine
-from slotwise.store.reader import Reader
-from slotwise.store.revision import Revision
-from slotwise.vocabulary import State
+from slotwise.jobs.definition import Definition
+from slotwise.model.error_summary import error_summary
+from slotwise.model.records import RECURRING
+from slotwise.model.vocabulary import State
+from slotwise.store.planning.revision import Revision
+from slotwise.store.reading.ledger_reader import PAGE
+from slotwise.store.reading.reader import Reader
+from slotwise.store.reading.views import JobLine
 
 _COLUMNS = ("JOB", "STATE", "NEXT SLOT", "LAST SUCCESS", "FAILURES", "SCHEDULE")
 
@@ -250,7 +250,7 @@ def _fields(line: JobLine) -> list[tuple[str, str | Text]]:
         ("last success", moment(line.last_success)),
         ("last failure", moment(line.last_failure)),
         ("failures in a row", str(line.consecutive_failures)),
-        ("last error", headline(line.last_error) or "–"),
+        ("last error", error_summary(line.last_error) or "–"),
         ("priority", str(line.priority)),
         ("runs on", ", ".join(line.runs_on) or "any worker"),
         ("revision", _planned_by(line)),

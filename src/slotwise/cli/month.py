@@ -15,12 +15,12 @@ from zoneinfo import ZoneInfo
 import click
 from rich.text import Text
 
-from slotwise.cli.command import Command
 from slotwise.cli.heatmap import draw
-from slotwise.cli.options import Given, common, pass_given
-from slotwise.cli.output import print_json_object, print_table
-from slotwise.cli.scheduletext import ready, schedule_of, zone_of
-from slotwise.execution import KNOWN_YEARS
+from slotwise.cli.shared.command import Command
+from slotwise.cli.shared.options import Given, common, pass_given
+from slotwise.cli.shared.output import print_json_object, print_table
+from slotwise.cli.shared.schedule_text import ready, schedule_of, zone_of
+from slotwise.model.records import KNOWN_YEARS
 from slotwise.schedules import Schedule, parse_schedule
 from slotwise.schedules.zones import zone_named
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import click
 
-from slotwise.cli.command import Command
-from slotwise.cli.options import Given, common, pass_given
-from slotwise.cli.orders import confirm, desk, order, tell, tell_pause, when, yes
-from slotwise.store.pauses import Resumed
+from slotwise.cli.shared.command import Command
+from slotwise.cli.shared.operations import confirm, operation, order, tell, tell_pause, when, yes
+from slotwise.cli.shared.options import Given, common, pass_given
+from slotwise.store.operations.pauses import Resumed
 
 
 @click.command(
@@ -38,7 +38,7 @@ def pause(
     What runs goes on. Slots that come meanwhile are skipped when the job is resumed, and the ledger says so.
     """
     one = _chosen(name, everything)
-    with desk(given, author) as (controls, _):
+    with operation(given, author) as (controls, _):
         if one is not None:
             changed = controls.pause(one, note=note, dry_run=dry_run)
         else:
@@ -80,7 +80,7 @@ def resume(
     Slots that came during the pause end as skipped (paused), unless --replay leaves them to the job's catch-up.
     """
     one = _chosen(name, everything)
-    with desk(given, author) as (controls, _):
+    with operation(given, author) as (controls, _):
         if one is not None:
             found: list[Resumed] | None = controls.resume(one, replay=replay, note=note, dry_run=dry_run)
         else:

@@ -7,12 +7,12 @@ from collections import Counter
 import click
 from rich.text import Text
 
-from slotwise.cli import exits
-from slotwise.cli.command import Command
-from slotwise.cli.options import Given, common, kept, pass_given
-from slotwise.cli.output import moment, print_json_list, print_table
-from slotwise.store.deploy import Change, compare
-from slotwise.store.revision import Revision
+from slotwise.cli.shared import exits
+from slotwise.cli.shared.command import Command
+from slotwise.cli.shared.options import Given, common, kept, pass_given
+from slotwise.cli.shared.output import moment, print_json_list, print_table
+from slotwise.store.planning.deploy_preview import Change, compare
+from slotwise.store.planning.revision import Revision
 
 _STYLES = {
     "added": "green",

@@ -6,10 +6,10 @@ from datetime import datetime
 
 import click
 
-from slotwise.cli.command import Command
-from slotwise.cli.instants import instant
-from slotwise.cli.options import Given, common, pass_given
-from slotwise.cli.orders import confirm, desk, order, tell, when, yes
+from slotwise.cli.shared.command import Command
+from slotwise.cli.shared.instants import instant
+from slotwise.cli.shared.operations import confirm, operation, order, tell, when, yes
+from slotwise.cli.shared.options import Given, common, pass_given
 
 
 @click.command(
@@ -32,7 +32,7 @@ def new_epoch(given: Given, author: str | None, note: str | None, dry_run: bool,
     Tokens rise above all that were given out, claims end and are taken over, and the installation's id is new, so that
     complete_in refuses whoever still works on the database of before.
     """
-    with desk(given, author) as (controls, _):
+    with operation(given, author) as (controls, _):
         found = controls.new_epoch(dry_run=True)
         if not dry_run:
             confirm(f"{found.claims} claims will end, {found.rows} rows get new tokens.", sure=yes)
@@ -59,7 +59,7 @@ def settle_until(given: Given, until: datetime, author: str | None, note: str | 
 
     Slots that wait for a retry end as cancelled (settled). One-time tasks stay: look at those that are due.
     """
-    with desk(given, author) as (controls, _):
+    with operation(given, author) as (controls, _):
         found = controls.settle_until(until, dry_run=True)
         slots = sum(one.slots for one in found)
         if not dry_run:

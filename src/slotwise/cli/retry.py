@@ -6,10 +6,10 @@ from datetime import datetime
 
 import click
 
-from slotwise.cli.command import Command
-from slotwise.cli.instants import instant
-from slotwise.cli.options import Given, common, pass_given
-from slotwise.cli.orders import desk, exact_slot, instance, order, tell, when
+from slotwise.cli.shared.command import Command
+from slotwise.cli.shared.instants import instant
+from slotwise.cli.shared.operations import exact_slot, instance, operation, order, tell, when
+from slotwise.cli.shared.options import Given, common, pass_given
 
 
 @click.command(
@@ -40,7 +40,7 @@ def retry(
     It is the same slot: same idempotency key, attempts counted on; beside the schedule, which goes on. Slots of a
     job with on_lost="give_up" start once: with --app that is said here, else the worker refuses it.
     """
-    with desk(given, author) as (controls, reader):
+    with operation(given, author) as (controls, reader):
         wanted = exact_slot(reader, name, instance, slot)
         controls.retry(name, wanted, instance=instance, note=note, dry_run=dry_run)
     tell(given, f"{name}: slot {when(wanted)} is tried again", dry_run=dry_run, job=name, slot=wanted)

@@ -10,20 +10,20 @@ from contextlib import contextmanager
 
 import click
 
-from slotwise.cli import exits
-from slotwise.cli.application import lifespan_of
-from slotwise.cli.command import Command
-from slotwise.cli.crontabs import CrontabChoice, crontab_options
-from slotwise.cli.ending import end_now
-from slotwise.cli.options import Given, common, pass_given
-from slotwise.cli.output import moment, print_json, span
+from slotwise.cli.shared import exits
+from slotwise.cli.shared.application import lifespan_of
+from slotwise.cli.shared.command import Command
+from slotwise.cli.shared.crontab_options import CrontabChoice, crontab_options
+from slotwise.cli.shared.options import Given, common, pass_given
+from slotwise.cli.shared.output import moment, print_json, span
+from slotwise.cli.shared.process_exit import end_now
 from slotwise.contrib.logging import LogListener, configure, escaped_lines
-from slotwise.engine.signals import StopSignals
-from slotwise.engine.single import Ended, SingleRun
+from slotwise.engine.process.foreground import Ended, SingleRun
+from slotwise.engine.process.signals import StopSignals
 from slotwise.errors import JobCancelled
-from slotwise.headline import headline
-from slotwise.settings import Settings
-from slotwise.vocabulary import Outcome
+from slotwise.model.error_summary import error_summary
+from slotwise.model.vocabulary import Outcome
+from slotwise.settings.settings import Settings
 
 _STATUS = {
     signal.SIGINT: exits.INTERRUPTED,
@@ -123,6 +123,6 @@ def _tell(given: Given, ended: Ended) -> None:
         return
     if ended.error and not ended.succeeded:
         click.echo(escaped_lines(ended.error), err=True)
-    reason = f" ({ended.reason})" if ended.reason and ended.reason != headline(ended.error) else ""
+    reason = f" ({ended.reason})" if ended.reason and ended.reason != error_summary(ended.error) else ""
     line = f"{ended.job} {moment(ended.slot)}: {ended.outcome}{reason} in {span(ended.took)}"
     click.echo(line, err=True)

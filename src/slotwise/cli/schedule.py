@@ -12,17 +12,17 @@ from zoneinfo import ZoneInfo
 import click
 from rich.text import Text
 
-from slotwise.cli.command import Command, Group
 from slotwise.cli.month import month
-from slotwise.cli.options import Given, common, pass_given
-from slotwise.cli.output import print_json_list, print_json_object, print_table
-from slotwise.cli.scheduletext import instant, ready, schedule_of, zone_of
+from slotwise.cli.shared.command import Command, Group
+from slotwise.cli.shared.options import Given, common, pass_given
+from slotwise.cli.shared.output import print_json_list, print_json_object, print_table
+from slotwise.cli.shared.schedule_text import instant, ready, schedule_of, zone_of
 from slotwise.cli.speed import speed
 from slotwise.contrib.logging import plain
 from slotwise.errors import ConfigurationError
 from slotwise.schedules import AnyOf, Disabled, Schedule
 from slotwise.schedules.base import first_beyond
-from slotwise.schedules.outlook import Entry, clock, outlook
+from slotwise.schedules.preview import Entry, clock, outlook
 from slotwise.schedules.spread import Spread
 from slotwise.schedules.words import explain
 

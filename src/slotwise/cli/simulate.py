@@ -12,20 +12,20 @@ from zoneinfo import ZoneInfo
 
 import click
 
-from slotwise.cli.command import Command
-from slotwise.cli.instants import instant, read_instant
-from slotwise.cli.options import Given, common, pass_given
-from slotwise.cli.output import as_json, print_json_list, print_table, span
-from slotwise.cli.scheduletext import zone_of
-from slotwise.definition import Definition
-from slotwise.durations import parse_duration
+from slotwise.cli.shared.command import Command
+from slotwise.cli.shared.instants import instant, read_instant
+from slotwise.cli.shared.options import Given, common, pass_given
+from slotwise.cli.shared.output import as_json, print_json_list, print_table, span
+from slotwise.cli.shared.schedule_text import zone_of
 from slotwise.errors import InvalidSetting, SlotwiseError
-from slotwise.execution import KNOWN_YEARS, is_known
-from slotwise.headline import headline
-from slotwise.schedules.outlook import clock, marked
-from slotwise.store.lines import SlotLine
-from slotwise.testing.forecast import LONGEST, Forecast, Outage, forecast, remarkable
-from slotwise.vocabulary import Outcome
+from slotwise.jobs.definition import Definition
+from slotwise.model.durations import parse_duration
+from slotwise.model.error_summary import error_summary
+from slotwise.model.records import KNOWN_YEARS, is_known
+from slotwise.model.vocabulary import Outcome
+from slotwise.schedules.preview import clock, marked
+from slotwise.simulate.forecast import LONGEST, Forecast, Outage, forecast, remarkable
+from slotwise.store.reading.views import SlotLine
 
 _OUTAGE = re.compile(r"(?P<start>.+)/(?P<length>[^/]+)")
 
@@ -170,7 +170,7 @@ def _why(job: Definition, line: SlotLine) -> str:
     if line.started is not None and line.started - line.slot >= timedelta(seconds=1):
         parts.append(f"{span(line.started - line.slot)} late")
     if line.error and line.outcome != Outcome.SUCCEEDED:
-        parts.append(headline(line.error))
+        parts.append(error_summary(line.error))
     if line.collapsed:
         parts.append(f"stands for {line.collapsed} more")
     return "; ".join(filter(None, parts)) or "–"

@@ -6,10 +6,10 @@ from datetime import datetime
 
 import click
 
-from slotwise.cli.command import Command
-from slotwise.cli.instants import instant
-from slotwise.cli.options import Given, common, pass_given
-from slotwise.cli.orders import desk, instance, order, tell, when
+from slotwise.cli.shared.command import Command
+from slotwise.cli.shared.instants import instant
+from slotwise.cli.shared.operations import instance, operation, order, tell, when
+from slotwise.cli.shared.options import Given, common, pass_given
 
 
 @click.command(
@@ -40,6 +40,6 @@ def skip_next(
 
     With SLOT, only if that is the next one: so that two people with the same idea skip it once.
     """
-    with desk(given, author) as (controls, _):
+    with operation(given, author) as (controls, _):
         skipped = controls.skip_next(name, slot, instance=instance, note=note, dry_run=dry_run)
     tell(given, f"{name}: slot {when(skipped)} skipped", dry_run=dry_run, job=name, slot=skipped)

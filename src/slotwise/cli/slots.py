@@ -10,17 +10,17 @@ from itertools import chain, islice
 import click
 from rich.text import Text
 
-from slotwise.cli.command import Command
-from slotwise.cli.instants import instant
-from slotwise.cli.options import Given, common, pass_given
-from slotwise.cli.output import moment, outcome, print_json_list, print_table, shortened, span
-from slotwise.client import Client
+from slotwise.cli.shared.command import Command
+from slotwise.cli.shared.instants import instant
+from slotwise.cli.shared.options import Given, common, pass_given
+from slotwise.cli.shared.output import moment, outcome, print_json_list, print_table, shortened, span
+from slotwise.client.client import Client
 from slotwise.contrib.logging import iso
-from slotwise.execution import RECURRING
-from slotwise.headline import headline
-from slotwise.store.lines import SlotLine
-from slotwise.store.reader import Reader
-from slotwise.vocabulary import Outcome, State
+from slotwise.model.error_summary import error_summary
+from slotwise.model.records import RECURRING
+from slotwise.model.vocabulary import Outcome, State
+from slotwise.store.reading.reader import Reader
+from slotwise.store.reading.views import SlotLine
 
 _COLUMNS = ("SLOT", "OUTCOME", "WHY", "ORIGIN", "TRIES", "STARTED", "TOOK", "WORKER")
 LINES = 20
@@ -145,5 +145,5 @@ def _why(line: SlotLine) -> str:
     if line.outcome == State.WAITING and line.due is not None and line.due != line.slot:
         parts.append(f"due {moment(line.due)}")
     if line.error and line.outcome != Outcome.SUCCEEDED:
-        parts.append(headline(line.error))
+        parts.append(error_summary(line.error))
     return "; ".join(parts) or "–"

@@ -13,10 +13,10 @@ from typing import Final
 import click
 from rich.text import Text
 
-from slotwise.cli import exits
-from slotwise.cli.command import Command
-from slotwise.cli.options import Given, common, pass_given
-from slotwise.cli.output import print_json_list, print_table
+from slotwise.cli.shared import exits
+from slotwise.cli.shared.command import Command
+from slotwise.cli.shared.options import Given, common, pass_given
+from slotwise.cli.shared.output import print_json_list, print_table
 from slotwise.errors import InvalidSchedule
 from slotwise.schedules import Cron, parse_schedule
 from slotwise.schedules.days import days_of

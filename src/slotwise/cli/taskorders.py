@@ -9,18 +9,18 @@ from typing import Any
 
 import click
 
-from slotwise.asked import Receipt
-from slotwise.cli.command import Command
-from slotwise.cli.options import Given, common, pass_given
-from slotwise.cli.orders import confirm, tell, yes
-from slotwise.cli.output import as_json, print_json_list, print_json_object
+from slotwise.cli.shared.command import Command
+from slotwise.cli.shared.operations import confirm, tell, yes
+from slotwise.cli.shared.options import Given, common, pass_given
+from slotwise.cli.shared.output import as_json, print_json_list, print_json_object
 from slotwise.cli.taskvalues import PRIORITY, data_of, due, id_of
-from slotwise.client import STATES, Client
+from slotwise.client.arguments import Receipt
+from slotwise.client.client import STATES, Client
 from slotwise.errors import UnknownTask
-from slotwise.store.queue_rows import Status
-from slotwise.store.reader import Reader
-from slotwise.store.store import Store
-from slotwise.vocabulary import State
+from slotwise.model.vocabulary import State
+from slotwise.store.queue.queue_rows import Status
+from slotwise.store.reading.reader import Reader
+from slotwise.store.slots.store import Store
 
 #: Rows that are read at once to count them.
 PAGE = 5_000

@@ -12,9 +12,9 @@ from typing import Any
 import click
 from rich.text import Text
 
-from slotwise.cli.command import Command, Group
-from slotwise.cli.options import Given, common, pass_given
-from slotwise.cli.output import (
+from slotwise.cli.shared.command import Command, Group
+from slotwise.cli.shared.options import Given, common, pass_given
+from slotwise.cli.shared.output import (
     as_json,
     moment,
     outcome,
@@ -24,14 +24,14 @@ from slotwise.cli.output import (
     print_table,
 )
 from slotwise.cli.taskorders import cancel_tasks, redrive_tasks, reschedule_task, retry_tasks, schedule_task, task_desk
-from slotwise.client import STATES
+from slotwise.client.client import STATES
 from slotwise.contrib.logging import escaped
 from slotwise.errors import InvalidPayload, UnknownTask
-from slotwise.headline import headline
-from slotwise.store.reader import Reader
-from slotwise.store.task_counts import MOST, TaskCount, TaskCounts
-from slotwise.store.task_lines import TaskEnd, TaskLine
-from slotwise.vocabulary import State
+from slotwise.model.error_summary import error_summary
+from slotwise.model.vocabulary import State
+from slotwise.store.queue.task_views import TaskEnd, TaskLine
+from slotwise.store.reading.reader import Reader
+from slotwise.store.reading.task_counts import MOST, TaskCount, TaskCounts
 
 #: Lines of a listing that does not say how many.
 LINES = 50
@@ -168,7 +168,7 @@ def _without_bytes(line: TaskLine | TaskEnd) -> dict[str, Any]:
 
 def _row(line: TaskLine) -> list[str | Text]:
     numbers = [str(line.priority), str(line.attempt)]
-    return [line.task, line.id, outcome(line.state), moment(line.due), *numbers, headline(line.last_error) or "–"]
+    return [line.task, line.id, outcome(line.state), moment(line.due), *numbers, error_summary(line.last_error) or "–"]
 
 
 @tasks.command(
@@ -228,7 +228,7 @@ def _line_fields(line: TaskLine, reasons: dict[str, str]) -> list[tuple[str, str
 def _end_fields(end: TaskEnd) -> list[tuple[str, str | Text]]:
     fields: list[tuple[str, str | Text]] = [("ended", moment(end.finished)), ("outcome", outcome(end.outcome))]
     if end.error:
-        fields.append(("error", headline(end.error) or ""))
+        fields.append(("error", error_summary(end.error) or ""))
     if end.stored is not None:
         fields.append(("result", json.dumps(end.result, ensure_ascii=False)[:1000]))
     return fields

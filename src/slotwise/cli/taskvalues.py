@@ -10,10 +10,10 @@ from typing import Any
 
 import click
 
-from slotwise.asked import wrong_id
-from slotwise.cli.instants import FORMS, read_instant
-from slotwise.cli.options import duration
-from slotwise.declaration import LARGEST_PRIORITY
+from slotwise.cli.shared.instants import FORMS, read_instant
+from slotwise.cli.shared.options import duration
+from slotwise.client.arguments import wrong_id
+from slotwise.jobs.declaration import LARGEST_PRIORITY
 
 PRIORITY = click.IntRange(-LARGEST_PRIORITY, LARGEST_PRIORITY)
 

@@ -6,9 +6,9 @@ from typing import Literal
 
 import click
 
-from slotwise.cli.command import Command
-from slotwise.cli.options import Given, common, pass_given
-from slotwise.cli.orders import desk, instance, order, tell, when
+from slotwise.cli.shared.command import Command
+from slotwise.cli.shared.operations import instance, operation, order, tell, when
+from slotwise.cli.shared.options import Given, common, pass_given
 
 
 @click.command(
@@ -47,6 +47,6 @@ def trigger(
     Its slot is the database's time of this request; the next slot stays as it is, and the job's statistics count the
     run. A paused job's waits until the job is resumed; "slotwise run" does not, and runs it in the foreground.
     """
-    with desk(given, author) as (controls, _):
+    with operation(given, author) as (controls, _):
         slot = controls.trigger(name, instance=instance, overlap=overlap, note=note, dry_run=dry_run)
     tell(given, f"{name}: triggered as slot {when(slot)}", dry_run=dry_run, job=name, slot=slot)

@@ -10,17 +10,17 @@ from collections.abc import Callable
 
 import click
 
-from slotwise.cli import exits
-from slotwise.cli.application import lifespan_of
-from slotwise.cli.command import Command
-from slotwise.cli.crontabs import CrontabChoice, crontab_options
-from slotwise.cli.ending import end_now, end_soon
-from slotwise.cli.failures import tell
-from slotwise.cli.options import Given, common, kept, pass_given
+from slotwise.cli.shared import exits
+from slotwise.cli.shared.application import lifespan_of
+from slotwise.cli.shared.command import Command
+from slotwise.cli.shared.crontab_options import CrontabChoice, crontab_options
+from slotwise.cli.shared.error_report import tell
+from slotwise.cli.shared.options import Given, common, kept, pass_given
+from slotwise.cli.shared.process_exit import end_now, end_soon
 from slotwise.contrib.logging import JsonFormatter, LogListener, configure
-from slotwise.engine.lifeline import Lifeline
-from slotwise.engine.signals import StopSignals
-from slotwise.engine.supervisor import Supervisor
+from slotwise.engine.process.lifeline import Lifeline
+from slotwise.engine.process.signals import StopSignals
+from slotwise.engine.process.supervisor import Supervisor
 from slotwise.engine.worker import Worker
 
 logger = logging.getLogger("slotwise.worker")

@@ -7,10 +7,10 @@ from datetime import datetime
 import click
 from rich.text import Text
 
-from slotwise.cli.command import Command
-from slotwise.cli.options import Given, common, pass_given
-from slotwise.cli.output import ago, moment, outcome, print_json_list, print_table, span
-from slotwise.store.lines import WorkerLine
+from slotwise.cli.shared.command import Command
+from slotwise.cli.shared.options import Given, common, pass_given
+from slotwise.cli.shared.output import ago, moment, outcome, print_json_list, print_table, span
+from slotwise.store.schema.worker_rows import WorkerLine
 
 _COLUMNS = ("WORKER", "STATE", "RUNNING", "TAGS", "STARTED", "LAST SEEN", "SKEW", "VERSION")
 

@@ -13,7 +13,7 @@ import time
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, TextIO
 
-from slotwise.events import Event
+from slotwise.model.events import Event
 
 #: What every record has by itself; everything else was given as ``extra`` and is shown.
 _STANDARD: Final = {*vars(logging.makeLogRecord({})), "message", "asctime", "taskName"}

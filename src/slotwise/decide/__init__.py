@@ -11,7 +11,7 @@ from slotwise.decide.claim import PLACE_PAUSE, Advance, Start, anew, at_claim, b
 from slotwise.decide.columns import ahead
 from slotwise.decide.ending import at_finish, at_finish_unread, at_loss
 from slotwise.decide.final import removed
-from slotwise.decide.handback import UNREADABLE, UNREADABLE_PAUSE, kept_apart, postponed, put_off
+from slotwise.decide.handback import UNREADABLE, UNREADABLE_PAUSE, defer, kept_apart, postponed
 
 __all__ = [
     "PLACE_PAUSE",
@@ -26,11 +26,11 @@ __all__ = [
     "at_finish_unread",
     "at_loss",
     "beside",
+    "defer",
     "given_up",
     "kept_apart",
     "past",
     "postponed",
-    "put_off",
     "removed",
     "started",
 ]

@@ -12,9 +12,9 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
-from slotwise.execution import TICK, LedgerEntry, Row
+from slotwise.model.records import TICK, LedgerEntry, Row
+from slotwise.model.vocabulary import Origin
 from slotwise.schedules import Schedule
-from slotwise.vocabulary import Origin
 
 
 def with_absence(row: Row, schedule: Schedule | None, ledger: LedgerEntry | None) -> Row:

@@ -8,9 +8,7 @@ from typing import Any
 
 from slotwise.decide.absence import newest_missed
 from slotwise.decide.columns import catching_up, is_catching_up, missed_among, overlapped, waiting
-from slotwise.definition import Definition
-from slotwise.execution import TICK, Gap, Record, Row, Transition
-from slotwise.missed import (
+from slotwise.decide.slot_choice import (
     around,
     choose_missed,
     cut,
@@ -21,9 +19,11 @@ from slotwise.missed import (
     too_late,
     undecided,
 )
-from slotwise.policies import CatchUp
+from slotwise.jobs.definition import Definition
+from slotwise.jobs.policies import CatchUp
+from slotwise.model.records import TICK, Gap, Record, Row, Transition
+from slotwise.model.vocabulary import Origin, Outcome, Reason, Release
 from slotwise.schedules import Schedule
-from slotwise.vocabulary import Origin, Outcome, Reason, Release
 
 #: When a slot looks again whether there is a place for it.
 PLACE_PAUSE = timedelta(seconds=1)

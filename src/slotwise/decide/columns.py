@@ -5,11 +5,11 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from slotwise.definition import Definition
-from slotwise.execution import FOREVER, TICK, Gap, Row
-from slotwise.missed import around, choose_overlapped, due_at, passed_over, slot_after
+from slotwise.decide.slot_choice import around, choose_overlapped, due_at, passed_over, slot_after
+from slotwise.jobs.definition import Definition
+from slotwise.model.records import FOREVER, TICK, Gap, Row
+from slotwise.model.vocabulary import Origin
 from slotwise.schedules import Schedule
-from slotwise.vocabulary import Origin
 
 
 def again(row: Row, due: datetime, *, attempt: int | None = None, lost_count: int | None = None) -> dict[str, Any]:

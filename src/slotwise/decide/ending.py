@@ -9,8 +9,9 @@ from slotwise.decide.absence import absent_from, with_absence
 from slotwise.decide.columns import again, carried
 from slotwise.decide.final import final
 from slotwise.decide.handback import UNREADABLE_PAUSE, hand_back
-from slotwise.definition import Definition
-from slotwise.execution import (
+from slotwise.jobs.definition import Definition
+from slotwise.jobs.policies import pause_after_loss
+from slotwise.model.records import (
     TICK,
     Aborted,
     AttemptOutcome,
@@ -25,9 +26,8 @@ from slotwise.execution import (
     Succeeded,
     Transition,
 )
-from slotwise.policies import pause_after_loss
+from slotwise.model.vocabulary import Outcome, Reason, Release
 from slotwise.schedules import Disabled, Schedule
-from slotwise.vocabulary import Outcome, Reason, Release
 
 
 def at_finish(

@@ -8,11 +8,11 @@ from typing import Any
 
 from slotwise.decide.absence import newest_missed
 from slotwise.decide.columns import carried, catching_up, is_catching_up, missed_among, overlapped, waiting
-from slotwise.definition import Definition
-from slotwise.execution import FOREVER, TICK, Gap, LedgerEntry, Record, Row, Transition
-from slotwise.missed import span
+from slotwise.decide.slot_choice import span
+from slotwise.jobs.definition import Definition
+from slotwise.model.records import FOREVER, TICK, Gap, LedgerEntry, Record, Row, Transition
+from slotwise.model.vocabulary import Outcome, Reason, State
 from slotwise.schedules import Schedule
-from slotwise.vocabulary import Outcome, Reason, State
 
 
 def final(

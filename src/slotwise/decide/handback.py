@@ -6,8 +6,8 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 from slotwise.decide.columns import again
-from slotwise.execution import Record, Row, Transition
-from slotwise.vocabulary import Outcome, Reason, Release
+from slotwise.model.records import Record, Row, Transition
+from slotwise.model.vocabulary import Outcome, Reason, Release
 
 #: When a row that cannot be read here comes up again.
 UNREADABLE_PAUSE = timedelta(minutes=1)
@@ -30,7 +30,7 @@ def hand_back(row: Row, reason: str) -> Transition:
     )
 
 
-def put_off(row: Row, due: datetime) -> Transition:
+def defer(row: Row, due: datetime) -> Transition:
     """A claimed row whose slot is to start later goes back, with the place that it has been given."""
     back = hand_back(row, Reason.RECOVERY)
     columns = {**again(row, due, attempt=max(row.attempt - 1, 0)), "parked_due": row.parked_due or row.execution_time}

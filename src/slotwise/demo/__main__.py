@@ -18,7 +18,7 @@ from slotwise.demo.play import LENGTH, Play, pronounce
 from slotwise.demo.stage import Stage
 from slotwise.demo.view import LiveView, PlainView
 from slotwise.errors import SlotwiseError
-from slotwise.store.dsn import database_url
+from slotwise.store.connect.dsn import database_url
 
 
 @click.group(invoke_without_command=True)

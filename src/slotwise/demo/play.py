@@ -13,9 +13,9 @@ from rich.table import Table
 
 from slotwise.demo.jobs import registry
 from slotwise.demo.stage import LEASE, PATIENCE, SETTINGS, NothingHappened, Stage, WorkerProcess
+from slotwise.demo.verdict import HandlerLog, Verdict, gather, judge
 from slotwise.demo.view import Scene, View, look
-from slotwise.store.tables import tables
-from slotwise.testing.verdict import HandlerLog, Verdict, gather, judge
+from slotwise.store.schema.tables import tables
 
 #: The play's length in seconds, after the set-up.
 LENGTH = 36.0

@@ -19,9 +19,9 @@ import sqlalchemy as sa
 from slotwise import migrate
 from slotwise.demo.jobs import HOME, digests
 from slotwise.embedded import EmbeddedPostgres
-from slotwise.engine.lifeline import Leash
+from slotwise.engine.process.lifeline import Leash
 from slotwise.errors import SlotwiseError
-from slotwise.store.dsn import database_url
+from slotwise.store.connect.dsn import database_url
 
 #: Shortened, so that a lease expires within seconds; the defaults are 10 s, 6 and 10 s.
 SETTINGS = {

@@ -17,8 +17,8 @@ from sqlalchemy.exc import DBAPIError
 
 from slotwise.demo.jobs import digests
 from slotwise.demo.stage import Stage
-from slotwise.store.tables import tables
-from slotwise.vocabulary import Outcome
+from slotwise.model.vocabulary import Outcome
+from slotwise.store.schema.tables import tables
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,1 +1,4 @@
-"""The loops of a worker, what runs the handlers, and the worker that composes them."""
+"""The worker: starts, signs in, runs its loops and its handlers, and shuts down.
+
+Imports the store and below, never the client or the registry.
+"""

@@ -7,10 +7,10 @@ import threading
 from collections.abc import Callable
 from datetime import timedelta
 
-from slotwise.engine.peers import Peers
-from slotwise.store.failures import describe
-from slotwise.store.roster import Badge, Roster
-from slotwise.vocabulary import State
+from slotwise.engine.loops.peers import Peers
+from slotwise.model.vocabulary import State
+from slotwise.store.connect.database_errors import describe
+from slotwise.store.reading.worker_registry import Badge, WorkerRegistry
 
 logger = logging.getLogger(__name__)
 
@@ -23,8 +23,8 @@ SKEW_WARNING = 1.0
 class Membership:
     """Says that a worker lives, what it is, and whether it drains. Safe between threads."""
 
-    def __init__(self, roster: Roster, make_badge: Callable[[], Badge]) -> None:
-        self._roster = roster
+    def __init__(self, roster: WorkerRegistry, make_badge: Callable[[], Badge]) -> None:
+        self._worker_registry = roster
         self._make_badge = make_badge
         self._lock = threading.Lock()
         self._badge: Badge | None = None
@@ -36,7 +36,7 @@ class Membership:
     def join(self) -> None:
         """Sign in for the first time, and forget workers that vanished long ago."""
         self._badge = self._make_badge()
-        self._roster.sweep(FORGET_AFTER)
+        self._worker_registry.sweep(FORGET_AFTER)
         self.renew()
 
     def renew(self) -> float | None:
@@ -48,7 +48,7 @@ class Membership:
             if self._badge is None:
                 return None
             state = State.DRAINING if self.is_draining else State.RUNNING
-            skew, peers = self._roster.sign_in(self._badge, state, self._skew)
+            skew, peers = self._worker_registry.sign_in(self._badge, state, self._skew)
             self._skew = skew
         self.peers.count = peers
         if abs(skew) > SKEW_WARNING and not self._skew_told:
@@ -66,6 +66,6 @@ class Membership:
             if badge is None:
                 return
             try:
-                self._roster.sign_out(badge.worker)
+                self._worker_registry.sign_out(badge.worker)
             except Exception as error:
                 logger.warning("could not sign out (%s); the row is swept later", describe(error))

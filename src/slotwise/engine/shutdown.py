@@ -7,14 +7,14 @@ import threading
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 
-from slotwise.engine.eventloop import EventLoop
-from slotwise.engine.holdings import Holding, Holdings
+from slotwise.engine.loops.service import Service
+from slotwise.engine.loops.settler import Settler
 from slotwise.engine.membership import Membership
-from slotwise.engine.runner import Runner
-from slotwise.engine.service import Service
-from slotwise.engine.settler import Settler
-from slotwise.execution import Aborted
-from slotwise.vocabulary import Reason
+from slotwise.engine.run.active_claims import ActiveClaims, Holding
+from slotwise.engine.run.event_loop import EventLoop
+from slotwise.engine.run.runner import Runner
+from slotwise.model.records import Aborted
+from slotwise.model.vocabulary import Reason
 
 logger = logging.getLogger(__name__)
 
@@ -35,7 +35,7 @@ class Shutdown:
     def __init__(
         self,
         *,
-        holdings: Holdings,
+        active_claims: ActiveClaims,
         runner: Runner,
         settler: Settler,
         poller: Service,
@@ -49,7 +49,7 @@ class Shutdown:
         longest_grace: timedelta,
     ) -> None:
         """``keepers`` keep claims alive and settle them, to the end; ``others`` do not."""
-        self._holdings = holdings
+        self._active_claims = active_claims
         self._runner = runner
         self._settler = settler
         self._poller = poller
@@ -82,7 +82,7 @@ class Shutdown:
         try:
             self._leave(self._lifespan_patience if ending else None)
         finally:
-            left = [holding for holding in self._holdings if not holding.ended]
+            left = [holding for holding in self._active_claims if not holding.ended]
             self.unfinished = len(left) + self._lifespans_left_behind()
             if left and ending:
                 self._hand_back_last(left)
@@ -105,7 +105,7 @@ class Shutdown:
 
     def _hand_back_unstarted(self) -> None:
         """Not left to the threads and the loop: they may be blocked."""
-        for holding in self._holdings:
+        for holding in self._active_claims:
             self._settler.hand_back(holding, Reason.SHUTDOWN)
 
     def _wait_for_handlers(self, grace: timedelta) -> None:
@@ -113,14 +113,14 @@ class Shutdown:
         left = grace.total_seconds()
         step = 0.05
         while left > 0 and not self._cancelling.is_set():
-            if self._holdings.wait_empty(min(step, left)):
+            if self._active_claims.wait_empty(min(step, left)):
                 return
             left -= step
 
     def _ask_to_stop(self) -> None:
-        for holding in self._holdings:
+        for holding in self._active_claims:
             holding.signal.set(Reason.SHUTDOWN)
-        self._holdings.wait_empty(self._aside.total_seconds())
+        self._active_claims.wait_empty(self._aside.total_seconds())
 
     def _leave(self, within: timedelta | None) -> None:
         """The threads, the loop and the lifespan. Heartbeats go on: this may take as long as the application likes."""
@@ -145,15 +145,15 @@ class Shutdown:
         self._tell_end(self.unfinished or 0)
 
     def _keep(self) -> None:
-        self._holdings.wait_empty(None)
+        self._active_claims.wait_empty(None)
         self._finish()
         self._close()
 
     def _write_outcomes(self) -> int:
         """How many could not be written."""
-        if self._holdings.wait_empty(WRITE_PATIENCE.total_seconds()):
+        if self._active_claims.wait_empty(WRITE_PATIENCE.total_seconds()):
             return 0
-        count = len(self._holdings)
+        count = len(self._active_claims)
         logger.warning("%d outcomes could not be written; others take over when the leases end", count)
         return count
 

@@ -7,11 +7,11 @@ import threading
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 
-from slotwise.engine.service import Outage
+from slotwise.engine.loops.service import Outage
 from slotwise.errors import DatabaseRefused
-from slotwise.policies import growing_pauses
-from slotwise.store.database import is_transient
-from slotwise.store.failures import describe, is_busy
+from slotwise.jobs.policies import growing_pauses
+from slotwise.store.connect.database import is_transient
+from slotwise.store.connect.database_errors import describe, is_busy
 
 logger = logging.getLogger(__name__)
 

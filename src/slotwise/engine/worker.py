@@ -10,33 +10,33 @@ from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, ClassVar
 
-from slotwise import events
-from slotwise.clock import Clock, DatabaseClock
-from slotwise.definition import Definition
-from slotwise.engine.contexts import Contexts
-from slotwise.engine.deadlines import Deadlines
-from slotwise.engine.entrance import Entrance
-from slotwise.engine.eventloop import EventLoop, Lifespan
-from slotwise.engine.heartbeat import Heartbeat, LeaseWatch
-from slotwise.engine.holdings import Holdings
-from slotwise.engine.isolation import Isolation
-from slotwise.engine.poller import Poller
-from slotwise.engine.pruner import History
-from slotwise.engine.reaper import Reaper
-from slotwise.engine.runner import Interceptor, OnEnd, Runner
-from slotwise.engine.service import Outage, Service
-from slotwise.engine.settler import Settler
+from slotwise.engine.loops.deadlines import Deadlines
+from slotwise.engine.loops.heartbeat import Heartbeat, LeaseWatch
+from slotwise.engine.loops.poller import Poller
+from slotwise.engine.loops.pruner import History
+from slotwise.engine.loops.reaper import Reaper
+from slotwise.engine.loops.service import Outage, Service
+from slotwise.engine.loops.settler import Settler
+from slotwise.engine.loops.wakeup_listener import WakeUp
+from slotwise.engine.run.active_claims import ActiveClaims
+from slotwise.engine.run.child_process import Isolation
+from slotwise.engine.run.contexts import Contexts
+from slotwise.engine.run.event_loop import EventLoop, Lifespan
+from slotwise.engine.run.runner import Interceptor, OnEnd, Runner
 from slotwise.engine.shutdown import LONGEST_ASIDE, SHORTEST_ASIDE, Shutdown
+from slotwise.engine.sign_in import SignIn
 from slotwise.engine.startup import Startup
-from slotwise.engine.wakeup import WakeUp
-from slotwise.identity import Identity
-from slotwise.settings import Settings
-from slotwise.store.database import Database, is_transient
-from slotwise.store.planner import Plan
-from slotwise.store.pruner import Pruner
-from slotwise.store.recorders import Recorder, Recorders
-from slotwise.store.store import Store
-from slotwise.store.wakeups import LOOK
+from slotwise.jobs.definition import Definition
+from slotwise.model import events
+from slotwise.model.clock import Clock, DatabaseClock
+from slotwise.model.identity import Identity
+from slotwise.settings.settings import Settings
+from slotwise.store.connect.database import Database, is_transient
+from slotwise.store.connect.notifications import LOOK
+from slotwise.store.planning.planner import Plan
+from slotwise.store.slots.recorders import Recorder, Recorders
+from slotwise.store.slots.retention import Pruner
+from slotwise.store.slots.store import Store
 
 #: Without a setting, no more than this: ten thousand jobs are not to make ten thousand threads.
 MOST_THREADS = 500
@@ -76,13 +76,13 @@ class Worker:
         self.capacity = settings.threads or min(max(10, len(self.definitions)), MOST_THREADS)
         self.listeners = listeners
         self.clock = clock or DatabaseClock()
-        self.holdings = Holdings(self.clock.elapsed)
+        self.active_claims = ActiveClaims(self.clock.elapsed)
         self.store = Store(database, self.definitions, clock=self.clock)
         self.store.recorders = Recorders(recorders)
         self.state: Any = None
         self._database = database
         self._client = client
-        self.entrance = Entrance(
+        self.entrance = SignIn(
             self.name, self.identity, settings, self.store, listeners=listeners, elapsed=self.clock.elapsed,
             capacity=self.capacity, version=version, born=born,
         )  # fmt: skip
@@ -107,11 +107,11 @@ class Worker:
             "longest_pause": min(timedelta(seconds=15), self.settings.heartbeat_interval),
             "outage": self._outage,
         }
-        self.settler = Settler(self.store, self.holdings, on_free=self._freed, **service)
+        self.settler = Settler(self.store, self.active_claims, on_free=self._freed, **service)
         self.deadlines = Deadlines(**service)
         self.runner = self._make_runner(interceptors)
         self.poller = Poller(
-            self.store, self.holdings, names=self._claimed, lease=self.settings.lease,
+            self.store, self.active_claims, names=self._claimed, lease=self.settings.lease,
             poll_interval=self.settings.poll_interval, runner=self.runner, peers=self.entrance.membership.peers,
             pass_on=self._pass_on, **service,
         )  # fmt: skip
@@ -128,7 +128,7 @@ class Worker:
         return self.runner_class(
             capacity=self.capacity,
             definitions=self.definitions,
-            holdings=self.holdings,
+            active_claims=self.active_claims,
             listeners=self.listeners,
             mark_running=self.store.mark_running,
             make_context=Contexts(self.store, self._client, lambda: self.state, lambda: self.is_draining).make,
@@ -143,9 +143,11 @@ class Worker:
     def _build_keepers(self, interval: timedelta, service: dict[str, Any]) -> None:
         """What keeps claims alive, and takes over those that nobody keeps."""
         self.heartbeat = Heartbeat(
-            self.store, self.holdings, interval=interval, sign_in=self.entrance.membership.renew, **service
+            self.store, self.active_claims, interval=interval, sign_in=self.entrance.membership.renew, **service
         )
-        self.lease_watch = LeaseWatch(self.holdings, interval=interval, hand_back=self.settler.hand_back, **service)
+        self.lease_watch = LeaseWatch(
+            self.active_claims, interval=interval, hand_back=self.settler.hand_back, **service
+        )
         self.reaper = Reaper(
             self.store, names=sorted(self.definitions), interval=self.settings.reaper_interval or interval,
             heartbeat_interval=interval, on_reaped=self.wake, **service,
@@ -153,7 +155,7 @@ class Worker:
 
     def _make_shutdown(self) -> Shutdown:
         return Shutdown(
-            holdings=self.holdings, runner=self.runner, settler=self.settler, poller=self.poller,
+            active_claims=self.active_claims, runner=self.runner, settler=self.settler, poller=self.poller,
             others=(self.wake_up, self.deadlines, self.reaper, self.history),
             keepers=(self.heartbeat, self.lease_watch, self.settler),
             membership=self.entrance.membership, loop=self._loop, cancelling=self._cancelling, tell_end=self._tell_end,
@@ -261,7 +263,7 @@ class Worker:
 
     def _obey(self) -> None:
         """An operator may have written something in what is held: the heartbeat sees it."""
-        if len(self.holdings):
+        if len(self.active_claims):
             self.heartbeat.wake()
 
     # -- stop -------------------------------------------------------------------------------------------------
@@ -302,7 +304,7 @@ class Worker:
                     self._cancelling.set()
                 return self.unfinished
             self.is_draining = True
-            self.listeners.publish(events.DrainBegan(worker=self.name, running=len(self.holdings)))
+            self.listeners.publish(events.DrainBegan(worker=self.name, running=len(self.active_claims)))
             self._pass_on()
             self._shutdown.run(self.settings.shutdown_grace if grace is None else grace, ending=ending)
             return self.unfinished

@@ -8,7 +8,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from slotwise.errors import SchemaMismatch, SchemaMissing
-from slotwise.store.tables import SCHEMA_VERSION, tables
+from slotwise.store.schema.tables import SCHEMA_VERSION, tables
 
 _VERSION = re.compile("[1-9][0-9]{0,8}")
 

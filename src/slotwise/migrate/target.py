@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import sqlalchemy as sa
 
 from slotwise.errors import SchemaMismatch, SchemaMissing
-from slotwise.store.tables import tables
+from slotwise.store.schema.tables import tables
 
 # alembic is imported late: every command and every worker imports this file, few of them migrate.
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class Target:
         adopt: bool = False,
     ) -> Target:
         """From arguments first, then from the settings (environment, slotwise.toml)."""
-        from slotwise.settings import Settings
+        from slotwise.settings.settings import Settings
 
         given: dict[str, Any] = {"database_url": database_url, "table_prefix": prefix, "schema": schema}
         settings = Settings.load(**{name: value for name, value in given.items() if value})
@@ -109,8 +109,8 @@ class Target:
         if given is not None:
             yield given
             return
-        from slotwise.settings import Settings
-        from slotwise.store.database import Database
+        from slotwise.settings.settings import Settings
+        from slotwise.store.connect.database import Database
 
         database = Database(Settings.load(database_url=self.database_url))
         try:

@@ -15,15 +15,15 @@ succeed(a, instant, b)      a up to the instant, then b
 parse_schedule(text)        the schedule of a text
 """
 
-from slotwise.schedules.anyof import AnyOf
+from slotwise.schedules.any_of import AnyOf
 from slotwise.schedules.base import Schedule
-from slotwise.schedules.businessdays import Roll
-from slotwise.schedules.calendar import Calendar
-from slotwise.schedules.cron import Cron
+from slotwise.schedules.business.business_days import Roll
+from slotwise.schedules.business.calendar import Calendar
+from slotwise.schedules.cron.cron import Cron
 from slotwise.schedules.daily import Daily
-from slotwise.schedules.delay import FixedDelay
 from slotwise.schedules.disabled import Disabled
 from slotwise.schedules.every import Every
+from slotwise.schedules.fixed_delay import FixedDelay
 from slotwise.schedules.once import Once
 from slotwise.schedules.spread import spread_out
 from slotwise.schedules.succession import succeed

@@ -13,9 +13,9 @@ from slotwise.schedules.instants import EPOCH, MICROSECOND, SECOND, ceiling_seco
 if TYPE_CHECKING:
     from zoneinfo import ZoneInfo
 
-    from slotwise.schedules.businessdays import Roll
-    from slotwise.schedules.calendar import Calendar
-    from slotwise.schedules.lines import Line
+    from slotwise.schedules.business.business_days import Roll
+    from slotwise.schedules.business.calendar import Calendar
+    from slotwise.schedules.timeline import Line
 
 
 class Schedule(ABC):

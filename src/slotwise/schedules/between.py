@@ -9,10 +9,10 @@ from zoneinfo import ZoneInfo
 
 from slotwise.errors import InvalidSchedule
 from slotwise.schedules.base import Schedule
-from slotwise.schedules.businessdays import Roll
-from slotwise.schedules.calendar import Calendar
+from slotwise.schedules.business.business_days import Roll
+from slotwise.schedules.business.calendar import Calendar
 from slotwise.schedules.instants import MICROSECOND, an_instant, ceiling_second, instant_text
-from slotwise.schedules.lines import Line, Window
+from slotwise.schedules.timeline import Line, Window
 from slotwise.schedules.zones import BEGINNING, END
 
 _EVER: Final = datetime.min.replace(tzinfo=UTC)

@@ -9,9 +9,9 @@ from zoneinfo import ZoneInfo
 
 from slotwise.errors import InvalidSchedule
 from slotwise.schedules.days import EVERY_DAY, days_of
-from slotwise.schedules.local import LocalSchedule
-from slotwise.schedules.times import ListedTimes
-from slotwise.schedules.walk import Fold, Gap, LocalPattern
+from slotwise.schedules.local_time import LocalSchedule
+from slotwise.schedules.times_of_day import ListedTimes
+from slotwise.schedules.walker import Fold, Gap, LocalPattern
 from slotwise.schedules.zones import zone_named
 
 _TIME: Final = re.compile(r"([01]?[0-9]|2[0-3]):([0-5][0-9])(?::([0-5][0-9]))?")

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 
-from slotwise.durations import format_duration, parse_duration
 from slotwise.errors import InvalidSchedule, InvalidSetting
+from slotwise.model.durations import format_duration, parse_duration
 from slotwise.schedules.base import Schedule
 from slotwise.schedules.instants import EPOCH, MICROSECOND, SECOND, floor_second, in_utc, instant_text
-from slotwise.schedules.lines import Grid, Line
+from slotwise.schedules.timeline import Grid, Line
 
 
 class Every(Schedule):

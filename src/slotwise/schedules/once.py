@@ -6,7 +6,7 @@ from datetime import datetime
 
 from slotwise.schedules.base import Schedule
 from slotwise.schedules.instants import EPOCH, SECOND, an_instant, floor_second, instant_text
-from slotwise.schedules.lines import Grid, Line, Window
+from slotwise.schedules.timeline import Grid, Line, Window
 from slotwise.schedules.zones import DAY
 
 

@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping
 from datetime import datetime, timedelta
 from zoneinfo import ZoneInfo
 
-from slotwise.durations import format_duration, parse_duration
 from slotwise.errors import InvalidSchedule, InvalidSetting
+from slotwise.model.durations import format_duration, parse_duration
 from slotwise.schedules.base import Schedule
-from slotwise.schedules.calendar import Calendar
+from slotwise.schedules.business.calendar import Calendar
 from slotwise.schedules.instants import MICROSECOND
 
 _MILLISECOND = timedelta(milliseconds=1)

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from typing import NamedTuple
 
 from slotwise.schedules.base import Schedule
-from slotwise.schedules.calendar import Calendar
+from slotwise.schedules.business.calendar import Calendar
 from slotwise.schedules.disabled import Disabled
 from slotwise.schedules.instants import MICROSECOND, in_utc, instant_text
 

@@ -9,15 +9,15 @@ from functools import lru_cache
 from typing import Any, Final, TypeVar
 
 from slotwise.errors import InvalidSchedule
-from slotwise.schedules.anyof import MOST_PARTS, AnyOf
+from slotwise.schedules.any_of import MOST_PARTS, AnyOf
 from slotwise.schedules.base import Schedule
-from slotwise.schedules.calendar import Calendar, parse_calendar
-from slotwise.schedules.cron import Cron
+from slotwise.schedules.business.calendar import Calendar, parse_calendar
+from slotwise.schedules.cron.cron import Cron
+from slotwise.schedules.cron.fields import quoted
 from slotwise.schedules.daily import Daily
-from slotwise.schedules.delay import FixedDelay
 from slotwise.schedules.disabled import Disabled
 from slotwise.schedules.every import Every
-from slotwise.schedules.fields import quoted
+from slotwise.schedules.fixed_delay import FixedDelay
 from slotwise.schedules.instants import parse_instant
 from slotwise.schedules.once import Once
 from slotwise.schedules.spread import Spread

@@ -6,20 +6,20 @@ from datetime import datetime
 from functools import singledispatch
 from typing import Final
 
-from slotwise.durations import format_duration
-from slotwise.schedules.anyof import AnyOf
-from slotwise.schedules.arranged import Arranged, BusinessDay, Excluding
+from slotwise.model.durations import format_duration
+from slotwise.schedules.any_of import AnyOf
 from slotwise.schedules.base import Schedule
 from slotwise.schedules.between import Between
-from slotwise.schedules.calendar import Calendar, weekend_text
-from slotwise.schedules.cron import Cron
-from slotwise.schedules.cronwords import cron_words, listed
+from slotwise.schedules.business.arranged import Arranged, BusinessDay, Excluding
+from slotwise.schedules.business.calendar import Calendar, weekend_text
+from slotwise.schedules.cron.cron import Cron
+from slotwise.schedules.cron.cron_words import cron_words, listed
 from slotwise.schedules.daily import Daily
-from slotwise.schedules.delay import FixedDelay
 from slotwise.schedules.disabled import Disabled
 from slotwise.schedules.every import Every
+from slotwise.schedules.fixed_delay import FixedDelay
 from slotwise.schedules.instants import EPOCH
-from slotwise.schedules.local import LocalSchedule
+from slotwise.schedules.local_time import LocalSchedule
 from slotwise.schedules.once import Once
 from slotwise.schedules.spread import Spread
 from slotwise.schedules.succession import Succession, parts_of

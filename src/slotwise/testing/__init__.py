@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from slotwise.clock import ManualClock
+from slotwise.model.clock import ManualClock
 
 if TYPE_CHECKING:
     from slotwise.testing.worker import ManualWorker

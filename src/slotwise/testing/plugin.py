@@ -15,8 +15,8 @@ import pytest
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from slotwise.clock import ManualClock
-    from slotwise.store.database import Database
+    from slotwise.model.clock import ManualClock
+    from slotwise.store.connect.database import Database
     from slotwise.testing.worker import ManualWorker
 
 
@@ -25,7 +25,7 @@ def slotwise_clock() -> ManualClock:
     """The clock of this test's workers and of their database; it stands at 2026-01-01T00:00Z."""
     from datetime import UTC, datetime
 
-    from slotwise.clock import ManualClock
+    from slotwise.model.clock import ManualClock
 
     return ManualClock(datetime(2026, 1, 1, tzinfo=UTC))
 
@@ -33,8 +33,8 @@ def slotwise_clock() -> ManualClock:
 @pytest.fixture
 def slotwise_database() -> Iterator[Database]:
     """A fresh database in memory, with the tables; override it to test on a real one."""
-    from slotwise.settings import Settings
-    from slotwise.store.database import Database
+    from slotwise.settings.settings import Settings
+    from slotwise.store.connect.database import Database
     from slotwise.testing.worker import IN_MEMORY, provision
 
     database = Database(Settings(database_url=IN_MEMORY))

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from slotwise.engine.holdings import Holding
-from slotwise.engine.runner import Runner
-from slotwise.execution import AttemptOutcome
+from slotwise.engine.run.active_claims import Holding
+from slotwise.engine.run.runner import Runner
+from slotwise.model.records import AttemptOutcome
 
 
 class HeldRunner(Runner):

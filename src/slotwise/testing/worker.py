@@ -8,23 +8,23 @@ from types import TracebackType
 from typing import Any, ClassVar, Self, TypeAlias, TypeVar
 
 from slotwise import migrate
-from slotwise.client import Client
-from slotwise.clock import ManualClock
-from slotwise.definition import define
-from slotwise.durations import parse_duration
-from slotwise.engine.holdings import Holding
-from slotwise.engine.pruner import BREATH
-from slotwise.engine.runner import Runner
-from slotwise.engine.service import AT_ONCE
+from slotwise.client.client import Client
+from slotwise.engine.loops.pruner import BREATH
+from slotwise.engine.loops.service import AT_ONCE
+from slotwise.engine.run.active_claims import Holding
+from slotwise.engine.run.runner import Runner
 from slotwise.engine.worker import Worker
 from slotwise.errors import ClaimLost
-from slotwise.events import ClaimLostEvent, Event, HandedBackEvent, Listeners, Pruned, Reaped, Settled
-from slotwise.execution import AttemptOutcome, Claim, HandedBack, Succeeded
-from slotwise.registration import listed, unique
-from slotwise.registry import JobRegistry
-from slotwise.settings import Settings
-from slotwise.store.database import Database
-from slotwise.store.planner import Plan
+from slotwise.jobs.definition import define
+from slotwise.model.clock import ManualClock
+from slotwise.model.durations import parse_duration
+from slotwise.model.events import ClaimLostEvent, Event, HandedBackEvent, Listeners, Pruned, Reaped, Settled
+from slotwise.model.records import AttemptOutcome, Claim, HandedBack, Succeeded
+from slotwise.registry.registry import JobRegistry
+from slotwise.registry.validation import listed, unique
+from slotwise.settings.settings import Settings
+from slotwise.store.connect.database import Database
+from slotwise.store.planning.planner import Plan
 from slotwise.testing.runner import HeldRunner
 
 #: What may become of an attempt.
@@ -103,7 +103,7 @@ class ManualWorker:
     @property
     def held(self) -> list[Claim]:
         """The claims that this worker believes to hold, the oldest first."""
-        return [holding.claim for holding in self._worker.holdings]
+        return [holding.claim for holding in self._worker.active_claims]
 
     @property
     def waiting(self) -> list[Claim]:
@@ -112,12 +112,12 @@ class ManualWorker:
 
     def is_lost(self, claim: Claim) -> bool:
         """Whether this worker knows, or must believe, that the claim is somebody else's."""
-        holding = self._worker.holdings.get(claim)
+        holding = self._worker.active_claims.get(claim)
         return holding is None or holding.lost
 
     def cancel_reason(self, claim: Claim) -> str | None:
         """Why the claim's attempt has been asked to stop; None: it has not."""
-        holding = self._worker.holdings.get(claim)
+        holding = self._worker.active_claims.get(claim)
         return None if holding is None else holding.stop_reason
 
     # -- time -------------------------------------------------------------------------------------------------
@@ -191,14 +191,14 @@ class ManualWorker:
         """Renew all held claims; those that turned out to be lost."""
         self._check_alive()
         self._worker.heartbeat.run_once()
-        return [holding.claim for holding in self._worker.holdings if holding.lost]
+        return [holding.claim for holding in self._worker.active_claims if holding.lost]
 
     def watch(self) -> list[Claim]:
         """Measure what is left of leases and of timeouts, without the database; the claims that ran out."""
         self._check_alive()
         self._worker.deadlines.run_once()
         self._worker.lease_watch.run_once()
-        return [holding.claim for holding in self._worker.holdings if holding.lost]
+        return [holding.claim for holding in self._worker.active_claims if holding.lost]
 
     def reap(self) -> list[Reaped]:
         """Look at all held rows once, and take over those whose holders are dead by now."""
@@ -253,7 +253,7 @@ class ManualWorker:
 
     def _holding(self, claim: Claim) -> Holding:
         self._check_alive()
-        holding = self._worker.holdings.get(claim)
+        holding = self._worker.active_claims.get(claim)
         if holding is None:
             raise ClaimLost(f"{self.name} does not hold {claim.key} under token {claim.token} (any more)")
         return holding

@@ -15,7 +15,7 @@ from tests.faults.cast import deploys, holds, poison, policies, tasks, ticks
 from tests.faults.cast.trap import Trap
 
 from slotwise import DistributedJob, JobRegistry, OneTimeTask
-from slotwise.events import Listener
+from slotwise.model.events import Listener
 
 KNOWN: dict[str, type[Any]] = {
     kind.name: kind

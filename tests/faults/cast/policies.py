@@ -12,7 +12,7 @@ from slotwise import CatchUp, DistributedJob, Every, JobContext, Overlap
 NARROW = "narrow"
 
 
-class Abreast(DistributedJob):
+class ConcurrentSlots(DistributedJob):
     """Listens to nobody; every third slot finds no place."""
 
     name = "abreast"

@@ -10,8 +10,8 @@ import pytest
 from tests.store.conformance.test_policies import drain, ledger, working
 
 from slotwise import CatchUp, Every, Overlap, Retry, job
-from slotwise.execution import Aborted, Claim, Failed, HandedBack, Snoozed
-from slotwise.store.database import Database
+from slotwise.model.records import Aborted, Claim, Failed, HandedBack, Snoozed
+from slotwise.store.connect.database import Database
 from slotwise.testing.worker import ManualWorker
 
 

@@ -9,12 +9,12 @@ import pytest
 import sqlalchemy as sa
 from tests.store.bench import Bench, at
 
-from slotwise.controls import Controls
+from slotwise.client.operations import Controls
 from slotwise.errors import ConfigurationError
-from slotwise.execution import Claim, Failed, HandedBack
-from slotwise.explanation import explain
-from slotwise.store.facts import facts
-from slotwise.store.reader import Reader
+from slotwise.explain.explanation import explain
+from slotwise.explain.facts import facts
+from slotwise.model.records import Claim, Failed, HandedBack
+from slotwise.store.reading.reader import Reader
 
 
 @pytest.fixture

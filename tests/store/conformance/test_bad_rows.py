@@ -12,10 +12,10 @@ import sqlalchemy as sa
 from tests.store.bench import NOON, Bench, at
 
 from slotwise import decide
-from slotwise.execution import FOREVER, RECURRING, Claim, Failed, Snoozed, Succeeded
-from slotwise.store.reader import Reader
-from slotwise.store.rows import LAST_TOKEN, NO_TOKEN
-from slotwise.store.types import to_micros
+from slotwise.model.records import FOREVER, RECURRING, Claim, Failed, Snoozed, Succeeded
+from slotwise.store.reading.reader import Reader
+from slotwise.store.schema.column_types import to_micros
+from slotwise.store.schema.rows import LAST_TOKEN, NO_TOKEN
 
 #: Beyond what Python can hold, as each database writes it.
 INSTANTS = {

@@ -8,8 +8,8 @@ import sqlalchemy as sa
 from tests.store.conformance.test_policies import MINUTE, NOON, drain, ledger, minute, working
 
 from slotwise import CatchUp, Every, JobContext, job
-from slotwise.clock import ManualClock
-from slotwise.store.database import Database
+from slotwise.model.clock import ManualClock
+from slotwise.store.connect.database import Database
 from slotwise.testing.worker import ManualWorker
 
 

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 from tests.store.bench import LEASE, MINUTE, NOON, Bench, a_job, at
 
-from slotwise.execution import FOREVER, RECURRING, Failed, HandedBack
+from slotwise.model.records import FOREVER, RECURRING, Failed, HandedBack
 from slotwise.schedules import Every
-from slotwise.store.claims import MANY
-from slotwise.store.database import Database
-from slotwise.store.enqueue import Enqueue
-from slotwise.store.types import to_micros
+from slotwise.store.connect.database import Database
+from slotwise.store.operations.trigger import Enqueue
+from slotwise.store.schema.column_types import to_micros
+from slotwise.store.slots.claims import MANY
 
 
 def test_nothing_is_claimed_before_its_time(bench: Bench) -> None:

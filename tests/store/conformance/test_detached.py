@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from tests.store.bench import MINUTE, NOON, Bench, at
 
-from slotwise.execution import RECURRING, Failed, HandedBack, Key, Succeeded
-from slotwise.store.detached import detach, trigger
+from slotwise.model.records import RECURRING, Failed, HandedBack, Key, Succeeded
+from slotwise.store.slots.detached import detach, trigger
 
 
 def detached(bench: Bench, slot: datetime, name: str = "plain", **columns: Any) -> Key | None:

@@ -14,9 +14,9 @@ from tests.faults.bench import eventually
 from tests.faults.proxy import Proxy
 from tests.store.bench import LEASE, Bench, at
 
-from slotwise.execution import Claim, Failed, HandedBack, Succeeded
-from slotwise.settings import Settings
-from slotwise.store.database import Database
+from slotwise.model.records import Claim, Failed, HandedBack, Succeeded
+from slotwise.settings.settings import Settings
+from slotwise.store.connect.database import Database
 
 CLAIM = b"SET picked = true"
 RELEASE = b"SET picked = false"

@@ -8,13 +8,13 @@ from datetime import datetime
 import pytest
 from tests.store.bench import MINUTE, Bench, a_job, at
 
-from slotwise.execution import Aborted, Claim, Died, Failed, HandedBack
-from slotwise.explanation import Explanation, explain
-from slotwise.policies import CatchUp
+from slotwise.explain.explanation import Explanation, explain
+from slotwise.explain.facts import facts
+from slotwise.jobs.policies import CatchUp
+from slotwise.model.records import Aborted, Claim, Died, Failed, HandedBack
 from slotwise.schedules import Every
-from slotwise.store.facts import facts
-from slotwise.store.pruner import Pruner
-from slotwise.store.types import to_micros
+from slotwise.store.schema.column_types import to_micros
+from slotwise.store.slots.retention import Pruner
 
 
 def told(bench: Bench, slot: datetime, name: str = "plain") -> Explanation:

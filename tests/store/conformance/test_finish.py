@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from tests.store.bench import NOON, Bench, at, stale
 
-from slotwise.execution import Claim
+from slotwise.model.records import Claim
 
 
 def held(bench: Bench, count: int = 3) -> list[Claim]:

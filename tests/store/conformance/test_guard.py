@@ -11,10 +11,10 @@ from sqlalchemy.orm import Session
 from tests.store.bench import Bench, at, stale
 
 from slotwise.errors import ClaimLost, ConfigurationError
-from slotwise.execution import Aborted, AttemptOutcome, Claim, Failed, Succeeded
-from slotwise.settings import Settings
-from slotwise.store.database import Database
-from slotwise.store.fence import LedgerFence
+from slotwise.model.records import Aborted, AttemptOutcome, Claim, Failed, Succeeded
+from slotwise.settings.settings import Settings
+from slotwise.store.connect.database import Database
+from slotwise.store.slots.fence import LedgerFence
 
 LEVELS = ["READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"]
 

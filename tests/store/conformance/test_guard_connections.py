@@ -17,7 +17,7 @@ from tests.store.bench import Bench
 from tests.store.conformance.test_guard import KINDS, LEVELS, User, claimed, pg_user
 
 from slotwise.errors import ClaimLost, ConfigurationError
-from slotwise.execution import Succeeded
+from slotwise.model.records import Succeeded
 
 __all__ = ["pg_user"]
 

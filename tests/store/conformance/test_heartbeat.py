@@ -9,7 +9,7 @@ import pytest
 import sqlalchemy as sa
 from tests.store.bench import Bench, at, stale
 
-from slotwise.execution import Claim, HandedBack
+from slotwise.model.records import Claim, HandedBack
 
 
 @contextmanager

@@ -9,14 +9,14 @@ from functools import partial
 import pytest
 from tests.store.bench import MINUTE, Bench, a_job, at
 
-from slotwise.controls import Controls
+from slotwise.client.operations import Controls
 from slotwise.errors import ConfigurationError, UnknownTask
-from slotwise.execution import RECURRING, Aborted, Failed
-from slotwise.explanation import explain
-from slotwise.policies import Overlap, Retry
+from slotwise.explain.explanation import explain
+from slotwise.explain.facts import facts
+from slotwise.jobs.policies import Overlap, Retry
+from slotwise.model.records import RECURRING, Aborted, Failed
 from slotwise.schedules import Disabled, Every
-from slotwise.store.database import Database
-from slotwise.store.facts import facts
+from slotwise.store.connect.database import Database
 
 EACH = Every(MINUTE)
 DEFINITIONS = (

@@ -10,12 +10,12 @@ import sqlalchemy as sa
 from tests.store.bench import MINUTE, NOON, Bench, a_job, a_task, at
 
 from slotwise.errors import ConfigurationError, InstanceExists, InvalidJob, InvalidSchedule, UnknownTask
-from slotwise.execution import Failed, HandedBack
-from slotwise.policies import CatchUp, Overlap, Retry
+from slotwise.jobs.policies import CatchUp, Overlap, Retry
+from slotwise.model.records import Failed, HandedBack
 from slotwise.schedules import Calendar, Cron, Daily, Disabled, Every, FixedDelay, Once
-from slotwise.store.calendar_changes import CalendarChanges
-from slotwise.store.database import Database
-from slotwise.store.reader import Reader
+from slotwise.store.connect.database import Database
+from slotwise.store.planning.calendar_changes import CalendarChanges
+from slotwise.store.reading.reader import Reader
 
 DEFINITIONS = (
     a_job("feed", Disabled()),

@@ -9,9 +9,9 @@ import psycopg
 import pytest
 from tests.store.bench import Bench
 
-from slotwise.execution import Succeeded
-from slotwise.settings import Settings
-from slotwise.store.database import Database
+from slotwise.model.records import Succeeded
+from slotwise.settings.settings import Settings
+from slotwise.store.connect.database import Database
 
 WHOSE = ["DATABASE {database}", "ROLE CURRENT_USER IN DATABASE {database}"]
 

@@ -9,8 +9,8 @@ from typing import Any
 from tests.store.bench import LEASE, Bench, a_job, at
 
 from slotwise import CatchUp, Overlap
-from slotwise.execution import Claim
-from slotwise.store.database import Database
+from slotwise.model.records import Claim
+from slotwise.store.connect.database import Database
 
 JOBS = (
     a_job("latest"),

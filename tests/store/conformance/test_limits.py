@@ -11,9 +11,9 @@ import sqlalchemy as sa
 from tests.store.bench import LEASE, NOON, Bench, a_job, a_task, at
 
 from slotwise import Every, InvalidJob, job, task
-from slotwise.definition import define
-from slotwise.execution import Claim, Failed
-from slotwise.store.database import Database
+from slotwise.jobs.definition import define
+from slotwise.model.records import Claim, Failed
+from slotwise.store.connect.database import Database
 from slotwise.testing import ManualClock, ManualWorker
 
 

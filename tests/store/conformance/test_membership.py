@@ -10,10 +10,10 @@ from datetime import timedelta
 import pytest
 from tests.store.bench import LEASE, Bench, at
 
-from slotwise.clock import host_now
 from slotwise.engine.membership import Membership
-from slotwise.store import roster
-from slotwise.store.roster import Badge, Roster
+from slotwise.model.clock import host_now
+from slotwise.store.reading import worker_registry
+from slotwise.store.reading.worker_registry import Badge, WorkerRegistry
 
 
 def a_member(bench: Bench) -> Membership:
@@ -21,7 +21,7 @@ def a_member(bench: Bench) -> Membership:
         worker="host:1:a", host="host", pid=1, boot_id="a", version="1", capacity=1, tags=[], tasks=[], lease=LEASE,
         started=at(0), revision=None, refused=[], passed_over={},
     )  # fmt: skip
-    return Membership(Roster(bench.store), lambda: badge)
+    return Membership(WorkerRegistry(bench.store), lambda: badge)
 
 
 def told(bench: Bench, caplog: pytest.LogCaptureFixture, ahead: timedelta, looks: int = 1) -> list[str]:
@@ -36,7 +36,7 @@ def told(bench: Bench, caplog: pytest.LogCaptureFixture, ahead: timedelta, looks
             assert skew is not None
             assert skew == pytest.approx(ahead.total_seconds(), abs=1)
     found = caplog.messages.copy()
-    (row,) = Roster(bench.store).live()
+    (row,) = WorkerRegistry(bench.store).live()
     assert row["skew"] == pytest.approx(ahead.total_seconds(), abs=1)
     return found
 
@@ -58,6 +58,8 @@ def test_a_clock_that_is_right_is_not_spoken_of(bench: Bench, caplog: pytest.Log
 def test_an_answer_that_took_long_shows_nothing(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """The database read its clock at some time between question and answer: whoever was frozen then is not off."""
     member, asked = a_member(bench), itertools.count()
-    monkeypatch.setattr(roster, "host_now", lambda: bench.clock.now() + timedelta(seconds=-9 + 10 * (next(asked) % 2)))
+    monkeypatch.setattr(
+        worker_registry, "host_now", lambda: bench.clock.now() + timedelta(seconds=-9 + 10 * (next(asked) % 2))
+    )
     member.join()
     assert [member.renew() for _ in range(2)] == [0.0, 0.0]

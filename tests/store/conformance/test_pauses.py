@@ -7,12 +7,12 @@ from datetime import timedelta
 import pytest
 from tests.store.bench import Bench, a_job, at
 
-from slotwise.controls import Controls
+from slotwise.client.operations import Controls
 from slotwise.errors import ConfigurationError, UnknownTask
-from slotwise.execution import FOREVER, Failed, HandedBack, Succeeded
-from slotwise.policies import CatchUp, Overlap
+from slotwise.jobs.policies import CatchUp, Overlap
+from slotwise.model.records import FOREVER, Failed, HandedBack, Succeeded
 from slotwise.schedules import Every
-from slotwise.store.enqueue import Enqueue
+from slotwise.store.operations.trigger import Enqueue
 
 
 @pytest.fixture

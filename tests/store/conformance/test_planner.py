@@ -10,13 +10,13 @@ import sqlalchemy as sa
 from tests.store.bench import MINUTE, NOON, Bench, a_job, at
 from tests.store.hearing import hearing
 
-from slotwise.definition import Definition
 from slotwise.errors import PlanMissing
-from slotwise.execution import FOREVER, Failed, HandedBack
+from slotwise.jobs.definition import Definition
+from slotwise.model.records import FOREVER, Failed, HandedBack
 from slotwise.schedules import Disabled, Every, FixedDelay, Schedule, succeed
-from slotwise.store.planner import Planner
-from slotwise.store.revision import Revision
-from slotwise.store.types import to_micros
+from slotwise.store.planning.planner import Planner
+from slotwise.store.planning.revision import Revision
+from slotwise.store.schema.column_types import to_micros
 
 HALF_PAST = Every(MINUTE, anchor=NOON + MINUTE / 2)
 
@@ -332,7 +332,7 @@ def test_an_activation_is_the_time_at_which_planning_has_the_row(pg_bench: Bench
 
 def test_triggers_do_not_move_the_watermark(bench: Bench) -> None:
     """Detached rows never do: a run by hand between two slots takes neither away."""
-    from slotwise.store.enqueue import Enqueue
+    from slotwise.store.operations.trigger import Enqueue
 
     bench.clock.set(at(5.5))
     bench.delete("plain")
@@ -552,7 +552,7 @@ def test_a_restored_row_leaves_no_slot_open(bench: Bench) -> None:
 @pytest.mark.parametrize("state", ["held", "waiting for its retry", "triggered"])
 def test_planning_ends_nothing_that_stands(bench: Bench, state: str) -> None:
     """A slot is open for as long as its row stands at it: held, between two attempts, or beside the plan row."""
-    from slotwise.store.enqueue import Enqueue
+    from slotwise.store.operations.trigger import Enqueue
 
     if state == "triggered":
         with bench.store.transaction() as connection:

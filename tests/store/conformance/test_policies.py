@@ -12,9 +12,9 @@ import pytest
 import sqlalchemy as sa
 
 from slotwise import CatchUp, Every, JobContext, Overlap, Retry, job
-from slotwise.clock import ManualClock
-from slotwise.definition import define
-from slotwise.store.database import Database
+from slotwise.jobs.definition import define
+from slotwise.model.clock import ManualClock
+from slotwise.store.connect.database import Database
 from slotwise.testing.worker import ManualWorker
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)

@@ -10,10 +10,10 @@ import pytest
 from tests.store.bench import Bench, at
 
 from slotwise import ConfigurationError, Every, InstanceExists, Item, Receipt, Tally
-from slotwise.execution import FOREVER, RECURRING, Failed, HandedBack, Key, Row, Snoozed, Succeeded
-from slotwise.sequel import Wanted, When
-from slotwise.store.postgresql_queue import queue_of
-from slotwise.store.types import to_micros
+from slotwise.model.follow_ups import Wanted, When
+from slotwise.model.records import FOREVER, RECURRING, Failed, HandedBack, Key, Row, Snoozed, Succeeded
+from slotwise.store.dialects.postgresql.queue import queue_of
+from slotwise.store.schema.column_types import to_micros
 
 STATES = ("gone", "waiting", "retrying", "paused", "dead", "running")
 

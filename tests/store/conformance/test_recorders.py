@@ -9,9 +9,9 @@ import sqlalchemy as sa
 from tests.store.bench import Bench
 
 from slotwise import JobRegistry, task
-from slotwise.events import Settled
-from slotwise.execution import Failed, HandedBack
-from slotwise.store.recorders import Recorders
+from slotwise.model.events import Settled
+from slotwise.model.records import Failed, HandedBack
+from slotwise.store.slots.recorders import Recorders
 from slotwise.testing.worker import ManualWorker
 
 

@@ -6,9 +6,9 @@ import pytest
 import sqlalchemy as sa
 from tests.store.bench import Bench, at
 
-from slotwise.controls import Controls
-from slotwise.execution import Failed, Succeeded
-from slotwise.store.types import to_micros
+from slotwise.client.operations import Controls
+from slotwise.model.records import Failed, Succeeded
+from slotwise.store.schema.column_types import to_micros
 
 
 @pytest.fixture

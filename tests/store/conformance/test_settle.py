@@ -9,10 +9,10 @@ import pytest
 import sqlalchemy as sa
 from tests.store.bench import LEASE, NOON, Bench, a_job, at, stale
 
-from slotwise.execution import FOREVER, Aborted, AttemptOutcome, Died, Failed, HandedBack, Succeeded
-from slotwise.settings import Settings
-from slotwise.store.database import Database
-from slotwise.store.enqueue import Enqueue
+from slotwise.model.records import FOREVER, Aborted, AttemptOutcome, Died, Failed, HandedBack, Succeeded
+from slotwise.settings.settings import Settings
+from slotwise.store.connect.database import Database
+from slotwise.store.operations.trigger import Enqueue
 
 OUTCOMES = [Succeeded(), Failed("boom"), Aborted("shutdown"), HandedBack("shutdown"), Died(lease_end=at(2))]
 

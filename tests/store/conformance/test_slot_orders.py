@@ -11,10 +11,10 @@ import pytest
 import sqlalchemy as sa
 from tests.store.bench import Bench, at
 
-from slotwise.controls import Controls
+from slotwise.client.operations import Controls
 from slotwise.errors import ConfigurationError, UnknownTask
-from slotwise.execution import RECURRING, Aborted, AttemptOutcome, Cancelled, Failed, HandedBack, Snoozed, Succeeded
-from slotwise.store.roster import Badge, Roster
+from slotwise.model.records import RECURRING, Aborted, AttemptOutcome, Cancelled, Failed, HandedBack, Snoozed, Succeeded
+from slotwise.store.reading.worker_registry import Badge, WorkerRegistry
 
 
 @pytest.fixture
@@ -453,7 +453,7 @@ def known_by_a_worker(bench: Bench, *tasks: str) -> None:
     badge |= {"revision": None, "refused": [], "passed_over": {}}
     lease = timedelta(minutes=1)
     one = Badge(worker="h:1:a", tasks=tasks, lease=lease, started=at(0), **badge)
-    Roster(bench.store).sign_in(one, "running")
+    WorkerRegistry(bench.store).sign_in(one, "running")
 
 
 def test_a_task_is_no_job(bench: Bench, controls: Controls) -> None:
@@ -478,7 +478,7 @@ def test_a_job_that_a_live_worker_knows_is_not_deleted(bench: Bench, controls: C
 
 def test_orders_are_read_page_by_page(bench: Bench, controls: Controls, monkeypatch: pytest.MonkeyPatch) -> None:
     """The newest first; those about all stand among those of each job."""
-    monkeypatch.setattr("slotwise.store.audit.PAGE", 2)
+    monkeypatch.setattr("slotwise.store.reading.audit.PAGE", 2)
     for _ in range(3):
         controls.skip_next("plain")
     controls.pause_all()

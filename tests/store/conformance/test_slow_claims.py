@@ -9,9 +9,9 @@ import sqlalchemy as sa
 from tests.store.bench import NOON
 
 from slotwise import Every, job
-from slotwise.clock import ManualClock
-from slotwise.events import HandedBackEvent
-from slotwise.store.database import Database
+from slotwise.model.clock import ManualClock
+from slotwise.model.events import HandedBackEvent
+from slotwise.store.connect.database import Database
 from slotwise.testing import ManualWorker
 
 JOBS = 20

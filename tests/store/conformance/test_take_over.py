@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 from tests.store.bench import Bench, a_job, at, stale
-from tests.store.conformance.test_abreast import begun, workers
+from tests.store.conformance.test_concurrent_slots import begun, workers
 
-from slotwise.execution import Claim
-from slotwise.store.database import Database
-from slotwise.store.settlement import Settlement, Silence
+from slotwise.model.records import Claim
+from slotwise.store.connect.database import Database
+from slotwise.store.slots.settlement_values import Settlement, Silence
 
 
 def labels(settlements: list[Settlement]) -> dict[str, str | None]:

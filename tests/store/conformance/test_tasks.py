@@ -12,10 +12,10 @@ from tests.store.bench import Bench, at
 
 from slotwise import JobContext, job, task
 from slotwise.errors import InstanceExists
-from slotwise.execution import FOREVER
+from slotwise.model.records import FOREVER
 from slotwise.schedules import Every
-from slotwise.store.database import Database
-from slotwise.store.types import to_micros
+from slotwise.store.connect.database import Database
+from slotwise.store.schema.column_types import to_micros
 from slotwise.testing import ManualClock, ManualWorker
 
 
@@ -41,7 +41,7 @@ def test_an_id_is_taken_once(bench: Bench) -> None:
 
 def test_an_id_of_a_dead_task_is_taken(bench: Bench) -> None:
     """Nothing vanishes by being scheduled again."""
-    from slotwise.execution import Failed
+    from slotwise.model.records import Failed
 
     bench.client.schedule("mail", id="1")
     bench.settle(bench.claim_one("mail"), Failed("boom", final=True))

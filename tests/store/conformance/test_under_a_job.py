@@ -9,10 +9,10 @@ import pytest
 from tests.store.bench import Bench, a_task, at
 
 from slotwise import InvalidJob, task
-from slotwise.client import Client
-from slotwise.store.database import Database
-from slotwise.store.reader import UNDER_A_JOB, Reader
-from slotwise.store.store import Store
+from slotwise.client.client import Client
+from slotwise.store.connect.database import Database
+from slotwise.store.reading.reader import UNDER_A_JOB, Reader
+from slotwise.store.slots.store import Store
 from slotwise.testing import ManualWorker
 
 

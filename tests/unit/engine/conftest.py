@@ -12,12 +12,12 @@ import sqlalchemy as sa
 from tests.unit.engine.parts import NOON, Gate
 
 from slotwise import Every, JobContext, JobRegistry, job, task
-from slotwise.clock import ManualClock
-from slotwise.engine.holdings import Holding
+from slotwise.engine.run.active_claims import Holding
 from slotwise.engine.worker import Worker
-from slotwise.events import Event
-from slotwise.execution import AttemptOutcome, Succeeded
-from slotwise.store.wakeups import WakeUps
+from slotwise.model.clock import ManualClock
+from slotwise.model.events import Event
+from slotwise.model.records import AttemptOutcome, Succeeded
+from slotwise.store.connect.notifications import WakeUps
 
 
 @job(name="plain", schedule=Every("1m"))
@@ -73,15 +73,15 @@ class Bench:
             self.clock.tick(timedelta(minutes=1))
         sent = self.worker.clock.elapsed()
         _, claims = self.worker.store.claim(self.worker.name, count, lease=self.worker.settings.lease, names=[name])
-        return self.worker.holdings.add(claims, sent)
+        return self.worker.active_claims.add(claims, sent)
 
     def end(self, holding: Holding, outcome: AttemptOutcome | None = None) -> None:
         self.worker.settler.put(holding, outcome or Succeeded())
 
     def lose_reply(self, holding: Holding) -> None:
         """As if the claim had been committed, and its answer had not come back."""
-        with suppress(ConnectionError), self.worker.holdings.claiming():
-            self.worker.holdings.remove(holding.claim)
+        with suppress(ConnectionError), self.worker.active_claims.claiming():
+            self.worker.active_claims.remove(holding.claim)
             raise ConnectionError
 
     def delay_reply(self, question: str, by: timedelta) -> None:

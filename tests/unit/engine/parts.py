@@ -9,14 +9,14 @@ from datetime import UTC, datetime, timedelta
 from queue import SimpleQueue
 from typing import Any
 
-from slotwise.clock import Stopwatch, elapsed
-from slotwise.context import JobContext
-from slotwise.definition import Definition, define
-from slotwise.engine.eventloop import EventLoop
-from slotwise.engine.holdings import Holding, Holdings
-from slotwise.engine.runner import Interceptor, Runner
-from slotwise.events import Event, Listeners
-from slotwise.execution import RECURRING, AttemptOutcome, Claim, Row
+from slotwise.engine.run.active_claims import ActiveClaims, Holding
+from slotwise.engine.run.event_loop import EventLoop
+from slotwise.engine.run.runner import Interceptor, Runner
+from slotwise.jobs.context import JobContext
+from slotwise.jobs.definition import Definition, define
+from slotwise.model.clock import Stopwatch, elapsed
+from slotwise.model.events import Event, Listeners
+from slotwise.model.records import RECURRING, AttemptOutcome, Claim, Row
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
@@ -60,14 +60,14 @@ class Rig:
         found = [define(subject) for subject in subjects]
         self.definitions: dict[str, Definition] = {definition.name: definition for definition in found}
         self._elapsed = stopwatch
-        self.holdings = Holdings(stopwatch)
+        self.active_claims = ActiveClaims(stopwatch)
         self.events: list[Event] = []
         self.loop = loop or EventLoop()
         self._ends: SimpleQueue[tuple[Holding, AttemptOutcome]] = SimpleQueue()
         self.runner = Runner(
             capacity=capacity,
             definitions=self.definitions,
-            holdings=self.holdings,
+            active_claims=self.active_claims,
             listeners=Listeners((self.events.append,)),
             mark_running=mark,
             make_context=lambda holding: JobContext(holding, fence=NoFence()),
@@ -87,7 +87,7 @@ class Rig:
         self.loop.stop()
 
     def hold(self, name: str = "job", *, renewed: float | None = None, **claim: Any) -> Holding:
-        return self.holdings.add([a_claim(name, **claim)], self._elapsed() if renewed is None else renewed)[0]
+        return self.active_claims.add([a_claim(name, **claim)], self._elapsed() if renewed is None else renewed)[0]
 
     def start(self, name: str = "job", **claim: Any) -> Holding:
         holding = self.hold(name, **claim)

@@ -7,10 +7,10 @@ from datetime import timedelta
 
 from tests.unit.engine.parts import a_claim
 
-from slotwise.engine import deadlines
-from slotwise.engine.deadlines import Deadlines
-from slotwise.engine.holdings import Holding
-from slotwise.events import Listeners
+from slotwise.engine.loops import deadlines
+from slotwise.engine.loops.deadlines import Deadlines
+from slotwise.engine.run.active_claims import Holding
+from slotwise.model.events import Listeners
 
 SECOND = timedelta(seconds=1)
 

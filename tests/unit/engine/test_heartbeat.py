@@ -9,19 +9,19 @@ from datetime import timedelta
 import pytest
 from tests.unit.engine.conftest import Bench
 
-from slotwise.engine.heartbeat import LeaseWatch
-from slotwise.events import ClaimLostEvent, ClaimSuspect, HandedBackEvent, HeartbeatSent, Settled
-from slotwise.execution import Claim, HandedBack, Succeeded
+from slotwise.engine.loops.heartbeat import LeaseWatch
+from slotwise.model.events import ClaimLostEvent, ClaimSuspect, HandedBackEvent, HeartbeatSent, Settled
+from slotwise.model.records import Claim, HandedBack, Succeeded
 
 INTERVAL = timedelta(seconds=10)
 
 
 def test_a_heartbeat_renews_everything_that_is_held(bench: Bench) -> None:
     """Also what still waits to begin; measured from before it was sent."""
-    holdings = bench.hold(3)
+    active_claims = bench.hold(3)
     bench.clock.tick(timedelta(seconds=20))
     assert bench.worker.heartbeat.run_once() == INTERVAL
-    assert all(holding.age() == timedelta(0) for holding in holdings)
+    assert all(holding.age() == timedelta(0) for holding in active_claims)
     (sent,) = bench.said(HeartbeatSent)
     assert (sent.count, sent.lost) == (3, 0)
 
@@ -73,7 +73,7 @@ def test_nothing_goes_back_while_a_claim_is_under_way(bench: Bench) -> None:
     """Race: it may be committed, and on its way into the holdings."""
     (holding,) = bench.hold()
     bench.lose_reply(holding)
-    with bench.worker.holdings.claiming():
+    with bench.worker.active_claims.claiming():
         bench.worker.heartbeat.run_once()
     assert bench.row(holding).picked
     assert bench.said(HandedBackEvent) == []
@@ -89,7 +89,7 @@ def test_nothing_goes_back_that_is_claimed_during_the_look(bench: Bench) -> None
     with ExitStack() as under_way:
 
         def look_and_claim(holder: str) -> Sequence[Claim]:
-            under_way.enter_context(worker.holdings.claiming())
+            under_way.enter_context(worker.active_claims.claiming())
             worker.store.claim(holder, 1, lease=worker.settings.lease, names=["mail"])
             return look(holder)
 

@@ -9,11 +9,11 @@ from tests.unit.engine.conftest import Bench, MakeBench
 from tests.unit.engine.parts import Gate
 
 from slotwise import Disabled, Every, JobContext, job, task
-from slotwise.engine.peers import MOST, Peers
-from slotwise.engine.poller import CROWDED
-from slotwise.engine.service import AT_ONCE
-from slotwise.events import Claimed, HandedBackEvent, PollBegan, Settled
-from slotwise.store.wakeups import LOOK
+from slotwise.engine.loops.peers import MOST, Peers
+from slotwise.engine.loops.poller import CROWDED
+from slotwise.engine.loops.service import AT_ONCE
+from slotwise.model.events import Claimed, HandedBackEvent, PollBegan, Settled
+from slotwise.store.connect.notifications import LOOK
 
 
 def nothing(ctx: JobContext) -> None:
@@ -135,7 +135,7 @@ def test_a_claim_that_comes_in_during_a_drain_goes_back(make_bench: MakeBench) -
     bench.registry.client.schedule(mail)
     bench.worker.runner.drain()
     assert bench.worker.poller.claim(1) == 1
-    (holding,) = bench.worker.holdings
+    (holding,) = bench.worker.active_claims
     bench.worker.settler.flush()
     row = bench.row(holding)
     assert (row.picked, row.attempt) == (False, 0)
@@ -155,7 +155,7 @@ def test_a_claim_is_believed_in_from_before_it_was_sent(make_bench: MakeBench, n
     bench.clock.tick(timedelta(minutes=1))
     bench.delay_reply(question, timedelta(seconds=55))
     assert bench.worker.poller.run_once() == AT_ONCE
-    (holding,) = bench.worker.holdings
+    (holding,) = bench.worker.active_claims
     assert (holding.claim.row.task_name, holding.age()) == (name, timedelta(seconds=55))
     while not (ends := bench.said(Settled) + bench.said(HandedBackEvent)):
         bench.worker.settler.run_once()

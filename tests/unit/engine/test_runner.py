@@ -16,10 +16,10 @@ import pytest
 from tests.unit.engine.parts import NOON, PATIENCE, Gate, Rig
 
 from slotwise import Cancel, Every, Fail, JobCancelled, JobContext, Snooze, job, task
-from slotwise.clock import ManualClock, elapsed
-from slotwise.engine.outcomes import ERROR_LIMIT, error_text
-from slotwise.events import HandlerEnded
-from slotwise.execution import Aborted, Claim, Failed, HandedBack, Succeeded
+from slotwise.engine.run.outcomes import ERROR_LIMIT, error_text
+from slotwise.model.clock import ManualClock, elapsed
+from slotwise.model.events import HandlerEnded
+from slotwise.model.records import Aborted, Claim, Failed, HandedBack, Succeeded
 
 Handler = Callable[[JobContext], object]
 
@@ -303,7 +303,7 @@ def test_a_mark_that_took_long_starts_nothing(passed: int, is_async: bool) -> No
     def mark(claim: Claim) -> bool:
         clock.tick(timedelta(seconds=passed))
         if not passed:
-            (holding,) = rig.holdings
+            (holding,) = rig.active_claims
             holding.lose()  # a heartbeat was refused
         return True
 

@@ -12,9 +12,9 @@ import psycopg
 import pytest
 from sqlalchemy.exc import DBAPIError
 
-from slotwise.engine.service import AT_ONCE, Outage, Service
-from slotwise.events import DatabaseBack, DatabaseLost, Event, Listeners
-from slotwise.store.failures import is_transient
+from slotwise.engine.loops.service import AT_ONCE, Outage, Service
+from slotwise.model.events import DatabaseBack, DatabaseLost, Event, Listeners
+from slotwise.store.connect.database_errors import is_transient
 
 PATIENCE = timedelta(seconds=30)
 

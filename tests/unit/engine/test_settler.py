@@ -14,11 +14,11 @@ import pytest
 import sqlalchemy as sa
 from tests.unit.engine.conftest import Bench, MakeBench
 
-from slotwise.engine.service import AT_ONCE
-from slotwise.events import ClaimLostEvent, HandedBackEvent, Settled, SettledDead, SettleSent
-from slotwise.execution import Aborted, Failed, HandedBack, Succeeded
-from slotwise.store import sqlite_link
-from slotwise.store.settlement import Settlement, Silence
+from slotwise.engine.loops.service import AT_ONCE
+from slotwise.model.events import ClaimLostEvent, HandedBackEvent, Settled, SettledDead, SettleSent
+from slotwise.model.records import Aborted, Failed, HandedBack, Succeeded
+from slotwise.store.connect import sqlite_connections
+from slotwise.store.slots.settlement_values import Settlement, Silence
 
 
 def test_whatever_has_gathered_goes_together(bench: Bench) -> None:
@@ -83,7 +83,7 @@ def test_a_refused_outcome_is_a_lost_claim(bench: Bench) -> None:
         "its outcome was refused: another worker has the row"
     ]
     assert holding.lost
-    assert len(bench.worker.holdings) == 0
+    assert len(bench.worker.active_claims) == 0
 
 
 @contextmanager
@@ -100,28 +100,28 @@ def locked(url: str) -> Iterator[None]:
 
 def test_an_outage_loses_no_outcome(make_bench: MakeBench, sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """They are put back, in their order, and capacity stays taken; afterwards all are written."""
-    monkeypatch.setattr(sqlite_link, "BUSY_TIMEOUT", timedelta(milliseconds=50))
+    monkeypatch.setattr(sqlite_connections, "BUSY_TIMEOUT", timedelta(milliseconds=50))
     bench = make_bench(heartbeat_interval="50ms")
-    holdings = bench.hold(3)
-    for holding in holdings[:2]:
+    active_claims = bench.hold(3)
+    for holding in active_claims[:2]:
         bench.end(holding)
     with locked(sqlite_url):
         for _ in range(2):
             with pytest.raises(sa.exc.OperationalError):
                 bench.worker.settler.run_once()
-        bench.end(holdings[2], Failed("boom", final=True))
+        bench.end(active_claims[2], Failed("boom", final=True))
         assert bench.worker.runner.free_for_tasks() == bench.worker.capacity - 3
-        assert [holding for holding, _ in bench.worker.settler._endings] == holdings
+        assert [holding for holding, _ in bench.worker.settler._endings] == active_claims
     bench.worker.settler.flush()
     assert [event.outcome for event in bench.said(Settled)] == ["succeeded", "succeeded", "dead"]
-    assert len(bench.worker.holdings) == 0
+    assert len(bench.worker.active_claims) == 0
 
 
 def test_an_outage_is_waited_out_by_the_loop(
     make_bench: MakeBench, sqlite_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Said once; the outcome is written when the database is back, without another wake-up."""
-    monkeypatch.setattr(sqlite_link, "BUSY_TIMEOUT", timedelta(milliseconds=20))
+    monkeypatch.setattr(sqlite_connections, "BUSY_TIMEOUT", timedelta(milliseconds=20))
     bench = make_bench(heartbeat_interval="50ms")
     (holding,) = bench.hold()
     settler = bench.worker.settler
@@ -130,7 +130,7 @@ def test_an_outage_is_waited_out_by_the_loop(
         settler.start()
         while len(bench.said(SettleSent)) < 3:
             settler.join(timedelta(milliseconds=10))
-    assert bench.worker.holdings.wait_empty(10)
+    assert bench.worker.active_claims.wait_empty(10)
     settler.stop()
     assert settler.join(timedelta(seconds=10))
     assert [event.name for event in bench.events if event.name.startswith("database")] == [
@@ -176,7 +176,7 @@ def test_an_outage_loses_nothing_that_was_set_aside(
     make_bench: MakeBench, sqlite_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The database may go away while it is tried again, too."""
-    monkeypatch.setattr(sqlite_link, "BUSY_TIMEOUT", timedelta(milliseconds=50))
+    monkeypatch.setattr(sqlite_connections, "BUSY_TIMEOUT", timedelta(milliseconds=50))
     bench = make_bench(heartbeat_interval="50ms")
     (holding,) = bench.hold(name="plain")
     mended = refusing(bench, monkeypatch)
@@ -188,7 +188,7 @@ def test_an_outage_loses_nothing_that_was_set_aside(
         bench.worker.settler.run_once()
     bench.worker.settler.flush()
     assert [event.outcome for event in bench.said(Settled)] == ["succeeded"]
-    assert holding.claim not in bench.worker.holdings
+    assert holding.claim not in bench.worker.active_claims
 
 
 def test_what_is_set_aside_keeps_nobody_waiting(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -209,7 +209,7 @@ def test_what_is_set_aside_keeps_nobody_waiting(bench: Bench, monkeypatch: pytes
     mended.append(Settlement(claim=first.claim))
     bench.end(second)
     bench.worker.settler.run_once()
-    assert second.claim not in bench.worker.holdings
+    assert second.claim not in bench.worker.active_claims
 
 
 # -- what is dead -----------------------------------------------------------------------------------------------

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from slotwise import CatchUp, Every, Overlap, job
-from slotwise.events import SlotsSkipped
-from slotwise.execution import Failed
+from slotwise.model.events import SlotsSkipped
+from slotwise.model.records import Failed
 from slotwise.testing import ManualWorker
 
 START = datetime(2026, 1, 1, tzinfo=UTC)

@@ -11,10 +11,10 @@ import pytest
 from sqlalchemy.exc import DBAPIError
 
 from slotwise.engine import startup
-from slotwise.engine.service import Outage
+from slotwise.engine.loops.service import Outage
 from slotwise.engine.startup import Startup
 from slotwise.errors import DatabaseRefused
-from slotwise.events import Event, Listeners
+from slotwise.model.events import Event, Listeners
 
 
 class Patience(threading.Event):

@@ -8,8 +8,8 @@ from tests.unit.engine.conftest import mail, plain
 from tests.unit.engine.parts import NOON
 
 from slotwise import JobRegistry
-from slotwise.clock import ManualClock
-from slotwise.events import Event
+from slotwise.model.clock import ManualClock
+from slotwise.model.events import Event
 
 
 class Deaf:
@@ -34,7 +34,7 @@ def test_what_nobody_wants_is_not_made(sqlite_url: str) -> None:
     deaf.told.clear()
     registry.client.schedule_many("mail", range(20))
     clock.tick(timedelta(minutes=1))
-    while worker.holdings.removed < 21:
+    while worker.active_claims.removed < 21:
         worker.poller.run_once()
         worker.settler.run_once()
     worker.runner.close()

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from slotwise.schedules import Cron, parse_schedule
-from slotwise.schedules.outlook import outlook
+from slotwise.schedules.preview import outlook
 from slotwise.schedules.words import explain
 
 FIRST_SENTENCE = [

@@ -17,9 +17,9 @@ from slotwise.bench.machine import memory_of
 from slotwise.bench.readings import Reading
 from slotwise.bench.run import Cell, Run
 from slotwise.bench.slotwise_contender import Slotwise, fill_tasks, registry_for
-from slotwise.clock import elapsed
-from slotwise.store.reader import Reader
-from slotwise.store.store import Store
+from slotwise.model.clock import elapsed
+from slotwise.store.reading.reader import Reader
+from slotwise.store.slots.store import Store
 
 # -- claims that find nothing ------------------------------------------------------------------------------------
 

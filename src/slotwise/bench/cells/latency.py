@@ -13,7 +13,7 @@ from slotwise.bench.raw import Raw
 from slotwise.bench.readings import Reading, distribution
 from slotwise.bench.run import Cell, Contender, NotYet, Run, micros
 from slotwise.bench.slotwise_contender import Slotwise, SlotwiseFlood, fill_tasks, registry_for
-from slotwise.clock import elapsed
+from slotwise.model.clock import elapsed
 
 # -- from enqueue to start ---------------------------------------------------------------------------------------
 

@@ -13,7 +13,6 @@ from typing import Any, TypeAlias
 
 import sqlalchemy as sa
 
-from slotwise.asked import Item
 from slotwise.bench.app import TASK
 from slotwise.bench.crew import Crew, Sample
 from slotwise.bench.journal import RanWrong, expect_once
@@ -28,8 +27,9 @@ from slotwise.bench.slotwise_contender import (
     fill_tasks,
     registry_for,
 )
-from slotwise.clock import elapsed
-from slotwise.store.dsn import database_url, psycopg
+from slotwise.client.arguments import Item
+from slotwise.model.clock import elapsed
+from slotwise.store.connect.dsn import database_url, psycopg
 
 # -- backlogs of tasks, and due slots ----------------------------------------------------------------------------
 

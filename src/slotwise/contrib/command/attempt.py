@@ -12,13 +12,13 @@ from slotwise.contrib.command.account import Account, account_of
 from slotwise.contrib.command.environment import environment
 from slotwise.contrib.command.group import ProcessGroup
 from slotwise.contrib.command.output import Output
-from slotwise.durations import format_duration
 from slotwise.errors import CommandFailed, JobCancelled
-from slotwise.vocabulary import Reason
+from slotwise.model.durations import format_duration
+from slotwise.model.vocabulary import Reason
 
 if TYPE_CHECKING:
-    from slotwise.context import JobContext
     from slotwise.contrib.command.invocation import Invocation
+    from slotwise.jobs.context import JobContext
 
 #: From SIGTERM to SIGKILL; less than a worker that ends waits for cancelled handlers.
 KILL_AFTER: Final = timedelta(seconds=4)

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Final
 from slotwise.contrib.command.invocation import DEFAULT_SHELL
 
 if TYPE_CHECKING:
-    from slotwise.context import JobContext
     from slotwise.contrib.command.account import Account
     from slotwise.contrib.command.invocation import Invocation
+    from slotwise.jobs.context import JobContext
 
 #: Where cron looks for programs.
 DEFAULT_PATH: Final = "/usr/bin:/bin"

@@ -15,9 +15,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Final, Self
 
-from slotwise.clock import elapsed
 from slotwise.contrib.command.guardian import GUARDIAN
 from slotwise.contrib.command.output import Output
+from slotwise.model.clock import elapsed
 
 #: How often a group that is asked to end, or a system that cannot tell by itself, is looked at.
 LOOK: Final = timedelta(milliseconds=50)

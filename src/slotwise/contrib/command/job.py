@@ -5,13 +5,13 @@ from __future__ import annotations
 import difflib
 from typing import TYPE_CHECKING, Any
 
-from slotwise.context import JobContext
 from slotwise.contrib.command.attempt import run
 from slotwise.contrib.command.invocation import Invocation, invocation
-from slotwise.declaration import POLICIES
-from slotwise.durations import parse_duration
 from slotwise.errors import InvalidJob, InvalidSetting
-from slotwise.job import DistributedJob
+from slotwise.jobs.context import JobContext
+from slotwise.jobs.declaration import POLICIES
+from slotwise.jobs.job import DistributedJob
+from slotwise.model.durations import parse_duration
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence

@@ -8,7 +8,7 @@ from datetime import timedelta
 
 from slotwise.contrib.command import CommandJob
 from slotwise.contrib.command.invocation import DEFAULT_SHELL
-from slotwise.policies import OnLost
+from slotwise.jobs.policies import OnLost
 from slotwise.schedules import Cron
 
 

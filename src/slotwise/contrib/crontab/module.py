@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from slotwise.contrib.crontab.entry import Entry
-from slotwise.durations import format_duration
+from slotwise.model.durations import format_duration
 
 _HEAD = '''"""Jobs made from {files}.
 

@@ -15,9 +15,9 @@ from slotwise.contrib.crontab.line import Line, read_line
 from slotwise.contrib.crontab.name import job_name
 from slotwise.contrib.crontab.problem import Level, Problem, Refused, Remark
 from slotwise.contrib.crontab.timing import read_schedule
-from slotwise.durations import parse_duration
 from slotwise.errors import InvalidSchedule, InvalidSetting
-from slotwise.policies import OnLost
+from slotwise.jobs.policies import OnLost
+from slotwise.model.durations import parse_duration
 from slotwise.schedules import Cron
 from slotwise.schedules.zones import zone_named
 

@@ -7,7 +7,7 @@ from typing import Final
 from slotwise.contrib.crontab.problem import Refused
 from slotwise.errors import InvalidSchedule
 from slotwise.schedules import Cron
-from slotwise.schedules.cron import MACROS
+from slotwise.schedules.cron.cron import MACROS
 
 _MINUTELY: Final = "@every_minute"
 

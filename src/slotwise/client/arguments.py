@@ -1,0 +1,227 @@
+"""What callers ask of the queue, checked: tasks by any name, ids, times, priorities. Mistakes are told in one line."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import KW_ONLY, dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any, Generic, TypeAlias
+
+from slotwise.errors import ConfigurationError, InstanceExists, InvalidJob, InvalidSetting, UnknownTask
+from slotwise.jobs.context import T
+from slotwise.jobs.declaration import PRIORITIES, USUAL_PRIORITY, is_priority
+from slotwise.jobs.definition import Definition
+from slotwise.jobs.job import DistributedJob, OneTimeTask, declared
+from slotwise.jobs.payload_declaration import payload_of
+from slotwise.model.clock import host_now
+from slotwise.model.durations import parse_duration
+from slotwise.model.follow_ups import Wanted, When
+from slotwise.model.records import KNOWN_YEARS, RECURRING, is_known
+from slotwise.model.vocabulary import State
+from slotwise.payload.payload import UNTYPED, Payload
+from slotwise.store.queue.queue_rows import Status
+
+ID_LIMIT = 250
+
+IF_EXISTS = ("raise", "keep", "replace", "reschedule")
+
+#: How ids begin that jobs give their rows.
+_OF_A_JOB = (f"{RECURRING}@", "trigger:")
+
+#: A task: its class, an instance of it, a function under ``@task``; or its name, where another process knows it.
+Task: TypeAlias = OneTimeTask[T] | type[OneTimeTask[T]] | str
+#: The same, or a job.
+AnyTask: TypeAlias = DistributedJob | type[DistributedJob] | Task[T]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Receipt:
+    """What a command on a task came to.
+
+    ``status``: "scheduled" (it waits for the time asked for), "exists" (its id was taken, nothing was changed),
+    "running" (a worker holds it at this moment), "cancelled" (removed before it ran), or "gone" (there is none).
+    """
+
+    task: str
+    id: str
+    status: Status
+
+
+@dataclass(slots=True)
+class Item(Generic[T]):
+    """One of many for ``schedule_many``, where more than the data differs.
+
+    Not frozen, as values are here: of a million, a frozen one takes twice as long to make.
+    """
+
+    data: T
+    _: KW_ONLY
+    id: str | None = None
+    at: datetime | None = None
+    in_: timedelta | str | None = None
+    priority: int | None = None
+
+
+def _is_job(task: Any) -> bool:
+    return isinstance(task, DistributedJob) or (isinstance(task, type) and issubclass(task, DistributedJob))
+
+
+def task_name(task: Any) -> str:
+    name = task if isinstance(task, str) else declared(task, "name")
+    if not isinstance(name, str) or not name.strip():
+        raise InvalidJob(f"{task!r} is not a task; pass a OneTimeTask, a function under @task, or a name")
+    refuse_a_job(name, _is_job(task))
+    return name
+
+
+def refuse_a_job(name: str, is_job: bool) -> None:
+    """A one-time row under its name would wait for ever."""
+    if is_job:
+        raise InvalidJob(f"{name!r} is a job, its schedule says when it runs; pass a one-time task")
+
+
+def refuse_a_slip(name: str, known: Iterable[str], call: str = "schedule") -> None:
+    """A name that is not known here may be another service's; one that is a letter off a known one is a mistake."""
+    for near in known:
+        if _is_a_slip(name, near):
+            raise UnknownTask(
+                f"{call}({name!r}): no task of this name is registered; did you mean {near!r}? One that another "
+                "service runs is declared here, too: @task(name=…)"
+            )
+
+
+def _is_a_slip(given: str, known: str) -> bool:
+    """A letter too many, too few or another, or two of them in the wrong order. Numbers count up: they are none."""
+    start = _shared(given, known)
+    one, other = given[start:], known[start:]
+    end = _shared(one[::-1], other[::-1])
+    one, other = one[: len(one) - end], other[: len(other) - end]
+    is_swap = len(one) == 2 and one == other[::-1]
+    return (is_swap or max(len(one), len(other)) == 1) and not any(map(str.isdigit, one + other))
+
+
+def _shared(one: str, other: str) -> int:
+    """How many letters both begin with."""
+    places = (place for place, (left, right) in enumerate(zip(one, other, strict=False)) if left != right)
+    return next(places, min(len(one), len(other)))
+
+
+def recurring(task: Any, id: Any) -> tuple[str, str]:
+    """The task's name and the instance, of a job or a task."""
+    name = task if isinstance(task, str) else declared(task, "name")
+    if not isinstance(name, str) or not name.strip():
+        raise InvalidJob(f"{task!r} is neither a job nor a task; pass one, or its name")
+    return name, checked_id(id, name, "schedule_recurring")
+
+
+def weight(priority: Any, known: Definition | None, where: str) -> int:
+    """As given, else as the task says."""
+    if priority is None:
+        return USUAL_PRIORITY if known is None else known.priority
+    if not is_priority(priority):
+        raise ConfigurationError(f"{where}, priority={priority!r}): {PRIORITIES}")
+    return int(priority)
+
+
+def checked_id(given: Any, name: str, call: str = "schedule") -> str:
+    if (problem := wrong_id(given)) is not None:
+        raise ConfigurationError(f"{call}({name!r}, id={given!r:.60}): {problem}")
+    return str(given)
+
+
+def wrong_id(given: Any) -> str | None:
+    """What is wrong with an id, and the cure; None for one that will do."""
+    if (
+        isinstance(given, str) and len(given) <= ID_LIMIT and given.isprintable() and given and not given.isspace()
+        and given != RECURRING and not given.startswith(_OF_A_JOB)
+    ):  # fmt: skip
+        return None
+    if not isinstance(given, str):
+        return f"an id is a text; write id={str(given)!r:.60}"
+    if not given.strip():
+        return "an id cannot be blank"
+    if len(given) > ID_LIMIT:
+        return f"an id has at most {ID_LIMIT} characters, this one has {len(given)}"
+    if not given.isprintable():
+        return "control characters are not allowed in an id"
+    return "this id is of a job's own rows; take another"
+
+
+def checked_due(at: Any, in_: Any, name: str, call: str = "schedule") -> tuple[datetime | None, timedelta]:
+    """The instant, or else how long after now."""
+    where = f"{call}({name!r}"
+    if at is None:
+        delay = _delay(in_, where) if in_ is not None else timedelta(0)
+        return None, delay
+    if in_ is not None:
+        raise ConfigurationError(f"{where}): both at and in_ are given; drop one of them")
+    if not isinstance(at, datetime):
+        raise ConfigurationError(f"{where}, at={at!r}): expected a datetime; e.g. datetime(…, tzinfo=UTC)")
+    if at.utcoffset() is None:
+        raise ConfigurationError(
+            f"{where}, at={at.isoformat()}): the instant has no zone; e.g. at=datetime(…, tzinfo=UTC)"
+        )
+    if not is_known(at):
+        raise ConfigurationError(f"{where}, at={at.isoformat()}): it must lie in {KNOWN_YEARS}")
+    return at.astimezone(UTC), timedelta(0)
+
+
+def _delay(in_: Any, where: str) -> timedelta:
+    try:
+        return parse_duration(in_)
+    except InvalidSetting as error:
+        raise InvalidSetting(f"{where}, in_={in_!r:.60}): {error}") from None
+
+
+def payload_for(task: Any, name: str, known: Definition | None) -> Payload:
+    """What the data of this task is; of a name that this process does not know, whatever JSON can say."""
+    if known is not None:
+        return known.payload
+    return UNTYPED if isinstance(task, str) or _is_job(task) else payload_of(task, name)
+
+
+def when(at: Any, in_: Any, name: str, call: str = "schedule") -> When:
+    return When(*checked_due(at, in_, name, call))
+
+
+def is_soon(due: When, within: timedelta | None) -> bool:
+    """Whether a poll might come too late for it; by this host's clock, which is near enough."""
+    if within is None:
+        return False
+    return due.delay <= within if due.at is None else due.at - host_now() <= within
+
+
+def wanted(item: Any, name: str, payload: Payload, ids: Iterator[str], usual: When, priority: int) -> Wanted:
+    """A row for one of many."""
+    if not isinstance(item, Item):
+        return Wanted(next(ids), payload.encode(item, name), usual, priority)
+    due = usual if item.at is None and item.in_ is None else when(item.at, item.in_, name)
+    instance = next(ids) if item.id is None else checked_id(item.id, name)
+    rank = priority if item.priority is None else weight(item.priority, None, f"schedule_many({name!r}")
+    return Wanted(instance, payload.encode(item.data, name), due, rank)
+
+
+def fresh_ids() -> Iterator[str]:
+    """Ids that nobody has: the time, so that neighbours stand side by side in the index, and 80 random bits."""
+    while True:
+        head, tails = f"{time.time_ns() // 1_000_000:012x}", os.urandom(10 * 64).hex()
+        yield from (head + tails[place : place + 20] for place in range(0, len(tails), 20))
+
+
+def taken(name: str, instance: str | None, state: str | None = None) -> InstanceExists:
+    which = f"with id {instance!r} is" if instance else "with one of these ids was"
+    match state:
+        case State.RUNNING:
+            said = "running; choose another id, or if_exists='keep'"
+        case State.DEAD:
+            said = "dead; re-drive it, or put this one in its place with if_exists='replace'"
+        case _:
+            said = "already scheduled; choose another id, or if_exists='keep'"
+    return InstanceExists(f"task {name!r} {which} {said}")
+
+
+def checked_choice(if_exists: Any, name: str) -> None:
+    if if_exists not in IF_EXISTS:
+        raise ConfigurationError(f"schedule({name!r}, if_exists={if_exists!r}): write one of {', '.join(IF_EXISTS)}")

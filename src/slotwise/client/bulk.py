@@ -1,0 +1,156 @@
+"""Schedules many tasks at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from datetime import datetime, timedelta
+from functools import partial
+from typing import Any
+
+from slotwise.client.arguments import Item, Task, checked_choice, is_soon, payload_for, taken, weight, when
+from slotwise.client.chunks import Chunk, chunks
+from slotwise.client.connection import Calls
+from slotwise.errors import ConfigurationError, InstanceExists
+from slotwise.jobs.context import T
+from slotwise.model.follow_ups import IfExists
+from slotwise.store.connect.caller_transaction import whole
+from slotwise.store.queue.insert import Taken, Tally
+from slotwise.store.queue.queue import Queue
+
+#: Rows in one statement; and in one COPY, which takes what a commit takes however many there are.
+CHUNK, COPY_CHUNK = 1_000, 10_000
+#: After the first chunk, workers hear of others no more often than this.
+GATHER = timedelta(milliseconds=50)
+
+
+class Bulk(Calls):
+    """Schedules many tasks at once."""
+
+    def schedule_many(
+        self,
+        task: Task[T],
+        items: Iterable[T | Item[T]],
+        *,
+        at: datetime | None = None,
+        in_: timedelta | str | None = None,
+        priority: int | None = None,
+        if_exists: IfExists = "raise",
+        chunk: int | None = None,
+        copy: bool = False,
+        progress: Callable[[Tally], object] = lambda tally: None,
+        connection: Any = None,
+    ) -> Tally:
+        """Schedule a task for each of ``items`` (its data, or an Item), ``chunk`` of them in a statement.
+
+        ``items`` are taken as they come, so that any number of them needs little memory: a chunk is 1,000 of them, with
+        ``copy`` 10,000, and less where they have more than 4 MiB of data. Without ``connection`` each chunk is
+        committed, and ``progress`` called with the tally so far. What is wrong with an item is said with its place; its
+        chunk is not written, what went before stays, also in the caller's transaction. An id that stands twice finds
+        its first row, as in two calls. With ``copy`` the next chunk is gathered while the server writes this one.
+
+        Where items have ids, ``if_exists="keep"`` makes it safe to do it all again. ``copy`` uses COPY, twice as fast,
+        for ids that are new: one that is taken raises InstanceExists.
+        """
+        name, known = self._known(task)
+        checked_choice(if_exists, name)
+        if copy and if_exists != "raise":
+            raise ConfigurationError(f"schedule_many({name!r}): copy cannot look at rows that exist; drop if_exists")
+        size = (COPY_CHUNK if copy else CHUNK) if chunk is None else chunk
+        if not isinstance(size, int) or not 1 <= size <= 10_000:
+            raise ConfigurationError(f"schedule_many({name!r}, chunk={chunk!r}): expected 1 to 10,000")
+        usual, rank = when(at, in_, name), weight(priority, known, f"schedule_many({name!r}")
+        joining = partial(self._joining, connection, name)
+        tell = partial(self._tell_of, name) if connection is None else _nobody
+        load = _Load(name, joining, if_exists, is_own=connection is None, copy=copy, tell=tell, progress=progress)
+        try:
+            for one in chunks(items, name, payload_for(task, name, known), usual, rank, size):
+                load.conclude()
+                load.put(one)
+        finally:
+            load.conclude()  # it stands, whatever came after it
+        return load.tally
+
+    def _tell_of(self, name: str, chunk: Chunk, told: bool) -> bool:
+        """Wake workers, at once for the first rows that are due, then now and then; whether they have been told."""
+        self._wake()
+        whens = {id(row.when): row.when for row in chunk.rows}.values()
+        if not any(is_soon(when, self._horizon) for when in whens):
+            return told
+        self._make_store().database.wake_ups.tell(name, within=GATHER if told else timedelta(0))
+        return True
+
+
+def _nobody(chunk: Chunk, told: bool) -> bool:
+    """In the caller's transaction the statements tell."""
+    return told
+
+
+class _Load:
+    """One call. A chunk that COPY takes is under way while the next one is gathered; any other is done at once."""
+
+    def __init__(
+        self,
+        name: str,
+        joining: Callable[..., AbstractContextManager[tuple[Queue, Any]]],
+        if_exists: IfExists,
+        *,
+        is_own: bool,
+        copy: bool,
+        tell: Callable[[Chunk, bool], bool],
+        progress: Callable[[Tally], object],
+    ) -> None:
+        self.tally = Tally()
+        self._name, self._joining, self._if_exists = name, joining, if_exists
+        self._is_own, self._copy, self._tell, self._progress = is_own, copy, tell, progress
+        self._told = False
+        self._under_way: tuple[Chunk, ExitStack] | None = None
+
+    def put(self, chunk: Chunk) -> None:
+        """Write it, or begin to."""
+        if self._if_exists == "raise":
+            self._put_new(chunk)
+            return
+        with self._joining() as (queue, own):
+            tally = queue.put_many(own, self._name, chunk.rows, self._if_exists)
+        self._account(chunk, tally)
+
+    def _put_new(self, chunk: Chunk) -> None:
+        """All of it, or nothing, which leaves the caller's transaction as it was before."""
+        with self._naming_what_is_taken(chunk), ExitStack() as stack:
+            queue, own = stack.enter_context(self._joining())
+            if not self._is_own and chunk.named:
+                stack.enter_context(whole(own))
+            if not (self._copy and self._is_own):
+                queue.put_new(own, self._name, chunk.rows, copy=self._copy)
+            elif (answer := queue.copy_ahead(own, self._name, chunk.rows)) is not None:
+                stack.callback(answer)
+                self._under_way = chunk, stack.pop_all()
+                return
+        self._account(chunk, Tally(scheduled=len(chunk.rows)))
+
+    def conclude(self) -> None:
+        """Wait for what is under way."""
+        if self._under_way is None:
+            return
+        (chunk, answer), self._under_way = self._under_way, None
+        with self._naming_what_is_taken(chunk):
+            answer.close()
+        self._account(chunk, Tally(scheduled=len(chunk.rows)))
+
+    def _account(self, chunk: Chunk, tally: Tally) -> None:
+        self.tally += tally
+        self._told = self._tell(chunk, self._told)
+        self._progress(self.tally)
+
+    @contextmanager
+    def _naming_what_is_taken(self, chunk: Chunk) -> Iterator[None]:
+        """Race: the task that had the id may have ended since."""
+        try:
+            yield
+        except Taken:
+            with self._joining() as (queue, own):
+                found = chunk.place_of(queue.taken(own, self._name, [row.instance for row in chunk.rows]))
+            if found is None:
+                raise taken(self._name, None) from None
+            raise InstanceExists(f"items[{found[0]}]: {taken(self._name, found[1])}") from None

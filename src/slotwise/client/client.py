@@ -1,0 +1,265 @@
+"""Schedules tasks from anywhere, one-time and recurring ones: a web request, a script, a handler."""
+
+from __future__ import annotations
+
+import builtins
+import functools
+from collections.abc import Iterable
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from slotwise.client.aio import AsyncClient
+from slotwise.client.arguments import (
+    Receipt,
+    Task,
+    checked_choice,
+    checked_id,
+    fresh_ids,
+    is_soon,
+    payload_for,
+    refuse_a_job,
+    refuse_a_slip,
+    taken,
+    task_name,
+    weight,
+    when,
+)
+from slotwise.client.bulk import Bulk
+from slotwise.client.recurring import Recurring
+from slotwise.errors import ConfigurationError
+from slotwise.jobs.context import T
+from slotwise.model.follow_ups import Follow, IfExists, Wanted
+from slotwise.model.records import Key
+from slotwise.model.vocabulary import Outcome, State
+from slotwise.store.connect.notifications import ORDERS
+from slotwise.store.queue.queue import AT_ONCE
+from slotwise.store.queue.task_views import TaskEnd, TaskLine, task_end, task_line
+
+if TYPE_CHECKING:
+    from slotwise.client.operations import Controls
+
+#: Rows that ``list`` gives at once.
+PAGE = 100
+
+#: What the column takes.
+MOST_ARRIVALS = 2_147_483_647
+
+STATES = (State.WAITING, State.RUNNING, State.PAUSED, State.BLOCKED, State.DEAD)
+
+
+class Client(Bulk, Recurring):
+    """Commands on one-time tasks; works without a worker in this process.
+
+    Each takes ``connection``: a SQLAlchemy Connection or Session, or a psycopg connection, whose transaction it joins
+    (what it did stands if and only if that commits); without one it has a transaction of its own. A task is its
+    class, an instance, a function under ``@task``, or a name. All wait for the database; ``aio`` has the same to be
+    awaited. Raises InvalidJob for what is no task, InvalidPayload for data that it does not take,
+    ConfigurationError for everything else that is wrong with a call.
+    """
+
+    @functools.cached_property
+    def controls(self) -> Controls:
+        """Orders for the whole cluster: pause, trigger, cancel and their kin."""
+        from slotwise.client.operations import Controls  # late: most workers and clients give none
+
+        return Controls(self._make_store, self._wake)
+
+    @property
+    def aio(self) -> AsyncClient:
+        """The same commands for asyncio applications."""
+        return AsyncClient(self)
+
+    def schedule(
+        self,
+        task: Task[T],
+        data: T | None = None,
+        *,
+        id: str | None = None,
+        at: datetime | None = None,
+        in_: timedelta | str | None = None,
+        priority: int | None = None,
+        if_exists: IfExists = "raise",
+        waits_for: int = 0,
+        connection: Any = None,
+    ) -> Receipt:
+        """Schedule ``task`` with ``data``; the receipt has its id.
+
+        ``at`` (aware) or ``in_`` (``timedelta`` or ``"10s"``) say when, by the database's clock; without them
+        it is due now. ``id`` has at most 250 characters; without one it is a new one. If there is a task with this
+        id, waiting, dead or running: "raise" raises InstanceExists, "keep" leaves it as it is, "replace" puts this
+        one in its place unless it runs, "reschedule" gives it this time and priority and keeps its data.
+        ``waits_for``: it is blocked until so many handlers have called ``ctx.arrive`` with its id.
+        """
+        name, row, _ = self.follow(
+            task, data, id=id, at=at, in_=in_, priority=priority, if_exists=if_exists, waits_for=waits_for
+        )
+        word = name if is_soon(row.when, self._horizon) and not waits_for else None
+        with self._joining(connection, name, word=word) as (queue, own):
+            status = queue.put(own, name, row, if_exists)
+            if if_exists == "raise" and status != "scheduled":
+                found = queue.find(own, Key(name, row.instance))
+                raise taken(name, row.instance, task_line(found).state if found else None)
+        return self._done(connection, Receipt(task=name, id=row.instance, status=status))
+
+    def follow(
+        self,
+        task: Task[T],
+        data: T | None = None,
+        *,
+        id: str | None = None,
+        at: datetime | None = None,
+        in_: timedelta | str | None = None,
+        priority: int | None = None,
+        if_exists: IfExists = "keep",
+        waits_for: int = 0,
+    ) -> Follow:
+        """What ``ctx.then`` leaves behind: checked, and not written yet."""
+        name, known = self._known(task)
+        refuse_a_job(name, known is not None and known.is_job)
+        checked_choice(if_exists, name)
+        if not isinstance(waits_for, int) or isinstance(waits_for, bool) or not 0 <= waits_for <= MOST_ARRIVALS:
+            raise ConfigurationError(
+                f"schedule({name!r}, waits_for={waits_for!r}): a whole number, 0 to {MOST_ARRIVALS:,}"
+            )
+        instance = next(fresh_ids()) if id is None else checked_id(id, name)
+        due, rank = when(at, in_, name), weight(priority, known, f"schedule({name!r}")
+        return Follow(
+            name, Wanted(instance, payload_for(task, name, known).encode(data, name), due, rank, waits_for), if_exists
+        )
+
+    def typed(self, name: str, plain: Any) -> Any:
+        """Plain values as the type that this task takes, if this process knows it. Raises InvalidPayload."""
+        known = self._make_store().definitions.get(name)
+        return plain if known is None else known.payload.given(plain, name)
+
+    def key(self, task: Task[Any], id: str, call: str = "arrive") -> Key:
+        """The task and the id that a call names, checked: ``ctx.arrive``, and the commands of here."""
+        name = self._named(task, call)
+        return Key(name, checked_id(id, name, call))
+
+    def _named(self, task: Task[Any], call: str) -> str:
+        """Its name. Raises UnknownTask for a text one letter off a task of this registry, InvalidJob for a job's."""
+        name, definitions = task_name(task), self._make_store().definitions
+        if (known := definitions.get(name)) is not None:
+            refuse_a_job(name, known.is_job)
+        elif isinstance(task, str):
+            refuse_a_slip(name, (one for one, found in definitions.items() if not found.is_job), call)
+        return name
+
+    def reschedule(
+        self,
+        task: Task[Any],
+        id: str,
+        *,
+        at: datetime | None = None,
+        in_: timedelta | str | None = None,
+        priority: int | None = None,
+        connection: Any = None,
+    ) -> Receipt:
+        """Another time, and perhaps priority, for a task that waits: "scheduled". Neither ``at`` nor ``in_``: now.
+
+        "running": a worker has it; if that attempt fails, the next one is at this time. "exists": it is dead, and
+        stays so; re-drive it. "gone": it has ended, or never was.
+        """
+        key, due = self.key(task, id, "reschedule"), when(at, in_, task_name(task), "reschedule")
+        rank = None if priority is None else weight(priority, None, f"reschedule({key.task_name!r}")
+        word = key.task_name if is_soon(due, self._horizon) else None
+        return self._done(
+            connection, self._command(connection, key, lambda queue, own: queue.move(own, key, due, rank), word)
+        )
+
+    def cancel(self, task: Task[Any], id: str, *, connection: Any = None) -> Receipt:
+        """Remove a task that waits, is paused or dead: "cancelled". There being none: "gone".
+
+        "running": its handler is asked to stop (``ctx.cancelled``), and no other attempt is made: it ends as cancelled,
+        unless it succeeds.
+        """
+        key = self.key(task, id, "cancel")
+        receipt = self._command(connection, key, lambda queue, own: queue.cancel(own, key))
+        return self._done(connection, receipt, ORDERS if receipt.status == "running" else None)
+
+    def cancel_all(self, task: Task[Any], *, state: str | None = None, connection: Any = None) -> int:
+        """Remove all tasks of this name that nobody runs, or those in one state; how many.
+
+        ``state`` is waiting, paused, blocked or dead. Those that run stay; ``cancel`` asks one to stop. In transactions
+        of 500 each; in the caller's transaction all at once.
+        """
+        name, count, last = self._named(task, "cancel_all"), 0, ""
+        if state not in (None, *set(STATES) - {State.RUNNING}):
+            raise ConfigurationError(
+                f"cancel_all({name!r}, state={state!r}): expected waiting, paused, blocked or dead"
+            )
+        while True:
+            with self._joining(connection, name) as (queue, own):
+                some = queue.remove(own, name, state, last)
+            if not some:
+                return count
+            count, last = count + len(some), some[-1]
+
+    def redrive(
+        self,
+        task: Task[Any],
+        ids: Iterable[str] | None = None,
+        *,
+        at: datetime | None = None,
+        in_: timedelta | str | None = None,
+        connection: Any = None,
+    ) -> list[str]:
+        """Let dead tasks run again, with all their attempts; the ids of those that wait now.
+
+        Without ``ids`` all that are dead, in transactions of 500 each; in the caller's transaction 500 at most.
+        """
+        name = self._named(task, "redrive")
+        if isinstance(ids, str):
+            raise ConfigurationError(f"redrive({name!r}, ids={ids!r:.60}): expected several ids; write [{ids!r:.60}]")
+        chosen = None if ids is None else [checked_id(one, name, "redrive") for one in ids]
+        due, driven = when(at, in_, name, "redrive"), []
+        while True:
+            with self._joining(connection, name) as (queue, own):
+                some = queue.redrive(own, name, chosen, due)
+            driven += some
+            if len(some) < AT_ONCE or connection is not None:
+                return self._done(connection, driven, name if is_soon(due, self._horizon) else None)
+
+    def get(self, task: Task[Any], id: str, *, connection: Any = None) -> TaskLine | None:
+        """How a task stands, with its data; None if it has ended, or never was."""
+        key = self.key(task, id, "get")
+        with self._joining(connection, key.task_name) as (queue, own):
+            found = queue.find(own, key)
+        return None if found is None else task_line(found)
+
+    def list(
+        self,
+        task: Task[Any] | None = None,
+        *,
+        state: str | None = None,
+        after: TaskLine | str | None = None,
+        limit: int = PAGE,
+        connection: Any = None,
+    ) -> list[TaskLine]:
+        """A page of tasks by name and id, without their data: of all tasks or of one, in any state or in one.
+
+        ``state`` is waiting, running, paused, blocked or dead. ``after`` is the last line of the page before, or
+        its id where ``task`` is given: no task is missed or seen twice, whatever happens in between.
+        """
+        name = None if task is None else self._named(task, "list")
+        if state is not None and state not in STATES:
+            raise ConfigurationError(f"list(state={state!r}): expected {', '.join(STATES)}")
+        if not isinstance(limit, int) or isinstance(limit, bool) or limit < 1:
+            raise ConfigurationError(f"list(limit={limit!r}): expected a whole number, 1 or more")
+        if isinstance(after, str) and task is None:
+            raise ConfigurationError(f"list(after={after!r:.60}): ids are a task's; name the task, or pass a TaskLine")
+        place = Key(after.task, after.id) if isinstance(after, TaskLine) else Key(name or "", after) if after else None
+        with self._joining(connection, name or "") as (queue, own):
+            return [task_line(row) for row in queue.page(own, name=name, state=state, after=place, size=limit)]
+
+    def history(self, task: Task[Any], id: str, *, connection: Any = None) -> builtins.list[TaskEnd]:
+        """How tasks under this id have ended, the newest first: as far as the task keeps a ``history`` or results."""
+        key = self.key(task, id, "history")
+        with self._joining(connection, key.task_name) as (queue, own):
+            return [task_end(row) for row in queue.ends(own, key)]
+
+    def result(self, task: Task[Any], id: str, *, connection: Any = None) -> TaskEnd | None:
+        """The newest end under this id that succeeded, with its ``result``; None if there is none, or none is kept."""
+        ends = self.history(task, id, connection=connection)
+        return next((end for end in ends if end.outcome == Outcome.SUCCEEDED), None)

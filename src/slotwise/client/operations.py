@@ -1,0 +1,296 @@
+"""Orders for the whole cluster, given through the database: every worker obeys within one poll."""
+
+from __future__ import annotations
+
+import getpass
+import socket
+import time
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+
+from slotwise.errors import ConfigurationError, InvalidJob
+from slotwise.jobs.job import DistributedJob, declared
+from slotwise.jobs.policies import growing_pauses
+from slotwise.model.durations import parse_duration
+from slotwise.model.records import KNOWN_YEARS, RECURRING, is_known
+from slotwise.store.connect.database_errors import is_transient
+from slotwise.store.connect.notifications import ORDERS
+from slotwise.store.operations import backfill, deletion, pauses, recovery, slot_operations
+from slotwise.store.operations.backfill import Backfill
+from slotwise.store.operations.pauses import Paused, Resumed
+from slotwise.store.operations.recovery import Epoch, SettledJob
+from slotwise.store.operations.transaction import Operation, carry_out
+from slotwise.store.reading.audit import orders
+from slotwise.store.schema.audit_rows import Author, Order
+
+if TYPE_CHECKING:
+    from slotwise.store.slots.store import Store
+
+Result = TypeVar("Result")
+
+#: So often an order is given again that met a deadlock, or a row that stayed locked.
+TRIES = 4
+
+
+class Controls:
+    """Pause and resume, trigger, skip, cancel, retry, backfill and delete: jobs by name, or as registered.
+
+    Each order is one transaction, and stands in the audit table with its author, time and ``note``. ``author``
+    is the user and host of this process unless given. With ``dry_run`` an order does and returns all that it
+    would, and takes it back. Works without a worker in this process; waits for the database, so call it from
+    ``async def`` in ``asyncio.to_thread``.
+
+    ``instance`` is the id of one of a task's recurring instances, of ``client.schedule_recurring``: the order is then
+    about that one, and its handler sees that one's data.
+
+    Raises UnknownTask for a job without a row, and ConfigurationError, in one line with the cure, for what cannot be
+    done as things stand.
+    """
+
+    def __init__(
+        self, store: Callable[[], Store], wake: Callable[[], None] = lambda: None, *, author: str | None = None
+    ) -> None:
+        self._make_store = store
+        self._wake = wake
+        self._author = author
+
+    def by(self, author: str) -> Controls:
+        """The same for another author: the user of a web page, for instance."""
+        return Controls(self._make_store, self._wake, author=author)
+
+    # -- pause and resume -------------------------------------------------------------------------------------
+
+    def pause(self, job: Any, *, note: str | None = None, dry_run: bool = False) -> bool:
+        """No slot, retry or trigger of the job starts any more; False if it was paused already.
+
+        What runs goes on. Slots that come meanwhile are skipped (paused) when the job is resumed.
+        """
+        name = _name(job)
+        return self._order(lambda at: pauses.pause(at, name), note, dry_run)
+
+    def pause_all(self, *, note: str | None = None, dry_run: bool = False) -> bool:
+        """Nothing starts any more, in the whole installation, jobs and tasks that come later included."""
+        return self._order(pauses.pause_all, note, dry_run)
+
+    def resume(
+        self, job: Any, *, replay: bool = False, note: str | None = None, dry_run: bool = False
+    ) -> list[Resumed]:
+        """The job goes on; empty if it was not paused. ``replay``: its slots of the pause are its catch-up's."""
+        name = _name(job)
+        return self._order(lambda at: pauses.resume(at, name, replay=replay), note, dry_run)
+
+    def resume_all(
+        self, *, replay: bool = False, note: str | None = None, dry_run: bool = False
+    ) -> list[Resumed] | None:
+        """Take a pause of all back; the jobs that have skipped slots, or None if not all was paused.
+
+        Jobs that are paused by name stay so.
+        """
+        return self._order(lambda at: pauses.resume_all(at, replay=replay), note, dry_run)
+
+    def all_paused(self) -> Paused | None:
+        """Who paused all, when and why; None if nobody did."""
+        store = self._make_store()
+        with store.database.in_words():
+            return pauses.is_all_paused(store)
+
+    # -- single slots -----------------------------------------------------------------------------------------
+
+    def trigger(
+        self,
+        job: Any,
+        *,
+        instance: str = RECURRING,
+        overlap: Literal["beside", "queue", "skip"] = "beside",
+        note: str | None = None,
+        dry_run: bool = False,
+    ) -> datetime:
+        """Run the job now, beside its schedule; the slot of that run, the database's time of this request.
+
+        Its schedule stays as it is, its statistics count the run. If something of the job runs when it would start, it
+        runs beside that, waits for its end (``queue``), or is skipped (``skip``; the ledger says so). If the job is
+        paused, the run waits for its resumption.
+        """
+        name = _name(job)
+        if overlap not in ("beside", "queue", "skip"):
+            raise ConfigurationError(f"trigger(overlap={overlap!r}): write 'beside', 'queue' or 'skip'")
+        rule = None if overlap == "beside" else overlap
+        return self._order(lambda at: slot_operations.trigger_now(at, name, rule, instance), note, dry_run)
+
+    def skip_next(
+        self,
+        job: Any,
+        slot: datetime | None = None,
+        *,
+        instance: str = RECURRING,
+        note: str | None = None,
+        dry_run: bool = False,
+    ) -> datetime:
+        """Leave the next slot out that has not begun: skipped (operator); that slot. ``slot``: only if it is this."""
+        name, wanted = _name(job), None if slot is None else _instant(slot)
+        return self._order(lambda at: slot_operations.skip_next(at, name, wanted, instance), note, dry_run)
+
+    def cancel(
+        self,
+        job: Any,
+        slot: datetime | None = None,
+        *,
+        instance: str | None = None,
+        note: str | None = None,
+        dry_run: bool = False,
+    ) -> list[datetime]:
+        """Ask what runs of the job to stop, or end the slot given, also if it waits for a retry; the slots.
+
+        Without ``instance`` all its instances are asked as well; a slot given is the job's own.
+        Handlers learn it with the next heartbeat: ``ctx.cancelled``, with the reason ``operator``; async ones are
+        cancelled. The slot ends as cancelled; one whose handler comes to a good end all the same has succeeded.
+        """
+        name, wanted = _name(job), None if slot is None else _instant(slot)
+        return self._order(lambda at: slot_operations.cancel(at, name, wanted, instance), note, dry_run)
+
+    def retry(
+        self,
+        job: Any,
+        slot: datetime,
+        *,
+        instance: str = RECURRING,
+        note: str | None = None,
+        dry_run: bool = False,
+    ) -> None:
+        """One more attempt of a slot that ended as failed, dead, lost or cancelled: the same slot, counted on.
+
+        A job with ``on_lost="give_up"`` starts a slot once, so its slots are refused.
+        """
+        name, wanted = _name(job), _instant(slot)
+        known = self._make_store().definitions.get(name)
+        if known is not None and known.gives_up:
+            raise ConfigurationError(f'job {name!r} has on_lost="give_up": its slots start once; trigger it instead')
+        self._order(lambda at: slot_operations.retry(at, name, wanted, instance), note, dry_run)
+
+    # -- many slots -------------------------------------------------------------------------------------------
+
+    def backfill(
+        self,
+        job: Any,
+        first: datetime,
+        last: datetime,
+        *,
+        instance: str = RECURRING,
+        pace: timedelta | str | None = None,
+        at_once: int = 1,
+        failed: bool = False,
+        forgotten: bool = False,
+        note: str | None = None,
+        dry_run: bool = False,
+    ) -> Backfill:
+        """Run the slots from ``first`` to ``last`` that never ran, the oldest first, beside the schedule.
+
+        ``at_once`` of them run side by side, each due ``pace`` after the one before has started. ``failed``: also
+        those that ended as failed, dead, lost or cancelled. At most 10,000 slots; call it with ``dry_run`` first.
+        Where history was pruned nobody knows what ran: refused, unless ``forgotten`` slots may run again.
+        """
+        name, begin, end = _name(job), _instant(first), _instant(last)
+        if not isinstance(at_once, int) or isinstance(at_once, bool) or at_once < 1:
+            raise ConfigurationError(f"backfill(at_once={at_once!r}): expected a whole number, 1 or more")
+        gap = None if pace is None else parse_duration(pace)
+        if begin > end:
+            raise ConfigurationError(f"backfill from {begin.isoformat()} to {end.isoformat()}: the end comes first")
+        return self._order(
+            lambda at: backfill.backfill(
+                at, name, begin, end, pace=gap, at_once=at_once, failed=failed, forgotten=forgotten, instance=instance
+            ),
+            note,
+            dry_run,
+        )
+
+    def cancel_backfill(
+        self, job: Any, *, instance: str | None = None, note: str | None = None, dry_run: bool = False
+    ) -> int:
+        """Call off the slots of the job's backfills that have not begun, without ``instance`` also of all its
+        instances; how many."""
+        name = _name(job)
+        return self._order(lambda at: slot_operations.call_off_backfill(at, name, instance), note, dry_run)
+
+    def delete(self, job: Any, *, known: bool = False, note: str | None = None, dry_run: bool = False) -> int:
+        """Delete the rows of a job that is no longer in the code; how many. Its history stays.
+
+        Refused while it runs, and, unless ``known``, while a live worker knows it and would plan it again.
+        """
+        name = _name(job)
+        return self._order(lambda at: deletion.delete(at, name, known=known), note, dry_run)
+
+    # -- after a restore --------------------------------------------------------------------------------------
+
+    def new_epoch(self, *, note: str | None = None, dry_run: bool = False) -> Epoch:
+        """After a restore of all tables: tokens rise, claims end, the installation's id is new.
+
+        Holders of the time before are refused, here and wherever a token is compared.
+        """
+        return self._order(recovery.new_epoch, note, dry_run)
+
+    def settle_until(self, until: datetime, *, note: str | None = None, dry_run: bool = False) -> list[SettledJob]:
+        """After a restore: slots up to ``until`` (at most now) that wait do not run: skipped (settled); by job."""
+        instant = _instant(until)
+        return self._order(lambda at: recovery.settle_until(at, instant), note, dry_run)
+
+    # -- audit ------------------------------------------------------------------------------------------------
+
+    def orders(self, job: Any = None, *, limit: int | None = None) -> Iterator[Order]:
+        """The orders given so far, the newest first; with ``job``, those about it and those about all."""
+        store = self._make_store()
+        return _in_words(store, orders(store, job=None if job is None else _name(job), limit=limit))
+
+    # -- within -----------------------------------------------------------------------------------------------
+
+    def _order(self, order: Callable[[Operation], Result], note: str | None, dry_run: bool) -> Result:
+        author = Author(self._author or _this_user(), note)
+        with self._make_store().database.in_words():
+            return self._insist(order, author, dry_run)
+
+    def _insist(self, order: Callable[[Operation], Result], author: Author, dry_run: bool) -> Result:
+        for pause in islice(growing_pauses(timedelta(milliseconds=50), timedelta(seconds=1)), TRIES):
+            try:
+                return self._carry_out(order, author, dry_run)
+            except Exception as error:
+                if not is_transient(error):
+                    raise
+            time.sleep(pause.total_seconds())
+        return self._carry_out(order, author, dry_run)
+
+    def _carry_out(self, order: Callable[[Operation], Result], author: Author, dry_run: bool) -> Result:
+        store = self._make_store()
+        result = carry_out(store, author, order, rehearse=dry_run)
+        if not dry_run:
+            self._wake()
+            store.database.wake_ups.tell(ORDERS)
+        return result
+
+
+def _in_words(store: Store, found: Iterator[Order]) -> Iterator[Order]:
+    with store.database.in_words():
+        yield from found
+
+
+def _this_user() -> str:
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # a container's user need not have a name
+        user = "unknown"
+    return f"{user}@{socket.gethostname()}"
+
+
+def _name(job: Any) -> str:
+    name = job if isinstance(job, str) else declared(job, "name")
+    if not isinstance(name, str) or not name or not isinstance(job, str | DistributedJob | type):
+        raise InvalidJob(f"{job!r} is not a job; pass a DistributedJob or its name")
+    return name
+
+
+def _instant(given: datetime) -> datetime:
+    if not isinstance(given, datetime) or given.utcoffset() is None:
+        raise ConfigurationError(f"{given!r} is not an instant; pass an aware datetime, e.g. datetime(…, tzinfo=UTC)")
+    if not is_known(given):
+        raise ConfigurationError(f"{given.isoformat()} is no slot's: those lie in {KNOWN_YEARS}")
+    return given.astimezone(UTC)

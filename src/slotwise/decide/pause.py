@@ -1,0 +1,90 @@
+"""What a pause, and an operator's other orders, make of a row. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any
+
+from slotwise import decide
+from slotwise.decide.slot_choice import cut, due_at, slot_after, span, undecided
+from slotwise.model.records import FOREVER, TICK, Gap, Row, Transition
+from slotwise.model.vocabulary import Reason, State
+from slotwise.schedules import Schedule
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Passed:
+    """Slots of a plan row that will not run, and the columns of the row after them."""
+
+    gaps: tuple[Gap, ...]
+    row: dict[str, Any]
+
+    @property
+    def count(self) -> int:
+        return sum(gap.count for gap in self.gaps)
+
+
+def parked(row: Row, transition: Transition) -> Transition:
+    """A row that was paused while it was held sleeps from now on, whatever it waits for."""
+    columns = transition.row
+    if row.state != State.PAUSED or columns is None or columns["state"] != State.PAUSED:
+        return transition
+    return replace(transition, row={**columns, **asleep(columns["execution_time"])})
+
+
+def asleep(due: datetime) -> dict[str, Any]:
+    """Where a paused row stands: far away for whoever does not know of states, its due time kept."""
+    return {"state": State.PAUSED, "execution_time": FOREVER, "parked_due": due}
+
+
+def slept(row: Row, schedule: Schedule, now: datetime) -> Passed | None:
+    """The slots that came while nobody could claim this waiting row; None: none did.
+
+    A slot that was begun before goes on with its retry, and only those after it are passed.
+    """
+    if row.slot is None:
+        return None
+    first = _after_begun(row, schedule) if row.attempt else row.slot
+    if first is None or first > now:
+        return None
+    if not row.attempt:
+        schedule = undecided(schedule, row.slot, row.watermark)
+    last = first if schedule.from_end else schedule.latest_before(now + TICK, floor=first - TICK) or first
+    return _passing(row, schedule, span(schedule, first, last, Reason.PAUSED), now)
+
+
+def skipping(row: Row, schedule: Schedule, now: datetime) -> Passed | None:
+    """The next slot that has not begun, to be skipped; None: there is none. The row may be held."""
+    if row.slot is None:
+        return None
+    slot = _after_begun(row, schedule) if row.attempt else row.slot
+    if slot is None:
+        return None
+    schedule = schedule if row.attempt else undecided(schedule, row.slot, row.watermark)
+    return _passing(row, schedule, Gap(first=slot, last=slot, count=1, reason=Reason.OPERATOR), now)
+
+
+def _after_begun(row: Row, schedule: Schedule) -> datetime | None:
+    """The slot after the one that was begun, and after all that are decided."""
+    assert row.slot is not None
+    return None if schedule.from_end else schedule.next_after(max(row.slot, row.watermark or row.slot))
+
+
+def _passing(row: Row, schedule: Schedule, gap: Gap, now: datetime) -> Passed:
+    if row.attempt:  # held, or waiting for its retry: its slot stays, the one that comes after it is moved
+        return Passed(gaps=(gap,), row={"watermark": gap.last, "next_slot": slot_after(schedule, gap.last)})
+    assert row.slot is not None
+    columns = decide.past(replace(row, slot=gap.last), schedule)
+    if schedule.from_end:
+        columns |= decide.ahead(schedule, schedule.settled(gap.last).next_after(max(now, gap.last)))
+    elif row.catch_up_until is not None and columns["slot"] is not None and columns["slot"] <= now:
+        columns |= {"catch_up_until": row.catch_up_until, "origin": row.origin}
+    columns["execution_time"] = max(columns["execution_time"], _put_off_until(row, schedule))
+    return Passed(gaps=cut(schedule, (gap,), row.slot, row.watermark or row.slot), row=columns)
+
+
+def _put_off_until(row: Row, schedule: Schedule) -> datetime:
+    """When the row was to start, if that is later than its slot is due: min_interval holds for the next one as well."""
+    due = row.parked_due if row.state == State.PAUSED and row.parked_due is not None else row.execution_time
+    return due if row.slot is not None and due > due_at(schedule, row.slot) else datetime.min.replace(tzinfo=UTC)

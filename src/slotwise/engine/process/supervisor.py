@@ -1,0 +1,222 @@
+"""Keeps worker processes running: fresh interpreters, restarted when they die, stopped when it is."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import subprocess
+import threading
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from queue import Empty, SimpleQueue
+from typing import TypeAlias
+
+from slotwise.engine.process.lifeline import Leash
+from slotwise.engine.process.signals import StopSignals
+from slotwise.jobs.policies import growing_pauses
+from slotwise.model.clock import elapsed
+
+logger = logging.getLogger("slotwise.supervisor")
+
+FIRST_PAUSE = timedelta(milliseconds=250)
+LONGEST_PAUSE = timedelta(seconds=30)
+
+
+class Child:
+    """One worker process, and the two threads that tell the supervisor what becomes of it."""
+
+    def __init__(self, place: int, command: Sequence[str], news: SimpleQueue[News]) -> None:
+        self.place = place
+        self.is_up = False
+        self.since = elapsed()
+        self._news = news
+        self._leash = Leash()
+        try:
+            # A group of its own: a terminal's Ctrl-C reaches the supervisor alone, and Ctrl-C thrice kills in order.
+            self.process = subprocess.Popen(
+                [*command, f"--lifeline={self._leash.descriptor}"],
+                stdin=subprocess.DEVNULL,
+                pass_fds=[self._leash.descriptor],
+                process_group=0,
+            )
+        except BaseException:
+            self._leash.close()
+            raise
+        finally:
+            self._leash.hand_over()
+        for work in (self._listen, self._wait):
+            threading.Thread(target=work, name=f"slotwise-child-{place}", daemon=True).start()
+
+    @property
+    def lived(self) -> timedelta:
+        return timedelta(seconds=elapsed() - self.since)
+
+    def drain(self) -> None:
+        """Race: before its application is imported a child does not listen; but a signal ends it, as it should.
+
+        If it listens just now, word and signal mean the same, and so does the signal that others may have sent it.
+        """
+        self._leash.drain()
+        if not self.is_up:
+            self.process.terminate()
+
+    def cancel(self) -> None:
+        """Wait no longer for what runs there."""
+        self._leash.cancel()
+
+    def kill(self) -> None:
+        self.process.kill()
+
+    def _listen(self) -> None:
+        if self._leash.wait_until_up():
+            self._news.put(Up(self))
+
+    def _wait(self) -> None:
+        status = self.process.wait()
+        self._leash.close()
+        self._news.put(Gone(self, status))
+
+
+@dataclass(frozen=True, slots=True)
+class Up:
+    """A child's worker has started."""
+
+    child: Child
+
+
+@dataclass(frozen=True, slots=True)
+class Gone:
+    """A child has ended, with this status; a negative one is the signal that killed it."""
+
+    child: Child
+    status: int
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """A signal came, for the ``count``-th time."""
+
+    count: int
+
+
+News: TypeAlias = Up | Gone | Stop
+
+
+class Supervisor:
+    """Runs ``processes`` children of ``command`` until it is told to stop.
+
+    The first child goes ahead: the others start when it is up. If it ends with a status of ``fatal`` before
+    that, the configuration is wrong, restarting would not help, and the supervisor ends with that status.
+    Once a child has been up, every child that ends is started again, after pauses that grow from 250 ms to
+    30 s while it keeps ending soon. All children are told when the supervisor started, so that a restarted one
+    never looks like a newer deploy; and all drain by themselves if the supervisor is killed.
+    """
+
+    def __init__(self, command: Sequence[str], processes: int, *, fatal: Collection[int]) -> None:
+        self._command = [*command, f"--born={elapsed()}"]
+        self._processes = processes
+        self._fatal = fatal
+        self._news: SimpleQueue[News] = SimpleQueue()
+        self._children: dict[int, Child] = {}
+        self._due: dict[int, float] = {0: elapsed()}
+        self._pauses: dict[int, Iterator[timedelta]] = {}
+        self._proven = False
+        self._stops = 0
+        self._status = 0
+
+    def run(self) -> int:
+        """Until a signal has stopped all children, or the first one could not start; the exit status."""
+        with StopSignals(lambda _, count: self._news.put(Stop(count)), final=True):
+            while self._due or self._children:
+                self._start_due()
+                self._take_in(self._next_news())
+        return self._status
+
+    def _start_due(self) -> None:
+        for place in [place for place, due in self._due.items() if due <= elapsed()]:
+            try:
+                child = Child(place, self._command, self._news)
+            except OSError as error:  # no memory, no process number: it may pass
+                logger.warning("worker process %d cannot be started: %s", place + 1, error)
+                self._due[place] = elapsed() + self._pause(place).total_seconds()
+                continue
+            del self._due[place]
+            self._children[place] = child
+            self._tell(logging.INFO, "child-start", child, "started")
+
+    def _next_news(self) -> News | None:
+        """The next thing that happens; None when the next start is due."""
+        wait = max(min(self._due.values()) - elapsed(), 0) if self._due else None
+        try:
+            return self._news.get(timeout=wait)
+        except Empty:
+            return None
+
+    def _take_in(self, news: News | None) -> None:
+        match news:
+            case Up(child):
+                self._on_up(child)
+            case Gone(child, status):
+                self._on_gone(child, status)
+            case Stop(count):
+                self._on_stop(count)
+
+    def _on_up(self, child: Child) -> None:
+        child.is_up = True
+        if not self._proven and not self._stops:
+            self._due |= dict.fromkeys(range(1, self._processes), elapsed())
+        self._proven = True
+
+    def _on_gone(self, child: Child, status: int) -> None:
+        del self._children[child.place]
+        if self._stops:
+            self._on_last_words(child, status)
+        elif not self._proven and status in self._fatal:
+            self._status = status
+        else:
+            self._plan_restart(child, status)
+
+    def _on_last_words(self, child: Child, status: int) -> None:
+        """While stopping: whoever was up and did not end by itself may have left claims behind."""
+        if status < 0 and not child.is_up:
+            status = 0
+        if status:
+            self._tell(logging.WARNING, "child-exit", child, f"ended with {_spelled(status)}")
+        self._status = max(self._status, status if status > 0 else 4 if status else 0)
+
+    def _plan_restart(self, child: Child, status: int) -> None:
+        if child.lived > LONGEST_PAUSE:
+            self._pauses.pop(child.place, None)
+        pause, lived = self._pause(child.place), child.lived.total_seconds()
+        self._due[child.place] = elapsed() + pause.total_seconds()
+        text = f"ended with {_spelled(status)} after {lived:.1f} s; starting it again in {pause.total_seconds():.1f} s"
+        self._tell(logging.WARNING, "child-exit", child, text, pause=pause)
+
+    def _pause(self, place: int) -> timedelta:
+        """Each longer than the one before, until a child has lived for a while."""
+        if place not in self._pauses:
+            self._pauses[place] = growing_pauses(FIRST_PAUSE, LONGEST_PAUSE)
+        return next(self._pauses[place])
+
+    def _on_stop(self, count: int) -> None:
+        """Drain, then cancel, then kill."""
+        self._stops = count
+        self._due.clear()
+        logger.info("stopping %d worker processes", len(self._children), extra={"event": "supervisor-stop"})
+        for child in self._children.values():
+            (child.drain, child.cancel, child.kill)[min(count, 3) - 1]()
+
+    def _tell(self, level: int, event: str, child: Child, text: str, **facts: object) -> None:
+        pid = child.process.pid
+        extra = {"event": event, "pid": pid, **facts}
+        logger.log(level, "worker process %d (pid %d) %s", child.place + 1, pid, text, extra=extra)
+
+
+def _spelled(status: int) -> str:
+    if status >= 0:
+        return f"status {status}"
+    try:
+        return signal.Signals(-status).name
+    except ValueError:
+        return f"signal {-status}"

@@ -1,0 +1,221 @@
+"""The claims that this process holds, and how far each can still be believed in."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+
+from slotwise.jobs.cancellation import Signal
+from slotwise.model.clock import Stopwatch, elapsed
+from slotwise.model.follow_ups import FollowUps
+from slotwise.model.records import Claim, Fence
+from slotwise.model.vocabulary import Reason
+
+
+class Holding:
+    """One held claim: renewed by heartbeats, suspect when they fail, lost when told so or when the lease ran out."""
+
+    __slots__ = (
+        "_elapsed", "_lease", "_lock", "_lost", "_renewed", "_signal", "_since",
+        "claim", "ended", "is_slot", "promised", "sequel", "started", "suspected", "unawaited",
+    )  # fmt: skip
+
+    def __init__(self, claim: Claim, renewed: float, elapsed: Stopwatch = elapsed) -> None:
+        self.claim = claim
+        self.is_slot = claim.row.has_slot
+        self._signal: Signal | None = None
+        #: The handler has been entered.
+        self.started = False
+        #: How the attempt ended is known, and on its way to the database.
+        self.ended = False
+        #: The handler has called complete_in: only the ledger knows whether that was committed.
+        self.promised = False
+        #: What it has called with an async connection and not awaited yet.
+        self.unawaited: str | None = None
+        #: What the handler leaves behind if it succeeds.
+        self.sequel: FollowUps | None = None
+        self.suspected = False
+        self._lost = False
+        self._lock = threading.Lock()
+        self._elapsed = elapsed
+        self._lease = claim.lease.total_seconds()
+        self._since = elapsed()
+        self._renewed = renewed
+
+    @property
+    def signal(self) -> Signal:
+        """What tells the handler to stop; made when it is first asked for, as most claims never need it."""
+        with self._lock:
+            if self._signal is None:
+                self._signal = Signal()
+            return self._signal
+
+    @property
+    def stop_reason(self) -> str | None:
+        """Why the handler was told to stop, if it was."""
+        return None if self._signal is None else self._signal.reason
+
+    def begin(self) -> bool:
+        """The handler is entered now; False if the attempt has ended before it began."""
+        with self._lock:
+            self.started = not self.ended
+            return self.started
+
+    def end(self) -> bool:
+        """The attempt has ended; True for whoever says so first."""
+        with self._lock:
+            first, self.ended = not self.ended, True
+            return first
+
+    def withdraw(self) -> bool:
+        """End an attempt whose handler has not been entered, and now never will be; False if it is too late."""
+        with self._lock:
+            if self.started or self.ended:
+                return False
+            self.ended = True
+            return True
+
+    def renew(self, sent: float) -> None:
+        """A heartbeat that was sent at ``sent`` succeeded under the same version."""
+        self._renewed = max(self._renewed, sent)
+        self.suspected = False
+
+    @property
+    def renewed(self) -> float:
+        """When the last successful heartbeat was sent, in elapsed seconds."""
+        return self._renewed
+
+    def age(self) -> timedelta:
+        """Time since before the last successful heartbeat was sent."""
+        return timedelta(seconds=self._elapsed() - self._renewed)
+
+    def waited(self) -> timedelta:
+        """Time since it came in. However long its claim took to decide and to commit, nobody let it wait here."""
+        return timedelta(seconds=self._elapsed() - self._since)
+
+    def lease_left(self) -> timedelta:
+        return self.claim.lease - self.age()
+
+    def doubt(self, margin: float) -> str | None:
+        """Why nothing may start on this claim any more: little lease is left, or it waited for long; None if it may.
+
+        ``margin`` is in seconds: this is asked before each start.
+        """
+        now = self._elapsed()
+        if self._lost or self._lease - (now - self._renewed) < margin:
+            return Reason.SUSPECT
+        return Reason.QUEUED if now - self._since > margin else None
+
+    def is_suspect(self, margin: timedelta) -> bool:
+        """Too little lease is left to start anything on it."""
+        return self._lost or self.lease_left() < margin
+
+    @property
+    def lost(self) -> bool:
+        return self._lost or self.lease_left() <= timedelta(0)
+
+    def lose(self) -> None:
+        """The claim is somebody else's, or must be believed to be."""
+        self._lost = True
+        self.signal.set(Reason.LOST)
+
+
+class ActiveClaims:
+    """All held claims, by key and token, and whether a claim statement is under way right now."""
+
+    def __init__(self, elapsed: Stopwatch = elapsed) -> None:
+        self.elapsed = elapsed
+        self._lock = threading.Lock()
+        self._held: dict[Fence, Holding] = {}
+        self._slots: dict[Fence, Holding] = {}
+        self._lost_before: dict[Fence, Holding] = {}
+        self._claiming = 0
+        self._generation = 0
+        #: A claim has failed: whether it holds anything, only the database knows.
+        self.in_doubt = False
+        self._changed = threading.Condition(self._lock)
+        #: How many claims have been let go so far.
+        self.removed = 0
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def __iter__(self) -> Iterator[Holding]:
+        with self._lock:
+            return iter(list(self._held.values()))
+
+    def slots(self) -> list[Holding]:
+        """Those of jobs."""
+        with self._lock:
+            return list(self._slots.values())
+
+    def lost_before(self) -> list[Holding]:
+        """Those whose row was taken over from a holder that died."""
+        with self._lock:
+            return list(self._lost_before.values())
+
+    def __contains__(self, claim: Claim) -> bool:
+        return claim.fence in self._held
+
+    @contextmanager
+    def claiming(self) -> Iterator[None]:
+        """Around a claim statement: until it ends, rows may be ours that are not in here yet."""
+        with self._lock:
+            self._claiming += 1
+            self._generation += 1
+        try:
+            yield
+        except BaseException:
+            self.in_doubt = True
+            raise
+        finally:
+            with self._lock:
+                self._claiming -= 1
+
+    def trust(self, generation: int) -> None:
+        """All rows that were ours at this generation of claims are known. Race: a claim since may have failed."""
+        with self._lock:
+            if not self._claiming and self._generation == generation:
+                self.in_doubt = False
+
+    def quiet(self) -> int | None:
+        """The generation of claims so far, or None while one is under way."""
+        with self._lock:
+            return None if self._claiming else self._generation
+
+    def add(self, claims: Iterable[Claim], renewed: float) -> list[Holding]:
+        """Believe in these claims from ``renewed`` on: the moment before the claim statement was sent."""
+        added = [Holding(claim, renewed, self.elapsed) for claim in claims]
+        with self._lock:
+            for holding in added:
+                self._held[holding.claim.fence] = holding
+                if holding.is_slot:
+                    self._slots[holding.claim.fence] = holding
+                if holding.claim.row.lost_count:
+                    self._lost_before[holding.claim.fence] = holding
+        return added
+
+    def remove(self, claim: Claim) -> Holding | None:
+        return self.remove_all([claim])[0]
+
+    def remove_all(self, claims: Iterable[Claim]) -> list[Holding | None]:
+        """Believe in these no more; the holding of each that was held."""
+        with self._lock:
+            found = [self._held.pop(claim.fence, None) for claim in claims]
+            for holding in found:
+                if holding is not None:
+                    self._slots.pop(holding.claim.fence, None)
+                    self._lost_before.pop(holding.claim.fence, None)
+            self.removed += len(found)
+            self._changed.notify_all()
+            return found
+
+    def get(self, claim: Claim) -> Holding | None:
+        return self._held.get(claim.fence)
+
+    def wait_empty(self, seconds: float | None) -> bool:
+        """Wait until nothing is held any more; False when the time was up first."""
+        with self._lock:
+            return self._changed.wait_for(lambda: not self._held, seconds)

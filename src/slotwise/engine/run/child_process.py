@@ -1,0 +1,214 @@
+"""Attempts in processes of their own, which can be killed for certain: the parent's side.
+
+The child imports the same application and finds the claim again in the database, under its fence; nothing is pickled.
+Both talk in lines of JSON over one socket. Heartbeats, timeouts and the settlement stay with the parent; the child
+hears of each renewal and of a stop, and says when its handler starts and how that ended.
+
+Races. The child says "starting" before it enters the handler, and what it has said arrives even if it is killed then:
+so a child that ends without a word has not started anything. The socket ends with either process: a child whose
+parent is gone kills its whole group, and on Linux the kernel does it, also where the handler lets no other thread run.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from datetime import timedelta
+from typing import Any
+
+from slotwise.engine.run.active_claims import Holding
+from slotwise.model.clock import elapsed
+from slotwise.model.durations import parse_duration
+from slotwise.model.follow_ups import FollowUps
+from slotwise.model.records import Aborted, AttemptOutcome, Cancelled, Failed, HandedBack, Snoozed, Succeeded
+from slotwise.model.vocabulary import Outcome, Reason, Release
+
+#: What the child runs.
+MODULE = "slotwise.cli.isolated"
+#: Seconds until the application must be imported, and the handler have started.
+START_LIMIT = 120.0
+#: How often the parent looks whether the claim was renewed, or the attempt was told to stop.
+LOOK = 0.1
+_FOLLOWS = 'isolation="process" hands on no tasks that follow; schedule them with ctx.client'
+
+
+class Channel:
+    """Lines of JSON over a socket."""
+
+    def __init__(self, end: socket.socket) -> None:
+        self._socket = end
+        self._rest = b""
+
+    def send(self, **said: Any) -> None:
+        """Say something; whoever is gone does not hear it."""
+        with suppress(OSError):
+            self._socket.sendall(json.dumps(said).encode() + b"\n")
+
+    def lines(self, timeout: float | None) -> Iterator[dict[str, Any]] | None:
+        """What was said within ``timeout`` seconds, maybe nothing; None: the other side is gone."""
+        self._socket.settimeout(timeout)
+        try:
+            received = self._socket.recv(65_536)
+        except TimeoutError:
+            return iter(())
+        except OSError:
+            return None
+        if not received:
+            return None
+        *complete, self._rest = (self._rest + received).split(b"\n")
+        return iter([json.loads(line) for line in complete])
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+class Isolation:
+    """Runs attempts in children: one process each, with its own group."""
+
+    def __init__(self, settings: Mapping[str, Any], app: str | None, *, patience: timedelta) -> None:
+        """``patience``: how long a handler that was told to stop may take."""
+        self._settings = settings
+        self._app = app
+        self._patience = patience.total_seconds()
+
+    def run(self, holding: Holding, begun: Callable[[], None], draining: Callable[[], bool]) -> AttemptOutcome:
+        """One attempt, to its end; ``begun`` is called when its handler starts."""
+        ours, theirs = socket.socketpair()
+        try:
+            with theirs:
+                command = [sys.executable, "-P", "-m", MODULE, str(theirs.fileno())]
+                child = subprocess.Popen(
+                    command, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()], start_new_session=True
+                )
+            attempt = _Attempt(Channel(ours), child, holding, self._patience)
+            return attempt.run(self._order(holding), begun, draining)
+        finally:
+            ours.close()
+
+    def _order(self, holding: Holding) -> dict[str, Any]:
+        claim = holding.claim
+        return {
+            "app": self._app, "path": sys.path, "settings": self._settings, "task": claim.row.task_name,
+            "instance": claim.row.task_instance, "token": claim.token, "holder": claim.holder,
+            "renewed": holding.renewed,
+        }  # fmt: skip
+
+
+class _Attempt:
+    """One child, from its start to its end."""
+
+    def __init__(self, channel: Channel, child: subprocess.Popen[bytes], holding: Holding, patience: float) -> None:
+        self._channel, self._child, self._holding = channel, child, holding
+        self._patience = patience
+        self._born = elapsed()
+        self._told: float | None = None
+        self._outcome: AttemptOutcome | None = None
+        self._started = False
+
+    def run(self, order: dict[str, Any], begun: Callable[[], None], draining: Callable[[], bool]) -> AttemptOutcome:
+        self._channel.send(**order)
+        renewed, drains = self._holding.renewed, False
+        try:
+            while (said := self._channel.lines(LOOK)) is not None:
+                for word in said:
+                    self._hear(word, begun)
+                if self._holding.renewed != renewed:
+                    renewed = self._holding.renewed
+                    self._channel.send(renewed=renewed)
+                if draining() and not drains:
+                    drains = True
+                    self._channel.send(draining=True)
+                self._stop_if_told()
+        finally:
+            self._kill()
+            status = self._child.wait()
+        return self._outcome or self._end(status)
+
+    def _hear(self, word: dict[str, Any], begun: Callable[[], None]) -> None:
+        match word["say"]:
+            case "starting":
+                self._started = True
+                # Race: from here on complete_in may have committed, and the child be killed before it says so.
+                self._holding.promised = True
+                begun()
+            case "ended":
+                self._outcome = outcome_of(word)
+                self._told = self._told or elapsed()  # what it leaves running has no more time than one told to stop
+
+    def _stop_if_told(self) -> None:
+        """Ask first; kill when the patience is over. On a claim that is lost nothing may go on: kill at once."""
+        reason = self._holding.stop_reason
+        if reason is None and self._told is None:
+            if not self._started and elapsed() - self._born > START_LIMIT:
+                self._outcome = Failed("its process did not get ready; does the application start when it is imported?")
+                self._kill()
+            return
+        if self._told is None:
+            self._told = elapsed()
+            self._channel.send(stop=reason)
+        if reason == Reason.LOST or elapsed() - self._told > self._patience:
+            self._kill()
+
+    def _kill(self) -> None:
+        """The child with all that it has started. Before it is waited for, as long as nobody else has its number."""
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._child.pid, signal.SIGKILL)
+
+    def _end(self, status: int) -> AttemptOutcome:
+        """Of a child that has not said how it ended."""
+        if (reason := self._holding.stop_reason) is not None:
+            return Aborted(reason) if self._started else HandedBack(reason)
+        how = f"by signal {signal.Signals(-status).name}" if status < 0 else f"with exit status {status}"
+        when = "" if self._started else " before its handler started"
+        return Failed(f"its process ended {how}{when}", promised=self._started)
+
+
+def say_outcome(outcome: AttemptOutcome) -> dict[str, Any]:
+    """An outcome as data."""
+    said: dict[str, Any] = {"say": "ended", "outcome": outcome.name}
+    match outcome:
+        case Succeeded(promised=promised, sequel=sequel):
+            if sequel is not None and (sequel.follows or sequel.arrivals):
+                return say_outcome(Failed(_FOLLOWS, final=True, promised=promised))
+            result = sequel.result if sequel else None
+            kept = (
+                {"result": None if result is None else result.decode(), "problem": sequel.problem} if sequel else None
+            )
+            return {**said, "promised": promised, "kept": kept}
+        case Failed(error=error, final=final, promised=promised):
+            return {**said, "error": error, "final": final, "promised": promised}
+        case Snoozed(duration=duration):
+            return {**said, "duration": f"{duration // timedelta(microseconds=1)}us"}
+        case Aborted(reason=reason):
+            return {**said, "outcome": Release.ABORTED, "reason": reason}
+        case Cancelled(reason=reason) | HandedBack(reason=reason):
+            return {**said, "reason": reason}
+    return said
+
+
+def _sequel_of(kept: Mapping[str, Any] | None) -> FollowUps | None:
+    if kept is None:
+        return None
+    return FollowUps(result=None if kept["result"] is None else kept["result"].encode(), problem=kept["problem"])
+
+
+def outcome_of(said: Mapping[str, Any]) -> AttemptOutcome:
+    """What ``say_outcome`` said."""
+    match said["outcome"]:
+        case Outcome.SUCCEEDED:
+            return Succeeded(promised=said["promised"], sequel=_sequel_of(said["kept"]))
+        case Release.SNOOZED:
+            return Snoozed(parse_duration(said["duration"]))
+        case Release.ABORTED:
+            return Aborted(said["reason"])
+        case Outcome.CANCELLED:
+            return Cancelled(said["reason"])
+        case Release.HANDED_BACK:
+            return HandedBack(said["reason"])
+    return Failed(said["error"], final=said["final"], promised=said["promised"])

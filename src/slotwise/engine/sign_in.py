@@ -1,0 +1,122 @@
+"""What a worker does before it claims: it looks at the tables, plans its jobs, and signs in."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+from slotwise import migrate
+from slotwise.engine.membership import Membership
+from slotwise.model import events
+from slotwise.model.events import Planned, PlanRefused
+from slotwise.model.identity import Identity
+from slotwise.schedules import Disabled
+from slotwise.settings.settings import Settings
+from slotwise.store.connect.notifications import LOOK
+from slotwise.store.planning.planner import Plan, Planner
+from slotwise.store.planning.revision import Revision
+from slotwise.store.planning.schedule_drift import moved
+from slotwise.store.reading.worker_registry import Badge, WorkerRegistry
+from slotwise.store.slots.store import Store
+
+
+class SignIn:
+    """A worker's way into the cluster."""
+
+    def __init__(
+        self,
+        name: str,
+        identity: Identity,
+        settings: Settings,
+        store: Store,
+        *,
+        listeners: events.Listeners,
+        elapsed: Callable[[], float],
+        capacity: int,
+        version: str,
+        born: float | None,
+    ) -> None:
+        """``born``: when whoever speaks for this deploy started, in elapsed seconds; else planning time counts."""
+        self.membership = Membership(WorkerRegistry(store), self._make_badge)
+        self._name = name
+        self._identity = identity
+        self._settings = settings
+        self._store = store
+        self._listeners = listeners
+        self._elapsed = elapsed
+        self._capacity = capacity
+        self._version = version
+        self._born = born
+        self._refused: list[str] = []
+
+    def enter(self) -> None:
+        """Once all is as it must be; raises what ``verify`` and ``plan`` raise."""
+        self.verify()
+        self._store.database.check_capacity()
+        self.plan()
+        self.membership.join()
+
+    def verify(self) -> None:
+        """Raise DatabaseUnreachable, SchemaMissing or SchemaMismatch unless the tables are as they must be."""
+        database = self._store.database
+        database.verify()
+        with database.main.connect() as connection:
+            migrate.check(connection, prefix=self._settings.table_prefix, schema=self._settings.schema)
+
+    def revision(self, text: str | None = None) -> Revision:
+        """What orders deploys: the id (``text``, else the settings'), and when it started, by the database's clock.
+
+        Race: a supervisor restarts a child after a newer deploy has planned. By the child's own start it would
+        look like the newest of all, and put the old schedule back.
+        """
+        age = timedelta(seconds=0.0 if self._born is None else self._elapsed() - self._born)
+        return Revision(text=text or self._settings.revision, started=self._store.now() - age)
+
+    def plan(self, text: str | None = None, *, only: str | None = None) -> list[Plan]:
+        """Bring the jobs' rows in line with the code, and make sure that each is there. Raises PlanMissing.
+
+        ``text``: the deploy's id, instead of that of the settings. ``only``: this job alone.
+        """
+        planner, known = Planner(self._store), self._store.definitions
+        jobs = [found for found in known.values() if found.is_job and only in (None, found.name)]
+        revision = self.revision(text)
+        plans = planner.plan(jobs, revision)
+        for plan in plans:
+            self._listeners.publish(planned(self._name, plan, revision))
+        for one in moved(self._store, sorted(known) if only is None else [only]):
+            self._listeners.publish(events.SlotsMoved(worker=self._name, **dataclasses.asdict(one)))
+        if any(plan.change in ("added", "changed") for plan in plans):
+            self._store.database.wake_ups.tell(LOOK)  # others sleep until what was due next before
+        self._refused = [plan.job for plan in plans if plan.refused is not None]
+        planner.verify([found for found in jobs if not isinstance(found.schedule, Disabled)])
+        return plans
+
+    def _make_badge(self) -> Badge:
+        identity, settings = self._identity, self._settings
+        passed_over = {
+            name: sorted(found.runs_on)
+            for name, found in self._store.definitions.items()
+            if not found.may_run_on(settings.tags)
+        }
+        return Badge(
+            worker=self._name, host=identity.host, pid=identity.pid, boot_id=identity.boot_id, version=self._version,
+            capacity=self._capacity, tags=sorted(settings.tags), tasks=sorted(self._store.definitions),
+            lease=settings.lease, started=self._store.now(), revision=settings.revision, refused=self._refused,
+            passed_over=passed_over,
+        )  # fmt: skip
+
+
+def planned(worker: str, plan: Plan, ours: Revision) -> Planned:
+    """What a worker says about a job's row that it has compared with the code."""
+    facts: dict[str, Any] = {
+        "worker": worker, "job": plan.job, "change": plan.change, "schedule": plan.schedule,
+        "next_slot": plan.next_slot,
+    }  # fmt: skip
+    if plan.refused is None or plan.planned_by is None:
+        return Planned(**facts)
+    theirs = plan.planned_by
+    return PlanRefused(
+        **facts, refused=plan.refused, revision=str(ours), planned_by=str(theirs), cure=plan.cure or ours.cure(theirs)
+    )

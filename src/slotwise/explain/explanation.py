@@ -1,0 +1,234 @@
+"""Why a slot ran, or did not: the tables' facts in sentences. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from slotwise.explain import reasons
+from slotwise.explain.facts import Facts
+from slotwise.explain.sentences import paused_by, said, slots, when
+from slotwise.explain.skipped import skipped
+from slotwise.jobs.definition import Definition
+from slotwise.model.durations import about
+from slotwise.model.records import TICK, Row
+from slotwise.model.vocabulary import Origin, Outcome, Reason, State
+from slotwise.store.reading.views import SlotLine
+from slotwise.store.schema.column_types import from_micros
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explanation:
+    """``outcome`` as in the ledger, or waiting, undecided, upcoming, no-slot or unknown; ``sentences`` say why."""
+
+    job: str
+    slot: datetime
+    outcome: str
+    reason: str | None
+    sentences: tuple[str, ...]
+
+
+def explain(facts: Facts, definition: Definition | None = None) -> Explanation:
+    """Why this slot ran or did not; ``definition``: as the code has the job, for what it has declared."""
+    outcome, reason, sentences = _verdict(facts, definition)
+    asked = [said(order) for order in facts.asked]
+    return Explanation(
+        job=facts.job, slot=facts.slot, outcome=outcome, reason=reason, sentences=(*sentences, *asked)
+    )  # fmt: skip
+
+
+def _verdict(facts: Facts, definition: Definition | None) -> tuple[str, str | None, list[str]]:
+    entry = facts.entry
+    if entry is not None:
+        told = skipped(facts, entry, definition) if entry.outcome == Outcome.SKIPPED else _began(facts, entry)
+        return entry.outcome, entry.reason, list(told)
+    if facts.row is not None:  # also a slot of a range that did not run: a backfill has it run after all
+        return State.WAITING, facts.row.origin, list(_waits(facts, facts.row))
+    if facts.gap is not None and (facts.is_slot or facts.schedule is None):
+        return Outcome.SKIPPED, facts.gap.reason, list(skipped(facts, facts.gap, definition))
+    if facts.plan is not None and facts.plan.slot == facts.slot:
+        return State.WAITING, None, list(_waits(facts, facts.plan))
+    return _without_trace(facts)
+
+
+# -- it began ---------------------------------------------------------------------------------------------------
+
+_ORIGINS: dict[str, str] = {
+    Origin.CATCH_UP: "It had been missed, and ran late, as catch-up.",
+    Origin.TRIGGER: "It was triggered by hand, beside the schedule.",
+    Origin.BACKFILL: "It ran for a backfill.",
+}
+
+
+def _began(facts: Facts, entry: SlotLine) -> Iterator[str]:
+    if entry.outcome == Outcome.CANCELLED and entry.finished is not None and not entry.attempts:
+        yield f"It did not run: {reasons.unbegun(entry.reason)} at {when(entry.finished)}, before it began."
+        yield from _instead(facts, entry)
+        return
+    if entry.origin in _ORIGINS and entry.attempts:
+        yield _ORIGINS[entry.origin]
+    if entry.collapsed:
+        yield f"It stands for {slots(entry.collapsed)} before it, which did not run."
+    if entry.started is not None and entry.attempts:
+        times = "" if entry.attempts <= 1 else f" (attempt {entry.attempts})"
+        yield f"It started at {when(entry.started)}{times}, {_late(entry)} on {entry.worker}."
+    yield _ending(facts, entry)
+    yield from _instead(facts, entry)
+    if entry.error and entry.outcome != Outcome.SUCCEEDED:
+        yield f"The last error: {entry.error.strip().splitlines()[-1]}"
+
+
+def _instead(facts: Facts, entry: SlotLine) -> Iterator[str]:
+    if entry.reason == Reason.OVERLAP and entry.finished is not None and facts.after is not None:
+        yield f"The newer one that began next is {when(facts.after.slot)}."
+
+
+def _late(entry: SlotLine) -> str:
+    assert entry.started is not None
+    delay = entry.started - entry.slot
+    return "on time," if delay < timedelta(seconds=1) else f"{about(delay)} after its time,"
+
+
+def _ending(facts: Facts, entry: SlotLine) -> str:
+    row = facts.row or facts.plan
+    if entry.finished is None and entry.outcome in (Outcome.RUNNING, Outcome.CLAIMED):
+        return _under_way(facts, entry, row)
+    if entry.finished is None:
+        waits = row if row is not None and row.slot == facts.slot and not row.picked else None
+        due = f", which is due at {when(waits.parked_due or waits.execution_time)}" if waits else ""
+        ended = "was stopped" if entry.outcome == Outcome.CANCELLED else f"ended as {entry.outcome}"
+        ended = "was put off" if entry.reason == Reason.SNOOZED else ended
+        return f"That attempt {ended}{_because(entry)}; it waits for another one{due}."
+    took = "" if entry.took is None else f", after {about(entry.took)}"
+    return reasons.ended(entry.outcome, entry.reason, f"at {when(entry.finished)}{took}")
+
+
+def _because(entry: SlotLine) -> str:
+    why = reasons.again(entry.reason)
+    return f" ({why})" if why else ""
+
+
+def _under_way(facts: Facts, entry: SlotLine, row: Row | None) -> str:
+    if entry.outcome == Outcome.CLAIMED and row is not None and row.slot == facts.slot and not row.picked:
+        due = when(row.parked_due or row.execution_time)
+        claim = "Its next claim" if entry.started is not None and entry.attempts else "It"
+        return f"{claim} was handed back before it began{_because(entry)}, and is due again at {due}."
+    if row is None or not row.picked or row.slot != facts.slot:
+        return "The ledger says that it runs, but no row is held for it: a worker will end it when it starts."
+    beat = f"; the last heartbeat was {about(facts.now - row.last_heartbeat)} ago" if row.last_heartbeat else ""
+    asked = "; it was asked to stop" if row.cancel_requested else ""
+    verb = "runs" if entry.outcome == Outcome.RUNNING else "is claimed, and has not started"
+    return f"It {verb}{beat}{asked}."
+
+
+# -- it waits, is to come, or never was -------------------------------------------------------------------------
+
+
+def _waits(facts: Facts, row: Row) -> Iterator[str]:
+    due = row.parked_due or row.execution_time
+    yield from _passed_over(facts)
+    if row.picked:
+        yield f"It is claimed by {row.picked_by}, which decides about it just now."
+        return
+    if row.state == State.QUEUED:
+        yield "It waits until another slot of its backfill has ended."
+        return
+    if row.state == State.PAUSED or facts.paused is not None:
+        yield from _sleeps(facts, row)
+        return
+    if due > facts.now:
+        yield f"It waits: it is due at {when(due)}, in {about(due - facts.now)}."
+        return
+    yield f"It is due since {when(due)}, and nobody has taken it."
+    if (obstacle := facts.obstacle) is not None:
+        yield f"No live worker can: {obstacle}."
+    else:
+        yield "Workers that can are alive: they may have no capacity, or look for it within their poll interval."
+
+
+def _sleeps(facts: Facts, row: Row) -> Iterator[str]:
+    yield paused_by(facts)
+    if row.attempt:
+        yield "Its retry goes on when the job is resumed."
+    elif row.is_plan and facts.slot <= facts.now:
+        yield "It will be skipped when the job is resumed, unless slots of the pause are to be replayed."
+
+
+def _without_trace(facts: Facts) -> tuple[str, str | None, list[str]]:
+    schedule, plan = facts.schedule, facts.plan
+    if plan is None:
+        gone = [said(order) for order in facts.orders if order.command == "delete"][:1]
+        return State.UNKNOWN, None, ["The job has no row, and neither ledger nor gaps know this slot.", *gone]
+    if schedule is None:
+        return State.UNKNOWN, None, [f"This release cannot read the schedule {plan.schedule!r}."]
+    if schedule.from_end:
+        return State.NO_SLOT, None, [f"{schedule} makes each slot from the end of the run before; there was none here."]
+    if not facts.is_slot:
+        return State.NO_SLOT, None, list(_no_slot(facts))
+    if plan.slot is not None and facts.slot > plan.slot:
+        if facts.slot <= facts.now:
+            return State.UNDECIDED, None, list(_undecided(facts, plan))
+        return State.UPCOMING, None, list(_upcoming(facts, plan, plan.slot))
+    return State.UNKNOWN, None, list(_unknown(facts, plan))
+
+
+def _passed_over(facts: Facts) -> Iterator[str]:
+    """Of a slot that is still to be decided."""
+    if facts.schedule is not None and not facts.schedule.runs(facts.slot):
+        yield from filter(None, [reasons.skipped(Reason.CALENDAR)])
+
+
+def _no_slot(facts: Facts) -> Iterator[str]:
+    schedule = facts.schedule
+    assert schedule is not None
+    before, after = schedule.latest_before(facts.slot), schedule.next_after(facts.slot)
+    near = [when(slot) for slot in (before, after) if slot is not None]
+    if not near:
+        yield "Its schedule is disabled, and has no slots." if str(schedule) == "-" else f"{schedule} has no slots."
+        return
+    yield f"The schedule {schedule} has no slot then; the nearest {'is' if len(near) == 1 else 'are'} " + (
+        f"{' and '.join(near)}."
+    )
+
+
+def _undecided(facts: Facts, plan: Row) -> Iterator[str]:
+    """It has come, and the plan row has not got to it."""
+    assert plan.slot is not None
+    yield from _passed_over(facts)
+    if plan.attempt:
+        state = "is held" if plan.picked else "waits for its retry"
+        yield f"It came while {when(plan.slot)} {state}; the job's overlap decides about it when that slot ends."
+    elif plan.state == State.PAUSED or facts.paused is not None:
+        yield from _sleeps(facts, plan)
+    else:
+        yield f"It came after {when(plan.slot)}, which waits; the job's catch-up decides with the next claim."
+        if (obstacle := facts.obstacle) is not None:
+            yield f"No live worker can claim it: {obstacle}."
+
+
+def _upcoming(facts: Facts, plan: Row, next_slot: datetime) -> Iterator[str]:
+    schedule = facts.schedule
+    assert schedule is not None
+    count = schedule.count_between(next_slot - TICK, facts.slot - TICK)
+    verb = "comes" if count == 1 else "come"
+    yield from _passed_over(facts)
+    yield f"It is to come, in {about(facts.slot - facts.now)}; {slots(count)} {verb} before it, the next at " + (
+        f"{when(next_slot)}."
+    )
+    if plan.state == State.PAUSED or facts.paused is not None:
+        yield paused_by(facts)
+        yield "It starts only if that is taken back before; else it is skipped then, unless slots are to be replayed."
+
+
+def _unknown(facts: Facts, plan: Row) -> Iterator[str]:
+    born = from_micros(plan.first_version) if plan.first_version else None
+    if facts.pruned_until is not None and facts.slot <= facts.pruned_until:
+        yield f"History up to {when(facts.pruned_until)} was pruned: nobody knows any more whether it ran."
+        yield "Neither ledger nor gaps know it; to run it all the same: slotwise backfill --forgotten."
+        return
+    elif born is not None and facts.slot <= born:
+        yield f"The job's row was made at {when(born)}, after this slot: nobody was to run it."
+    elif facts.before is not None and facts.after is not None:
+        yield "Slots before and after it ran: at that time the job had another schedule, without this slot."
+    yield "Neither ledger nor gaps know it; to run it all the same: slotwise backfill."

@@ -1,0 +1,300 @@
+"""What a handler is given: its slot, its claim, and what it may leave behind."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol
+
+from typing_extensions import TypeVar
+
+from slotwise.errors import ConfigurationError, JobCancelled
+from slotwise.model.follow_ups import BEGINNING, FollowUps
+from slotwise.payload.payload import UNTYPED
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+    from datetime import datetime, timedelta
+
+    from slotwise.model.follow_ups import Follow, IfExists
+    from slotwise.model.records import Claim
+    from slotwise.schedules import Schedule
+from slotwise.jobs.cancellation import Signal
+from slotwise.model.vocabulary import Origin
+
+_BOTH = (
+    "ctx.then and ctx.arrive come with the settlement, complete_in before it; beside complete_in write: "
+    "ctx.client.schedule(…, connection=…)"
+)
+_NOBODY_THERE = (
+    'ctx.then(if_exists="raise"): by then nobody is there to be told; write "keep", "replace" or "reschedule"'
+)
+_TOO_LATE = "the attempt has ended: what it leaves behind is written already"
+
+#: The type of a task's data.
+T = TypeVar("T", default=Any)
+
+
+class Hold(Protocol):
+    """What a context sees of the claim it runs under."""
+
+    @property
+    def claim(self) -> Claim: ...
+    @property
+    def signal(self) -> Signal: ...
+    @property
+    def stop_reason(self) -> str | None: ...
+    @property
+    def lost(self) -> bool: ...
+    def lease_left(self) -> timedelta: ...
+    @property
+    def ended(self) -> bool: ...
+
+    promised: bool
+    #: What was called with an async connection and is not awaited yet.
+    unawaited: str | None
+    sequel: FollowUps | None
+
+
+class Fence(Protocol):
+    """What proves, in a user's own transaction, that a claim still holds."""
+
+    def guard(self, claim: Claim, connection: Any) -> Awaitable[None] | None: ...
+    def complete_in(self, claim: Claim, connection: Any) -> Awaitable[None] | None: ...
+
+
+class JobContext:
+    """What a handler knows about its slot and its claim."""
+
+    __slots__ = ("_data", "_fence", "_hold", "_log", "_read", "_stopping", "client", "schedule", "state")
+    _MISSING: ClassVar[object] = object()
+
+    def __init__(
+        self,
+        hold: Hold,
+        *,
+        fence: Fence,
+        schedule: Schedule | None = None,
+        read: Callable[[bytes | None], Any] = UNTYPED.decode,
+        client: Any = None,
+        state: Any = None,
+        stopping: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self._hold = hold
+        self._fence = fence
+        self._stopping = stopping
+        self._read = read
+        self._data: Any = self._MISSING
+        self.schedule = schedule
+        #: A client bound to the registry: schedules further tasks.
+        self.client = client
+        #: What the registry's lifespan gave, else None.
+        self.state = state
+        self._log: logging.LoggerAdapter[logging.Logger] | None = None
+
+    @property
+    def log(self) -> logging.LoggerAdapter[logging.Logger]:
+        """A logger whose lines carry job, slot, attempt and token."""
+        if self._log is None:
+            claim = self._hold.claim
+            facts = {"job": self.name, "slot": claim.slot, "attempt": self.attempt, "token": claim.token}
+            self._log = logging.LoggerAdapter(logging.getLogger("slotwise.job"), facts)
+        return self._log
+
+    @property
+    def name(self) -> str:
+        """The job's name."""
+        return self._hold.claim.row.task_name
+
+    @property
+    def instance(self) -> str:
+        """The instance: ``recurring`` for a job's own slots, the id for a one-time task or a recurring instance.
+
+        It is that also for what runs beside the schedule: triggers, retries, backfills, slots that run abreast.
+        """
+        row = self._hold.claim.row
+        return row.plan_instance or row.task_instance
+
+    @property
+    def slot(self) -> datetime:
+        """The slot, an aware UTC instant; the same in every attempt.
+
+        A one-time task has none: there it is None, which the annotation hides for the sake of every job.
+        """
+        return self._hold.claim.slot  # type: ignore[return-value]
+
+    @property
+    def interval_start(self) -> datetime | None:
+        """The slot before this one: the start of what this run covers; None where there is none."""
+        slot = self._hold.claim.slot
+        if slot is None or self.schedule is None or self.schedule.from_end:
+            return None
+        return self.schedule.latest_before(slot)
+
+    @property
+    def interval_end(self) -> datetime | None:
+        """The end of what this run covers: the slot itself."""
+        return self._hold.claim.slot
+
+    @property
+    def attempt(self) -> int:
+        """The number of this start of the slot's handler, from 1."""
+        return self._hold.claim.row.attempt
+
+    @property
+    def is_catch_up(self) -> bool:
+        """Whether this slot was missed and runs late."""
+        return self._hold.claim.row.origin == Origin.CATCH_UP
+
+    @property
+    def collapsed(self) -> int:
+        """How many older missed slots this run stands for."""
+        return self._hold.claim.row.collapsed
+
+    @property
+    def token(self) -> int:
+        """The fencing token: rises with every claim of this row; hand it to whatever can refuse an older one."""
+        return self._hold.claim.token
+
+    @property
+    def idempotency_key(self) -> str:
+        """The same text in every attempt of this slot, and in no other slot or task."""
+        row = self._hold.claim.row
+        if row.ledger_key is None:
+            return f"{row.task_name}/{row.task_instance}/{row.first_version}"
+        name, instance, slot = row.ledger_key
+        return f"{name}/{instance}/{slot.isoformat()}"
+
+    @property
+    def worker(self) -> str:
+        """The worker that runs this attempt: host, pid and boot id."""
+        return self._hold.claim.holder
+
+    @property
+    def data(self) -> Any:
+        """The payload, decoded once; None without one."""
+        if self._data is self._MISSING:
+            self._data = self._read(self._hold.claim.row.task_data)
+        return self._data
+
+    @property
+    def lost(self) -> bool:
+        """True once the claim is known, or must be believed, to be somebody else's."""
+        return self._hold.lost
+
+    @property
+    def cancelled(self) -> bool:
+        """True once the handler should stop; ``cancel_reason`` says why."""
+        return self._hold.stop_reason is not None
+
+    @property
+    def cancel_reason(self) -> str | None:
+        """``lost``, ``operator``, ``overlap`` (a newer slot), ``timeout``, ``shutdown``; None: nothing asks it to."""
+        return self._hold.stop_reason
+
+    @property
+    def stopping(self) -> bool:
+        """True once the worker drains: a handler that runs for ever should come to an end."""
+        return self._stopping()
+
+    @property
+    def lease_left(self) -> timedelta:
+        """How long the claim is certainly still ours without another heartbeat, by a clock that never steps."""
+        return self._hold.lease_left()
+
+    def wait(self, seconds: float) -> bool:
+        """Sleep, but no longer than until the handler is asked to stop; True if it was."""
+        return self._hold.signal.wait(seconds)
+
+    def check(self) -> None:
+        """Raise JobCancelled if the handler should stop."""
+        if self.cancelled:
+            raise JobCancelled(f"{self.name} {self.slot or self.instance} was asked to stop: {self.cancel_reason}")
+
+    def guard(self, connection: Any) -> Any:
+        """Prove, in the transaction of ``connection``, that this claim still holds, and keep it so until its end.
+
+        ``connection`` is in a transaction on the database that holds the tables: SQLAlchemy's Connection or Session,
+        or psycopg's Connection; with an AsyncConnection or AsyncSession of either: ``await ctx.guard(connection)``.
+        Raises ClaimLost for a stale claim, so that the transaction rolls back; heartbeats go on meanwhile.
+        """
+        return self._settled("guard", self._fence.guard(self._hold.claim, connection))
+
+    def complete_in(self, connection: Any) -> Any:
+        """Guard, and write the slot's success in the same transaction: work and settlement commit together or not.
+
+        If that transaction rolls back, the attempt failed, whatever the handler returns. Connections as for
+        ``guard``: with an async one, ``await ctx.complete_in(connection)``. Raises ClaimLost for a stale claim.
+        """
+        if self._hold.sequel is not None:
+            raise ConfigurationError(_BOTH)
+        return self._settled("complete_in", self._fence.complete_in(self._hold.claim, connection), promise=True)
+
+    def _settled(self, word: str, pending: Awaitable[None] | None, *, promise: bool = False) -> Any:
+        """None; or what is to be awaited: an attempt that forgets to fails, for nothing was proved in it."""
+        if pending is None:
+            self._hold.promised = self._hold.promised or promise
+            return None
+        self._hold.unawaited = word
+
+        async def wait() -> None:
+            self._hold.unawaited = None
+            await pending
+            self._hold.promised = self._hold.promised or promise
+
+        return wait()
+
+    def then(
+        self,
+        task: Any,
+        data: Any = None,
+        *,
+        id: str | None = None,
+        at: datetime | None = None,
+        in_: timedelta | str | None = None,
+        priority: int | None = None,
+        if_exists: IfExists = "keep",
+        waits_for: int = 0,
+    ) -> str:
+        """Let a task follow if, and only if, this attempt succeeds: both are written in one transaction. Its id.
+
+        As ``client.schedule``; ``in_`` counts from the end of this attempt. Nobody can be told by then that an id is
+        taken, so "raise" is refused, and ``if_exists`` is "keep" unless given; of several calls with one id each
+        finds what the one before has left. With the id of this very task (``id=ctx.instance``) it takes this one's
+        place. ``waits_for``: it is blocked until so many others have called ``arrive`` with its id: yours, or the one
+        that this returns. Raises what ``client.schedule`` raises, and ConfigurationError together with
+        ``complete_in``: there pass ``connection`` to ``client.schedule`` instead.
+        """
+        if if_exists == "raise":
+            raise ConfigurationError(_NOBODY_THERE)
+        follow: Follow = self.client.follow(
+            task, data, id=id, at=at, in_=in_, priority=priority, if_exists=if_exists, waits_for=waits_for
+        )
+        self._sequel().follows.append(follow)
+        return follow.wanted.instance
+
+    def arrive(self, task: Any, id: str) -> None:
+        """Tell a task that waits for others, once this attempt has succeeded, that one more has arrived: this one.
+
+        However often it is said in one attempt, it counts once. One that nothing is blocked for (an id that is not
+        there, or no longer) counts for nothing: the worker's log has a WARNING.
+        """
+        self._sequel().arrivals.append(self.client.key(task, id))
+
+    def _sequel(self) -> FollowUps:
+        if self._hold.promised or self._hold.ended:
+            raise ConfigurationError(_BOTH if self._hold.promised else _TOO_LATE)
+        with BEGINNING:
+            self._hold.sequel = self._hold.sequel or FollowUps()
+            return self._hold.sequel
+
+
+class TaskContext(JobContext, Generic[T]):
+    """What the handler of a one-time task knows: as JobContext, with data of the task's own type."""
+
+    __slots__ = ()
+
+    @property
+    def data(self) -> T:
+        """The payload, of the type that the task declares."""
+        found: T = super().data
+        return found

@@ -1,0 +1,277 @@
+"""What a job or task declares, read word by word. Mistakes are told in one line, with the cure."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from abc import ABC
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Generic, Protocol, cast
+
+from slotwise.errors import InvalidJob, InvalidSchedule, InvalidSetting
+from slotwise.jobs.job import DistributedJob, FunctionJob, FunctionTask, OneTimeTask, declared
+from slotwise.jobs.payload_declaration import PAYLOAD_WORDS
+from slotwise.jobs.policies import CatchUp, Overlap, Retry
+from slotwise.jobs.rate import Rate
+from slotwise.model.durations import parse_duration
+from slotwise.model.vocabulary import LossPolicy
+from slotwise.schedules import Disabled, Schedule, parse_schedule, spread_out
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from slotwise.jobs.context import JobContext
+
+NAME_LIMIT = 100
+USUAL_PRIORITY = 50
+#: What the column takes.
+LARGEST_PRIORITY = 32_767
+PRIORITIES = f"a whole number, -{LARGEST_PRIORITY} to {LARGEST_PRIORITY}, for instance 10 to 90"
+
+UNSAID = object()
+#: What a job may declare besides name, schedule and execute, with its type and its default.
+POLICIES: dict[str, tuple[tuple[type, ...], Any]] = {
+    "catch_up": ((CatchUp,), CatchUp.latest()),
+    "overlap": ((Overlap,), Overlap.skip()),
+    "on_lost": ((str,), LossPolicy.RERUN),
+    "max_lost": ((int,), 3),
+    "retry": ((Retry, type(None)), UNSAID),  # None for a job, TASK_RETRY for a task
+    "start_within": ((timedelta, str, type(None)), None),
+    "timeout": ((timedelta, str, type(None)), None),
+    "min_interval": ((timedelta, str, type(None)), None),
+    "spread": ((timedelta, str, type(None)), None),
+    "priority": ((int,), USUAL_PRIORITY),
+    "isolation": ((str, type(None)), None),
+    "runs_on": ((tuple, list, set, frozenset), frozenset()),
+    "history": ((str,), "none"),
+    "keep_result": ((timedelta, str, type(None)), None),
+    "max_running": ((int, type(None)), None),
+    "max_starts": ((str, type(None)), None),
+}
+_DURATIONS = {"start_within", "timeout", "min_interval", "spread", "keep_result"}
+_MODES = {
+    "catch_up": ("none", "latest", "first", "all"),
+    "overlap": ("skip", "queue", "queue_all", "cancel_previous"),
+}
+_EXAMPLES = {
+    "catch_up": "CatchUp.latest(), .none(), .first() or .all()", "overlap": "Overlap.skip(), .queue() or .allow(2)",
+    "on_lost": '"rerun" or "give_up"', "max_lost": "a whole number such as 3", "retry": "Retry.exponential(attempts=3)",
+    "priority": "a whole number such as 50", "isolation": '"process"', "history": '"none", "failures" or "all"',
+    "max_running": "a whole number such as 3", "max_starts": '"100/m": how many in which time',
+    **dict.fromkeys(_DURATIONS, '"5m" or a timedelta'),
+}  # fmt: skip
+_OF_JOBS = {"schedule", "catch_up", "overlap", "start_within", "min_interval", "spread"}
+_OF_TASKS = {"history", "keep_result", "max_running", "max_starts"}
+_NOT_THE_USERS = (object, ABC, Generic, Protocol, DistributedJob, OneTimeTask)
+_ALIASES = {
+    "on_dead": "on_lost", "misfire": "catch_up", "coalesce": "catch_up", "misfire_grace_time": "catch_up",
+    "retries": "retry", "max_retries": "retry", "max_instances": "overlap", "max_losses": "max_lost",
+    "rate_limit": "max_starts", "max_rate": "max_starts", "max_concurrency": "max_running",
+    "prio": "priority", "isolated": "isolation",
+}  # fmt: skip
+
+
+def instance_of(subject: object) -> DistributedJob | OneTimeTask:
+    if subject is None:
+        raise InvalidJob("a job cannot be None; pass an instance such as NightlyReport()")
+    if isinstance(subject, type) and issubclass(subject, DistributedJob | OneTimeTask):
+        return _made(subject)
+    if isinstance(subject, DistributedJob | OneTimeTask):
+        return subject
+    raise InvalidJob(
+        f"{subject!r} is not a job; expected a DistributedJob, a OneTimeTask, or a function under @job or @task"
+    )
+
+
+def _made(kind: type[DistributedJob] | type[OneTimeTask]) -> DistributedJob | OneTimeTask:
+    try:
+        inspect.signature(kind).bind()
+        if inspect.isabstract(kind):
+            raise TypeError("execute is missing")
+    except TypeError as error:
+        raise InvalidJob(
+            f"{kind.__name__} is a class and cannot be made without arguments ({error}); pass an instance"
+        ) from None
+    return kind()
+
+
+def label_of(source: object) -> str:
+    execute = getattr(source, "execute", None)
+    name = type(source).__name__
+    return getattr(execute, "__name__", name) if name in ("FunctionJob", "FunctionTask") else name
+
+
+def name_of(source: object, where: str) -> str:
+    name = declared(source, "name")
+    if not isinstance(name, str):
+        raise InvalidJob(f"{where}.name is {name!r}; expected a text that is unique in the cluster")
+    if not name.strip() or name != name.strip():
+        raise InvalidJob(f"{where}.name is {name!r}; a name cannot be blank, nor begin or end with a blank")
+    if len(name) > NAME_LIMIT:
+        raise InvalidJob(f"{where}.name has {len(name)} characters; at most {NAME_LIMIT} are allowed: {name[:40]!r}…")
+    if not name.isprintable():
+        raise InvalidJob(f"{where}.name is {name!r}; control characters are not allowed")
+    return name
+
+
+def spread_by(schedule: Schedule, where: str, name: str, spread: timedelta | None) -> Schedule:
+    if spread is None or isinstance(schedule, Disabled):
+        return schedule
+    try:
+        return spread_out(schedule, name, spread)
+    except InvalidSchedule as error:
+        raise InvalidJob(f"{where}.spread: {error}") from None
+
+
+def parsed(text: str, where: str) -> Schedule:
+    try:
+        return parse_schedule(text)
+    except InvalidSchedule as error:
+        raise InvalidSchedule(f"{where}: {error}") from None
+
+
+def declared_schedule(source: object, where: str) -> Schedule:
+    schedule = declared(source, "schedule")
+    if isinstance(schedule, str):
+        schedule = parsed(schedule, f"{where}.schedule")
+    if inspect.isclass(schedule) or not isinstance(schedule, Schedule):
+        kind = "nothing" if schedule is None else repr(schedule)
+        raise InvalidJob(
+            f"{where}.schedule is {kind}; expected a schedule such as Cron('0 2 * * *'), Daily('02:00') or Every('5m')"
+        )
+    return schedule
+
+
+def handler_of(source: DistributedJob | OneTimeTask, where: str) -> Callable[[JobContext], object]:
+    handler: Callable[[Any], object] = source.execute
+    if inspect.isgeneratorfunction(handler) or inspect.isasyncgenfunction(handler):
+        raise InvalidJob(f"{where}.execute contains yield, so that calling it would run nothing; remove the yield")
+    try:
+        inspect.signature(handler, follow_wrapped=False).bind(None)
+    except TypeError as error:
+        raise InvalidJob(f"{where}.execute must take the context, and nothing else: {error}") from None
+    except ValueError:  # written in C: it does not say what it takes
+        pass
+    return handler
+
+
+def policy_of(source: object, where: str, word: str) -> Any:
+    types, default = POLICIES[word]
+    value = declared(source, word, UNSAID)
+    if value is UNSAID:
+        return default
+    if word == "runs_on" and isinstance(value, str):
+        raise InvalidJob(f"{where}.runs_on is {value!r}; expected a set of tags: write {{{value!r}}}")
+    if not isinstance(value, types) or isinstance(value, bool):
+        wanted = " or ".join("None" if kind is type(None) else kind.__name__ for kind in types)
+        raise InvalidJob(f"{where}.{word} is {_shown(value)}, expected {wanted}; {_cure(word, value, source)}")
+    if word == "on_lost" and value not in (LossPolicy.RERUN, LossPolicy.GIVE_UP):
+        raise InvalidJob(f'{where}.on_lost is {value!r}; expected "rerun" or "give_up"')
+    if word == "priority" and not is_priority(value):
+        raise InvalidJob(f"{where}.priority is {value}; expected {PRIORITIES}")
+    if word == "history" and value not in ("none", "failures", "all"):
+        raise InvalidJob(f'{where}.history is {value!r}; expected "none", "failures" or "all"')
+    if word == "isolation" and value not in (None, "process"):
+        raise InvalidJob(f'{where}.isolation is {value!r}; expected "process", or None')
+    if word == "runs_on":
+        return _tags(value, where)
+    if word in _DURATIONS and value is not None:
+        return _limit(cast("timedelta | str", value), where, word)
+    if word == "max_starts" and value is not None:
+        return _rate(cast("str", value), where)
+    if word in ("max_lost", "max_running") and isinstance(value, int) and value < 1:
+        raise InvalidJob(f"{where}.{word} is {value}; expected a whole number, 1 or more")
+    return value
+
+
+def _shown(value: object) -> str:
+    plain = isinstance(value, str | int | float | list | tuple | dict | set | timedelta | None)
+    return f"{value!r:.80}" if plain else f"a {type(value).__name__}"
+
+
+def _cure(word: str, value: object, source: object) -> str:
+    """What to write in its place. A class may have an attribute of its own under this name; keywords are ours."""
+    text = value.strip() if isinstance(value, str) else ""
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if word in _DURATIONS and number:
+        cure = (
+            f'{value} has no unit; write "{value}s"' if isinstance(value, int) else f"write timedelta(seconds={value})"
+        )
+    elif word in ("max_lost", "max_running", "priority") and text.removeprefix("-").isdecimal():
+        cure = f"write {text}"
+    elif word in _MODES and text in _MODES[word]:
+        cure = f"write {word.title().replace('_', '')}.{text}()"
+    elif word == "retry" and number:
+        cure = f"write Retry.exponential(attempts={value})"
+    elif word == "runs_on":
+        cure = 'write a set of tags: {"gpu"}'
+    else:
+        cure = f"write {_EXAMPLES[word]}" if word in _EXAMPLES else "write one of these"
+    own = isinstance(source, FunctionJob | FunctionTask)
+    return cure if own else f"{cure}, or rename your own attribute"
+
+
+def _rate(text: str, where: str) -> Rate:
+    try:
+        return Rate.read(text)
+    except InvalidSetting as error:
+        raise InvalidJob(f"{where}.max_starts: {error}") from None
+
+
+def _limit(value: timedelta | str, where: str, word: str) -> timedelta:
+    try:
+        limit = parse_duration(value)
+    except InvalidSetting as error:
+        raise InvalidJob(f"{where}.{word}: {error}") from None
+    if limit <= timedelta(0):
+        raise InvalidJob(f"{where}.{word} is {value!r}; expected more than zero, or None")
+    return limit
+
+
+def is_priority(value: object) -> bool:
+    """What the column takes."""
+    return isinstance(value, int) and not isinstance(value, bool) and abs(value) <= LARGEST_PRIORITY
+
+
+def _tags(value: Any, where: str) -> frozenset[str]:
+    for tag in value:
+        if not isinstance(tag, str) or not tag.isprintable() or not tag or "," in tag or tag.split() != [tag]:
+            raise InvalidJob(f"{where}.runs_on has {tag!r}; expected tags such as 'gpu', as workers carry them")
+    return frozenset(value)
+
+
+def _own_names(source: object) -> set[str]:
+    """Attribute names that the user's own classes or the instance itself brought along."""
+    names = set(getattr(source, "__dict__", {}))
+    for klass in type(source).__mro__:
+        if klass not in _NOT_THE_USERS:
+            names |= set(vars(klass))
+    return {name for name in names if not name.startswith("_")}
+
+
+def refuse_near_misses(source: object, where: str) -> None:
+    """`catchup = …` would silently change nothing: say so, and name the word that was meant."""
+    own, is_task = _own_names(source), isinstance(source, OneTimeTask)
+    words = {*POLICIES, *PAYLOAD_WORDS} - _OF_JOBS if is_task else {"schedule", *POLICIES} - _OF_TASKS
+    known = {"name", "execute", *words}
+    if not is_task and (traces := own & _OF_TASKS):
+        limits = traces & {"max_running", "max_starts"}
+        cure = "overlap says how many run" if limits else "the ledger has every slot of a job"
+        raise InvalidJob(f"{where}.{min(traces)}: this is for one-time tasks; remove it, {cure}")
+    if is_task and (slots := own & _OF_JOBS):
+        raise InvalidJob(f"{where}.{min(slots)}: a one-time task has no slots; make it a DistributedJob, or remove it")
+    is_ours = isinstance(source, FunctionJob | FunctionTask)  # a keyword of the decorator is nobody's own attribute
+    for name in sorted(own - known):
+        meant = _ALIASES.get(name) or _nearest(name, (*POLICIES, *(PAYLOAD_WORDS if is_task else ())))
+        if meant:
+            otherwise = "" if is_ours else " otherwise rename your own attribute"
+            raise InvalidJob(f"{where}.{name}: did you mean {meant}?{otherwise}")
+        if is_ours:
+            raise InvalidJob(f"{where}: unknown keyword {name}; known are {', '.join(sorted(known - {'execute'}))}")
+
+
+def _nearest(name: str, words: Iterable[str]) -> str | None:
+    squeezed = {word.replace("_", ""): word for word in words}
+    plain = name.replace("_", "").lower()
+    close = difflib.get_close_matches(plain, squeezed, n=1, cutoff=0.82)
+    return squeezed[close[0]] if close else None

@@ -1,0 +1,206 @@
+"""What users write: jobs and tasks."""
+
+from __future__ import annotations
+
+import inspect
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any, Generic, Protocol, overload
+
+from slotwise.errors import InvalidJob
+from slotwise.jobs.context import JobContext, T, TaskContext
+from slotwise.jobs.policies import CatchUp, OnLost, Overlap, Retry
+from slotwise.jobs.signatures import told
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Set as AbstractSet
+    from datetime import timedelta
+
+    from slotwise.schedules import Schedule
+
+
+class DistributedJob(ABC):
+    """A recurring job: subclass it, say ``name``, ``schedule`` and ``execute``.
+
+    Attributes may be class attributes, set on ``self`` in ``__init__`` (which need not call
+    ``super().__init__``), properties or zero-argument methods; each is read once, at registration.
+    ``execute`` is ``def`` or ``async def``, may raise anything (the attempt failed), and may run for ever.
+
+    >>> from slotwise import Cron, DistributedJob, JobContext
+    >>> class NightlyReport(DistributedJob):
+    ...     name = "nightly-report"
+    ...     schedule = Cron("0 2 * * *", tz="Europe/Vienna")
+    ...     def execute(self, ctx: JobContext) -> None:
+    ...         print("report for", ctx.slot)
+    """
+
+    #: Cluster-wide unique, at most 100 characters.
+    name: str
+    #: When it runs; see the schedules. A text is taken as ``parse_schedule`` does: ``"0 2 * * *"``.
+    schedule: Schedule | str
+    #: What happens to slots that were missed while nobody held the job.
+    catch_up: CatchUp
+    #: What happens to slots that came due while the previous one was held.
+    overlap: Overlap
+    #: ``"rerun"``: a slot whose worker died runs again; ``"give_up"``: at most one start per slot, ever.
+    on_lost: OnLost
+    #: After so many lost attempts the slot ends as dead and the schedule goes on.
+    max_lost: int
+    #: Further attempts of a failed slot; None: the next slot is the next try.
+    retry: Retry | None
+    #: Two starts are at least this far apart: moves due times, never slots. None: no matter.
+    min_interval: timedelta | str | None
+    #: Each run is due up to this much after its slot: how much follows from the name. None: at its slot.
+    spread: timedelta | str | None
+    #: Which due rows go first where workers are short: 90 is high, 50 usual, 10 low.
+    priority: int
+    #: ``"process"``: each attempt runs in a process of its own, which can be killed. None: within the worker.
+    isolation: str | None
+    #: Tags that a worker must carry to run it.
+    runs_on: Sequence[str] | AbstractSet[str]
+    #: How late after its slot the first attempt may start; later, it is skipped (late). None: any time.
+    start_within: timedelta | str | None
+    #: How long an attempt may run (``timedelta`` or ``"10m"``) before it is told to stop, and fails; None: for ever.
+    timeout: timedelta | str | None
+
+    @abstractmethod
+    def execute(self, ctx: JobContext, /) -> object:
+        """Run one slot."""
+
+
+class OneTimeTask(ABC, Generic[T]):
+    """A one-time task with a payload: subclass it, say ``name`` and ``execute``; schedule it through a client.
+
+    ``OneTimeTask[Mail]`` takes a Mail: a dataclass, a TypedDict, a model of pydantic or msgspec, or any type made
+    of those and of what JSON can say. Both sides are held to it: what is scheduled, and what ``ctx.data`` gives.
+    Without a type the data is whatever JSON can say. Without a ``retry`` of its own a task is tried ten times with
+    exponential pauses; then its row stays, as ``dead``, with the reason. Data that cannot be read is dead at once.
+
+    >>> from dataclasses import dataclass
+    >>> from slotwise import OneTimeTask, TaskContext
+    >>> @dataclass
+    ... class Mail:
+    ...     to: str
+    >>> class SendMail(OneTimeTask[Mail]):
+    ...     name = "send-mail"
+    ...     def execute(self, ctx: TaskContext[Mail]) -> None:
+    ...         print("mail to", ctx.data.to)
+    """
+
+    name: str
+    on_lost: OnLost
+    max_lost: int
+    retry: Retry | None
+    timeout: timedelta | str | None
+    priority: int
+    isolation: str | None
+    runs_on: Sequence[str] | AbstractSet[str]
+    #: The type of the data, where the brackets after OneTimeTask cannot say it.
+    payload: Any
+    #: How many of these may run at a time in the whole cluster; None: as many as there is capacity for.
+    max_running: int | None
+    #: How many of these may start in which time, in the whole cluster: ``"100/m"``; None: as many as are due.
+    max_starts: str | None
+    #: Which ends the ledger keeps: ``"none"``, ``"failures"`` (also cancelled and lost ones) or ``"all"``.
+    history: str
+    #: How long what the handler returns is kept for ``client.result`` (``timedelta`` or ``"7d"``); None: not at all.
+    keep_result: timedelta | str | None
+    #: Rises with each change of the data that older workers, or rows that wait, cannot take as it is.
+    payload_version: int
+    #: For each older version a function from its plain data (dicts, lists, …) to that of the next.
+    upgrades: Mapping[int, Callable[[Any], Any]]
+    #: How the data becomes bytes: ``json``, or what ``register_codec`` was told.
+    codec: str
+
+    @abstractmethod
+    def execute(self, ctx: TaskContext[T], /) -> object:
+        """Run the task."""
+
+
+class FunctionJob(DistributedJob):
+    """A job made from a function by ``@job``; calling it calls the function."""
+
+    def __init__(self, function: Callable[[JobContext], object], declared: dict[str, Any]) -> None:
+        self.execute = function  # type: ignore[method-assign]
+        self.__dict__.update(declared)
+        self.__doc__ = function.__doc__
+
+    def execute(self, ctx: JobContext, /) -> object:  # pragma: no cover - hidden by the instance's attribute
+        raise NotImplementedError
+
+    def __call__(self, ctx: JobContext) -> object:
+        return self.execute(ctx)
+
+
+class FunctionTask(OneTimeTask[T]):
+    """A one-time task made from a function by ``@task``; calling it calls the function."""
+
+    def __init__(self, function: Callable[[TaskContext[T]], object], declared: dict[str, Any]) -> None:
+        self.execute = function  # type: ignore[method-assign]
+        self.__dict__.update(declared)
+        self.__doc__ = function.__doc__
+
+    def execute(self, ctx: TaskContext[T], /) -> object:  # pragma: no cover - hidden by the instance's attribute
+        raise NotImplementedError
+
+    def __call__(self, ctx: TaskContext[T]) -> object:
+        return self.execute(ctx)
+
+
+class MakeTask(Protocol):
+    """What ``@task(…)`` puts around a function: its data has the type that the context's annotation says."""
+
+    @overload
+    def __call__(self, function: Callable[[JobContext], object], /) -> FunctionTask[Any]: ...
+    @overload
+    def __call__(self, function: Callable[[TaskContext[T]], object], /) -> FunctionTask[T]: ...
+
+
+@told("@job")
+def job(
+    *, name: str, schedule: Schedule | str, **policies: Any
+) -> Callable[[Callable[[JobContext], object]], FunctionJob]:
+    """Make a job of a function: ``@job(name="tick", schedule=Every("1m"))``; further keywords are policies.
+
+    ``schedule`` may be a text, as ``parse_schedule`` takes it: ``"0 2 * * *"``.
+    """
+
+    def make(function: Callable[[JobContext], object]) -> FunctionJob:
+        return FunctionJob(function, {"name": name, "schedule": schedule, **policies})
+
+    return make
+
+
+@told("@task")
+def task(*, name: str, **policies: Any) -> MakeTask:
+    """Make a one-time task of a function: ``@task(name="send-mail")``; further keywords are policies.
+
+    The type of its data stands in the annotation: ``def send_mail(ctx: TaskContext[Mail])``.
+    """
+
+    def make(function: Callable[[Any], object]) -> FunctionTask[Any]:
+        return FunctionTask(function, {"name": name, **policies})
+
+    return make
+
+
+def declared(source: object, attribute: str, default: Any = None) -> Any:
+    """What a job says under ``attribute``: a value, a property or a zero-argument method; ``default`` if nothing.
+
+    Raises InvalidJob if it says something that then lacks an attribute itself.
+    """
+    try:
+        value = getattr(source, attribute)
+    except AttributeError as error:
+        if inspect.getattr_static(source, attribute, None) is not None:
+            raise InvalidJob(f"{type(source).__name__}.{attribute} cannot be read: {error}") from error
+        return default
+    return value() if inspect.ismethod(value) and _takes_nothing(value) else value
+
+
+def _takes_nothing(method: Callable[..., Any]) -> bool:
+    try:
+        inspect.signature(method).bind()
+    except TypeError:
+        return False
+    return True

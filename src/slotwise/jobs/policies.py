@@ -1,0 +1,283 @@
+"""What a job may declare about missed slots, overlaps, losses and failures."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import zlib
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
+
+import tenacity
+from tenacity.stop import stop_base
+from tenacity.wait import wait_base
+
+from slotwise.errors import InvalidJob, InvalidSetting
+from slotwise.jobs.signatures import told
+from slotwise.model.durations import format_duration, parse_duration
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+_Answer = TypeVar("_Answer")
+OnLost: TypeAlias = Literal["rerun", "give_up"]
+
+#: Slots that may wait to run one after another; whoever wants more wants all of them.
+LONGEST_QUEUE = 10_000
+
+logger = logging.getLogger(__name__)
+
+#: No pause between two attempts is longer.
+LONGEST_WAIT = timedelta(days=366)
+
+#: Up to here a wait doubles that is told no cap.
+USUAL_CAP = timedelta(minutes=5)
+
+
+@dataclass(frozen=True, slots=True)
+class CatchUp:
+    """What happens to slots that were missed while nobody held the job.
+
+    ``CatchUp.latest()`` (the default): one run for the whole outage, labelled with the newest missed slot;
+    ``ctx.collapsed`` says how many older ones it stands for, and the ledger lists them as skipped (collapsed).
+    ``CatchUp.none()``: a slot that is later than ``grace`` does not run, and of several within it only the newest
+    does; the others are skipped (late).
+    ``CatchUp.first()``: one run, labelled with the oldest missed slot.
+    ``CatchUp.all()``: every missed slot runs, the oldest first, at least ``pace`` apart; only the newest ``max``,
+    and none older than ``window``, counted back from the present at each start. New slots join the tail until the job
+    has caught up; of those that come due during a run that takes longer than the interval, its overlap decides.
+
+    Raises InvalidJob for a limit that makes no sense.
+    """
+
+    mode: Literal["none", "latest", "first", "all"] = "latest"
+    grace: timedelta = timedelta(minutes=1)
+    max: int | None = None
+    window: timedelta | None = None
+    pace: timedelta | None = None
+
+    @classmethod
+    @told("CatchUp.none")
+    def none(cls, *, grace: timedelta | str = timedelta(minutes=1)) -> CatchUp:
+        return cls("none", grace=_span("CatchUp.none", "grace", grace))
+
+    @classmethod
+    @told("CatchUp.latest")
+    def latest(cls) -> CatchUp:
+        return cls()
+
+    @classmethod
+    @told("CatchUp.first")
+    def first(cls) -> CatchUp:
+        return cls("first")
+
+    @classmethod
+    @told("CatchUp.all")
+    def all(
+        cls, *, max: int | None = None, window: timedelta | str | None = None, pace: timedelta | str | None = None
+    ) -> CatchUp:
+        if max is not None:
+            _whole("CatchUp.all", max)
+        return cls(
+            "all",
+            max=max,
+            window=None if window is None else _span("CatchUp.all", "window", window),
+            pace=None if pace is None else _span("CatchUp.all", "pace", pace),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Overlap:
+    """What happens to slots that came due while the previous one was held or waited for its retry.
+
+    ``Overlap.skip()`` (the default): they do not run; the ledger lists them as skipped (overlap).
+    ``Overlap.queue(max=1)``: the newest ``max`` of them run afterwards, the older ones are skipped.
+    ``Overlap.queue_all()``: all of them run afterwards, one after another.
+    ``Overlap.allow(max)``: up to ``max`` slots run side by side in the whole cluster, those that wait for a retry
+    included; a slot that finds no place is skipped.
+    ``Overlap.cancel_previous()``: the one that runs is asked to stop, and the newest slot starts when it has ended.
+
+    Raises InvalidJob for a ``max`` below 1.
+    """
+
+    mode: Literal["skip", "queue", "queue_all", "allow", "cancel_previous"] = "skip"
+    max: int = 1
+
+    @property
+    def detaches(self) -> bool:
+        """Whether slots run in rows of their own, beside the plan row."""
+        return self.mode in ("allow", "cancel_previous")
+
+    @classmethod
+    @told("Overlap.skip")
+    def skip(cls) -> Overlap:
+        return cls()
+
+    @classmethod
+    @told("Overlap.queue")
+    def queue(cls, max: int = 1) -> Overlap:
+        _whole("Overlap.queue", max)
+        return cls("queue", max)
+
+    @classmethod
+    @told("Overlap.queue_all")
+    def queue_all(cls) -> Overlap:
+        return cls("queue_all")
+
+    @classmethod
+    @told("Overlap.allow")
+    def allow(cls, max: int) -> Overlap:
+        _whole("Overlap.allow", max)
+        return cls("allow", max)
+
+    @classmethod
+    @told("Overlap.cancel_previous")
+    def cancel_previous(cls) -> Overlap:
+        return cls("cancel_previous")
+
+
+def _span(where: str, name: str, value: timedelta | str) -> timedelta:
+    try:
+        return parse_duration(value)
+    except InvalidSetting as error:
+        raise InvalidJob(f"{where}({name}={value!r}): {error}") from None
+
+
+def _whole(where: str, value: int) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= LONGEST_QUEUE:
+        raise InvalidJob(f"{where}(max={value!r}): expected a whole number, 1 to {LONGEST_QUEUE}")
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """Further attempts of the same slot (or task) after a failure.
+
+    ``attempts`` counts all that fail, the first included; what is snoozed, lost, or stopped by a shutdown, has
+    not failed. ``wait`` is one of tenacity's ``wait_*`` objects
+    and ``stop`` one of its ``stop_*`` objects, which can only end the attempts earlier; both are asked from the
+    row's own counters, never from a process's memory, so that they hold across restarts and workers. To them time
+    counts from the claim of the first attempt that failed, however late that was for its slot. For a
+    strategy that raises, which is logged, the pause doubles from two seconds up to an hour. No pause is longer
+    than a year. A job's retry that would fall at or after its next slot is not made: the slot ends as failed and
+    the schedule goes on. With ``past_next_slot`` it is made all the same; what becomes of slots that come due
+    meanwhile is the job's overlap.
+
+    Raises InvalidJob when ``attempts`` is below 1 or a strategy is of the wrong type.
+    """
+
+    attempts: int = 3
+    wait: wait_base = field(default_factory=lambda: tenacity.wait_random_exponential(multiplier=1, max=300))
+    stop: stop_base | None = None
+    past_next_slot: bool = False
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.attempts, int) or isinstance(self.attempts, bool) or self.attempts < 1:
+            raise InvalidJob(f"Retry(attempts={self.attempts!r}): expected a whole number, 1 or more")
+        if not callable(self.wait):
+            raise InvalidJob(f"Retry(wait={self.wait!r}): expected one of tenacity's wait_* objects")
+        if self.stop is not None and not callable(self.stop):
+            raise InvalidJob(f"Retry(stop={self.stop!r}): expected one of tenacity's stop_* objects")
+
+    @classmethod
+    @told("Retry.exponential")
+    def exponential(
+        cls,
+        attempts: int = 3,
+        *,
+        first: timedelta | str = timedelta(seconds=1),
+        cap: timedelta | str | None = None,
+        past_next_slot: bool = False,
+    ) -> Retry:
+        """``attempts`` in all; the wait doubles from ``first`` up to ``cap``, with up to ``first`` of jitter on top.
+
+        ``cap``: five minutes, or ``first`` where that is longer, unless it is given.
+
+        Durations are ``timedelta`` or text such as ``"10s"``. Raises InvalidJob for what is neither, and for a
+        ``first`` that is longer than ``cap``.
+        """
+        shortest = _span("Retry.exponential", "first", first)
+        longest = max(shortest, USUAL_CAP) if cap is None else _span("Retry.exponential", "cap", cap)
+        if shortest > longest:
+            raise InvalidJob(
+                f"Retry.exponential(first={format_duration(shortest)}, cap={format_duration(longest)}): the first wait "
+                "is longer than the longest; give a longer cap"
+            )
+        return cls(attempts=attempts, wait=_doubling(shortest, longest), past_next_slot=past_next_slot)
+
+    def delay_after(self, attempt: int, elapsed: timedelta) -> timedelta | None:
+        """How long to wait after the failure of attempt number ``attempt`` (from 1), or None to give up.
+
+        ``elapsed`` is the time since the claim of the first attempt that failed, for tenacity's ``stop_after_delay``
+        and its kin.
+        """
+        if attempt >= self.attempts:
+            return None
+        state = _retry_state(attempt, elapsed)
+        pause = self._ask(self._pause, state)
+        state.upcoming_sleep = (pause or timedelta(0)).total_seconds()
+        stops = self._ask(lambda state: self.stop is not None and bool(self.stop(state)), state)
+        if stops:
+            return None
+        return _within_bounds(_FALLBACK(state)) if stops is None or pause is None else pause
+
+    def _pause(self, state: Any) -> timedelta:
+        return _within_bounds(self.wait(state))
+
+    def _ask(self, strategy: Callable[[Any], _Answer], state: Any) -> _Answer | None:
+        """None if it raises: a user's code, asked while outcomes are written; those of others must not wait for it."""
+        try:
+            return strategy(state)
+        except Exception:
+            logger.exception("%r failed; the next attempt comes after a doubling pause", self)
+            return None
+
+
+def _within_bounds(seconds: Any) -> timedelta:
+    """tenacity's own bound of an exponential wait lies beyond the calendar."""
+    return timedelta(seconds=min(max(0.0, float(seconds)), LONGEST_WAIT.total_seconds()))
+
+
+def _retry_state(attempt: int, elapsed: timedelta) -> Any:
+    """A tenacity state that knows the row's counters, as if one process had made all attempts."""
+    state = tenacity.RetryCallState(retry_object=tenacity.Retrying(), fn=None, args=(), kwargs={})
+    state.attempt_number = attempt
+    state.outcome_timestamp = state.start_time + elapsed.total_seconds()
+    future = tenacity.Future(attempt)
+    future.set_exception(RuntimeError("the attempt failed"))
+    state.outcome = future
+    return state
+
+
+def _doubling(first: timedelta, cap: timedelta) -> wait_base:
+    """From ``first``, doubling up to ``cap``, each with up to ``first`` of jitter on top."""
+    seconds = first.total_seconds()
+    return tenacity.wait_combine(
+        tenacity.wait_exponential(multiplier=seconds, max=cap.total_seconds()), tenacity.wait_random(0, seconds)
+    )
+
+
+_FALLBACK = _doubling(timedelta(seconds=2), timedelta(hours=1))
+
+#: One-time tasks try ten times unless told otherwise.
+TASK_RETRY = Retry.exponential(10, first=timedelta(seconds=2), cap=timedelta(hours=1))
+
+
+def pause_after_loss(lost: int, key: tuple[str, str] = ("", "")) -> timedelta:
+    """How long a slot rests before it runs again after its ``lost``-th lost attempt: at once, then 5 s, 10 s, … 5 min.
+
+    The first take-over is immediate; a job that kills its workers gives them more and more air. ``key`` moves the
+    later ones apart, by up to half: rows that are lost together must not come due together again and again.
+    """
+    if lost <= 1:
+        return timedelta(0)
+    doublings: int = 2 ** min(lost - 2, 10)
+    pause = min(timedelta(seconds=5) * doublings, timedelta(minutes=5))
+    return pause + pause * (zlib.crc32(repr((*key, lost)).encode()) / 2**33)
+
+
+def growing_pauses(first: timedelta, cap: timedelta) -> Iterator[timedelta]:
+    """Endless, growing, jittered pauses for whoever waits for the database to come back."""
+    wait = _doubling(first, cap)
+    for attempt in itertools.count(1):
+        yield timedelta(seconds=float(wait(_retry_state(min(attempt, 32), timedelta(0)))))

@@ -1,0 +1,300 @@
+"""What happens, as it happens: frozen events, and the fan-out to whoever listens.
+
+The ``name`` of an event is the word in the log, in the docs and in ``on``-filters alike.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
+
+from slotwise.model.vocabulary import Outcome, Release
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from datetime import datetime, timedelta
+
+    from slotwise.model.records import Claim, Gap, Row
+
+logger = logging.getLogger("slotwise.events")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """Something happened in a worker."""
+
+    name: ClassVar[str]
+    level: ClassVar[int] = logging.INFO
+    worker: str | None = None
+
+    def facts(self) -> dict[str, Any]:
+        """The event's fields that are set, for a log line."""
+        found = {spec.name: getattr(self, spec.name) for spec in fields(self)}
+        return {name: value for name, value in found.items() if value is not None}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptEvent(Event):
+    """Something happened to one attempt."""
+
+    job: str
+    instance: str
+    slot: datetime | None
+    attempt: int
+    token: int
+
+
+def about(claim: Claim, worker: str | None = None) -> dict[str, Any]:
+    """The fields that every event of an attempt carries."""
+    row = claim.row
+    return {
+        "worker": worker or claim.holder,
+        "job": row.task_name,
+        "instance": row.task_instance,
+        "slot": claim.slot,
+        "attempt": row.attempt,
+        "token": row.version,
+    }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PollBegan(Event):
+    name = "poll-begin"
+    level = logging.DEBUG
+    capacity: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claimed(AttemptEvent):
+    name = "claimed"
+    level = logging.DEBUG
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HandlerStarted(AttemptEvent):
+    name = "handler-start"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HandlerEnded(AttemptEvent):
+    name = "handler-end"
+    outcome: str
+    error: str | None = None
+    took: timedelta | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SettleSent(Event):
+    name = "settle-sent"
+    level = logging.DEBUG
+    count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settled(AttemptEvent):
+    """``outcome`` as in the ledger; ``retry`` where another attempt follows."""
+
+    name = "settled"
+    outcome: str
+    reason: str | None = None
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SettledDead(Settled):
+    """Nothing tries it again by itself: ``cure`` is the command that does."""
+
+    level = logging.WARNING
+    cure: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClaimSuspect(AttemptEvent):
+    name = "claim-suspect"
+    level = logging.WARNING
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClaimLostEvent(AttemptEvent):
+    """The claim is no longer ours; its outcome, if any, was refused."""
+
+    name = "claim-lost"
+    level = logging.WARNING
+    #: For whoever asks what became of an attempt, as of ``Settled``.
+    outcome: ClassVar[str] = Outcome.LOST
+    error: ClassVar[str | None] = None
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeartbeatSent(Event):
+    name = "heartbeat"
+    level = logging.DEBUG
+    count: int
+    lost: int = 0
+    skew: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reaped(AttemptEvent):
+    """A silent holder's claim was taken over; ``outcome`` says what becomes of the slot; ``rerun``: it runs again."""
+
+    name = "reaped"
+    level = logging.WARNING
+    outcome: str
+    reason: str | None = None
+    holder: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HandedBackEvent(AttemptEvent):
+    name = "handed-back"
+    outcome: ClassVar[str] = Release.HANDED_BACK
+    error: ClassVar[str | None] = None
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotsSkipped(Event):
+    """Slots that will not run, from ``first`` to ``last``, with the reason that ledger or gap gives."""
+
+    name = "skipped"
+    job: str
+    instance: str
+    first: datetime
+    last: datetime
+    count: int
+    reason: str
+
+
+def skipped(worker: str, row: Row, gap: Gap) -> SlotsSkipped:
+    """The event of one range."""
+    return SlotsSkipped(
+        worker=worker, job=row.task_name, instance=row.task_instance, first=gap.first, last=gap.last, count=gap.count,
+        reason=gap.reason,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pruned(Event):
+    """History that was too old has been taken out of the ledger."""
+
+    name = "pruned"
+    slots: int
+    gaps: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Planned(Event):
+    """``change``: added, changed, kept, deleted, outdated or refused."""
+
+    name = "planned"
+    job: str
+    change: str
+    schedule: str
+    next_slot: datetime | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanRefused(Planned):
+    """The row keeps ``schedule``, of revision ``planned_by``; this worker proposed ``refused`` with ``revision``."""
+
+    level = logging.WARNING
+    refused: str
+    revision: str
+    planned_by: str
+    cure: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotsMoved(Event):
+    """A row of ``job`` says ``stored``, and its schedule comes to ``computed`` by now; so it is for ``count`` rows."""
+
+    name = "slots-moved"
+    level = logging.WARNING
+    job: str
+    instance: str
+    stored: datetime | None
+    computed: datetime | None
+    count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerStarted(Event):
+    name = "worker-start"
+    capacity: int
+    jobs: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrainBegan(Event):
+    name = "drain-begin"
+    running: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrainEnded(Event):
+    name = "drain-end"
+    unfinished: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DatabaseLost(Event):
+    """A loop cannot reach the database, or nothing can be written there, and waits, with growing pauses; said once."""
+
+    name = "database-lost"
+    level = logging.WARNING
+    loop: str
+    error: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DatabaseBack(Event):
+    name = "database-back"
+    loop: str
+
+
+Listener: TypeAlias = "Callable[[Event], None]"
+
+
+class Listeners:
+    """Tells everybody; a listener that fails is logged and changes nothing.
+
+    Trouble (an event of level WARNING or above) is logged here, in one line, unless one of the listeners
+    ``writes_log``: a worker that waits for its database must not do so in silence.
+    """
+
+    __slots__ = ("_listeners", "_logs_trouble", "_wants")
+
+    def __init__(self, listeners: tuple[Listener, ...] = ()) -> None:
+        self._listeners: tuple[Listener, ...] = ()
+        self._wants: tuple[Callable[[type[Event]], bool], ...] = ()
+        self._logs_trouble = True
+        for listener in listeners:
+            self.add(listener)
+
+    def hear(self, kind: type[Event]) -> bool:
+        """Whether anybody wants this kind of event: ask before making one on a hot path.
+
+        A listener with a method ``wants(kind)`` is asked; any other wants all.
+        """
+        return any(wants(kind) for wants in self._wants)
+
+    def add(self, listener: Listener) -> None:
+        """Tell this one, too, from now on."""
+        self._listeners = (*self._listeners, listener)
+        self._wants = (*self._wants, getattr(listener, "wants", lambda kind: True))
+        self._logs_trouble = self._logs_trouble and not getattr(listener, "writes_log", False)
+
+    def publish(self, event: Event) -> None:
+        if self._logs_trouble and event.level >= logging.WARNING:
+            facts = " ".join(f"{name}={value}" for name, value in event.facts().items())
+            logger.log(event.level, "%s %s", event.name, facts, extra={"event": event.name})
+        for listener in self._listeners:
+            try:
+                listener(event)
+            except KeyboardInterrupt:
+                raise  # whoever published in the main thread is interrupted, not the listener
+            except BaseException:
+                logger.exception("a listener failed on %s; the event goes on to the others", event.name)

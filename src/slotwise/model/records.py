@@ -1,0 +1,297 @@
+"""The values that travel through the house: rows, claims, outcomes, transitions. All frozen; changed by copy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any, NamedTuple, TypeAlias
+
+from slotwise.model.vocabulary import Outcome, Reason, Release
+
+#: Where a row is parked that has nothing due: ended or disabled schedules, dead rows. Far enough in the future
+#: that no clean-up by age, ours or another program's, ever takes it for overdue.
+FOREVER = datetime(9000, 1, 1, tzinfo=UTC)
+
+#: Where all slots lie; arithmetic with other instants may leave the calendar.
+KNOWN_YEARS = "the years 1900 to 8999"
+_EARLIEST = datetime(1900, 1, 1, tzinfo=UTC)
+
+#: The smallest step between two instants: what both databases store.
+TICK = timedelta(microseconds=1)
+
+#: The instance of a job's plan row.
+RECURRING = "recurring"
+
+_new: Any = tuple.__new__
+
+
+def is_known(instant: datetime) -> bool:
+    """Whether schedules know that time."""
+    return _EARLIEST <= instant < FOREVER
+
+
+class Key(NamedTuple):
+    """The identity of a row in ``scheduled_tasks``."""
+
+    task_name: str
+    task_instance: str
+
+
+class LedgerKey(NamedTuple):
+    """The identity of a slot in the ledger."""
+
+    task_name: str
+    task_instance: str
+    slot: datetime
+
+
+class Fence(NamedTuple):
+    """What every write to a held row names, besides the holder."""
+
+    key: Key
+    token: int
+
+
+@dataclass(slots=True, kw_only=True, unsafe_hash=True)
+class Row:
+    """A row of ``scheduled_tasks`` as it was read; instants are aware UTC.
+
+    Nobody changes one; it is not frozen because one is made for each execution, which would take five times as long.
+    """
+
+    task_name: str
+    task_instance: str
+    execution_time: datetime
+    version: int
+    picked: bool = False
+    picked_by: str | None = None
+    task_data: bytes | None = None
+    last_success: datetime | None = None
+    last_failure: datetime | None = None
+    consecutive_failures: int = 0
+    last_heartbeat: datetime | None = None
+    priority: int | None = None
+    slot: datetime | None = None
+    watermark: datetime | None = None
+    next_slot: datetime | None = None
+    schedule: str | None = None
+    plan_instance: str | None = None
+    origin: str | None = None
+    collapsed: int = 0
+    first_version: int | None = None
+    attempt: int = 0
+    lost_count: int = 0
+    #: When the first of its attempts that failed was claimed.
+    trying_since: datetime | None = None
+    lease: timedelta | None = None
+    catch_up_until: datetime | None = None
+    #: Slots after the one, up to the other, came while nobody held the row though it was due; the other is None until
+    #: somebody does.
+    missed_after: datetime | None = None
+    missed_until: datetime | None = None
+    state: str | None = None
+    cancel_requested: datetime | None = None
+    control: int | None = None
+    parked_due: datetime | None = None
+    wanted_due: datetime | None = None
+
+    @property
+    def key(self) -> Key:
+        return Key(self.task_name, self.task_instance)
+
+    @property
+    def fence(self) -> Fence:
+        # What the names' own constructors do, which are functions of Python: one is made for each execution.
+        fence: Fence = _new(Fence, (_new(Key, (self.task_name, self.task_instance)), self.version))
+        return fence
+
+    @property
+    def is_plan(self) -> bool:
+        """A job's own row: it lives on from slot to slot."""
+        return self.schedule is not None and self.plan_instance is None
+
+    @property
+    def has_slot(self) -> bool:
+        """A job's slot, and not a one-time task."""
+        return self.schedule is not None or self.plan_instance is not None
+
+    @property
+    def called_off_by(self) -> str | None:
+        """Who has asked the slot's attempt to stop: an operator, whose order is ``control``, or a newer slot."""
+        if self.cancel_requested is None:
+            return None
+        return Reason.OVERLAP if self.control is None and self.has_slot else Reason.OPERATOR
+
+    @property
+    def is_detached(self) -> bool:
+        """A row of one slot beside the plan row; deleted when that slot is final."""
+        return self.plan_instance is not None
+
+    @property
+    def ledger_key(self) -> LedgerKey | None:
+        """Where this row's slot stands in the ledger; None for a one-time task, which has no slot."""
+        if self.slot is None or not (self.is_plan or self.is_detached):
+            return None
+        return self.history_key
+
+    @property
+    def history_key(self) -> LedgerKey | None:
+        """As ``ledger_key``; a one-time task's first due time stands in the place of a slot."""
+        if self.slot is None:
+            return None
+        return LedgerKey(self.task_name, self.plan_instance or self.task_instance, self.slot)
+
+
+@dataclass(slots=True, kw_only=True, unsafe_hash=True)
+class Claim:
+    """Proof of holding a row: its key, its version (the token) and the holder that took it. As a row, never changed."""
+
+    row: Row
+    holder: str
+    lease: timedelta
+    claimed_at: datetime
+    #: Key and token: a row can be claimed again by its own former holder, so the key alone says nothing.
+    fence: Fence = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        self.fence = self.row.fence
+
+    @property
+    def key(self) -> Key:
+        return self.row.key
+
+    @property
+    def token(self) -> int:
+        return self.row.version
+
+    @property
+    def slot(self) -> datetime | None:
+        """The slot this claim is for; None for a one-time task."""
+        key = self.row.ledger_key
+        return key.slot if key else None
+
+
+# How an attempt ended: a value before it is a write.
+
+
+@dataclass(frozen=True, slots=True)
+class Succeeded:
+    """The handler returned. ``promised``: it called complete_in, so only the ledger can confirm it.
+
+    ``sequel``: what it leaves behind, a Sequel.
+    """
+
+    promised: bool = False
+    sequel: Any = None
+    name = Outcome.SUCCEEDED
+
+
+#: The usual one.
+SUCCEEDED = Succeeded()
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The handler raised, or its data could not be read; ``final`` forbids another attempt."""
+
+    error: str
+    final: bool = False
+    exception: BaseException | None = None
+    promised: bool = False
+    name = Outcome.FAILED
+
+
+@dataclass(frozen=True, slots=True)
+class Aborted:
+    """The handler was stopped from outside while it ran: by a shutdown, or because its lease ran out."""
+
+    reason: str
+    name = Outcome.CANCELLED
+
+
+@dataclass(frozen=True, slots=True)
+class HandedBack:
+    """The claim was given back before its handler started: nothing is burnt."""
+
+    reason: str = Reason.SHUTDOWN
+    name = Release.HANDED_BACK
+
+
+@dataclass(frozen=True, slots=True)
+class Snoozed:
+    """The handler asked for another start of the same slot, after ``duration``."""
+
+    duration: timedelta
+    name = Release.SNOOZED
+
+
+@dataclass(frozen=True, slots=True)
+class Cancelled:
+    """The handler itself called the slot off, or somebody else did; ``error``: what it failed with all the same."""
+
+    reason: str
+    error: str | None = None
+    name = Outcome.CANCELLED
+
+
+@dataclass(frozen=True, slots=True)
+class Died:
+    """The holder fell silent; ``lease_end`` is when its lease ran out, by the database's time."""
+
+    lease_end: datetime
+    name = Outcome.LOST
+
+
+AttemptOutcome: TypeAlias = Succeeded | Failed | Snoozed | Cancelled | Aborted | HandedBack | Died
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """What a transition writes on the slot's ledger row. ``forget`` deletes it: the slot never started."""
+
+    outcome: Outcome
+    reason: str | None = None
+    error: str | None = None
+    attempts: int = 0
+    lost: int = 0
+    aborted: int = 0
+    final: bool = True
+    forget: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gap:
+    """Slots that will not run: first and last inclusive, how many, and why."""
+
+    first: datetime
+    last: datetime
+    count: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LedgerEntry:
+    """A slot's row in the ledger, as far as decisions need it."""
+
+    outcome: str  # as the database has it
+    token: int | None
+    final: bool
+    aborted: int = 0
+    started: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Transition:
+    """What a held row becomes when it is let go: another waiting row, or nothing (``remove``)."""
+
+    #: An Outcome or a Release; of a row that is set aside its state, as the database has it.
+    label: str
+    row: dict[str, Any] | None
+    record: Record | None = None
+    gaps: tuple[Gap, ...] = ()
+    #: How a one-time task has ended, for those that keep a history.
+    ended: Record | None = None
+
+    @property
+    def remove(self) -> bool:
+        return self.row is None

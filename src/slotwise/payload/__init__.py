@@ -1,0 +1,1 @@
+"""A task's data as bytes, and back. Imports model and errors."""

@@ -1,0 +1,92 @@
+"""A registry step by step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Self
+
+from slotwise.engine.run.event_loop import Lifespan
+from slotwise.engine.run.runner import Interceptor
+from slotwise.model.events import Listener
+from slotwise.registry.validation import Customize, listed
+from slotwise.store.slots.recorders import Recorder
+
+if TYPE_CHECKING:
+    from slotwise.registry.registry import JobRegistry
+
+
+class RegistryBuilder:
+    """Builds a JobRegistry step by step; the same checks, with the same words, as its constructor.
+
+    The usual settings have a method of their name; ``setting`` takes them all.
+    """
+
+    def __init__(self) -> None:
+        self._parts: dict[str, Any] = {"jobs": [], "tasks": [], "listeners": [], "interceptors": [], "recorders": []}
+        self._options: dict[str, Any] = {}
+
+    def with_job(self, job: object) -> Self:
+        return self.with_jobs([job])
+
+    def with_jobs(self, jobs: Iterable[object]) -> Self:
+        self._parts["jobs"].extend(listed(jobs, "jobs"))
+        return self
+
+    def with_task(self, task: object) -> Self:
+        return self.with_tasks([task])
+
+    def with_tasks(self, tasks: Iterable[object]) -> Self:
+        self._parts["tasks"].extend(listed(tasks, "tasks"))
+        return self
+
+    def with_listener(self, listener: Listener) -> Self:
+        self._parts["listeners"].append(listener)
+        return self
+
+    def with_interceptor(self, interceptor: Interceptor) -> Self:
+        self._parts["interceptors"].append(interceptor)
+        return self
+
+    def with_recorder(self, recorder: Recorder) -> Self:
+        self._parts["recorders"].append(recorder)
+        return self
+
+    def lifespan(self, lifespan: Lifespan) -> Self:
+        return self.setting("lifespan", lifespan)
+
+    def database_url(self, url: str) -> Self:
+        return self.setting("database_url", url)
+
+    def poll_interval(self, interval: timedelta | str) -> Self:
+        return self.setting("poll_interval", interval)
+
+    def heartbeat_interval(self, interval: timedelta | str) -> Self:
+        return self.setting("heartbeat_interval", interval)
+
+    def missed_heartbeats_limit(self, limit: int) -> Self:
+        return self.setting("missed_heartbeats_limit", limit)
+
+    def shutdown_grace(self, grace: timedelta | str) -> Self:
+        return self.setting("shutdown_grace", grace)
+
+    def threads(self, threads: int) -> Self:
+        return self.setting("threads", threads)
+
+    def process_hook(self, wanted: bool) -> Self:
+        return self.setting("process_hook", wanted)
+
+    def setting(self, name: str, value: Any) -> Self:
+        """Any other setting, by name."""
+        self._options[name] = value
+        return self
+
+    def customize(self, function: Customize) -> Self:
+        """``function(settings) -> settings`` runs last, in ``build``, and wins over everything."""
+        return self.setting("customize", function)
+
+    def build(self) -> JobRegistry:
+        """Check everything and build. Touches no database."""
+        from slotwise.registry.registry import JobRegistry  # late: it offers this builder
+
+        return JobRegistry(**self._parts, **self._options)

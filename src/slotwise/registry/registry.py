@@ -1,0 +1,292 @@
+"""The facade that users hold: which jobs there are, with which settings; and the worker that runs them."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import os
+import threading
+from collections.abc import Iterable, Mapping
+from datetime import timedelta
+from types import TracebackType
+from typing import Any, Self
+
+from slotwise.client.client import Client
+from slotwise.engine.process.foreground import Ended, SingleRun
+from slotwise.engine.process.process_hook import ProcessHook
+from slotwise.engine.run.event_loop import Lifespan
+from slotwise.engine.run.runner import Interceptor
+from slotwise.engine.worker import Worker
+from slotwise.errors import ConfigurationError
+from slotwise.jobs.definition import Definition
+from slotwise.model.clock import Clock
+from slotwise.model.events import Listener, Listeners
+from slotwise.model.identity import own_version
+from slotwise.registry.asyncio_host import run_beside
+from slotwise.registry.builder import RegistryBuilder
+from slotwise.registry.validation import (
+    Customize,
+    by_settings,
+    callables,
+    checked_lifespan,
+    customized,
+    defined,
+    refuse_own_loop,
+    unique,
+)
+from slotwise.settings.settings import Settings
+from slotwise.store.connect.database import Database
+from slotwise.store.slots.recorders import Recorder
+from slotwise.store.slots.store import Store
+
+
+class JobRegistry:
+    """Jobs and tasks, their settings, and the worker of this process.
+
+    ``jobs`` are DistributedJob instances (a class is instantiated if it takes no arguments) and functions under
+    ``@job``; ``tasks`` are one-time tasks. Further keywords are settings (``poll_interval="5s"``) and win over
+    the environment and slotwise.toml; ``customize`` gets the settings last and wins over everything.
+
+    ``listeners`` are told every event after it happened, ``interceptors`` are context managers around each handler,
+    ``recorders`` write in the settlement's own transaction; see the page on events.
+
+    Building one never touches the database. ``start`` and ``stop`` run a worker inside this process; so do
+    ``with registry:`` and, inside an asyncio application, ``async with registry:`` (async handlers then run on
+    the application's loop, and no signal handler is touched).
+
+    Raises InvalidJob, InvalidSetting or ConfigurationError with the cure in one line.
+    """
+
+    def __init__(
+        self,
+        *,
+        jobs: Iterable[object] = (),
+        tasks: Iterable[object] = (),
+        lifespan: Lifespan | None = None,
+        listeners: Iterable[Listener] = (),
+        interceptors: Iterable[Interceptor] = (),
+        recorders: Iterable[Recorder] = (),
+        customize: Customize | None = None,
+        clock: Clock | None = None,
+        **settings: Any,
+    ) -> None:
+        self._written = unique([*defined(jobs, "jobs"), *defined(tasks, "tasks")])
+        self._asked = Settings.load(**settings)
+        self._customize = customize
+        self.settings = customized(self._asked, customize)
+        self.definitions: Mapping[str, Definition] = by_settings(self._written, self.settings)
+        self.lifespan = checked_lifespan(lifespan)
+        self.listeners = tuple(callables(listeners, "listeners"))
+        self.interceptors = tuple(callables(interceptors, "interceptors"))
+        self.recorders = tuple(callables(recorders, "recorders"))
+        self._clock = clock
+        self._database: Database | None = None
+        self._turn = threading.Lock()  # held for an assignment only, so that a fork does not find it taken
+        self._worker: Worker | None = None
+        self._worker_pid: int | None = None
+        self._hook: ProcessHook | None = None
+        #: Schedules one-time tasks; needs no worker in this process.
+        self.client = Client(self._store, wake=self._wake)
+        self._made: Store | None = None
+
+    @staticmethod
+    def builder() -> RegistryBuilder:
+        """The same, step by step: ``JobRegistry.builder().with_job(…).poll_interval("5s").build()``."""
+        return RegistryBuilder()
+
+    def configured(self, **settings: Any) -> Self:
+        """Lay further settings over (the command line's do), then ``customize`` again. Not while running."""
+        if self._running():
+            raise ConfigurationError("the registry is running; stop it before changing its settings")
+        asked = self._asked.with_(**settings)
+        self.settings, self._asked = customized(asked, self._customize), asked
+        self.definitions = {**self.definitions, **by_settings(self._written, self.settings)}
+        if self._database is not None:
+            self._database.close()
+            self._database = None
+        return self
+
+    @property
+    def database(self) -> Database:
+        """The registry's own small pool, separate from the application's; connects at first use.
+
+        Race: several threads may be the first. All get the same, or nobody would close the others' connections.
+        """
+        if self._database is None:
+            made = Database(self.settings)
+            with self._turn:
+                self._database = self._database or made
+        return self._database
+
+    def _store(self) -> Store:
+        """The client's, made anew when the settings have changed."""
+        made = self._made
+        if made is None or made.database is not self.database or made.definitions is not self.definitions:
+            made = self._made = Store(self.database, self.definitions, clock=self._clock)
+        return made
+
+    @property
+    def jobs(self) -> list[Definition]:
+        """The jobs, by name."""
+        return [self.definitions[name] for name in sorted(self.definitions) if self.definitions[name].is_job]
+
+    def listen(self, listener: Listener) -> Self:
+        """Tell this listener, too; of workers that are made from now on."""
+        self.listeners = (*self.listeners, listener)
+        return self
+
+    def run_now(self, name: str) -> Ended:
+        """Run one slot of the job now, in this process, under a claim that nobody else can take; how it ended.
+
+        Works beside running workers, heartbeats included. A handler that failed is an outcome, not an exception.
+        Raises UnknownTask, SchemaMissing, SchemaMismatch, ClaimLost, and what a missing database raises.
+        """
+        try:
+            return self.make_run(name).run()
+        finally:
+            self.database.close()
+
+    def make_run(self, name: str) -> SingleRun:
+        """What ``run_now`` runs, for whoever wants to cancel it from another thread."""
+        return SingleRun(self._make_worker(self.settings.with_(only=frozenset())), name)
+
+    def make_worker(self, *, host_loop: asyncio.AbstractEventLoop | None = None, born: float | None = None) -> Worker:
+        """A worker that has not started; ``start`` makes the usual one. ``born``: as for the Worker."""
+        unknown = sorted(self.settings.only - set(self.definitions))
+        if unknown:
+            raise ConfigurationError(
+                f"only names {', '.join(map(repr, unknown))}, which is not registered; "
+                f"known: {', '.join(sorted(self.definitions))}"
+            )
+        return self._make_worker(self.settings, host_loop, born)
+
+    def _make_worker(
+        self, settings: Settings, host_loop: asyncio.AbstractEventLoop | None = None, born: float | None = None
+    ) -> Worker:
+        isolated = sorted(name for name, found in self.definitions.items() if found.isolation)
+        if isolated and settings.app is None:
+            raise ConfigurationError(
+                f'{", ".join(isolated)}: isolation="process" needs to import the application again; say where it is: '
+                'JobRegistry(…, app="package.module:registry"), or SLOTWISE_APP'
+            )
+        return Worker(
+            settings,
+            self.definitions,
+            database=self.database,
+            listeners=Listeners(self.listeners),
+            interceptors=self.interceptors,
+            recorders=self.recorders,
+            lifespan=self.lifespan,
+            host_loop=host_loop,
+            client=self.client,
+            clock=self._clock,
+            version=own_version(),
+            born=born,
+        )
+
+    # -- life -------------------------------------------------------------------------------------------------
+
+    def start(self, *, host_loop: asyncio.AbstractEventLoop | None = None) -> None:
+        """Start a worker in this process and return when it claims. Waits while the database is away.
+
+        Verifies that every enabled job has its row. In a script's main thread SIGTERM and SIGINT then drain first
+        (``process_hook=False``: they do not). Stopped meanwhile by another thread, it returns without a worker.
+        ``host_loop`` runs the ``async def`` handlers; never wait in it for this call: ``async with`` does it right.
+
+        Raises DatabaseRefused, SchemaMissing, SchemaMismatch or PlanMissing, and what the lifespan raises; then
+        nothing is left.
+        """
+        refuse_own_loop(host_loop)
+        worker = self.make_worker(host_loop=host_loop)
+        with self._turn:
+            if self._running():
+                raise ConfigurationError("the registry is running already; stop it first")
+            self._worker, self._worker_pid, self._hook = worker, os.getpid(), None
+        in_script = host_loop is None and threading.current_thread() is threading.main_thread()
+        try:
+            worker.start()
+            if worker.asked_meanwhile:
+                self._forget(worker)
+            elif self.settings.process_hook and in_script:
+                self._install_hook(worker)
+        except BaseException:  # a Ctrl-C, too, that comes just after the start
+            self.stop(timedelta(0))
+            raise
+
+    def stop(self, grace: timedelta | None = None) -> int:
+        """Drain and stop; how much was left behind after ``grace`` (default: ``shutdown_grace``): handlers that did
+        not stop, outcomes that could not be written, a lifespan that was not left.
+
+        Such handlers keep their claims, and heartbeats go on, until they return or the process ends: nobody else starts
+        their slots meanwhile. A second stop changes nothing; while the first goes on, it waits for that, too.
+        Raises what the lifespan raises while it is left; all the same, everything else has ended.
+        """
+        worker = self._worker
+        if worker is None or self._worker_pid != os.getpid():
+            if self._database is not None:
+                self._database.close()  # the client may have used it
+            return 0
+        try:
+            return worker.stop(grace)
+        finally:
+            if not worker.is_starting:  # else in this very thread, which then goes on there
+                self._forget(worker)
+
+    def _forget(self, worker: Worker) -> None:
+        """Race: whoever waited in a second stop comes here late, when another worker may have been started."""
+        with self._turn:
+            if self._worker is not worker:
+                return
+            self._worker, hook, self._hook = None, self._hook, None
+        if hook is not None:
+            hook.remove()
+        self.database.close()
+
+    def _install_hook(self, worker: Worker) -> None:
+        hook = ProcessHook(self.stop, worker.cancel)
+        hook.install()
+        with self._turn:
+            if self._worker is not worker:
+                hook.remove()  # by another thread, just now
+            else:
+                self._hook = hook
+
+    @property
+    def worker(self) -> Worker | None:
+        """The running worker, if any."""
+        return self._worker if self._running() else None
+
+    def _wake(self) -> None:
+        if (worker := self.worker) is not None:
+            worker.wake()
+
+    def _running(self) -> bool:
+        """A worker started before a fork does not run in the child: its threads stayed behind."""
+        return self._worker is not None and self._worker_pid == os.getpid()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    async def __aenter__(self) -> Self:
+        loop = asyncio.get_running_loop()
+        await run_beside(functools.partial(self.start, host_loop=loop), on_cancel=self._request_stop, undo=self.stop)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await run_beside(self.stop, on_cancel=self._cancel)
+
+    def _request_stop(self) -> None:
+        if (worker := self.worker) is not None:
+            worker.request_stop()
+
+    def _cancel(self) -> None:
+        if (worker := self.worker) is not None:
+            worker.cancel()

@@ -1,0 +1,176 @@
+"""Cron expressions. The only file that knows croniter, which parses and validates; walking is our own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from functools import lru_cache
+from typing import Final
+from zoneinfo import ZoneInfo
+
+from slotwise.errors import InvalidSchedule
+from slotwise.schedules.base import Schedule
+from slotwise.schedules.business.calendar import Calendar
+from slotwise.schedules.cron.day_fields import DayRule, both_needed, month_days, week_days
+from slotwise.schedules.cron.fields import FIELDS, HOUR, MINUTE, MONTH, SECOND, Field, has_hash, quoted
+from slotwise.schedules.days import DatePattern, days_of
+from slotwise.schedules.local_time import LocalSchedule, one_of
+from slotwise.schedules.timeline import Unbound
+from slotwise.schedules.times_of_day import CombinedTimes
+from slotwise.schedules.walker import Fold, Gap, LocalPattern
+from slotwise.schedules.zones import zone_named
+
+LONGEST_EXPRESSION: Final = 255
+MACROS: Final = {
+    "@yearly": "0 0 1 1 *",
+    "@annually": "0 0 1 1 *",
+    "@monthly": "0 0 1 * *",
+    "@weekly": "0 0 * * 0",
+    "@daily": "0 0 * * *",
+    "@midnight": "0 0 * * *",
+    "@hourly": "0 * * * *",
+}
+
+
+class Cron(LocalSchedule):
+    """A cron expression in a zone's local time (default UTC): five fields, or six with the **seconds first**.
+
+    Fields take lists, ranges (also around the end: `22-2`), steps and names; the day fields take `?`, `L`,
+    `L-3`, `LW`, `15W`, `5L` and `MON#2`; the macros are `@hourly` to `@yearly`.
+
+    `day_rule` decides where day of month and day of week are both restricted: `or` (POSIX), `and`, or `vixie`
+    (`and` as soon as either starts with `*`: Debian's cron).
+
+    An expression with fixed times (neither minute nor hour starts with `*`) fires once in a night of clock
+    change: in a gap by `gap` (`end`: right after it, `shift`: later by its length, `skip`: not at all), in a
+    fold by `fold` (`first`, `second`, `both`). All others are intervals, for which real time goes on.
+
+    `H` leaves a value to the name of the job, `H(0-29)` within a range, `H/15` where steps begin: each job has its
+    own, always the same. Until it is bound, such a schedule has no slots to ask for.
+
+    Raises InvalidSchedule for what it does not understand and for what can never fire.
+    """
+
+    __slots__ = ("day_rule", "expression")
+    expression: str
+    day_rule: DayRule
+
+    def __init__(
+        self,
+        expression: str,
+        tz: str | ZoneInfo = "UTC",
+        *,
+        day_rule: DayRule = "or",
+        gap: Gap = "end",
+        fold: Fold = "first",
+    ) -> None:
+        if not isinstance(expression, str):
+            raise InvalidSchedule(f"{expression!r:.40} is not the text of a cron expression")
+        one_of("day_rule", day_rule, DayRule)
+        parsed = _parse(expression, day_rule)
+        lack = Unbound(f"{quoted(parsed.text)} has an H, which only the name of a job turns into a number")
+        self._prepare(lack if parsed.hashed else parsed.pattern, zone_named(tz), gap, fold, fixed=parsed.fixed)
+        self._set(expression=parsed.text, day_rule=day_rule)
+        rule = "" if day_rule == "or" else f"|day_rule={day_rule}"
+        self._set(_text=f"CRON|{parsed.text}|{self.zone.key}{rule}{self._options()}")
+
+    def bind(self, name: str, calendars: Mapping[str, Calendar] | None = None) -> Schedule:
+        del calendars
+        bound = _hashed(self.expression, name)
+        if bound == self.expression:
+            return self
+        return Cron(bound, self.zone, day_rule=self.day_rule, gap=self.gap, fold=self.fold)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Parsed:
+    text: str
+    hashed: bool
+    fixed: bool
+    pattern: LocalPattern
+
+
+@lru_cache(maxsize=4096)
+def _parse(expression: str, rule: DayRule) -> _Parsed:
+    texts = _split(expression)
+    second, minute, hour, day, month, weekday = _six(_hashed(" ".join(texts), "any").split())
+    times = (SECOND.plain(second), MINUTE.plain(minute), HOUR.plain(hour))
+    of_month, month_text, of_week = month_days(day), MONTH.plain(month), week_days(weekday)
+    plain = (*times, of_month.plain, month_text, of_week.plain)
+    seconds, minutes, hours, days, months, weekdays = _expand(plain)
+    dates = DatePattern(
+        months=frozenset(months),
+        days=frozenset(days),
+        from_end=of_month.from_end,
+        nearest=of_month.nearest,
+        last_working_day=of_month.last_working_day,
+        weekdays=frozenset(weekdays),
+        nth=of_week.nth,
+        both=both_needed(rule, day, weekday),
+    )
+    if not days_of(dates):
+        raise InvalidSchedule(f"{quoted(expression)} can never fire: day {day} and month {month} never meet")
+    return _Parsed(
+        text=" ".join(texts),
+        hashed=any(map(has_hash, texts)),
+        fixed=not (minute.startswith("*") or hour.startswith("*")),
+        pattern=LocalPattern(days_of(dates), CombinedTimes(hours, minutes, seconds)),
+    )
+
+
+def _split(expression: str) -> list[str]:
+    """The five or six fields in capitals, macros replaced."""
+    if len(expression) > LONGEST_EXPRESSION:
+        raise InvalidSchedule(
+            f"a cron expression of {len(expression)} characters ({quoted(expression[:20])}…); "
+            f"at most {LONGEST_EXPRESSION}"
+        )
+    text = expression.strip()
+    texts = (_macro(text) if text.startswith("@") else text).upper().split()
+    if len(texts) not in (5, 6):
+        raise InvalidSchedule(
+            f"{quoted(expression)} has {len(texts)} field{'s' if len(texts) != 1 else ''}: "
+            "5 (minute hour day-of-month month day-of-week), or 6 with seconds first"
+        )
+    return texts
+
+
+def _six(texts: list[str]) -> list[str]:
+    return texts if len(texts) == 6 else ["0", *texts]
+
+
+def _hashed(text: str, name: str) -> str:
+    """The expression for the job of this name. Raises InvalidSchedule."""
+    texts = text.split()
+    return " ".join(field.hashed(part, name) for field, part in zip(FIELDS[-len(texts) :], texts, strict=True))
+
+
+def _macro(text: str) -> str:
+    try:
+        return MACROS[text.lower()]
+    except KeyError:
+        pass
+    if text.lower() == "@reboot":
+        raise InvalidSchedule("@reboot: a cluster never reboots as a whole; run the command at its start instead")
+    near = get_close_matches(text.lower(), MACROS, n=1)
+    hint = f" (did you mean {near[0]}?)" if near else ""
+    raise InvalidSchedule(f"{quoted(text)} is not a macro{hint}; there are {', '.join(MACROS)}")
+
+
+def _expand(plain: tuple[str, ...]) -> list[list[int]]:
+    """The values of each field, sorted, in the order of FIELDS; none where the text is empty."""
+    import croniter  # late: a worker without cron expressions does without
+
+    try:
+        expanded, _ = croniter.croniter.expand(" ".join(text or "*" for text in plain), second_at_beginning=True)
+    except croniter.CroniterError as error:  # unreachable as far as we know: the fields have been checked
+        raise InvalidSchedule(f"{quoted(' '.join(plain))}: {error}") from error
+    seconds_first = [expanded[5], *expanded[:5]]
+    return [
+        _values(field, values) if text else [] for field, text, values in zip(FIELDS, plain, seconds_first, strict=True)
+    ]
+
+
+def _values(field: Field, expanded: Sequence[int | str]) -> list[int]:
+    return [*range(field.low, field.high + 1)] if "*" in expanded else sorted(map(int, expanded))

@@ -1,0 +1,176 @@
+"""A cron expression in words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise, product
+from typing import Final
+
+from slotwise.schedules.cron.day_fields import DayRule, both_needed, month_days, week_days
+from slotwise.schedules.cron.fields import DAY, FIELDS, HOUR, MINUTE, MONTH, SECOND, WEEKDAY, Field, has_hash
+from slotwise.schedules.days import LAST
+
+_MOST_TIMES: Final = 8
+_BY_NAME: Final = "H is decided by the name of the job"
+_WEEKDAYS: Final = ("Sunday", "Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday")
+_MONTHS: Final = (
+    "January", "February", "March", "April", "May", "June", "July", "August", "September", "October", "November",
+    "December",
+)  # fmt: skip
+_ORDINALS: Final = {1: "first", 2: "second", 3: "third", 4: "fourth", 5: "fifth", LAST: "last"}
+
+
+def cron_words(expression: str, day_rule: DayRule) -> str:
+    """The expression (as `Cron.expression` has it) as the beginning of a sentence."""
+    texts = expression.split()
+    texts = texts if len(texts) == 6 else ["0", *texts]
+    second, minute, hour, day, month, weekday = (
+        field.hashed(text, None) for field, text in zip(FIELDS, texts, strict=True)
+    )
+    return f"{_times(second, minute, hour)}{_dates(day, month, weekday, day_rule)}"
+
+
+# Times of day. ----------------------------------------------------------------------------------------------------
+
+
+def _times(second: str, minute: str, hour: str) -> str:
+    if any(map(has_hash, (second, minute, hour))):
+        return _hashed_times(second, minute, hour)
+    seconds, minutes, hours = (
+        field.values(field.plain(text)) for field, text in ((SECOND, second), (MINUTE, minute), (HOUR, hour))
+    )
+    if len(seconds) * len(minutes) * len(hours) <= _MOST_TIMES:
+        clocks = [f"{h:02}:{m:02}" + (f":{s:02}" if s else "") for h, m, s in product(hours, minutes, seconds)]
+        return f"At {listed(clocks)}"
+    if len(minutes) == 1 and seconds == [0]:
+        return _hourly(hours, minutes[0])
+    parts = [_units(SECOND, seconds) if seconds != [0] else "", _units(MINUTE, minutes), _hours(hours)]
+    if len(minutes) == 60 and seconds != [0]:
+        parts[1] = ""
+    told = ", ".join(part for part in parts if part)
+    return told[0].upper() + told[1:]
+
+
+def _hourly(hours: list[int], minute: int) -> str:
+    step = _step(hours)
+    if step == 1 and len(hours) < 24:
+        return f"Every hour from {hours[0]:02}:{minute:02} to {hours[-1]:02}:{minute:02}"
+    if step and hours[0] < step and hours[-1] + step >= 24:
+        return f"Every {f'{step} hours' if step > 1 else 'hour'} from {hours[0]:02}:{minute:02} on"
+    return f"At :{minute:02} in the hours {ranges([str(hour) for hour in hours], hours)}"
+
+
+def _hashed_times(second: str, minute: str, hour: str) -> str:
+    named = [
+        f"{field.name} {text}" for field, text in ((HOUR, hour), (MINUTE, minute), (SECOND, second)) if text != "0"
+    ]
+    return f"At {listed(named)} ({_BY_NAME})"
+
+
+def _units(field: Field, values: list[int]) -> str:
+    size = field.high + 1
+    if len(values) == size:
+        return f"every {field.name}"
+    step = _step(values)
+    if step and len(values) * step == size:
+        return f"every {step} {field.name}s" + (f" from :{values[0]:02}" if values[0] else "")
+    return f"at {field.name}{'s' if len(values) > 1 else ''} {ranges([str(v) for v in values], values)}"
+
+
+def _hours(values: list[int]) -> str:
+    if len(values) == 24:
+        return ""
+    step = _step(values)
+    if step and len(values) * step == 24:
+        return f"every {step} hours from {values[0]:02}:00 on"
+    if values[-1] - values[0] == len(values) - 1:
+        return f"from {values[0]:02}:00 to {values[-1]:02}:59"
+    return f"in the hours {ranges([str(v) for v in values], values)}"
+
+
+def _step(values: Sequence[int]) -> int | None:
+    steps = {later - earlier for earlier, later in pairwise(values)}
+    return steps.pop() if len(steps) == 1 else None
+
+
+# Dates. -----------------------------------------------------------------------------------------------------------
+
+
+def _dates(day: str, month: str, weekday: str, day_rule: DayRule) -> str:
+    months = MONTH.values(MONTH.plain(month)) if not has_hash(month) else None
+    of_month, of_week = _month_days(day), _week_days(weekday)
+    names = "" if months and len(months) == 12 else _month_names(month, months)
+    inside = f" in {names}" if names else ""
+    both = both_needed(day_rule, day, weekday)
+    if not (of_month or of_week if both else of_month and of_week):
+        return f" every day{inside}"
+    if not of_week:
+        return f" on {of_month} of {names or 'the month'}"
+    if not of_month:
+        return f"{', ' if ' to ' in of_week else ' on '}{of_week}{inside}"
+    return f" on {of_month} of {names or 'the month'}{' if it is ' if both else f', and{inside} on '}{of_week}"
+
+
+def _month_names(text: str, months: list[int] | None) -> str:
+    if months is None:
+        return f"{text} ({_BY_NAME})"
+    return ranges([_MONTHS[number - 1] for number in months], months)
+
+
+def _month_days(text: str) -> str:
+    """The days of a month; empty if it is all of them."""
+    if text in ("*", "?"):
+        return ""
+    if has_hash(text):
+        return f"day {text} ({_BY_NAME})"
+    found = month_days(text)
+    values = DAY.values(found.plain) if found.plain else []
+    if len(values) == 31:
+        return ""
+    parts = [f"day{'s' if len(values) > 1 else ''} {ranges([str(v) for v in values], values)}"] if values else []
+    parts += [_from_end(distance) for distance in sorted(found.from_end)]
+    parts += [f"the weekday nearest to day {day}" for day in sorted(found.nearest)]
+    parts += ["the last weekday"] if found.last_working_day else []
+    return listed(parts)
+
+
+def _from_end(distance: int) -> str:
+    return "the last day" if distance == 0 else f"the day {distance} before the last"
+
+
+def _week_days(text: str) -> str:
+    """The days of a week; empty if it is all of them."""
+    if text in ("*", "?"):
+        return ""
+    if has_hash(text):
+        return f"weekday {text} ({_BY_NAME})"
+    found = week_days(text)
+    values = sorted(WEEKDAY.values(found.plain), key=lambda day: day or 7) if found.plain else []
+    if len(values) == 7:
+        return ""
+    names = ranges([_WEEKDAYS[day] for day in values], [day or 7 for day in values])
+    nth = [f"the {_ORDINALS[number]} {_WEEKDAYS[day]} of the month" for day, number in sorted(found.nth)]
+    return listed([*filter(None, [names]), *nth])
+
+
+# Lists. -----------------------------------------------------------------------------------------------------------
+
+
+def listed(parts: Sequence[str]) -> str:
+    """a, b and c."""
+    *earlier, last = parts or [""]
+    return f"{', '.join(earlier)} and {last}" if earlier else last
+
+
+def ranges(names: Sequence[str], values: Sequence[int]) -> str:
+    """The names of these values; three or more that follow each other as a range."""
+    runs: list[list[int]] = []
+    for index, value in enumerate(values):
+        if runs and values[runs[-1][-1]] == value - 1:
+            runs[-1].append(index)
+        else:
+            runs.append([index])
+    parts: list[str] = []
+    for run in runs:
+        parts += [f"{names[run[0]]} to {names[run[-1]]}"] if len(run) > 2 else [names[index] for index in run]
+    return listed(parts)

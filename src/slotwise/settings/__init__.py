@@ -1,0 +1,1 @@
+"""Settings of a worker, and the sources they are read from. Imports model and errors."""

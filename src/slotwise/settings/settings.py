@@ -1,0 +1,196 @@
+"""Settings: one frozen value that says how a worker behaves.
+
+Sources, each outranking the one before: the defaults below, a TOML or YAML file, the environment, keywords.
+
+- The file is the `config` argument, else `SLOTWISE_CONFIG`, else `./slotwise.toml` or `./slotwise.yaml` where one
+  exists; keys stand at the top level, or in `[tool.slotwise]` of a `pyproject.toml`.
+- In the environment a setting is `SLOTWISE_` and its name (`SLOTWISE_POLL_INTERVAL`); an empty variable
+  counts as absent. `DATABASE_URL` stands in for `SLOTWISE_DATABASE_URL`.
+- `poll-interval`, `pollInterval` and `poll_interval` are the same key everywhere.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from slotwise.errors import InvalidSetting
+from slotwise.model.redaction import hide_password
+from slotwise.settings import sources as sources
+from slotwise.settings.validators import READERS, spell
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Settings:
+    """How a worker behaves; checked when it is made.
+
+    Raises `InvalidSetting`, one line with the setting, its value, the range and the cure.
+    Durations may be given as `timedelta`, `"10s"` or `"PT10S"`.
+    """
+
+    database_url: str | None = None
+    """Where the tables are: any spelling of a PostgreSQL or SQLite address, or a libpq keyword string."""
+
+    schema: str | None = None
+    """PostgreSQL schema of the tables; None takes the first one on the connection's search path."""
+
+    table_prefix: str = "scheduled_"
+    """What every table name starts with."""
+
+    poll_interval: timedelta = timedelta(seconds=10)
+    """Longest pause between two looks for due rows; a known due time shortens it."""
+
+    heartbeat_interval: timedelta = timedelta(seconds=10)
+    """How often held claims are renewed."""
+
+    missed_heartbeats_limit: int = 6
+    """A claim is good for this many heartbeat intervals."""
+
+    shutdown_grace: timedelta = timedelta(seconds=30)
+    """How long running handlers may finish after a stop before they are cancelled; zero is allowed."""
+
+    threads: int | None = None
+    """Capacity of a worker process; None is the number of jobs and tasks, from 10 to 500."""
+
+    processes: int = 1
+    """Worker processes that one command starts."""
+
+    reaper_interval: timedelta | None = None
+    """How often claims of others are looked at; None is the heartbeat interval."""
+
+    recovery_rate: int | None = None
+    """At most so many slots that were missed, or are late, start in a second, in the whole cluster; None: no limit."""
+
+    revision: str | None = None
+    """Deploy id: a number, version or time that grows; a lower one never re-plans what a higher has planned."""
+
+    worker_name: str | None = None
+    """What this worker is called; None is the host name."""
+
+    tags: frozenset[str] = frozenset()
+    """What this worker offers to jobs that ask for it with `runs_on`."""
+
+    only: frozenset[str] = frozenset()
+    """Names of the jobs that this worker runs; empty is all."""
+
+    schedules: frozenset[tuple[str, str]] = frozenset()
+    """Jobs by other schedules than in the code: names and texts."""
+
+    pooler: bool = False
+    """A transaction pooler stands in between: deadlines go with each transaction, not with the connection."""
+
+    wake_up: bool = True
+    """Say at once when a task is scheduled (NOTIFY), and listen for it; off, due rows are found by polls alone."""
+
+    wake_up_url: str | None = None
+    """Where to listen: an address that leads to the same database past a pooler; None is ``database_url``."""
+
+    keep_history: timedelta = timedelta(days=90)
+    """How old slots that succeeded or were skipped may become in the ledger; zero keeps them for ever."""
+
+    keep_failures: timedelta = timedelta(days=365)
+    """The same for slots that ended as failed, dead, lost or cancelled."""
+
+    app: str | None = None
+    """Where the registry is: `package.module` or `package.module:attribute`."""
+
+    log_format: str = "human"
+    """`human`, or `json` for one object per line."""
+
+    log_level: str = "INFO"
+    """The least severe log record that is written."""
+
+    process_hook: bool = True
+    """Drain when the process is told to stop; off where a host owns the life cycle."""
+
+    def __post_init__(self) -> None:
+        for name, read in READERS.items():
+            object.__setattr__(self, name, read(name, getattr(self, name)))
+        if self.reaper_interval is not None and self.reaper_interval > self.lease:
+            raise InvalidSetting(
+                f"reaper_interval must be at most the lease (heartbeat_interval × missed_heartbeats_limit = "
+                f"{spell(self.lease)}), but was {spell(self.reaper_interval)}; leave it out"
+            )
+
+    def __repr__(self) -> str:
+        shown = ", ".join(
+            f"{each.name}={hide_password(repr(getattr(self, each.name)))}"
+            for each in dataclasses.fields(self)
+            if getattr(self, each.name) != each.default
+        )
+        return f"Settings({shown})"
+
+    @classmethod
+    def load(
+        cls, *, config: Path | None = None, environ: Mapping[str, str] | None = None, **keywords: object
+    ) -> Settings:
+        """Settings from all sources; a keyword that is None counts as not given.
+
+        Raises `InvalidSetting`, which names the source of the value, for a wrong value, an unknown key or a
+        file that cannot be read.
+        """
+        environ = os.environ if environ is None else environ
+        given = {key: value for key, value in keywords.items() if value is not None}
+        chosen = (
+            sources.from_file(config, environ, READERS)
+            | sources.from_environment(environ, READERS)
+            | sources.from_keywords(given, READERS)
+        )
+        return cls(**{name: READERS[name](label, value) for name, (label, value) in chosen.items()})
+
+    def with_(self, **changes: object) -> Settings:
+        """The same settings with some replaced; checked like new ones. None puts a None."""
+        chosen = sources.from_keywords(changes, READERS)
+        values: dict[str, Any] = {name: value for name, (_, value) in chosen.items()}
+        return dataclasses.replace(self, **values)
+
+    def told(self) -> dict[str, Any]:
+        """As data that another process can read: what differs from the defaults."""
+        found = {}
+        for each in dataclasses.fields(self):
+            value = getattr(self, each.name)
+            if value != each.default:
+                found[each.name] = spell(value) if isinstance(value, timedelta) else value
+        return {name: sorted(value) if isinstance(value, frozenset) else value for name, value in found.items()}
+
+    @property
+    def worker(self) -> str:
+        """The worker's name: as set, else the host's."""
+        return self.worker_name or socket.gethostname()
+
+    @property
+    def lease(self) -> timedelta:
+        """How long a claim is good for without a heartbeat."""
+        return self.heartbeat_interval * self.missed_heartbeats_limit
+
+    @property
+    def statement_timeout(self) -> timedelta:
+        """A third of the lease: a statement that hangs leaves time for two more before claims are lost."""
+        return self.lease / 3
+
+    @property
+    def lock_timeout(self) -> timedelta:
+        """Below the heartbeat interval, so that a settlement waiting for a row cannot cost a lease."""
+        return min(self.heartbeat_interval / 2, timedelta(seconds=5))
+
+    @property
+    def connect_timeout(self) -> timedelta:
+        """About one heartbeat, in the whole seconds that libpq understands (psycopg makes 2 s of 1 s)."""
+        return timedelta(seconds=max(1, math.ceil(min(self.heartbeat_interval.total_seconds(), 10))))
+
+    @property
+    def tcp_user_timeout(self) -> timedelta:
+        """How long sent data may stay unacknowledged until a link counts as cut; never below a second."""
+        return min(max(self.heartbeat_interval, timedelta(seconds=1)), timedelta(seconds=10))
+
+    @property
+    def idle_in_transaction_timeout(self) -> timedelta:
+        """The lease: the locks of a frozen worker end when its claims do."""
+        return self.lease

@@ -1,0 +1,1 @@
+"""What would run: days in seconds, on the test kit's worker. Imports the test kit, the registry and below."""

@@ -1,0 +1,231 @@
+"""What would run: days in seconds, on the kit's own worker, with outages in between. No handler of a user is called."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from itertools import count
+from typing import Any, NamedTuple
+
+from slotwise.errors import ConfigurationError
+from slotwise.jobs.context import JobContext
+from slotwise.jobs.declaration import POLICIES
+from slotwise.jobs.definition import Definition
+from slotwise.jobs.job import job
+from slotwise.model.clock import ManualClock
+from slotwise.model.durations import format_duration
+from slotwise.model.events import Event
+from slotwise.model.records import Aborted, AttemptOutcome, Claim, Failed, Succeeded
+from slotwise.model.vocabulary import Origin, Outcome, Reason
+from slotwise.settings.settings import Settings
+from slotwise.store.connect.database import Database
+from slotwise.store.reading.reader import Reader
+from slotwise.store.reading.views import SlotLine
+from slotwise.store.slots.store import Store
+from slotwise.testing.worker import IN_MEMORY, ManualWorker, provision
+
+#: Attempts of one forecast; a job of each second has so many in a day and a bit.
+LONGEST = 100_000
+#: As often as the reaper of a new worker looks, so that it takes over what the outage has left.
+_LOOKS = 10
+_BLINK = timedelta(seconds=1)
+
+
+class Outage(NamedTuple):
+    """No worker is there from ``start`` on and before ``end``; what runs then dies."""
+
+    start: datetime
+    end: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forecast:
+    """What became of each job's slots, the oldest first. ``until`` is earlier than asked if there were too many."""
+
+    start: datetime
+    until: datetime
+    complete: bool
+    slots: Mapping[str, Sequence[SlotLine]]
+
+
+def forecast(
+    definitions: Mapping[str, Definition],
+    start: datetime,
+    end: datetime,
+    *,
+    outages: Sequence[Outage] = (),
+    takes: Mapping[str, timedelta] | None = None,
+    calendars: Sequence[Mapping[str, Any]] = (),
+) -> Forecast:
+    """Play the jobs from ``start`` to ``end``, planned at ``start``, with one worker of unlimited capacity.
+
+    ``takes``: how long a run of each job takes (none at all); one that takes longer than its timeout fails.
+    ``calendars``: rows of the table of calendars, for schedules that go by them.
+    Raises ConfigurationError for outages that overlap or lie outside.
+    """
+    ordered = _checked(outages, start, end)
+    database = Database(Settings(database_url=IN_MEMORY))
+    try:
+        provision(database)
+        return _Play(database, definitions, start, end, ordered, takes or {}, calendars).run()
+    finally:
+        database.close()
+
+
+def _checked(outages: Sequence[Outage], start: datetime, end: datetime) -> list[Outage]:
+    ordered, before = sorted(outages), start
+    for outage in ordered:
+        if not before <= outage.start < outage.end <= end:
+            raise ConfigurationError(
+                f"an outage from {outage.start.isoformat()} to {outage.end.isoformat()} lies outside "
+                f"{start.isoformat()} to {end.isoformat()}, or within another one"
+            )
+        before = outage.end
+    return ordered
+
+
+class _Quiet:
+    """What dies in a forecast is no trouble, and not logged."""
+
+    writes_log = True
+
+    def __call__(self, event: Event) -> None:
+        """Listens, and says nothing."""
+
+
+class _Play:
+    def __init__(
+        self,
+        database: Database,
+        definitions: Mapping[str, Definition],
+        start: datetime,
+        end: datetime,
+        outages: list[Outage],
+        takes: Mapping[str, timedelta],
+        calendars: Sequence[Mapping[str, Any]],
+    ) -> None:
+        self._database, self._start, self._end, self._takes = database, start, end, takes
+        self._definitions = {name: found for name, found in definitions.items() if found.is_job}
+        self._outages = outages
+        self._clock = ManualClock(start)
+        self._number = count()
+        self._running: list[tuple[datetime, int, Claim, AttemptOutcome]] = []
+        self._looks: list[datetime] = []
+        self._attempts = 0
+        self._copy(calendars)
+        self._worker: ManualWorker | None = self._make_worker()
+
+    def run(self) -> Forecast:
+        while self._clock.now() < self._end and self._attempts < LONGEST:
+            self._step()
+            self._clock.tick(min(self._next(), self._end) - self._clock.now())
+        self._step()
+        now = self._clock.now()
+        reader = Reader(Store(self._database, {}, clock=self._clock))
+        slots = {name: [*reader.slots(name)][::-1] for name in self._definitions}
+        return Forecast(start=self._start, until=now, complete=now >= self._end, slots=slots)
+
+    def _copy(self, calendars: Sequence[Mapping[str, Any]]) -> None:
+        store = Store(self._database, {}, clock=self._clock)
+        with store.transaction() as connection:
+            for row in calendars:
+                connection.execute(store.tables.calendars.insert().values(**row))
+
+    def _make_worker(self) -> ManualWorker:
+        tags = frozenset(tag for found in self._definitions.values() for tag in found.runs_on)
+        stubs = [_stub(found) for found in self._definitions.values()]
+        worker = ManualWorker(stubs, self._database, self._clock, threads=10_000, tags=tags)
+        worker._worker.listeners.add(_Quiet())
+        worker.plan()
+        return worker
+
+    def _step(self) -> None:
+        """All that happens at this instant."""
+        now = self._clock.now()
+        if self._worker is not None and self._outages and self._outages[0].start <= now:
+            self._worker.crash()
+            self._worker, self._running = None, []
+        if self._outages and self._outages[0].end <= now:
+            self._outages.pop(0)
+            self._worker = self._make_worker()
+            self._looks = [now + number * timedelta(seconds=10) for number in range(_LOOKS)]
+        if self._worker is not None:
+            self._work(self._worker, now)
+
+    def _work(self, worker: ManualWorker, now: datetime) -> None:
+        while self._running and self._running[0][0] <= now:
+            _, _, claim, outcome = heapq.heappop(self._running)
+            worker.finish(claim, outcome)
+        worker.settle()
+        if self._looks and self._looks[0] <= now:
+            self._looks.pop(0)
+            worker.beat()
+            worker.reap()
+        while claims := worker.poll():
+            for claim in claims:
+                self._begin(worker, claim, now)
+            worker.settle()
+        if any(found.overlap.mode == "cancel_previous" for found in self._definitions.values()):
+            self._stop_replaced(worker)
+
+    def _stop_replaced(self, worker: ManualWorker) -> None:
+        """What a newer slot has called off ends at once: how long a handler takes to stop is not played."""
+        worker.beat()
+        asked = {id(run) for run in self._running if worker.cancel_reason(run[2]) == Reason.OVERLAP}
+        for _, _, claim, _ in [run for run in self._running if id(run) in asked]:
+            worker.finish(claim, Aborted(Reason.OVERLAP))
+        self._running = [run for run in self._running if id(run) not in asked]
+        heapq.heapify(self._running)
+        worker.settle()
+
+    def _begin(self, worker: ManualWorker, claim: Claim, now: datetime) -> None:
+        self._attempts += 1
+        took, outcome = self._course(claim)
+        if not took:
+            worker.finish(claim, outcome)
+        elif worker.begin(claim):
+            heapq.heappush(self._running, (now + took, next(self._number), claim, outcome))
+
+    def _course(self, claim: Claim) -> tuple[timedelta, AttemptOutcome]:
+        """How long this run takes, and how it ends."""
+        name = claim.row.task_name
+        took, timeout = self._takes.get(name, timedelta(0)), self._definitions[name].timeout
+        if timeout is not None and took > timeout:
+            return timeout, Failed(f"timed out after {format_duration(timeout)}")
+        return took, Succeeded()
+
+    def _next(self) -> datetime:
+        """When something happens next."""
+        now = self._clock.now()
+        instants = [running[0] for running in self._running[:1]] + self._looks[:1]
+        if self._outages:
+            instants.append(self._outages[0].end if self._worker is None else self._outages[0].start)
+        if self._worker is not None:
+            due = self._worker.store.next_due(sorted(self._definitions))
+            if due is not None:
+                instants.append(now + max(due, _BLINK if due <= timedelta(0) else due))
+        return min(instants, default=self._end)
+
+
+def _stub(definition: Definition) -> Any:
+    """The job without its handler. Its schedule is spread already."""
+    policies = {
+        word: getattr(definition, word)
+        for word, (_, default) in POLICIES.items()
+        if word not in ("spread", "isolation") and getattr(definition, word) not in (default, None)
+    }
+
+    def nothing(ctx: JobContext) -> None:
+        """Stands for the handler."""
+
+    return job(name=definition.name, schedule=definition.schedule, **policies)(nothing)  # type: ignore[arg-type]
+
+
+def remarkable(lines: Sequence[SlotLine]) -> Iterator[SlotLine]:
+    """What did not run as planned: all but slots of the schedule that succeeded on time."""
+    for line in lines:
+        on_time = line.started is not None and line.started - line.slot < _BLINK
+        if line.outcome != Outcome.SUCCEEDED or line.origin != Origin.SCHEDULE or not on_time:
+            yield line

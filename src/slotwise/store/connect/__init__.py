@@ -1,0 +1,4 @@
+"""Connections: pools, addresses, deadlines, notifications, prepared statements, and what an error means.
+
+Imports ``store.schema`` and what lies below the store.
+"""

@@ -1,0 +1,166 @@
+"""Database addresses: every spelling that users have becomes one `sqlalchemy.URL`.
+
+PostgreSQL always means psycopg 3, whatever driver the spelling names; SQLite means the standard library's.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import unquote, unquote_plus
+
+from sqlalchemy import URL, make_url
+from sqlalchemy.exc import ArgumentError
+
+from slotwise.errors import DriverMissing, InvalidSetting
+from slotwise.model.redaction import hide_password
+
+NO_ADDRESS = (
+    "no database was named; give --database-url, set SLOTWISE_DATABASE_URL or DATABASE_URL, "
+    "or write database-url in slotwise.toml"
+)
+EXAMPLE = "write postgresql://user@host/database or sqlite:///file.db"
+POSTGRESQL = "postgresql+psycopg"
+SQLITE = "sqlite+pysqlite"
+
+_HOST = r"(?:\[[0-9A-Fa-f:.]+(?:%\w+)?\]|(?:[\w.~-]|%[0-9A-Fa-f]{2})*)(?::\d*)?"
+_PAIR = r"[\w.-]+=[^&]*"
+# A password may hold @, /, ? and # as they are: it ends at the first @ that a whole address follows.
+_POSTGRESQL_URL = re.compile(
+    r"(?:jdbc:)?postgres(?:ql)?(?:\+\w+)?://"
+    r"(?:(?P<user>[^:/?]*?)(?::(?P<password>.*?))?@)?"
+    rf"(?P<hosts>{_HOST}(?:,{_HOST})*)"
+    r"(?:/(?P<database>[^/?@]*))?"
+    rf"(?:\?(?P<query>(?:{_PAIR}(?:&{_PAIR})*)?))?",
+    re.DOTALL | re.IGNORECASE,
+)
+_HOST_AND_PORT = re.compile(r"(?P<host>\[.*\]|[^:]*|.*:.*:.*?)(?::(?P<port>\d*))?")
+_SCHEME = re.compile(r"(?:jdbc:)?(?P<name>[A-Za-z][\w.-]*)(?:\+\w+)?:")
+_LIBPQ_STRING = re.compile(r"\s*\w+\s*=")
+
+
+def database_url(text: str | None) -> URL:
+    """The address as a URL that SQLAlchemy and this package understand.
+
+    Raises `InvalidSetting`, one line without the password, for what cannot be understood or is not supported,
+    and `DriverMissing` where a libpq string needs the libpq that is not there.
+    """
+    text = (text or "").strip()
+    if not text:
+        raise InvalidSetting(NO_ADDRESS)
+    scheme = _SCHEME.match(text)
+    kind = scheme["name"].lower() if scheme else ""
+    if kind in ("postgres", "postgresql"):
+        return _from_postgresql_url(text)
+    if kind == "sqlite":
+        return _from_sqlite_url(text)
+    if not scheme and _LIBPQ_STRING.match(text):
+        return _from_libpq_string(text)
+    if "://" in text:
+        raise InvalidSetting(f"{hide_password(text)}: {kind or 'this'} databases are not supported; {EXAMPLE}")
+    raise _not_understood(text)
+
+
+def safe(url: URL | str) -> str:
+    """The address without its password, for people to read."""
+    text = url if isinstance(url, str) else url.render_as_string(hide_password=True)
+    return hide_password(text)
+
+
+def connect_arguments(url: URL) -> dict[str, str]:
+    """The libpq keywords of a PostgreSQL URL made here."""
+    named = {"user": url.username, "password": url.password, "host": url.host, "dbname": url.database}
+    arguments = {key: str(value) for key, value in named.items() if value}
+    if url.port is not None:
+        arguments["port"] = str(url.port)
+    return arguments | {key: _joined(value) for key, value in url.query.items()}
+
+
+def psycopg() -> Any:
+    """The driver, imported at first use. Raises `DriverMissing` where it finds no libpq."""
+    try:
+        import psycopg
+    except ImportError:
+        raise DriverMissing from None
+    return psycopg
+
+
+def _joined(value: str | tuple[str, ...]) -> str:
+    return value if isinstance(value, str) else ",".join(value)
+
+
+def _not_understood(text: str, why: str = "") -> InvalidSetting:
+    reason = f" ({why})" if why else ""
+    shown = re.sub(r":(?!//).*@", ":***@", hide_password(text), flags=re.DOTALL)
+    return InvalidSetting(f"{shown!r} is not a database address{reason}; {EXAMPLE}")
+
+
+def _from_postgresql_url(text: str) -> URL:
+    match = _POSTGRESQL_URL.fullmatch(text)
+    if match is None:
+        raise _not_understood(text, "special characters in a name or password must be percent-encoded")
+    named = {"user": match["user"], "password": match["password"], "dbname": match["database"]}
+    arguments = {key: unquote(value) for key, value in named.items() if value}
+    return _url(arguments | _hosts(match["hosts"]) | _options(match["query"] or ""))
+
+
+def _options(query: str) -> dict[str, str]:
+    """The options after the `?`; SQLAlchemy's `host=a:1&host=b:2` is a list of hosts."""
+    pairs = [pair.partition("=")[::2] for pair in query.split("&") if pair]
+    hosts = [unquote(value) for key, value in pairs if key == "host"]
+    # libpq leaves a plus sign alone; between words of `options` it can only mean a space.
+    options = {key: unquote_plus(value) if key == "options" else unquote(value) for key, value in pairs}
+    return options | _hosts(",".join(hosts)) if hosts and "port" not in options else options
+
+
+def _hosts(text: str) -> dict[str, str]:
+    """`[::1]:5433,b` as libpq wants it: hosts and ports, each list as long as the other."""
+    pairs = [_HOST_AND_PORT.fullmatch(part) for part in text.split(",")]
+    hosts = ",".join(unquote(pair["host"].strip("[]")) for pair in pairs if pair)
+    ports = ",".join(pair["port"] or "" for pair in pairs if pair)
+    return {"host": hosts, "port": ports if ports.strip(",") else ""}
+
+
+def _from_libpq_string(text: str) -> URL:
+    driver = psycopg()
+    from psycopg.conninfo import conninfo_to_dict
+
+    try:
+        options = conninfo_to_dict(text)
+    except driver.ProgrammingError:  # its message may quote a piece of the password
+        shown = re.sub(r"(password\s*=).*", r"\1***", text, flags=re.DOTALL | re.IGNORECASE)
+        raise _not_understood(shown, "each option is key=value, values with spaces stand in '…'") from None
+    return _url({key: str(value) for key, value in options.items() if value is not None})
+
+
+def _url(options: Mapping[str, str]) -> URL:
+    """One host stands in the URL itself; sockets and lists of hosts in its query, as libpq reads them."""
+    rest = {_SPELLED_ELSEWHERE.get(key, key): value for key, value in options.items() if value}
+    if rest.get("sslmode", "").lower() == "true":
+        rest["sslmode"] = "require"
+    plain = not re.search("[,/@]", rest.get("host", "")) and re.fullmatch(r"\d*", rest.get("port", ""))
+    host, port = (rest.pop("host", None), rest.pop("port", None)) if plain else (None, None)
+    return URL.create(
+        POSTGRESQL,
+        username=rest.pop("user", "" if "password" in rest else None),  # a URL drops a password without a user
+        password=rest.pop("password", None),
+        host=host,
+        port=int(port) if port else None,
+        database=rest.pop("dbname", None),
+        query=rest,
+    )
+
+
+# What other drivers call libpq's options.
+_SPELLED_ELSEWHERE = {"ssl": "sslmode", "database": "dbname", "dbName": "dbname", "username": "user"}
+
+
+def _from_sqlite_url(text: str) -> URL:
+    try:
+        url = make_url(text)
+    except ArgumentError:
+        raise _not_understood(text) from None
+    if url.host or url.username:
+        raise _not_understood(text, "a file takes three slashes: sqlite:///file.db, an absolute path four")
+    return url.set(drivername=SQLITE)

@@ -1,0 +1,285 @@
+"""How connections to PostgreSQL are made: every one carries deadlines, none carries session state.
+
+Deadlines travel in the startup packet. Behind a transaction pooler, which refuses them there or would leave
+them on somebody else's connection, they are given with each transaction instead.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any
+
+from sqlalchemy import URL, Connection, Engine, create_engine, event
+from sqlalchemy.engine import ExceptionContext
+from sqlalchemy.pool import NullPool, QueuePool
+
+from slotwise.errors import DatabaseProblem
+from slotwise.settings.settings import Settings
+from slotwise.store.connect.database_errors import name_role
+from slotwise.store.connect.dsn import connect_arguments, psycopg
+from slotwise.store.connect.instant_loader import InstantLoader
+from slotwise.store.connect.notifications import Along, Hearing
+from slotwise.store.connect.pipelined_notify import ALONG, NOTIFY, can_go_along, let_words_go_along
+from slotwise.store.connect.postgresql_options import read_options, refuse_unknown, write_options
+from slotwise.store.connect.prepared_statements import keep_plans
+from slotwise.store.connect.stale_connections import look_at_the_rested
+
+logger = logging.getLogger(__name__)
+
+OLDEST_SERVER = 14
+#: No such prepared statement; there is one already.
+LOST_PLAN = frozenset({"26000", "42P05"})
+#: What PostgreSQL keeps of an application's name.
+LONGEST_NAME = 63
+
+# One look: what the server still has to give, and the role and the database where they have limits, which do
+# not hold for a superuser.
+_FREE = """
+SELECT least(
+    current_setting('max_connections')::int - current_setting('superuser_reserved_connections')::int
+        - coalesce(current_setting('reserved_connections', true), '0')::int - count(*),
+    (SELECT nullif(rolconnlimit, -1) FROM pg_roles WHERE rolname = current_user AND NOT rolsuper)
+        - count(*) FILTER (WHERE usename = current_user),
+    (SELECT nullif(datconnlimit, -1) FROM pg_database, pg_roles
+        WHERE datname = current_database() AND rolname = current_user AND NOT rolsuper)
+        - count(*) FILTER (WHERE datname = current_database())
+)
+FROM pg_stat_activity WHERE backend_type = 'client backend'
+"""
+
+# How values are written, whatever role and database have for a default: the driver reads these forms, and no others.
+_FORMS = {"TimeZone": "UTC", "DateStyle": "ISO", "IntervalStyle": "postgres"}
+
+# A claim is planned now and then, and not each time: that takes as long as to claim a hundred rows. Its plan may have
+# been made when the table was empty, and must be right when that is full.
+CLAIMS = "claims"
+_PLANNED = {"plan_cache_mode": "force_generic_plan", "enable_seqscan": "off", "jit": "off"}
+
+# Said with each BEGIN as well; a statement that is a transaction by itself has none.
+_ISOLATION = {"default_transaction_isolation": "read committed"}
+
+# In a table adopted from Java's db-scheduler a trigger keeps others from deleting our rows.
+_OURS = {"slotwise.delete": "on"}
+
+# "client" if it came with the connection.
+_SOURCE = "SELECT source FROM pg_settings WHERE name = 'lock_timeout'"
+
+
+class PostgreSQLLink:
+    """Makes engines for one PostgreSQL address."""
+
+    name = "postgresql"
+    single = False
+
+    def __init__(self, url: URL, settings: Settings) -> None:
+        """Raises `DriverMissing` without libpq, `InvalidSetting` for an option that libpq does not know."""
+        self._settings = settings
+        self._arguments = connect_arguments(url)
+        refuse_unknown(self._arguments)
+        self._options = read_options(self._arguments.pop("options", "") or os.environ.get("PGOPTIONS", ""))
+        self._url = url
+        self._pooled = settings.pooler
+        #: The server has said that it is the one we have connected to, and no pooler.
+        self._is_direct = False
+        self._was_asked = False
+
+    def engine(self, role: str, size: int, overflow: int = 0) -> Engine:
+        """An engine that has not connected yet; its pool never waits longer than a heartbeat interval."""
+        wait = self._settings.heartbeat_interval.total_seconds()
+        pool = {"poolclass": QueuePool, "pool_size": size, "max_overflow": overflow, "pool_use_lifo": True}
+        planned = _PLANNED if role == CLAIMS else {}
+        return self._listening(role, self._deadlines() | planned, **pool, pool_timeout=wait)
+
+    def migrations(self) -> Engine:
+        """No pool, and no deadline of ours for statements: building an index takes as long as it takes."""
+        return self._listening("migrations", {}, poolclass=NullPool)
+
+    @contextmanager
+    def alone(self, engine: Engine, along: Along | None = None) -> Iterator[Connection]:
+        """For one statement that is a transaction by itself: one trip to the server, where BEGIN and COMMIT make three.
+
+        Where a pooler may stand in between, an ordinary transaction: that is what deadlines are given with.
+        ``along``, if ``takes_along``: the channel, and what is said there as soon as the statement is committed.
+        """
+        if not self._is_direct:
+            with engine.begin() as connection:
+                yield connection
+            return
+        told: dict[str, Any] = {} if along is None else {ALONG: along}
+        with engine.connect().execution_options(isolation_level="AUTOCOMMIT", **told) as connection:
+            yield connection
+
+    @property
+    def takes_along(self) -> bool:
+        """Whether words can be sent along with a statement."""
+        return self._is_direct and can_go_along()
+
+    def check(self, connection: Connection) -> None:
+        """Raises `DatabaseProblem` if the server is too old."""
+        version = connection.dialect.server_version_info or ()
+        if version and int(version[0]) < OLDEST_SERVER:
+            spelled = ".".join(map(str, version))
+            raise DatabaseProblem(
+                f"PostgreSQL {spelled} is too old, slotwise needs {OLDEST_SERVER}; upgrade the server"
+            )
+
+    def free_connections(self, connection: Connection) -> int | None:
+        """How many more connections server, role and database allow at this moment."""
+        return int(connection.exec_driver_sql(_FREE).scalar_one())
+
+    def durability_warning(self, connection: Connection) -> str | None:
+        """What a crash of the server may take back, where role or database do not wait for the disk."""
+        level = connection.exec_driver_sql("SELECT current_setting('synchronous_commit')").scalar_one()
+        if level != "off":
+            return None
+        return (
+            "synchronous_commit is off: a crash of the server loses its latest commits, so tasks and orders may vanish "
+            "and slots that had ended run again (give_up and complete_in are safe); set it to on for role or database"
+        )
+
+    @property
+    def passes_words(self) -> bool:
+        """A transaction pooler takes LISTEN, and gives what was said to somebody else, or to nobody."""
+        return not self._pooled
+
+    def notify(self, engine: Engine, channel: str, words: Sequence[str]) -> None:
+        """Say these words on a channel, in a transaction of one statement."""
+        with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+            connection.exec_driver_sql(NOTIFY, (channel, list(words)))
+
+    def listen(self, channel: str) -> Hearing:
+        """A connection outside of every pool; a cut link is noticed as on any other."""
+        return Hearing(self._reach("wake-up", self._deadlines() | self._options), channel)
+
+    def _deadlines(self) -> dict[str, str]:
+        settings = self._settings
+        return {
+            "statement_timeout": _milliseconds(settings.statement_timeout),
+            "lock_timeout": _milliseconds(settings.lock_timeout),
+            "idle_in_transaction_session_timeout": _milliseconds(settings.idle_in_transaction_timeout),
+        }
+
+    def _listening(self, role: str, deadlines: dict[str, str], **pool: Any) -> Engine:
+        forms = {name.lower(): form for name, form in _FORMS.items()}
+        parameters = deadlines | self._options | forms | _OURS | _ISOLATION
+        engine = create_engine(self._url, hide_parameters=True, use_native_hstore=False, **pool)
+
+        def connect(*_: object) -> Any:
+            return self._connect(role, parameters)
+
+        def begin(connection: Connection) -> None:
+            if self._pooled:
+                _set_local(connection, parameters)
+
+        event.listen(engine, "do_connect", connect)
+        event.listen(engine, "begin", begin)
+        event.listen(engine, "handle_error", _leave_read_only_server)
+        event.listen(engine, "handle_error", name_role)
+        event.listen(engine, "handle_error", self._notice_lost_plans)
+        look_at_the_rested(engine)
+        keep_plans(engine, lambda: self._is_direct, at_once=role == CLAIMS)
+        let_words_go_along(engine)
+        return engine
+
+    def _connect(self, role: str, parameters: dict[str, str]) -> Any:
+        connection = self._reach(role, parameters)
+        # Said with each BEGIN, so that it holds behind a pooler, too: whatever role and database have for a default,
+        # statements that look again at rows which others have just changed must see them as they are now.
+        connection.isolation_level = psycopg().IsolationLevel.READ_COMMITTED
+        connection.adapters.register_loader("timestamptz", InstantLoader)
+        if role == "main" and not self._was_asked:
+            self._ask(connection)
+        return connection
+
+    def _ask(self, connection: Any) -> None:
+        """Whoever connects first asks whether what was said at the start has come to the server itself; a pooler may
+        have swallowed it.
+        """
+        if not self._pooled:
+            if connection.execute(_SOURCE).fetchone() != ("client",):
+                self._notice_pooler()
+            connection.rollback()
+            self._is_direct = not self._pooled
+        self._was_asked = True
+
+    def _reach(self, role: str, parameters: dict[str, str]) -> Any:
+        driver = psycopg()
+        if not self._pooled:
+            try:
+                connection = driver.connect(**self._keywords(role), options=write_options(parameters))
+                _insist_on_forms(connection)
+                return connection
+            except driver.OperationalError as error:
+                if "unsupported startup parameter" not in str(error):
+                    raise
+                self._notice_pooler()
+        return driver.connect(**self._keywords(role))
+
+    def _notice_pooler(self) -> None:
+        if not self._pooled:
+            logger.warning(
+                "a pooler stands in between and takes no deadlines at the start of a connection: "
+                "they are given with each transaction from now on; set pooler = true to say so"
+            )
+        self._pooled = True
+
+    def _notice_lost_plans(self, context: ExceptionContext) -> None:
+        """A prepared statement is not there, or somebody else's is: transactions are not where they were."""
+        if getattr(context.original_exception, "sqlstate", None) not in LOST_PLAN:
+            return
+        if self._is_direct:
+            logger.warning(
+                "a prepared statement has gone, so a pooler may stand in between: nothing is prepared from now on; "
+                "set pooler = true to say so"
+            )
+        self._is_direct = False
+        context.is_disconnect = True
+
+    def _keywords(self, role: str) -> dict[str, Any]:
+        """What libpq is told; the user's own words win."""
+        settings = self._settings
+        silence = settings.tcp_user_timeout.total_seconds()
+        suffix = "" if role == "main" else f" {role}"
+        ours = {
+            "application_name": f"slotwise {settings.worker}"[: LONGEST_NAME - len(suffix)] + suffix,
+            "connect_timeout": str(int(settings.connect_timeout.total_seconds())),
+            "tcp_user_timeout": _milliseconds(settings.tcp_user_timeout),
+            # For a link that is cut while we only wait for an answer: gone after idle + count × interval.
+            "keepalives": "1",
+            "keepalives_idle": str(math.ceil(silence / 2)),
+            "keepalives_interval": str(math.ceil(silence / 6)),
+            "keepalives_count": "3",
+            # Whatever the database's encoding, SQL_ASCII too: the server translates, or takes the bytes as they are.
+            "client_encoding": "UTF8",
+        }
+        # A prepared statement is session state: a pooler hands the next transaction to another session. See plans.py.
+        return {**ours, **self._arguments, "prepare_threshold": None}
+
+
+def _set_local(connection: Connection, parameters: dict[str, str]) -> None:
+    calls = ", ".join("set_config(%s, %s, true)" for _ in parameters)
+    words = tuple(word for pair in parameters.items() for word in pair)
+    connection.exec_driver_sql(f"SELECT {calls}", words)
+
+
+def _insist_on_forms(connection: Any) -> None:
+    """libpq sends PGTZ and PGDATESTYLE of the environment after our options, and the last word wins."""
+    for name, form in _FORMS.items():
+        if not (connection.info.parameter_status(name) or "").startswith(form):
+            connection.execute("SELECT set_config(%s, %s, false)", (name, form))
+            connection.commit()
+
+
+def _leave_read_only_server(context: ExceptionContext) -> None:
+    """After a failover the pool may still hold the old primary: the next connection looks for the new."""
+    if getattr(context.original_exception, "sqlstate", None) == "25006":
+        context.is_disconnect = True
+
+
+def _milliseconds(span: timedelta) -> str:
+    return str(max(1, round(span.total_seconds() * 1000)))

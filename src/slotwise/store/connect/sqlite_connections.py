@@ -1,0 +1,114 @@
+"""How connections to SQLite are made: one machine, one writer at a time, every transaction a writer's."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from sqlalchemy import URL, Connection, Engine, create_engine, event
+from sqlalchemy.pool import NullPool, QueuePool
+
+from slotwise.errors import DatabaseProblem, SchemaMissing
+from slotwise.settings.settings import Settings
+from slotwise.store.connect.notifications import Along, Hearing
+
+OLDEST_LIBRARY = (3, 35)
+BUSY_TIMEOUT = timedelta(seconds=10)
+
+
+class SQLiteLink:
+    """Makes engines for one SQLite file, or for a database in memory.
+
+    A database in memory lives as long as its one connection, so all roles share it and take turns.
+    """
+
+    name = "sqlite"
+    passes_words = takes_along = False
+
+    def __init__(self, url: URL, settings: Settings) -> None:
+        """Raises `DatabaseProblem` if the SQLite library is too old."""
+        if sqlite3.sqlite_version_info < OLDEST_LIBRARY:
+            needed = ".".join(map(str, OLDEST_LIBRARY))
+            raise DatabaseProblem(
+                f"SQLite {sqlite3.sqlite_version} is too old, slotwise needs {needed}; "
+                "use a newer Python, or PostgreSQL"
+            )
+        self._url = url
+        self._wait = settings.heartbeat_interval
+        self.single = url.database in (None, "", ":memory:") or url.query.get("mode") == "memory"
+
+    def engine(self, role: str, size: int, overflow: int = 0) -> Engine:
+        """An engine that has not connected yet. It never makes the file: a mistyped path shall not look like one."""
+        if self.single:
+            size, overflow = 1, 0
+        wait = max(self._wait, BUSY_TIMEOUT).total_seconds()
+        engine = self._listening(poolclass=QueuePool, pool_size=size, max_overflow=overflow, pool_timeout=wait)
+        if not self.single:
+            event.listen(engine, "do_connect", _look_for_file)
+        return engine
+
+    def migrations(self) -> Engine:
+        """The same without a pool; makes the file where there is none."""
+        return self._listening(poolclass=NullPool)
+
+    def alone(self, engine: Engine, along: Along | None = None) -> AbstractContextManager[Connection]:
+        """A transaction: a reader takes the writer's lock, too."""
+        return engine.begin()
+
+    def check(self, connection: Connection) -> None:
+        """Nothing to ask: the library was checked before it was used."""
+
+    def free_connections(self, connection: Connection) -> int | None:
+        """No limit."""
+        return None
+
+    def durability_warning(self, connection: Connection) -> str | None:
+        """Every commit waits for the disk: see ``_prepare``."""
+        return None
+
+    def notify(self, engine: Engine, channel: str, words: Sequence[str]) -> None:
+        """Nobody could hear it."""
+
+    def listen(self, channel: str) -> Hearing:
+        raise DatabaseProblem("SQLite has no wake-ups; let wake_up_url name a PostgreSQL database, or leave it out")
+
+    def _listening(self, **pool: Any) -> Engine:
+        arguments = {
+            "timeout": BUSY_TIMEOUT.total_seconds(),
+            "check_same_thread": False,
+            "isolation_level": None,
+        }
+        engine = create_engine(self._url, hide_parameters=True, connect_args=arguments, **pool)
+        event.listen(engine, "connect", _prepare)
+        event.listen(engine, "begin", _begin)
+        return engine
+
+
+def _look_for_file(_dialect: object, _record: object, arguments: Sequence[Any], _options: object) -> None:
+    name = str(arguments[0])
+    path = Path(unquote(urlsplit(name).path) if name.startswith("file:") else name)
+    if not path.exists() and path.parent.is_dir():  # else SQLite says what is wrong
+        raise SchemaMissing(f"there is no SQLite file '{path}'; correct the path, or make it: slotwise db upgrade")
+
+
+def _prepare(connection: sqlite3.Connection, _record: object) -> None:
+    """Readers beside the writer, and every commit on the disk before it is acknowledged.
+
+    The journal's mode is the file's and stays: it is set only where it is another. How commits are synchronised is each
+    connection's own, and by default what the library was built with, which may be less.
+    """
+    connection.execute("PRAGMA synchronous = FULL")
+    (mode,) = connection.execute("PRAGMA journal_mode").fetchone()
+    if mode not in ("wal", "memory"):
+        connection.execute("PRAGMA journal_mode = WAL")
+
+
+def _begin(connection: Connection) -> None:
+    # A transaction that begins by reading and then writes fails at once if somebody wrote in between,
+    # without waiting: so each takes the writer's lock first.
+    connection.exec_driver_sql("BEGIN IMMEDIATE")

@@ -1,0 +1,4 @@
+"""What each database does in its own words, behind one port.
+
+Imports ``store.connect``, ``store.schema`` and what lies below the store.
+"""

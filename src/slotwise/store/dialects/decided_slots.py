@@ -1,0 +1,69 @@
+"""What the ledger and the gaps know as decided of a plan row, whatever the row itself says."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from functools import lru_cache
+
+import sqlalchemy as sa
+
+from slotwise.model.records import RECURRING
+from slotwise.model.vocabulary import PLANNED, Outcome
+from slotwise.store.dialects.row_by_row import RowByRow
+from slotwise.store.schema.rows import utc
+from slotwise.store.schema.tables import Tables
+
+#: Of so many slots one may have been started again after newer ones.
+_NEWEST = 100
+
+
+def newest_decided(
+    connection: sa.Connection, dialect: RowByRow, name: str, instance: str, *, strict: bool
+) -> datetime | None:
+    """The newest slot that the ledger or a gap knows as started or decided; detached runs do not count."""
+    plan = {"name": name, "instance": instance}
+    in_both = connection.execute(_newest(dialect.tables, strict=strict), plan).one()
+    return max((found for found in in_both if found), default=None)
+
+
+@lru_cache(maxsize=16)
+def _newest(tables: Tables, *, strict: bool) -> sa.Select[tuple[datetime | None, datetime | None]]:
+    """Made once: each late slot asks."""
+    slots, gaps, name, instance = (
+        tables.slots,
+        tables.gaps,
+        sa.bindparam("name", type_=sa.Text),
+        sa.bindparam("instance", type_=sa.Text),
+    )
+    decided: sa.ColumnElement[bool] = slots.c.finished.is_not(None)
+    if strict:
+        decided = decided | (slots.c.outcome != Outcome.CLAIMED)
+    in_ledger = (
+        sa.select(slots.c.slot)
+        .where(slots.c.task_name == name, slots.c.task_instance == instance)
+        .where(slots.c.origin.in_(PLANNED), decided)
+        .order_by(slots.c.slot.desc())
+        .limit(1)
+    )
+    in_gaps = (
+        sa.select(gaps.c.last_slot)
+        .where(gaps.c.task_name == name, gaps.c.task_instance == instance)
+        .order_by(gaps.c.first_slot.desc())
+        .limit(1)
+    )
+    return sa.select(in_ledger.scalar_subquery(), in_gaps.scalar_subquery())
+
+
+def last_start(connection: sa.Connection, dialect: RowByRow, name: str) -> datetime | None:
+    """When one of the newest slots of a job's schedule was last started, as far as the ledger knows."""
+    slots = dialect.tables.slots
+    newest = (
+        sa.select(slots.c.started)
+        .where(slots.c.task_name == name, slots.c.task_instance == RECURRING)
+        .where(slots.c.origin.in_(PLANNED), slots.c.started.is_not(None))
+        .order_by(slots.c.slot.desc())
+        .limit(_NEWEST)
+        .subquery()
+    )
+    found = connection.scalar(sa.select(sa.func.max(newest.c.started, type_=newest.c.started.type)))
+    return None if found is None else utc(found)

@@ -1,0 +1,318 @@
+"""PostgreSQL (14 or newer): the hot statements, in batches, each as a method of the dialect."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from operator import itemgetter
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql
+from sqlalchemy.dialects.postgresql import insert
+
+from slotwise.decide.fast_finish import FastFinish
+from slotwise.model.clock import Clock
+from slotwise.model.records import Claim, Fence, LedgerEntry, LedgerKey, Row
+from slotwise.store.dialects.endings_by_row import UNASKED, Parted
+from slotwise.store.dialects.postgresql.arrays import (
+    fence_of,
+    fences,
+    ledger_places,
+    marked,
+    places,
+    spread,
+    texts,
+    varying,
+)
+from slotwise.store.dialects.postgresql.claim_statements import (
+    ALL_PAUSED,
+    CLAIM,
+    CLAIM_TASKS,
+    DUE_NAMES,
+    DUE_TASKS,
+    HAS_SLOT,
+    HEADS,
+    MOST_URGENT,
+    NEXT_DUE,
+    OLDEST,
+    SLOTS_ARE_DUE,
+)
+from slotwise.store.dialects.postgresql.held_row_statements import (
+    ADVANCE,
+    BEAT,
+    ENTRIES,
+    FINISH,
+    FORGET,
+    HOLD,
+    MARK,
+    RECORD,
+    RELEASE,
+    REMOVE,
+    SILENT,
+    STILL_HELD,
+)
+from slotwise.store.dialects.postgresql.late_statements import LateSlots
+from slotwise.store.dialects.postgresql.row_locations import locked_places
+from slotwise.store.dialects.queue_cursors import Range, whole
+from slotwise.store.schema.column_types import Instant
+from slotwise.store.schema.rows import (
+    ADVANCED,
+    CHANGED_COLUMNS,
+    HOLD_COLUMNS,
+    RECORDED_COLUMNS,
+    ROW_COLUMNS,
+    SLOT_COLUMNS,
+    TASK_COLUMNS,
+    Change,
+    Held,
+    hold_of,
+    row_of,
+    slot_of,
+    task_of,
+    utc,
+)
+from slotwise.store.schema.tables import WINDOW, Tables
+
+
+class PostgreSQL(LateSlots):
+    """The reference: whole batches, one statement each."""
+
+    name = "postgresql"
+    insert = staticmethod(insert)
+    locked = staticmethod(locked_places)
+
+    def __init__(self, tables: Tables, clock: Clock) -> None:
+        super().__init__(tables, clock)
+        # A database's own language may sort in another way.
+        self.key_order = (sa.collate(tables.tasks.c.task_name, "C"), sa.collate(tables.tasks.c.task_instance, "C"))
+        prepare = postgresql.dialect().identifier_preparer  # type: ignore[no-untyped-call]
+        self._names = {
+            **{table: prepare.format_table(getattr(tables, table)) for table in ("tasks", "slots", "gaps", "meta")},
+            "columns": ", ".join(f"t.{name}" for name in ROW_COLUMNS),
+            "hold_columns": ", ".join(f"t.{name}" for name in HOLD_COLUMNS),
+            "task_columns": ", ".join(TASK_COLUMNS),
+            "slot_columns": ", ".join(SLOT_COLUMNS),
+            "window": str(WINDOW),
+            # a settlement does not need the payload, which may be large
+            "q_columns": ", ".join("NULL::bytea" if name == "task_data" else f"q.{name}" for name in ROW_COLUMNS),
+        }
+
+    def sql(self, template: str, **parts: str) -> str:
+        """The statement as it is sent, with names quoted and "now" put in."""
+        now = "statement_timestamp()" if self.clock.override() is None else "CAST(%(now)s AS timestamptz)"
+        return template.format(now=now, **self._names, **parts)
+
+    def _run(self, connection: sa.Connection, template: str, parameters: dict[str, Any], **parts: str) -> Any:
+        return connection.exec_driver_sql(self.sql(template, **parts), {**parameters, "now": self.clock.override()})
+
+    def now(self, connection: sa.Connection) -> datetime:
+        override = self.clock.override()
+        return override or utc(connection.exec_driver_sql("SELECT statement_timestamp()").scalar_one())
+
+    def ago(self, connection: sa.Connection, span: timedelta = timedelta(0)) -> sa.ColumnElement[datetime]:
+        if self.clock.override() is not None:
+            return super().ago(connection, span)
+        return sa.func.statement_timestamp(type_=Instant) - sa.literal(span, sa.Interval)
+
+    def transaction_id(self, connection: sa.Connection) -> str | None:
+        found: str = connection.exec_driver_sql("SELECT pg_current_xact_id()::text").scalar_one()
+        return found
+
+    def committed(self, connection: sa.Connection, transaction_id: str) -> bool | None:
+        status = connection.exec_driver_sql("SELECT pg_xact_status(%(id)s::xid8)", {"id": transaction_id}).scalar_one()
+        return {"committed": True, "aborted": False}.get(status)
+
+    def claim(
+        self,
+        connection: sa.Connection,
+        *,
+        holder: str,
+        names: Sequence[str],
+        strict: Sequence[str],
+        limit: int,
+        lease: timedelta,
+        lost: int = 1,
+        instance: str | None = None,
+        is_level: bool = False,
+    ) -> list[tuple[Row, datetime, bool]]:
+        parameters = {
+            "holder": holder, "names": texts(names), "strict": texts(strict), "limit": limit, "lost": min(lost, limit),
+            "lease": lease, "instance": instance,
+        }  # fmt: skip
+        if instance is None:
+            parts = {"who": ALL_PAUSED.format(**self._names), "kind": HAS_SLOT}
+        else:
+            parts = {"who": " AND d.task_instance = %(instance)s", "kind": ""}
+        fresh = self.sql(OLDEST if is_level else MOST_URGENT, **parts)
+        found = self._run(connection, CLAIM, parameters, **parts, fresh=fresh).cursor.fetchall()
+        if not found:
+            return []
+        now = utc(found[0][0])
+        return [(slot_of(values[2:], holder, lease, now), now, values[1]) for values in found]
+
+    def due_names(self, connection: sa.Connection, limit: int) -> list[tuple[str, int]]:
+        found: list[tuple[str, int]] = self._run(connection, DUE_NAMES, {"limit": limit}).cursor.fetchall()
+        return found
+
+    def due_tasks(self, connection: sa.Connection, names: Sequence[str]) -> set[str]:
+        parameters = {"tasks": texts(names), **marked(map(whole, names))}
+        found = self._run(connection, DUE_TASKS, parameters, heads=self.sql(HEADS))
+        return {name for (name,) in found.cursor.fetchall()}
+
+    def claim_tasks(
+        self,
+        connection: sa.Connection,
+        *,
+        holder: str,
+        names: Sequence[str],
+        limit: int,
+        lease: timedelta,
+        ranges: Sequence[Range] | None = None,
+    ) -> tuple[list[Row], bool]:
+        parameters = {"holder": holder, "tasks": texts(names), "limit": limit, "lease": lease}
+        parameters |= marked(map(whole, names) if ranges is None else ranges)
+        parts = {"heads": self.sql(HEADS), "slots_are_due": self.sql(SLOTS_ARE_DUE)}
+        found = self._run(connection, CLAIM_TASKS, parameters, **parts).cursor.fetchall()
+        return [task_of(values, holder) for values in sorted(found, key=_turn)], not found or found[0][-1]
+
+    def next_due(
+        self, connection: sa.Connection, names: Sequence[str], tasks: Sequence[str], *, lost: int = 1
+    ) -> timedelta | None:
+        parameters = {"names": texts(names), "lost": min(lost, 1), **marked(map(whole, tasks))}
+        found: timedelta | None = self._run(connection, NEXT_DUE, parameters, heads=self.sql(HEADS)).scalar()
+        return found
+
+    def finish(self, connection: sa.Connection, claims: Sequence[Claim]) -> tuple[str | None, int]:
+        # Twice, the second time by name: texts alone are compared faster than keys.
+        ordered = sorted(claims, key=lambda claim: claim.row.task_instance)
+        ordered.sort(key=lambda claim: claim.row.task_name)
+        parameters = {**fences(claim.row for claim in ordered), "holder": claims[0].holder}
+        transaction_id, count = self._run(connection, FINISH, parameters).one()
+        return transaction_id, count
+
+    def advance(
+        self, connection: sa.Connection, endings: Sequence[tuple[Claim, FastFinish]]
+    ) -> tuple[str | None, set[Fence]]:
+        columns: dict[str, list[Any]] = {
+            "slot": [claim.row.slot for claim, _ in endings],
+            "schedule": [claim.row.schedule for claim, _ in endings],
+            "due": [following.due for _, following in endings],
+            "next_slot": [following.slot for _, following in endings],
+            "after_next": [following.next_slot for _, following in endings],
+        }
+        different, parts = varying(columns, ADVANCED)
+        parameters = {**fences(claim.row for claim, _ in endings), **different, "holder": endings[0][0].holder}
+        unasked = " AND ".join(f"t.{name} IS NULL" for name in UNASKED)
+        transaction_id, told, turns = self._run(connection, ADVANCE, parameters, **parts, unasked=unasked).one()
+        if told != len(turns):
+            raise Parted
+        return transaction_id, {endings[turn - 1][0].fence for turn in turns}
+
+    def alone(self, connection: sa.Connection, name: str) -> bool:
+        """By a lock that ends after the commit: whoever gets it next sees, by another statement, what was written."""
+        locked = "SELECT pg_try_advisory_xact_lock(hashtextextended(%(key)s, 0))"
+        key = f"{self._names['tasks']}/{name}"
+        return bool(connection.exec_driver_sql(locked, {"key": key}).scalar_one())
+
+    def latch(self, connection: sa.Connection, name: str, *, shared: bool) -> None:
+        locked = f"SELECT pg_advisory_xact_lock{'_shared' * shared}(hashtextextended(%(key)s, 1))"
+        connection.exec_driver_sql(locked, {"key": f"{self._names['tasks']}/{name}"})
+
+    def hold(self, connection: sa.Connection, claims: Sequence[Claim], *, wait: bool) -> list[Held]:
+        ordered = sorted(claims, key=lambda claim: claim.key)
+        parameters = {
+            **fences(claim.row for claim in ordered),
+            "holders": [claim.holder for claim in ordered],
+        }
+        found = self._run(connection, HOLD, parameters, skip="" if wait else " SKIP LOCKED")
+        return [
+            Held(row=row_of(values), now=utc(now), place=place, transaction_id=transaction_id)
+            for now, transaction_id, place, *values in found
+        ]
+
+    def entries(
+        self, connection: sa.Connection, keys: Sequence[LedgerKey], *, wait: bool
+    ) -> dict[LedgerKey, tuple[LedgerEntry | None, str | None]]:
+        if not keys:
+            return {}
+        found = self._entries(connection, sorted(keys), "FOR UPDATE" if wait else "FOR UPDATE SKIP LOCKED")
+        absent = [key for key in keys if key not in found]
+        # Not returned is not "not there": with SKIP LOCKED it may be locked by a user's guard. Look without a lock.
+        exists = {} if wait or not absent else self._entries(connection, absent, "OFFSET 0")
+        return {**found, **{key: (None, None) for key in absent if key not in exists}}
+
+    def _entries(
+        self, connection: sa.Connection, keys: Sequence[LedgerKey], lock: str
+    ) -> dict[LedgerKey, tuple[LedgerEntry | None, str | None]]:
+        parameters = {
+            "names": [key.task_name for key in keys],
+            "instances": [key.task_instance for key in keys],
+            "slots": [key.slot for key in keys],
+        }
+        return {
+            LedgerKey(name, instance, utc(slot)): (
+                LedgerEntry(outcome=outcome, token=token, final=final, aborted=aborted, started=utc(started)), place
+            )
+            for place, name, instance, slot, outcome, token, final, aborted, started in self._run(
+                connection, ENTRIES, parameters, lock=lock
+            )
+        }  # fmt: skip
+
+    def release(self, connection: sa.Connection, changes: Sequence[Change]) -> int:
+        removed = [change for change in changes if change.transition.remove]
+        kept = [change for change in changes if not change.transition.remove]
+        count = 0
+        if removed:
+            count += self._run(connection, REMOVE, places(removed)).rowcount
+        if kept:
+            rows = [change.transition.row for change in kept if change.transition.row]
+            columns = {name: [row[name] for row in rows] for name in CHANGED_COLUMNS}
+            parameters, parts = spread(columns, CHANGED_COLUMNS)
+            count += self._run(connection, RELEASE, {**places(kept), **parameters}, **parts).rowcount
+        return count
+
+    def record(self, connection: sa.Connection, changes: Sequence[Change]) -> None:
+        written = [change for change in changes if change.ledger_place and change.transition.record]
+        forgotten = [change for change in written if change.forgets]
+        recorded = [change for change in written if not change.never_began]
+        apart = [change for change in written if change.never_began and not change.forgets]
+        if forgotten and self._run(connection, FORGET, ledger_places(forgotten)).rowcount < len(forgotten):
+            apart += forgotten
+        super().record(connection, apart)
+        if recorded:
+            records = [change.transition.record for change in recorded if change.transition.record]
+            columns: dict[str, list[Any]] = {
+                name: [getattr(record, name) for record in records] for name in RECORDED_COLUMNS if name != "finished"
+            }
+            columns["finished"] = [change.finished for change in recorded]
+            parameters, parts = spread(columns, RECORDED_COLUMNS, added="s")
+            self._run(connection, RECORD, {**ledger_places(recorded), **parameters}, **parts)
+
+    def mark_running(self, connection: sa.Connection, claim: Claim) -> bool:
+        key = claim.row.ledger_key
+        assert key is not None
+        parameters = {
+            "name": key.task_name, "instance": key.task_instance, "slot": key.slot, "token": claim.token,
+            "holder": claim.holder,
+        }  # fmt: skip
+        return self._run(connection, MARK, parameters).rowcount == 1  # type: ignore[no-any-return]
+
+    def beat(self, connection: sa.Connection, holder: str, claims: Sequence[Claim]) -> set[Fence]:
+        parameters = {**fences(claim.row for claim in claims), "holder": holder}
+        return {fence_of(values) for values in self._run(connection, BEAT, parameters)}
+
+    def still_held(self, connection: sa.Connection, claims: Sequence[Claim]) -> set[Fence]:
+        if not claims:
+            return set()
+        parameters = {**fences(claim.row for claim in claims), "holder": claims[0].holder}
+        return {fence_of(values) for values in self._run(connection, STILL_HELD, parameters)}
+
+    def silent_rows(self, connection: sa.Connection, names: Sequence[str]) -> tuple[datetime, list[Row]]:
+        found = self._run(connection, SILENT, {"names": list(names)}).all()
+        now = utc(found[0][0]) if found else super().now(connection)  # about no row it is of no use
+        return now, [hold_of(values[1:]) for values in found]
+
+
+#: By the first two of TASK_COLUMNS: the highest priority first, and then the oldest.
+_turn = itemgetter(0, 1)

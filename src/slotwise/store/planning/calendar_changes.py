@@ -1,0 +1,227 @@
+"""Changes of business calendars; the rows that go by one follow it, by the planner's rules."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any
+
+import sqlalchemy as sa
+
+from slotwise.errors import InvalidSchedule
+from slotwise.model.records import Key, Row
+from slotwise.schedules import Calendar, Schedule, parse_schedule
+from slotwise.schedules.business.calendar import days_text, weekend_text
+from slotwise.store.connect.notifications import LOOK
+from slotwise.store.planning.planner import replanned
+from slotwise.store.planning.stored_calendars import calendar_in, calendars_of, missing
+from slotwise.store.schema.rows import expect, row_of, utc
+from slotwise.store.slots.store import Store
+
+#: So many rows follow a calendar in one transaction: locks are held for moments.
+PAGE = 200
+
+Edit = Callable[[Calendar | None], Calendar]
+
+_BOUND = re.compile(r"([A-Za-z0-9_.\-]+)@[0-9]+\[")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CalendarLine:
+    """A calendar as the database has it, and the jobs whose rows go by it."""
+
+    calendar: Calendar
+    updated: datetime
+    jobs: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Followed:
+    """A row that goes by a calendar that has changed: its next slot now, or why it keeps the days it had."""
+
+    job: str
+    instance: str
+    next_slot: datetime | None = None
+    refused: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """What became of a calendar; ``before`` is None if it is new."""
+
+    before: Calendar | None
+    after: Calendar
+    followed: Sequence[Followed] = ()
+
+
+class CalendarChanges:
+    """Reads and changes the calendars of one set of tables. ``author`` stands in the audit."""
+
+    def __init__(self, store: Store, author: str) -> None:
+        self._store = store
+        self._author = author
+        self._table = store.tables.calendars
+        self._tasks = store.tables.tasks
+
+    def all(self) -> list[CalendarLine]:
+        """All calendars, by name."""
+        with self._store.transaction() as connection:
+            rows = connection.execute(sa.select(self._table).order_by(self._table.c.name)).mappings().all()
+            users = self._users(connection)
+        return [
+            CalendarLine(calendar=calendar_in(row), updated=utc(row["updated"]), jobs=users.get(row["name"], ()))
+            for row in rows
+        ]
+
+    def find(self, name: str) -> CalendarLine:
+        """One calendar. Raises InvalidSchedule with near matches if there is none of this name."""
+        lines = self.all()
+        for line in lines:
+            if line.calendar.name == name:
+                return line
+        raise missing(name, [line.calendar.name for line in lines])
+
+    def change(self, name: str, edit: Edit, command: str, *, create: bool = True, dry: bool = False) -> Change:
+        """Let ``edit`` make a new calendar of the old one, and all rows follow. ``dry``: only say what would come.
+
+        Rows follow page by page. A change that was interrupted is made whole by any further one, also by an equal one.
+        Raises what ``edit`` raises; InvalidSchedule if there is no such calendar and none shall be made.
+        """
+        before, after = self._write(name, edit, command, create=create, dry=dry)
+        followed = self._follow(after, dry=dry)
+        if followed and not dry:
+            self._store.database.wake_ups.tell(LOOK)  # workers sleep until what was due next before
+        return Change(before=before, after=after, followed=followed)
+
+    def remove(self, name: str, command: str, *, dry: bool = False) -> Calendar:
+        """Take a calendar away. Raises InvalidSchedule if it is not there, or if rows go by it."""
+        with self._store.transaction() as connection:
+            # Race: whoever plans a row by it locks it first, so under this lock no further user comes.
+            gone = self._lock(connection, name)
+            if gone is None:
+                raise missing(name, connection.scalars(sa.select(self._table.c.name)))
+            if jobs := self._users(connection).get(name):
+                raise InvalidSchedule(
+                    f"calendar {name} is used by {', '.join(jobs[:5])}{', …' * (len(jobs) > 5)}; "
+                    "change their schedules first"
+                )
+            if not dry:
+                connection.execute(self._table.delete().where(self._table.c.name == name))
+                self._audit(connection, command, str(gone))
+        return gone
+
+    # -- the calendar -----------------------------------------------------------------------------------------
+
+    def _write(
+        self, name: str, edit: Edit, command: str, *, create: bool, dry: bool
+    ) -> tuple[Calendar | None, Calendar]:
+        with self._store.transaction() as connection:
+            before = self._lock(connection, name)
+            if before is None and not create:
+                raise missing(name, connection.scalars(sa.select(self._table.c.name)))
+            after = edit(before)
+            if before is not None and (after.days, after.weekend) == (before.days, before.weekend):
+                return before, before
+            after = replace(after, name=name, revision=(before.revision if before else 0) + 1)
+            if dry:
+                return before, after
+            values = {
+                "revision": after.revision, "weekend": weekend_text(after.weekend), "days": days_text(after.days),
+                "updated": self._store.dialect.now(connection),
+            }  # fmt: skip
+            insert = self._store.dialect.insert(self._table).values(name=name, **values)
+            # Race: somebody else may have made it since the look; the later one wins, as with any two changes.
+            again = {**values, "revision": self._table.c.revision + 1}
+            connection.execute(insert.on_conflict_do_update(index_elements=[self._table.c.name], set_=again))
+            self._audit(connection, command, str(after))
+        return before, after
+
+    def _lock(self, connection: sa.Connection, name: str) -> Calendar | None:
+        statement = sa.select(self._table).where(self._table.c.name == name).with_for_update()
+        row = connection.execute(statement).mappings().first()
+        return None if row is None else calendar_in(row)
+
+    def _audit(self, connection: sa.Connection, command: str, calendar: str) -> None:
+        connection.execute(
+            self._store.tables.controls.insert().values(
+                at=self._store.dialect.now(connection), author=self._author, command=command,
+                arguments=json.dumps({"calendar": calendar}),
+            )
+        )  # fmt: skip
+
+    # -- the rows that go by it -------------------------------------------------------------------------------
+
+    def _users(self, connection: sa.Connection) -> dict[str, list[str]]:
+        """The jobs that go by each calendar."""
+        statement = sa.select(self._tasks.c.task_name, self._tasks.c.schedule).where(
+            self._tasks.c.schedule.like("%@%"), self._tasks.c.plan_instance.is_(None)
+        )
+        found: dict[str, set[str]] = {}
+        for job, text in connection.execute(statement):
+            for calendar in _BOUND.findall(text):
+                found.setdefault(calendar, set()).add(job)
+        return {calendar: sorted(jobs) for calendar, jobs in found.items()}
+
+    def _follow(self, after: Calendar, *, dry: bool) -> list[Followed]:
+        followed: list[Followed] = []
+        cursor = Key("", "")
+        while True:
+            with self._store.transaction() as connection:
+                page = Page(self._store, connection, after if dry else None)
+                rows = self._rows(connection, after.name, cursor, lock=not dry)
+                followed += filter(None, map(page.follow, rows))
+            if len(rows) < PAGE:
+                return followed
+            cursor = rows[-1].key
+
+    def _rows(self, connection: sa.Connection, name: str, cursor: Key, *, lock: bool) -> list[Row]:
+        """The next plan rows whose text names the calendar, locked in the order of their keys."""
+        tasks = self._tasks
+        task, instance = self._store.dialect.key_order
+        after = (task > cursor.task_name) | ((task == cursor.task_name) & (instance > cursor.task_instance))
+        statement = (
+            sa.select(*self._store.dialect.row_columns)
+            .where(tasks.c.schedule.contains(f"{name}@", autoescape=True), tasks.c.plan_instance.is_(None), after)
+            .order_by(task, instance)
+            .limit(PAGE)
+        )
+        return [row_of(values) for values in connection.execute(statement.with_for_update() if lock else statement)]
+
+
+class Page:
+    """Rows that follow in one transaction. ``instead``: only say what they would do if a calendar were this one."""
+
+    def __init__(self, store: Store, connection: sa.Connection, instead: Calendar | None) -> None:
+        self._store = store
+        self._connection = connection
+        self._instead = {} if instead is None else {instead.name: instead}
+        self._known: dict[frozenset[str], dict[str, Calendar]] = {}
+
+    def follow(self, row: Row) -> Followed | None:
+        """Let a row follow; None if it goes by these very days already, or by no such calendar at all."""
+        try:
+            planned = parse_schedule(row.schedule or "-").last
+            bound = planned.bind(row.task_name, self._calendars(planned))
+            if bound == planned:
+                return None
+            # Race: only under the row's lock is no slot claimed that is younger than the activation.
+            changes = replanned(row, bound, self._store.dialect.now(self._connection))
+        except InvalidSchedule as error:
+            return Followed(job=row.task_name, instance=row.task_instance, refused=str(error))
+        if not self._instead:
+            self._write(row, changes)
+        return Followed(job=row.task_name, instance=row.task_instance, next_slot=changes.get("slot", row.slot))
+
+    def _calendars(self, schedule: Schedule) -> dict[str, Calendar]:
+        names = frozenset(schedule.calendars)
+        if names not in self._known:
+            self._known[names] = calendars_of(self._connection, self._store.tables, schedule) | self._instead
+        return self._known[names]
+
+    def _write(self, row: Row, changes: dict[str, Any]) -> None:
+        tasks = self._store.tables.tasks
+        mine = tasks.c.task_name == row.task_name, tasks.c.task_instance == row.task_instance
+        expect(self._connection.execute(tasks.update().where(*mine).values(**changes)).rowcount, 1, row)

@@ -1,0 +1,137 @@
+"""What a deploy would change: the planner's own work, rehearsed job by job, and what it leaves behind."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import islice
+from typing import Any
+
+import sqlalchemy as sa
+
+from slotwise.errors import InvalidSchedule
+from slotwise.jobs.definition import Definition
+from slotwise.model.clock import Clock
+from slotwise.model.records import RECURRING, TICK
+from slotwise.schedules import parse_schedule
+from slotwise.store.connect.database import Database
+from slotwise.store.planning.planner import Planner
+from slotwise.store.planning.revision import Revision
+from slotwise.store.schema.rows import utc
+from slotwise.store.slots.store import Store
+
+#: How many slots of a job are shown.
+SHOWN = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """What a deploy would make of one job.
+
+    ``change``: added, changed (its schedule), policies (all else that it declares), kept, outdated (a newer deploy
+    has planned it, so this one's schedule would be refused), refused (the row would become too long to be read), or
+    orphaned (it has a row, and no code). ``known_by``: a
+    live worker that knows an orphan, of another application perhaps. ``at_once``: a slot is due by now.
+    """
+
+    job: str
+    change: str
+    before: str | None = None
+    before_slots: Sequence[datetime] = ()
+    after: str | None = None
+    after_slots: Sequence[datetime] = ()
+    at_once: bool = False
+    known_by: str | None = None
+
+    @property
+    def is_change(self) -> bool:
+        """Whether anything would be different after the deploy."""
+        return self.change not in ("kept", "orphaned") or (self.change == "orphaned" and self.known_by is None)
+
+
+class _Rehearsal(Store):
+    """All of its transactions are taken back."""
+
+    @contextmanager
+    def transaction(self) -> Iterator[sa.Connection]:
+        with self.database.main.connect() as connection, connection.begin() as transaction:
+            yield connection
+            transaction.rollback()
+
+
+def compare(
+    database: Database,
+    definitions: Mapping[str, Definition],
+    revision: Revision | None = None,
+    clock: Clock | None = None,
+) -> list[Change]:
+    """What planning these jobs would change, by name; nothing is changed."""
+    store = _Rehearsal(database, definitions, clock=clock)
+    rows = _rows(store)
+    plans = Planner(store).plan([found for found in definitions.values() if found.is_job], revision)
+    now = store.now()  # after planning: what starts at once is planned for the instant of its planning
+    changes = [_change(rows.get(plan.job), plan.change, plan, definitions[plan.job], now) for plan in plans]
+    known = _known(store, now)
+    orphans = [_orphan(row, known.get(name)) for name, row in rows.items() if name not in definitions]
+    return sorted([*changes, *orphans], key=lambda change: change.job)
+
+
+def _change(row: sa.RowMapping | None, change: str, plan: Any, definition: Definition, now: datetime) -> Change:
+    before = None if row is None else row["schedule"]
+    if change == "kept" and row is not None and row["fingerprint"] not in (None, definition.fingerprint):
+        change = "policies"
+    after = plan.refused or plan.schedule
+    after_slots = _slots(plan.schedule, plan.next_slot)
+    waits = row is None or (not row["picked"] and row["state"] is None)
+    return Change(
+        job=plan.job, change=change, before=before,
+        before_slots=() if row is None else _slots(row["schedule"], utc(row["slot"])), after=after,
+        after_slots=after_slots, at_once=bool(waits and after_slots and after_slots[0] <= now),
+    )  # fmt: skip
+
+
+def _orphan(row: sa.RowMapping, known_by: str | None) -> Change:
+    slots = _slots(row["schedule"], utc(row["slot"]))
+    return Change(
+        job=row["task_name"], change="orphaned", before=row["schedule"], before_slots=slots, known_by=known_by
+    )  # fmt: skip
+
+
+def _slots(text: str, first: datetime | None) -> tuple[datetime, ...]:
+    """The slots that a row waits for, from the first one on."""
+    if first is None:
+        return ()
+    try:
+        schedule = parse_schedule(text).running
+    except InvalidSchedule:
+        return (first,)
+    if schedule.from_end:
+        return (first,)
+    return tuple(islice(schedule.slots(first - TICK, datetime.max.replace(tzinfo=first.tzinfo)), SHOWN))
+
+
+def _rows(store: Store) -> dict[str, sa.RowMapping]:
+    tasks = store.tables.tasks
+    columns = [tasks.c[name] for name in ("task_name", "schedule", "fingerprint", "slot", "picked", "state")]
+    plans = [tasks.c.task_instance == RECURRING, tasks.c.schedule.is_not(None), tasks.c.plan_instance.is_(None)]
+    with store.transaction() as connection:
+        found = connection.execute(sa.select(*columns).where(*plans)).mappings().all()
+    return {row["task_name"]: row for row in found}
+
+
+def _known(store: Store, now: datetime) -> dict[str, str]:
+    """By which live worker each name is known."""
+    workers = store.tables.workers
+    with store.transaction() as connection:
+        found = connection.execute(
+            sa.select(workers.c.worker, workers.c.tasks, workers.c.last_seen, workers.c.lease)
+        ).all()
+    return {
+        name: worker
+        for worker, names, seen, lease in found
+        if seen + lease >= now
+        for name in json.loads(names or "[]")
+    }

@@ -1,0 +1,157 @@
+"""Recurring instances of a task, each with a schedule and data of its own: made, changed and deleted at run time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import sqlalchemy as sa
+
+from slotwise import decide
+from slotwise.decide.pause import asleep
+from slotwise.errors import InstanceExists
+from slotwise.model.records import RECURRING, Row
+from slotwise.model.vocabulary import State
+from slotwise.schedules import Disabled, Schedule, spread_out
+from slotwise.schedules.text import readable, stored_text
+from slotwise.store.dialects.decided_slots import newest_decided
+from slotwise.store.operations import deletion
+from slotwise.store.operations.transaction import Operation
+from slotwise.store.planning.planner import first_slot, replanned
+from slotwise.store.planning.proposals import tags_text
+from slotwise.store.planning.stored_calendars import calendars_of
+from slotwise.store.schema.audit_rows import Author
+from slotwise.store.schema.column_types import to_micros
+from slotwise.store.schema.rows import row_of
+from slotwise.store.slots.orphans import end_orphans
+from slotwise.store.slots.store import Store
+
+#: Applications sign no order: they make and delete as many instances as they like.
+NOBODY = Author("the application")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Instance:
+    """What one instance shall be."""
+
+    task: str
+    id: str
+    schedule: Schedule
+    data: bytes | None
+    priority: int
+
+
+class Instances:
+    """Writes plan rows of instances in the caller's transaction, by the planner's rules.
+
+    Race: a pause, a resume or the deletion of the job that is being ordered at this very moment would not see a new
+    row. So all that is done here shares the job's latch, before any row is locked: such an order waits until this
+    transaction has ended, or this one waits and sees what was ordered.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._tasks = store.tables.tasks
+
+    def put(self, connection: sa.Connection, wanted: Instance) -> datetime | None:
+        """Make the instance, or change it to this; its next slot. Raises InvalidSchedule for a missing calendar.
+
+        Its schedule is bound to task and id, so that an ``H`` spreads the instances of a task. A changed one follows
+        as after a deploy: slots up to now belong to the old text, a held row follows when it is settled. Where nobody
+        can read the old text, the new one starts from now, or from the newest decided slot, if that is later; of what
+        is due only the slot that waits is known.
+        """
+        self._store.dialect.latch(connection, wanted.task, shared=True)
+        known, name = calendars_of(connection, self._store.tables, wanted.schedule), f"{wanted.task}/{wanted.id}"
+        schedule, spread = wanted.schedule.bind(name, known), self._store.definitions[wanted.task].spread
+        if spread is not None and not (schedule.from_end or isinstance(schedule, Disabled)):
+            schedule = spread_out(schedule, name, spread)
+        row = self._lock(connection, wanted.task, wanted.id)
+        if row is None:
+            slot, is_added = self._insert(connection, wanted, schedule)
+            if is_added:
+                return slot
+            row = self._lock(connection, wanted.task, wanted.id)  # somebody else was first
+            if row is None:
+                return self.put(connection, wanted)  # and has deleted it again
+        return self._change(connection, row, wanted, schedule)
+
+    def remove(self, connection: sa.Connection, task: str, id: str) -> bool:
+        """Delete the instance; False if there is none. What runs of it goes when its run has ended.
+
+        Its history stays: it keeps slots that have started from ever starting again. Slots that had come and were
+        not begun are skipped (deleted); triggers, retries and backfills that wait end, too.
+        """
+        self._store.dialect.latch(connection, task, shared=True)
+        operation = Operation(
+            connection=connection, store=self._store, now=self._store.dialect.now(connection), author=NOBODY
+        )
+        rows = operation.family(task, id)
+        if not any(row.task_instance == id and row.is_plan and row.state != State.DELETED for row in rows):
+            return False
+        deletion.end(operation, rows)
+        return True
+
+    def _change(self, connection: sa.Connection, row: Row, wanted: Instance, schedule: Schedule) -> datetime | None:
+        if not row.is_plan:
+            raise InstanceExists(
+                f"task {wanted.task!r} has a one-time instance with id {wanted.id!r}; choose another id, or cancel that"
+            )
+        # Race: only under the row's lock is no slot claimed that is younger than the activation.
+        now = self._store.dialect.now(connection)
+        planned = readable(row.schedule)
+        same = planned is not None and str(planned.last) == str(schedule)
+        changes: dict[str, Any] = {} if same else replanned(row, schedule, now)
+        told = {"task_data": wanted.data, "priority": wanted.priority}
+        changes |= {name: value for name, value in told.items() if getattr(row, name) != value}
+        if row.state == State.DELETED:
+            changes["state"] = State.PAUSED if self._known(connection, wanted)[1] else None
+        if changes:
+            connection.execute(self._tasks.update().where(*self._key(wanted.task, wanted.id)).values(**changes))
+        found: datetime | None = changes.get("slot", row.slot)
+        return found
+
+    def _insert(self, connection: sa.Connection, wanted: Instance, schedule: Schedule) -> tuple[datetime | None, bool]:
+        dialect, now = self._store.dialect, self._store.dialect.now(connection)
+        has_history, paused, control = self._known(connection, wanted)
+        newest = self._newest(connection, wanted, now) if has_history else None
+        blank = Row(task_name=wanted.task, task_instance=wanted.id, execution_time=now, version=0, watermark=newest)
+        slot = first_slot(blank, schedule, now)
+        columns = decide.ahead(schedule, slot)
+        if paused:  # its job's own row sleeps
+            columns |= asleep(columns["execution_time"]) | {"control": control}
+        statement = dialect.insert(self._tasks).values(
+            task_name=wanted.task, task_instance=wanted.id, task_data=wanted.data, priority=wanted.priority,
+            runs_on=tags_text(self._store.definitions[wanted.task]), picked=False, version=to_micros(now),
+            first_version=to_micros(now), watermark=newest,
+            schedule=stored_text(schedule, f"{wanted.task}/{wanted.id}"), **columns,
+        )  # fmt: skip
+        inserted = statement.on_conflict_do_nothing().returning(self._tasks.c.version)
+        return slot, connection.execute(inserted).first() is not None
+
+    def _known(self, connection: sa.Connection, wanted: Instance) -> tuple[bool, bool, int | None]:
+        """Whether the id has a history, whether its job is paused, and by which order: most have none and are not."""
+        slots, gaps, own = self._store.tables.slots, self._store.tables.gaps, self._tasks.alias("own")
+        of_job = own.c.task_name == wanted.task, own.c.task_instance == RECURRING
+        history = [
+            sa.exists().where(table.c.task_name == wanted.task, table.c.task_instance == wanted.id)
+            for table in (slots, gaps)
+        ]
+        state, control = (sa.select(own.c[name]).where(*of_job).scalar_subquery() for name in ("state", "control"))
+        found = connection.execute(sa.select(sa.or_(*history), state, control)).one()
+        return bool(found[0]), found[1] == State.PAUSED, found[2]
+
+    def _newest(self, connection: sa.Connection, wanted: Instance, now: datetime) -> datetime | None:
+        """The newest slot of the id that is known, once what stands in no row has ended."""
+        end_orphans(connection, self._store.dialect, wanted.task, wanted.id, now)
+        strict = self._store.definitions[wanted.task].gives_up
+        return newest_decided(connection, self._store.dialect, wanted.task, wanted.id, strict=strict)
+
+    def _lock(self, connection: sa.Connection, task: str, id: str) -> Row | None:
+        statement = sa.select(*self._store.dialect.row_columns).where(*self._key(task, id)).with_for_update()
+        found = connection.execute(statement).first()
+        return None if found is None else row_of(found)
+
+    def _key(self, task: str, id: str) -> tuple[sa.ColumnElement[bool], ...]:
+        return self._tasks.c.task_name == task, self._tasks.c.task_instance == id

@@ -1,0 +1,79 @@
+"""How many one-time tasks of each name wait, run, or stand still; counted to ``MOST`` and no further.
+
+Rows that wait may be millions, and of a few names: names are found by one descent of an index each. All others are few.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+import sqlalchemy as sa
+
+from slotwise.model.vocabulary import State
+from slotwise.store.schema.tables import IS_TASK
+from slotwise.store.slots.store import Store
+
+MOST = 10_000
+HALF = timedelta(milliseconds=500)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskCount:
+    """``waiting`` is ``MOST`` + 1 where more wait. ``next_due``: when the next of them is due, or was (a day ago at
+    most), to the second.
+    """
+
+    task: str
+    waiting: int = 0
+    next_due: datetime | None = None
+    running: int = 0
+    paused: int = 0
+    blocked: int = 0
+    dead: int = 0
+
+
+class TaskCounts:
+    """Reads the tables of a store."""
+
+    def __init__(self, store: Store) -> None:
+        self._store, self._tasks = store, store.tables.tasks
+        self._waits = sa.and_(~self._tasks.c.picked, self._tasks.c.state.is_(None), sa.text(IS_TASK))
+
+    def all(self) -> list[TaskCount]:
+        """By name; only tasks that have a row."""
+        with self._store.transaction() as connection:
+            counts = self._others(connection)
+            for name in list(self._waiting_names(connection)):
+                counts.setdefault(name, {})["waiting"] = self._waiting(connection, name)
+        return [TaskCount(task=name, next_due=self._next_due(name), **counts[name]) for name in sorted(counts)]
+
+    def _others(self, connection: sa.Connection) -> dict[str, dict[str, int]]:
+        """Those that run or stand still."""
+        tasks = self._tasks
+        still = sa.and_(~tasks.c.picked, tasks.c.state.in_((State.PAUSED, State.BLOCKED, State.DEAD)))
+        counts: dict[str, dict[str, int]] = {}
+        for state, rows in ((sa.literal(State.RUNNING.value), tasks.c.picked), (tasks.c.state, still)):
+            found = (
+                sa.select(tasks.c.task_name, state, sa.func.count())
+                .where(rows, sa.text(IS_TASK))
+                .group_by(sa.text("1, 2"))
+            )
+            for name, word, count in connection.execute(found):
+                counts.setdefault(name, {})[word] = count
+        return counts
+
+    def _waiting_names(self, connection: sa.Connection) -> Iterator[str]:
+        name, last = self._tasks.c.task_name, ""
+        while (found := connection.scalar(sa.select(sa.func.min(name)).where(self._waits, name > last))) is not None:
+            yield (last := found)
+
+    def _waiting(self, connection: sa.Connection, name: str) -> int:
+        mine = sa.select(sa.literal(1)).select_from(self._tasks).where(self._waits, self._tasks.c.task_name == name)
+        counted = sa.select(sa.func.count()).select_from(mine.limit(MOST + 1).subquery())
+        return int(connection.scalar(counted) or 0)
+
+    def _next_due(self, name: str) -> datetime | None:
+        due = self._store.next_due([], [name])
+        return None if due is None else (self._store.now() + due + HALF).replace(microsecond=0)

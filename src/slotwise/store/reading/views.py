@@ -1,0 +1,203 @@
+"""Rows as people read them: a job, a slot, a worker, the cluster's health."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+
+import sqlalchemy as sa
+
+from slotwise.decide import UNREADABLE
+from slotwise.model.records import FOREVER, RECURRING
+from slotwise.model.vocabulary import Origin, Outcome, Reason, State
+from slotwise.store.schema.rows import utc
+from slotwise.store.schema.worker_rows import WorkerLine, tags_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobLine:
+    """A job's own row, or an instance's. ``state``: waiting, running, paused, dead, ended (nothing is due any more),
+    unroutable: due, and no live worker can take it, or unreadable; ``reason`` says why, or who paused it.
+
+    ``refused``: live workers whose own schedule for it was not taken over, each with its revision.
+    """
+
+    job: str
+    instance: str
+    state: str
+    schedule: str
+    next_slot: datetime | None
+    due: datetime | None
+    attempt: int
+    worker: str | None
+    heartbeat: datetime | None
+    last_success: datetime | None
+    last_failure: datetime | None
+    consecutive_failures: int
+    last_error: str | None
+    priority: int
+    runs_on: Sequence[str]
+    revision: str | None
+    deployed: datetime | None
+    refused: Sequence[dict[str, str | None]] = ()
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotLine:
+    """A slot as the ledger has it; or a gap: then ``count`` slots from ``slot`` to ``last`` did not run. ``run_since``
+    of them have a line of their own, as a backfill has run them after all.
+
+    ``outcome`` is also ``waiting``: for the slot that comes next, or for one that waits for its retry.
+    """
+
+    slot: datetime
+    last: datetime | None = None
+    count: int = 1
+    run_since: int = 0
+    outcome: str
+    reason: str | None = None
+    origin: str | None = None
+    attempts: int = 0
+    collapsed: int = 0
+    worker: str | None = None
+    token: int | None = None
+    started: datetime | None = None
+    finished: datetime | None = None
+    took: timedelta | None = None
+    due: datetime | None = None
+    error: str | None = None
+    instance: str = RECURRING
+
+    @property
+    def place(self) -> datetime:
+        """Where it stands in a listing: a gap where its last slot does."""
+        return self.last or self.slot
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unreadable:
+    """``rows`` of a task that nobody can read: due ``since`` then (None: that cannot be read either), and why.
+
+    ``dead``: nobody tries them again; a job's row is tried each minute.
+    """
+
+    task: str
+    rows: int
+    since: datetime | None
+    error: str
+    dead: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Health:
+    """What the tables say about the cluster, at one instant.
+
+    ``overdue`` rows wait, ``silent`` ones are held past their lease, ``unreadable`` ones have a value that nobody can
+    use, and are neither. ``orphans`` do the one or the other, too, but
+    no live worker runs their tasks. ``refused``: jobs of which a live worker has another schedule than the row.
+    """
+
+    now: datetime
+    live_workers: int
+    overdue: int
+    oldest_due: datetime | None
+    silent: int
+    dead: int
+    orphans: int
+    orphan_tasks: Sequence[str]
+    refused: Sequence[str]
+    #: Names of tasks with such rows for which no live worker carries the tags, and which.
+    unroutable: Mapping[str, str]
+    unreadable: Sequence[Unreadable]
+    #: Who paused all, since when and why: nothing is overdue then.
+    paused: str | None = None
+
+
+def obstacle(name: str, runs_on: str | None, workers: Sequence[WorkerLine]) -> str | None:
+    """Why no live worker takes this task; None if one does.
+
+    A job's row says what it asks for (``runs_on``), that of a one-time task does not: there the workers' word counts.
+    """
+    live = [worker for worker in workers if worker.live and worker.state == State.RUNNING]
+    if not live:
+        return "no worker is alive"
+    knowing = [worker for worker in live if name in worker.tasks]
+    if not knowing:
+        return "no live worker knows it"
+    tags = set(tags_of(runs_on))
+    if any(tags <= set(worker.tags) and name not in worker.passed_over for worker in knowing):
+        return None
+    wanted = sorted(tags.union(*(worker.passed_over.get(name, ()) for worker in knowing)))
+    return f"no live worker that knows it carries {' and '.join(wanted)}"
+
+
+def job_line(row: sa.RowMapping, workers: Sequence[WorkerLine], now: datetime) -> JobLine:
+    """A job's own row, at ``now``; with what its workers think of it."""
+    due_time = row["parked_due"] or row["execution_time"]
+    parked = row["slot"] is None or due_time >= FOREVER
+    state = row["state"] or (State.RUNNING if row["picked"] else State.ENDED if parked else State.WAITING)
+    due = state == State.WAITING and row["execution_time"] <= now
+    reason = obstacle(row["task_name"], row["runs_on"], workers) if due else None
+    state = State.UNROUTABLE if reason else state
+    if state in (State.WAITING, State.UNROUTABLE, State.ENDED) and (row["last_error"] or "").startswith(UNREADABLE):
+        state, reason = State.UNREADABLE, row["last_error"].removeprefix(UNREADABLE)
+    return JobLine(
+        job=row["task_name"], instance=row["task_instance"], state=state, reason=reason,
+        schedule=row["schedule"],
+        next_slot=None if parked else utc(row["slot"]), due=None if parked else utc(due_time),
+        attempt=row["attempt"], worker=row["picked_by"], heartbeat=utc(row["last_heartbeat"]),
+        last_success=utc(row["last_success"]), last_failure=utc(row["last_failure"]),
+        consecutive_failures=row["consecutive_failures"] or 0, last_error=row["last_error"],
+        priority=50 if row["priority"] is None else row["priority"], revision=row["revision"],
+        runs_on=tags_of(row["runs_on"]),
+        deployed=utc(row["deployed"]), refused=[
+            {"worker": worker.worker, "revision": worker.revision}
+            for worker in workers if worker.live and row["task_name"] in worker.refused
+        ],
+    )  # fmt: skip
+
+
+def paused_by(author: str, since: datetime, note: str | None) -> str:
+    """Who paused it, when and why."""
+    said = f": {note}" if note else ""
+    return f"paused by {author} at {since.astimezone(UTC).isoformat(timespec='seconds')}{said}"
+
+
+def waiting_line(row: sa.RowMapping, begun: sa.RowMapping | None = None) -> SlotLine:
+    """A slot that waits in the queue; with what the ledger says of its last attempt, if there was one."""
+    line = SlotLine(
+        slot=utc(row["slot"]), outcome=row["state"] or State.WAITING, reason=Reason.RETRY if row["attempt"] else None,
+        origin=row["origin"] or Origin.SCHEDULE, attempts=row["attempt"], collapsed=row["collapsed"],
+        due=utc(row["parked_due"] or row["execution_time"]),
+        error=row["last_error"] if row["attempt"] else None,  # else of the slot before
+        instance=row["plan_instance"] or row["task_instance"],
+    )  # fmt: skip
+    if begun is None:
+        return line
+    last = slot_line(begun)
+    return replace(
+        line, reason=last.reason or line.reason, worker=last.worker, token=last.token, started=last.started,
+        finished=last.finished, took=last.took, error=last.error or line.error,
+    )  # fmt: skip
+
+
+def slot_line(row: sa.RowMapping) -> SlotLine:
+    """A row of the ledger. What was claimed, and ended before its handler began, has not started."""
+    started, finished = utc(row["started"]) if row["attempts"] else None, utc(row["finished"])
+    return SlotLine(
+        slot=utc(row["slot"]), outcome=row["outcome"], reason=row["reason"], origin=row["origin"],
+        attempts=row["attempts"], collapsed=row["collapsed"], worker=row["worker"], token=row["token"],
+        started=started, finished=finished, took=finished - started if started and finished else None,
+        error=row["error"], instance=row["task_instance"],
+    )  # fmt: skip
+
+
+def gap_line(row: sa.RowMapping) -> SlotLine:
+    """A row of the gaps, in a listing with ``run_since``."""
+    return SlotLine(
+        slot=utc(row["first_slot"]), last=utc(row["last_slot"]), count=row["count"], run_since=row.get("run_since", 0),
+        outcome=Outcome.SKIPPED, reason=row["reason"], origin=Origin.SCHEDULE, finished=utc(row["created"]),
+        instance=row["task_instance"],
+    )  # fmt: skip

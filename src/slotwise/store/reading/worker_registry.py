@@ -1,0 +1,113 @@
+"""The live workers, as the database knows them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+import sqlalchemy as sa
+
+from slotwise.model.clock import host_now
+from slotwise.model.vocabulary import State
+from slotwise.store.slots.store import Store
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Badge:
+    """What a worker says of itself; ``worker`` is host, pid and boot id, and stands in ``picked_by``.
+
+    ``refused``: the jobs whose schedules stayed as a newer deploy has planned them. ``passed_over``: what it knows and
+    does not claim, as it does not carry all these tags.
+    """
+
+    worker: str
+    host: str
+    pid: int
+    boot_id: str
+    version: str
+    capacity: int
+    tags: Sequence[str]
+    tasks: Sequence[str]
+    lease: timedelta
+    started: datetime
+    revision: str | None
+    refused: Sequence[str]
+    passed_over: Mapping[str, Sequence[str]]
+
+
+class WorkerRegistry:
+    """One row per live process; renewed with each heartbeat, on the heartbeats' connection."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._workers = store.tables.workers
+
+    def sign_in(self, badge: Badge, state: str, skew: float | None = None) -> tuple[float, int]:
+        """Insert the worker's row; or renew it, if this is not the first time: with the ``skew`` of the time before.
+
+        Returns the skew of this host's clock against the database's, in seconds, and how many live workers run the
+        same tasks under the same tags.
+        """
+        with self._store.database.heart.begin() as connection:
+            if skew is not None:
+                before = host_now()
+                found = connection.execute(self._renewal(connection, badge, state, skew)).first()
+                if found is not None:
+                    return _skew(before, found[0]), found[1]
+            before, now = host_now(), self._store.dialect.now(connection)
+            skew = _skew(before, now)
+            # Race: the reply to the first time may have been lost; then the row is there.
+            row = self._store.dialect.insert(self._workers).values(self._row(badge, state, now, skew))
+            connection.execute(row.on_conflict_do_nothing())
+        return skew, 1
+
+    def _renewal(self, connection: sa.Connection, badge: Badge, state: str, skew: float) -> sa.Executable:
+        """One statement, for an idle worker does little else."""
+        mine, others, dialect = self._workers, self._workers.alias("others"), self._store.dialect
+        peers = (
+            sa.select(sa.func.count())
+            .where(others.c.tasks == mine.c.tasks, others.c.tags == mine.c.tags, others.c.state == State.RUNNING)
+            .where(others.c.last_seen > dialect.ago(connection, badge.lease))
+        )
+        return (
+            mine.update()
+            .where(mine.c.worker == badge.worker)
+            .values(state=state, last_seen=dialect.ago(connection), skew=skew, capacity=badge.capacity)
+            .returning(mine.c.last_seen, peers.scalar_subquery())
+        )
+
+    def _row(self, badge: Badge, state: str, now: datetime, skew: float) -> dict[str, Any]:
+        return {
+            "worker": badge.worker, "host": badge.host, "pid": badge.pid, "boot_id": badge.boot_id,
+            "version": badge.version, "capacity": badge.capacity, "tags": json.dumps(sorted(badge.tags)),
+            "tasks": json.dumps(sorted(badge.tasks)), "lease": badge.lease, "started": badge.started,
+            "revision": badge.revision, "refused": json.dumps(sorted(badge.refused)),
+            "passed_over": json.dumps(badge.passed_over, sort_keys=True),
+            "state": state, "last_seen": now, "skew": skew,
+        }  # fmt: skip
+
+    def sign_out(self, worker: str) -> None:
+        """The worker has ended in order."""
+        with self._store.database.heart.begin() as connection:
+            connection.execute(self._workers.delete().where(self._workers.c.worker == worker))
+
+    def sweep(self, older_than: timedelta) -> int:
+        """Forget workers that were last seen longer ago than ``older_than``."""
+        with self._store.database.heart.begin() as connection:
+            limit = self._store.dialect.now(connection) - older_than
+            return connection.execute(self._workers.delete().where(self._workers.c.last_seen < limit)).rowcount
+
+    def live(self) -> list[sa.RowMapping]:
+        """All workers' rows, the newest first."""
+        with self._store.transaction() as connection:
+            return list(
+                connection.execute(sa.select(self._workers).order_by(self._workers.c.started.desc())).mappings()
+            )
+
+
+def _skew(before: datetime, now: datetime) -> float:
+    """By how much this host's clock is off the database's at least: ``now`` was some time since ``before``."""
+    return max(before - now, min(host_now() - now, timedelta(0))).total_seconds()

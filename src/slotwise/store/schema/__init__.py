@@ -1,0 +1,1 @@
+"""Tables, column types, and how columns become values. Imports no other room of the store."""

@@ -1,0 +1,204 @@
+"""From columns to values: which columns a row is read with, and how it becomes a Row."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from slotwise.model.records import LedgerKey, Row, Transition
+from slotwise.store.schema.column_types import Beyond
+
+#: The end of bigint; and what is said of a row that is there.
+LAST_TOKEN = 2**63 - 1
+NO_TOKEN = f"version is {LAST_TOKEN}, from where no token can rise; set it to the microseconds since 1970, as now"
+
+#: What is read of a row, in this order, by every statement that returns rows.
+ROW_COLUMNS = (
+    "task_name", "task_instance", "execution_time", "version", "picked", "picked_by", "task_data",
+    "last_success", "last_failure", "consecutive_failures", "last_heartbeat", "priority", "slot", "watermark",
+    "next_slot", "schedule", "plan_instance", "origin", "collapsed", "first_version", "attempt", "lost_count",
+    "lease", "state", "cancel_requested", "control", "catch_up_until", "parked_due",
+    "wanted_due", "trying_since", "missed_after", "missed_until",
+)  # fmt: skip
+
+#: What is read of a row when only the hold on it matters: no payload travels.
+HOLD_COLUMNS = (
+    "task_name", "task_instance", "execution_time", "version", "picked", "picked_by", "last_heartbeat", "lease",
+    "slot", "attempt", "schedule", "plan_instance", "cancel_requested", "control",
+)  # fmt: skip
+
+#: What a claim reads of a slot's row: what it has written itself is known. A watermark at the slot, as most are then,
+#: is left out.
+SLOT_COLUMNS = (
+    "task_name", "task_instance", "execution_time", "version", "task_data", "last_success", "last_failure",
+    "consecutive_failures", "priority", "slot",
+    "CASE WHEN schedule IS NULL OR watermark IS DISTINCT FROM slot THEN watermark END", "next_slot", "schedule",
+    "plan_instance", "origin", "collapsed", "first_version", "attempt", "lost_count", "cancel_requested", "control",
+    "catch_up_until", "parked_due", "wanted_due", "trying_since", "missed_after", "missed_until",
+)  # fmt: skip
+
+#: What a claim reads of a one-time task: the rest of its columns is empty, or read again by the settlement. Most have
+#: their first due time in the place of a slot: it is read only if it differs.
+TASK_COLUMNS = (
+    "-coalesce(t.priority, 50)", "t.execution_time", "t.task_name", "t.task_instance", "t.version", "t.task_data",
+    "t.slot IS NOT DISTINCT FROM t.execution_time", "nullif(t.slot, t.execution_time)", "t.first_version", "t.attempt",
+    "t.cancel_requested", "t.last_heartbeat",
+)  # fmt: skip
+
+#: What a transition may change on a row, with the PostgreSQL type of each.
+CHANGED_COLUMNS = {
+    "execution_time": "timestamptz", "slot": "timestamptz", "next_slot": "timestamptz", "watermark": "timestamptz",
+    "schedule": "text", "origin": "text", "collapsed": "bigint", "attempt": "integer", "lost_count": "integer",
+    "state": "text", "parked_due": "timestamptz", "consecutive_failures": "integer",
+    "catch_up_until": "timestamptz", "trying_since": "timestamptz", "missed_after": "timestamptz",
+    "missed_until": "timestamptz",
+    "last_success": "timestamptz", "last_failure": "timestamptz", "last_error": "text",
+}  # fmt: skip
+
+#: What a plan row whose slot succeeded on time is checked against, and moved on to.
+ADVANCED = {
+    "slot": "timestamptz", "schedule": "text", "due": "timestamptz", "next_slot": "timestamptz",
+    "after_next": "timestamptz",
+}  # fmt: skip
+
+#: What the decision about a late slot writes on the row that was claimed.
+DECIDED_COLUMNS = (
+    "slot", "next_slot", "watermark", "origin", "collapsed", "catch_up_until", "attempt", "lost_count", "trying_since",
+)  # fmt: skip
+
+#: What a settlement writes in the ledger, with the PostgreSQL type of each; and which of them are counts, added to.
+RECORDED_COLUMNS = {
+    "outcome": "text", "reason": "text", "error": "text", "attempts": "integer", "lost": "integer",
+    "aborted": "integer", "finished": "timestamptz",
+}  # fmt: skip
+ADDED_COLUMNS = ("lost", "aborted")
+
+
+def utc(value: Any) -> Any:
+    """A driver gives instants in the session's zone; arithmetic is only safe in UTC."""
+    if not isinstance(value, datetime) or value.tzinfo is UTC or isinstance(value, Beyond):
+        return value
+    return value.astimezone(UTC)
+
+
+def row_of(values: Sequence[Any]) -> Row:
+    """A Row of values that come in the order of ROW_COLUMNS."""
+    found = {name: utc(value) for name, value in zip(ROW_COLUMNS, values, strict=True)}
+    if isinstance(found["task_data"], memoryview):
+        found["task_data"] = bytes(found["task_data"])
+    found["consecutive_failures"] = found["consecutive_failures"] or 0
+    found["picked"] = bool(found["picked"])
+    refuse_unusable(found)
+    return Row(**found)
+
+
+def is_unusable(row: Row) -> bool:
+    """Whether no fence, or no ledger, can go on from this one-time task."""
+    return row.version >= LAST_TOKEN or isinstance(row.slot, Beyond)
+
+
+def refuse_unusable(found: dict[str, Any]) -> None:
+    """Raise ValueError for what no schedule, and no fence, can go on from."""
+    for name in ("slot", "next_slot", "watermark", "catch_up_until"):
+        if isinstance(found.get(name), Beyond):
+            raise ValueError(f"{name} is {found[name].written}; correct it to an instant of the years 1 to 9999")
+    if found["version"] >= LAST_TOKEN:
+        raise ValueError(NO_TOKEN)
+
+
+def slot_of(values: Sequence[Any], holder: str, lease: timedelta, now: datetime) -> Row:
+    """A Row of values that come in the order of SLOT_COLUMNS; one is made for each slot that runs."""
+    (
+        name, instance, due, version, data, last_success, last_failure, failures, priority, slot, watermark, next_slot,
+        schedule, plan_instance, origin, collapsed, first_version, attempt, lost_count, cancel, control, until, parked,
+        wanted, since, missed_after, missed_until,
+    ) = values  # fmt: skip
+    slot, next_slot = utc(slot), utc(next_slot)
+    watermark = slot if watermark is None and schedule is not None else utc(watermark)
+    instants = {"slot": slot, "next_slot": next_slot, "watermark": watermark, "catch_up_until": until}
+    if version >= LAST_TOKEN or Beyond in map(type, instants.values()):
+        refuse_unusable({**instants, "version": version})
+    return Row(
+        task_name=name, task_instance=instance, execution_time=utc(due), version=version, picked=True, picked_by=holder,
+        task_data=data, last_success=utc(last_success), last_failure=utc(last_failure),
+        consecutive_failures=failures or 0, last_heartbeat=now, priority=priority, slot=slot, watermark=watermark,
+        next_slot=next_slot, schedule=schedule, plan_instance=plan_instance, origin=origin, collapsed=collapsed,
+        first_version=first_version, attempt=attempt, lost_count=lost_count, lease=lease, cancel_requested=utc(cancel),
+        control=control, catch_up_until=utc(until), parked_due=utc(parked), wanted_due=utc(wanted),
+        trying_since=utc(since), missed_after=utc(missed_after), missed_until=utc(missed_until),
+    )  # fmt: skip
+
+
+def hold_of(values: Sequence[Any]) -> Row:
+    """A Row of values that come in the order of HOLD_COLUMNS; the rest is left at its default."""
+    return Row(**{name: utc(value) for name, value in zip(HOLD_COLUMNS, values, strict=True)})
+
+
+def task_of(values: Sequence[Any], holder: str) -> Row:
+    """A Row of values that come in the order of TASK_COLUMNS; one is made for each task that runs. It is read whatever
+    stands in it, for it is held already: ``refuse_unusable`` says whether it can be run.
+    """
+    rank, due, name, instance, version, data, slot_is_due, slot, first_version, attempt, cancel, claimed, _ = values
+    due = utc(due)
+    return Row(
+        task_name=name, task_instance=instance, execution_time=due, version=version, picked=True, picked_by=holder,
+        priority=-rank, task_data=data, slot=due if slot_is_due else utc(slot), first_version=first_version,
+        attempt=attempt, cancel_requested=utc(cancel), last_heartbeat=utc(claimed),
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """A row that this transaction has locked, as it stands now.
+
+    ``place`` is where the database keeps it; ``transaction_id`` asks later whether this transaction committed.
+    """
+
+    row: Row
+    now: datetime
+    place: str | None = None
+    transaction_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """A held row and what becomes of it. ``stranger``: the ledger does not know this claim of its slot."""
+
+    held: Held
+    transition: Transition
+    ledger_place: str | None = None
+    stranger: bool = False
+
+    @property
+    def ledger_key(self) -> LedgerKey | None:
+        return self.held.row.ledger_key
+
+    @property
+    def never_began(self) -> bool:
+        """This claim's attempt does not count: the ledger's start is again that of the one before."""
+        record = self.transition.record
+        return record is not None and record.attempts < self.held.row.attempt
+
+    @property
+    def forgets(self) -> bool:
+        """Nothing of the slot is to stay in the ledger that only this claim has told."""
+        return self.transition.record is not None and self.transition.record.forget
+
+    @property
+    def finished(self) -> datetime | None:
+        """When the slot ended, if it did."""
+        record = self.transition.record
+        return self.held.now if record is not None and record.final else None
+
+
+def ledger_instance(row: Row) -> str:
+    """Under which instance the ledger keeps this row's slots: the plan row's, for a detached one too."""
+    return row.plan_instance or row.task_instance
+
+
+def expect(written: int, expected: int, row: Row) -> None:
+    """Rows that this transaction has locked cannot slip away; if one does, nothing of it may be committed."""
+    if written != expected:
+        raise RuntimeError(f"wrote {written} of {expected} locked rows around {row.key}; nothing is committed")

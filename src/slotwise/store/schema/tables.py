@@ -1,0 +1,256 @@
+"""The tables as SQLAlchemy sees them. The migrations make them; a test holds the two together."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    ColumnElement,
+    Float,
+    FromClause,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    SmallInteger,
+    Table,
+    Text,
+    TextClause,
+    or_,
+    text,
+)
+
+from slotwise.store.schema.column_types import Duration, Instant
+
+#: The schema that this code reads and writes; kept in ``scheduled_meta`` by the migrations.
+SCHEMA_VERSION = 1
+
+#: What tells the row of a job's slot from a one-time task; each kind has an index of its own.
+HAS_SLOT = "schedule IS NOT NULL OR plan_instance IS NOT NULL"
+IS_TASK = "schedule IS NULL AND plan_instance IS NULL"
+#: What the ledger knows of instances; the slots of a job's own row stand in order in the key.
+OF_INSTANCES = "task_instance <> 'recurring'"
+#: The row of the meta table that is there while all is paused.
+PAUSED_KEY = "paused"
+#: The order of priorities, the highest first.
+RANK = "-coalesce(priority, 50)"
+#: Of how many due slots, the oldest, the highest priority goes first.
+WINDOW = 1000
+
+
+class Tables:
+    """All tables under one prefix, in one PostgreSQL schema (None: the connection's own), as ``database`` has them."""
+
+    def __init__(self, prefix: str = "scheduled_", schema: str | None = None, database: str | None = None) -> None:
+        self.prefix = prefix
+        self.schema = schema
+        # SQLAlchemy loads a dialect for each that is named: that of SQLite is of no use to a worker on PostgreSQL.
+        self._partial = [f"{name}_where" for name in ("postgresql", "sqlite") if database in (None, name)]
+        self.metadata = MetaData(schema=schema)
+        self.tasks = self._tasks()
+        self.slots = self._slots()
+        self.gaps = self._gaps()
+        self.workers = self._workers()
+        self.controls = self._controls()
+        self.calendars = self._calendars()
+        self.starts = self._starts()
+        self.meta = Table(
+            f"{prefix}meta",
+            self.metadata,
+            Column("key", Text, primary_key=True),
+            Column("value", Text, nullable=False),
+        )
+
+    def _where(self, rows: TextClause) -> dict[str, Any]:
+        """What makes an index one of these rows only."""
+        return dict.fromkeys(self._partial, rows)
+
+    def _tasks(self) -> Table:
+        name = f"{self.prefix}tasks"
+        return Table(name, self.metadata, *self._columns_of_db_scheduler(), *self._own_columns(), *self._queues(name))
+
+    def _columns_of_db_scheduler(self) -> list[Column[Any]]:
+        """Twelve: same name, type and meaning."""
+        return [
+            Column("task_name", Text, primary_key=True),
+            Column("task_instance", Text, primary_key=True),
+            Column("task_data", LargeBinary),
+            Column("execution_time", Instant, nullable=False),
+            Column("picked", Boolean, nullable=False),
+            Column("picked_by", Text),
+            Column("last_success", Instant),
+            Column("last_failure", Instant),
+            Column("consecutive_failures", Integer),
+            Column("last_heartbeat", Instant),
+            Column("version", BigInteger, nullable=False),
+            Column("priority", SmallInteger, server_default=text("50")),
+        ]
+
+    def _own_columns(self) -> list[Column[Any]]:
+        """Nullable, or with a default."""
+        return [
+            Column("slot", Instant),
+            Column("watermark", Instant),
+            Column("next_slot", Instant),
+            Column("schedule", Text),
+            Column("fingerprint", Text),
+            Column("revision", Text),
+            Column("deployed", Instant),
+            Column("runs_on", Text),
+            Column("plan_instance", Text),
+            Column("origin", Text),
+            Column("collapsed", BigInteger, nullable=False, server_default=text("0")),
+            Column("first_version", BigInteger),
+            Column("attempt", Integer, nullable=False, server_default=text("0")),
+            Column("lost_count", Integer, nullable=False, server_default=text("0")),
+            Column("trying_since", Instant),
+            Column("lease", Duration),
+            Column("state", Text),
+            Column("parked_due", Instant),
+            Column("wanted_due", Instant),
+            Column("waits_for", Integer),
+            Column("cancel_requested", Instant),
+            Column("catch_up_until", Instant),
+            Column("last_start", Instant),
+            Column("missed_after", Instant),
+            Column("missed_until", Instant),
+            Column("last_error", Text),
+            Column("control", BigInteger),
+        ]
+
+    def _queues(self, name: str) -> list[Index]:
+        """Partial indexes: rows that are held, paused or dead cost a claim nothing."""
+        waiting = text(f"NOT picked AND state IS NULL AND ({HAS_SLOT})")
+        queued = text(f"NOT picked AND state IS NULL AND {IS_TASK}")
+        lost = text("NOT picked AND state IS NULL AND lost_count > 0")
+        held = text("picked")
+        parked = text("state IS NOT NULL")
+        beside = text("plan_instance IS NOT NULL")
+        return [
+            Index(f"{name}_due", "execution_time", **self._where(waiting)),
+            Index(
+                f"{name}_queue",
+                "task_name",
+                text(f"({RANK})"),
+                "execution_time",
+                **self._where(queued),
+            ),
+            Index(f"{name}_lost", "execution_time", **self._where(lost)),
+            Index(f"{name}_held", "picked_by", **self._where(held)),
+            Index(f"{name}_parked", "state", "task_name", "task_instance", **self._where(parked)),
+            Index(f"{name}_beside", "task_name", "plan_instance", **self._where(beside)),
+        ]
+
+    def _slots(self) -> Table:
+        kept = text("expires IS NOT NULL")
+        return Table(
+            f"{self.prefix}slots",
+            self.metadata,
+            Column("task_name", Text, primary_key=True),
+            Column("task_instance", Text, primary_key=True),
+            Column("slot", Instant, primary_key=True),
+            Column("outcome", Text, nullable=False),
+            Column("reason", Text),
+            Column("origin", Text, nullable=False, server_default=text("'schedule'")),
+            Column("attempts", Integer, nullable=False, server_default=text("0")),
+            Column("lost", Integer, nullable=False, server_default=text("0")),
+            Column("aborted", Integer, nullable=False, server_default=text("0")),
+            Column("collapsed", BigInteger, nullable=False, server_default=text("0")),
+            Column("token", BigInteger),
+            Column("worker", Text),
+            Column("started", Instant),
+            Column("started_before", Instant),
+            Column("finished", Instant),
+            Column("error", Text),
+            Column("result", LargeBinary),
+            Column("expires", Instant),
+            Index(f"{self.prefix}slots_expires", "expires", **self._where(kept)),
+            Index(f"{self.prefix}slots_of_instances", "task_name", "slot", **self._where(text(OF_INSTANCES))),
+        )
+
+    def _gaps(self) -> Table:
+        return Table(
+            f"{self.prefix}gaps",
+            self.metadata,
+            Column("task_name", Text, primary_key=True),
+            Column("task_instance", Text, primary_key=True),
+            Column("first_slot", Instant, primary_key=True),
+            Column("last_slot", Instant, nullable=False),
+            Column("count", BigInteger, nullable=False),
+            Column("reason", Text, nullable=False),
+            Column("created", Instant, nullable=False),
+            Index(f"{self.prefix}gaps_last", "task_name", "last_slot"),
+        )
+
+    def _workers(self) -> Table:
+        return Table(
+            f"{self.prefix}workers",
+            self.metadata,
+            Column("worker", Text, primary_key=True),
+            Column("host", Text, nullable=False),
+            Column("pid", Integer, nullable=False),
+            Column("boot_id", Text, nullable=False),
+            Column("tags", Text),
+            Column("tasks", Text),
+            Column("revision", Text),
+            Column("refused", Text),
+            Column("passed_over", Text),
+            Column("version", Text, nullable=False),
+            Column("capacity", Integer, nullable=False),
+            Column("state", Text, nullable=False),
+            Column("started", Instant, nullable=False),
+            Column("last_seen", Instant, nullable=False),
+            Column("lease", Duration, nullable=False),
+            Column("skew", Float),
+        )
+
+    def _controls(self) -> Table:
+        return Table(
+            f"{self.prefix}controls",
+            self.metadata,
+            Column("id", BigInteger().with_variant(Integer, "sqlite"), primary_key=True, autoincrement=True),
+            Column("at", Instant, nullable=False),
+            Column("author", Text, nullable=False),
+            Column("command", Text, nullable=False),
+            Column("task_name", Text),
+            Column("task_instance", Text),
+            Column("slot", Instant),
+            Column("arguments", Text),
+            Column("note", Text),
+        )
+
+    def _calendars(self) -> Table:
+        return Table(
+            f"{self.prefix}calendars",
+            self.metadata,
+            Column("name", Text, primary_key=True),
+            Column("revision", BigInteger, nullable=False),
+            Column("weekend", Text, nullable=False),
+            Column("days", Text, nullable=False),
+            Column("updated", Instant, nullable=False),
+        )
+
+    def _starts(self) -> Table:
+        """How many of a task with ``max_starts`` have started, until about when."""
+        return Table(
+            f"{self.prefix}starts",
+            self.metadata,
+            Column("task_name", Text, primary_key=True),
+            Column("at", Instant, primary_key=True),
+            Column("count", BigInteger, nullable=False),
+        )
+
+
+def of_plan(rows: FromClause, instance: Any) -> ColumnElement[bool]:
+    """Whether a row of a task is this instance's plan row, or stands beside it: an index finds either."""
+    return or_(rows.c.task_instance == instance, rows.c.plan_instance == instance)
+
+
+@lru_cache(maxsize=16)
+def tables(prefix: str = "scheduled_", schema: str | None = None, database: str | None = None) -> Tables:
+    """The tables of one prefix and schema, made once; ``database``: of this kind, else of any."""
+    return Tables(prefix, schema, database)

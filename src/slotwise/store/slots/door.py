@@ -1,0 +1,73 @@
+"""One database with its dialect, and what this process knows of the tasks in it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from datetime import datetime
+
+import sqlalchemy as sa
+
+from slotwise.jobs.definition import Definition
+from slotwise.model.clock import Clock, DatabaseClock
+from slotwise.model.records import Row
+from slotwise.schedules import Schedule, parse_schedule
+from slotwise.store.connect.database import Database
+from slotwise.store.dialects.dialect import Dialect
+from slotwise.store.dialects.postgresql.dialect import PostgreSQL
+from slotwise.store.schema.tables import tables
+from slotwise.store.slots.row_warnings import RowWarnings
+
+_DIALECTS: dict[str, type[Dialect]] = {PostgreSQL.name: PostgreSQL}
+
+
+class Door:
+    """One database, one set of tables, the definitions of the tasks that this process knows."""
+
+    def __init__(
+        self,
+        database: Database,
+        definitions: Mapping[str, Definition],
+        *,
+        clock: Clock | None = None,
+    ) -> None:
+        self.database = database
+        self.definitions = definitions
+        self.tables = tables(database.settings.table_prefix, database.settings.schema, database.dialect_name)
+        self.dialect = _dialect(database.dialect_name)(self.tables, clock or DatabaseClock())
+        self._complaints = RowWarnings(self.dialect.clock.elapsed)
+
+    @contextmanager
+    def transaction(self) -> Iterator[sa.Connection]:
+        """A transaction on the ordinary pool."""
+        with self.database.main.begin() as connection:
+            yield connection
+
+    @contextmanager
+    def statement(self, word: str | None = None) -> Iterator[sa.Connection]:
+        """For one statement, which is a transaction by itself. What fails after it takes nothing back. ``word``: to
+        wake workers with.
+
+        Race: its reply may be lost though it was carried out, and nobody can ask what became of it, as of a COMMIT. So
+        it is for reading; for claims: of one that nobody knows of, the heartbeat learns from the row; and for commands
+        on tasks, where it is the same with a COMMIT: who wants to be sure gives an id, and asks again.
+        """
+        with self.database.alone() if word is None else self.database.telling(word) as connection:
+            yield connection
+
+    def now(self) -> datetime:
+        """The one clock's time."""
+        with self.statement() as connection:
+            return self.dialect.now(connection)
+
+    def schedule_of(self, row: Row) -> Schedule:
+        """The schedule that decides: the row's text, never the code's. Raises InvalidSchedule."""
+        return parse_schedule(row.schedule or "-")
+
+
+def _dialect(name: str) -> type[Dialect]:
+    if name not in _DIALECTS:
+        from slotwise.store.dialects.sqlite import SQLite  # late, as its driver
+
+        _DIALECTS[name] = SQLite
+    return _DIALECTS[name]

@@ -1,0 +1,308 @@
+"""The longer path of a claim: rows with missed slots, or that cannot be read; slots that the ledger has already.
+
+All of it happens in the claim's own transaction: claim, decision, ledger and gap rows, and the advance if
+nothing starts, are seen by others together or not at all.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+import sqlalchemy as sa
+
+from slotwise import decide
+from slotwise.errors import InvalidSchedule
+from slotwise.jobs.definition import Definition
+from slotwise.model.records import Gap, Key, Row, Transition
+from slotwise.model.vocabulary import PLANNED, Origin, Outcome, Reason, Release
+from slotwise.schedules import Schedule, parse_schedule
+from slotwise.store.dialects.dialect import Dialect
+from slotwise.store.schema.audit_rows import order_of
+from slotwise.store.schema.rows import Change, Held, expect, ledger_instance
+from slotwise.store.slots.backfill_release import release_next
+from slotwise.store.slots.concurrent_slots import ConcurrentSlots
+from slotwise.store.slots.min_interval import MinInterval
+from slotwise.store.slots.orphans import end_orphans
+from slotwise.store.slots.recovery_rate import RecoveryRate
+from slotwise.store.slots.row_warnings import RowWarnings
+
+logger = logging.getLogger(__name__)
+
+#: How soon a trigger that waits for what runs looks again.
+MINDING = timedelta(seconds=1)
+
+
+@dataclass(frozen=True, slots=True)
+class _Decided:
+    """What becomes of a plan row. ``detaches``: its job, if this slot runs in a row of its own, beside so many."""
+
+    row: Row
+    schedule: Schedule
+    decision: decide.Start | decide.Advance
+    is_behind: bool
+    detaches: Definition | None
+    taken: int
+
+
+class LateClaims:
+    """Decides which slot of each claimed row starts, if any."""
+
+    def __init__(
+        self,
+        dialect: Dialect,
+        definitions: Mapping[str, Definition],
+        budget: RecoveryRate,
+        distance: MinInterval,
+        complaints: RowWarnings,
+    ) -> None:
+        self._dialect = dialect
+        self._definitions = definitions
+        self._tasks = dialect.tables.tasks
+        self._slots = dialect.tables.slots
+        self._concurrent_slots = ConcurrentSlots(dialect)
+        self._recovery_rate = budget
+        self._min_interval = distance
+        self._complaints = complaints
+        self._strict = frozenset(name for name, found in definitions.items() if found.gives_up)
+
+    def start(
+        self,
+        connection: sa.Connection,
+        late: Sequence[tuple[Row, bool]],
+        now: datetime,
+        skipped: list[tuple[Row, Gap]],
+    ) -> dict[Key, Row | None]:
+        """Of rows that were claimed together, each with the slot that starts; None: nothing does, and it has moved on.
+
+        Beside each row: whether the claim has put its slot into the ledger as if nothing spoke against it. ``skipped``
+        takes in which slots will not run.
+        """
+        for row, entered in late:
+            if entered:
+                self._dialect.undo_entry(connection, row, keep=row.is_detached and row.origin != Origin.TRIGGER)
+        found: dict[Key, Row | None] = {row.key: None for row, _ in late}
+        beside = [one for one in late if one[0].is_detached]
+        holding = [one for one in beside if one[0].origin in PLANNED]  # who is too late leaves its place
+        for row, entered in holding:
+            found[row.key] = self._start_detached(connection, row, now, skipped, entered=entered)
+        found |= self._start_plans(connection, [row for row, _ in late if not row.is_detached], now, skipped)
+        for row, entered in beside:
+            if row.origin not in PLANNED:
+                found[row.key] = self._start_detached(connection, row, now, skipped, entered=entered)
+        return found
+
+    def _start_plans(
+        self, connection: sa.Connection, plans: Sequence[Row], now: datetime, skipped: list[tuple[Row, Gap]]
+    ) -> dict[Key, Row | None]:
+        """What is written is written for all together, where it can be."""
+        newest = self._dialect.newest_decided(connection, plans, strict=self._strict) if plans else []
+        asked = (self._decide(connection, row, known, now) for row, known in zip(plans, newest, strict=True))
+        decided = [one for one in asked if one is not None]
+        gaps = [(one.row, gap) for one in decided for gap in one.decision.gaps]
+        self._dialect.gaps(connection, gaps, now)
+        skipped += gaps
+        found: dict[Key, Row | None] = {}
+        usual: list[tuple[_Decided, Row]] = []
+        for one in decided:
+            if isinstance(one.decision, decide.Advance):
+                self._advance(connection, one, one.decision, now)
+            elif one.detaches is not None:
+                found[one.row.key] = self._start_beside(connection, one, decide.started(one.row, one.decision), now)
+            else:
+                usual.append((one, decide.started(one.row, one.decision)))
+        return found | self._begin(connection, usual, now)
+
+    def _decide(self, connection: sa.Connection, row: Row, newest: datetime | None, now: datetime) -> _Decided | None:
+        """None: nothing starts, and nothing is decided yet."""
+        try:
+            schedule = parse_schedule(row.schedule or "-")
+        except InvalidSchedule as error:
+            shown = f"schedule {row.schedule!r:.200}: {error}"
+            if self._complaints.are_new(row.key, shown):
+                logger.warning("%s/%s cannot be read and is put off: %s", *row.key, shown)
+            self._let_go(connection, row, now, decide.postponed(row, now, f"{decide.UNREADABLE}{shown}"))
+            return None
+        # The ledger may be ahead of a row that was restored alone.
+        is_behind = row.slot is not None and newest is not None and row.slot <= newest
+        row = decide.anew(row) if is_behind else row
+        definition = self._definitions.get(row.task_name)
+        detaches = definition if definition is not None and definition.overlap.detaches and row.attempt == 1 else None
+        taken = self._concurrent_slots.places(connection, row, detaches, now) if detaches else (0, None)
+        decision = decide.at_claim(row, schedule, now, newest, definition, *taken)
+        if isinstance(decision, decide.Start) and (later := self._later(connection, row, decision.origin, now)):
+            self._let_go(connection, row, now, later)
+            return None
+        return _Decided(row, schedule, decision, is_behind, detaches, taken[0])
+
+    def _advance(self, connection: sa.Connection, one: _Decided, decision: decide.Advance, now: datetime) -> None:
+        """A slot of a catch-up waits for the one before it: each of these runs, and none is asked to stop."""
+        if one.taken and one.detaches and one.detaches.overlap.mode == "cancel_previous" and not one.row.catch_up_until:
+            self._concurrent_slots.ask_to_stop(connection, one.row, now)
+        self._pass(connection, one.row, now, decision.row)
+
+    def _begin(
+        self, connection: sa.Connection, usual: Sequence[tuple[_Decided, Row]], now: datetime
+    ) -> dict[Key, Row | None]:
+        if not usual:
+            return {}
+        may_run = self._dialect.begin(connection, [started for _, started in usual], now, strict=self._strict)
+        found: dict[Key, Row | None] = {}
+        for one, started in usual:
+            if one.is_behind:  # it may have left a slot behind that is open in the ledger
+                end_orphans(connection, self._dialect, started.task_name, ledger_instance(started), now)
+            if started.key in may_run or self._enter_disowned(connection, started, now):
+                self._min_interval.note(connection, started, now)
+                found[started.key] = started
+            else:
+                self._pass(connection, started, now, decide.past(started, one.schedule))
+        return found
+
+    def _start_detached(
+        self, connection: sa.Connection, row: Row, now: datetime, skipped: list[tuple[Row, Gap]], *, entered: bool
+    ) -> Row | None:
+        if entered and (ended := self._given_up(row, now)) is not None:
+            assert row.slot is not None
+            assert ended.record is not None
+            skipped.append((row, Gap(first=row.slot, last=row.slot, count=1, reason=ended.record.reason or "")))
+            return self._let_go(connection, row, now, ended)
+        if later := self._later(connection, row, row.origin, now):
+            return self._let_go(connection, row, now, later)
+        if entered:
+            return self._mind(connection, row, now)
+        if self._enter(connection, row, now):
+            return row
+        # Its only slot has run, or is held under another claim, or gives up: nothing is left to do here.
+        self._end_reopened(connection, row, now)
+        if row.origin == Origin.BACKFILL:
+            release_next(connection, self._dialect, row, now)
+        return self._pass(connection, row, now, None)
+
+    def _given_up(self, row: Row, now: datetime) -> Transition | None:
+        """Of a slot of the schedule that was to start beside its plan row, and was handed back."""
+        definition = self._definitions.get(row.task_name)
+        if definition is None or row.attempt != 1 or row.origin not in PLANNED or row.schedule is None:
+            return None
+        try:
+            return decide.given_up(row, definition, parse_schedule(row.schedule), now)
+        except InvalidSchedule:
+            return None  # it was decided that it starts
+
+    def _later(self, connection: sa.Connection, row: Row, origin: str | None, now: datetime) -> Transition | None:
+        """What becomes of a row whose slot may start, and not yet."""
+        if due := self._min_interval.defer(connection, row, now):
+            return decide.kept_apart(row, due)
+        place = self._recovery_rate.defer(connection, row, origin, now)
+        return decide.defer(row, place) if place else None
+
+    def _start_beside(self, connection: sa.Connection, one: _Decided, started: Row, now: datetime) -> Row | None:
+        """The slot starts in a row of its own; the plan row goes on, in this very transaction."""
+        assert one.detaches is not None
+        detached = self._concurrent_slots.detach(connection, started, now)
+        if detached is not None and not self._enter(connection, detached, now):
+            self._concurrent_slots.drop(connection, detached)
+            detached = None
+        columns = decide.beside(started, one.schedule, one.detaches, now)
+        self._move_on(connection, one.row, now, columns if detached else decide.past(started, one.schedule))
+        return detached
+
+    def _end_reopened(self, connection: sa.Connection, row: Row, now: datetime) -> None:
+        """A slot that an operator wanted to run again, and that its job starts once: it stays as it had ended.
+
+        And when: that stands in the row that was made for it.
+        """
+        slots = self._slots
+        connection.execute(
+            slots.update()
+            .where(slots.c.task_name == row.task_name, slots.c.task_instance == ledger_instance(row))
+            .where(slots.c.slot == row.slot, slots.c.finished.is_(None))
+            .where(slots.c.outcome.not_in((Outcome.CLAIMED, Outcome.RUNNING)))
+            .values(finished=row.last_failure or now, reason=Reason.GIVE_UP)
+        )
+
+    def _enter(self, connection: sa.Connection, row: Row, now: datetime) -> bool:
+        strict = row.task_name in self._strict
+        entered = self._dialect.enter(connection, row, now, strict=strict) or self._enter_disowned(connection, row, now)
+        if entered:
+            self._min_interval.note(connection, row, now)
+        return entered
+
+    def _enter_disowned(self, connection: sa.Connection, row: Row, now: datetime) -> bool:
+        is_free = row.task_name not in self._strict and self._disown(connection, row)
+        return is_free and self._dialect.enter(connection, row, now, strict=False)
+
+    def _disown(self, connection: sa.Connection, row: Row) -> bool:
+        """End a ledger row that says "running" though no queue row holds its token: the queue was restored alone.
+
+        The row in hand does not count: claimed again from a restored version, it may have that very token.
+        """
+        slots, holders = self._slots, self._tasks.alias("holders")
+        held = sa.exists().where(
+            holders.c.task_name == slots.c.task_name, holders.c.version == slots.c.token, holders.c.picked,
+            holders.c.task_instance != row.task_instance,
+        )  # fmt: skip
+        statement = (
+            slots.update()
+            .where(slots.c.task_name == row.task_name, slots.c.task_instance == ledger_instance(row))
+            .where(slots.c.slot == row.slot, slots.c.outcome == Outcome.RUNNING, slots.c.finished.is_(None), ~held)
+            .values(outcome=Outcome.LOST, reason=Reason.RERUN, lost=slots.c.lost + 1)
+        )
+        return connection.execute(statement).rowcount == 1
+
+    def _mind(self, connection: sa.Connection, row: Row, now: datetime) -> Row | None:
+        """A trigger starts, unless it was told to mind what runs of its job: then it waits, or is skipped."""
+        order = order_of(connection, self._dialect.tables, row.control) if row.control is not None else None
+        rule = order.arguments.get("overlap") if order is not None else None
+        if rule is None or not self._others_run(connection, row):
+            return row if self._enter(connection, row, now) else None
+        if rule == "queue":
+            later = decide.postponed(row, now, "")
+            columns = {**(later.row or {}), "execution_time": now + MINDING, "last_error": None}
+            return self._move_on(connection, row, now, columns)
+        assert row.slot is not None
+        statement = self._dialect.insert(self._slots).values(
+            task_name=row.task_name, task_instance=ledger_instance(row), slot=row.slot, outcome=Outcome.SKIPPED,
+            reason=Reason.OVERLAP, origin=Origin.TRIGGER, finished=now,
+        )  # fmt: skip
+        connection.execute(statement.on_conflict_do_nothing())
+        return self._move_on(connection, row, now, None)
+
+    def _others_run(self, connection: sa.Connection, row: Row) -> bool:
+        """Whether anything else of the job is held.
+
+        Race: all that start by a rule, and all slots of the schedule, need the plan row's lock; who does not get it
+        takes it that somebody starts just now.
+        """
+        tasks = self._tasks
+        plan = [tasks.c.task_name == row.task_name, tasks.c.task_instance == row.plan_instance]
+        statement = sa.select(tasks.c.picked).where(*plan)
+        held = connection.scalar(statement.with_for_update(skip_locked=True))
+        if held is None:
+            return connection.scalar(statement) is not None
+        beside = sa.select(tasks.c.version).where(
+            tasks.c.task_name == row.task_name, tasks.c.plan_instance == row.plan_instance, tasks.c.picked,
+            tasks.c.task_instance != row.task_instance,
+        )  # fmt: skip
+        return bool(held) or connection.execute(beside.limit(1)).first() is not None
+
+    def _move_on(
+        self, connection: sa.Connection, row: Row, now: datetime, columns: dict[str, Any] | None
+    ) -> Row | None:
+        """Let the row go with these columns (None: delete it); nothing starts."""
+        return self._let_go(connection, row, now, Transition(label=Release.MOVED_ON, row=columns))
+
+    def _pass(self, connection: sa.Connection, row: Row, now: datetime, columns: dict[str, Any] | None) -> Row | None:
+        """Move on to a later slot; what was begun before it, and stands in no row any more, has ended."""
+        self._move_on(connection, row, now, columns)
+        end_orphans(connection, self._dialect, row.task_name, ledger_instance(row), now)
+        return None
+
+    def _let_go(self, connection: sa.Connection, row: Row, now: datetime, transition: Transition) -> Row | None:
+        """By key and not by place: this very transaction has claimed the row, and so moved it."""
+        change = Change(held=Held(row=row, now=now), transition=transition)
+        expect(Dialect.release(self._dialect, connection, [change]), 1, row)
+        Dialect.record(self._dialect, connection, [change])
+        return None

@@ -1,0 +1,181 @@
+"""History that is too old goes; what keeps slots from starting again stays."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+import sqlalchemy as sa
+from tests.store.bench import Bench, a_job, a_task, at
+
+from slotwise.errors import ConfigurationError
+from slotwise.model.follow_ups import FollowUps
+from slotwise.model.records import Failed, Succeeded
+from slotwise.store.slots.retention import Page, Pruner
+
+HOUR = timedelta(hours=1)
+
+
+def prune(bench: Bench, keep: timedelta = HOUR, keep_failures: timedelta = 2 * HOUR) -> Page:
+    pages = list(Pruner(bench.store, keep=keep, keep_failures=keep_failures).pages())
+    return Page(sum(page.slots for page in pages), sum(page.gaps for page in pages))
+
+
+def ran(bench: Bench, name: str, minutes: range, *, failing: int = 0) -> None:
+    """The job ran in each of these minutes, and failed in one."""
+    for minute in minutes:
+        bench.clock.set(at(minute))
+        bench.settle(bench.claim_one(name), Failed("boom") if minute == failing else None)
+
+
+def test_what_is_too_old_goes_by_its_outcome(bench: Bench) -> None:
+    """Failures may become older; what is young enough stays."""
+    ran(bench, "plain", range(1, 11), failing=2)
+    bench.clock.set(at(65))
+    assert prune(bench) == Page(slots=3)
+    assert bench.outcomes("plain") == [(2, "failed"), *((minute, "succeeded") for minute in range(5, 11))]
+    bench.clock.set(at(1000))
+    assert prune(bench) == Page(slots=6)
+    assert bench.outcomes("plain") == [(10, "succeeded")]
+
+
+def test_the_newest_decided_slot_stays(bench: Bench) -> None:
+    """However old it is, beside newer triggers, which decide nothing; so no slot that has started starts again."""
+    ran(bench, "plain", range(1, 4))
+    bench.clock.set(at(3.5))
+    bench.client.controls.trigger("plain")
+    bench.settle(bench.claim_one("plain"))
+    bench.clock.set(at(100_000))
+    assert prune(bench) == Page(slots=3)
+    assert bench.outcomes("plain") == [(3, "succeeded")]
+    bench.delete("plain")
+    bench.clock.set(at(1.5))
+    bench.plan("plain")
+    assert bench.row("plain").slot == at(4)
+
+
+def test_the_newest_gap_stays(bench: Bench) -> None:
+    """The others go with the slots around them."""
+    for minute in (10, 20, 30):
+        bench.clock.set(at(minute))
+        bench.settle(bench.claim_one("plain"))
+    bench.clock.set(at(1000))
+    assert prune(bench) == Page(slots=2, gaps=2)
+    assert bench.gaps("plain") == [(21, 29, 9, "collapsed")]
+
+
+def test_nothing_goes_above_the_watermark(bench: Bench) -> None:
+    """A row whose watermark was set back, by a restore of the queue, gets no slot free that the ledger holds."""
+    ran(bench, "plain", range(1, 6))
+    bench.change("plain", watermark=at(2))
+    bench.clock.set(at(1000))
+    assert prune(bench) == Page(slots=1)
+    assert [minute for minute, _ in bench.outcomes("plain")] == [2, 3, 4, 5]
+
+
+def test_what_has_not_ended_stays(bench: Bench) -> None:
+    """A slot may run for ever."""
+    bench.tick()
+    bench.claim_one("plain")
+    bench.clock.set(at(100_000))
+    assert prune(bench) == Page()
+    assert bench.outcomes("plain") == [(1, "running")]
+
+
+@pytest.mark.parametrize(
+    ("keep", "keep_failures", "left"),
+    [
+        pytest.param(timedelta(0), HOUR, [1, 3, 4], id="only failures go"),
+        pytest.param(HOUR, timedelta(0), [2, 4], id="failures stay"),
+    ],
+)
+def test_zero_keeps_for_ever(bench: Bench, keep: timedelta, keep_failures: timedelta, left: list[int]) -> None:
+    """Of one kind, or of the other."""
+    ran(bench, "plain", range(1, 5), failing=2)
+    bench.clock.set(at(100_000))
+    prune(bench, keep, keep_failures)
+    assert [minute for minute, _ in bench.outcomes("plain")] == left
+
+
+def test_small_batches(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each page is a transaction of its own, of so many rows at the most."""
+    monkeypatch.setattr("slotwise.store.slots.retention.BATCH", 4)
+    ran(bench, "plain", range(1, 12))
+    ran(bench, "strict", range(12, 14))
+    bench.clock.set(at(100_000))
+    pages = list(Pruner(bench.store, keep=HOUR, keep_failures=HOUR).pages())
+    assert max(page.slots for page in pages) == 4
+    assert sum(page.slots for page in pages) == 10 + 1
+
+
+def test_workers_take_turns(bench: Bench) -> None:
+    """One of them goes through the ledger in each interval, whichever comes first."""
+    one, two = (Pruner(bench.store, keep=HOUR, keep_failures=HOUR) for _ in range(2))
+    assert one.take_turn(HOUR)
+    assert not two.take_turn(HOUR)
+    bench.tick(60)
+    assert two.take_turn(HOUR)
+    assert not one.take_turn(HOUR)
+    bench.tick(60)
+    assert Pruner(bench.store, keep=timedelta(0), keep_failures=timedelta(0)).take_turn(HOUR)  # for kept results
+
+
+def test_pruning_reopens_nothing(bench: Bench) -> None:
+    """Neither for the queue's backup, nor for a backfill, unless one says that forgotten slots may run again."""
+    bench.tick()
+    backup = bench.backup()
+    bench.settle(bench.claim_one("plain"))
+    ran(bench, "plain", range(2, 6))
+    bench.clock.set(at(100_000))
+    prune(bench)
+    controls = bench.client.controls
+    with pytest.raises(ConfigurationError, match="nobody knows what ran"):
+        controls.backfill("plain", at(1), at(5))
+    assert len(controls.backfill("plain", at(1), at(5), forgotten=True, dry_run=True).slots) == 4
+    bench.restore(backup)
+    assert bench.claim_one("plain").slot == at(100_000)
+
+
+def test_pruning_amid_a_backfill_reopens_nothing(pg_bench: Bench) -> None:
+    """What a pruner takes out right before the order looks for it has run all the same."""
+    ran(pg_bench, "strict", range(1, 6))
+    pg_bench.clock.set(at(100_000))
+    pages: list[Page] = []
+
+    def prune_first(_connection: object, _cursor: object, statement: str, *_: object) -> None:
+        if "FROM scheduled_slots" in statement and not pages:
+            pages.append(Page())
+            pages[0] = prune(pg_bench)
+
+    sa.event.listen(pg_bench.database.main, "before_cursor_execute", prune_first)
+    try:
+        with pytest.raises(ConfigurationError, match="nobody knows what ran"):
+            pg_bench.client.controls.backfill("strict", at(1), at(5))
+    finally:
+        sa.event.remove(pg_bench.database.main, "before_cursor_execute", prune_first)
+    assert pages == [Page(slots=4)]
+
+
+def test_jobs_that_are_gone_are_pruned_too(bench: Bench) -> None:
+    """Down to their newest slot, each instance by itself."""
+    gone = bench.beside(a_job("gone"))
+    gone.plan("gone")
+    for minute in range(1, 4):
+        gone.clock.set(at(minute))
+        gone.settle(gone.claim_one("gone"))
+    gone.client.controls.delete("gone")
+    bench.clock.set(at(100_000))
+    prune(bench)
+    assert bench.outcomes("gone") == [(3, "succeeded")]
+
+
+def test_a_result_stays_for_as_long_as_its_task_said(bench: Bench) -> None:
+    """Longer or shorter than other history, and also where all of that is kept."""
+    adds = bench.beside(a_task("add", keep_result="3h"))
+    adds.client.schedule("add", id="1")
+    adds.settle(adds.claim_one("add"), Succeeded(sequel=FollowUps(result=b"6")))
+    bench.clock.set(at(179))
+    assert prune(bench) == Page()
+    assert adds.client.result("add", "1") is not None
+    bench.clock.set(at(180))
+    assert prune(bench, timedelta(0), timedelta(0)) == Page(slots=1)

@@ -1,0 +1,109 @@
+"""Whose turn it is: a flood of one task, with a limit or without, keeps no other waiting."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from tests.unit.engine.conftest import Bench, MakeBench
+from tests.unit.engine.parts import Gate
+
+from slotwise import JobContext, task
+from slotwise.model.events import Claimed, Settled
+
+
+def nothing(ctx: JobContext) -> None:
+    """Returns."""
+
+
+def named(*names: str, **policies: Any) -> list[Any]:
+    return [task(name=name, **policies)(nothing) for name in names]
+
+
+def claims(bench: Bench, count: int) -> list[list[str]]:
+    """The names of each of so many claims, of which each is settled before the next."""
+    found = []
+    for _ in range(count):
+        before, ended = len(bench.said(Claimed)), len(bench.said(Settled))
+        bench.worker.poller.run_once()
+        found.append([event.job for event in bench.said(Claimed)[before:]])
+        while len(bench.said(Settled)) < ended + len(found[-1]):
+            bench.worker.settler.run_once()
+    return found
+
+
+def schedule(bench: Bench, **counts: int) -> None:
+    for name, count in counts.items():
+        bench.registry.client.schedule_many(name, range(count))
+
+
+def test_whoever_was_served_goes_to_the_end(make_bench: MakeBench) -> None:
+    """With a hundred tasks, two of which flood, a row waits for one claim of each flood: not for a hundred."""
+    names = [f"t{number:02}" for number in range(100)]
+    bench = make_bench(*named(*names), threads=1)
+    schedule(bench, t50=9, t98=9, t99=1)
+    assert claims(bench, 4) == [["t50"], ["t98"], ["t99"], ["t50"]]
+    schedule(bench, t00=1)
+    assert claims(bench, 2) == [["t00"], ["t98"]]
+
+
+@pytest.mark.parametrize("limit", [{"max_running": 5}, {"max_starts": "1000/s"}], ids=["max_running", "max_starts"])
+@pytest.mark.parametrize("flood", ["free", "limited"])
+def test_a_limit_is_no_reason_to_wait(make_bench: MakeBench, limit: dict[str, Any], flood: str) -> None:
+    """Neither for the task with the limit, while others flood; nor for the others, while that one does."""
+    bench = make_bench(*named("free"), *named("limited", **limit), threads=2)
+    schedule(bench, **{"free": 1, "limited": 1} | {flood: 50})
+    assert {name for some in claims(bench, 2) for name in some} == {"free", "limited"}
+
+
+def test_a_full_task_is_left_alone(make_bench: MakeBench, gate: Gate) -> None:
+    """While it runs as often as it may, polls ask for a place each quarter of a second, and after an end of ours."""
+    few = task(name="few", max_running=1)(lambda ctx: gate.pass_through())
+    bench = make_bench(few, *named("many"), threads=5)
+    schedule(bench, few=3)
+    asked = count_asked(bench, "few")
+    for _ in range(5):
+        bench.worker.poller.run_once()
+    assert asked == ["taken", "full"]
+    bench.clock.tick(timedelta(milliseconds=250))
+    bench.worker.poller.run_once()
+    assert asked == ["taken", "full", "full"]
+    gate.open()
+    while not bench.said(Settled):
+        bench.worker.settler.run_once()
+    bench.worker.poller.run_once()
+    assert asked == ["taken", "full", "full", "taken"]
+
+
+def count_asked(bench: Bench, name: str) -> list[str]:
+    """What each claim of this task alone came to."""
+    asked, claim = [], bench.worker.store.claim_tasks
+
+    def listening(holder: str, limit: int, *, names: Sequence[str], **rest: Any) -> Any:
+        found = claim(holder, limit, names=names, **rest)
+        if list(names) == [name]:
+            asked.append("taken" if found else "full")
+        return found
+
+    bench.worker.store.claim_tasks = listening  # type: ignore[method-assign]
+    return asked
+
+
+def test_a_task_with_a_limit_and_nothing_due_is_not_claimed(make_bench: MakeBench) -> None:
+    """One look for all of them."""
+    bench = make_bench(*named("a", "b", "c", max_running=1), *named("many"))
+    asked = [count_asked(bench, name) for name in ("a", "b", "c")]
+    schedule(bench, many=3, b=1)
+    bench.worker.poller.run_once()
+    assert asked == [[], ["taken"], []]
+
+
+@pytest.mark.parametrize(
+    ("rate", "pause"), [("1/h", 0.25), ("2/s", 0.25), ("5/s", 0.2), ("1000/s", 0.1)], ids=lambda value: str(value)
+)
+def test_how_soon_a_place_is_looked_for(make_bench: MakeBench, rate: str, pause: float) -> None:
+    """About as often as one comes back: never in a spin, nor too late."""
+    bench = make_bench(*named("few", max_starts=rate), threads=1)
+    assert bench.worker.poller._fairness.shortest_pause == timedelta(seconds=pause)

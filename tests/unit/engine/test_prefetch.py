@@ -1,0 +1,128 @@
+"""How far tasks are claimed ahead of the threads, and when their claim waits for room for a whole batch."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from tests.unit.engine.conftest import Bench, MakeBench
+from tests.unit.engine.parts import Gate, a_claim
+
+from slotwise import Every, job, task
+from slotwise.engine.loops.poller import FILLING
+from slotwise.engine.loops.service import AT_ONCE
+from slotwise.engine.run.prefetch import MOST, WINDOW, Prefetch
+from slotwise.jobs.policies import OnLost
+from slotwise.model.events import Claimed, PollBegan
+from slotwise.store.slots.claims import BATCH
+
+MARGIN = timedelta(seconds=10)
+
+
+class Watch:
+    """A stopwatch that is moved by hand."""
+
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.mark.parametrize(
+    ("ends", "ahead"),
+    [
+        pytest.param([0, 0], 0, id="nothing ends"),
+        pytest.param([100, 100], 100, id="as many as end within the time"),
+        pytest.param([1000, 10], 10, id="the slower of two windows counts: they have become slow"),
+        pytest.param([10, 1000], 10, id="the slower of two windows counts: they came in one lump"),
+        pytest.param([100_000, 100_000], MOST, id="never more than that"),
+    ],
+)
+def test_as_many_as_will_have_ended(ends: list[int], ahead: int) -> None:
+    """What is claimed ahead is what ended within a tenth of a second, in the last two windows."""
+    watch, ended = Watch(), 0
+    pace = Prefetch(MARGIN, watch)
+    for count in ends:
+        watch.now += WINDOW
+        ended += count
+        found = pace.ahead(ended)
+    assert found == ahead
+
+
+@pytest.mark.parametrize(
+    ("ahead", "worth"), [(0, 0), (BATCH - 1, 0), (BATCH, BATCH // 2), (2 * BATCH, BATCH), (MOST, BATCH)]
+)
+def test_a_claim_is_worth_its_trip(ahead: int, worth: int) -> None:
+    """For half of what may wait, at most a batch; where less than a batch may wait, for any."""
+    assert Prefetch.worth_claiming(ahead) == worth
+
+
+@pytest.fixture
+def crowded(make_bench: MakeBench) -> Bench:
+    """A worker whose handlers end fast, with room for a few more tasks and not for a batch; no slots are due."""
+    bench = make_bench(task(name="mail")(lambda ctx: None), threads=10)
+    held = [a_claim("mail", instance=str(number), schedule=None) for number in range(MOST - 100)]
+    bench.worker.active_claims.add(held, bench.clock.elapsed())
+    _end_fast(bench)
+    bench.worker.store.slots_may_be_due = False
+    return bench
+
+
+def _end_fast(bench: Bench) -> None:
+    """As many attempts have ended in the last two windows as make it claim as far ahead as it ever does."""
+    for _ in range(2):
+        bench.clock.tick(timedelta(seconds=WINDOW))
+        bench.worker.active_claims.removed += 100_000
+        bench.worker.runner.free_for_tasks()
+
+
+def test_it_waits_for_room_for_a_batch(crowded: Bench) -> None:
+    """Nothing is asked of the database, for a moment; with the room there, or with the time up, it goes on."""
+    poller, active_claims = crowded.worker.poller, crowded.worker.active_claims
+    assert poller.run_once() == FILLING
+    assert crowded.said(PollBegan) == []
+    crowded.registry.client.schedule("mail")
+    active_claims.remove_all([holding.claim for holding in list(active_claims)[:BATCH]])
+    assert poller.run_once() == AT_ONCE
+    assert len(crowded.said(PollBegan)) == 1
+
+
+def test_it_waits_no_longer_than_that(crowded: Bench) -> None:
+    """Handlers that were quick may have become slow; meanwhile slots may have come due."""
+    poller = crowded.worker.poller
+    assert poller.run_once() == FILLING
+    crowded.clock.tick(FILLING)
+    poller.run_once()
+    assert len(crowded.said(PollBegan)) == 1
+
+
+def test_slots_wait_for_no_batch(crowded: Bench) -> None:
+    """Where the last claim has seen that some are due, they are claimed at once."""
+    crowded.worker.store.slots_may_be_due = True
+    crowded.worker.poller.run_once()
+    assert len(crowded.said(PollBegan)) == 1
+
+
+@pytest.mark.parametrize(("on_lost", "claimed"), [("rerun", 30), ("give_up", 3)])
+def test_what_gives_up_is_claimed_for_free_threads_only(
+    make_bench: MakeBench, gate: Gate, on_lost: OnLost, claimed: int
+) -> None:
+    """However fast attempts end: what is claimed when the process dies ends dead, also what has never started."""
+    bench = make_bench(task(name="pay", on_lost=on_lost)(lambda ctx: gate.pass_through()), threads=3)
+    bench.registry.client.schedule_many("pay", [None] * 30)
+    _end_fast(bench)
+    for _ in range(3):
+        bench.worker.poller.run_once()
+    assert len(bench.said(Claimed)) == len(bench.worker.active_claims) == claimed
+    gate.open()
+
+
+def test_slots_that_were_claimed_before_take_the_threads(make_bench: MakeBench, gate: Gate) -> None:
+    """One poll claims both kinds; the tasks get the threads that the slots have left."""
+    jobs = [job(name=f"tick-{n}", schedule=Every("1s"))(lambda ctx: gate.pass_through()) for n in range(2)]
+    bench = make_bench(*jobs, task(name="pay", on_lost="give_up")(lambda ctx: gate.pass_through()), threads=3)
+    bench.registry.client.schedule_many("pay", [None] * 30)
+    bench.clock.tick(timedelta(seconds=1))
+    bench.worker.poller.run_once()
+    assert sorted(event.job for event in bench.said(Claimed)) == ["pay", "tick-0", "tick-1"]
+    gate.open()
