@@ -70,9 +70,10 @@ def at_claim(
     if row.slot is not None:
         spread = schedule.wait(row.slot)  # a slot of a spread schedule has come when it is due
         now, silent = now - spread, None if silent is None else silent - spread
-    if row.slot is None or row.watermark is None or row.slot >= row.watermark:
+    if not _was_handed_back(row):
         return _at_claim(row, schedule, now, newest, definition, abreast, silent)
-    # It was handed back, after slots behind it had been left out: of those, none is decided twice.
+    assert row.slot is not None
+    assert row.watermark is not None
     left = undecided(schedule, row.slot, row.watermark)
     decided = _at_claim(row, left, now, row.slot - TICK, definition, abreast, silent)
     if isinstance(decided, Advance):
@@ -80,6 +81,13 @@ def at_claim(
         moved = {**decided.row, "watermark": watermark, "schedule": str(schedule.settled(watermark))}
         decided = replace(decided, row=moved)
     return replace(decided, gaps=cut(schedule, decided.gaps, row.slot, row.watermark))
+
+
+def _was_handed_back(row: Row) -> bool:
+    """Whether slots after the row's own are decided: they were left out at a claim that was handed back. None of them
+    is decided twice.
+    """
+    return row.slot is not None and row.watermark is not None and row.slot < row.watermark
 
 
 def _at_claim(
@@ -122,7 +130,7 @@ def _choose(
         if newest is not None and definition is not None:
             columns, _ = missed_among(row, definition, schedule, choice.watermark, newest, row.execution_time)
             return Advance(row=columns, gaps=gaps)
-        if until is not None and definition is not None and not is_queued:
+        if definition is not None and _leaves_others_to_overlap(until, is_queued=is_queued):
             came = _time_of_due(row, schedule, slot)
             columns, more = overlapped(row, definition, schedule, choice.watermark, came)
             return Advance(row=columns, gaps=(*gaps, *more))
@@ -141,6 +149,11 @@ def _choose(
     )
 
 
+def _leaves_others_to_overlap(until: datetime | None, *, is_queued: bool) -> bool:
+    """Whether the slots after a catch-up that came to nothing are overlap's, since they came due during its runs."""
+    return until is not None and not is_queued
+
+
 def _own_until(
     row: Row, schedule: Schedule, slot: datetime, now: datetime, definition: Definition | None
 ) -> datetime | None:
@@ -153,11 +166,21 @@ def _own_until(
         return None
     if row.origin != Origin.CATCH_UP:
         return until  # a queue
-    following, since = schedule.next_after(until), schedule.next_after(due)
-    if following is None or following > due:
+    if not _came_during_runs(schedule, until, due):
         return None
-    was_missed = since is not None and (after := schedule.next_after(since)) is not None and after <= now
-    return None if was_missed else until
+    return None if _were_missed_since(schedule, due, now) else until
+
+
+def _came_during_runs(schedule: Schedule, until: datetime, due: datetime) -> bool:
+    """Whether slots after ``until`` had come when the row was due."""
+    following = schedule.next_after(until)
+    return following is not None and following <= due
+
+
+def _were_missed_since(schedule: Schedule, due: datetime, now: datetime) -> bool:
+    """Whether more than one slot has come since the row was due."""
+    since = schedule.next_after(due)
+    return since is not None and (after := schedule.next_after(since)) is not None and after <= now
 
 
 def _time_of_due(row: Row, schedule: Schedule, slot: datetime) -> datetime:

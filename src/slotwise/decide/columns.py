@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from slotwise.decide.slot_choice import around, choose_overlapped, due_at, passed_over, slot_after
@@ -75,13 +75,23 @@ def catching_up(
     due = max([columns["execution_time"], *(began + least for least in apart if began is not None)])
     until, wait = row.catch_up_until, schedule.wait(base)
     newest = schedule.latest_before(max(now, due) - wait + TICK, floor=base) or slot
-    if began is None or held_until - began < slot - base or newest + wait > held_until:
+    if began is None or _gains(held_until - began, slot - base) or _came_after(newest + wait, held_until):
         until = newest
     elif slot > until:
         return None
     else:
         due = max(due, now)
     return {**columns, "execution_time": due, "catch_up_until": until, "origin": Origin.CATCH_UP}
+
+
+def _gains(run: timedelta, interval: timedelta) -> bool:
+    """Whether a job with such runs catches up with its schedule."""
+    return run < interval
+
+
+def _came_after(due: datetime, held_until: datetime) -> bool:
+    """Whether the newest slot has come due when the run before it was over."""
+    return due > held_until
 
 
 def overlapped(

@@ -64,7 +64,7 @@ def _at_finish(
     now: datetime,
     ledger: LedgerEntry | None,
 ) -> Transition:
-    if ledger is not None and ledger.outcome == Outcome.SUCCEEDED and ledger.token == row.version:
+    if _has_completed(row, ledger):
         outcome = Succeeded()  # complete_in has committed: whatever came after it, the slot is done
     elif isinstance(outcome, Succeeded) and outcome.promised:
         outcome = Failed("complete_in was called, but its transaction was not committed")
@@ -91,6 +91,11 @@ def _at_finish(
             return _aborted(row, definition, schedule, reason, now, ledger)
         case Died(lease_end):
             return at_loss(row, definition, schedule, lease_end, now, ledger)
+
+
+def _has_completed(row: Row, ledger: LedgerEntry | None) -> bool:
+    """Whether complete_in has ended the slot under this very claim."""
+    return ledger is not None and ledger.outcome == Outcome.SUCCEEDED and ledger.token == row.version
 
 
 def _called_off(row: Row, outcome: AttemptOutcome) -> tuple[Row, AttemptOutcome]:
@@ -133,7 +138,7 @@ def at_loss(
     ledger: LedgerEntry | None,
 ) -> Transition:
     """What becomes of a row whose holder fell silent."""
-    if ledger is not None and ledger.outcome == Outcome.SUCCEEDED and ledger.token == row.version:
+    if _has_completed(row, ledger):
         row = with_absence(row, schedule, ledger)
         return final(row, definition, schedule, now, now, Outcome.SUCCEEDED, ledger=ledger)
     if row.lease is None:  # another program has picked it, in a table that we share: claims of ours say their lease

@@ -45,7 +45,7 @@ def slept(row: Row, schedule: Schedule, now: datetime) -> Passed | None:
     """
     if row.slot is None:
         return None
-    first = _after_begun(row, schedule) if row.attempt else row.slot
+    first = _first_unbegun(row, schedule)
     if first is None or first > now:
         return None
     if not row.attempt:
@@ -58,16 +58,18 @@ def skipping(row: Row, schedule: Schedule, now: datetime) -> Passed | None:
     """The next slot that has not begun, to be skipped; None: there is none. The row may be held."""
     if row.slot is None:
         return None
-    slot = _after_begun(row, schedule) if row.attempt else row.slot
+    slot = _first_unbegun(row, schedule)
     if slot is None:
         return None
     schedule = schedule if row.attempt else undecided(schedule, row.slot, row.watermark)
     return _passing(row, schedule, Gap(first=slot, last=slot, count=1, reason=Reason.OPERATOR), now)
 
 
-def _after_begun(row: Row, schedule: Schedule) -> datetime | None:
-    """The slot after the one that was begun, and after all that are decided."""
+def _first_unbegun(row: Row, schedule: Schedule) -> datetime | None:
+    """The row's slot, or, where that was begun, the slot after it and after all that are decided."""
     assert row.slot is not None
+    if not row.attempt:
+        return row.slot
     return None if schedule.from_end else schedule.next_after(max(row.slot, row.watermark or row.slot))
 
 

@@ -187,7 +187,7 @@ class Runner:
             return HandedBack(Reason.SHUTDOWN)
         if (doubt := holding.doubt(self._margin)) is not None:
             return HandedBack(doubt)  # also if it waited for long: somebody else may have a thread for it right now
-        if holding.claim.row.cancel_requested is not None:
+        if _is_called_off(holding.claim):
             return HandedBack(Reason.OPERATOR)  # called off while it waited for its retry
         if (reason := holding.stop_reason) is not None:
             return HandedBack(reason)
@@ -284,6 +284,11 @@ class Runner:
         error = error_summary(outcome.error) if isinstance(outcome, Failed) and outcome.error else None
         took = timedelta(seconds=elapsed() - begun)
         self._listeners.publish(HandlerEnded(**about(holding.claim), outcome=outcome.name, error=error, took=took))
+
+
+def _is_called_off(claim: Claim) -> bool:
+    """Whether an operator, or a newer slot, had asked for the slot's end before this claim was made."""
+    return claim.row.cancel_requested is not None
 
 
 def _cancel(loop: asyncio.AbstractEventLoop, task: asyncio.Future[Any]) -> None:

@@ -73,11 +73,16 @@ class ClaimsByRow(RowByRow):
             if one.since is not None:
                 behind = (tasks.c.task_name == one.task_name) & (tasks.c.execution_time < one.since)
                 fresh = fresh.where(~(behind & sa.text(f"{RANK} BETWEEN {one.first} AND {one.last}")))
+        others = connection.execute(fresh.order_by(*self._rank(names, kind), *oldest).limit(limit)).all()
+        return [Key(*key) for key in (*first, *others)][:limit]
+
+    def _rank(self, names: Sequence[str], kind: str) -> list[Any]:
+        """What goes before what: the highest priority; of one-time tasks then name by name, as given."""
         order: list[Any] = [sa.text(RANK)]
         if kind == IS_TASK:
-            order.append(sa.case({name: place for place, name in enumerate(names)}, value=tasks.c.task_name))
-        others = connection.execute(fresh.order_by(*order, *oldest).limit(limit)).all()
-        return [Key(*key) for key in (*first, *others)][:limit]
+            places = {name: place for place, name in enumerate(names)}
+            order.append(sa.case(places, value=self.tables.tasks.c.task_name))
+        return order
 
     def due_names(self, connection: sa.Connection, limit: int) -> list[tuple[str, int]]:
         """Name and priority of up to ``limit`` due slots, the oldest first, and of rows whose holder died before."""

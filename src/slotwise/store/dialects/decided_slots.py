@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 from functools import lru_cache
+from typing import Any
 
 import sqlalchemy as sa
 
@@ -22,8 +23,12 @@ def newest_decided(
 ) -> datetime | None:
     """The newest slot that the ledger or a gap knows as started or decided; detached runs do not count."""
     plan = {"name": name, "instance": instance}
-    in_both = connection.execute(_newest(dialect.tables, strict=strict), plan).one()
-    return max((found for found in in_both if found), default=None)
+    found: Any = connection.execute(_newest(dialect.tables, strict=strict), plan).one()
+    return _newest_of(found[0], found[1])
+
+
+def _newest_of(in_ledger: datetime | None, in_gaps: datetime | None) -> datetime | None:
+    return max((found for found in (in_ledger, in_gaps) if found), default=None)
 
 
 @lru_cache(maxsize=16)

@@ -43,6 +43,10 @@ class Parted(Exception):
 class EndingsByRow(RowByRow):
     """Lets held rows go, each by a statement of its own."""
 
+    def _held(self, claim: Claim) -> list[sa.ColumnElement[bool]]:
+        """The row is still held under this claim."""
+        return [*self._under(claim), self.tables.tasks.c.picked]
+
     def finish(self, connection: sa.Connection, claims: Sequence[Claim]) -> tuple[str | None, int]:
         """Delete the rows of one-time tasks that succeeded, where nothing else was asked of them meanwhile.
 
@@ -51,7 +55,7 @@ class EndingsByRow(RowByRow):
         tasks, count = self.tables.tasks, 0
         for claim in claims:
             unasked = (tasks.c.state.is_(None), tasks.c.wanted_due.is_(None), tasks.c.cancel_requested.is_(None))
-            gone = tasks.delete().where(*self._under(claim), tasks.c.picked, *unasked)
+            gone = tasks.delete().where(*self._held(claim), *unasked)
             count += connection.execute(gone).rowcount
         return None, count
 
@@ -68,21 +72,13 @@ class EndingsByRow(RowByRow):
 
     def _advance(self, connection: sa.Connection, claim: Claim, following: FastFinish, now: datetime) -> bool:
         tasks, slots, key = self.tables.tasks, self.tables.slots, claim.row.ledger_key
-        if key is None or (following.slot is not None and following.slot <= now):
+        if key is None or following.has_come(now):
             return False
-        entry = [
-            *self._at(key),
-            slots.c.token == claim.token,
-            slots.c.outcome == Outcome.RUNNING,
-            slots.c.finished.is_(None),
-        ]
+        entry = self._own_entry(claim, key)
         moved = {"execution_time": following.due, "slot": following.slot, "next_slot": following.next_slot}
         release = (
             tasks.update()
-            .where(*self._under(claim), tasks.c.picked, *(tasks.c[name].is_(None) for name in UNASKED))
-            .where(tasks.c.slot == key.slot, tasks.c.watermark == key.slot, tasks.c.schedule == claim.row.schedule)
-            .where(tasks.c.attempt == 1, tasks.c.lost_count == 0, tasks.c.collapsed == 0)
-            .where(sa.exists().where(*entry))
+            .where(*self._as_claimed(claim, key), sa.exists().where(*entry))
             .values(
                 **moved, picked=False, picked_by=None, last_heartbeat=None, lease=None, version=tasks.c.version + 1,
                 attempt=0, consecutive_failures=0, last_success=now, last_error=None,
@@ -92,6 +88,21 @@ class EndingsByRow(RowByRow):
             return False
         connection.execute(slots.update().where(*entry).values(**ENDED, finished=now))
         return True
+
+    def _as_claimed(self, claim: Claim, key: LedgerKey) -> list[sa.ColumnElement[bool]]:
+        """The plan row is still held under this claim, for a slot that was on time, and nobody has asked for more."""
+        tasks = self.tables.tasks
+        return [
+            *self._held(claim), *(tasks.c[name].is_(None) for name in UNASKED),
+            tasks.c.slot == key.slot, tasks.c.watermark == key.slot, tasks.c.schedule == claim.row.schedule,
+            tasks.c.attempt == 1, tasks.c.lost_count == 0, tasks.c.collapsed == 0,
+        ]  # fmt: skip
+
+    def _own_entry(self, claim: Claim, key: LedgerKey) -> list[sa.ColumnElement[bool]]:
+        """The ledger row is open, and of this claim."""
+        slots = self.tables.slots
+        at = self._at(key)
+        return [*at, slots.c.token == claim.token, slots.c.outcome == Outcome.RUNNING, slots.c.finished.is_(None)]
 
     def quarantine(self, connection: sa.Connection, key: Key, error: str) -> None:
         """Put off a waiting row, unread, that no claim can take; it says why."""
@@ -124,7 +135,7 @@ class EndingsByRow(RowByRow):
         What the handler came to is told to the ledger. If it came to nothing, the next claim finds an orphan there.
         """
         tasks, slots, row = self.tables.tasks, self.tables.slots, claim.row
-        mine = [*self._under(claim), tasks.c.picked]
+        mine = self._held(claim)
         if isinstance(outcome, Died):
             mine.append(tasks.c.last_heartbeat.is_not_distinct_from(row.last_heartbeat))
         released = {
@@ -144,10 +155,9 @@ class EndingsByRow(RowByRow):
 
     def hold(self, connection: sa.Connection, claims: Sequence[Claim], *, wait: bool) -> list[Held]:
         """Lock the rows that are still held under these claims; whoever is missing has lost, or is locked."""
-        tasks, now = self.tables.tasks, self.now(connection)
-        found = []
+        now, found = self.now(connection), []
         for claim in claims:
-            values = connection.execute(sa.select(*self.row_columns).where(*self._under(claim), tasks.c.picked)).first()
+            values = connection.execute(sa.select(*self.row_columns).where(*self._held(claim))).first()
             if values is not None:
                 found.append(Held(row=row_of(values), now=now))
         return found
@@ -179,13 +189,7 @@ class EndingsByRow(RowByRow):
         return sum(self._let_go(connection, change) for change in changes)
 
     def _let_go(self, connection: sa.Connection, change: Change) -> int:
-        tasks, row = self.tables.tasks, change.held.row
-        mine = [
-            tasks.c.task_name == row.task_name,
-            tasks.c.task_instance == row.task_instance,
-            tasks.c.version == row.version,
-            tasks.c.picked_by == row.picked_by,
-        ]
+        tasks, mine = self.tables.tasks, self._as_held(change.held.row)
         if change.transition.row is None:
             return connection.execute(tasks.delete().where(*mine)).rowcount
         values = {name: change.transition.row[name] for name in CHANGED_COLUMNS if name in change.transition.row}
@@ -196,16 +200,31 @@ class EndingsByRow(RowByRow):
         }  # fmt: skip
         return connection.execute(tasks.update().where(*mine).values(**values, **released)).rowcount
 
+    def _as_held(self, row: Row) -> list[sa.ColumnElement[bool]]:
+        """The row is what it was when this transaction locked it."""
+        tasks = self.tables.tasks
+        return [
+            tasks.c.task_name == row.task_name,
+            tasks.c.task_instance == row.task_instance,
+            tasks.c.version == row.version,
+            tasks.c.picked_by == row.picked_by,
+        ]
+
     def record(self, connection: sa.Connection, changes: Sequence[Change]) -> None:
         """Write the ledger's side of these changes, under the token; a row that is final already stays as it is."""
         for change in changes:
             self._record(connection, change)
 
+    def _open_entry(self, key: LedgerKey, token: int) -> list[sa.ColumnElement[bool]]:
+        """The ledger row of this claim, as long as its slot has not ended."""
+        slots = self.tables.slots
+        return [*self._at(key), slots.c.token == token, slots.c.finished.is_(None)]
+
     def _record(self, connection: sa.Connection, change: Change) -> None:
         slots, key, record = self.tables.slots, change.ledger_key, change.transition.record
         if key is None or record is None:
             return
-        mine = [*self._at(key), slots.c.token == change.held.row.version, slots.c.finished.is_(None)]
+        mine = self._open_entry(key, change.held.row.version)
         if record.forget:
             self.undo_entry(connection, change.held.row)
             return

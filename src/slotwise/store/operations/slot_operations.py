@@ -125,8 +125,13 @@ def cancel_waiting(operation: Operation, row: Row, reason: str) -> None:
         )  # fmt: skip
         operation.connection.execute(statement.on_conflict_do_nothing())
     operation.delete(row)
-    if row.origin == Origin.BACKFILL and row.state != State.QUEUED:
+    if _has_a_place(row):
         release_next(operation.connection, operation.store.dialect, row, operation.now)
+
+
+def _has_a_place(row: Row) -> bool:
+    """Whether the row is one of those of a backfill that run side by side: its end lets the next one go."""
+    return row.origin == Origin.BACKFILL and row.state != State.QUEUED
 
 
 def call_off_backfill(operation: Operation, job: str, instance: str | None = None) -> int:

@@ -67,8 +67,7 @@ def _replanned(row: Row, after: Schedule, now: datetime) -> dict[str, Any]:
     Slots up to the activation belong to the old text, later ones to the new. A row that is held, or whose slot was
     begun or is due, gets the text only; its next slot comes at settlement.
     """
-    # A clock stepped back puts slots that were begun ahead of now: those belong to the old text all the same.
-    activation = max(now, row.watermark or now)
+    activation = activation_of(row, now)
     before, name = readable(row.schedule), "/".join(row.key)
     schedule = after if row.schedule is None else succeed(owed_by(row), activation, after)
     if row.slot is not None:
@@ -85,6 +84,11 @@ def _replanned(row: Row, after: Schedule, now: datetime) -> dict[str, Any]:
         # min_interval has moved it: a change of the schedule brings no two starts nearer to each other
         columns["execution_time"] = max(columns["execution_time"], row.execution_time)
     return {"schedule": stored_text(after, name), **columns}
+
+
+def activation_of(row: Row, now: datetime) -> datetime:
+    """Up to when slots belong to the old text. A clock stepped back puts slots that were begun ahead of now."""
+    return max(now, row.watermark or now)
 
 
 def first_slot(row: Row, after: Schedule, now: datetime) -> datetime | None:

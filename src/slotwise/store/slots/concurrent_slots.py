@@ -53,13 +53,18 @@ class ConcurrentSlots:
         tasks = self._tasks
         free = sa.select(tasks.c.task_instance).where(*self._of(plan), tasks.c.cancel_requested.is_(None))
         named = connection.scalars(free.with_for_update(skip_locked=True)).all()
-        due = sa.case((tasks.c.picked, tasks.c.execution_time), else_=sa.literal(now, tasks.c.execution_time.type))
         if named:
             connection.execute(
                 tasks.update()
                 .where(tasks.c.task_name == plan.task_name, tasks.c.task_instance.in_(named))
-                .values(cancel_requested=now, execution_time=due)
+                .values(self._called_off(now))
             )
+
+    def _called_off(self, now: datetime) -> dict[str, Any]:
+        """The columns of a slot that is asked to stop; one that waits for its retry comes up at once."""
+        tasks = self._tasks
+        due = sa.case((tasks.c.picked, tasks.c.execution_time), else_=sa.literal(now, tasks.c.execution_time.type))
+        return {"cancel_requested": now, "execution_time": due}
 
     def detach(self, connection: sa.Connection, plan: Row, now: datetime) -> Row | None:
         """The slot that was decided for the claimed plan row, held in a row of its own; None if it has one already."""

@@ -254,8 +254,7 @@ class LateClaims:
 
     def _mind(self, connection: sa.Connection, row: Row, now: datetime) -> Row | None:
         """A trigger starts, unless it was told to mind what runs of its job: then it waits, or is skipped."""
-        order = order_of(connection, self._dialect.tables, row.control) if row.control is not None else None
-        rule = order.arguments.get("overlap") if order is not None else None
+        rule = self._rule_of(connection, row)
         if rule is None or not self._others_run(connection, row):
             return row if self._enter(connection, row, now) else None
         if rule == "queue":
@@ -269,6 +268,11 @@ class LateClaims:
         )  # fmt: skip
         connection.execute(statement.on_conflict_do_nothing())
         return self._move_on(connection, row, now, None)
+
+    def _rule_of(self, connection: sa.Connection, trigger: Row) -> str | None:
+        """What a trigger does while others of its job run: ``queue``, ``skip``, or None if it does not mind them."""
+        order = order_of(connection, self._dialect.tables, trigger.control) if trigger.control is not None else None
+        return order.arguments.get("overlap") if order is not None else None
 
     def _others_run(self, connection: sa.Connection, row: Row) -> bool:
         """Whether anything else of the job is held.

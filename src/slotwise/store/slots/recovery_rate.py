@@ -64,8 +64,8 @@ class RecoveryRate:
         if not self._dialect.alone(connection, _KEY):
             return _whole(now + _BUSY) + TICK * (not has_place)
         full, end = self._read(connection, now)
-        if now + _SLACK >= full and (has_place or end <= now):
-            self._write(connection, max(full, now) + self._pause, end)
+        if _has_room(full, now) and (has_place or end <= now):
+            self._write(connection, _filled(full, now, self._pause), end)
             return None
         place = max(end, full - _SLACK)
         self._write(connection, full, place + self._pause)
@@ -83,6 +83,16 @@ class RecoveryRate:
         meta = self._meta
         new = self._dialect.insert(meta).values(key=_KEY, value=f"{to_micros(full)} {to_micros(end)}")
         connection.execute(new.on_conflict_do_update(index_elements=[meta.c.key], set_={"value": new.excluded.value}))
+
+
+def _has_room(full: datetime, now: datetime) -> bool:
+    """Whether one more may start though starts fill the rate until ``full``."""
+    return now + _SLACK >= full
+
+
+def _filled(full: datetime, now: datetime, pause: timedelta) -> datetime:
+    """Until when starts fill the rate, after one more."""
+    return max(full, now) + pause
 
 
 def _whole(instant: datetime) -> datetime:

@@ -15,7 +15,7 @@ from slotwise.decide.pause import parked
 from slotwise.errors import InvalidSchedule
 from slotwise.jobs.definition import Definition
 from slotwise.model.clock import Clock
-from slotwise.model.records import AttemptOutcome, Claim, Died, Fence, LedgerEntry, LedgerKey, Transition
+from slotwise.model.records import AttemptOutcome, Claim, Died, Fence, LedgerEntry, LedgerKey, Row, Transition
 from slotwise.model.vocabulary import Origin
 from slotwise.store.connect.commit import commit_surely
 from slotwise.store.connect.database import Database
@@ -191,7 +191,7 @@ class Settlements(Door):
             ended = [
                 (one, outcomes[one.row.fence])
                 for one in held
-                if not dead or one.row.last_heartbeat == claims[one.row.fence].row.last_heartbeat
+                if not dead or not _has_stirred(one.row, claims[one.row.fence])
             ]
             entries = self.dialect.entries(connection, ledger_keys(ended), wait=wait)
             free = [(one, outcome) for one, outcome in ended if ledger_key(one, outcome) in {None, *entries}]
@@ -262,6 +262,11 @@ class Settlements(Door):
             ]
 
         return self._apart([(claim_of(one.row), Died(one.lease_end)) for one in silences], end)
+
+
+def _has_stirred(row: Row, claim: Claim) -> bool:
+    """Whether the holder has renewed the row since it was found silent."""
+    return row.last_heartbeat != claim.row.last_heartbeat
 
 
 class _NotAll(Exception):
