@@ -33,6 +33,7 @@ class Accidents(Stage):
         """It does nothing for a while, and knows nothing of that when it goes on; often for longer than its lease."""
         if not agent.is_down:
             self._note(agent, "freezes")
+            agent.is_frozen = True
             agent.sleeps_until = self.clock.elapsed() + self.rng.choice((15, 50, 61, 65, 75))
 
     def _lose_power(self, _: Agent) -> None:

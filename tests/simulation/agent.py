@@ -29,10 +29,6 @@ class SimulatedWorker(ManualWorker):
         assert holding is not None
         self._runner.waiting.remove(holding)
 
-    def trust_marks(self) -> None:
-        """Sabotage: every mark counts as set, none is set."""
-        self._runner._mark_running = lambda claim: True
-
 
 @dataclass(eq=False)
 class Agent:
@@ -45,6 +41,8 @@ class Agent:
     #: Elapsed seconds before which it does nothing; a frozen one keeps all that it believes in.
     sleeps_until: float = 0.0
     is_down: bool = False
+    #: It has not noticed yet for how long it did nothing.
+    is_frozen: bool = False
     #: Attempts that have begun and not ended.
     running: list[Claim] = field(default_factory=list)
     #: A reaper's verdict that has not been carried out yet.

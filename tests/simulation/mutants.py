@@ -1,131 +1,82 @@
-"""Engines with one rule taken out: the laws must find each of them."""
+"""Engines with one rule broken: the laws must find each of them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from datetime import datetime
+from typing import Any
 
-import sqlalchemy as sa
-from tests.simulation.agent import SimulatedWorker
-
-from slotwise.decide.fast_finish import FastFinish
-from slotwise.model.records import Claim, Fence, Gap, Row
-from slotwise.store.dialects.dialect import Dialect
-from slotwise.store.dialects.sqlite import SQLite
-from slotwise.store.schema.rows import CHANGED_COLUMNS, Change, Held, row_of
-from slotwise.store.slots.settlement_values import Settlement, Silence
+from tests.kit.breaks import Arguments, Mutant, always, answering, given
+from tests.model.mutants import MUTANTS as OF_THE_MODEL
+from tests.simulation import points
 
 
-class SettlesBlindly(SQLite):
-    """Finds the row to settle by its key alone: neither version nor holder matter. No end is usual to it."""
-
-    def advance(
-        self, connection: sa.Connection, endings: Sequence[tuple[Claim, FastFinish]]
-    ) -> tuple[str | None, set[Fence]]:
-        del connection, endings
-        return None, set()
-
-    def hold(self, connection: sa.Connection, claims: Sequence[Claim], *, wait: bool) -> list[Held]:
-        del wait
-        now, found = self.now(connection), []
-        for claim in claims:
-            values = connection.execute(sa.select(*self.row_columns).where(*self._key(claim.row))).first()
-            if values is not None:
-                row = replace(row_of(values), version=claim.token, picked_by=claim.holder)
-                found.append(Held(row=row, now=now))
-        return found
-
-    def release(self, connection: sa.Connection, changes: Sequence[Change]) -> int:
-        tasks = self.tables.tasks
-        for change in changes:
-            mine, columns = self._key(change.held.row), change.transition.row
-            if columns is None:
-                connection.execute(tasks.delete().where(*mine))
-                continue
-            values = {name: columns[name] for name in CHANGED_COLUMNS if name in columns}
-            free = {"picked": False, "picked_by": None, "last_heartbeat": None, "version": tasks.c.version + 1}
-            connection.execute(tasks.update().where(*mine).values(**values, **free))
-        return len(changes)
-
-    def record(self, connection: sa.Connection, changes: Sequence[Change]) -> None:
-        slots = self.tables.slots
-        for change in changes:
-            if (key := change.ledger_key) is not None:
-                token = connection.scalar(sa.select(slots.c.token).where(*self._at(key)))
-                row = replace(change.held.row, version=token or 0)
-                super().record(connection, [replace(change, held=replace(change.held, row=row))])
-
-    def _key(self, row: Row) -> list[sa.ColumnElement[bool]]:
-        tasks = self.tables.tasks
-        return [tasks.c.task_name == row.task_name, tasks.c.task_instance == row.task_instance]
+def _by_key(conditions: list[Any], _: Arguments) -> list[Any]:
+    """A row's name and instance: whoever holds it, and under which version."""
+    return conditions[:2]
 
 
-class AdvancesBlindly(SQLite):
-    """Lets a plan row go on whoever holds it: neither version nor holder matter, nor what the ledger says."""
-
-    def advance(
-        self, connection: sa.Connection, endings: Sequence[tuple[Claim, FastFinish]]
-    ) -> tuple[str | None, set[Fence]]:
-        tasks, slots, now = self.tables.tasks, self.tables.slots, self.now(connection)
-        for claim, following in endings:
-            mine = [tasks.c.task_name == claim.row.task_name, tasks.c.task_instance == claim.row.task_instance]
-            moved = {"execution_time": following.due, "slot": following.slot, "next_slot": following.next_slot}
-            free = {"picked": False, "picked_by": None, "last_heartbeat": None, "version": tasks.c.version + 1}
-            connection.execute(tasks.update().where(*mine).values(**moved, **free, attempt=0))
-            assert claim.row.ledger_key is not None
-            ended = slots.update().where(*self._at(claim.row.ledger_key))
-            connection.execute(ended.values(outcome="succeeded", finished=now))
-        return None, {claim.fence for claim, _ in endings}
+def _by_slot(conditions: list[Any], _: Arguments) -> list[Any]:
+    """The slot's ledger row, whoever has it."""
+    return conditions[:3]
 
 
-class NeverConflicts(SQLite):
-    """Writes the ledger row of a claim over whatever is there."""
-
-    def enter(self, connection: sa.Connection, row: Row, now: datetime, *, strict: bool) -> bool:
-        slots = self.tables.slots
-        connection.execute(slots.delete().where(slots.c.task_name == row.task_name, slots.c.slot == row.slot))
-        return super().enter(connection, row, now, strict=strict)
-
-
-class ForgetsGaps(SQLite):
-    """Drops what did not run."""
-
-    def gaps(self, connection: sa.Connection, gaps: Iterable[tuple[Row, Gap]], now: datetime) -> None:
-        del connection, gaps, now
+def _as_if_own(held: list[Any], a: Arguments) -> list[Any]:
+    """The rows that were locked, each as if it were still held under the claim."""
+    claims = {claim.key: claim for claim in a.claims}
+    return [
+        replace(one, row=replace(one.row, version=claims[one.row.key].token, picked_by=claims[one.row.key].holder))
+        for one in held
+    ]
 
 
-def reaps_without_looking_again(worker: SimulatedWorker) -> None:
-    """Takes over who was silent, also if it has stirred since."""
-    take_over = worker.store.take_over
-
-    def careless(silences: Sequence[Silence]) -> list[Settlement]:
-        _, rows = worker.store.look(sorted(worker.store.definitions))
-        beats = {(row.key, row.version): row.last_heartbeat for row in rows}
-        return take_over([
-            replace(silence, row=replace(silence.row, last_heartbeat=beats.get((silence.row.key, silence.row.version))))
-            for silence in silences
-        ])  # fmt: skip
-
-    worker.store.take_over = careless  # type: ignore[method-assign]
+def _without_row(a: Arguments) -> Any:
+    """Forgets that the ledger has the slot already."""
+    slots = a.self.tables.slots
+    a.connection.execute(slots.delete().where(slots.c.task_name == a.row.task_name, slots.c.slot == a.row.slot))
+    return a.row
 
 
-def starts_without_a_mark(worker: SimulatedWorker) -> None:
-    """Believes that its claim still stands, and does not ask."""
-    worker.trust_marks()
+def _task_without(limit: str) -> Mutant:
+    return answering(points.LIMITED_TASK, lambda task, _: task and replace(task, **{limit: None}))
 
 
-def never_reaps(worker: SimulatedWorker) -> None:
-    """Leaves the dead what they held."""
-    worker.store.take_over = lambda silences: []  # type: ignore[method-assign]
+#: By the rule that is not there then.
+MUTANTS: dict[str, Mutant] = {
+    "a settlement minds the claim's version and holder": (
+        always(points.ADVANCE, (None, set()))
+        + answering(points.HELD, _by_key)
+        + answering(points.HOLD, _as_if_own)
+        + answering(points.AS_HELD, _by_key)
+        + answering(points.OPEN_ENTRY, _by_slot)
+    ),
+    "the usual end minds the claim's version and holder": (
+        always(points.FOLLOWING_HAS_COME, False)
+        + answering(points.AS_CLAIMED, _by_key)
+        + answering(points.OWN_ENTRY, _by_slot)
+    ),
+    "what did not run is written down": always(points.GAPS, None),
+    "a reaper looks again before it takes over": always(points.HAS_STIRRED, False),
+    "a job that gives up marks its start": always(points.MARK_RUNNING, True),
+    "what the dead held is taken over": always(points.TAKE_OVER, []),
+    "slots that run side by side start min_interval apart": always(points.DISTANCE, None),
+    "the highest priority goes first": always(points.RANK, []),
+    "tags decide who may run it": always(points.MAY_RUN_ON, True),
+    "so many start within a time": _task_without("max_starts"),
+    "so many run at a time": _task_without("max_running"),
+    "a slot with a row of its own is not forgotten": OF_THE_MODEL["a slot with a row of its own is not forgotten"],
+}  # fmt: skip
 
+#: Those that show where the queue is put back from a backup: only the ledger knows then what has run.
+AFTER_RESTORES: dict[str, Mutant] = {
+    "the ledger refuses a slot that it has": given(points.ENTER, row=_without_row),
+}
 
-def forgets_its_distance(worker: SimulatedWorker) -> None:
-    """Starts a retry however near that is to another slot's start."""
-    worker.store._min_interval.defer = lambda connection, row, now: None  # type: ignore[method-assign]
+#: Those that break the rate of a recovery.
+OF_RECOVERY: dict[str, Mutant] = {
+    "the rate is full": always(points.HAS_ROOM, True),
+    "a start fills the rate": answering(points.FILLED, lambda _, a: a.full),
+    "who was put off is asked again": given(points.IS_LATE, row=lambda a: replace(a.row, parked_due=None)),
+}
 
-
-#: Dialects with a rule taken out; and what is done to a worker's store. The last one shows where queues are restored.
-DIALECTS: list[type[Dialect]] = [SettlesBlindly, AdvancesBlindly, ForgetsGaps]
-SABOTAGES = [reaps_without_looking_again, starts_without_a_mark, never_reaps, forgets_its_distance]
-AFTER_RESTORES: list[type[Dialect]] = [NeverConflicts]
+for found in (MUTANTS, AFTER_RESTORES, OF_RECOVERY):
+    found.update({rule: replace(mutant, caches=points.CACHES) for rule, mutant in found.items()})

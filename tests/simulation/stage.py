@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
@@ -24,9 +24,6 @@ from slotwise.schedules import Schedule
 from slotwise.store.connect.database import Database
 from slotwise.testing import ManualClock
 
-#: Wrecks a worker's store: for tests of the laws themselves.
-Sabotage = Callable[[SimulatedWorker], None]
-
 
 @dataclass
 class Stage:
@@ -34,7 +31,6 @@ class Stage:
 
     seed: int
     database: Database
-    sabotage: Sabotage = lambda worker: None
     size: int = 3
     rounds: int = 150
     #: Whether the queue, alone, is once in a while put back from a backup.
@@ -65,7 +61,6 @@ class Stage:
         """A process that starts, and plans."""
         tags = frozenset({TAG} if name == "w1" else ())
         worker = SimulatedWorker(subjects(schedule), self.database, self.clock, threads=4, worker_name=name, tags=tags)
-        self.sabotage(worker)
         agent = Agent(name, worker, revision, tags)
         self._plan(agent)
         return agent

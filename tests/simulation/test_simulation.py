@@ -9,9 +9,6 @@ A broken law is told with its seed and with the last 50 events of the slot.
 
 from __future__ import annotations
 
-from collections import Counter
-
-import pytest
 from tests.simulation.world import World
 
 from slotwise.settings.settings import Settings
@@ -38,13 +35,7 @@ def test_the_laws_hold_where_the_queue_is_restored(memory: Database, rare_seed: 
     World(rare_seed, memory, restores=True).run()
 
 
-@pytest.mark.parametrize(("number", "restores"), [(55, True), (196, True)])
-def test_worlds_that_broke_a_law(memory: Database, number: int, restores: bool) -> None:
-    """An operator who leaves out, after a restore, what had ended before it; an open slot whose row a restore took."""
-    World(number, memory, restores=restores).run()
-
-
-#: What must have happened, somewhere in two worlds, for the laws to have seen anything.
+#: What must happen, in one world or another, for the laws to see anything.
 HAPPENINGS = [
     "claims", "starts attempt 1", "starts attempt 2", "ends as failed", "ends as succeeded",
     "completes in its own", "cannot complete", "settled as succeeded", "settled as failed (retry)",
@@ -55,16 +46,24 @@ HAPPENINGS = [
 ]  # fmt: skip
 
 
+#: So many worlds may pass until everything has happened.
+WORLDS = 20
+
+
 def test_the_worlds_are_not_idle() -> None:
     """A checker that sees nothing finds nothing: each kind of accident and of end occurs."""
-    seen: Counter[str] = Counter()
-    for seed in (22, 24):  # these two have them all
+    missing, starts, successes = set(HAPPENINGS), 0, 0
+    for seed in range(WORLDS):
         database = Database(Settings(database_url=IN_MEMORY))
         provision(database)
         world = World(seed, database)
         laws = world.run()
         database.close()
-        seen.update(word for entry in world.trace.entries for word in HAPPENINGS if word in entry.what)
-        assert sum(laws.starts.values()) > 60
-        assert sum(map(len, laws.successes.values())) > 30
-    assert set(HAPPENINGS) - set(seen) == set()
+        missing -= {word for entry in world.trace.entries for word in HAPPENINGS if word in entry.what}
+        starts += sum(laws.starts.values())
+        successes += sum(map(len, laws.successes.values()))
+        if not missing:
+            break
+    assert not missing
+    assert starts > 60
+    assert successes > 30

@@ -49,6 +49,8 @@ class World(Accidents):
         """Some of its loops, in any order; a zombie that wakes up goes on where it was."""
         if not agent.is_awake():
             return
+        if agent.is_frozen and not agent.is_down:
+            self._go_on(agent)
         if agent in self.zombies:
             self.zombies.remove(agent)
             turns = [self._end, self._settle, self._beat, self._execute]
@@ -60,6 +62,14 @@ class World(Accidents):
         for turn in self.rng.sample(turns, len(turns)):
             if not agent.is_down and agent.is_awake() and self.rng.random() < 0.8:
                 turn(agent)
+
+    def _go_on(self, agent: Agent) -> None:
+        """What it was about to do when it froze: often it settles before it looks at any clock."""
+        agent.is_frozen = False
+        if self.rng.random() < 0.7:
+            for claim in list(agent.running):
+                self._finish(agent, claim, Succeeded())
+            self._settle(agent)
 
     def _beat(self, agent: Agent) -> None:
         if agent.is_due(agent.beat_at):

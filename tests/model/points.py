@@ -1,0 +1,70 @@
+"""Where the model's mutants break the product: every name of the product that they use."""
+
+from __future__ import annotations
+
+from tests.kit.breaks import Constant
+
+from slotwise.decide import absence, claim, columns, ending, final, handback, pause, slot_choice
+from slotwise.decide.fast_finish import FastFinish, onward
+from slotwise.engine.run import outcomes, runner
+from slotwise.store.dialects import claims_by_row, decided_slots, endings_by_row
+from slotwise.store.operations import slot_operations
+from slotwise.store.planning import planner
+from slotwise.store.planning.planner import Planner
+from slotwise.store.slots import backfill_release
+from slotwise.store.slots.concurrent_slots import ConcurrentSlots
+from slotwise.store.slots.late_claims import LateClaims
+
+# ends
+AT_LOSS = ending.at_loss
+FINAL = final.final
+HAND_BACK = handback.hand_back
+HAS_COMPLETED = ending._has_completed
+IS_FORFEITED = ending._is_forfeited
+TRIES = ending._tries
+SNOOZED = ending._snoozed
+CALLED_OFF = ending._called_off
+SPACED = ending._spaced
+TIMED_OUT = outcomes.timed_out
+IS_CALLED_OFF = runner._is_called_off
+FOLLOWING_HAS_COME = FastFinish.has_come
+UNASKED = Constant(endings_by_row, "UNASKED")
+
+# absence and catch-up
+ABSENT_FROM = absence.absent_from
+ALONE_SINCE = absence._alone_since
+MISSED_AMONG = columns.missed_among
+CATCHING_UP = columns.catching_up
+GAINS = columns._gains
+CAME_AFTER = columns._came_after
+CHOOSE_MISSED = slot_choice.choose_missed
+LATEST_START = slot_choice._limit
+CAME_DURING_RUNS = claim._came_during_runs
+WERE_MISSED_SINCE = claim._were_missed_since
+LEAVES_OTHERS_TO_OVERLAP = claim._leaves_others_to_overlap
+WAS_HANDED_BACK = claim._was_handed_back
+
+# overlap
+AT_CLAIM = claim.at_claim
+CHOOSE_OVERLAPPED = slot_choice.choose_overlapped
+ASKED_TO_STOP = ConcurrentSlots._called_off
+
+# what operators order
+FIRST_UNBEGUN = pause._first_unbegun
+PARKED = pause.parked
+UNDECIDED = slot_choice.undecided
+TRIGGERS_RULE = LateClaims._rule_of
+BACKFILLS_NEWEST_START = backfill_release._newest
+HAS_A_PLACE = slot_operations._has_a_place
+
+# the ledger, deploys and restores
+LEDGER_ENTRY = claims_by_row._entry
+KEEP_AS_ENDED = LateClaims._end_reopened
+DISOWN = LateClaims._disown
+NEWEST_DECIDED = decided_slots._newest_of
+ACTIVATION = planner.activation_of
+FIRST_SLOT = planner.first_slot
+KEEP_DISTANCE = Planner._keep_distance
+
+#: Functions that remember what others have decided.
+CACHES = (onward,)
