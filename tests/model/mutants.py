@@ -51,6 +51,11 @@ MUTANTS: dict[str, Mutant] = {
         points.HAND_BACK,
         lambda result, _: replace(result, record=replace(result.record, forget=result.record.attempts == 0)),
     ),
+    "the usual end minds the claim's version and holder": (
+        always(points.FOLLOWING_HAS_COME, False)
+        + answering(points.AS_CLAIMED, lambda conditions, _: conditions[:2])  # the row's key
+        + answering(points.OWN_ENTRY, lambda conditions, _: conditions[:3])  # the slot
+    ),
     "complete_in outlives its holder": always(points.HAS_COMPLETED, False),
     # give_up
     "the ledger starts a slot that gives up once": given(points.LEDGER_ENTRY, strict=lambda a: False),

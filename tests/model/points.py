@@ -8,6 +8,7 @@ from slotwise.decide import absence, claim, columns, ending, final, handback, pa
 from slotwise.decide.fast_finish import FastFinish, onward
 from slotwise.engine.run import outcomes, runner
 from slotwise.store.dialects import claims_by_row, decided_slots, endings_by_row
+from slotwise.store.dialects.endings_by_row import EndingsByRow
 from slotwise.store.operations import slot_operations
 from slotwise.store.planning import planner
 from slotwise.store.planning.planner import Planner
@@ -28,6 +29,8 @@ SPACED = ending._spaced
 TIMED_OUT = outcomes.timed_out
 IS_CALLED_OFF = runner._is_called_off
 FOLLOWING_HAS_COME = FastFinish.has_come
+AS_CLAIMED = EndingsByRow._as_claimed
+OWN_ENTRY = EndingsByRow._own_entry
 UNASKED = Constant(endings_by_row, "UNASKED")
 
 # absence and catch-up

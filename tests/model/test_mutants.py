@@ -17,11 +17,16 @@ from slotwise.store.connect.database import Database
 #: So many generated scripts may pass before a mutant must have been found out.
 SCRIPTS = 1000
 REAP = step("reap")
+SUCCEED = step("succeed", pick=0)
 
 #: Scripts in which the product and a rule that is broken differ, where those that once found something show nothing.
 SHOWN: dict[str, tuple[Terms, Times, list[Step]]] = {
     "complete_in outlives its holder": (
         Terms(), every(300), [run(300), step("complete", pick=0, kind="crash"), later(400), REAP],
+    ),
+    "a worker that was silent for long succeeds": (
+        Terms(), every(300),
+        [run(300), step("freeze_or_thaw", pick=0), later(400), REAP, step("freeze_or_thaw", pick=0), SUCCEED],
     ),
     "a job that gives up starts once": (
         Terms(gives_up=True), every(300), [run(300), step("fail", pick=0, final=False), step("retry", pick=0), run(1)],

@@ -49,11 +49,6 @@ MUTANTS: dict[str, Mutant] = {
         + answering(points.AS_HELD, _by_key)
         + answering(points.OPEN_ENTRY, _by_slot)
     ),
-    "the usual end minds the claim's version and holder": (
-        always(points.FOLLOWING_HAS_COME, False)
-        + answering(points.AS_CLAIMED, _by_key)
-        + answering(points.OWN_ENTRY, _by_slot)
-    ),
     "what did not run is written down": always(points.GAPS, None),
     "a reaper looks again before it takes over": always(points.HAS_STIRRED, False),
     "a job that gives up marks its start": always(points.MARK_RUNNING, True),

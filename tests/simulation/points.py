@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from slotwise.decide.fast_finish import FastFinish, onward
+from slotwise.decide.fast_finish import onward
 from slotwise.jobs.definition import Definition
 from slotwise.store.dialects.claims_by_row import ClaimsByRow
 from slotwise.store.dialects.endings_by_row import EndingsByRow
@@ -27,9 +27,6 @@ HELD = EndingsByRow._held
 AS_HELD = EndingsByRow._as_held
 OPEN_ENTRY = EndingsByRow._open_entry
 ADVANCE = EndingsByRow.advance
-AS_CLAIMED = EndingsByRow._as_claimed
-FOLLOWING_HAS_COME = FastFinish.has_come
-OWN_ENTRY = EndingsByRow._own_entry
 GAPS = EndingsByRow.gaps
 TAKE_OVER = Store.take_over
 HAS_STIRRED = settlements._has_stirred
