@@ -68,9 +68,7 @@ def _own_task_columns() -> list[sa.Column]:
         sa.Column("waits_for", sa.Integer),
         sa.Column("cancel_requested", _instant()),
         sa.Column("catch_up_until", _instant()),
-        sa.Column("last_start", _instant()),
-        sa.Column("missed_after", _instant()),
-        sa.Column("missed_until", _instant()),
+        sa.Column("unheld_since", _instant()),
         sa.Column("last_error", sa.Text),
         sa.Column("control", sa.BigInteger),
     ]

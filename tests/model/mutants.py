@@ -6,7 +6,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
-from tests.kit.breaks import Arguments, Mutant, always, answering, constant, given
+from tests.kit.breaks import Mutant, always, answering, constant, given
 from tests.model import points
 
 LONG_AGO = datetime(1990, 1, 1, tzinfo=UTC)
@@ -22,16 +22,9 @@ def _record(**changes: Any) -> Any:
     return lambda result, _: replace(result, record=result.record and replace(result.record, **changes))
 
 
-def _without_catch_up(*names: str) -> Any:
-    """The job as if it declared none of these for its catch-up."""
-    return lambda a: replace(a.definition, catch_up=replace(a.definition.catch_up, **dict.fromkeys(names)))
-
-
-def _tail_without_pace(a: Arguments) -> Any:
-    following = a.schedule.settled(a.base).next_after(a.base)
-    if following is None or a.row.catch_up_until is None or following <= a.row.catch_up_until:
-        return a.definition
-    return replace(a.definition, min_interval=None, catch_up=replace(a.definition.catch_up, pace=None))
+def _defined(changes: Any) -> Any:
+    """What an end is decided from, with a job that declares something else."""
+    return lambda a: replace(a.ending, definition=replace(a.ending.definition, **changes(a.ending.definition)))
 
 
 def _row(**changes: Any) -> Any:
@@ -42,10 +35,8 @@ def _row(**changes: Any) -> Any:
 #: By what the product does not do then.
 MUTANTS: dict[str, Mutant] = {
     # losses
-    "a claim that is lost was held until its lease end": given(points.AT_LOSS, lease_end=lambda a: a.now),
-    "a slot is dead after max_lost": given(
-        points.AT_LOSS, definition=lambda a: replace(a.definition, max_lost=a.definition.max_lost + 1)
-    ),
+    "a claim that is lost was held until its last heartbeat": answering(points.HELD_UNTIL, lambda _, a: a.now),
+    "a slot is dead after max_lost": given(points.LOST, ending=_defined(lambda job: {"max_lost": job.max_lost + 1})),
     "a hand-back does not count": given(points.HAND_BACK, row=lambda a: replace(a.row, attempt=a.row.attempt + 1)),
     "a slot with a row of its own is not forgotten": answering(
         points.HAND_BACK,
@@ -69,29 +60,17 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "what was called off does not start": always(points.IS_CALLED_OFF, False),
     "who has run for too long has failed": always(points.TIMED_OUT, None),
-    # absence
-    "what comes after a lease that nobody took over is missed": answering(
-        points.ABSENT_FROM, lambda result, a: {**result, "missed_after": a.row.missed_after}
-    ),
-    "what comes while a retry is due and nobody takes it is missed": given(points.ALONE_SINCE, row=_row(attempt=1)),
-    "what comes while a queue is due and nobody takes it is missed": given(
-        points.ALONE_SINCE, row=_row(catch_up_until=None)
-    ),
-    "what is missed waits for the queue": answering(
-        points.MISSED_AMONG, lambda result, _: ({**result[0], "missed_after": None}, result[1])
+    # where overlap and catch-up meet
+    "what came while nobody held the job is catch-up's": answering(points.JUDGED, _changed(unheld_since=None)),
+    "a row that waits holds its job until one poll interval after it is due": answering(
+        points.WAITING, lambda columns, _: {**columns, "unheld_since": None}
     ),
     # catch-up
     "a catch-up has a maximum": given(points.CHOOSE_MISSED, catch_up=lambda a: replace(a.catch_up, max=None)),
     "a catch-up has a window": given(points.LATEST_START, catch_up=lambda a: replace(a.catch_up, window=None)),
-    "a catch-up has a pace": given(points.CATCHING_UP, definition=_without_catch_up("pace")),
-    "a catch-up's pace is for its tail as well": given(points.CATCHING_UP, definition=_tail_without_pace),
-    "a catch-up is bounded anew at each start": always(points.CAME_DURING_RUNS, True),
-    "slots that were missed since a long run are a catch-up's": always(points.WERE_MISSED_SINCE, False),
-    "what comes due during runs is left to overlap by the next start as well": always(points.WERE_MISSED_SINCE, True),
-    "what comes due during a run that gains joins the tail": always(points.GAINS, False),
-    "what comes due during a run that loses ground is overlap's": always(points.GAINS, True),
-    "what comes due after the end of a lease joins the tail": always(points.CAME_AFTER, False),
-    "overlap decides where all that was missed is too late": always(points.LEAVES_OTHERS_TO_OVERLAP, False),
+    "a catch-up has a pace": given(
+        points.TAIL, ending=_defined(lambda job: {"catch_up": replace(job.catch_up, pace=None)})
+    ),
     "a queue minds start_within": given(points.CHOOSE_MISSED, start_within=lambda a: None),
     "slots are collapsed only once": always(points.WAS_HANDED_BACK, False),
     "two starts are min_interval apart": answering(points.SPACED, lambda _, a: a.due),
@@ -101,7 +80,7 @@ MUTANTS: dict[str, Mutant] = {
         overlap=lambda a: replace(a.overlap, mode="queue_all") if a.overlap.mode == "queue" else a.overlap,
     ),
     "slots of a run are its overlap's": always(points.FOLLOWING_HAS_COME, False),
-    "so many run side by side": given(points.AT_CLAIM, abreast=lambda a: a.abreast - 1),
+    "so many run side by side": given(points.AT_CLAIM, taken=lambda a: a.taken - 1),
     "what waits for its retry is stopped at once": answering(
         points.ASKED_TO_STOP, lambda result, _: {"cancel_requested": result["cancel_requested"]}
     ),

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from tests.kit.breaks import Constant
 
-from slotwise.decide import absence, claim, columns, ending, final, handback, pause, slot_choice
+from slotwise.decide import claim, ending, final, handback, pause, slot_choice
 from slotwise.decide.fast_finish import FastFinish, onward
+from slotwise.decide.hold import Ending
 from slotwise.engine.run import outcomes, runner
 from slotwise.store.dialects import claims_by_row, decided_slots, endings_by_row
 from slotwise.store.dialects.endings_by_row import EndingsByRow
@@ -17,7 +18,7 @@ from slotwise.store.slots.concurrent_slots import ConcurrentSlots
 from slotwise.store.slots.late_claims import LateClaims
 
 # ends
-AT_LOSS = ending.at_loss
+LOST = ending._lost
 FINAL = final.final
 HAND_BACK = handback.hand_back
 HAS_COMPLETED = ending._has_completed
@@ -25,7 +26,6 @@ IS_FORFEITED = ending._is_forfeited
 TRIES = ending._tries
 SNOOZED = ending._snoozed
 CALLED_OFF = ending._called_off
-SPACED = ending._spaced
 TIMED_OUT = outcomes.timed_out
 IS_CALLED_OFF = runner._is_called_off
 FOLLOWING_HAS_COME = FastFinish.has_come
@@ -33,18 +33,14 @@ AS_CLAIMED = EndingsByRow._as_claimed
 OWN_ENTRY = EndingsByRow._own_entry
 UNASKED = Constant(endings_by_row, "UNASKED")
 
-# absence and catch-up
-ABSENT_FROM = absence.absent_from
-ALONE_SINCE = absence._alone_since
-MISSED_AMONG = columns.missed_among
-CATCHING_UP = columns.catching_up
-GAINS = columns._gains
-CAME_AFTER = columns._came_after
+# where overlap and catch-up meet
+HELD_UNTIL = ending._held_until
+JUDGED = Ending.judged
+WAITING = Ending.waiting
+SPACED = Ending.spaced
+TAIL = final._tail
 CHOOSE_MISSED = slot_choice.choose_missed
 LATEST_START = slot_choice._limit
-CAME_DURING_RUNS = claim._came_during_runs
-WERE_MISSED_SINCE = claim._were_missed_since
-LEAVES_OTHERS_TO_OVERLAP = claim._leaves_others_to_overlap
 WAS_HANDED_BACK = claim._was_handed_back
 
 # overlap

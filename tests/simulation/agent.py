@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from datetime import timedelta
 
-from slotwise.model.records import Claim
-from slotwise.store.slots.settlement_values import Silence
+from slotwise.model.records import Claim, Row
 from slotwise.testing import ManualWorker
 
 BEAT = timedelta(seconds=10)
@@ -15,11 +14,11 @@ BEAT = timedelta(seconds=10)
 class SimulatedWorker(ManualWorker):
     """A worker whose reaper may be slow, and that may never learn of what it has claimed."""
 
-    def look(self) -> list[Silence]:
+    def look(self) -> list[Row]:
         """The first half of ``reap``: who is dead."""
         return self._worker.reaper.look()
 
-    def take_over(self, verdict: list[Silence]) -> None:
+    def take_over(self, verdict: list[Row]) -> None:
         """The second half."""
         self._worker.reaper.take_over(verdict)
 
@@ -46,7 +45,7 @@ class Agent:
     #: Attempts that have begun and not ended.
     running: list[Claim] = field(default_factory=list)
     #: A reaper's verdict that has not been carried out yet.
-    verdict: list[Silence] = field(default_factory=list)
+    verdict: list[Row] = field(default_factory=list)
     beat_at: float = 0.0
     looked_at: float = 0.0
     #: How many of its worker's events have been heard.

@@ -32,7 +32,7 @@ def subjects(changing: Schedule) -> list[object]:
         job(name="rarely", schedule=Every("150s"), on_lost="give_up")(print),
         job(name="delayed", schedule=FixedDelay("15s"))(print),
         job(name="apart", schedule=Every("20s"), spread="15s", min_interval="50s", retry=retry)(print),
-        job(name="abreast", schedule=Every("20s"), overlap=Overlap.allow(2), min_interval="6s", retry=retry)(print),
+        job(name="abreast", schedule=Every("20s"), overlap=Overlap.allow(2), retry=retry)(print),
         job(name="replaced", schedule=Every("20s"), overlap=Overlap.cancel_previous(), on_lost="give_up")(print),
         job(name="queued", schedule=Every("20s"), overlap=Overlap.queue(2), priority=10)(print),
         job(name="paced", schedule=Every("30s"), overlap=Overlap.queue_all(), catch_up=paced, retry=retry)(print),

@@ -53,7 +53,6 @@ MUTANTS: dict[str, Mutant] = {
     "a reaper looks again before it takes over": always(points.HAS_STIRRED, False),
     "a job that gives up marks its start": always(points.MARK_RUNNING, True),
     "what the dead held is taken over": always(points.TAKE_OVER, []),
-    "slots that run side by side start min_interval apart": always(points.DISTANCE, None),
     "the highest priority goes first": always(points.RANK, []),
     "tags decide who may run it": always(points.MAY_RUN_ON, True),
     "so many start within a time": _task_without("max_starts"),

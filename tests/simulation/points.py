@@ -8,7 +8,6 @@ from slotwise.store.dialects.claims_by_row import ClaimsByRow
 from slotwise.store.dialects.endings_by_row import EndingsByRow
 from slotwise.store.slots import recovery_rate, settlements
 from slotwise.store.slots.limits import Limits
-from slotwise.store.slots.min_interval import MinInterval
 from slotwise.store.slots.recovery_rate import RecoveryRate
 from slotwise.store.slots.store import Store
 
@@ -18,7 +17,6 @@ RANK = ClaimsByRow._rank
 MAY_RUN_ON = Definition.may_run_on
 ROOM = Limits.room
 LIMITED_TASK = Limits._task
-DISTANCE = MinInterval.defer
 MARK_RUNNING = Store.mark_running
 
 # ends

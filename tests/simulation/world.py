@@ -96,7 +96,7 @@ class World(Accidents):
     def _execute(self, agent: Agent) -> None:
         verdict, agent.verdict = agent.verdict, []
         beats = {(row["task_name"], row["task_instance"]): row["last_heartbeat"] for row in self._read().rows}
-        rows = [silence.row for silence in verdict]
+        rows = list(verdict)
         alive = [row.fence for row in rows if beats.get(row.key) != row.last_heartbeat]  # it stirred since the look
         if not self.steps_on:
             alive += [row.fence for row in rows if self._is_believed(row)]

@@ -21,7 +21,7 @@ from slotwise.store.connect.database import Database
 from slotwise.store.planning.planner import Plan, Planner
 from slotwise.store.planning.revision import Revision
 from slotwise.store.schema.rows import ROW_COLUMNS, row_of
-from slotwise.store.slots.settlement_values import Settlement, Silence
+from slotwise.store.slots.settlement_values import Settlement
 from slotwise.store.slots.store import Store
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -105,14 +105,9 @@ class Bench:
         assert settlement.error is None
         return settlement.transition
 
-    def take_over(self, *claims: Claim, lease_end: datetime | None = None) -> list[Settlement]:
+    def take_over(self, *claims: Claim) -> list[Settlement]:
         """What a reaper does that has seen these claims fall silent."""
-        return self.take_over_rows(*(self.row(*claim.key) for claim in claims), lease_end=lease_end)
-
-    def take_over_rows(self, *rows: Row, lease_end: datetime | None = None) -> list[Settlement]:
-        """The same, from rows as they were seen."""
-        ends = [lease_end or (row.last_heartbeat or NOON) + (row.lease or LEASE) for row in rows]
-        return self.store.take_over([Silence(row=row, lease_end=end) for row, end in zip(rows, ends, strict=True)])
+        return self.store.take_over([self.row(*claim.key) for claim in claims])
 
     def tick(self, minutes: float = 1) -> datetime:
         return self.clock.tick(minutes * MINUTE)

@@ -19,7 +19,6 @@ from slotwise.store.planning.planner import Planner
 from slotwise.store.planning.revision import Revision
 from slotwise.store.reading.worker_registry import Badge, WorkerRegistry
 from slotwise.store.slots.fence import LedgerFence
-from slotwise.store.slots.settlement_values import Silence
 from slotwise.store.slots.store import Store
 
 LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
@@ -50,9 +49,6 @@ class Stage:
             if not self.bench.definitions[name].is_job:
                 self.bench.client.schedule(name, id="1", at=LONG_AGO)
         return self.claim(*names)
-
-    def silences(self, *names: str) -> list[Silence]:
-        return [Silence(row=claim.row, lease_end=claim.claimed_at) for claim in self.held(*names)]
 
     def listen(self, play: Callable[[], Any]) -> str:
         """The statements that this sends, as they are sent."""
@@ -125,8 +121,8 @@ def _hand_back(stage: Stage) -> Callable[[], Any]:
 
 
 def _take_over(stage: Stage) -> Callable[[], Any]:
-    silences = stage.silences("plain", "mail")
-    return lambda: stage.store.take_over(silences)
+    silent = [claim.row for claim in stage.held("plain", "mail")]
+    return lambda: stage.store.take_over(silent)
 
 
 def _beat(stage: Stage) -> Callable[[], Any]:

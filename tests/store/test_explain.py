@@ -22,7 +22,6 @@ from slotwise.schedules import Every
 from slotwise.store.dialects.queue_cursors import FIRST, LAST, Range
 from slotwise.store.planning.planner import Planner
 from slotwise.store.slots.batch_size import BatchSize
-from slotwise.store.slots.settlement_values import Silence
 from slotwise.store.slots.store import Store
 
 ROWS = 200_000
@@ -56,7 +55,7 @@ GIVE_BACK = """
 UPDATE scheduled_tasks SET picked = false, picked_by = NULL WHERE picked;
 UPDATE scheduled_tasks SET slot = '2020-01-01Z', execution_time = '2020-01-01Z', next_slot = '8000-01-01Z',
     attempt = 0, lost_count = 0, version = version + 1000, watermark = NULL, origin = NULL, collapsed = 0,
-    catch_up_until = NULL, parked_due = NULL WHERE schedule IS NOT NULL;
+    catch_up_until = NULL, unheld_since = NULL, parked_due = NULL WHERE schedule IS NOT NULL;
 DELETE FROM scheduled_slots WHERE slot >= '2020-01-01Z';
 DELETE FROM scheduled_gaps;
 """
@@ -165,8 +164,7 @@ def _hand_back(stage: Stage, size: int) -> list[Sent]:
 
 def _take_over(stage: Stage, size: int) -> list[Sent]:
     claims = stage.claim(stage.jobs, size)
-    silences = [Silence(row=claim.row, lease_end=claim.claimed_at) for claim in claims]
-    return stage.sent(lambda: stage.store.take_over(silences))
+    return stage.sent(lambda: stage.store.take_over([claim.row for claim in claims]))
 
 
 def _beat(stage: Stage, size: int) -> list[Sent]:

@@ -10,12 +10,13 @@ import pytest
 from slotwise import Every, decide, job
 from slotwise.jobs.definition import Definition
 from slotwise.jobs.policies import CatchUp, Overlap
-from slotwise.model.records import RECURRING, AttemptOutcome, Claim, Died, Gap, LedgerEntry, Row, Succeeded
+from slotwise.model.records import RECURRING, Claim, Died, Gap, LedgerEntry, Row, Succeeded
 from slotwise.testing import ManualWorker
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
 MINUTELY = Every(MINUTE)
+POLL = timedelta(seconds=10)
 
 
 def at(minutes: float) -> datetime:
@@ -31,13 +32,13 @@ def definition(**policies: Any) -> Definition:
     return Definition(name="report", handler=lambda ctx: None, is_async=False, schedule=MINUTELY, **given)
 
 
-def row_of(slot: float, *, until: float, **changes: Any) -> Row:
+def row_of(slot: float, *, until: float | None, **changes: Any) -> Row:
     """A held plan row in the middle of a catch-up."""
     given: dict[str, Any] = {
         "task_name": "report", "task_instance": RECURRING, "execution_time": at(slot), "version": 1_000,
         "picked": True, "picked_by": "host:1:a", "lease": MINUTE, "slot": at(slot), "watermark": at(slot),
         "next_slot": at(slot + 1), "schedule": str(MINUTELY), "attempt": 1, "origin": "catch_up",
-        "catch_up_until": at(until),
+        "catch_up_until": None if until is None else at(until),
     }  # fmt: skip
     return Row(**(given | changes))
 
@@ -65,7 +66,7 @@ LATE = timedelta(minutes=5)
         pytest.param({}, 2, 5.5, 5.5, 1, (), 2, id="what came due during a long run waits for overlap"),
         pytest.param({"catch_up": CatchUp.all(max=1)}, 2, 5.5, 5.5, 2, (gap(1, 1, "collapsed"),), 2, id="without it"),
         pytest.param({"overlap": Overlap.allow(2)}, 2, 5.5, 5.5, 1, (), 5, id="side by side each waits for its place"),
-        pytest.param({}, 2, 5.5, 6.5, 1, (), 2, id="and so does one that has just come"),
+        pytest.param({}, 2, 5.9, 6.05, 1, (), 2, id="and so does one that comes within a poll interval"),
         pytest.param({}, 2, 5.5, 7.5, 1, (), 7, id="unless some were missed since"),
         pytest.param({}, 0, 5.5, 5.5, 1, (), 5, id="all that was known is decided"),
     ],
@@ -74,90 +75,104 @@ def test_each_start_chooses_anew(
     policies: Any, until: float, due: float, now: float, slot: float, gaps: Any, new_until: float
 ) -> None:
     """Among all slots that have been missed by now; what falls out is a range, in one decision."""
-    row = row_of(1, until=until, execution_time=at(due))
-    decision = decide.at_claim(row, MINUTELY, at(now), None, definition(**policies))
+    row = row_of(1, until=until, execution_time=at(due), unheld_since=at(due) + POLL)
+    decision = decide.at_claim(row, MINUTELY, at(now), None, definition(**policies), poll=POLL)
     assert isinstance(decision, decide.Start)
     assert (decision.slot, decision.gaps, decision.until) == (at(slot), gaps, at(new_until))
     assert decision.origin == "catch_up"
 
 
-@pytest.mark.parametrize(
-    ("overlap", "now", "slot", "until", "gaps"),
-    [
-        pytest.param(Overlap.skip(), 9.6, 10, None, (gap(1, 2, "late"), gap(3, 9, "overlap")), id="skip"),
-        pytest.param(Overlap.skip(), 10.1, 10, None, (gap(1, 2, "late"), gap(3, 9, "overlap")), id="skip, one came"),
-        pytest.param(Overlap.queue(2), 9.6, 8, at(9), (gap(1, 2, "late"), gap(3, 7, "overlap")), id="queue"),
-    ],
-)
-def test_where_all_that_was_missed_is_too_late_overlap_goes_on(
-    overlap: Overlap, now: float, slot: float, until: datetime | None, gaps: Any
-) -> None:
-    """What came due during a run that was too long is not missed, and begins no other catch-up."""
-    row = row_of(1, until=2, execution_time=at(9.5))
-    decision = decide.at_claim(row, MINUTELY, at(now), None, definition(start_within=LATE, overlap=overlap))
+def test_where_nothing_of_a_tail_may_start_any_more() -> None:
+    """It is over, and the next claim decides anew."""
+    row = row_of(1, until=2, execution_time=at(9.5), unheld_since=at(9.5) + POLL)
+    decision = decide.at_claim(row, MINUTELY, at(9.6), None, definition(start_within=LATE), poll=POLL)
     assert isinstance(decision, decide.Advance)
-    assert (decision.row["slot"], decision.row["catch_up_until"], decision.gaps) == (at(slot), until, gaps)
-    assert decision.row["origin"] is None
+    found = [decision.row[name] for name in ("slot", "origin", "catch_up_until", "unheld_since")]
+    assert (found, decision.gaps) == ([at(3), None, None, None], (gap(1, 2, "late"),))
 
 
 def test_a_queue_leaves_out_what_is_too_late_at_once() -> None:
     """One range, and the first that may start starts; it stays a queue."""
-    row = row_of(1, until=5, origin=None)
-    decision = decide.at_claim(row, MINUTELY, at(5.5), None, definition(start_within=2 * MINUTE, catch_up=CatchUp()))
+    row = row_of(1, until=None, origin=None, unheld_since=at(5.2))
+    policies = definition(start_within=2 * MINUTE, catch_up=CatchUp())
+    decision = decide.at_claim(row, MINUTELY, at(5.5), None, policies, poll=POLL)
     assert isinstance(decision, decide.Start)
     assert (decision.slot, decision.gaps) == (at(4), (gap(1, 3, "late"),))
-    assert (decision.until, decision.origin) == (at(5), None)
+    assert (decision.until, decision.origin) == (None, None)
 
 
 def test_a_deploy_may_end_a_catch_up() -> None:
     """The job as it is declared now says what becomes of the slots that are left."""
-    decision = decide.at_claim(row_of(1, until=5), MINUTELY, at(5.5), None, definition(catch_up=CatchUp.latest()))
+    row, policies = row_of(1, until=5, unheld_since=at(5.6)), definition(catch_up=CatchUp.latest())
+    decision = decide.at_claim(row, MINUTELY, at(5.5), None, policies, poll=POLL)
     assert isinstance(decision, decide.Start)
     assert (decision.slot, decision.collapsed, decision.until) == (at(5), 4, None)
 
 
+PACED = {"catch_up": CatchUp.all(pace="30s")}
+TOO_LATE = gap(1, 2, "late")
+
+
 @pytest.mark.parametrize(
-    ("policies", "outcome", "until", "began", "now", "slot", "due", "new_until", "gaps"),
+    ("policies", "row", "began", "ended", "now", "slot", "due", "until", "gaps"),
     [
-        pytest.param({}, Succeeded(), 5, 5.2, 5.3, 1, 1, at(5), (), id="the next one"),
-        pytest.param({}, Succeeded(), 2, 2.5, 3.2, 1, 1, at(3), (), id="a new one joins"),
-        pytest.param({}, Succeeded(), 0, 0.9, 1.2, 1, 1, at(1), (), id="a new one joins the last one"),
-        pytest.param({}, Succeeded(), 0, 0.5, 0.8, 1, 1, None, (), id="caught up"),
+        pytest.param({}, {"until": 5}, 5.2, 5.3, 5.3, 1, 5.3, at(5), (), id="the next one"),
+        pytest.param({}, {"until": 2}, 2.5, 3.2, 3.2, 1, 3.2, at(2), (), id="a newer one waits for the tail's end"),
+        pytest.param({}, {"until": 0}, 0.9, 1.2, 1.2, 1, 1.2, at(1), (), id="at its end that is a new tail"),
+        pytest.param({}, {"until": 0}, 0.5, 0.8, 0.8, 1, 1, None, (), id="caught up"),
+        pytest.param(PACED, {"until": 5}, 5.2, 5.3, 5.3, 1, 5.7, at(5), (), id="at its pace"),
+        pytest.param(PACED, {"until": 0}, 0.9, 1.2, 1.2, 1, 1.4, at(1), (), id="a new tail as well"),
+        pytest.param(PACED, {"until": 0}, 1.8, 1.9, 1.9, 1, 2.3, at(2), (), id="with the one that comes before it"),
+        pytest.param({}, {"until": 2}, 2.5, 6.5, 6.5, 1, 6.5, at(2), (), id="a long run, and others wait"),
         pytest.param(
-            {"catch_up": CatchUp.all(pace="30s")}, Succeeded(), 5, 5.2, 5.3, 1, 5.7, at(5), (), id="at its pace"
+            {}, {"until": 0}, 0.5, 4.5, 4.5, 5, 5, None, (gap(1, 4, "overlap"),), id="a long run, the last one"
         ),
         pytest.param(
-            {"catch_up": CatchUp.all(pace="30s")}, Succeeded(), 0, 0.9, 1.2, 1, 1.4, at(1), (), id="the tail as well"
-        ),
-        pytest.param(
-            {"catch_up": CatchUp.all(pace="30s")}, Succeeded(), 1, 1.8, 1.9, 1, 2.3, at(2), (),
-            id="with the one that comes during its pace",
-        ),
-        pytest.param({}, Succeeded(), 2, 2.5, 6.5, 1, 6.5, at(2), (), id="a long run, and others wait"),
-        pytest.param({}, Succeeded(), 0, 0.5, 4.5, 5, 5, None, (gap(1, 4, "overlap"),), id="a long run, the last one"),
-        pytest.param(
-            {"overlap": Overlap.queue()}, Succeeded(), 0, 0.5, 4.5, 4, 4, at(4), (gap(1, 3, "overlap"),),
+            {"overlap": Overlap.queue()}, {"until": 0}, 0.5, 4.5, 4.5, 4, 4.5, None, (gap(1, 3, "overlap"),),
             id="a long run, the last one, with a queue",
         ),
         pytest.param(
-            {"on_lost": "give_up"}, Died(at(3.5)), 0, 0.5, 6.5, 1, 1, at(6), (), id="slots after the end of a lease"
+            {}, {"until": 0}, 0.5, 3.5, 6.5, 4, 4, None, (gap(1, 3, "overlap"),), id="a long run, settled late"
+        ),
+        pytest.param({}, {"until": 2}, 2.5, 2.7, 6.5, 1, 6.5, at(6), (), id="settled late: what came since is of it"),
+        pytest.param(
+            {}, {"until": 1, "attempt": 2, "unheld_since": at(1.2)}, 4.5, 5.2, 5.2, 1, 5.2, at(5), (),
+            id="after an absence: what came since is of it",
         ),
         pytest.param(
-            {"on_lost": "give_up"}, Died(at(3.5)), 0, 0.5, 3.6, 4, 4, None, (gap(1, 3, "overlap"),),
-            id="slots under a lease",
+            {"start_within": LATE}, {"until": 2}, 0.5, 9.5, 9.5, 10, 10, None, (TOO_LATE, gap(3, 9, "overlap")),
+            id="a run so long that the others are too late",
+        ),
+        pytest.param(
+            {"start_within": LATE}, {"until": 2}, 9.3, 9.5, 9.5, 3, 9.5, at(9), (TOO_LATE,),
+            id="the others are too late, and the job gains",
         ),
     ],
 )  # fmt: skip
 def test_what_each_end_leaves(
-    policies: Any, outcome: AttemptOutcome, until: float, began: float, now: float,
-    slot: float, due: float, new_until: datetime | None, gaps: Any,
+    policies: Any, row: dict[str, Any], began: float, ended: float, now: float,
+    slot: float, due: float, until: datetime | None, gaps: Any,
 ) -> None:  # fmt: skip
-    """New slots join the tail as long as the job gains on them; its overlap decides for others, after the tail."""
+    """The rest of the tail; after it, what came due meanwhile is a new one if the job gains on its schedule."""
     ledger = LedgerEntry(outcome="running", token=1_000, final=False, aborted=0, started=at(began))
-    done = decide.at_finish(row_of(0, until=until), definition(**policies), MINUTELY, outcome, at(now), ledger)
+    done = decide.at_finish(
+        row_of(0, **row), definition(**policies), MINUTELY, Succeeded(), at(now), ledger,
+        poll=POLL, ended_ago=at(now) - at(ended),
+    )  # fmt: skip
     assert done.row is not None
     found = [done.row[name] for name in ("slot", "execution_time", "catch_up_until")]
-    assert (found, done.gaps) == ([at(slot), at(due), new_until], gaps)
+    assert (found, done.gaps) == ([at(slot), at(due), until], gaps)
+    is_held = until is not None or (slot <= now and due == now)
+    assert done.row["unheld_since"] == (at(due) + POLL if is_held else None)
+
+
+def test_a_lost_run_is_as_long_as_its_heartbeats() -> None:
+    """What came due after the last one is not overlapped by it."""
+    ledger = LedgerEntry(outcome="running", token=1_000, final=False, aborted=0, started=at(0.5))
+    row = row_of(0, until=0, last_heartbeat=at(3.5))
+    done = decide.at_finish(row, definition(on_lost="give_up"), MINUTELY, Died(), at(6.5), ledger, poll=POLL)
+    assert done.row is not None
+    assert (done.row["slot"], done.row["catch_up_until"], done.gaps) == (at(4), None, (gap(1, 3, "overlap"),))
 
 
 # Whole. -----------------------------------------------------------------------------------------------------------

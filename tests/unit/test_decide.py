@@ -35,6 +35,7 @@ MINUTE = timedelta(minutes=1)
 SECOND = timedelta(seconds=1)
 MINUTELY = Every(MINUTE)
 TOKEN = 1_000
+POLL = timedelta(seconds=10)
 
 
 def at(minutes: float) -> datetime:
@@ -92,7 +93,13 @@ def finish(
 ) -> Transition:
     row = plan_row() if row is None else row
     ledger = entry("running") if ledger is None and row.ledger_key else ledger
-    return decide.at_finish(row, definition(**policies), schedule if row.is_plan else None, outcome, now, ledger)
+    return decide.at_finish(
+        row, definition(**policies), schedule if row.is_plan else None, outcome, now, ledger, poll=POLL
+    )  # fmt: skip
+
+
+def claim(row: Row, schedule: Schedule, now: datetime, *facts: Any) -> decide.Start | decide.Advance:
+    return decide.at_claim(row, schedule, now, *(facts or (None,)), poll=POLL)
 
 
 def columns(transition: Transition) -> dict[str, Any]:
@@ -122,7 +129,7 @@ def test_one_run_for_all_missed_slots(
     now: datetime, slot: datetime, next_slot: datetime, gap: tuple[datetime, datetime, int] | None
 ) -> None:
     """catch_up=latest: the newest missed slot starts, the older ones become one gap."""
-    decision = decide.at_claim(plan_row(), MINUTELY, now, None)
+    decision = claim(plan_row(), MINUTELY, now, None)
     assert isinstance(decision, decide.Start)
     assert (decision.slot, decision.next_slot) == (slot, next_slot)
     expected = gap and Gap(first=gap[0], last=gap[1], count=gap[2], reason="collapsed")
@@ -132,7 +139,7 @@ def test_one_run_for_all_missed_slots(
 
 def test_collapsed_adds_up_over_claims() -> None:
     """A run stands for all slots collapsed into it, those of an earlier claim of the same row too."""
-    decision = decide.at_claim(plan_row(collapsed=5), MINUTELY, at(2), None)
+    decision = claim(plan_row(collapsed=5), MINUTELY, at(2), None)
     assert isinstance(decision, decide.Start)
     assert decision.collapsed == 7
 
@@ -150,7 +157,7 @@ def test_the_newest_of_ledger_and_gaps_outranks_the_row(
     newest: datetime, slot: datetime, gap: tuple[datetime, datetime, int] | None
 ) -> None:
     """After a restore of the queue alone, no slot that has started starts again, and none is counted twice."""
-    decision = decide.at_claim(plan_row(), MINUTELY, at(7.5), newest)
+    decision = claim(plan_row(), MINUTELY, at(7.5), newest)
     assert isinstance(decision, decide.Start)
     assert decision.slot == slot
     assert decision.gaps == ((Gap(first=gap[0], last=gap[1], count=gap[2], reason="collapsed"),) if gap else ())
@@ -165,7 +172,7 @@ def test_the_newest_of_ledger_and_gaps_outranks_the_row(
 )
 def test_nothing_starts_when_all_that_is_due_has_run(newest: datetime, slot: datetime) -> None:
     """The row moves past everything the ledger knows and waits, with its counters at zero."""
-    decision = decide.at_claim(plan_row(attempt=3, lost_count=2, collapsed=1), MINUTELY, at(7.5), newest)
+    decision = claim(plan_row(attempt=3, lost_count=2, collapsed=1), MINUTELY, at(7.5), newest)
     assert isinstance(decision, decide.Advance)
     assert decision.row["slot"] == decision.row["execution_time"] == slot
     assert decision.row["next_slot"] == slot + MINUTE
@@ -182,21 +189,21 @@ def test_nothing_starts_when_all_that_is_due_has_run(newest: datetime, slot: dat
 )
 def test_a_schedule_without_further_slots_parks_its_row(row: Row, schedule: Schedule, newest: datetime | None) -> None:
     """An ended schedule keeps its row, parked far in the future."""
-    decision = decide.at_claim(row, schedule, at(5), newest)
+    decision = claim(row, schedule, at(5), newest)
     assert isinstance(decision, decide.Advance)
     assert (decision.row["slot"], decision.row["execution_time"]) == (None, FOREVER)
 
 
 def test_missed_slots_end_with_the_schedule_that_had_them() -> None:
     """The newest missed slot of a schedule that was ended meanwhile still runs; none after its end is counted."""
-    decision = decide.at_claim(plan_row(), succeed(MINUTELY, at(2.5), Disabled()), at(10), None)
+    decision = claim(plan_row(), succeed(MINUTELY, at(2.5), Disabled()), at(10), None)
     assert isinstance(decision, decide.Start)
     assert (decision.slot, decision.next_slot, decision.collapsed) == (at(2), None, 2)
 
 
 def test_missed_slots_follow_the_schedule_in_force() -> None:
     """Across a redeploy each stretch counts by its own text."""
-    decision = decide.at_claim(plan_row(), succeed(MINUTELY, at(2), Every("5m")), at(16), None)
+    decision = claim(plan_row(), succeed(MINUTELY, at(2), Every("5m")), at(16), None)
     assert isinstance(decision, decide.Start)
     assert decision.slot == at(15)
     assert decision.gaps == (Gap(first=at(0), last=at(10), count=5, reason="collapsed"),)  # 0, 1, 2, 5, 10
@@ -204,7 +211,7 @@ def test_missed_slots_follow_the_schedule_in_force() -> None:
 
 def test_the_slot_that_waits_counts_whatever_its_text_says_now() -> None:
     """Planned under a text that has been replaced since, it is missed like any other."""
-    decision = decide.at_claim(plan_row(slot=at(0.5)), MINUTELY, at(3), None)
+    decision = claim(plan_row(slot=at(0.5)), MINUTELY, at(3), None)
     assert isinstance(decision, decide.Start)
     assert decision.gaps == (Gap(first=at(0.5), last=at(2), count=3, reason="collapsed"),)
 
@@ -212,13 +219,13 @@ def test_the_slot_that_waits_counts_whatever_its_text_says_now() -> None:
 def test_a_fixed_delay_has_only_one_slot_ahead() -> None:
     """However late it is claimed, nothing was missed."""
     delay = FixedDelay("2m")
-    decision = decide.at_claim(plan_row(delay), delay, at(60), None)
+    decision = claim(plan_row(delay), delay, at(60), None)
     assert decision == decide.Start(slot=at(0), next_slot=None, watermark=at(0))
 
 
 def test_a_late_start_is_labelled_as_catch_up() -> None:
     """The claimed row becomes one for the slot that was decided, and its watermark follows."""
-    decision = decide.at_claim(plan_row(), MINUTELY, at(3), None)
+    decision = claim(plan_row(), MINUTELY, at(3), None)
     assert isinstance(decision, decide.Start)
     row = decide.started(plan_row(watermark=at(-1)), decision)
     assert (row.slot, row.next_slot, row.watermark, row.origin, row.collapsed) == (at(3), at(4), at(3), "catch_up", 3)
@@ -227,7 +234,7 @@ def test_a_late_start_is_labelled_as_catch_up() -> None:
 
 def test_a_late_start_that_missed_nothing_is_not_catch_up() -> None:
     """Only a run that stands for others is labelled so."""
-    decision = decide.at_claim(plan_row(), MINUTELY, at(0.5), None)
+    decision = claim(plan_row(), MINUTELY, at(0.5), None)
     assert isinstance(decision, decide.Start)
     assert decide.started(plan_row(), decision).origin is None
 
@@ -335,14 +342,14 @@ def test_a_succession_is_shed_once_it_is_over() -> None:
         (Failed("boom"), True),
         (Aborted("shutdown"), False),
         (HandedBack("suspect"), False),
-        (Died(lease_end=at(1)), False),
+        (Died(), False),
     ],
     ids=["succeeded", "failed", "aborted", "handed back", "lost"],
 )
 def test_an_unreadable_text_loses_no_outcome(outcome: AttemptOutcome, final: bool) -> None:
     """A newer release re-planned the held row: the slot ends as it would, and the row is left to those who can read."""
     row = replace(plan_row(collapsed=2), schedule="MOON|full")
-    done = decide.at_finish_unread(row, definition(), outcome, IN_TIME, entry("running"), "MOON|full?")
+    done = decide.at_finish_unread(row, definition(), outcome, IN_TIME, entry("running"), "MOON|full?", poll=POLL)
     assert done.record is not None
     assert done.record.final is final
     assert done.gaps == ()
@@ -494,7 +501,7 @@ def test_a_hand_back_burns_nothing(attempt: int, forget: bool) -> None:
         Succeeded(promised=True),
         Failed("raised after its commit", promised=True),
         Aborted("shutdown"),
-        Died(lease_end=at(1)),
+        Died(),
     ],
     ids=lambda one: one.name,
 )
@@ -520,14 +527,14 @@ def test_a_promise_that_was_not_committed_is_a_failure(ledger: LedgerEntry) -> N
 @pytest.mark.parametrize("policies", [{}, {"on_lost": "give_up"}], ids=["rerun", "give_up"])
 def test_what_another_program_has_picked_is_handed_back(policies: Any) -> None:
     """Claims of ours say their lease. Whatever else is marked as picked has not started, and burns nothing."""
-    back = finish(Died(lease_end=at(1)), row=plan_row(lease=None, picked_by="java"), now=at(1.5), **policies)
+    back = finish(Died(), row=plan_row(lease=None, picked_by="java"), now=at(1.5), **policies)
     assert (back.label, back.record) == ("handed-back", None)
     assert part(back, "slot", "execution_time", "attempt", "lost_count") == (NOON, NOON, 1, 0)
 
 
 def test_a_lost_slot_runs_again() -> None:
     """on_lost=rerun: the same slot, at once, as the next attempt; the ledger counts the loss."""
-    lost = finish(Died(lease_end=at(1)), now=at(1.5))
+    lost = finish(Died(), now=at(1.5))
     assert lost.label == "lost"
     assert part(lost, "slot", "execution_time", "attempt", "lost_count") == (at(0), at(1.5), 1, 1)
     assert lost.record is not None
@@ -539,7 +546,7 @@ def test_a_lost_slot_runs_again() -> None:
 @pytest.mark.parametrize(("lost_count", "seconds"), [(0, 0), (1, 5), (2, 10), (3, 20), (9, 300)])
 def test_deaths_back_off(lost_count: int, seconds: int) -> None:
     """A job that takes its workers down gives them more and more air."""
-    lost = finish(Died(lease_end=at(1)), row=plan_row(lost_count=lost_count), now=at(2), max_lost=100)
+    lost = finish(Died(), row=plan_row(lost_count=lost_count), now=at(2), max_lost=100)
     pause = columns(lost)["execution_time"] - at(2)
     assert timedelta(seconds=seconds) <= pause <= 1.5 * timedelta(seconds=seconds)
 
@@ -547,7 +554,7 @@ def test_deaths_back_off(lost_count: int, seconds: int) -> None:
 @pytest.mark.parametrize(("lost_count", "label"), [(0, "lost"), (1, "lost"), (2, "dead")])
 def test_a_poison_slot_ends_dead_and_the_schedule_goes_on(lost_count: int, label: str) -> None:
     """After max_lost lost attempts the slot is dead, and the next one has its turn."""
-    done = finish(Died(lease_end=at(0.5)), row=plan_row(lost_count=lost_count), now=at(0.9), max_lost=3)
+    done = finish(Died(), row=plan_row(lost_count=lost_count), now=at(0.9), max_lost=3)
     assert done.label == label
     assert columns(done)["slot"] == (at(1) if label == "dead" else at(0))
     if label == "dead":
@@ -557,7 +564,7 @@ def test_a_poison_slot_ends_dead_and_the_schedule_goes_on(lost_count: int, label
 
 def test_a_job_that_gives_up_never_starts_a_lost_slot_again() -> None:
     """on_lost=give_up: the slot ends as lost, for it may still be running."""
-    done = finish(Died(lease_end=at(0.5)), now=at(0.9), on_lost="give_up")
+    done = finish(Died(), now=at(0.9), on_lost="give_up")
     assert done.label == "lost"
     assert columns(done)["slot"] == at(1)
     assert done.record is not None
@@ -565,18 +572,18 @@ def test_a_job_that_gives_up_never_starts_a_lost_slot_again() -> None:
 
 
 @pytest.mark.parametrize(
-    ("lease_end", "now", "slot", "gap"),
+    ("beat", "now", "slot", "gap"),
     [
-        pytest.param(at(2.5), at(9), at(3), (at(1), at(2), 2), id="overlap's up to the lease's end, catch-up's after"),
+        pytest.param(at(2.5), at(9), at(3), (at(1), at(2), 2), id="overlap's up to the heartbeat, catch-up's after"),
         pytest.param(at(9), at(2.5), at(3), (at(1), at(2), 2), id="never beyond now: the clock was stepped back"),
-        pytest.param(at(0.5), at(9), at(1), None, id="nothing came due under the lease"),
+        pytest.param(at(0.5), at(9), at(1), None, id="nothing came due before the heartbeat"),
     ],
 )
-def test_a_lost_claim_counts_as_held_until_its_lease_ends(
-    lease_end: datetime, now: datetime, slot: datetime, gap: tuple[datetime, datetime, int] | None
+def test_a_lost_claim_counts_as_held_until_its_last_heartbeat(
+    beat: datetime, now: datetime, slot: datetime, gap: tuple[datetime, datetime, int] | None
 ) -> None:
-    """What came due under the lease is overlap's; what came due after it is for catch-up to decide."""
-    done = finish(Died(lease_end=lease_end), now=now, on_lost="give_up")
+    """What came due until then is overlap's; what came due after it is for catch-up to decide."""
+    done = finish(Died(), row=plan_row(last_heartbeat=beat), now=now, on_lost="give_up")
     assert done.gaps == ((Gap(first=gap[0], last=gap[1], count=gap[2], reason="overlap"),) if gap else ())
     assert columns(done)["slot"] == slot
 
@@ -584,7 +591,7 @@ def test_a_lost_claim_counts_as_held_until_its_lease_ends(
 @pytest.mark.parametrize("on_lost", ["rerun", "give_up"])
 def test_a_claim_lost_before_its_mark_is_handed_back(on_lost: str) -> None:
     """Lost while claimed: the handler never started, so nothing is burnt."""
-    back = finish(Died(lease_end=at(0.5)), now=at(0.9), ledger=entry("claimed"), on_lost=on_lost)
+    back = finish(Died(), now=at(0.9), ledger=entry("claimed"), on_lost=on_lost)
     assert back.label == "handed-back"
     assert part(back, "slot", "attempt", "lost_count") == (at(0), 0, 0)
 
@@ -604,8 +611,8 @@ def test_a_task_that_succeeded_leaves() -> None:
     [
         pytest.param(Failed("boom"), {}, "boom", id="failed for good"),
         pytest.param(Failed("unreadable", final=True), {"retry": retry()}, "unreadable", id="unreadable"),
-        pytest.param(Died(lease_end=at(1)), {"max_lost": 1}, "lost 1 times", id="poison"),
-        pytest.param(Died(lease_end=at(1)), {"on_lost": "give_up"}, "may still be running", id="gave up"),
+        pytest.param(Died(), {"max_lost": 1}, "lost 1 times", id="poison"),
+        pytest.param(Died(), {"on_lost": "give_up"}, "may still be running", id="gave up"),
         pytest.param(Aborted("shutdown"), {"on_lost": "give_up"}, "shutdown", id="stopped, and gives up"),
     ],
 )
@@ -667,7 +674,7 @@ def test_cancel_ends_the_slot_and_the_schedule_goes_on() -> None:
         pytest.param(Succeeded(promised=True), at(0.2), "operator", "complete_in was called, but its transaction was "
                      "not committed", id="it broke its promise"),
         pytest.param(HandedBack(), at(0.2), "operator", None, id="it had not begun"),
-        pytest.param(Died(at(1)), at(0.2), "operator", None, id="it died"),
+        pytest.param(Died(), at(0.2), "operator", None, id="it died"),
     ],
 )  # fmt: skip
 def test_a_task_that_was_called_off_goes(
@@ -691,7 +698,7 @@ def test_a_task_that_gives_up_stays_where_a_shutdown_stopped_it() -> None:
     assert part(ended, "state", "last_error") == ("dead", "shutdown")
 
 
-@pytest.mark.parametrize("stopped", [Snoozed(MINUTE), Aborted("shutdown"), Died(at(0.2))], ids=lambda one: one.name)
+@pytest.mark.parametrize("stopped", [Snoozed(MINUTE), Aborted("shutdown"), Died()], ids=lambda one: one.name)
 def test_what_a_task_does_not_fail_by_burns_no_try(stopped: AttemptOutcome) -> None:
     """However often it is snoozed, stopped from outside or lost: all its tries are left, and starts are counted on."""
     row = task_row()
@@ -718,7 +725,7 @@ SPREAD = parse_schedule(f"SPREAD({MINUTELY}; 20s)")
 )
 def test_a_slot_of_a_spread_schedule_comes_when_it_is_due(now: datetime, slot: datetime, collapsed: int) -> None:
     """Slots that are not due yet have not been missed."""
-    decision = decide.at_claim(plan_row(SPREAD), SPREAD, now, None)
+    decision = claim(plan_row(SPREAD), SPREAD, now, None)
     assert isinstance(decision, decide.Start)
     assert (decision.slot, decision.collapsed) == (slot, collapsed)
 
@@ -740,8 +747,8 @@ def test_an_overlap_of_a_spread_schedule_begins_when_a_slot_is_due(now: datetime
 def test_start_within_counts_from_the_due_time() -> None:
     """Whoever spreads by half an hour may allow five minutes of lateness."""
     policies = definition(start_within=timedelta(seconds=10))
-    in_time = decide.at_claim(plan_row(SPREAD), SPREAD, at(0.4), None, policies)
-    too_late = decide.at_claim(plan_row(SPREAD), SPREAD, at(0.6), None, policies)
+    in_time = claim(plan_row(SPREAD), SPREAD, at(0.4), None, policies)
+    too_late = claim(plan_row(SPREAD), SPREAD, at(0.6), None, policies)
     assert isinstance(in_time, decide.Start)
     assert isinstance(too_late, decide.Advance)
 
@@ -753,7 +760,7 @@ def test_start_within_counts_from_the_due_time() -> None:
         pytest.param(
             Failed("boom"), {"retry": Retry(wait=tenacity.wait_fixed(10), past_next_slot=True)}, at(5), id="a retry"
         ),
-        pytest.param(Died(at(2)), {}, at(5), id="after a loss"),
+        pytest.param(Died(), {}, at(5), id="after a loss"),
         pytest.param(Snoozed(MINUTE), {}, at(5), id="a snooze"),
         pytest.param(Snoozed(10 * MINUTE), {}, at(10.5), id="what is due later stays later"),
         pytest.param(HandedBack(), {}, NOON, id="what has not started bears no distance"),
@@ -807,6 +814,135 @@ def test_slots_that_came_due_while_a_retry_waited() -> None:
     assert transition.gaps == (Gap(first=at(1), last=at(2), count=2, reason="overlap"),)
 
 
+# -- how long a job is held, and which slots come while nobody holds it ---------------------------------------------
+
+BEYOND = Retry(attempts=3, wait=tenacity.wait_fixed(90), past_next_slot=True)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "policies", "until"),
+    [
+        pytest.param(
+            Failed("boom"), {"retry": BEYOND}, IN_TIME + 90 * SECOND + POLL, id="a retry, and a poll interval"
+        ),
+        pytest.param(Snoozed(MINUTE), {}, IN_TIME + MINUTE + POLL, id="a snooze"),
+        pytest.param(Snoozed(MINUTE), {"min_interval": 5 * MINUTE}, at(5) + POLL, id="a snooze, put off"),
+        pytest.param(Aborted("shutdown"), {}, IN_TIME + POLL, id="another attempt at once"),
+        pytest.param(Died(), {}, at(0.2), id="lost: up to its last heartbeat"),
+        pytest.param(Succeeded(), {}, None, id="one that waits for a new slot holds nothing"),
+        pytest.param(HandedBack(), {}, None, id="nor does one that never began"),
+    ],
+)
+def test_until_when_a_row_that_is_let_go_holds_its_job(
+    outcome: AttemptOutcome, policies: Any, until: datetime | None
+) -> None:
+    """It is written ahead of time: who claims the row writes nothing of it."""
+    row = plan_row(last_heartbeat=at(0.2))
+    done = finish(outcome, row=row, ledger=entry("running", started=at(0)), **policies)
+    assert part(done, "unheld_since") == (until,)
+
+
+@pytest.mark.parametrize("make", [detached_row, task_row], ids=["detached", "task"])
+def test_only_a_plan_row_holds_its_job(make: Any) -> None:
+    """A row of one slot, or of a task, stands beside it."""
+    assert part(finish(Snoozed(MINUTE), row=make()), "unheld_since") == (None,)
+
+
+def test_a_fixed_delay_is_never_missed() -> None:
+    """Its slots are counted from the end of a run."""
+    delay = FixedDelay("2m")
+    assert part(finish(Snoozed(MINUTE), row=plan_row(delay), schedule=delay), "unheld_since") == (None,)
+
+
+@pytest.mark.parametrize(
+    ("since", "began", "overlapped"),
+    [
+        pytest.param(at(1.5), at(3.5), 1, id="slots came after it, and before the attempt: overlap's up to it"),
+        pytest.param(at(1.5), at(1.9), 4, id="it was claimed late, and nothing came: overlap's up to the end"),
+        pytest.param(at(1.5), at(2), 4, id="a slot that comes as the attempt starts is held"),
+        pytest.param(at(2), at(2.5), 4, id="and so is one that comes just then"),
+        pytest.param(None, at(2.5), 4, id="an attempt that waited for nothing"),
+    ],
+)
+def test_an_end_judges_whether_nobody_held_the_job(since: datetime | None, began: datetime, overlapped: int) -> None:
+    """Slots up to there are overlap's; the row waits for the next one."""
+    row = plan_row(attempt=2, unheld_since=since)
+    done = finish(Succeeded(), row=row, ledger=entry("running", started=began), now=at(4.5))
+    assert part(done, "slot", "unheld_since") == (at(1 + overlapped), None)
+    assert sum(gap.count for gap in done.gaps) == overlapped
+
+
+@pytest.mark.parametrize(
+    ("overlap", "slot", "skipped"),
+    [
+        pytest.param(Overlap.queue(), at(2), 1, id="queue"),
+        pytest.param(Overlap.queue(2), at(1), 0, id="queue of two"),
+        pytest.param(Overlap.queue_all(), at(1), 0, id="queue_all"),
+    ],
+)
+def test_a_queue_takes_in_nothing_that_came_while_nobody_held_the_job(
+    overlap: Overlap, slot: datetime, skipped: int
+) -> None:
+    """It stands until the queue is through: what came after it is catch-up's."""
+    row, ledger = plan_row(attempt=2, unheld_since=at(2.5)), entry("running", started=at(4.5))
+    done = finish(Succeeded(), row=row, ledger=ledger, now=at(5.5), overlap=overlap)
+    assert part(done, "slot", "execution_time", "unheld_since") == (slot, at(5.5), at(2.5))
+    assert sum(gap.count for gap in done.gaps) == skipped
+    last = plan_row(slot=at(2), watermark=at(2), unheld_since=at(2.5))
+    through = finish(Succeeded(), row=last, ledger=entry("running", started=at(5.5)), now=at(5.6), overlap=overlap)
+    assert part(through, "slot", "unheld_since") == (at(3), None)
+    assert through.gaps == ()
+
+
+def test_a_second_absence_does_not_move_it() -> None:
+    """As long as slots remain that came while nobody held the job."""
+    row, ledger = plan_row(attempt=2, unheld_since=at(1.5)), entry("running", started=at(3.5))
+    assert part(finish(Snoozed(MINUTE), row=row, ledger=ledger, now=at(3.6)), "unheld_since") == (at(1.5),)
+    assert part(finish(Died(), row=row, ledger=ledger, now=at(3.6)), "unheld_since") == (at(1.5),)
+    fresh = entry("running", started=at(1.6))
+    assert part(finish(Snoozed(MINUTE), row=row, ledger=fresh, now=at(1.7)), "unheld_since") == (at(2.7) + POLL,)
+
+
+def test_what_comes_due_after_a_handler_has_ended_is_not_overlapped() -> None:
+    """However late its end is settled."""
+    ledger = entry("running", started=at(0))
+    late = decide.at_finish(
+        plan_row(), definition(), MINUTELY, Succeeded(), at(3.5), ledger, poll=POLL, ended_ago=2 * MINUTE
+    )  # fmt: skip
+    assert part(late, "slot") == (at(2),)
+    assert late.gaps == (Gap(first=at(1), last=at(1), count=1, reason="overlap"),)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "pause", "again"),
+    [
+        pytest.param(MINUTELY, 20, True, id="slots have come, and it is before the next one"),
+        pytest.param(MINUTELY, 30, False, id="at the next one that has not come"),
+        pytest.param(SPREAD, 40, True, id="the next one is due later"),
+        pytest.param(SPREAD, 50, False, id="at the time that it is due"),
+    ],
+)
+def test_a_retry_gives_way_to_the_next_slot_that_has_not_come(schedule: Schedule, pause: int, again: bool) -> None:
+    """In a tail, or a queue, other slots have come already."""
+    done = finish(Failed("x"), row=plan_row(schedule), schedule=schedule, now=at(3.5), retry=retry(3, seconds=pause))
+    assert done.record is not None
+    assert done.record.final is not again
+
+
+@pytest.mark.parametrize(
+    ("since", "moved"),
+    [(at(1) + POLL, at(3) + POLL), (at(-1), at(-1)), (None, None)],
+    ids=["ahead of time", "lost before", "holds nothing"],
+)
+def test_a_row_that_is_moved_holds_its_job_as_long_after_that(since: datetime | None, moved: datetime | None) -> None:
+    """What was missed already stays missed."""
+    row = plan_row(picked=False, execution_time=at(1), unheld_since=since)
+    assert decide.moved(row, at(3)) == {"execution_time": at(3), "unheld_since": moved}
+    assert part(decide.defer(row, at(3)), "execution_time", "unheld_since") == (at(3), moved)
+    asleep = replace(row, state="paused", execution_time=FOREVER, parked_due=at(1))
+    assert decide.moved(asleep, at(3)) == {"execution_time": at(3), "unheld_since": moved}
+
+
 # -- slots in rows of their own ---------------------------------------------------------------------------------
 
 ALLOW = Overlap.allow(2)
@@ -817,9 +953,10 @@ REPLACE = Overlap.cancel_previous()
     ("overlap", "abreast", "now", "waits_for", "due", "skipped"),
     [
         pytest.param(ALLOW, 2, at(0), at(1), at(1), (at(0), at(0), 1), id="allow: full, the slot is skipped"),
-        pytest.param(ALLOW, 3, at(3.5), at(4), at(4), (at(0), at(3), 4), id="allow: full for long, one gap"),
+        pytest.param(ALLOW, 2, NOON + POLL, at(1), at(1), (at(0), at(0), 1), id="allow: looked at in time"),
+        pytest.param(ALLOW, 3, at(3.5), at(0), at(3.5) + SECOND, None, id="allow: looked at late, it waits"),
         pytest.param(REPLACE, 1, at(0), at(0), at(0) + SECOND, None, id="replace: waits for the one that runs"),
-        pytest.param(REPLACE, 1, at(2), at(2), at(2) + SECOND, (at(0), at(1), 2), id="replace: only the newest waits"),
+        pytest.param(REPLACE, 1, at(2), at(0), at(2) + SECOND, None, id="replace: looked at late, it waits"),
     ],
 )
 def test_a_slot_that_finds_no_place(
@@ -831,7 +968,7 @@ def test_a_slot_that_finds_no_place(
     skipped: tuple[datetime, datetime, int] | None,
 ) -> None:
     """What runs beside the plan row decides what becomes of the slots that are due."""
-    decision = decide.at_claim(plan_row(), MINUTELY, now, None, definition(overlap=overlap), abreast)
+    decision = claim(plan_row(), MINUTELY, now, None, definition(overlap=overlap), abreast)
     assert isinstance(decision, decide.Advance)
     assert (decision.row["slot"], decision.row["execution_time"]) == (waits_for, due)
     expected = skipped and Gap(first=skipped[0], last=skipped[1], count=skipped[2], reason="overlap")
@@ -842,16 +979,50 @@ def test_a_slot_that_finds_no_place(
 @pytest.mark.parametrize(("overlap", "abreast"), [(ALLOW, 0), (ALLOW, 1), (REPLACE, 0)], ids=str)
 def test_a_slot_that_finds_its_place(overlap: Overlap, abreast: int) -> None:
     """It starts as it would alone."""
-    decision = decide.at_claim(plan_row(), MINUTELY, at(2), None, definition(overlap=overlap), abreast)
+    decision = claim(plan_row(), MINUTELY, at(2), None, definition(overlap=overlap), abreast)
     assert isinstance(decision, decide.Start)
     assert (decision.slot, decision.collapsed) == (at(2), 2)
+
+
+@pytest.mark.parametrize(
+    ("row", "now", "catch_up", "replaces"),
+    [
+        pytest.param({}, at(0), CatchUp.all(), ("schedule", "catch_up"), id="in time"),
+        pytest.param({}, at(1), CatchUp.latest(), ("schedule", "catch_up"), id="late"),
+        pytest.param({}, at(1), CatchUp.all(), ("schedule",), id="late, and all run"),
+        pytest.param(
+            {"origin": "catch_up", "catch_up_until": at(5)}, at(7), CatchUp.all(), (), id="one of many that all run"
+        ),
+    ],
+)
+def test_who_is_asked_to_stop(row: dict[str, Any], now: datetime, catch_up: CatchUp, replaces: tuple[str, ...]) -> None:
+    """A slot that waits replaces what runs, but for slots that all run."""
+    decision = claim(plan_row(**row), MINUTELY, now, None, definition(overlap=REPLACE, catch_up=catch_up), 1)
+    assert isinstance(decision, decide.Advance)
+    assert decision.replaces == replaces
+
+
+@pytest.mark.parametrize(
+    ("places", "now", "slot", "gaps"),
+    [
+        pytest.param(1, at(1.05), at(1), 1, id="a newer one takes its place"),
+        pytest.param(0, at(1.05), at(1), 1, id="the newest starts"),
+        pytest.param(1, at(2.5), at(0), 0, id="nobody has looked for long: all are catch-up's"),
+    ],
+)
+def test_at_most_one_waits_for_another_to_stop(places: int, now: datetime, slot: datetime, gaps: int) -> None:
+    """As long as somebody looks, it stays overlap's however long it waits."""
+    row = plan_row(unheld_since=at(1.1))
+    decision = claim(row, MINUTELY, now, None, definition(overlap=REPLACE, catch_up=CatchUp.all()), places)
+    assert (decision.slot if isinstance(decision, decide.Start) else decision.row["slot"]) == slot
+    assert [gap.reason for gap in decision.gaps] == ["overlap"] * gaps
 
 
 def test_a_slot_that_catches_up_waits_for_its_place() -> None:
     """It was decided that it runs: nothing of it is skipped."""
     row = plan_row(origin="catch_up", catch_up_until=at(5))
     policies = definition(overlap=ALLOW, catch_up=CatchUp.all())
-    decision = decide.at_claim(row, MINUTELY, at(7), None, policies, 2)
+    decision = claim(row, MINUTELY, at(7), None, policies, 2)
     assert isinstance(decision, decide.Advance)
     assert decision.gaps == ()
     kept = {name: decision.row[name] for name in ("slot", "origin", "catch_up_until", "execution_time")}
@@ -864,7 +1035,6 @@ def test_a_slot_that_catches_up_waits_for_its_place() -> None:
     ("policies", "row", "slot", "due"),
     [
         pytest.param({}, {}, at(1), at(1), id="the next slot"),
-        pytest.param({"min_interval": 5 * MINUTE}, {}, at(1), at(5.5), id="at a distance"),
         pytest.param(
             {"catch_up": CatchUp.all()}, {"origin": "catch_up", "catch_up_until": at(0)}, at(1), at(1), id="caught up"
         ),
@@ -882,7 +1052,7 @@ def test_the_plan_row_goes_on(policies: Any, row: dict[str, Any], slot: datetime
 
 
 @pytest.mark.parametrize(("control", "reason"), [(None, "overlap"), (7, "operator")])
-@pytest.mark.parametrize("outcome", [Aborted("overlap"), Died(at(1)), HandedBack(), Snoozed(MINUTE)], ids=repr)
+@pytest.mark.parametrize("outcome", [Aborted("overlap"), Died(), HandedBack(), Snoozed(MINUTE)], ids=repr)
 def test_a_slot_that_was_called_off(outcome: AttemptOutcome, control: int | None, reason: str) -> None:
     """It ends, and the ledger says who wanted that."""
     row = detached_row(cancel_requested=at(0.2), control=control, origin="schedule")

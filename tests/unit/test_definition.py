@@ -18,6 +18,7 @@ from slotwise import (
     FixedDelay,
     InvalidJob,
     JobContext,
+    Once,
     OneTimeTask,
     Overlap,
     Retry,
@@ -400,6 +401,15 @@ def test_a_catch_up_must_come_to_an_end() -> None:
     """As a pace does, starts that are far apart keep it from ever catching up."""
     words = "(min_interval=1h) never catches up with a schedule that comes every 1h; make it shorter"
     assert words in refusal(a_job(catch_up=CatchUp.all(), min_interval="1h"))
+    once = a_job(schedule=Once("2026-01-01T00:00:00Z"), catch_up=CatchUp.all())
+    assert "has one slot, so CatchUp.all() means nothing" in refusal(once)
+
+
+@pytest.mark.parametrize("overlap", [Overlap.allow(2), Overlap.cancel_previous()], ids=lambda one: one.mode)
+def test_slots_side_by_side_keep_no_distance(overlap: Overlap) -> None:
+    """Two starts at once, or far apart: one of them."""
+    words = f"min_interval contradicts Overlap.{overlap.mode}; drop one of them"
+    assert words in refusal(a_job(overlap=overlap, min_interval="1m"))
 
 
 @pytest.mark.parametrize("word", ["spread", "min_interval", "start_within", "overlap"])

@@ -58,13 +58,13 @@ def test_it_is_what_a_settlement_decides_at_any_moment_before_the_next_slot(
     following = onward(text, slot)
     assert following is not None
     for now in (slot, slot + TICK, (following.slot or slot + timedelta(days=9)) - TICK):
-        ended = at_finish(row, definition, schedule, SUCCEEDED, now, None)
+        ended = at_finish(row, definition, schedule, SUCCEEDED, now, None, poll=timedelta(0))
         assert (ended.label, ended.record, ended.gaps) == (following.transition.label, following.transition.record, ())
         moved = {"execution_time": following.due, "slot": following.slot, "next_slot": following.next_slot}
         kept = {name: getattr(row, name) for name in ("watermark", "schedule", "last_failure")}
         written = {"attempt": 0, "consecutive_failures": 0, "last_success": now, "last_error": None}
         empty = {"origin": None, "catch_up_until": None, "state": None, "parked_due": None, "trying_since": None}
-        empty |= {"missed_after": None, "missed_until": None}
+        empty |= {"unheld_since": None}
         assert ended.row == moved | kept | written | empty | {"collapsed": 0, "lost_count": 0}
 
 

@@ -94,16 +94,14 @@ def test_a_slot_on_time_simply_runs(catch_up: CatchUp) -> None:
     ("overlap", "chosen"),
     [
         pytest.param(Overlap.skip(), Choice(slot=None, watermark=at(5), gaps=(gap(1, 5, "overlap"),)), id="skip"),
-        pytest.param(
-            Overlap.queue(), Choice(slot=at(5), watermark=at(4), gaps=(gap(1, 4, "overlap"),), until=at(5)), id="queue"
-        ),
+        pytest.param(Overlap.queue(), Choice(slot=at(5), watermark=at(4), gaps=(gap(1, 4, "overlap"),)), id="queue"),
         pytest.param(
             Overlap.queue(3),
-            Choice(slot=at(3), watermark=at(2), gaps=(gap(1, 2, "overlap"),), until=at(5)),
+            Choice(slot=at(3), watermark=at(2), gaps=(gap(1, 2, "overlap"),)),
             id="queue of three",
         ),
-        pytest.param(Overlap.queue(9), Choice(slot=at(1), watermark=at(0), until=at(5)), id="queue with room"),
-        pytest.param(Overlap.queue_all(), Choice(slot=at(1), watermark=at(0), until=at(5)), id="queue_all"),
+        pytest.param(Overlap.queue(9), Choice(slot=at(1), watermark=at(0)), id="queue with room"),
+        pytest.param(Overlap.queue_all(), Choice(slot=at(1), watermark=at(0)), id="queue_all"),
     ],
 )
 def test_what_becomes_of_slots_that_came_due_during_a_run(overlap: Overlap, chosen: Choice) -> None:

@@ -2,16 +2,18 @@
 
 The life of a plan row: it waits for ``slot``, due at ``execution_time``; ``next_slot`` is the one after. While
 ``next_slot`` lies in the future the slot is on time; else slots were missed and ``at_claim`` says which one runs.
-``at_finish`` and ``at_loss`` say what a held row becomes. Slots only move forward, by schedule arithmetic.
+``at_finish`` says what a held row becomes, also where its holder fell silent. Slots only move forward, by schedule
+arithmetic.
 """
 
 from __future__ import annotations
 
 from slotwise.decide.claim import PLACE_PAUSE, Advance, Start, anew, at_claim, beside, given_up, past, started
 from slotwise.decide.columns import ahead
-from slotwise.decide.ending import at_finish, at_finish_unread, at_loss
+from slotwise.decide.ending import at_finish, at_finish_unread
 from slotwise.decide.final import removed
-from slotwise.decide.handback import UNREADABLE, UNREADABLE_PAUSE, defer, kept_apart, postponed
+from slotwise.decide.handback import UNREADABLE, UNREADABLE_PAUSE, defer, postponed
+from slotwise.decide.hold import moved
 
 __all__ = [
     "PLACE_PAUSE",
@@ -24,11 +26,10 @@ __all__ = [
     "at_claim",
     "at_finish",
     "at_finish_unread",
-    "at_loss",
     "beside",
     "defer",
     "given_up",
-    "kept_apart",
+    "moved",
     "past",
     "postponed",
     "removed",

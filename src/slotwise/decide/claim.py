@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from slotwise.decide.absence import newest_missed
-from slotwise.decide.columns import catching_up, is_catching_up, missed_among, overlapped, waiting
+from slotwise.decide.columns import waiting
+from slotwise.decide.hold import is_catching_up
 from slotwise.decide.slot_choice import (
     around,
     choose_missed,
@@ -22,7 +22,7 @@ from slotwise.decide.slot_choice import (
 from slotwise.jobs.definition import Definition
 from slotwise.jobs.policies import CatchUp
 from slotwise.model.records import TICK, Gap, Record, Row, Transition
-from slotwise.model.vocabulary import Origin, Outcome, Reason, Release
+from slotwise.model.vocabulary import PLANNED, Origin, Outcome, Reason, Release
 from slotwise.schedules import Schedule
 
 #: When a slot looks again whether there is a place for it.
@@ -44,10 +44,25 @@ class Start:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advance:
-    """Nothing to run: the row moves on and is let go."""
+    """Nothing to run: the row moves on and is let go. Its slot waits for those before it whose origin is one of
+    ``replaces``, and they are asked to stop.
+    """
 
     row: dict[str, Any]
     gaps: tuple[Gap, ...] = ()
+    replaces: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Look:
+    """What a claim is decided from, beside its row. ``now``: a slot has come that is not later."""
+
+    schedule: Schedule
+    now: datetime
+    newest: datetime | None
+    definition: Definition | None
+    taken: int
+    poll: timedelta
 
 
 def at_claim(
@@ -56,26 +71,27 @@ def at_claim(
     now: datetime,
     newest: datetime | None,
     definition: Definition | None = None,
-    abreast: int = 0,
-    silent: datetime | None = None,
+    taken: int = 0,
+    *,
+    poll: timedelta,
 ) -> Start | Advance:
     """What to do with a claimed plan row whose next slot has already come (or whose slot ran already).
 
-    ``abreast``: how many of its slots run, or wait for their retry, in rows of their own. ``silent``: the end of the
-    first lease among those that nobody renews any more; its place becomes free when the loss is seen.
-
-    ``newest`` is the newest slot that the ledger and the gaps know: after a restore of the queue alone it
-    outranks the row, so that no slot which has started starts again.
+    ``taken``: how many of its slots run, or wait for their retry, in rows of their own. ``poll``: the poll interval of
+    the worker that claims. ``newest`` is the newest slot that the ledger and the gaps know: after a restore of the
+    queue alone it outranks the row, so that no slot which has started starts again.
     """
     if row.slot is not None:
         spread = schedule.wait(row.slot)  # a slot of a spread schedule has come when it is due
-        now, silent = now - spread, None if silent is None else silent - spread
+        now -= spread
+        row = replace(row, unheld_since=None if row.unheld_since is None else row.unheld_since - spread)
+    look = _Look(schedule=schedule, now=now, newest=newest, definition=definition, taken=taken, poll=poll)
     if not _was_handed_back(row):
-        return _at_claim(row, schedule, now, newest, definition, abreast, silent)
+        return _at_claim(row, look)
     assert row.slot is not None
     assert row.watermark is not None
     left = undecided(schedule, row.slot, row.watermark)
-    decided = _at_claim(row, left, now, row.slot - TICK, definition, abreast, silent)
+    decided = _at_claim(row, replace(look, schedule=left, newest=row.slot - TICK))
     if isinstance(decided, Advance):
         watermark = max(decided.row["watermark"], row.watermark)
         moved = {**decided.row, "watermark": watermark, "schedule": str(schedule.settled(watermark))}
@@ -90,146 +106,102 @@ def _was_handed_back(row: Row) -> bool:
     return row.slot is not None and row.watermark is not None and row.slot < row.watermark
 
 
-def _at_claim(
-    row: Row,
-    schedule: Schedule,
-    now: datetime,
-    newest: datetime | None,
-    definition: Definition | None,
-    abreast: int,
-    silent: datetime | None,
-) -> Start | Advance:
-    slot = row.slot
+def _at_claim(row: Row, look: _Look) -> Start | Advance:
+    slot, newest, schedule = row.slot, look.newest, look.schedule
     if slot is None or (newest is not None and slot <= newest):
         slot = None if newest is None else schedule.next_after(newest)
-        if slot is None or slot > now:
+        if slot is None or slot > look.now:
             return Advance(row=waiting(row, schedule, slot, watermark=newest))
     if not schedule.runs(slot):
-        return _pass_over(row, schedule, slot, now, newest, definition, abreast, silent)
-    if definition is not None and definition.overlap.detaches and abreast >= definition.overlap.max:
-        return _without_a_place(row, schedule, slot, now, definition, silent)
-    return _choose(row, schedule, slot, now, definition)
+        return _pass_over(row, slot, look)
+    definition = look.definition
+    if definition is not None and definition.overlap.detaches:
+        return _concurrent_slots(row, slot, look, definition)
+    return _choose(row, slot, look)
 
 
-def _choose(
-    row: Row, schedule: Schedule, slot: datetime, now: datetime, definition: Definition | None
-) -> Start | Advance:
-    """Of the slots from ``slot`` up to now: which one starts. Where several run one after another, each start asks
-    anew; what waits in a queue has been chosen, and is asked no more than whether it is too late.
+def _choose(row: Row, slot: datetime, look: _Look) -> Start | Advance:
+    """Of the slots from ``slot`` up to now: which one starts. One that waits in a queue was chosen when it was put
+    there, and is asked no more than whether it is too late.
     """
-    goes_on = row.catch_up_until is not None
-    is_queued = goes_on and row.origin != Origin.CATCH_UP
+    schedule, definition, since = look.schedule, look.definition, row.unheld_since
+    goes_on = definition is not None and is_catching_up(row, definition)
+    is_queued = since is not None and slot <= since and row.origin != Origin.CATCH_UP
     catch_up = CatchUp.all() if is_queued else definition.catch_up if definition else CatchUp.latest()
-    until = _own_until(row, schedule, slot, now, definition)
-    choice = choose_missed(
-        catch_up, definition.start_within if definition else None, schedule.running, slot, now, until
-    )
+    within = definition.start_within if definition else None
+    until = min(since, look.now) if is_queued and since is not None else _end_of_tail(row, slot, look)
+    choice = choose_missed(catch_up, within, schedule.running, slot, look.now, until)
     gaps = around(schedule, passed_over(schedule, slot, choice.watermark), choice.gaps)
     if choice.slot is None:
-        newest = newest_missed(row, schedule, choice.watermark) if is_queued else None
-        if newest is not None and definition is not None:
-            columns, _ = missed_among(row, definition, schedule, choice.watermark, newest, row.execution_time)
-            return Advance(row=columns, gaps=gaps)
-        if definition is not None and _leaves_others_to_overlap(until, is_queued=is_queued):
-            came = _time_of_due(row, schedule, slot)
-            columns, more = overlapped(row, definition, schedule, choice.watermark, came)
-            return Advance(row=columns, gaps=(*gaps, *more))
         # A fixed delay counts from now: it would come to the present slot by slot, all of them too late.
-        following = schedule.next_after(max(choice.watermark, now) if schedule.from_end else choice.watermark)
+        following = schedule.next_after(max(choice.watermark, look.now) if schedule.from_end else choice.watermark)
         return Advance(row=waiting(row, schedule, following, watermark=choice.watermark), gaps=gaps)
-    was_missed = goes_on or choice.watermark > slot or choice.until not in (None, slot) or bool(choice.gaps)
+    missed_others = choice.watermark > slot or choice.until not in (None, slot) or bool(choice.gaps)
+    is_catch_up = goes_on or (missed_others and not is_queued)
     return Start(
         slot=choice.slot,
         next_slot=slot_after(schedule, choice.watermark),
         watermark=choice.watermark,
         collapsed=row.collapsed + choice.collapsed,
         gaps=gaps,
-        until=row.catch_up_until if is_queued else choice.until if was_missed else None,
-        origin=Origin.CATCH_UP if was_missed and not is_queued else row.origin,
+        until=choice.until if is_catch_up else None,
+        origin=Origin.CATCH_UP if is_catch_up else None,
     )
 
 
-def _leaves_others_to_overlap(until: datetime | None, *, is_queued: bool) -> bool:
-    """Whether the slots after a catch-up that came to nothing are overlap's, since they came due during its runs."""
-    return until is not None and not is_queued
-
-
-def _own_until(
-    row: Row, schedule: Schedule, slot: datetime, now: datetime, definition: Definition | None
-) -> datetime | None:
-    """The newest slot that a queue or a catch-up is about, where those after it came due during runs; None: up to now.
-
-    Those are overlap's, once the others are through. But if slots were missed since the row was due, all are.
-    """
-    until, due = row.catch_up_until, _time_of_due(row, schedule, slot)
-    if until is None or slot > until or definition is None or definition.overlap.detaches:
+def _end_of_tail(row: Row, slot: datetime, look: _Look) -> datetime | None:
+    """Up to where a catch-up runs all slots, with those that came while nobody held it; None: up to now."""
+    definition, until = look.definition, row.catch_up_until
+    if definition is None or not is_catching_up(row, definition) or definition.overlap.detaches:
         return None
-    if row.origin != Origin.CATCH_UP:
-        return until  # a queue
-    if not _came_during_runs(schedule, until, due):
+    if until is None or slot > until:
         return None
-    return None if _were_missed_since(schedule, due, now) else until
+    newest = look.schedule.running.latest_before(look.now + TICK, floor=until)
+    missed = newest is not None and row.unheld_since is not None and newest > row.unheld_since
+    return newest if missed else until
 
 
-def _came_during_runs(schedule: Schedule, until: datetime, due: datetime) -> bool:
-    """Whether slots after ``until`` had come when the row was due."""
-    following = schedule.next_after(until)
-    return following is not None and following <= due
-
-
-def _were_missed_since(schedule: Schedule, due: datetime, now: datetime) -> bool:
-    """Whether more than one slot has come since the row was due."""
-    since = schedule.next_after(due)
-    return since is not None and (after := schedule.next_after(since)) is not None and after <= now
-
-
-def _time_of_due(row: Row, schedule: Schedule, slot: datetime) -> datetime:
-    """Slots up to here had come when the row was due."""
-    return (row.parked_due or row.execution_time) - schedule.wait(slot)
-
-
-def _pass_over(
-    row: Row,
-    schedule: Schedule,
-    slot: datetime,
-    now: datetime,
-    newest: datetime | None,
-    definition: Definition | None,
-    abreast: int,
-    silent: datetime | None,
-) -> Start | Advance:
+def _pass_over(row: Row, slot: datetime, look: _Look) -> Start | Advance:
     """A calendar passes over the slot: it is written down, and what comes after it is decided."""
+    schedule = look.schedule
     running = schedule.running.next_after(slot)
-    if running is None or running > now:
-        last = schedule.latest_before(now + TICK, floor=slot) or slot
+    if running is None or running > look.now:
+        last = schedule.latest_before(look.now + TICK, floor=slot) or slot
         following = schedule.next_after(last)
         columns = waiting(row, schedule, following, watermark=last)
         return Advance(row=columns, gaps=(span(schedule, slot, last, Reason.CALENDAR),))
     last = schedule.latest_before(running, floor=slot) or slot
-    decided = _at_claim(replace(row, slot=running), schedule, now, newest, definition, abreast, silent)
+    decided = _at_claim(replace(row, slot=running), look)
     return replace(decided, gaps=(span(schedule, slot, last, Reason.CALENDAR), *decided.gaps))
 
 
-def _without_a_place(
-    row: Row, schedule: Schedule, slot: datetime, now: datetime, definition: Definition, silent: datetime | None
-) -> Start | Advance:
-    """Other slots run beside the plan row, as many as may. A slot that catches up waits for them; of those that come
-    due during them, the newest waits for the one that has been asked to stop, or none does. What has come since one
-    of them fell silent is catch-up's: it waits until that loss is seen.
+def _concurrent_slots(row: Row, slot: datetime, look: _Look, definition: Definition) -> Start | Advance:
+    """Slots run beside the plan row, as many as may. Without a place for it, a slot that is looked at in time is
+    overlap's: it does not run, or the newest waits for the one that is asked to stop. A later one is catch-up's, and
+    waits for a place.
     """
-    until = now if silent is None else min(now, silent)
-    if row.catch_up_until is not None or slot > until:
-        return Advance(row=_waiting_for_a_place(row, schedule, slot, now))
-    newest = schedule.running.latest_before(until + TICK, floor=slot) or slot
+    schedule, now, is_full = look.schedule, look.now, look.taken >= definition.overlap.max
+    newest = schedule.running.latest_before(now + TICK, floor=slot) or slot
+    is_tail, stops = is_catching_up(row, definition), definition.overlap.mode == "cancel_previous"
+    # One that waits for another to stop stays overlap's, as long as somebody looks.
+    waits_on = stops and row.unheld_since is not None and newest <= row.unheld_since
+    if is_tail or not (waits_on or (is_full and now - slot <= look.poll)):
+        if not is_full:
+            return _choose(row, slot, look)
+        spares = definition.catch_up.mode == "all"
+        replaced = () if is_tail or not stops else (Origin.SCHEDULE,) if spares else PLANNED
+        return Advance(row=_waiting_for_a_place(row, schedule, slot, now), replaces=replaced)
     passed = passed_over(schedule, slot, newest)
-    if definition.overlap.mode == "allow":
+    if not stops:
         gaps = around(schedule, passed, (span(schedule.running, slot, newest, Reason.OVERLAP),))
-        columns = waiting(row, schedule, schedule.next_after(newest), watermark=newest)
-        if silent is not None:
-            columns["execution_time"] = max(columns["execution_time"], now + schedule.wait(newest) + PLACE_PAUSE)
-        return Advance(row=columns, gaps=gaps)
+        return Advance(row=waiting(row, schedule, schedule.next_after(newest), watermark=newest), gaps=gaps)
     older = around(schedule, passed, slots_before(schedule.running, slot, newest, Reason.OVERLAP))
-    return Advance(row=_waiting_for_a_place(row, schedule, newest, now), gaps=older)
+    if not is_full:
+        decided = _choose(row, newest, look)
+        return replace(decided, gaps=(*older, *decided.gaps))
+    columns = _waiting_for_a_place(row, schedule, newest, now)
+    columns["unheld_since"] = columns["execution_time"] + look.poll
+    return Advance(row=columns, gaps=older, replaces=PLANNED)
 
 
 def _waiting_for_a_place(row: Row, schedule: Schedule, slot: datetime, now: datetime) -> dict[str, Any]:
@@ -242,11 +214,10 @@ def _waiting_for_a_place(row: Row, schedule: Schedule, slot: datetime, now: date
 def beside(row: Row, schedule: Schedule, definition: Definition, now: datetime) -> dict[str, Any]:
     """The plan row after the slot that it waited for has started in a row of its own."""
     base = row.watermark or row.slot or now
-    columns = catching_up(row, definition, schedule, base, now, now, now) if is_catching_up(row, definition) else None
-    if columns is None:
-        columns = waiting(row, schedule, schedule.settled(base).next_after(base), watermark=base)
-    if definition.min_interval is not None:
-        columns["execution_time"] = max(columns["execution_time"], now + definition.min_interval)
+    columns = waiting(row, schedule, schedule.settled(base).next_after(base), watermark=base)
+    if is_catching_up(row, definition) and columns["execution_time"] <= now:
+        due = now + (definition.catch_up.pace or timedelta(0))
+        columns |= {"execution_time": due, "origin": Origin.CATCH_UP, "catch_up_until": row.catch_up_until}
     return columns
 
 
@@ -275,7 +246,7 @@ def started(row: Row, decision: Start) -> Row:
 
 def anew(row: Row) -> Row:
     """A claimed row whose slot has ended without it: what it had tried of that counts for no other one."""
-    return replace(row, attempt=1, lost_count=0, trying_since=None)
+    return replace(row, attempt=1, lost_count=0, trying_since=None, unheld_since=None, catch_up_until=None)
 
 
 def past(row: Row, schedule: Schedule) -> dict[str, Any]:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import datetime, timedelta
+from typing import Any
 
-from slotwise.decide.absence import absent_from, with_absence
 from slotwise.decide.columns import again, carried
 from slotwise.decide.final import final
 from slotwise.decide.handback import UNREADABLE_PAUSE, hand_back
+from slotwise.decide.hold import Ending
 from slotwise.jobs.definition import Definition
 from slotwise.jobs.policies import pause_after_loss
 from slotwise.model.records import (
-    TICK,
     Aborted,
     AttemptOutcome,
     Cancelled,
@@ -37,60 +37,53 @@ def at_finish(
     outcome: AttemptOutcome,
     now: datetime,
     ledger: LedgerEntry | None,
+    *,
+    poll: timedelta,
+    ended_ago: timedelta = timedelta(0),
 ) -> Transition:
-    """What a held row becomes when its holder lets it go with ``outcome``."""
-    return _apart(_at_finish(row, definition, schedule, outcome, now, ledger), definition, ledger)
-
-
-def _apart(transition: Transition, definition: Definition, ledger: LedgerEntry | None) -> Transition:
-    """Whatever starts next from this row starts at least ``min_interval`` after the attempt that has ended."""
-    row = transition.row
-    if row is None or transition.label == Release.HANDED_BACK:
-        return transition
-    return replace(transition, row={**row, "execution_time": _spaced(row["execution_time"], definition, ledger)})
-
-
-def _spaced(due: datetime, definition: Definition, ledger: LedgerEntry | None) -> datetime:
-    if definition.min_interval is None or ledger is None or ledger.started is None:
-        return due
-    return max(due, ledger.started + definition.min_interval)
-
-
-def _at_finish(
-    row: Row,
-    definition: Definition,
-    schedule: Schedule | None,
-    outcome: AttemptOutcome,
-    now: datetime,
-    ledger: LedgerEntry | None,
-) -> Transition:
+    """What a held row becomes when its holder lets it go with ``outcome``, ``ended_ago`` after its handler's end, or
+    when the holder fell silent. ``poll``: the poll interval of the worker that writes this.
+    """
+    held_until = _held_until(row, outcome, now, ledger, ended_ago)
+    ending = Ending(
+        definition=definition, schedule=schedule, ledger=ledger, now=now, held_until=held_until, poll=poll
+    )  # fmt: skip
     if _has_completed(row, ledger):
         outcome = Succeeded()  # complete_in has committed: whatever came after it, the slot is done
     elif isinstance(outcome, Succeeded) and outcome.promised:
         outcome = Failed("complete_in was called, but its transaction was not committed")
     if row.cancel_requested is not None:
-        row, outcome = _called_off(with_absence(row, schedule, ledger), outcome)
-    if not isinstance(outcome, HandedBack | Died):
-        row = with_absence(row, schedule, ledger)
+        row, outcome = _called_off(row, outcome)
     match outcome:
         case Succeeded():
-            return final(row, definition, schedule, now, now, Outcome.SUCCEEDED, ledger=ledger)
+            return final(ending.judged(row), ending, Outcome.SUCCEEDED)
         case Failed():
-            return _failed(row, definition, schedule, outcome, now, ledger)
+            return _failed(ending.judged(row), ending, outcome)
         case Snoozed(duration):
-            return _snoozed(row, definition, schedule, duration, now, ledger)
+            return _snoozed(ending.judged(row), ending, duration)
         case Cancelled(reason, error):
-            done = final(
-                row, definition, schedule, now, now, Outcome.CANCELLED, reason=reason, error=error, ledger=ledger
-            )
+            done = final(ending.judged(row), ending, Outcome.CANCELLED, reason=reason, error=error)
             # A one-time task that was called off goes: nobody is to drive it again.
             return done if row.has_slot else replace(done, label=Outcome.CANCELLED, row=None)
         case HandedBack(reason):
             return hand_back(row, reason)
         case Aborted(reason):
-            return _aborted(row, definition, schedule, reason, now, ledger)
-        case Died(lease_end):
-            return at_loss(row, definition, schedule, lease_end, now, ledger)
+            return _aborted(ending.judged(row), ending, reason)
+        case Died():
+            return _lost(row, ending)
+
+
+def _held_until(
+    row: Row, outcome: AttemptOutcome, now: datetime, ledger: LedgerEntry | None, ended_ago: timedelta
+) -> datetime:
+    """Return when the hold on the job ended: rule 1 of the policies."""
+    match outcome:
+        case Died():
+            return min(row.last_heartbeat or now, now)
+        case HandedBack():  # called off before it began
+            return ledger.started if ledger is not None and ledger.started is not None else now
+        case _:
+            return now - ended_ago
 
 
 def _has_completed(row: Row, ledger: LedgerEntry | None) -> bool:
@@ -112,14 +105,21 @@ def _called_off(row: Row, outcome: AttemptOutcome) -> tuple[Row, AttemptOutcome]
 
 
 def at_finish_unread(
-    row: Row, definition: Definition, outcome: AttemptOutcome, now: datetime, ledger: LedgerEntry | None, error: str
+    row: Row,
+    definition: Definition,
+    outcome: AttemptOutcome,
+    now: datetime,
+    ledger: LedgerEntry | None,
+    error: str,
+    *,
+    poll: timedelta,
 ) -> Transition:
     """As ``at_finish``, where this worker cannot read the row's schedule: a newer release wrote it, or a zone lacks.
 
     The slot ends as it would; which one is next is left to a worker that can read it: the row comes up again in a
     minute, and whoever takes it finds in the ledger that this slot has run.
     """
-    ended = at_finish(row, definition, Disabled(), outcome, now, ledger)
+    ended = at_finish(row, definition, Disabled(), outcome, now, ledger, poll=poll)
     if ended.row is None or ended.row["schedule"] == row.schedule:
         return ended  # gone, or once more the same slot: no schedule was asked
     unmoved = {name: carried(row)[name] for name in ("schedule", "slot", "next_slot", "origin", "collapsed")}
@@ -129,99 +129,77 @@ def at_finish_unread(
     )
 
 
-def at_loss(
-    row: Row,
-    definition: Definition,
-    schedule: Schedule | None,
-    lease_end: datetime,
-    now: datetime,
-    ledger: LedgerEntry | None,
-) -> Transition:
+def _lost(row: Row, ending: Ending) -> Transition:
     """What becomes of a row whose holder fell silent."""
-    if _has_completed(row, ledger):
-        row = with_absence(row, schedule, ledger)
-        return final(row, definition, schedule, now, now, Outcome.SUCCEEDED, ledger=ledger)
+    ledger, definition = ending.ledger, ending.definition
     if row.lease is None:  # another program has picked it, in a table that we share: claims of ours say their lease
         return Transition(label=Release.HANDED_BACK, row=again(row, row.execution_time), record=None)
     if ledger is not None and ledger.outcome == Outcome.CLAIMED:
         return hand_back(row, Reason.LOST)  # the mark was never set, so the handler never started
-    row = with_absence(row, schedule, ledger)
-    end = min(lease_end, now)
-    lost = row.lost_count + 1
+    row, lost = ending.judged(row), row.lost_count + 1
     if definition.gives_up:
-        return final(
-            row, definition, schedule, now, end, Outcome.LOST, reason=Reason.MAY_STILL_BE_RUNNING, lost=1, ledger=ledger
-        )
+        return final(row, ending, Outcome.LOST, reason=Reason.MAY_STILL_BE_RUNNING, lost=1)
     if lost >= definition.max_lost:
         error = f"lost {lost} times with its worker; its handler may be what takes workers down"
-        return final(
-            row,
-            definition,
-            schedule,
-            now,
-            end,
-            Outcome.DEAD,
-            reason=Reason.MAX_LOST,
-            error=error,
-            lost=1,
-            ledger=ledger,
-        )
+        return final(row, ending, Outcome.DEAD, reason=Reason.MAX_LOST, error=error, lost=1)
+    due = ending.now + pause_after_loss(lost, row.key)
     return Transition(
         label=Outcome.LOST,
-        row={**again(row, now + pause_after_loss(lost, row.key), lost_count=lost), **absent_from(row, end)},
+        row=_another(replace(row, lost_count=lost), ending, due, ending.held_until),
         record=Record(outcome=Outcome.LOST, reason=Reason.RERUN, lost=1, attempts=row.attempt, final=False),
     )
 
 
-def _failed(
-    row: Row,
-    definition: Definition,
-    schedule: Schedule | None,
-    outcome: Failed,
-    now: datetime,
-    ledger: LedgerEntry | None,
-) -> Transition:
-    due = None if outcome.final else _retry_due(row, definition, now, ledger)
-    if due is None or _is_forfeited(row, definition, schedule, due):
-        return final(
-            row, definition, schedule, now, now, Outcome.FAILED, reason=None if due is None else Reason.NEXT_SLOT,
-            error=outcome.error, ledger=ledger,
-        )  # fmt: skip
+def _another(row: Row, ending: Ending, due: datetime, since: datetime | None = None) -> dict[str, Any]:
+    """The columns of a row that waits for the next attempt of its slot; nobody holds its job ``since``, or it does."""
+    return {**again(row, due), **ending.waiting(row, row.wanted_due or due, since)}
+
+
+def _failed(row: Row, ending: Ending, outcome: Failed) -> Transition:
+    due = None if outcome.final else _retry_due(row, ending)
+    if due is None or _is_forfeited(row, ending, due):
+        return final(row, ending, Outcome.FAILED, reason=None if due is None else Reason.NEXT_SLOT, error=outcome.error)
     counters = {
         "consecutive_failures": row.consecutive_failures + 1,
-        "last_failure": now,
+        "last_failure": ending.now,
         "last_error": outcome.error,
     }
     return Transition(
         label=Outcome.FAILED,
-        row={**again(row, due), **counters},
+        row={**_another(row, ending, due), **counters},
         record=Record(
             outcome=Outcome.FAILED, reason=Reason.RETRY, error=outcome.error, attempts=row.attempt, final=False
         ),
     )
 
 
-def _retry_due(row: Row, definition: Definition, now: datetime, ledger: LedgerEntry | None) -> datetime | None:
+def _retry_due(row: Row, ending: Ending) -> datetime | None:
     """When the next attempt of a failed slot is due; None if there is none."""
-    if definition.retry is None:
+    if (retry := ending.definition.retry) is None:
         return None
-    delay = definition.retry.delay_after(max(_tries(row, ledger), 1), max(now - (row.trying_since or now), TICK * 0))
-    return None if delay is None else _spaced(now + delay, definition, ledger)  # what comes next meets it, too
+    tries, since = max(_tries(row, ending.ledger), 1), row.trying_since or ending.now
+    delay = retry.delay_after(tries, max(ending.now - since, timedelta(0)))
+    return None if delay is None else ending.spaced(ending.now + delay)  # what comes next meets it, too
 
 
-def _is_forfeited(row: Row, definition: Definition, schedule: Schedule | None, due: datetime) -> bool:
-    """Whether the next slot comes before the retry, and is the next try."""
-    if definition.retry is None or definition.retry.past_next_slot:
+def _is_forfeited(row: Row, ending: Ending, due: datetime) -> bool:
+    """Whether the next slot that has yet to come due does so before the retry, and is the next try."""
+    if ending.definition.retry is None or ending.definition.retry.past_next_slot:
         return False
-    following = _following(row, schedule)
+    following = _following(row, ending)
     return following is not None and due >= following
 
 
-def _following(row: Row, schedule: Schedule | None) -> datetime | None:
-    """The next slot that is not decided, by the text as it is now: a deploy changes no more of a held row."""
+def _following(row: Row, ending: Ending) -> datetime | None:
+    """When the next slot comes due that is not decided and has not come, by the text as it is now: a deploy changes no
+    more of a held row.
+    """
+    schedule = ending.schedule
     if schedule is None or row.slot is None or schedule.from_end or isinstance(schedule, Disabled):
         return row.next_slot
-    return schedule.running.next_after(max(row.slot, row.watermark or row.slot))
+    base = max(row.slot, row.watermark or row.slot)
+    slot = schedule.running.next_after(max(base, ending.now - schedule.wait(base)))
+    return None if slot is None else slot + schedule.wait(slot)
 
 
 def _tries(row: Row, ledger: LedgerEntry | None) -> int:
@@ -234,39 +212,25 @@ def _tries(row: Row, ledger: LedgerEntry | None) -> int:
     return row.attempt - row.lost_count - (ledger.aborted if ledger else 0)
 
 
-def _aborted(
-    row: Row,
-    definition: Definition,
-    schedule: Schedule | None,
-    reason: str,
-    now: datetime,
-    ledger: LedgerEntry | None,
-) -> Transition:
+def _aborted(row: Row, ending: Ending, reason: str) -> Transition:
     """Stopped while it ran: by an operator, or a job that gives up, it ends here; any other starts again elsewhere."""
-    if definition.gives_up or reason == Reason.OPERATOR:
+    if ending.definition.gives_up or reason == Reason.OPERATOR:
         outcome = Outcome.LOST if reason == Reason.LOST else Outcome.CANCELLED
-        return final(row, definition, schedule, now, now, outcome, reason=reason, ledger=ledger)
+        return final(row, ending, outcome, reason=reason)
     return Transition(
         label=Release.ABORTED,
-        row=again(row, now),
+        row=_another(row, ending, ending.now),
         record=Record(outcome=Outcome.CANCELLED, reason=reason, aborted=1, attempts=row.attempt, final=False),
     )
 
 
-def _snoozed(
-    row: Row,
-    definition: Definition,
-    schedule: Schedule | None,
-    duration: timedelta,
-    now: datetime,
-    ledger: LedgerEntry | None,
-) -> Transition:
+def _snoozed(row: Row, ending: Ending, duration: timedelta) -> Transition:
     """The same slot later; an attempt that counts as none for the retries."""
-    if definition.gives_up:
+    if ending.definition.gives_up:
         error = 'Snooze asks for a second start, and on_lost="give_up" allows one'
-        return final(row, definition, schedule, now, now, Outcome.FAILED, error=error, ledger=ledger)
+        return final(row, ending, Outcome.FAILED, error=error)
     return Transition(
         label=Release.SNOOZED,
-        row=again(row, now + duration),
+        row=_another(row, ending, ending.now + duration),
         record=Record(outcome=Outcome.CANCELLED, reason=Reason.SNOOZED, aborted=1, attempts=row.attempt, final=False),
     )

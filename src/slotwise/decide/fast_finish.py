@@ -7,7 +7,7 @@ once for all of them, before any row is locked. Pure.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import lru_cache
 
 from slotwise.decide import at_finish
@@ -52,7 +52,7 @@ def onward(text: str, slot: datetime) -> FastFinish | None:
         task_name=_USUAL.name, task_instance=RECURRING, execution_time=slot, version=0, slot=slot, watermark=slot,
         schedule=text, attempt=1,
     )  # fmt: skip
-    ended = at_finish(row, _USUAL, schedule, SUCCEEDED, slot, None)
+    ended = at_finish(row, _USUAL, schedule, SUCCEEDED, slot, None, poll=timedelta(0))
     if ended.row is None or ended.gaps or ended.row["schedule"] != text:
         return None
     return FastFinish(

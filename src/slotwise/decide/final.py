@@ -3,69 +3,96 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
-from slotwise.decide.absence import newest_missed
-from slotwise.decide.columns import carried, catching_up, is_catching_up, missed_among, overlapped, waiting
-from slotwise.decide.slot_choice import span
-from slotwise.jobs.definition import Definition
-from slotwise.model.records import FOREVER, TICK, Gap, LedgerEntry, Record, Row, Transition
-from slotwise.model.vocabulary import Outcome, Reason, State
+from slotwise.decide.columns import carried, waiting
+from slotwise.decide.hold import Ending, is_catching_up, newest_come
+from slotwise.decide.slot_choice import around, choose_missed, choose_overlapped, passed_over, span
+from slotwise.model.records import FOREVER, TICK, Gap, Record, Row, Transition
+from slotwise.model.vocabulary import Origin, Outcome, Reason, State
 from slotwise.schedules import Schedule
+
+_Waiting = tuple[dict[str, Any], tuple[Gap, ...]]
 
 
 def final(
     row: Row,
-    definition: Definition,
-    schedule: Schedule | None,
-    now: datetime,
-    held_until: datetime,
+    ending: Ending,
     outcome: Outcome,
     *,
     reason: str | None = None,
     error: str | None = None,
     lost: int = 0,
-    ledger: LedgerEntry | None = None,
 ) -> Transition:
     """The slot has ended: a plan row moves on, a detached row goes, a task goes or stays as dead."""
     record = Record(outcome=outcome, reason=reason, error=error, attempts=row.attempt, lost=lost)
     if row.is_detached:
         return Transition(label=outcome, row=None, record=record)
-    if not row.is_plan or schedule is None:
-        return _end_task(row, now, outcome, error, record)
-    base = max(row.slot or held_until, row.watermark or row.slot or held_until)
-    columns, gaps = _onward(row, definition, schedule, base, now, held_until, ledger)
+    if not row.is_plan or ending.schedule is None:
+        return _end_task(row, ending.now, outcome, error, record)
+    base = max(row.slot or ending.held_until, row.watermark or row.slot or ending.held_until)
+    columns, gaps = _onward(row, ending, ending.schedule, base)
+    columns["execution_time"] = ending.spaced(columns["execution_time"])
     return Transition(
         label=outcome,
-        row={**columns, **counters(row, outcome, now), "last_error": error},
+        row={**columns, **counters(row, outcome, ending.now), "last_error": error},
         record=record,
         gaps=gaps,
     )
 
 
-def _onward(
-    row: Row,
-    definition: Definition,
-    schedule: Schedule,
-    base: datetime,
-    now: datetime,
-    held_until: datetime,
-    ledger: LedgerEntry | None,
-) -> tuple[dict[str, Any], tuple[Gap, ...]]:
-    """What a plan row waits for after ``base``, and which slots that came due meanwhile will not run."""
+def _onward(row: Row, ending: Ending, schedule: Schedule, base: datetime) -> _Waiting:
+    """What a plan row waits for after ``base``, and which slots that have come will not run."""
     if schedule.from_end:
-        following = schedule.settled(base).next_after(max(now, base))
+        following = schedule.settled(base).next_after(max(ending.now, base))
         return waiting(row, schedule, following, watermark=base), ()
-    newest = newest_missed(row, schedule, base)
-    if is_catching_up(row, definition):
-        row = replace(row, catch_up_until=max(row.catch_up_until or base, newest or base))
-        began = ledger.started if ledger else now
-        if (columns := catching_up(row, definition, schedule, base, now, began, held_until)) is not None:
-            return columns, ()
-    elif newest is not None:
-        return missed_among(row, definition, schedule, base, newest, held_until)
-    return overlapped(row, definition, schedule, base, held_until - schedule.wait(base))
+    if is_catching_up(row, ending.definition):
+        return _tail(row, ending, schedule, base)
+    return _overlapped(row, ending, schedule, base)
+
+
+def _tail(row: Row, ending: Ending, schedule: Schedule, base: datetime) -> _Waiting:
+    """The next slot of the tail that may still start. After the last one: what came due meanwhile is a new tail if the
+    last run was shorter than the interval, for then the job gains on its schedule. Else it is overlap's.
+    """
+    catch_up, began, late = ending.definition.catch_up, ending.began or ending.now, tuple[Gap, ...]()
+    due = max(ending.spaced(ending.now), began + (catch_up.pace or timedelta(0)))
+    slot, until = schedule.running.next_after(base), row.catch_up_until
+    if slot is not None and until is not None and slot <= until:
+        newest = newest_come(schedule, until, ending.now)
+        if newest is not None and newest + schedule.wait(newest) > ending.held_until + ending.poll:
+            until = newest  # it came after the handler's end, and this settlement had to wait
+        then = due + ending.poll - schedule.wait(slot)
+        choice = choose_missed(catch_up, ending.definition.start_within, schedule.running, slot, then, until)
+        if choice.slot is not None:
+            return _of_tail(row, ending, schedule, base, due, until), ()
+        late = around(schedule, passed_over(schedule, base + TICK, choice.watermark), choice.gaps)
+        base = choice.watermark
+    newest, following = newest_come(schedule, base, ending.now), schedule.settled(base).next_after(base)
+    if newest is not None and following is not None and ending.held_until - began < following - base:
+        return _of_tail(row, ending, schedule, base, due, newest_come(schedule, base, due) or newest), late
+    columns, gaps = _overlapped(row, ending, schedule, base)
+    return columns, (*late, *gaps)
+
+
+def _of_tail(
+    row: Row, ending: Ending, schedule: Schedule, base: datetime, due: datetime, until: datetime
+) -> dict[str, Any]:
+    columns = waiting(row, schedule, schedule.settled(base).next_after(base), watermark=base)
+    return {**columns, "origin": Origin.CATCH_UP, "catch_up_until": until, **ending.waiting(row, due)}
+
+
+def _overlapped(row: Row, ending: Ending, schedule: Schedule, base: datetime) -> _Waiting:
+    """Overlap decides about the slots that came due while the job was held; what it keeps runs first."""
+    until = (row.unheld_since or ending.held_until) - schedule.wait(base)
+    choice = choose_overlapped(ending.definition.overlap, schedule.running, base, until)
+    gaps = around(schedule, passed_over(schedule, base + TICK, choice.slot or choice.watermark), choice.gaps)
+    base = choice.watermark
+    if choice.slot is None:
+        return waiting(row, schedule, schedule.settled(base).next_after(base), watermark=base), gaps
+    columns = waiting(row, schedule, choice.slot, watermark=base)
+    return {**columns, **ending.waiting(row, max(columns["execution_time"], ending.now))}, gaps
 
 
 def _end_task(row: Row, now: datetime, outcome: Outcome, error: str | None, record: Record) -> Transition:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import datetime, timedelta
+from typing import Any
 
 from slotwise.decide.columns import again
+from slotwise.decide.hold import moved
 from slotwise.model.records import Record, Row, Transition
 from slotwise.model.vocabulary import Outcome, Reason, Release
 
@@ -32,19 +34,14 @@ def hand_back(row: Row, reason: str) -> Transition:
 
 def defer(row: Row, due: datetime) -> Transition:
     """A claimed row whose slot is to start later goes back, with the place that it has been given."""
-    back = hand_back(row, Reason.RECOVERY)
-    columns = {**again(row, due, attempt=max(row.attempt - 1, 0)), "parked_due": row.parked_due or row.execution_time}
-    return replace(back, label=Release.POSTPONED, row=columns)
-
-
-def kept_apart(row: Row, due: datetime) -> Transition:
-    """A claimed row whose slot would start too near to another start goes back, due when it is far enough."""
-    back = hand_back(row, Reason.MIN_INTERVAL)
-    return replace(back, label=Release.POSTPONED, row=again(row, due, attempt=max(row.attempt - 1, 0)))
+    return _later(row, hand_back(row, Reason.RECOVERY), due, parked_due=row.parked_due or row.execution_time)
 
 
 def postponed(row: Row, now: datetime, error: str) -> Transition:
     """A claimed row that this worker cannot read goes back, and comes up again later; it says why."""
-    back = hand_back(row, Reason.UNREADABLE)
-    later = again(row, now + UNREADABLE_PAUSE, attempt=max(row.attempt - 1, 0))
-    return replace(back, label=Release.POSTPONED, row={**later, "last_error": error})
+    return _later(row, hand_back(row, Reason.UNREADABLE), now + UNREADABLE_PAUSE, last_error=error)
+
+
+def _later(row: Row, back: Transition, due: datetime, **columns: Any) -> Transition:
+    assert back.row is not None
+    return replace(back, label=Release.POSTPONED, row={**back.row, **moved(row, row.wanted_due or due), **columns})

@@ -51,7 +51,10 @@ def slept(row: Row, schedule: Schedule, now: datetime) -> Passed | None:
     if not row.attempt:
         schedule = undecided(schedule, row.slot, row.watermark)
     last = first if schedule.from_end else schedule.latest_before(now + TICK, floor=first - TICK) or first
-    return _passing(row, schedule, span(schedule, first, last, Reason.PAUSED), now)
+    passed = _passing(row, schedule, span(schedule, first, last, Reason.PAUSED), now)
+    if row.attempt:  # its retry has slept, too, and holds the job from now on
+        passed = replace(passed, row={**passed.row, **decide.moved(row, max(row.due, now))})
+    return passed
 
 
 def skipping(row: Row, schedule: Schedule, now: datetime) -> Passed | None:
@@ -80,13 +83,21 @@ def _passing(row: Row, schedule: Schedule, gap: Gap, now: datetime) -> Passed:
     columns = decide.past(replace(row, slot=gap.last), schedule)
     if schedule.from_end:
         columns |= decide.ahead(schedule, schedule.settled(gap.last).next_after(max(now, gap.last)))
-    elif row.catch_up_until is not None and columns["slot"] is not None and columns["slot"] <= now:
-        columns |= {"catch_up_until": row.catch_up_until, "origin": row.origin}
+    elif columns["slot"] is not None:
+        columns |= _same_line(row, schedule, columns["slot"])
     columns["execution_time"] = max(columns["execution_time"], _put_off_until(row, schedule))
     return Passed(gaps=cut(schedule, (gap,), row.slot, row.watermark or row.slot), row=columns)
 
 
+def _same_line(row: Row, schedule: Schedule, slot: datetime) -> dict[str, Any]:
+    """What stays if ``slot`` belongs to the row's tail, or to its queue, as the one before it."""
+    if row.catch_up_until is not None and slot <= row.catch_up_until:
+        return {"catch_up_until": row.catch_up_until, "origin": row.origin, "unheld_since": row.unheld_since}
+    is_queued = row.unheld_since is not None and slot + schedule.wait(slot) <= row.unheld_since
+    return {"unheld_since": row.unheld_since} if is_queued else {}
+
+
 def _put_off_until(row: Row, schedule: Schedule) -> datetime:
     """When the row was to start, if that is later than its slot is due: min_interval holds for the next one as well."""
-    due = row.parked_due if row.state == State.PAUSED and row.parked_due is not None else row.execution_time
+    due = row.due
     return due if row.slot is not None and due > due_at(schedule, row.slot) else datetime.min.replace(tzinfo=UTC)

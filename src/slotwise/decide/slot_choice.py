@@ -20,7 +20,7 @@ _DAY = timedelta(days=1)
 class Choice:
     """``slot`` runs now (None: none of them); ``watermark`` is the newest that is decided with it.
 
-    ``until``: slots up to here run one after another, each without another decision.
+    ``until``: the end of a tail, whose slots run one after another.
     """
 
     slot: datetime | None
@@ -86,11 +86,11 @@ def choose_overlapped(overlap: Overlap, schedule: Schedule, base: datetime, held
         return Choice(slot=None, watermark=base)
     match overlap.mode:
         case "queue_all":
-            return Choice(slot=first, watermark=base, until=newest)
+            return Choice(slot=first, watermark=base)
         case "queue":
             kept = _newest_few(schedule, first, newest, overlap.max)
             gaps = slots_before(schedule, first, kept, Reason.OVERLAP)
-            return Choice(slot=kept, watermark=gaps[-1].last if gaps else base, gaps=gaps, until=newest)
+            return Choice(slot=kept, watermark=gaps[-1].last if gaps else base, gaps=gaps)
         case _:
             return Choice(slot=None, watermark=newest, gaps=(span(schedule, first, newest, Reason.OVERLAP),))
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
 from slotwise import migrate
 from slotwise.engine.membership import Membership
+from slotwise.jobs.definition import shortest_interval
 from slotwise.model import events
+from slotwise.model.durations import format_duration
 from slotwise.model.events import Planned, PlanRefused
 from slotwise.model.identity import Identity
 from slotwise.schedules import Disabled
@@ -20,6 +23,11 @@ from slotwise.store.planning.revision import Revision
 from slotwise.store.planning.schedule_drift import moved
 from slotwise.store.reading.worker_registry import Badge, WorkerRegistry
 from slotwise.store.slots.store import Store
+
+#: Of how many intervals the shortest counts when a worker starts; it may have ten thousand jobs.
+SAMPLE = 10
+
+logger = logging.getLogger(__name__)
 
 
 class SignIn:
@@ -56,6 +64,7 @@ class SignIn:
         self.verify()
         self._store.database.check_capacity()
         self.plan()
+        self._warn_of_slots_between_looks()
         self.membership.join()
 
     def verify(self) -> None:
@@ -92,6 +101,19 @@ class SignIn:
         self._refused = [plan.job for plan in plans if plan.refused is not None]
         planner.verify([found for found in jobs if not isinstance(found.schedule, Disabled)])
         return plans
+
+    def _warn_of_slots_between_looks(self) -> None:
+        poll, names = self._settings.poll_interval, []
+        for name, found in sorted(self._store.definitions.items()):
+            shortest = None if found.schedule is None else shortest_interval(found.schedule, name, SAMPLE)
+            if shortest is not None and shortest < poll:
+                names.append(name)
+        if names:
+            logger.warning(
+                "poll_interval=%s is longer than the time between two slots of %s%s: slots that come due between two "
+                "looks count as missed, and catch_up decides about them; make it shorter",
+                format_duration(poll), ", ".join(names[:5]), ", …" * (len(names) > 5),
+            )  # fmt: skip
 
     def _make_badge(self) -> Badge:
         identity, settings = self._identity, self._settings

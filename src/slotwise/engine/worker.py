@@ -77,7 +77,7 @@ class Worker:
         self.listeners = listeners
         self.clock = clock or DatabaseClock()
         self.active_claims = ActiveClaims(self.clock.elapsed)
-        self.store = Store(database, self.definitions, clock=self.clock)
+        self.store = Store(database, self.definitions, clock=self.clock, poll=settings.poll_interval)
         self.store.recorders = Recorders(recorders)
         self.state: Any = None
         self._database = database

@@ -31,7 +31,7 @@ from slotwise.jobs.rate import Rate
 from slotwise.model.durations import format_duration
 from slotwise.model.vocabulary import LossPolicy
 from slotwise.payload.payload import UNTYPED, Payload
-from slotwise.schedules import Schedule
+from slotwise.schedules import Once, Schedule
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -127,6 +127,8 @@ def define(subject: object) -> Definition:
     )
     if definition.gives_up and definition.retry is not None:
         raise InvalidJob(f'{where}: retry contradicts on_lost="give_up" (at most one start); drop one of them')
+    if definition.min_interval is not None and definition.overlap.detaches:
+        raise InvalidJob(f"{where}: min_interval contradicts Overlap.{definition.overlap.mode}; drop one of them")
     if definition.schedule is not None:
         check_schedule(definition.schedule, definition, where)
     return definition
@@ -149,7 +151,9 @@ def check_schedule(schedule: Schedule, definition: Definition, where: str) -> No
         return
     if schedule.from_end:
         raise InvalidJob(f"{where}: {schedule} misses no slots, so CatchUp.all() means nothing; remove catch_up")
-    shortest = _shortest_interval(schedule, definition.name)
+    if isinstance(schedule, Once):
+        raise InvalidJob(f"{where}: {schedule} has one slot, so CatchUp.all() means nothing; remove catch_up")
+    shortest = shortest_interval(schedule, definition.name)
     for word, least in (("CatchUp.all(pace", definition.catch_up.pace), ("(min_interval", definition.min_interval)):
         if least is not None and shortest is not None and least >= shortest:
             raise InvalidJob(
@@ -158,11 +162,13 @@ def check_schedule(schedule: Schedule, definition: Definition, where: str) -> No
             )
 
 
-def _shortest_interval(schedule: Schedule, name: str) -> timedelta | None:
-    """The shortest of the schedule's next hundred intervals; None if it goes by days that only the database knows."""
-    if None in schedule.calendars.values():
+def shortest_interval(schedule: Schedule, name: str, count: int = 100) -> timedelta | None:
+    """The shortest of the schedule's next ``count`` intervals; None if it has no slots of its own, or goes by days that
+    only the database knows.
+    """
+    if schedule.from_end or None in schedule.calendars.values():
         return None
-    slots = list(islice(schedule.bind(name).slots(_SAMPLE, _SAMPLE + timedelta(days=3660)), 100))
+    slots = list(islice(schedule.bind(name).slots(_SAMPLE, _SAMPLE + timedelta(days=3660)), count + 1))
     return min((after - before for before, after in pairwise(slots)), default=None)
 
 

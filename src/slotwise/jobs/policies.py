@@ -37,16 +37,16 @@ USUAL_CAP = timedelta(minutes=5)
 
 @dataclass(frozen=True, slots=True)
 class CatchUp:
-    """What happens to slots that were missed while nobody held the job.
+    """What happens to slots that come due while nobody holds the job.
 
     ``CatchUp.latest()`` (the default): one run for the whole outage, labelled with the newest missed slot;
     ``ctx.collapsed`` says how many older ones it stands for, and the ledger lists them as skipped (collapsed).
     ``CatchUp.none()``: a slot that is later than ``grace`` does not run, and of several within it only the newest
     does; the others are skipped (late).
     ``CatchUp.first()``: one run, labelled with the oldest missed slot.
-    ``CatchUp.all()``: every missed slot runs, the oldest first, at least ``pace`` apart; only the newest ``max``,
-    and none older than ``window``, counted back from the present at each start. New slots join the tail until the job
-    has caught up; of those that come due during a run that takes longer than the interval, its overlap decides.
+    ``CatchUp.all()``: every missed slot runs, the oldest first, starts at least ``pace`` apart; only the newest
+    ``max``, and none older than ``window``. What comes due meanwhile runs afterwards, unless the last run took longer
+    than the interval to the next slot: then its overlap decides.
 
     Raises InvalidJob for a limit that makes no sense.
     """
@@ -89,10 +89,11 @@ class CatchUp:
 
 @dataclass(frozen=True, slots=True)
 class Overlap:
-    """What happens to slots that came due while the previous one was held or waited for its retry.
+    """What happens to slots that come due while the job is held: by a run, or by an attempt or a slot that waits.
 
     ``Overlap.skip()`` (the default): they do not run; the ledger lists them as skipped (overlap).
-    ``Overlap.queue(max=1)``: the newest ``max`` of them run afterwards, the older ones are skipped.
+    ``Overlap.queue(max=1)``: the newest ``max`` of them run afterwards, the older ones are skipped, also those that
+    wait already.
     ``Overlap.queue_all()``: all of them run afterwards, one after another.
     ``Overlap.allow(max)``: up to ``max`` slots run side by side in the whole cluster, those that wait for a retry
     included; a slot that finds no place is skipped.
@@ -159,9 +160,9 @@ class Retry:
     row's own counters, never from a process's memory, so that they hold across restarts and workers. To them time
     counts from the claim of the first attempt that failed, however late that was for its slot. For a
     strategy that raises, which is logged, the pause doubles from two seconds up to an hour. No pause is longer
-    than a year. A job's retry that would fall at or after its next slot is not made: the slot ends as failed and
-    the schedule goes on. With ``past_next_slot`` it is made all the same; what becomes of slots that come due
-    meanwhile is the job's overlap.
+    than a year. A job's retry that would fall at or after the next slot to come due is not made: the slot ends as
+    failed and the schedule goes on. With ``past_next_slot`` it is made all the same; what becomes of slots that come
+    due meanwhile is the job's overlap.
 
     Raises InvalidJob when ``attempts`` is below 1 or a strategy is of the wrong type.
     """

@@ -84,11 +84,10 @@ class Row:
     #: When the first of its attempts that failed was claimed.
     trying_since: datetime | None = None
     lease: timedelta | None = None
+    #: The end of the tail that a catch-up runs slot by slot.
     catch_up_until: datetime | None = None
-    #: Slots after the one, up to the other, came while nobody held the row though it was due; the other is None until
-    #: somebody does.
-    missed_after: datetime | None = None
-    missed_until: datetime | None = None
+    #: Slots that come due after this came while nobody held the job; a row that waits is let go with it ahead of time.
+    unheld_since: datetime | None = None
     state: str | None = None
     cancel_requested: datetime | None = None
     control: int | None = None
@@ -104,6 +103,11 @@ class Row:
         # What the names' own constructors do, which are functions of Python: one is made for each execution.
         fence: Fence = _new(Fence, (_new(Key, (self.task_name, self.task_instance)), self.version))
         return fence
+
+    @property
+    def due(self) -> datetime:
+        """When a waiting row is due, or would be if it were not paused."""
+        return self.execution_time if self.state is None or self.parked_due is None else self.parked_due
 
     @property
     def is_plan(self) -> bool:
@@ -236,9 +240,8 @@ class Cancelled:
 
 @dataclass(frozen=True, slots=True)
 class Died:
-    """The holder fell silent; ``lease_end`` is when its lease ran out, by the database's time."""
+    """The holder fell silent; its last heartbeat, by the database's time, stands in the row."""
 
-    lease_end: datetime
     name = Outcome.LOST
 
 

@@ -124,7 +124,6 @@ class Reason(_Word):
     MARK_NOT_ACKNOWLEDGED = "mark not acknowledged"
     TIMEOUT = "timeout"
     RECOVERY = "recovery"
-    MIN_INTERVAL = "min_interval"
 
 
 #: Slots that the schedule has started; triggers, backfills and retries by hand stand beside the overlap rules.
@@ -245,4 +244,3 @@ register_reason(Reason.MARK_REFUSED, waits="its start was not allowed any more")
 register_reason(Reason.MARK_NOT_ACKNOWLEDGED, waits="nobody knows whether its start was allowed")
 register_reason(Reason.TIMEOUT, waits="its time was over")
 register_reason(Reason.RECOVERY, waits="it has a place among the late starts of a recovery: recovery_rate")
-register_reason(Reason.MIN_INTERVAL, waits="another start of the job was too near: min_interval")

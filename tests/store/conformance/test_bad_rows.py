@@ -119,8 +119,8 @@ def test_a_held_row_whose_version_is_at_the_end(bench: Bench, name: str, caplog:
     bench.tick()
     claim = bench.claim_one(name)
     write(bench, name, "version", str(LAST_TOKEN), claim.row.task_instance)
-    now, rows = bench.store.look([name])
-    (done,) = bench.take_over_rows(*rows, lease_end=now)
+    _, rows = bench.store.look([name])
+    (done,) = bench.store.take_over(rows)
     assert (done.error, done.transition and done.transition.label) == (None, "dead" if name == "mail" else "postponed")
     assert bench.store.look([name])[1] == []
     row = stands(bench, name, claim.row.task_instance)
@@ -152,10 +152,10 @@ def _break(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for verb in ("at_claim", "at_finish"):
         whole = getattr(decide, verb)
 
-        def broken(row: Any, *rest: Any, whole: Any = whole) -> Any:
+        def broken(row: Any, *rest: Any, whole: Any = whole, **options: Any) -> Any:
             if row.task_name == name:
                 raise OverflowError("date value out of range")
-            return whole(row, *rest)
+            return whole(row, *rest, **options)
 
         monkeypatch.setattr(decide, verb, broken)
 
@@ -209,7 +209,7 @@ def test_whoever_has_stirred_is_not_let_go(bench: Bench, monkeypatch: pytest.Mon
     bench.tick(0.1)
     bench.store.beat(claim.holder, [claim])
     stale = replace(claim.row, last_heartbeat=NOON)
-    assert bench.take_over_rows(stale) == []
+    assert bench.store.take_over([stale]) == []
     assert bench.row("plain").picked
 
 

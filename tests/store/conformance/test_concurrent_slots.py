@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
-import tenacity
 from sqlalchemy.exc import TimeoutError
 from tests.store.conformance.test_policies import MINUTE, NOON, ledger, minute, rows
 
@@ -17,7 +16,7 @@ from slotwise import CatchUp, Every, Overlap, Retry, job
 from slotwise.jobs.context import JobContext
 from slotwise.model.clock import ManualClock
 from slotwise.model.events import Settled
-from slotwise.model.records import Aborted, Claim, Failed, HandedBack
+from slotwise.model.records import Aborted, Claim, Failed
 from slotwise.store.connect.database import Database
 from slotwise.testing.worker import ManualWorker
 
@@ -142,94 +141,6 @@ def test_a_slot_that_waits_for_its_retry_holds_its_place(database: Database) -> 
     assert ledger(database) == {0: "succeeded", 1: "skipped overlap"}
 
 
-# -- min_interval -----------------------------------------------------------------------------------------------
-
-
-def retrying(seconds: float, attempts: int = 2) -> Retry:
-    return Retry(attempts=attempts, wait=tenacity.wait_fixed(seconds), past_next_slot=True)
-
-
-def test_a_retry_keeps_its_distance_to_every_start(database: Database) -> None:
-    """Of one slot to the first start of another, whichever comes first; no attempt is burnt while it waits."""
-    with workers(database, 2, overlap=Overlap.allow(3), retry=retrying(65), min_interval="40s") as (one, two):
-        one.tick("1s")
-        assert begun(one) == [0]
-        assert end(one, 0, Failed("busy")) == ["failed"]
-        one.tick(MINUTE)
-        assert begun(two) == [1]
-        one.tick("6s")
-        assert (begun(one), begun(two)) == ([], [])
-        (waiting,) = [row for row in rows(database) if row["attempt"] == 1 and not row["picked"]]
-        assert ledger(database)[0] == "claimed min_interval"
-        assert minute(waiting["execution_time"]) * 60 == 100
-        one.tick("33s")
-        assert begun(one) == []
-        one.tick("1s")
-        assert begun(one) == [0]
-        assert on(one, 0).row.attempt == 2
-        go_on(timedelta(seconds=39), one, two)
-        assert (begun(one), begun(two)) == ([], [])
-        one.tick("1s")
-        assert begun(two) == [2]
-
-
-def test_a_newer_slot_keeps_its_distance_to_the_attempt_that_it_ends(database: Database) -> None:
-    """cancel_previous: what has been called off is asked for no distance, and ends at once; the newer slot is."""
-    with workers(database, overlap=Overlap.cancel_previous(), retry=retrying(30), min_interval="40s") as (one,):
-        one.tick("1s")
-        assert begun(one) == [0]
-        assert end(one, 0, Failed("busy")) == ["failed"]
-        one.tick("40s")
-        assert begun(one) == [0]
-        assert end(one, 0, Failed("busy")) == ["failed"]
-        starts = []
-        for _ in range(50):
-            one.tick("1s")
-            starts += [(round(one.clock.now().timestamp()) % 3600, slot) for slot in begun(one)]
-            one.settle()
-    assert starts == [(80, 1)]
-    assert ledger(database)[0] == "failed"
-
-
-def test_a_start_that_never_came_keeps_nobody_away(database: Database) -> None:
-    """Handed back before it began, it starts as soon as it is claimed again."""
-    with workers(database, overlap=Overlap.allow(2), min_interval="40s") as (one,):
-        one.tick("1s")
-        (claim,) = one.poll()
-        one.finish(claim, HandedBack("queued"))
-        one.settle()
-        one.tick("1s")
-        assert begun(one) == [0]
-        assert on(one, 0).row.attempt == 1
-
-
-def test_who_cannot_look_comes_back(database: Database) -> None:
-    """Claims never wait: while somebody has the plan row locked, a retry is put off for a moment."""
-    with workers(database, overlap=Overlap.allow(2), retry=retrying(45), min_interval="40s") as (one,):
-        one.tick("1s")
-        begun(one)
-        end(one, 0, Failed("busy"))
-        one.tick("45s")
-        if database.main.dialect.name == "postgresql":
-            with database.main.begin() as other:
-                other.execute(sa.text("SELECT FROM scheduled_tasks WHERE task_instance = 'recurring' FOR UPDATE"))
-                assert begun(one) == []
-        one.tick("1s")
-        assert begun(one) == [0]
-
-
-def test_a_trigger_stands_beside_the_distance(database: Database) -> None:
-    """It keeps none, and nobody keeps one to it."""
-    with workers(database, overlap=Overlap.allow(2), min_interval="40s") as (one,):
-        one.tick("1s")
-        assert begun(one) == [0]
-        one.tick("50s")
-        one.client.controls.trigger("minutely")
-        assert len(begun(one)) == 1
-        one.tick("10s")
-        assert begun(one) == [1]
-
-
 # -- places -----------------------------------------------------------------------------------------------------
 
 
@@ -272,14 +183,14 @@ def test_giving_up_side_by_side(database: Database) -> None:
 @pytest.mark.parametrize(
     ("catch_up", "ran", "left_out"),
     [
-        pytest.param(CatchUp.all(), [3, 4], {2: "skipped overlap"}, id="all"),
-        pytest.param(CatchUp.latest(), [4], {2: "skipped overlap", 3: "skipped collapsed"}, id="latest"),
+        pytest.param(CatchUp.all(), [2, 3, 4], {}, id="all"),
+        pytest.param(CatchUp.latest(), [4], {2: "gap collapsed", 3: "gap collapsed"}, id="latest"),
     ],
 )
-def test_slots_after_the_last_lease_are_catch_ups(
+def test_slots_that_nobody_has_looked_at_are_catch_ups(
     database: Database, catch_up: CatchUp, ran: list[float], left_out: dict[float, str]
 ) -> None:
-    """All workers died, and whoever comes next has not seen it yet: what came under a live lease is overlap's alone."""
+    """All workers died. Whoever comes next looks late, finds all places taken, and waits until the loss is seen."""
     give_up: dict[str, Any] = {"on_lost": "give_up", "catch_up": catch_up}
     with workers(database, 2, overlap=Overlap.allow(2), **give_up) as (one, two):
         one.tick("1s")
@@ -289,10 +200,12 @@ def test_slots_after_the_last_lease_are_catch_ups(
         one.crash()  # its leases last for another minute, until noon and two minutes
         two.tick(3.5 * MINUTE)
         started = begun(two)
-        for _ in range(9):
-            go_on(timedelta(seconds=3), two)
+        for _ in range(14):
+            go_on(timedelta(seconds=2), two)
             two.reap()
             started += begun(two)
+            for claim in two.held[:1]:
+                end(two, minute(claim.slot))
         assert started == ran
     found = ledger(database)
     assert {slot: found.get(slot) for slot in left_out} == left_out
@@ -337,8 +250,9 @@ def test_a_new_slot_replaces_the_one_that_runs(database: Database) -> None:
         one.beat()
         claim = on(one, 0)
         assert one.cancel_reason(claim) == "overlap"
-        go_on(MINUTE, one, two)
-        assert begun(two) == []
+        for _ in range(12):
+            go_on(timedelta(seconds=5), one, two)
+            assert begun(two) == []
         assert end(one, 0, Aborted("overlap")) == ["cancelled"]
         two.tick("1s")
         assert begun(two) == [2]
@@ -403,19 +317,38 @@ def test_who_asked_is_told_apart(database: Database) -> None:
     assert ledger(database)[0] == "cancelled operator"
 
 
+def test_a_late_slot_asks_the_one_that_runs_to_stop(database: Database) -> None:
+    """Nobody has looked for minutes, and the one that runs would never end: catch-up chooses when it has."""
+    with workers(database, overlap=Overlap.cancel_previous()) as (one,):
+        one.tick("1s")
+        assert begun(one) == [0]
+        go_on(3.5 * MINUTE, one)
+        assert begun(one) == []
+        one.beat()
+        assert one.cancel_reason(on(one, 0)) == "overlap"
+        end(one, 0, Aborted("overlap"))
+        one.tick("1s")
+        assert begun(one) == [3]
+    assert ledger(database) == {0: "cancelled overlap", 1: "gap collapsed", 2: "gap collapsed", 3: "running"}
+
+
 @pytest.mark.parametrize("overlap", [Overlap.allow(2), Overlap.cancel_previous()], ids=["allow", "cancel_previous"])
 def test_a_year_of_seconds_beside_a_run(database: Database, overlap: Overlap) -> None:
-    """What came due while there was no place is one gap, however long."""
+    """Nobody has looked at them: they wait for a place, and are one gap then, however long."""
     subject = job(name="secondly", schedule=Every("1s"), overlap=overlap)(_nothing)
     with ManualWorker([subject], database, ManualClock(NOON)) as one:
-        one.tick("1s")
-        one.poll()
-        one.tick("1s")
-        one.poll()
+        for _ in range(2):
+            one.tick("1s")
+            assert all(one.begin(claim) for claim in one.poll())
         one.tick(timedelta(days=365))
+        one.poll()
+        for claim in one.held:
+            one.finish(claim)
+        one.settle()
+        one.tick("1s")
         one.poll()
         with database.main.connect() as connection:
             counts = connection.execute(sa.text("SELECT count, reason FROM scheduled_gaps")).all()
     assert len(counts) == 1
     assert counts[0][0] >= 365 * 86_400 - 2
-    assert counts[0][1] == "overlap"
+    assert counts[0][1] == "collapsed"

@@ -352,7 +352,7 @@ def test_no_slot_that_gave_up_starts_again_and_explain_says_what_happened(
     bench.settle(started[0])
     bench.tick()
     started.append(_start(bench))
-    bench.settle(started[1], Died(bench.store.now()))
+    bench.settle(started[1], Died())
     upheaval(bench)
     for _ in range(9):
         for claim in bench.claim("strict"):

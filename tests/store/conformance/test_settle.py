@@ -14,7 +14,7 @@ from slotwise.settings.settings import Settings
 from slotwise.store.connect.database import Database
 from slotwise.store.operations.trigger import Enqueue
 
-OUTCOMES = [Succeeded(), Failed("boom"), Aborted("shutdown"), HandedBack("shutdown"), Died(lease_end=at(2))]
+OUTCOMES = [Succeeded(), Failed("boom"), Aborted("shutdown"), HandedBack("shutdown"), Died()]
 
 
 # -- the fence --------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from tests.store.conformance.test_concurrent_slots import begun, workers
 
 from slotwise.model.records import Claim
 from slotwise.store.connect.database import Database
-from slotwise.store.slots.settlement_values import Settlement, Silence
+from slotwise.store.slots.settlement_values import Settlement
 
 
 def labels(settlements: list[Settlement]) -> dict[str, str | None]:
@@ -55,8 +55,9 @@ def test_the_dead_let_go(bench: Bench) -> None:
     bench.settle(again)
     entry = bench.slots("plain")[0]
     assert (entry["outcome"], entry["attempts"], entry["lost"]) == ("succeeded", 2, 1)
-    # what came due while the slot was under way is overlap's, decided at its end
-    assert bench.outcomes("plain") == [(1, "succeeded"), (2, "skipped")]
+    # what came due since its last heartbeat is catch-up's
+    assert bench.outcomes("plain") == [(1, "succeeded")]
+    assert bench.claim_one("plain").slot == at(2)
 
 
 def test_a_job_that_gives_up_and_had_started(bench: Bench) -> None:
@@ -64,12 +65,14 @@ def test_a_job_that_gives_up_and_had_started(bench: Bench) -> None:
     bench.tick()
     claim = bench.claim_one("strict")
     assert bench.store.mark_running(claim)
-    bench.tick(3.5)
+    bench.tick(1.2)
+    bench.store.beat(claim.holder, [claim])
+    bench.tick(2.3)
     assert labels(bench.take_over(claim)) == {"strict": "lost"}
     entry = bench.slots("strict")[0]
     assert (entry["outcome"], entry["reason"], entry["lost"]) == ("lost", "may still be running", 1)
     assert entry["finished"] == at(4.5)
-    # up to the end of the lease, at(2), it was held: overlap's; what came after is catch-up's
+    # up to its last heartbeat, at(2.2), it was held: overlap's; what came after is catch-up's
     assert bench.outcomes("strict") == [(1, "lost"), (2, "skipped")]
     assert bench.row("strict").slot == at(3)
     assert bench.claim_one("strict").slot == at(4)
@@ -146,7 +149,7 @@ def test_a_row_that_stirred_is_left(bench: Bench, stir: str) -> None:
     """Between the look and the take-over the holder came back: it keeps what it has."""
     bench.tick()
     claim = bench.claim_one("plain", "host:1:a")
-    silence = Silence(row=bench.row("plain"), lease_end=at(2))
+    silent = bench.row("plain")
     bench.tick(0.1)
     match stir:
         case "beat":
@@ -157,7 +160,7 @@ def test_a_row_that_stirred_is_left(bench: Bench, stir: str) -> None:
             bench.take_over(claim)
             bench.claim_one("plain", "host:1:a")
     before = (bench.row("plain"), bench.slots("plain"))
-    assert bench.store.take_over([silence]) == []
+    assert bench.store.take_over([silent]) == []
     assert (bench.row("plain"), bench.slots("plain")) == before
 
 
@@ -166,9 +169,9 @@ def test_several_reapers_take_each_once(bench: Bench) -> None:
     for number in range(60):
         bench.client.schedule("mail", id=f"{number}")
     claims = bench.claim("mail")
-    silences = [Silence(row=claim.row, lease_end=at(1)) for claim in claims]
+    silent = [claim.row for claim in claims]
     with ThreadPoolExecutor(4) as threads:
-        takings = list(threads.map(lambda batch: bench.store.take_over(batch), [silences] * 4))
+        takings = list(threads.map(lambda batch: bench.store.take_over(batch), [silent] * 4))
     taken = [settlement.claim.key for taking in takings for settlement in taking]
     assert sorted(taken) == sorted(claim.key for claim in claims)
 

@@ -18,7 +18,7 @@ from slotwise.engine.loops.service import AT_ONCE
 from slotwise.model.events import ClaimLostEvent, HandedBackEvent, Settled, SettledDead, SettleSent
 from slotwise.model.records import Aborted, Failed, HandedBack, Succeeded
 from slotwise.store.connect import sqlite_connections
-from slotwise.store.slots.settlement_values import Settlement, Silence
+from slotwise.store.slots.settlement_values import Settlement
 
 
 def test_whatever_has_gathered_goes_together(bench: Bench) -> None:
@@ -56,6 +56,17 @@ def test_the_first_word_stands(bench: Bench) -> None:
     assert bench.row(second) is not None
     assert bench.worker.settler.run_once() is None
     assert bench.said(ClaimLostEvent) == []
+
+
+def test_what_comes_due_between_an_end_and_its_settlement_is_not_overlapped(bench: Bench) -> None:
+    """The database was away, for instance: the settlement says how long ago the handler has ended."""
+    (holding,) = bench.hold(name="plain")
+    bench.clock.tick(timedelta(seconds=90))
+    bench.end(holding)
+    bench.clock.tick(timedelta(minutes=5))
+    bench.worker.settler.run_once()
+    assert holding.claim.slot is not None
+    assert bench.row(holding).slot == holding.claim.slot + timedelta(minutes=2)
 
 
 def test_only_what_has_not_begun_can_be_handed_back(bench: Bench) -> None:
@@ -144,9 +155,9 @@ def refusing(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> list[Settlement]:
     mended: list[Settlement] = []
     whole = bench.worker.store.settle
 
-    def settle(endings: Any, *, wait: bool = True) -> list[Settlement]:
+    def settle(endings: Any, **options: Any) -> list[Settlement]:
         if mended:
-            return whole(endings, wait=wait)
+            return whole(endings, **options)
         return [Settlement(claim=claim, error=TimeoutError("locked")) for claim, _ in endings]
 
     monkeypatch.setattr(bench.worker.store, "settle", settle)
@@ -222,8 +233,8 @@ def test_what_its_holders_have_died_of_is_told_with_its_cure(bench: Bench, name:
     tasks = bench.worker.store.tables.tasks
     with bench.worker.store.transaction() as connection:
         connection.execute(tasks.update().where(tasks.c.picked).values(lost_count=2))
-    now, rows = bench.worker.store.look([name])
-    bench.worker.reaper.take_over([Silence(row=row, lease_end=now) for row in rows])
+    _, rows = bench.worker.store.look([name])
+    bench.worker.reaper.take_over(rows)
     claim = holding.claim
     cure = f"retry plain {claim.slot.isoformat()}" if claim.slot else f"tasks redrive mail {claim.key.task_instance}"
     (told,) = bench.said(SettledDead)

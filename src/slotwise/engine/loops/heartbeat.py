@@ -97,7 +97,7 @@ class Heartbeat(Service):
     def _end_of_unknown(self, claim: Claim) -> AttemptOutcome:
         """Whether the handler of a job that gives up has started, only the ledger says: it decides, as at a loss."""
         if self._store.definitions[claim.row.task_name].gives_up:
-            return Died(claim.claimed_at + claim.lease)
+            return Died()
         return HandedBack(Reason.UNKNOWN)
 
 

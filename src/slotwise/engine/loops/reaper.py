@@ -12,7 +12,6 @@ from slotwise.engine.loops.settler import settlement_events
 from slotwise.model.events import HandedBackEvent, Reaped, Settled, SettledDead, about
 from slotwise.model.records import Key, Row
 from slotwise.store.slots.claims import BATCH
-from slotwise.store.slots.settlement_values import Silence
 from slotwise.store.slots.store import Store
 
 
@@ -35,7 +34,7 @@ class Watch:
         self._watched: dict[Key, _Watched] = {}
         self._looked: float | None = None
 
-    def look(self, rows: Iterable[Row], now: datetime, at: float) -> list[Silence]:
+    def look(self, rows: Iterable[Row], now: datetime, at: float) -> list[Row]:
         """Take in one look at all held rows (``now``: the database's time, ``at``: own seconds); who is dead."""
         passed = timedelta(0)
         if self._looked is not None:
@@ -52,7 +51,7 @@ class Watch:
             last = row.last_heartbeat or now
             expired = last <= now - lease
             if (silent >= 2 * self._interval and expired) or silent >= lease:
-                dead.append(Silence(row=row, lease_end=min(last, now) + lease))
+                dead.append(row)
         self._watched = seen
         return dead
 
@@ -88,12 +87,12 @@ class Reaper(Service):
         self.take_over(self.look())
         return self._interval
 
-    def look(self) -> list[Silence]:
+    def look(self) -> list[Row]:
         """Take in one look at all held rows; who is dead."""
         now, rows = self._store.look(self._names)
         return self._watch.look(rows, now, self.elapsed())
 
-    def take_over(self, dead: Sequence[Silence]) -> None:
+    def take_over(self, dead: Sequence[Row]) -> None:
         """Races: since the look, a holder may have stirred, or another reaper been here. Those rows are left. Somebody
         may have them locked, an order to thousands of them for instance, so that no heartbeat got through, either: the
         holder has the time to send one after that.
@@ -103,12 +102,12 @@ class Reaper(Service):
         if dead:
             self._on_reaped()  # what was taken over is due now, and this worker is awake
 
-    def _take_over(self, dead: Sequence[Silence]) -> None:
+    def _take_over(self, dead: Sequence[Row]) -> None:
         settlements = self._store.take_over(dead)
         taken = {settlement.claim.fence for settlement in settlements}
-        for silence in dead:
-            if silence.row.fence not in taken:
-                self._watch.leave(silence.row)
+        for row in dead:
+            if row.fence not in taken:
+                self._watch.leave(row)
         for settlement in settlements:
             outcome = settlement.transition.label if settlement.transition else "left"
             facts = about(settlement.claim, self.worker) | {"outcome": outcome, "reason": settlement.reason}

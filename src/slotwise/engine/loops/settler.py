@@ -178,7 +178,8 @@ class Settler(Service):
 
     def _written(self, batch: Sequence[Ending], *, wait: bool) -> list[Settlement]:
         self._tell_of(len(batch))
-        return self._store.settle([(holding.claim, outcome) for holding, outcome in batch], wait=wait)
+        endings = [(holding.claim, outcome) for holding, outcome in batch]
+        return self._store.settle(endings, wait=wait, ended_ago=self._active_claims.ended_ago)
 
     def _conclude(self, endings: Sequence[Ending], settlements: Sequence[Settlement]) -> None:
         """What is written is held no more; who listens is told. An event that nobody wants is not made."""

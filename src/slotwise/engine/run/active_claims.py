@@ -18,7 +18,7 @@ class Holding:
     """One held claim: renewed by heartbeats, suspect when they fail, lost when told so or when the lease ran out."""
 
     __slots__ = (
-        "_elapsed", "_lease", "_lock", "_lost", "_renewed", "_signal", "_since",
+        "_elapsed", "_ended_at", "_lease", "_lock", "_lost", "_renewed", "_signal", "_since",
         "claim", "ended", "is_slot", "promised", "sequel", "started", "suspected", "unawaited",
     )  # fmt: skip
 
@@ -43,6 +43,7 @@ class Holding:
         self._lease = claim.lease.total_seconds()
         self._since = elapsed()
         self._renewed = renewed
+        self._ended_at: float | None = None
 
     @property
     def signal(self) -> Signal:
@@ -67,7 +68,13 @@ class Holding:
         """The attempt has ended; True for whoever says so first."""
         with self._lock:
             first, self.ended = not self.ended, True
+            if first and self.is_slot:
+                self._ended_at = self._elapsed()
             return first
+
+    def ended_ago(self) -> timedelta:
+        """Time since the attempt of a slot has ended."""
+        return timedelta(seconds=0 if self._ended_at is None else self._elapsed() - self._ended_at)
 
     def withdraw(self) -> bool:
         """End an attempt whose handler has not been entered, and now never will be; False if it is too late."""
@@ -214,6 +221,11 @@ class ActiveClaims:
 
     def get(self, claim: Claim) -> Holding | None:
         return self._held.get(claim.fence)
+
+    def ended_ago(self, claim: Claim) -> timedelta:
+        """Time since the attempt of a held slot has ended."""
+        holding = self._held.get(claim.fence)
+        return timedelta(0) if holding is None else holding.ended_ago()
 
     def wait_empty(self, seconds: float | None) -> bool:
         """Wait until nothing is held any more; False when the time was up first."""

@@ -18,6 +18,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from slotwise.decide import moved
 from slotwise.decide.pause import skipping
 from slotwise.errors import ConfigurationError
 from slotwise.model.records import RECURRING, Row
@@ -82,8 +83,8 @@ def cancel(operation: Operation, job: str, slot: datetime | None = None, instanc
         if row.picked:
             operation.change(row, cancel_requested=operation.now, control=number)
         elif row.attempt:
-            due = min(row.parked_due or row.execution_time, operation.now)  # what came since it was due is catch-up's
-            operation.change(row, cancel_requested=operation.now, control=number, execution_time=due)
+            due = moved(row, min(row.due, operation.now))
+            operation.change(row, cancel_requested=operation.now, control=number, **due)
         else:
             cancel_waiting(operation, row, Reason.OPERATOR)
         ended.append(row.slot)

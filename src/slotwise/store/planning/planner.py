@@ -77,7 +77,7 @@ def _replanned(row: Row, after: Schedule, now: datetime) -> dict[str, Any]:
     if row.slot is not None and (row.attempt > 0 or row.slot <= activation):
         columns: dict[str, Any] = {"schedule": stored_text(schedule, name), "next_slot": slot_after(schedule, row.slot)}
         if row.attempt == 0 and not schedule.runs(row.slot):
-            columns["execution_time"] = due_at(schedule, row.slot)
+            columns |= decide.moved(row, due_at(schedule, row.slot))
         return columns
     columns = decide.ahead(after, first_slot(row, after, now))
     if before is not None and row.slot is not None and row.execution_time > due_at(before, row.slot):

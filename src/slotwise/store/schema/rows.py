@@ -20,7 +20,7 @@ ROW_COLUMNS = (
     "last_success", "last_failure", "consecutive_failures", "last_heartbeat", "priority", "slot", "watermark",
     "next_slot", "schedule", "plan_instance", "origin", "collapsed", "first_version", "attempt", "lost_count",
     "lease", "state", "cancel_requested", "control", "catch_up_until", "parked_due",
-    "wanted_due", "trying_since", "missed_after", "missed_until",
+    "wanted_due", "trying_since", "unheld_since",
 )  # fmt: skip
 
 #: What is read of a row when only the hold on it matters: no payload travels.
@@ -36,7 +36,7 @@ SLOT_COLUMNS = (
     "consecutive_failures", "priority", "slot",
     "CASE WHEN schedule IS NULL OR watermark IS DISTINCT FROM slot THEN watermark END", "next_slot", "schedule",
     "plan_instance", "origin", "collapsed", "first_version", "attempt", "lost_count", "cancel_requested", "control",
-    "catch_up_until", "parked_due", "wanted_due", "trying_since", "missed_after", "missed_until",
+    "catch_up_until", "parked_due", "wanted_due", "trying_since", "unheld_since",
 )  # fmt: skip
 
 #: What a claim reads of a one-time task: the rest of its columns is empty, or read again by the settlement. Most have
@@ -52,8 +52,7 @@ CHANGED_COLUMNS = {
     "execution_time": "timestamptz", "slot": "timestamptz", "next_slot": "timestamptz", "watermark": "timestamptz",
     "schedule": "text", "origin": "text", "collapsed": "bigint", "attempt": "integer", "lost_count": "integer",
     "state": "text", "parked_due": "timestamptz", "consecutive_failures": "integer",
-    "catch_up_until": "timestamptz", "trying_since": "timestamptz", "missed_after": "timestamptz",
-    "missed_until": "timestamptz",
+    "catch_up_until": "timestamptz", "trying_since": "timestamptz", "unheld_since": "timestamptz",
     "last_success": "timestamptz", "last_failure": "timestamptz", "last_error": "text",
 }  # fmt: skip
 
@@ -113,7 +112,7 @@ def slot_of(values: Sequence[Any], holder: str, lease: timedelta, now: datetime)
     (
         name, instance, due, version, data, last_success, last_failure, failures, priority, slot, watermark, next_slot,
         schedule, plan_instance, origin, collapsed, first_version, attempt, lost_count, cancel, control, until, parked,
-        wanted, since, missed_after, missed_until,
+        wanted, since, unheld_since,
     ) = values  # fmt: skip
     slot, next_slot = utc(slot), utc(next_slot)
     watermark = slot if watermark is None and schedule is not None else utc(watermark)
@@ -127,7 +126,7 @@ def slot_of(values: Sequence[Any], holder: str, lease: timedelta, now: datetime)
         next_slot=next_slot, schedule=schedule, plan_instance=plan_instance, origin=origin, collapsed=collapsed,
         first_version=first_version, attempt=attempt, lost_count=lost_count, lease=lease, cancel_requested=utc(cancel),
         control=control, catch_up_until=utc(until), parked_due=utc(parked), wanted_due=utc(wanted),
-        trying_since=utc(since), missed_after=utc(missed_after), missed_until=utc(missed_until),
+        trying_since=utc(since), unheld_since=utc(unheld_since),
     )  # fmt: skip
 
 

@@ -115,9 +115,7 @@ class Tables:
             Column("waits_for", Integer),
             Column("cancel_requested", Instant),
             Column("catch_up_until", Instant),
-            Column("last_start", Instant),
-            Column("missed_after", Instant),
-            Column("missed_until", Instant),
+            Column("unheld_since", Instant),
             Column("last_error", Text),
             Column("control", BigInteger),
         ]

@@ -24,7 +24,6 @@ from slotwise.store.slots.batch_size import BatchSize
 from slotwise.store.slots.due import Due
 from slotwise.store.slots.late_claims import LateClaims
 from slotwise.store.slots.limits import Limits
-from slotwise.store.slots.min_interval import MinInterval
 from slotwise.store.slots.recovery_rate import RecoveryRate
 
 #: At most so many rows in one statement: above it PostgreSQL's plans are at risk, below it nothing is gained.
@@ -57,13 +56,11 @@ class Claims(Due):
         definitions: Mapping[str, Definition],
         *,
         clock: Clock | None = None,
+        poll: timedelta | None = None,
     ) -> None:
-        super().__init__(database, definitions, clock=clock)
+        super().__init__(database, definitions, clock=clock, poll=poll)
         self._recovery_rate = RecoveryRate(self.dialect, database.settings.recovery_rate)
-        self._min_interval = MinInterval(self.dialect, definitions)
-        self._late_claims = LateClaims(
-            self.dialect, definitions, self._recovery_rate, self._min_interval, self._complaints
-        )
+        self._late_claims = LateClaims(self.dialect, definitions, self._recovery_rate, self._complaints, self.poll)
         self._weighed = frozenset(name for name, found in definitions.items() if found.is_weighed)
         self._limits = Limits(self.dialect, definitions)
         self._batch_size = BatchSize(BATCH, self.dialect.clock.elapsed)
@@ -248,9 +245,9 @@ class Claims(Due):
         return not self._is_weighed(row, now) and self._can_read(row)
 
     def _is_weighed(self, row: Row, now: datetime) -> bool:
-        """Whether it has yet to be asked if this slot may start; a retry may, if no distance is to be kept."""
+        """Whether it has yet to be asked if this slot may start; a retry may."""
         if row.attempt != 1:
-            return self._min_interval.is_kept_by(row)
+            return False
         is_of_schedule = row.is_plan or row.origin in PLANNED
         is_weighed = row.task_name in self._weighed if is_of_schedule else _minds(row)
         return is_weighed or self._recovery_rate.is_late(row, now)

@@ -16,7 +16,6 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.exc import SQLAlchemyError
 
-from slotwise.jobs.definition import Definition
 from slotwise.model.records import FOREVER, Row
 from slotwise.model.vocabulary import PLANNED, Origin, Outcome
 from slotwise.store.connect.database import Database
@@ -33,25 +32,16 @@ class ConcurrentSlots:
         self._dialect = dialect
         self._tasks = dialect.tables.tasks
 
-    def places(
-        self, connection: sa.Connection, plan: Row, definition: Definition, now: datetime
-    ) -> tuple[int, datetime | None]:
-        """How many places are taken, in the whole cluster; and when the first lease of those ran out that become free
-        by it: whoever holds one fell silent, and nobody has seen it yet.
-        """
-        tasks = self._tasks
-        held = (tasks.c.picked, tasks.c.last_heartbeat, tasks.c.lease, tasks.c.lost_count)
-        found = connection.execute(sa.select(*held).where(*self._of(plan))).all()
-        ended = [
-            beat + lease for picked, beat, lease, lost in found if picked and beat is not None and lease is not None
-            and (definition.gives_up or lost + 1 >= definition.max_lost)
-        ]  # fmt: skip
-        return len(found), min((end for end in ended if end < now), default=None)
+    def taken(self, connection: sa.Connection, plan: Row) -> int:
+        """How many places are taken, in the whole cluster."""
+        return connection.scalar(sa.select(sa.func.count()).where(*self._of(plan))) or 0
 
-    def ask_to_stop(self, connection: sa.Connection, plan: Row, now: datetime) -> None:
+    def ask_to_stop(self, connection: sa.Connection, plan: Row, origins: Sequence[str], now: datetime) -> None:
         """Call off what runs; what waits for its retry comes up at once, and ends without another attempt."""
         tasks = self._tasks
-        free = sa.select(tasks.c.task_instance).where(*self._of(plan), tasks.c.cancel_requested.is_(None))
+        free = sa.select(tasks.c.task_instance).where(
+            *self._of(plan), tasks.c.origin.in_(origins), tasks.c.cancel_requested.is_(None)
+        )
         named = connection.scalars(free.with_for_update(skip_locked=True)).all()
         if named:
             connection.execute(
@@ -80,7 +70,7 @@ class ConcurrentSlots:
             return None
         return replace(
             plan, task_instance=key.task_instance, plan_instance=plan.task_instance, origin=origin, watermark=None,
-            version=born, first_version=born, attempt=1, catch_up_until=None, last_heartbeat=now,
+            version=born, first_version=born, attempt=1, catch_up_until=None, unheld_since=None, last_heartbeat=now,
             last_success=None, last_failure=None, consecutive_failures=0,
         )  # fmt: skip
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from datetime import datetime
+from datetime import datetime, timedelta
 
 import sqlalchemy as sa
 
@@ -30,9 +30,12 @@ class Door:
         definitions: Mapping[str, Definition],
         *,
         clock: Clock | None = None,
+        poll: timedelta | None = None,
     ) -> None:
         self.database = database
         self.definitions = definitions
+        #: How often this process looks for what is due, at least.
+        self.poll = database.settings.poll_interval if poll is None else poll
         self.tables = tables(database.settings.table_prefix, database.settings.schema, database.dialect_name)
         self.dialect = _dialect(database.dialect_name)(self.tables, clock or DatabaseClock())
         self._complaints = RowWarnings(self.dialect.clock.elapsed)

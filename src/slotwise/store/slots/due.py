@@ -24,8 +24,9 @@ class Due(Door):
         definitions: Mapping[str, Definition],
         *,
         clock: Clock | None = None,
+        poll: timedelta | None = None,
     ) -> None:
-        super().__init__(database, definitions, clock=clock)
+        super().__init__(database, definitions, clock=clock, poll=poll)
         #: The names that a worker asks for, always the same, as a set.
         self._asked: tuple[Sequence[str], frozenset[str]] = ((), frozenset())
 

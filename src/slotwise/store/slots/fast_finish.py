@@ -36,7 +36,7 @@ def usual(claim: Claim, outcome: AttemptOutcome) -> FastFinish | None:
     row = claim.row
     if row.schedule is None or row.plan_instance is not None or row.slot is None or row.attempt != 1:
         return None
-    if row.origin is not None or row.catch_up_until is not None:
+    if row.origin is not None or row.catch_up_until is not None or row.unheld_since is not None:
         return None  # it catches up, or was queued: what follows is looked at
     if outcome is SUCCEEDED or outcome == SUCCEEDED:
         with suppress(Exception):  # whatever it is, the settlement meets it again, and tells

@@ -25,7 +25,6 @@ from slotwise.store.schema.audit_rows import order_of
 from slotwise.store.schema.rows import Change, Held, expect, ledger_instance
 from slotwise.store.slots.backfill_release import release_next
 from slotwise.store.slots.concurrent_slots import ConcurrentSlots
-from slotwise.store.slots.min_interval import MinInterval
 from slotwise.store.slots.orphans import end_orphans
 from slotwise.store.slots.recovery_rate import RecoveryRate
 from slotwise.store.slots.row_warnings import RowWarnings
@@ -38,14 +37,13 @@ MINDING = timedelta(seconds=1)
 
 @dataclass(frozen=True, slots=True)
 class _Decided:
-    """What becomes of a plan row. ``detaches``: its job, if this slot runs in a row of its own, beside so many."""
+    """What becomes of a plan row. ``detaches``: its job, if this slot runs in a row of its own."""
 
     row: Row
     schedule: Schedule
     decision: decide.Start | decide.Advance
     is_behind: bool
     detaches: Definition | None
-    taken: int
 
 
 class LateClaims:
@@ -56,8 +54,8 @@ class LateClaims:
         dialect: Dialect,
         definitions: Mapping[str, Definition],
         budget: RecoveryRate,
-        distance: MinInterval,
         complaints: RowWarnings,
+        poll: timedelta,
     ) -> None:
         self._dialect = dialect
         self._definitions = definitions
@@ -65,8 +63,8 @@ class LateClaims:
         self._slots = dialect.tables.slots
         self._concurrent_slots = ConcurrentSlots(dialect)
         self._recovery_rate = budget
-        self._min_interval = distance
         self._complaints = complaints
+        self._poll = poll
         self._strict = frozenset(name for name, found in definitions.items() if found.gives_up)
 
     def start(
@@ -131,17 +129,16 @@ class LateClaims:
         row = decide.anew(row) if is_behind else row
         definition = self._definitions.get(row.task_name)
         detaches = definition if definition is not None and definition.overlap.detaches and row.attempt == 1 else None
-        taken = self._concurrent_slots.places(connection, row, detaches, now) if detaches else (0, None)
-        decision = decide.at_claim(row, schedule, now, newest, definition, *taken)
+        taken = self._concurrent_slots.taken(connection, row) if detaches else 0
+        decision = decide.at_claim(row, schedule, now, newest, definition, taken, poll=self._poll)
         if isinstance(decision, decide.Start) and (later := self._later(connection, row, decision.origin, now)):
             self._let_go(connection, row, now, later)
             return None
-        return _Decided(row, schedule, decision, is_behind, detaches, taken[0])
+        return _Decided(row, schedule, decision, is_behind, detaches)
 
     def _advance(self, connection: sa.Connection, one: _Decided, decision: decide.Advance, now: datetime) -> None:
-        """A slot of a catch-up waits for the one before it: each of these runs, and none is asked to stop."""
-        if one.taken and one.detaches and one.detaches.overlap.mode == "cancel_previous" and not one.row.catch_up_until:
-            self._concurrent_slots.ask_to_stop(connection, one.row, now)
+        if decision.replaces:
+            self._concurrent_slots.ask_to_stop(connection, one.row, decision.replaces, now)
         self._pass(connection, one.row, now, decision.row)
 
     def _begin(
@@ -155,7 +152,6 @@ class LateClaims:
             if one.is_behind:  # it may have left a slot behind that is open in the ledger
                 end_orphans(connection, self._dialect, started.task_name, ledger_instance(started), now)
             if started.key in may_run or self._enter_disowned(connection, started, now):
-                self._min_interval.note(connection, started, now)
                 found[started.key] = started
             else:
                 self._pass(connection, started, now, decide.past(started, one.schedule))
@@ -193,8 +189,6 @@ class LateClaims:
 
     def _later(self, connection: sa.Connection, row: Row, origin: str | None, now: datetime) -> Transition | None:
         """What becomes of a row whose slot may start, and not yet."""
-        if due := self._min_interval.defer(connection, row, now):
-            return decide.kept_apart(row, due)
         place = self._recovery_rate.defer(connection, row, origin, now)
         return decide.defer(row, place) if place else None
 
@@ -225,10 +219,7 @@ class LateClaims:
 
     def _enter(self, connection: sa.Connection, row: Row, now: datetime) -> bool:
         strict = row.task_name in self._strict
-        entered = self._dialect.enter(connection, row, now, strict=strict) or self._enter_disowned(connection, row, now)
-        if entered:
-            self._min_interval.note(connection, row, now)
-        return entered
+        return self._dialect.enter(connection, row, now, strict=strict) or self._enter_disowned(connection, row, now)
 
     def _enter_disowned(self, connection: sa.Connection, row: Row, now: datetime) -> bool:
         is_free = row.task_name not in self._strict and self._disown(connection, row)

@@ -1,9 +1,9 @@
-"""What settling one claim did, and what a reaper asks to be settled."""
+"""What settling one claim did."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 
 from slotwise.model.records import Claim, Row, Transition
 from slotwise.model.vocabulary import Outcome
@@ -32,14 +32,6 @@ class Settlement:
         """The slot, or the task, succeeded, and no slot was passed over."""
         done = self.transition
         return done is not None and done.label == _SUCCEEDED and not done.gaps
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Silence:
-    """A held row as a reaper saw it: still with this heartbeat, it is dead; its lease ran out at ``lease_end``."""
-
-    row: Row
-    lease_end: datetime
 
 
 def claim_of(row: Row) -> Claim:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import timedelta
 from typing import TypeAlias
 
 import sqlalchemy as sa
@@ -16,7 +17,7 @@ from slotwise.errors import InvalidSchedule
 from slotwise.jobs.definition import Definition
 from slotwise.model.clock import Clock
 from slotwise.model.records import AttemptOutcome, Claim, Died, Fence, LedgerEntry, LedgerKey, Row, Transition
-from slotwise.model.vocabulary import Origin
+from slotwise.model.vocabulary import PLANNED, Origin
 from slotwise.store.connect.commit import commit_surely
 from slotwise.store.connect.database import Database
 from slotwise.store.connect.database_errors import describe, is_about_a_row, is_locked
@@ -29,7 +30,7 @@ from slotwise.store.slots.follow_ups import End, FollowUpWriter
 from slotwise.store.slots.orphans import settle_stranger
 from slotwise.store.slots.outcome_columns import ledger_key, ledger_keys, plainer, tried
 from slotwise.store.slots.recorders import Recorders
-from slotwise.store.slots.settlement_values import Settlement, Silence, claim_of
+from slotwise.store.slots.settlement_values import Settlement, claim_of
 
 Entries: TypeAlias = Mapping[LedgerKey, tuple[LedgerEntry | None, str | None]]
 
@@ -37,8 +38,15 @@ Entries: TypeAlias = Mapping[LedgerKey, tuple[LedgerEntry | None, str | None]]
 LOCKED = TimeoutError("another transaction keeps its row, or its slot in the ledger, locked; see pg_stat_activity")
 
 Endings: TypeAlias = "Sequence[tuple[Claim, AttemptOutcome]]"
+#: How long ago the handler of a claim has ended.
+EndedAgo: TypeAlias = Callable[[Claim], timedelta]
 
 logger = logging.getLogger(__name__)
+
+
+def _just_now(claim: Claim) -> timedelta:
+    del claim
+    return timedelta(0)
 
 
 class Settlements(Door):
@@ -50,8 +58,9 @@ class Settlements(Door):
         definitions: Mapping[str, Definition],
         *,
         clock: Clock | None = None,
+        poll: timedelta | None = None,
     ) -> None:
-        super().__init__(database, definitions, clock=clock)
+        super().__init__(database, definitions, clock=clock, poll=poll)
         #: What else a worker writes with its settlements.
         self.recorders = Recorders()
         self._sequels = FollowUpWriter(self.dialect)
@@ -81,8 +90,9 @@ class Settlements(Door):
                 raise
             return False
 
-    def settle(self, endings: Endings, *, wait: bool = True) -> list[Settlement]:
-        """Write these outcomes, each under its claim's fence; a bad one is found by halving its batch.
+    def settle(self, endings: Endings, *, wait: bool = True, ended_ago: EndedAgo = _just_now) -> list[Settlement]:
+        """Write these outcomes, each under its claim's fence; a bad one is found by halving its batch. ``ended_ago`` is
+        asked right before they are sent: what came due since a handler's end was not overlapped by it.
 
         Waits for locked rows once, up to the lock timeout, if at all (``wait``); then settles the others, and
         gives those back with an error.
@@ -97,7 +107,7 @@ class Settlements(Door):
                     raise
                 wait = False  # it has waited
         if rest := [ending for fence, ending in unique.items() if fence not in done]:
-            settled = self._apart(rest, lambda some: self._settle(some, wait=wait), is_first=not done)
+            settled = self._apart(rest, lambda some: self._settle(some, ended_ago, wait=wait), is_first=not done)
             done.update((settlement.claim.fence, settlement) for settlement in settled)
         return [done[claim.fence] for claim, _ in endings]
 
@@ -141,7 +151,7 @@ class Settlements(Door):
         why = f"{outcome.name}, which cannot be written: {describe(error)}"
         for plain in plainer(outcome, why):
             try:
-                return self._settle([(claim, plain)], wait=False)[0]
+                return self._settle([(claim, plain)], _just_now, wait=False)[0]
             except Exception as second:
                 if not is_about_a_row(second):
                     return Settlement(claim=claim, error=error)
@@ -155,13 +165,13 @@ class Settlements(Door):
         row = {"last_error": why}
         return Settlement(claim=claim, transition=Transition(label=label, row=row) if label else None)
 
-    def _settle(self, endings: Endings, *, wait: bool) -> list[Settlement]:
+    def _settle(self, endings: Endings, ended_ago: EndedAgo, *, wait: bool) -> list[Settlement]:
         try:
-            done = {change.held.row.fence: change.transition for change in self._end(endings, wait=wait)}
+            done = {change.held.row.fence: change.transition for change in self._end(endings, ended_ago, wait=wait)}
         except DBAPIError as error:
             if not wait or not is_locked(error):
                 raise
-            return self._settle(endings, wait=False)
+            return self._settle(endings, ended_ago, wait=False)
         left = self._left([] if wait else [claim for claim, _ in endings if claim.fence not in done])
         return [
             Settlement(claim=claim, transition=done.get(claim.fence), error=left.get(claim.fence))
@@ -180,13 +190,16 @@ class Settlements(Door):
         except SQLAlchemyError as error:
             return {claim.fence: error for claim in claims}
 
-    def _end(self, endings: Endings, *, wait: bool, dead: bool = False) -> list[Change]:
+    def _end(
+        self, endings: Endings, ended_ago: EndedAgo = _just_now, *, wait: bool, dead: bool = False
+    ) -> list[Change]:
         """Let go of the rows that are still held under these claims; ``dead``: unless their holder has stirred."""
         words: set[str] = set()
         claims = {claim.fence: claim for claim, _ in endings}
         outcomes = {claim.fence: outcome for claim, outcome in endings}
 
         def work(connection: sa.Connection) -> tuple[str | None, list[Change]]:
+            ago = {fence: ended_ago(claim) for fence, claim in claims.items()}
             held = self.dialect.hold(connection, list(claims.values()), wait=wait)
             ended = [
                 (one, outcomes[one.row.fence])
@@ -195,7 +208,9 @@ class Settlements(Door):
             ]
             entries = self.dialect.entries(connection, ledger_keys(ended), wait=wait)
             free = [(one, outcome) for one, outcome in ended if ledger_key(one, outcome) in {None, *entries}]
-            changes = [self._decide(tried(one, outcome, claims), outcome, entries) for one, outcome in free]
+            changes = [
+                self._decide(tried(one, outcome, claims), outcome, entries, ago[one.row.fence]) for one, outcome in free
+            ]
             self._write(connection, changes)
             words.update(self._sequels.write(connection, self._ends(changes, claims, outcomes)))
             self.recorders.write(connection, changes)
@@ -221,18 +236,20 @@ class Settlements(Door):
         ]
         return [end for end in ends if end.sequel is not None or end.definition.history != "none"]
 
-    def _decide(self, held: Held, outcome: AttemptOutcome, entries: Entries) -> Change:
-        row = held.row
+    def _decide(self, held: Held, outcome: AttemptOutcome, entries: Entries, ended_ago: timedelta) -> Change:
+        row, poll = held.row, self.poll
         key = ledger_key(held, outcome)
         entry, place = entries.get(key, (None, None)) if key else (None, None)
         definition = self.definitions[row.task_name]
         try:
-            schedule = self.schedule_of(row) if row.is_plan else None
+            schedule = self.schedule_of(row) if row.is_plan or row.origin in PLANNED else None
         except InvalidSchedule as error:
             schedule, reason = None, f"{decide.UNREADABLE}schedule {row.schedule!r:.200}: {error}"
-            transition = decide.at_finish_unread(row, definition, outcome, held.now, entry, reason)
+            transition = decide.at_finish_unread(row, definition, outcome, held.now, entry, reason, poll=poll)
         else:
-            transition = decide.at_finish(row, definition, schedule, outcome, held.now, entry)
+            transition = decide.at_finish(
+                row, definition, schedule, outcome, held.now, entry, poll=poll, ended_ago=ended_ago
+            )
         transition = decide.removed(row, schedule, parked(row, transition), held.now)
         stranger = row.ledger_key is not None and (entry is None or (not entry.final and entry.token != row.version))
         return Change(held=held, transition=transition, ledger_place=place, stranger=stranger)
@@ -250,7 +267,7 @@ class Settlements(Door):
             if change.held.row.origin == Origin.BACKFILL and change.transition.remove:
                 release_next(connection, self.dialect, change.held.row, change.held.now, never_began=change.never_began)
 
-    def take_over(self, silences: Sequence[Silence]) -> list[Settlement]:
+    def take_over(self, silent: Sequence[Row]) -> list[Settlement]:
         """Let go of rows whose holder is dead, waiting for no lock. Rows that stirred, or are locked, are left."""
 
         def end(endings: Endings) -> list[Settlement]:
@@ -261,7 +278,7 @@ class Settlements(Door):
                 if claim.fence in changes
             ]
 
-        return self._apart([(claim_of(one.row), Died(one.lease_end)) for one in silences], end)
+        return self._apart([(claim_of(row), Died()) for row in silent], end)
 
 
 def _has_stirred(row: Row, claim: Claim) -> bool:

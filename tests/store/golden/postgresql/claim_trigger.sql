@@ -58,7 +58,7 @@ WITH due AS (
         t.last_success, t.last_failure, t.consecutive_failures, t.last_heartbeat, t.priority, t.slot, t.watermark,
         t.next_slot, t.schedule, t.plan_instance, t.origin, t.collapsed, t.first_version, t.attempt, t.lost_count,
         t.lease, t.state, t.cancel_requested, t.control, t.catch_up_until, t.parked_due, t.wanted_due,
-        t.trying_since, t.missed_after, t.missed_until
+        t.trying_since, t.unheld_since
 ), ledger AS (
     INSERT INTO scheduled_slots AS s
         (task_name, task_instance, slot, outcome, origin, attempts, collapsed, token, worker, started)
@@ -85,6 +85,6 @@ SELECT statement_timestamp(), schedule IS NULL AND plan_instance IS NULL OR EXIS
     task_name, task_instance, execution_time, version, task_data, last_success, last_failure, consecutive_failures,
         priority, slot, CASE WHEN schedule IS NULL OR watermark IS DISTINCT FROM slot THEN watermark END, next_slot,
         schedule, plan_instance, origin, collapsed, first_version, attempt, lost_count, cancel_requested, control,
-        catch_up_until, parked_due, wanted_due, trying_since, missed_after, missed_until
+        catch_up_until, parked_due, wanted_due, trying_since, unheld_since
 FROM due
 ORDER BY -coalesce(priority, 50), execution_time;

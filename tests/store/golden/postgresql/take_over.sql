@@ -2,8 +2,7 @@ SELECT statement_timestamp(), pg_current_xact_id()::text, q.ctid::text, q.task_n
     q.execution_time, q.version, q.picked, q.picked_by, NULL::bytea, q.last_success, q.last_failure,
     q.consecutive_failures, q.last_heartbeat, q.priority, q.slot, q.watermark, q.next_slot, q.schedule,
     q.plan_instance, q.origin, q.collapsed, q.first_version, q.attempt, q.lost_count, q.lease, q.state,
-    q.cancel_requested, q.control, q.catch_up_until, q.parked_due, q.wanted_due, q.trying_since, q.missed_after,
-    q.missed_until
+    q.cancel_requested, q.control, q.catch_up_until, q.parked_due, q.wanted_due, q.trying_since, q.unheld_since
 FROM unnest(%(names)s::text[], %(instances)s::text[], %(versions)s::bigint[], %(holders)s::text[])
      AS i(task_name, task_instance, version, holder)
 CROSS JOIN LATERAL (
@@ -35,14 +34,13 @@ SET picked = false, picked_by = NULL, last_heartbeat = NULL, lease = NULL, cance
         %(c_origin)s::text, collapsed = %(c_collapsed)s::bigint, attempt = %(c_attempt)s::integer, lost_count =
         %(c_lost_count)s::integer, state = %(c_state)s::text, parked_due = %(c_parked_due)s::timestamptz,
         consecutive_failures = %(c_consecutive_failures)s::integer, catch_up_until =
-        %(c_catch_up_until)s::timestamptz, trying_since = %(c_trying_since)s::timestamptz, missed_after =
-        i.missed_after, missed_until = %(c_missed_until)s::timestamptz, last_success =
-        %(c_last_success)s::timestamptz, last_failure = %(c_last_failure)s::timestamptz, last_error =
-        %(c_last_error)s::text
+        %(c_catch_up_until)s::timestamptz, trying_since = %(c_trying_since)s::timestamptz, unheld_since =
+        i.unheld_since, last_success = %(c_last_success)s::timestamptz, last_failure =
+        %(c_last_failure)s::timestamptz, last_error = %(c_last_error)s::text
 FROM unnest(%(names)s::text[], %(instances)s::text[], %(versions)s::bigint[], %(holders)s::text[],
     %(c_next_slot)s::timestamptz[], %(c_watermark)s::timestamptz[], %(c_schedule)s::text[],
-    %(c_missed_after)s::timestamptz[])
-     AS i(task_name, task_instance, version, holder, next_slot, watermark, schedule, missed_after)
+    %(c_unheld_since)s::timestamptz[])
+     AS i(task_name, task_instance, version, holder, next_slot, watermark, schedule, unheld_since)
 WHERE t.ctid = ANY (%(places)s::text[]::tid[])
   AND t.task_name = i.task_name AND t.task_instance = i.task_instance
   AND t.version = i.version AND t.picked_by = i.holder;

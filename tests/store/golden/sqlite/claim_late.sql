@@ -26,8 +26,7 @@ UPDATE scheduled_tasks SET picked=?, picked_by=?, last_heartbeat=?, version=CASE
     scheduled_tasks.execution_time <= ? RETURNING task_name, task_instance, execution_time, version, picked,
     picked_by, task_data, last_success, last_failure, consecutive_failures, last_heartbeat, priority, slot,
     watermark, next_slot, schedule, plan_instance, origin, collapsed, first_version, attempt, lost_count, lease,
-    state, cancel_requested, control, catch_up_until, parked_due, wanted_due, trying_since, missed_after,
-    missed_until;
+    state, cancel_requested, control, catch_up_until, parked_due, wanted_due, trying_since, unheld_since;
 
 SELECT (SELECT scheduled_slots.slot
 FROM scheduled_slots

@@ -24,7 +24,7 @@ SELECT scheduled_tasks.revision, scheduled_tasks.deployed, scheduled_tasks.task_
     scheduled_tasks.attempt, scheduled_tasks.lost_count, scheduled_tasks.lease, scheduled_tasks.state,
     scheduled_tasks.cancel_requested, scheduled_tasks.control, scheduled_tasks.catch_up_until,
     scheduled_tasks.parked_due, scheduled_tasks.wanted_due, scheduled_tasks.trying_since,
-    scheduled_tasks.missed_after, scheduled_tasks.missed_until
+    scheduled_tasks.unheld_since
 FROM scheduled_tasks
 WHERE scheduled_tasks.task_name = ? AND scheduled_tasks.task_instance = ?;
 
@@ -61,6 +61,6 @@ SELECT scheduled_tasks.revision, scheduled_tasks.deployed, scheduled_tasks.task_
     scheduled_tasks.attempt, scheduled_tasks.lost_count, scheduled_tasks.lease, scheduled_tasks.state,
     scheduled_tasks.cancel_requested, scheduled_tasks.control, scheduled_tasks.catch_up_until,
     scheduled_tasks.parked_due, scheduled_tasks.wanted_due, scheduled_tasks.trying_since,
-    scheduled_tasks.missed_after, scheduled_tasks.missed_until
+    scheduled_tasks.unheld_since
 FROM scheduled_tasks
 WHERE scheduled_tasks.task_name = ? AND scheduled_tasks.task_instance = ?;
