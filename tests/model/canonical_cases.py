@@ -1,5 +1,8 @@
 """The canonical cases of "Where policies meet": a table of inputs and of what each catch-up policy makes of them.
 
+Cases whose name is a number are those with which the rules were chosen. The others are named by the rule that they
+show, and follow from its text.
+
 The table is data: ``play`` does what a case says to any ``Side``, such as the model or the product. Times are seconds
 after an epoch. An expectation names every slot that has a fate when the case ends:
 
@@ -55,6 +58,7 @@ class Case:
     grace: float = 60
     poll: float = 1
     overlap: str = "skip"
+    #: The ``max`` of ``allow`` or ``queue``.
     places: int = 1
     #: Of ``all``.
     max: int | None = None
@@ -235,6 +239,83 @@ CASES: dict[str, Case] = {
         title="as 3, but complete_in was committed before the worker died",
         runs={"60": Run(50)}, kills=(Kill(70, last_beat=70, taken_over=135, has_completed=True),), until=190,
         expected=alike("60-180 r"),
+    ),
+    "1a": Case(
+        title="a waiting retry holds the job until it is due plus one poll interval",
+        attempts=2, retry_pause=54.5, runs={"60": Run(5, "fail")}, unwatched=((119.2, 120.2),), until=190,
+        expected=alike("60#2, 120 o, 180 r"),
+    ),
+    "2a": Case(
+        title="a retry after a lost attempt does not move the beginning of the absence",
+        attempts=2, runs={"60": Run(100), "60#2": Run(5, "fail")}, until=310,
+        kills=(Kill(110, last_beat=110, taken_over=250),),
+        expected={
+            NONE: "60#3, 120-180 l, 240-300 r", LATEST: "60#3, 120-180 c, 240-300 r",
+            FIRST: "60#3, 120 r, 180-240 c, 300 r", ALL: "60#3, 120-300 r",
+        },
+    ),
+    "3a": Case(
+        title="queue(2) decides anew at each settlement: a waiting slot gives way to newer ones",
+        overlap="queue", places=2, runs={"60": Run(250), "240": Run(130)}, until=490,
+        expected=alike("60 r, 120-180 o, 240 r, 300 o, 360-480 r"),
+    ),
+    "3b": Case(
+        title="a queue does not lift start_within",
+        overlap="queue_all", start_within=30, runs={"60": Run(200)}, until=310,
+        expected=alike("60 r, 120-180 l, 240-300 r"),
+    ),
+    "5a": Case(
+        title="a second outage during a tail: the tail is bounded as if it had been one",
+        max=3, unwatched=((61, 400), (405, 1000)), until=1030,
+        expected={ALL: "60 r, 120-180 c, 240 r, 300-780 c, 840-1020 r"},
+    ),
+    "5b": Case(
+        title="a handler of 90 s, and the last slot of a tail is lost: the absence extends the tail",
+        handler=90, max=3, unwatched=((1, 200),), kills=(Kill(400, last_beat=395, taken_over=700),), until=1065,
+        expected={ALL: "60-120 r, 180#2, 240-600 c, 660-780 r, 840-1020 o"},
+    ),
+    "5c": Case(
+        title="a handler of 90 s, and the database is away during a tail: its settlement extends the tail",
+        handler=90, max=2, unwatched=((1, 130),), database_away=((200, 500),), until=685,
+        expected={ALL: "60 r, 120-360 c, 420-480 r, 540-660 o"},
+    ),
+    "5d": Case(
+        title="a handler of 250 s, and a window of 200 s: no slot of the tail may start after the first one's run",
+        handler=250, window=200, unwatched=((61, 800),), until=1075,
+        expected={ALL: "60 r, 120-300 o, 360-540 l, 600 r, 660-780 l, 840-1020 o"},
+    ),
+    "5e": Case(
+        title="a tail keeps its pace: 300 starts at 370, and 360 not before 410",
+        pace=40, unwatched=((61, 250),), until=400, expected={ALL: "60-300 r"},
+    ),
+    "6a": Case(
+        title="allow(1), a run of 200 s, and no outage",
+        overlap="allow", runs={"60": Run(200)}, until=310, expected=alike("60 r, 120-240 o, 300 r"),
+    ),
+    "6b": Case(
+        title="cancel_previous, and a handler that goes on for 200 s: at most one waits",
+        overlap="cancel_previous", runs={"60": Run(200)}, until=310, expected=alike("60 r, 120-180 o, 240-300 r"),
+    ),
+    "6c": Case(
+        title="cancel_previous, a run of 300 s, and the slots are looked at late",
+        overlap="cancel_previous", runs={"60": Run(300)}, unwatched=((61, 200),), until=390,
+        expected={
+            NONE: "60 r, 120-300 l, 360 r", LATEST: "60 r, 120-300 c, 360 r",
+            FIRST: "60-120 r, 180-360 c", ALL: "60-360 r",
+        },
+    ),
+    "7a": Case(
+        title="after an outage a retry is made, though later slots have come",
+        attempts=2, retry_pause=13, unwatched=((61, 400),), until=470,
+        runs={"120": Run(5, "fail"), "360": Run(5, "fail")},
+        expected={
+            NONE: "60 r, 120-300 l, 360#2, 420 o", LATEST: "60 r, 120-300 c, 360#2, 420 o",
+            FIRST: "60 r, 120#2, 180-360 c, 420 o", ALL: "60 r, 120#2, 180-300 r, 360#2, 420 r",
+        },
+    ),
+    "7b": Case(
+        title="a retry is not made if it would fall behind the next slot",
+        attempts=2, retry_pause=13, runs={"60": Run(50, "fail")}, until=190, expected=alike("60 failed, 120-180 r"),
     ),
 }  # fmt: skip
 

@@ -120,7 +120,7 @@ class Cluster:
         assert (course.holder, course.token) == (event.holder, event.token), f"{event} took what nobody held"
         assert course.beat is not None
         assert self.model.now - course.beat >= LEASE, f"{event} took from the living"
-        self.model.taken_over(course, LEASE)
+        self.model.taken_over(course)
         if course.holder is None and course.lost > 1 and not self.model.fates[course.slot].final:
             self._rests(course)
 

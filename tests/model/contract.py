@@ -1,6 +1,17 @@
-"""The contract of one job, played plainly: each slot has a fate or it has none, and all slots are looked at one by one.
+"""The contract of one job as an executable specification: each slot has a fate or it has none.
 
-Nothing of the code that it judges is used but the words that jobs are declared with.
+The model looks at all slots one by one and computes nothing ahead. It uses no code of the product except the names with
+which jobs are declared. The rules are those of the contract's section "Where policies meet":
+
+| rule | where |
+|---|---|
+| 1 how long a job is held | ``Endings._held_until``, ``Endings._wait_again``, ``Contract._queue`` |
+| 2 what ``unheld_since`` says | ``Endings._judge`` |
+| 3 overlap | ``Contract._overlap_decides``, ``Contract._claim_queued`` |
+| 4 catch-up | ``Contract._claim_new``, ``Terms.catch_up`` |
+| 5 the tail of ``all`` | ``Contract._tail``, ``Endings._go_on_with_the_tail`` |
+| 6 ``allow`` and ``cancel_previous`` | ``Contract._find_no_place`` |
+| 7 retries, spread, moved due times | ``Endings._is_past_next``, ``Contract.come``, ``Orders.cancel`` |
 """
 
 from __future__ import annotations
@@ -15,6 +26,8 @@ SECOND = timedelta(seconds=1)
 MICROSECOND = timedelta(microseconds=1)
 BEAT = timedelta(minutes=1)
 LEASE = 6 * BEAT
+#: The default of the setting ``poll_interval``.
+POLL = timedelta(seconds=10)
 
 
 @dataclass
@@ -51,13 +64,13 @@ class Course:
     attempt: int = 0
     lost: int = 0
     collapsed: int = 0
-    #: Of a slot beside the plan: the slot after it when it started.
-    following: datetime | None = None
     holder: str | None = None
     token: int | None = None
     claimed: datetime | None = None
     started: datetime | None = None
     beat: datetime | None = None
+    #: When the handler returned, if that was before its settlement.
+    ended: datetime | None = None
     completed: bool = False
     called_off: str | None = None
     #: Whether its holder has been told so.
@@ -78,16 +91,14 @@ class Contract:
     terms: Terms
     timeline: Timeline
     now: datetime
+    poll: timedelta = POLL
     fates: dict[datetime, Fate] = field(default_factory=dict)
     plan: Course | None = None
     beside: list[Course] = field(default_factory=list)
-    #: Several slots that are due run one after another: "catch_up", "queue".
-    chain: str | None = None
-    #: The newest slot that the catch-up, or the queue, is about.
-    gap_end: datetime | None = None
-    #: Between these nobody held the job, though it was due; the end is not known before somebody does.
-    missed_after: datetime | None = None
-    missed_until: datetime | None = None
+    #: Rule 2. While it is set, overlap decides about slots up to it, and catch-up about later ones.
+    unheld_since: datetime | None = None
+    #: Rule 5. The newest slot of the tail that a catch-up by ``all`` runs.
+    catch_up_until: datetime | None = None
     is_paused: bool = False
     all_paused: bool = False
     #: When the schedule's last attempt started, and the one before it.
@@ -95,7 +106,10 @@ class Contract:
     before: datetime | None = None
 
     def __post_init__(self) -> None:
-        self._await_first()
+        if self.timeline.times.delay is not None:
+            self._wait_for(self.timeline.begin)
+        else:
+            self._wait_for_new()
 
     # -- slots --------------------------------------------------------------------------------------------------
 
@@ -104,18 +118,24 @@ class Contract:
         return [*([self.plan] if self.plan else []), *self.beside]
 
     def come(self, until: datetime) -> list[datetime]:
-        """The slots that were due by ``until`` and have no fate, the oldest first."""
+        """Rule 7: return the undecided slots whose due time, spread included, is at or before ``until``.
+
+        The oldest is first. A slot is undecided if it has no fate and has not started.
+        """
         limit = until - self.terms.wait
         if self.timeline.times.delay is not None:
             return [self.plan.slot] if self.plan and not self.plan.attempt and self.plan.slot <= limit else []
-        begun = {course.slot for course in self.courses if course.attempt or not course.is_plan}
+        begun = self._begun()
         return [slot for slot in self.timeline.slots(limit) if slot not in self.fates and slot not in begun]
 
+    def _begun(self) -> set[datetime]:
+        return {course.slot for course in self.courses if course.attempt or not course.is_plan}
+
     def _next_slot(self, after: datetime | None = None) -> datetime | None:
-        """The first slot without a fate."""
-        known = {course.slot for course in self.courses if course.attempt or not course.is_plan}
+        """Return the first undecided slot, whether it has come due or not."""
+        begun = self._begun()
         slot = self.timeline.after(after or self.timeline.begin)
-        while slot is not None and (slot in self.fates or slot in known):
+        while slot is not None and (slot in self.fates or slot in begun):
             slot = self.timeline.after(slot)
         return slot
 
@@ -123,27 +143,73 @@ class Contract:
         for slot in slots:
             self.fates[slot] = Fate("skipped", reason, final=True, in_gap=len(slots) > 1)
 
+    def _came_after(self, then: datetime, come: list[datetime]) -> bool:
+        """Whether one of these slots came due after ``then``."""
+        return any(slot + self.terms.wait > then for slot in come)
+
     # -- the plan row -------------------------------------------------------------------------------------------
 
-    def _await_first(self) -> None:
-        if self.timeline.times.delay is not None:
-            self._wait_for(self.timeline.begin)
-        else:
-            self._await_next()
-
-    def _await_next(self, due: datetime | None = None) -> None:
-        """The plan row waits for the first slot without a fate."""
-        self.plan = self.missed_after = self.missed_until = None
-        self._wait_for(self._next_slot(), due)
-
     def _wait_for(self, slot: datetime | None, due: datetime | None = None) -> None:
+        """The plan row waits for this slot, until its own due time at the earliest."""
         if slot is None:
             self.plan = None
             return
-        due = due or slot + self.terms.wait
+        due = max(due, slot + self.terms.wait) if due else slot + self.terms.wait
         if self.terms.min_interval is not None and self.last_start is not None:
             due = max(due, self.last_start + self.terms.min_interval)
         self.plan = Course(slot, due, paused=self.is_paused)
+
+    def _wait_for_new(self) -> None:
+        """The plan row waits for a new slot, the first undecided one. It is not held, and no tail runs."""
+        self.plan = self.unheld_since = self.catch_up_until = None
+        self._wait_for(self._next_slot())
+
+    @property
+    def _is_queued(self) -> bool:
+        """Whether the plan row waits for a slot that overlap keeps."""
+        return (
+            self.plan is not None and self.unheld_since is not None
+            and self.plan.slot + self.terms.wait <= self.unheld_since
+        )  # fmt: skip
+
+    # -- overlap ------------------------------------------------------------------------------------------------
+
+    def _overlap_decides(self, held_until: datetime) -> None:
+        """Rule 3: at a slot's final settlement, overlap decides about what came due while the job was held.
+
+        That is what came due up to ``unheld_since`` where it is set, else up to ``held_until``. What overlap keeps runs
+        first, the oldest first. Overlap decides about the queue anew at each settlement: a waiting slot may give way to
+        a newer one.
+        """
+        come = self.come(self.unheld_since or held_until)
+        kept = self.terms.keep(come)
+        self._skip([slot for slot in come if slot not in kept], "overlap")
+        self.catch_up_until = None
+        if kept:
+            self._queue(kept[0])
+        else:
+            self._wait_for_new()
+
+    def _queue(self, slot: datetime) -> None:
+        """Rule 1: a queued slot that waits holds the job until it is due plus one poll interval.
+
+        Rule 2: ``unheld_since`` says so ahead of time. Where it stands already, it is not moved.
+        """
+        self._wait_for(slot, self.now)
+        assert self.plan is not None
+        self.unheld_since = self.unheld_since or self.plan.due + self.poll
+
+    def _claim_queued(self, course: Course, holder: str) -> Course | None:
+        """Rule 3: the oldest queued slot starts. A queue does not lift ``start_within``."""
+        assert self.unheld_since is not None
+        queued = self.come(min(self.unheld_since, self.now))
+        late = [slot for slot in queued if not self.terms.may_start(slot, self.now - self.terms.wait)]
+        self._skip(late, "late")
+        if late == queued:
+            self._wait_for_new()
+            return None
+        course.slot = next(slot for slot in queued if slot not in late)
+        return self._begin(course, holder)
 
     # -- claims -------------------------------------------------------------------------------------------------
 
@@ -202,7 +268,7 @@ class Contract:
     def _start(self, course: Course, holder: str) -> Course:
         course.attempt += 1
         course.holder, course.beat, course.started = holder, self.now, self.now
-        course.claimed, course.completed = self.now, False
+        course.claimed, course.ended, course.completed = self.now, None, False
         if not (course.rule or course.origin in ("trigger", "retry", "backfill")):
             self.before, self.last_start = self.last_start, self.now
         before = self.fates.get(course.slot)
@@ -224,169 +290,115 @@ class Contract:
         if self.terms.detaches and len(places) >= self.terms.most:
             self._find_no_place(course, places)
             return None
-        come = self.come(self.now)
-        own = self._own(course, come)
-        terms = replace(self.terms, catching="all", max=None, window=None) if self.chain == "queue" else self.terms
-        choice = terms.catch_up(own, self.now - self.terms.wait)
+        if self.terms.overlap == "cancel_previous" and self.unheld_since is not None:
+            self._keep_the_newest(self.come(self.now))
+        if self._is_queued:
+            return self._claim_queued(course, holder)
+        return self._claim_new(course, holder)
+
+    # -- catch-up -----------------------------------------------------------------------------------------------
+
+    def _claim_new(self, course: Course, holder: str) -> Course | None:
+        """Rule 4: a row that waits for a new slot is claimed.
+
+        A single slot that has come and is within its limits starts. Otherwise, catch-up chooses among all that have
+        come. ``none``, ``latest`` and ``first`` are through with this claim; ``all`` goes on (rule 5).
+        """
+        own = self._tail(course, self.come(self.now))
+        choice = self.terms.catch_up(own, self.now - self.terms.wait)
         for reason, slots in choice.skipped.items():
             self._skip(slots, reason)
-        if choice.slot is None and self.chain == "queue":
-            self._after_a_late_queue(course.due)
-            return None
         if choice.slot is None:
-            self.chain = None
-            if own == come:
-                self._after_a_skip()
-            else:
-                self.overlapped(course.due)
-                if self.plan is not None:
-                    self.plan.due = self.plan.slot + self.terms.wait  # it was claimed no sooner than it may start
+            self._pass_over()
             return None
-        if self.chain != "queue" and (self.chain or any(choice.skipped.values()) or choice.rest):
+        if self.catch_up_until is not None or any(choice.skipped.values()) or choice.rest:
             course.origin = "catch_up"
-            self.chain = None
-            if self.terms.catches_all:
-                self.chain, self.gap_end = "catch_up", max([choice.slot, *choice.rest])
         course.slot, course.collapsed = choice.slot, course.collapsed + choice.collapsed
         return self._begin(course, holder)
 
-    def _own(self, course: Course, come: list[datetime]) -> list[datetime]:
-        """The slots that are catch-up's: not those that came due during its runs, unless some were missed since."""
-        if self.chain == "queue":
-            return [slot for slot in come if self.gap_end is None or slot <= self.gap_end] or come
-        if self.chain != "catch_up" or self.gap_end is None or self.terms.detaches:
-            return come
-        since = [slot for slot in come if slot + self.terms.wait > course.due]
-        during = [slot for slot in come if slot > self.gap_end and slot not in since]
-        if not during or len(since) > 1:
-            return come
-        return [slot for slot in come if slot <= self.gap_end] or come
-
-    def _after_a_late_queue(self, due: datetime) -> None:
-        """What was missed waits no longer."""
-        missed = self.missed()
-        self.chain, self.gap_end = ("catch_up", missed[-1]) if missed else (None, None)
-        self._await_next()
-        if self.plan is not None:
-            self.plan.due = due if missed else self.plan.slot + self.terms.wait
-
-    def _after_a_skip(self) -> None:
+    def _pass_over(self) -> None:
+        """Nothing starts: the row waits for the next slot. ``min_interval`` has passed already."""
         assert self.plan is not None
         delay = self.timeline.times.delay
         slot = self._next_slot() if delay is None else max(self.now, self.plan.slot) + delay
+        self.catch_up_until = None
         self.plan = None if slot is None else Course(slot, slot + self.terms.wait)
+
+    def _tail(self, course: Course, come: list[datetime]) -> list[datetime]:
+        """Rule 5: return the slots among which ``all`` chooses at this start.
+
+        Several slots that have come are a tail. It ends with the newest slot that has come by its first start. Slots
+        that come due during its runs are not part of it. If the row waited for more than a poll interval after its due
+        time, and a slot came due then, that was an absence: the tail extends to all that has come.
+        """
+        if not self.terms.catches_all or self.terms.detaches:
+            return come
+        until = self.catch_up_until
+        if until is None or not come or come[0] > until:
+            self.catch_up_until = come[-1] if len(come) > 1 else None
+        elif self._came_after(course.due + self.poll, come):
+            self.catch_up_until = max(until, come[-1])
+        return [slot for slot in come if self.catch_up_until is None or slot <= self.catch_up_until]
 
     def _begin(self, course: Course, holder: str) -> Course:
         """The slot starts: in the plan row, or in a row of its own while the plan goes on."""
         self._start(course, holder)
         if not self.terms.detaches:
             return course
-        course.is_plan, course.following = False, self._next_slot(course.slot)
+        course.is_plan = False
         self.beside.append(course)
-        self.plan = None
-        if self.chain == "catch_up" and self.terms.catches_all:
-            self.await_in_chain(self.now, self.now)
-        else:
-            self.chain = None
-            self._await_next()
+        self._wait_for_new()
+        if self.terms.catches_all and self.terms.pace is not None and self.plan is not None and self.come(self.now):
+            self.plan.due = max(self.plan.due, self.now + self.terms.pace)
         return course
 
+    # -- side by side -------------------------------------------------------------------------------------------
+
     def _find_no_place(self, course: Course, places: list[Course]) -> None:
-        silent = min(filter(None, map(self._silent_since, places)), default=None)
-        come = self.come(silent or self.now)
-        if self.chain or not come:
-            course.due = self.now + SECOND
-        elif self.terms.overlap == "allow":
+        """Rule 6: with ``allow`` or ``cancel_previous``, a slot has come and all places are taken.
+
+        A slot that is looked at within a poll interval of its due time is overlap's. One that is looked at later is
+        catch-up's, with all later ones, and waits for a place. With ``cancel_previous`` both ask the running slot to
+        stop, except that the slots of a catch-up by ``all`` do not stop each other.
+        """
+        come, course.due = self.come(self.now), self.now + SECOND
+        if not come:
+            return
+        if self.unheld_since is not None:
+            self._keep_the_newest(come)
+        elif self.now - come[0] - self.terms.wait <= self.poll:
+            self._overlap_without_a_place(come)
+        if self.terms.overlap == "cancel_previous":
+            is_gentle = self.terms.catches_all and self.unheld_since is None
+            self._ask_to_stop([one for one in places if not (is_gentle and one.origin == "catch_up")])
+
+    def _overlap_without_a_place(self, come: list[datetime]) -> None:
+        """``allow`` skips these slots. With ``cancel_previous`` the newest waits for the running one."""
+        if self.terms.overlap == "allow":
             self._skip(come, "overlap")
-            self._await_next()
-            if self.plan is not None and silent is not None:
-                self.plan.due = max(self.plan.due, self.now + SECOND)
+            self._wait_for_new()
         else:
-            self._skip(come[:-1], "overlap")
-            course.slot, course.due = come[-1], self.now + SECOND
-        if self.terms.overlap == "cancel_previous" and not self.chain:  # of those that catch up each runs
-            for other in places:
-                if other.called_off is None:
-                    other.called_off = "overlap"
-                    if other.holder is None:
-                        other.due = self.now
+            assert self.plan is not None
+            self.unheld_since = self.plan.due + self.poll
+            self._keep_the_newest(come)
 
-    def _silent_since(self, course: Course) -> datetime | None:
-        """When the lease of one ran out that ends with its loss, which nobody has seen yet."""
-        ends = self.terms.gives_up or course.lost + 1 >= self.terms.max_lost
-        if course.holder is None or course.beat is None or not ends:
-            return None
-        return end if (end := course.beat + LEASE) < self.now else None
+    def _keep_the_newest(self, come: list[datetime]) -> None:
+        """``cancel_previous``: a slot that was looked at in time waits. A newer one takes its place: at most one waits.
 
-    def await_in_chain(self, started: datetime | None, held_until: datetime) -> None:
-        """The next missed slot, in its pace. Those that came due meanwhile join the tail; of a run that took longer
-        than the interval those that came due during it do not: overlap decides for them when the others are through.
+        If a newer slot came due while no worker looked, all are catch-up's.
         """
-        self._await_next()
-        if self.plan is None or not self.come(self.now):
-            self.chain = None
+        assert self.plan is not None
+        assert self.unheld_since is not None
+        if self._came_after(self.unheld_since, come):
+            self.unheld_since = None
             return
-        assert self.gap_end is not None
-        before = max(slot for slot in self.timeline.slots(self.plan.slot) if slot < self.plan.slot)
-        gains = started is None or held_until - started < self.plan.slot - before
-        if self.terms.pace is not None and started is not None:
-            self._wait_for(self.plan.slot, max(self.plan.due, started + self.terms.pace))
-        come = self.come(max(self.now, self.plan.due))
-        if gains or come[-1] + self.terms.wait > held_until:
-            self.gap_end = come[-1]
-        elif self.plan.slot > self.gap_end:
-            self.overlapped(held_until)
-        else:
-            self.plan.due = max(self.plan.due, self.now)
+        self._skip(come[:-1], "overlap")
+        self.plan.slot, self.unheld_since = come[-1], self.plan.due + self.poll
 
-    def overlapped(self, held_until: datetime) -> None:
-        """Of the slots that came due during a run, the job's overlap keeps some, which run one after another."""
-        come = self.come(held_until)
-        kept = self.terms.keep(come)
-        self._skip([slot for slot in come if slot not in kept], "overlap")
-        self.chain, self.gap_end = ("queue", come[-1]) if kept else (None, None)
-        self._await_next()
-
-    # -- absence ------------------------------------------------------------------------------------------------
-
-    def close(self, course: Course) -> None:
-        """An attempt has ended that began: slots that had come before it, while nobody held the job though it was due,
-        were missed.
-        """
-        if not course.is_plan or self.timeline.times.delay is not None:
-            return
-        is_closed, since = self.missed_until is not None, None
-        if self.missed_after is not None and not is_closed:
-            since = self.missed_after
-        elif course.attempt > 1 or (self.chain == "queue" and is_closed):
-            since = course.due
-        elif self.chain == "queue" and self.gap_end is not None:
-            since = self.gap_end + self.terms.wait
-        if since is not None and course.started is not None and self._came(since, course.started):
-            self.missed_after = self.missed_after if is_closed else since
-            self.missed_until = course.started
-        elif not is_closed:
-            self.missed_after = None
-
-    def _came(self, after: datetime, until: datetime) -> list[datetime]:
-        return [slot for slot in self.come(until) if slot + self.terms.wait > after]
-
-    def missed(self) -> list[datetime]:
-        """The slots of the absence, as far as they have no fate."""
-        if self.missed_after is None or self.missed_until is None:
-            return []
-        return self._came(self.missed_after, self.missed_until)
-
-    def catch_up_on(self, missed: list[datetime], held_until: datetime) -> None:
-        """First what overlap keeps of those that had come before, then these."""
-        after, until = self.missed_after, self.missed_until
-        assert after is not None
-        self.overlapped(after)
-        if self.plan is not None:
-            self.plan = None
-            if self.chain == "queue":
-                self._await_next(held_until)
-                self.missed_after, self.missed_until = after, until
-            else:
-                self.chain, self.gap_end = "catch_up", missed[-1]
-                self._await_next(held_until)
+    def _ask_to_stop(self, places: list[Course]) -> None:
+        """``cancel_previous``: the running slot is asked to stop. One that waits for its retry is not started again."""
+        for other in places:
+            if other.called_off is None:
+                other.called_off = "overlap"
+                if other.holder is None:
+                    other.due = self.now

@@ -47,8 +47,7 @@ class Orders(Endings):
         come = self.come(self.now + self.terms.wait)  # those of the pause count by their time
         self._skip(come, "paused")
         if come and not self.plan.attempt:
-            self.chain = None
-            self._await_next()
+            self._wait_for_new()
 
     # -- single slots -------------------------------------------------------------------------------------------
 
@@ -69,12 +68,20 @@ class Orders(Endings):
         if delay is not None:
             self._wait_for(max(self.now, slot) + delay)
         elif self.plan is not None and not self.plan.attempt:
-            chained, due = self.chain, self.plan.due
-            self._await_next()
-            if self.plan is not None and due > slot + self.terms.wait:  # it was put off, and so is the next
-                self.plan.due = max(self.plan.due, due)
-            if self.plan is None or self.plan.slot > self.now or not chained:
-                self.chain = None
+            self._pass_on(slot, self.plan.due)
+
+    def _pass_on(self, skipped: datetime, due: datetime) -> None:
+        """The row waits for the next slot, which may be queued or part of the tail like the one before."""
+        unheld_since, until = self.unheld_since, self.catch_up_until
+        self._wait_for_new()
+        if self.plan is None:
+            return
+        if due > skipped + self.terms.wait:  # it was put off, and so is the next
+            self.plan.due = max(self.plan.due, due)
+        if unheld_since is not None and self.plan.slot + self.terms.wait <= unheld_since:
+            self.unheld_since = unheld_since
+        if until is not None and self.plan.slot <= until:
+            self.catch_up_until = until
 
     def cancel(self, slot: datetime | None) -> None:
         """All that is held; or the slot given, also if it waits for its retry or in a row of its own."""
@@ -84,9 +91,16 @@ class Orders(Endings):
             if course.holder is not None:
                 course.called_off, course.backfill = "operator", None  # its backfill loses sight of it
             elif course.attempt:
-                course.called_off, course.due, course.backfill = "operator", min(course.due, self.now), None
+                course.called_off, course.backfill = "operator", None
+                self._be_due_now(course)
             else:
                 self._call_off(course, "operator")
+
+    def _be_due_now(self, course: Course) -> None:
+        """Rule 7: a command that moves a waiting row's due time moves ``unheld_since`` along."""
+        course.due = min(course.due, self.now)
+        if course.is_plan and self.unheld_since is not None:
+            self.unheld_since = min(self.unheld_since, course.due + self.poll)
 
     def _call_off(self, course: Course, reason: str) -> None:
         before = self.fates.get(course.slot)
@@ -168,7 +182,7 @@ class Orders(Endings):
         begun = [course.slot for course in self.courses if course.attempt]
         self.timeline.change(max([self.now, *ahead, *begun]), times)
         if self.plan is None or (not self.plan.attempt and self.plan.slot > self.now):
-            self._await_next()
+            self._wait_for_new()
 
     def delete(self) -> None:
         for course in sorted(self.beside, key=lambda one: not one.queued):
@@ -178,10 +192,11 @@ class Orders(Endings):
             fate = self.fates[self.plan.slot]
             fate.outcome, fate.reason, fate.final = "cancelled", "deleted", True
         self._skip(self.come(self.now + self.terms.wait), "deleted")
-        self.plan, self.chain, self.is_paused = None, None, False
+        self.plan = self.unheld_since = self.catch_up_until = None
+        self.is_paused = False
         self.timeline.change(self.now, never())
 
     def create(self, times: Times) -> None:
         ahead = [slot for slot in self.fates if slot > self.now]
         self.timeline.change(max([self.now, *ahead]), times)
-        self._await_next()
+        self._wait_for_new()

@@ -54,6 +54,14 @@ class Terms:
     def catches_all(self) -> bool:
         return self.catching == "all"
 
+    def may_start(self, slot: datetime, now: datetime) -> bool:
+        """Whether ``start_within`` lets the slot's first attempt start now."""
+        return self.start_within is None or now - slot <= self.start_within
+
+    def catches_up_on(self, slot: datetime, now: datetime) -> bool:
+        """Whether ``all`` may still start the slot now: neither its ``window`` nor ``start_within`` has passed."""
+        return self.may_start(slot, now) and (self.window is None or now - slot <= self.window)
+
     def retry(self, tries: int) -> timedelta | None:
         return self.retry_pause if tries < self.attempts else None
 
