@@ -76,8 +76,9 @@ class Case:
     #: No worker reaches the database. Handlers go on.
     database_away: tuple[Span, ...] = ()
     kills: tuple[Kill, ...] = ()
-    #: A pause, which is ended without a replay.
+    #: A pause, and whether its slots are replayed.
     paused: Span | None = None
+    replay: bool = False
     #: When a deploy comes, and how many seconds apart slots are from then on.
     deploy: tuple[float, int] | None = None
 
@@ -223,6 +224,14 @@ CASES: dict[str, Case] = {
         overlap="queue_all", runs={"60": Run(140)}, unwatched=((200, 201),), paused=(201, 400), until=430,
         expected=alike("60 r, 120-360 p, 420 r"),
     ),
+    "18a": Case(
+        title="as 18, with a replay: the queue runs, and catch-up decides about the slots of the pause",
+        overlap="queue_all", runs={"60": Run(140)}, unwatched=((200, 201),), paused=(201, 400), replay=True, until=470,
+        expected={
+            NONE: "60-180 r, 240-300 l, 360-420 r", LATEST: "60-180 r, 240-300 c, 360-420 r",
+            FIRST: "60-240 r, 300-360 c, 420 r", ALL: "60-420 r",
+        },
+    ),
     "19": Case(
         title="a deploy at 150 during a run: the older text's slots up to then, the newer text's after it",
         runs={"60": Run(200)}, deploy=(150, 100), until=310, expected=alike("60 r, 120 o, 200 o, 300 r"),
@@ -288,6 +297,11 @@ CASES: dict[str, Case] = {
         title="a tail keeps its pace: 300 starts at 370, and 360 not before 410",
         pace=40, unwatched=((61, 250),), until=400, expected={ALL: "60-300 r"},
     ),
+    "5f": Case(
+        title="as 13, but the tail's next look is 1 s late, and a slot comes due by then: within a poll interval",
+        every=1, begin=11.5, handler=4.8, unwatched=((11.5, 13.3), (18.05, 19.05)), until=28.5,
+        expected={ALL: "12-13 r, 14-23 o, 24 running"},
+    ),
     "6a": Case(
         title="allow(1), a run of 200 s, and no outage",
         overlap="allow", runs={"60": Run(200)}, until=310, expected=alike("60 r, 120-240 o, 300 r"),
@@ -344,8 +358,8 @@ class Side(Protocol):
     def pause(self) -> None:
         """Pause the job."""
 
-    def resume(self) -> None:
-        """End the pause without a replay."""
+    def resume(self, *, replay: bool) -> None:
+        """End the pause."""
 
     def deploy(self, every: int) -> None:
         """Plan the job with another schedule."""
@@ -402,7 +416,10 @@ class Play:
             if kill.at == at:
                 self._kill(kill)
         if self.case.paused is not None and at in self.case.paused:
-            (self.side.pause if at == self.case.paused[0] else self.side.resume)()
+            if at == self.case.paused[0]:
+                self.side.pause()
+            else:
+                self.side.resume(replay=self.case.replay)
         if self.case.deploy is not None and at == self.case.deploy[0]:
             self.side.deploy(self.case.deploy[1])
 

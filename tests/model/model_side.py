@@ -78,8 +78,8 @@ class ModelSide:
     def pause(self) -> None:
         self.model.pause()
 
-    def resume(self) -> None:
-        self.model.resume(replay=False)
+    def resume(self, *, replay: bool) -> None:
+        self.model.resume(replay=replay)
 
     def deploy(self, every_seconds: int) -> None:
         self.model.redeploy(every(every_seconds))
