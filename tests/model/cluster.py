@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 
 from tests.model.comparison import Comparison, shown
-from tests.model.contract import BEAT, LEASE, Course
+from tests.model.contract import BEAT, LEASE, POLL, Course
 from tests.model.orders import Orders
 from tests.model.policies import Terms
 from tests.model.timeline import Timeline, Times, every
@@ -63,7 +63,7 @@ class Cluster:
         """A process that starts, and plans."""
         worker = ManualWorker(
             [self.terms.declare(JOB, self.times)], self.database, self.clock,
-            heartbeat_interval=BEAT, threads=50, worker_name="w",
+            heartbeat_interval=BEAT, poll_interval=POLL, threads=50, worker_name="w",
         )  # fmt: skip
         worker.plan(str(self.revision))
         return Member(worker)
@@ -90,11 +90,13 @@ class Cluster:
                     self.beat(member)
 
     def instants(self) -> list[datetime]:
-        """The next at which something may happen: dues, slots, ends of leases, and what is too late."""
+        """The next at which something may happen: dues, slots, ends of holds and leases, and what is too late."""
         model, terms, wait = self.model, self.terms, self.terms.wait
         slots = model.timeline.slots(model.now + 10 * BEAT)[-40:]
         found = [slot + wait for slot in slots]
         found += [slot + wait + late for slot in slots for late in (terms.start_within, terms.window) if late]
+        found += [slot + wait + POLL for slot in slots if terms.detaches]
+        found += [model.unheld_since] if model.unheld_since is not None else []
         for course in model.courses:
             found.append(course.due if course.holder is None else (course.beat or model.now) + LEASE)
         later = sorted({one for one in found if one > model.now})
@@ -185,11 +187,16 @@ class Cluster:
             reasons = [event.reason for event in ended if isinstance(event, HandedBackEvent)]
             self.model.handed_back(course, reasons[0] if reasons else "")
 
-    def end(self, member: Member, claim: Claim, outcome: AttemptOutcome) -> Course | None:
+    def end(
+        self, member: Member, claim: Claim, outcome: Outcome, settled_after: timedelta = timedelta(0)
+    ) -> Course | None:
         """The handler has ended; the course, if that still counts."""
         course = self._held(claim)
         member.running.remove(claim)
         member.worker.finish(claim, outcome)
+        if course is not None:
+            self.model.returned(course)
+        self.tick(settled_after)
         ended = member.worker.settle()
         lost = any(isinstance(event, ClaimLostEvent) for event in ended)
         assert lost == (course is None), f"{claim.slot}: {ended}"

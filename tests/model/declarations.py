@@ -1,4 +1,4 @@
-"""What hypothesis may declare: schedules and policies."""
+"""What hypothesis may declare: schedules and policies, except what is refused when a registry is built."""
 
 from __future__ import annotations
 
@@ -23,6 +23,28 @@ TIMES = [
     every(60), every(20), every(37), every(300), every(60, 30), either(every(60), every(45, 10)),
     after_the_end(30), never(),
 ]  # fmt: skip
+
+
+def is_refused(terms: Terms, times: Times) -> bool:
+    """Whether policies and schedule contradict each other.
+
+    | refused | because |
+    |---|---|
+    | ``min_interval`` with ``allow`` or ``cancel_previous`` | it keeps slots from running side by side |
+    | ``retry`` with ``give_up`` | a slot starts at most once |
+    | ``allow`` or ``cancel_previous`` with a fixed delay | nothing overlaps |
+    | ``all`` with a fixed delay | there is one slot at a time |
+    | ``all`` with a ``pace`` or a ``min_interval`` of the shortest interval or more | it would never catch up |
+    """
+    if terms.detaches and terms.min_interval is not None:
+        return True
+    if terms.gives_up and terms.attempts > 1:
+        return True
+    if times.delay is not None:
+        return terms.detaches or terms.catches_all
+    shortest = times.shortest_interval()
+    apart = [span for span in (terms.pace, terms.min_interval) if span is not None]
+    return terms.catches_all and shortest is not None and any(span >= shortest for span in apart)
 
 
 def schedules() -> st.SearchStrategy[Times]:

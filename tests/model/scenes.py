@@ -92,6 +92,14 @@ DISTURBANCES: dict[str, list[Scene]] = {
     "other ends": [
         _scene(_step("end_otherwise", pick=_PICK, kind=st.sampled_from(["snooze", "snooze", "cancel", "stop"]))),
     ],
+    "late settlements": [
+        _scene(
+            _step(
+                "end_late", pick=_PICK, kind=st.sampled_from(["succeed", "succeed", "fail", "snooze"]), by=_SPANS
+            ),
+            _RUN,
+        ),
+    ],
     "complete": [
         _scene(_step("complete", pick=_PICK, kind=st.sampled_from(["succeed", "fail", "crash"]))),
         _scene(_RUN, _step("complete", pick=_PICK, kind=st.just("crash")), _REAP),

@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 
 from tests.model.cluster import JOB, Cluster, Member
 from tests.model.contract import Course
+from tests.model.declarations import is_refused
 from tests.model.timeline import Times
 
 from slotwise.errors import InvalidJob
@@ -92,6 +93,13 @@ class Script:
     def _end(self, pick: int, kind: str) -> None:
         if (found := self.started(pick)) is not None:
             course = self.cluster.end(*found, OUTCOMES[kind])
+            if course is not None:
+                self._ended(course, kind)
+
+    def end_late(self, pick: int, kind: str, by: timedelta) -> None:
+        """The handler returns, and its settlement comes so much later."""
+        if (found := self.started(pick)) is not None:
+            course = self.cluster.end(*found, OUTCOMES[kind], settled_after=by)
             if course is not None:
                 self._ended(course, kind)
 
@@ -195,7 +203,7 @@ class Script:
     # -- deploys ------------------------------------------------------------------------------------------------
 
     def redeploy(self, times: Times) -> None:
-        if times.delay is None and self.cluster.times.delay is None:
+        if times.delay is None and self.cluster.times.delay is None and not is_refused(self.cluster.terms, times):
             try:
                 define(self.cluster.terms.declare(JOB, times))
             except InvalidJob:

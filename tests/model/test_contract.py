@@ -12,7 +12,7 @@ from typing import Any, ParamSpec
 
 from hypothesis import HealthCheck, Phase, assume, given, settings
 from tests.model.cluster import Cluster
-from tests.model.declarations import schedules, terms
+from tests.model.declarations import is_refused, schedules, terms
 from tests.model.policies import Terms
 from tests.model.scenes import scripts
 from tests.model.script import Script, Step
@@ -41,6 +41,7 @@ GIVEN: dict[str, Any] = {"terms": terms(), "times": schedules(), "script": scrip
 
 
 def play(database: Database, terms: Terms, times: Times, script: list[Step]) -> None:
+    assume(not is_refused(terms, times))
     try:
         cluster = Cluster(database, terms, times)
     except InvalidJob:

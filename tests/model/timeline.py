@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 
 from slotwise.schedules import AnyOf, Disabled, Every, FixedDelay, Once, Schedule
 
@@ -26,6 +27,11 @@ class Times:
 
     def __repr__(self) -> str:
         return f"<{self.schedule}>"
+
+    def shortest_interval(self) -> timedelta | None:
+        """Return the shortest time between two slots, as far as ``AHEAD`` shows it."""
+        slots = [t for t in (EPOCH + n * SECOND for n in range(AHEAD // SECOND)) if self.fires(t)]
+        return min((later - slot for slot, later in pairwise(slots)), default=None)
 
 
 def every(seconds: int, offset: int = 0) -> Times:
