@@ -32,7 +32,7 @@ POLL = timedelta(seconds=10)
 
 @dataclass
 class Fate:
-    """What the ledger should say of a slot."""
+    """The expected ledger entry of a slot."""
 
     outcome: str
     reason: str | None = None
@@ -41,13 +41,13 @@ class Fate:
     aborted: int = 0
     collapsed: int = 0
     final: bool = False
-    #: Not by itself: it is one of a range.
+    #: Whether the slot is part of a range, without a ledger row of its own.
     in_gap: bool = False
 
 
 @dataclass(frozen=True, eq=False)
 class Backfill:
-    """An order: so many of its slots run side by side."""
+    """A backfill order. ``at_once`` of its slots run side by side."""
 
     pace: timedelta
     at_once: int
@@ -55,7 +55,7 @@ class Backfill:
 
 @dataclass(eq=False)
 class Course:
-    """A slot that waits in a row, or is held. ``attempt`` counts claims that were not handed back."""
+    """A row, with the slot that it waits for or is held for. ``attempt`` counts claims that were not handed back."""
 
     slot: datetime
     due: datetime
@@ -73,13 +73,13 @@ class Course:
     ended: datetime | None = None
     completed: bool = False
     called_off: str | None = None
-    #: Whether its holder has been told so.
+    #: Whether its holder has learned of that.
     told: bool = False
     paused: bool = False
     queued: bool = False
-    #: How a trigger minds what else runs.
+    #: The overlap rule of a trigger: it waits for other slots ("queue") or gives way to them ("skip").
     rule: str | None = None
-    #: The range that said before that it would not run.
+    #: The range of skipped slots that covered the slot before it started.
     gap: Fate | None = None
     backfill: Backfill | None = None
 
@@ -214,22 +214,24 @@ class Contract:
     # -- claims -------------------------------------------------------------------------------------------------
 
     def due(self) -> list[Course]:
-        """What a claim finds, in its order."""
+        """Return the rows that a claim finds, in the order in which it takes them."""
         if self.all_paused:
             return []
         waiting = [course for course in self.courses if course.holder is None]
         due = [one for one in waiting if not one.paused and not one.queued and one.due <= self.now]
-        # Who holds a place may leave it; who minds others goes last.
+        # Detached rows go before the plan row, since they may free a place. Triggers with a rule see all others first.
         return sorted(due, key=lambda course: (course.rule is not None, course.is_plan, course.due))
 
     def claim(self, course: Course, holder: str) -> Course | None:
-        """Claim what is due: the course that starts, or None if nothing does."""
+        """Claim a due row. Return the course that starts, or None if nothing starts."""
         if course.is_plan and not course.attempt:
             return self._claim_plan(course, holder)
         if course.rule is not None and not course.attempt and self._others_run(course):
             if course.rule == "queue":
                 course.due = self.now + SECOND
-                self.fates.pop(course.slot, None)  # it was handed back before, and waits as if it had not been claimed
+                self.fates.pop(
+                    course.slot, None
+                )  # it may have been handed back: it waits as if it had not been claimed
             else:
                 self._skip([course.slot], "overlap")
                 self.beside.remove(course)
@@ -244,7 +246,7 @@ class Contract:
         return self._start(course, holder)
 
     def _too_late(self, slot: datetime) -> str | None:
-        """Of one that was handed back, with a row of its own: as if it had just been missed."""
+        """Return why a detached row that was handed back may not start any more. Catch-up's limits hold for it."""
         now = self.now - self.terms.wait
         newer = [one for one in self.timeline.slots(now) if one > slot]
         choice = replace(self.terms, max=None).catch_up([slot], now)
@@ -253,14 +255,14 @@ class Contract:
         return "collapsed" if self.terms.catches_all and self.terms.max and len(newer) >= self.terms.max else None
 
     def _refuse(self, course: Course) -> None:
-        """It has started once, and stays as it ended."""
+        """``give_up``: the slot has started once and does not start again."""
         fate = self.fates[course.slot]
         fate.reason, fate.final = "give_up", True
         self.beside.remove(course)
         self._release(course)
 
     def _release(self, course: Course) -> None:
-        """A slot beside the plan has ended."""
+        """A detached row's slot is final."""
 
     def _others_run(self, course: Course) -> bool:
         return any(other.holder is not None for other in self.courses if other is not course)
@@ -280,7 +282,7 @@ class Contract:
         return course
 
     def marked(self, course: Course) -> None:
-        """A job that gives up has said that its handler starts."""
+        """``give_up``: the worker has recorded that the handler starts."""
         self.fates[course.slot].outcome, course.started = "running", self.now
         if course.origin in ("schedule", "catch_up"):
             self.last_start = self.now
@@ -317,7 +319,7 @@ class Contract:
         return self._begin(course, holder)
 
     def _pass_over(self) -> None:
-        """Nothing starts: the row waits for the next slot. ``min_interval`` has passed already."""
+        """No slot may start: the row waits for the next one. ``min_interval`` has passed already."""
         assert self.plan is not None
         delay = self.timeline.times.delay
         slot = self._next_slot() if delay is None else max(self.now, self.plan.slot) + delay
@@ -341,7 +343,7 @@ class Contract:
         return [slot for slot in come if self.catch_up_until is None or slot <= self.catch_up_until]
 
     def _begin(self, course: Course, holder: str) -> Course:
-        """The slot starts: in the plan row, or in a row of its own while the plan goes on."""
+        """The slot starts: in the plan row, or, with ``allow`` and ``cancel_previous``, in a detached row."""
         self._start(course, holder)
         if not self.terms.detaches:
             return course

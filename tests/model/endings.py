@@ -60,7 +60,7 @@ class Endings(Contract):
         return None
 
     def stopped(self, course: Course) -> None:
-        """Told to stop by a shutdown."""
+        """A shutdown has stopped the handler."""
         if course.completed:
             return self.succeeded(course)
         if course.called_off:
@@ -94,7 +94,7 @@ class Endings(Contract):
         return None
 
     def _forget_start(self, course: Course) -> None:
-        """Of a job that gives up, the ledger knows that the handler has not started."""
+        """``give_up``: the ledger shows that the handler of this claim has not started."""
         if self.fates[course.slot].outcome == "claimed" and self.terms.gives_up:
             course.started = None
 
@@ -135,7 +135,7 @@ class Endings(Contract):
             self.unheld_since = self.unheld_since or held_until
 
     def _apart(self, course: Course, due: datetime) -> datetime:
-        """Two starts are min_interval apart."""
+        """Return the due time, moved if two starts would be less than ``min_interval`` apart."""
         if self.terms.min_interval is None or course.started is None:
             return due
         return max(due, course.started + self.terms.min_interval)
@@ -157,7 +157,7 @@ class Endings(Contract):
         """Rule 2: each ending judges ``unheld_since``.
 
         If an undecided slot came due after it and before this attempt's start, nobody held the job then, and it stands.
-        Otherwise the attempt started in time, and it is cleared.
+        Otherwise the attempt started in time, and it is cleared. Claims never write it.
         """
         if course.is_plan and self.unheld_since is not None:
             start = course.started or course.claimed

@@ -1,4 +1,4 @@
-"""What operators and deploys may do, by the same plain model."""
+"""Commands of operators, and deploys, by the same plain model."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ENDED_BADLY = ("failed", "dead", "lost", "cancelled")
 
 
 class Orders(Endings):
-    """The contract, and what people ask of it."""
+    """The contract, as far as people and deploys change its course."""
 
     # -- pauses -------------------------------------------------------------------------------------------------
 
@@ -35,7 +35,7 @@ class Orders(Endings):
             self._skip_the_pause()
 
     def _skip_the_pause(self) -> None:
-        """Slots that have come and not begun, unless somebody holds the job: then its overlap decides."""
+        """Skip the undecided slots that have come, unless a worker holds the job: then overlap decides."""
         if self.plan is None or self.plan.holder is not None:
             return
         delay = self.timeline.times.delay
@@ -55,7 +55,7 @@ class Orders(Endings):
         self.beside.append(Course(slot, self.now, "trigger", is_plan=False, paused=self.is_paused, rule=rule))
 
     def skippable(self) -> datetime | None:
-        """The next slot that has not begun."""
+        """Return the next slot that has not started."""
         if self.timeline.times.delay is not None:
             return None if self.plan is None or self.plan.attempt else self.plan.slot
         return self._next_slot()
@@ -76,7 +76,7 @@ class Orders(Endings):
         self._wait_for_new()
         if self.plan is None:
             return
-        if due > skipped + self.terms.wait:  # it was put off, and so is the next
+        if due > skipped + self.terms.wait:  # the skipped slot's due time had been moved: so is the next one's
             self.plan.due = max(self.plan.due, due)
         if unheld_since is not None and self.plan.slot + self.terms.wait <= unheld_since:
             self.unheld_since = unheld_since
@@ -84,12 +84,12 @@ class Orders(Endings):
             self.catch_up_until = until
 
     def cancel(self, slot: datetime | None) -> None:
-        """All that is held; or the slot given, also if it waits for its retry or in a row of its own."""
+        """Cancel all held slots, or the given one, even if it waits for its retry or in a detached row."""
         for course in list(self.courses):
             if (course.holder is None) if slot is None else course.slot != slot:
                 continue
             if course.holder is not None:
-                course.called_off, course.backfill = "operator", None  # its backfill loses sight of it
+                course.called_off, course.backfill = "operator", None  # it takes no place of its backfill any more
             elif course.attempt:
                 course.called_off, course.backfill = "operator", None
                 self._be_due_now(course)
@@ -130,7 +130,7 @@ class Orders(Endings):
     # -- backfill -----------------------------------------------------------------------------------------------
 
     def missing(self, first: datetime, last: datetime, *, failed: bool) -> list[datetime]:
-        """The slots from ``first`` to ``last`` that never ran, or only in vain; the plan's own are left alone."""
+        """Return the slots from ``first`` to ``last``, before the undecided ones, that did not run (or failed)."""
         taken = {course.slot for course in self.courses}
         again = ("skipped", *ENDED_BADLY) if failed else ("skipped",)
         ran = {slot for slot, fate in self.fates.items() if not fate.final or fate.outcome not in again}
@@ -155,7 +155,7 @@ class Orders(Endings):
             self.beside.append(course)
 
     def _release(self, course: Course) -> None:
-        """One of a backfill has ended: the oldest whose own has a place may go, at its pace after that start."""
+        """A slot of a backfill is final: the oldest queued one whose backfill has a free place is next, at its pace."""
         queued = [(one.slot, one, one.backfill) for one in self.beside if one.queued and one.backfill]
         free = [found for found in queued if len(self._awake(found[2])) < found[2].at_once]
         if course.origin != "backfill" or not free:
@@ -177,7 +177,7 @@ class Orders(Endings):
     # -- the code and the row -----------------------------------------------------------------------------------
 
     def redeploy(self, times: Times) -> None:
-        """Slots up to now, and those decided ahead of it, are the older text's; later ones the newer's."""
+        """Slots up to now, and those decided ahead of time, belong to the old schedule, later ones to the new one."""
         ahead = [slot for slot in self.fates if slot > self.now]
         begun = [course.slot for course in self.courses if course.attempt]
         self.timeline.change(max([self.now, *ahead, *begun]), times)

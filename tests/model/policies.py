@@ -1,4 +1,4 @@
-"""What a job declares, as a plain model understands it: lists of slots in, lists of slots out."""
+"""The policies that a job declares: functions from lists of slots to lists of slots."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NOTHING = timedelta(0)
 
 @dataclass
 class Choice:
-    """Of several due slots: which one starts, which of them will run after it, and what becomes of the others."""
+    """The choice among several due slots: the one that starts, those that run after it, and the skipped ones."""
 
     slot: datetime | None
     rest: list[datetime] = field(default_factory=list)
@@ -27,7 +27,7 @@ class Choice:
 
 @dataclass(frozen=True, kw_only=True)
 class Terms:
-    """The policies of one job. ``wait``: by how much its spread makes it."""
+    """The policies of one job. ``wait`` is how long after each slot its ``spread`` makes it due."""
 
     catching: str = "latest"
     grace: timedelta = timedelta(minutes=1)
@@ -66,13 +66,13 @@ class Terms:
         return self.retry_pause if tries < self.attempts else None
 
     def keep(self, come: list[datetime]) -> list[datetime]:
-        """Of the slots that came due during a run: those that run afterwards."""
+        """Rule 3: return the slots that overlap keeps, of those that came due while the job was held."""
         if self.overlap == "queue_all":
             return come
         return come[-self.most :] if self.overlap == "queue" else []
 
     def catch_up(self, come: list[datetime], now: datetime) -> Choice:
-        """Of the slots that were missed, the newest of which may be on time."""
+        """Rule 4: choose among the slots that have come. The newest of them may be on time."""
         limits = [self.start_within]
         if self.catching == "none":
             limits.append(self.grace)
@@ -94,7 +94,7 @@ class Terms:
         return Choice(kept[0], rest=kept[1:], skipped={"late": bad, "collapsed": dropped})
 
     def declare(self, name: str, times: Times) -> DistributedJob:
-        """The same, as a job."""
+        """Return a job that declares these policies."""
         ways: dict[str, CatchUp] = {
             "none": CatchUp.none(grace=self.grace),
             "latest": CatchUp.latest(),

@@ -1,7 +1,8 @@
-"""When slots are, looked at second by second: nothing is computed."""
+"""The slots of a schedule, found by asking each second whether it is one."""
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -11,7 +12,7 @@ from slotwise.schedules import AnyOf, Disabled, Every, FixedDelay, Once, Schedul
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 SECOND = timedelta(seconds=1)
-#: So far ahead slots are looked for; scripts end long before.
+#: How far ahead slots are looked for. Scripts end long before.
 AHEAD = timedelta(hours=2)
 
 Fires = Callable[[datetime], bool]
@@ -19,7 +20,7 @@ Fires = Callable[[datetime], bool]
 
 @dataclass(frozen=True)
 class Times:
-    """A schedule, and the same as a question that is asked of each second. ``delay``: after the end of a run."""
+    """A schedule, and a predicate that says the same of each second. ``delay`` is that of a ``FixedDelay``."""
 
     schedule: Schedule
     fires: Fires
@@ -60,13 +61,13 @@ def after_the_end(seconds: int) -> Times:
 
 @dataclass
 class Timeline:
-    """The slots of a job whose schedule changes: up to each change the older one's, then the newer one's."""
+    """The slots of a job whose schedule may change: up to each change those of the old one, then those of the new."""
 
     begin: datetime
     times: Times
     _found: list[datetime] = field(default_factory=list)
     _looked: datetime = field(init=False)
-    #: Up to here another schedule said when slots are; nothing that asks the newest one is asked about that.
+    #: The newest schedule is valid from here on.
     changed: datetime = EPOCH
 
     def __post_init__(self) -> None:
@@ -79,14 +80,15 @@ class Timeline:
         self._looked, self.times = at.replace(microsecond=0), times
 
     def slots(self, until: datetime) -> list[datetime]:
-        """All slots after the beginning, and up to ``until``."""
+        """Return all slots after the beginning and up to ``until``, the oldest first."""
         self._look_until(until)
-        return [slot for slot in self._found if slot <= until]
+        return self._found[: bisect_right(self._found, until)]
 
     def after(self, t: datetime) -> datetime | None:
-        """The first slot after ``t``, if there is one within reach."""
+        """Return the first slot after ``t``, or None if ``AHEAD`` has none."""
         self._look_until(t + AHEAD)
-        return next((slot for slot in self._found if slot > t), None)
+        later = bisect_right(self._found, t)
+        return self._found[later] if later < len(self._found) else None
 
     def _look_until(self, t: datetime) -> None:
         while self._looked < t:
