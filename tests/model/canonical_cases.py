@@ -12,6 +12,7 @@ after an epoch. An expectation names every slot that has a fate when the case en
 | ``60#2`` | ran, and its second attempt succeeded |
 | ``120-240 o`` | and those up to 240 were skipped: overlap |
 | ``l``, ``c``, ``p`` | skipped: late, collapsed, paused |
+| ``60 lost`` | has this outcome |
 """
 
 from __future__ import annotations
@@ -65,6 +66,7 @@ class Case:
     window: float | None = None
     pace: float | None = None
     start_within: float | None = None
+    gives_up: bool = False
     #: Retries, and whether they may fall behind the next slot.
     attempts: int = 1
     retry_pause: float = 13
@@ -253,6 +255,11 @@ CASES: dict[str, Case] = {
         title="a waiting retry holds the job until it is due plus one poll interval",
         attempts=2, retry_pause=54.5, runs={"60": Run(5, "fail")}, unwatched=((119.2, 120.2),), until=190,
         expected=alike("60#2, 120 o, 180 r"),
+    ),
+    "1b": Case(
+        title="on_lost give_up, killed 20 s before a slot: the claim held the job to its last heartbeat",
+        gives_up=True, runs={"60": Run(100)}, kills=(Kill(100, last_beat=100, taken_over=165),), until=190,
+        expected=alike("60 lost, 120-180 r"),
     ),
     "2a": Case(
         title="a retry after a lost attempt does not move the beginning of the absence",

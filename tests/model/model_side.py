@@ -28,6 +28,7 @@ def terms_of(case: Case, column: str) -> Terms:
         start_within=_seconds(case.start_within),
         overlap=case.overlap,
         most=case.places,
+        gives_up=case.gives_up,
         attempts=case.attempts,
         retry_pause=timedelta(seconds=case.retry_pause),
         past=case.past_next_slot,
@@ -50,6 +51,8 @@ class ModelSide:
         for course in self.model.due():
             begun = self.model.claim(course, "worker")
             if begun is not None:
+                if self.model.terms.gives_up:
+                    self.model.marked(begun)
                 started.append(((begun.slot - EPOCH).total_seconds(), begun.attempt))
         return started
 
