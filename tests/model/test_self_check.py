@@ -21,9 +21,10 @@ USUAL = 40
 EXAMPLES = int(os.environ.get("SLOTWISE_MODEL_EXAMPLES", USUAL))
 #: When a history's accidents are over, and how long a calm follows at most.
 CALM, LONGEST = 1500.0, 12000.0
-#: Seconds between slots; handlers that are faster than that, about as fast, and slower.
+#: Seconds between slots; handlers that are faster than that, a little faster, and slower. The calm is long enough for
+#: the faster ones to catch up.
 INTERVALS = (20, 37, 60)
-HANDLERS = (0.4, 5.0, 19.5, 50.0, 90.0)
+HANDLERS = (0.4, 5.0, 15.0, 50.0, 90.0)
 
 
 #: When, and what.
