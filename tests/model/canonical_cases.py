@@ -3,7 +3,7 @@
 Cases whose name is a number are those with which the rules were chosen. The others are named by the rule that they
 show, and follow from its text.
 
-The table is data: ``play`` does what a case says to any ``Side``, such as the model or the product. Times are seconds
+The table is data: ``Play`` does what a case says to any ``Side``, such as the model or the product. Times are seconds
 after an epoch. An expectation names every slot that has a fate when the case ends:
 
 | text | the slot … |
