@@ -188,7 +188,7 @@ class Cluster:
             self.model.handed_back(course, reasons[0] if reasons else "")
 
     def end(
-        self, member: Member, claim: Claim, outcome: Outcome, settled_after: timedelta = timedelta(0)
+        self, member: Member, claim: Claim, outcome: AttemptOutcome, settled_after: timedelta = timedelta(0)
     ) -> Course | None:
         """The handler has ended; the course, if that still counts."""
         course = self._held(claim)
