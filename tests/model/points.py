@@ -13,7 +13,7 @@ from slotwise.store.dialects.endings_by_row import EndingsByRow
 from slotwise.store.operations import slot_operations
 from slotwise.store.planning import planner
 from slotwise.store.planning.planner import Planner
-from slotwise.store.slots import backfill_release
+from slotwise.store.slots import backfill_release, ledger
 from slotwise.store.slots.concurrent_slots import ConcurrentSlots
 from slotwise.store.slots.late_claims import LateClaims
 
@@ -58,8 +58,8 @@ HAS_A_PLACE = slot_operations._has_a_place
 
 # the ledger, deploys and restores
 LEDGER_ENTRY = claims_by_row._entry
-KEEP_AS_ENDED = LateClaims._end_reopened
-DISOWN = LateClaims._disown
+KEEP_AS_ENDED = ledger.close_reopened
+DISOWN = ledger.disown
 NEWEST_DECIDED = decided_slots._newest_of
 ACTIVATION = planner.activation_of
 FIRST_SLOT = planner.first_slot

@@ -13,7 +13,7 @@ from tests.store.explained import Explained
 
 from slotwise.store.reading.ledger_reader import LedgerReader
 from slotwise.store.slots.detached import trigger
-from slotwise.store.slots.orphans import end_orphans
+from slotwise.store.slots.ledger import end_orphans
 
 #: 60,000 slots of 600 of 10,000 instances, 40,000 of the job itself, and as many ranges of its slots that did not run.
 FILL = """

@@ -26,6 +26,7 @@ from slotwise.schedules import Schedule
 from slotwise.store.operations.transaction import Operation, schedule_in
 from slotwise.store.schema.rows import utc
 from slotwise.store.schema.tables import of_plan
+from slotwise.store.slots import ledger
 from slotwise.store.slots.detached import detach
 from slotwise.store.slots.retention import pruned_until
 
@@ -86,7 +87,7 @@ def backfill(
             instance=None if instance == RECURRING else instance,
         )  # fmt: skip
         begun = _begun(operation, row, missing)
-        _reopen(operation, row, first, last, missing)
+        ledger.reopen(operation.connection, operation.store.dialect, row, missing, Reason.BACKFILL)
         if not forgotten:
             _refuse_forgotten(operation, job, first)
         _detach(operation, row, missing, begun, number, pace or timedelta(0), at_once)
@@ -135,18 +136,6 @@ def _taken(operation: Operation, row: Row, first: datetime, last: datetime, *, f
     waiting = sa.select(tasks.c.slot).where(tasks.c.task_name == row.task_name, mine, tasks.c.slot.is_not(None))
     found = [*operation.connection.scalars(ledger), *operation.connection.scalars(waiting)]
     return {utc(slot) for slot in found}
-
-
-def _reopen(operation: Operation, row: Row, first: datetime, last: datetime, missing: tuple[datetime, ...]) -> None:
-    """Slots that are final in the ledger may run again."""
-    slots = operation.store.tables.slots
-    for start in range(0, len(missing), 500):
-        operation.connection.execute(
-            slots.update()
-            .where(slots.c.task_name == row.task_name, slots.c.task_instance == row.task_instance)
-            .where(slots.c.slot.in_(missing[start : start + 500]), slots.c.finished.is_not(None))
-            .values(finished=None, reason=Reason.BACKFILL)
-        )
 
 
 def _detach(

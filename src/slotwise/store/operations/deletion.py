@@ -15,9 +15,10 @@ from slotwise.decide.owed import owed_by
 from slotwise.decide.pause import slept
 from slotwise.errors import ConfigurationError
 from slotwise.model.records import Row
-from slotwise.model.vocabulary import Outcome, Reason, State
+from slotwise.model.vocabulary import Reason, State
 from slotwise.store.operations.slot_operations import cancel_waiting
 from slotwise.store.operations.transaction import Operation
+from slotwise.store.slots import ledger
 
 
 def delete(operation: Operation, job: str, *, known: bool = False) -> int:
@@ -52,13 +53,7 @@ def _end_plan(operation: Operation, row: Row) -> None:
     if passed is not None:
         operation.skip(row, *(replace(gap, reason=Reason.DELETED) for gap in passed.gaps))
     if row.attempt:
-        slots = operation.store.tables.slots
-        operation.connection.execute(
-            slots.update()
-            .where(slots.c.task_name == row.task_name, slots.c.task_instance == row.task_instance)
-            .where(slots.c.slot == row.slot, slots.c.finished.is_(None))
-            .values(outcome=Outcome.CANCELLED, reason=Reason.DELETED, finished=operation.now)
-        )
+        ledger.cancel_retry(operation.connection, operation.store.dialect, row, Reason.DELETED, operation.now)
     operation.delete(row)
 
 

@@ -12,10 +12,10 @@ from datetime import datetime
 
 from slotwise.decide.pause import slept
 from slotwise.model.records import Row
-from slotwise.model.vocabulary import Outcome, Reason, State
+from slotwise.model.vocabulary import Reason, State
 from slotwise.store.operations.transaction import Operation, schedule_in
 from slotwise.store.schema.column_types import to_micros
-from slotwise.store.schema.rows import ledger_instance
+from slotwise.store.slots import ledger
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,15 +43,12 @@ def new_epoch(operation: Operation) -> Epoch:
     Holders of the time before are refused: by their token here and wherever it is compared, and by complete_in,
     which looks at the installation.
     """
-    tasks, slots, meta = operation.store.tables.tasks, operation.store.tables.slots, operation.store.tables.meta
+    tasks, meta = operation.store.tables.tasks, operation.store.tables.meta
     number, installation = to_micros(operation.now), str(uuid.uuid4())
     held = operation.rows(tasks.c.picked)
     for row in held:
         token = max(number, row.version) + 1
-        mine = [slots.c.task_name == row.task_name, slots.c.task_instance == ledger_instance(row)]
-        operation.connection.execute(
-            slots.update().where(*mine, slots.c.slot == row.slot, slots.c.token == row.version).values(token=token)
-        )
+        ledger.raise_token(operation.connection, operation.store.dialect, row, token)
         operation.change(row, version=token)
     risen = operation.connection.execute(
         tasks.update().where(tasks.c.version < number).values(version=number)
@@ -77,7 +74,7 @@ def settle_until(operation: Operation, until: datetime) -> list[SettledJob]:
 def _settle(operation: Operation, row: Row, until: datetime) -> SettledJob | None:
     waiting = row
     if row.attempt:
-        _end_retry(operation, row)
+        ledger.cancel_retry(operation.connection, operation.store.dialect, row, Reason.SETTLED, operation.now)
         waiting = replace(row, attempt=0)
     passed = slept(waiting, schedule_in(row), until)
     if passed is None:
@@ -92,14 +89,4 @@ def _settle(operation: Operation, row: Row, until: datetime) -> SettledJob | Non
         instance=row.task_instance,
         slots=max(passed.count, int(row.attempt > 0)),
         next_slot=passed.row.get("slot"),
-    )
-
-
-def _end_retry(operation: Operation, row: Row) -> None:
-    slots = operation.store.tables.slots
-    mine = [slots.c.task_name == row.task_name, slots.c.task_instance == ledger_instance(row)]
-    operation.connection.execute(
-        slots.update()
-        .where(*mine, slots.c.slot == row.slot, slots.c.finished.is_(None))
-        .values(outcome=Outcome.CANCELLED, reason=Reason.SETTLED, finished=operation.now)
     )

@@ -25,6 +25,7 @@ from slotwise.model.records import RECURRING, Row
 from slotwise.model.vocabulary import ENDED_BADLY, Origin, Outcome, Reason, State
 from slotwise.store.operations.transaction import Operation, schedule_in
 from slotwise.store.schema.rows import ledger_instance, utc
+from slotwise.store.slots import ledger
 from slotwise.store.slots.backfill_release import release_next
 from slotwise.store.slots.detached import detach, trigger
 
@@ -110,21 +111,7 @@ def _refuse_unbegun(operation: Operation, job: str, slot: datetime, chosen: list
 
 def cancel_waiting(operation: Operation, row: Row, reason: str) -> None:
     """End a slot whose row waits and has not begun: it is written down, and its row goes."""
-    slots = operation.store.tables.slots
-    mine = [
-        slots.c.task_name == row.task_name,
-        slots.c.task_instance == ledger_instance(row),
-        slots.c.slot == row.slot,
-    ]
-    never_began = sa.case((slots.c.outcome == Outcome.CLAIMED, Outcome.CANCELLED.value), else_=slots.c.outcome)
-    reopened = slots.update().where(*mine, slots.c.finished.is_(None))
-    reopened = reopened.values(outcome=never_began, finished=operation.now, reason=reason)
-    if not operation.connection.execute(reopened).rowcount:
-        statement = operation.store.dialect.insert(slots).values(
-            task_name=row.task_name, task_instance=ledger_instance(row), slot=row.slot, outcome=Outcome.CANCELLED,
-            reason=reason, origin=row.origin or Origin.SCHEDULE, finished=operation.now,
-        )  # fmt: skip
-        operation.connection.execute(statement.on_conflict_do_nothing())
+    ledger.cancel_waiting(operation.connection, operation.store.dialect, row, reason, operation.now)
     operation.delete(row)
     if _has_a_place(row):
         release_next(operation.connection, operation.store.dialect, row, operation.now)
@@ -148,7 +135,7 @@ def call_off_backfill(operation: Operation, job: str, instance: str | None = Non
 
 def retry(operation: Operation, job: str, slot: datetime, instance: str = RECURRING) -> None:
     """One more attempt of a slot that ended badly, as the same slot, beside the schedule."""
-    operation.plan_row(job, instance)
+    plan = operation.plan_row(job, instance)
     where = f"slot {slot.isoformat()} of job {job!r}"
     entry = _entry(operation, job, slot, instance)
     if entry is None and slot > operation.now:
@@ -165,8 +152,7 @@ def retry(operation: Operation, job: str, slot: datetime, instance: str = RECURR
         )
         raise ConfigurationError(f"{where} is {outcome}, which is not tried again; {cure}")
     number = operation.sign("retry", job=job, slot=slot, instance=_named(instance))
-    reopened = operation.store.tables.slots.update().where(*_at(operation, job, slot, instance))
-    operation.connection.execute(reopened.values(finished=None, reason=Reason.RETRY))
+    ledger.reopen(operation.connection, operation.store.dialect, plan, [slot], Reason.RETRY)
     key = detach(
         operation.connection, operation.store.dialect, operation.now,
         name=job, slot=slot, origin=Origin.RETRY, attempt=attempts,
@@ -185,9 +171,5 @@ def _entry(operation: Operation, job: str, slot: datetime, instance: str = RECUR
     """Lock the slot's ledger row: outcome, finished, attempts, collapsed, reason; None: it has none."""
     slots = operation.store.tables.slots
     statement = sa.select(slots.c.outcome, slots.c.finished, slots.c.attempts, slots.c.collapsed, slots.c.reason)
-    return operation.connection.execute(statement.where(*_at(operation, job, slot, instance)).with_for_update()).first()
-
-
-def _at(operation: Operation, job: str, slot: datetime, instance: str) -> list[sa.ColumnElement[bool]]:
-    slots = operation.store.tables.slots
-    return [slots.c.task_name == job, slots.c.task_instance == instance, slots.c.slot == slot]
+    mine = [slots.c.task_name == job, slots.c.task_instance == instance, slots.c.slot == slot]
+    return operation.connection.execute(statement.where(*mine).with_for_update()).first()

@@ -24,7 +24,7 @@ from slotwise.store.planning.stored_calendars import calendars_of
 from slotwise.store.schema.audit_rows import Author
 from slotwise.store.schema.column_types import to_micros
 from slotwise.store.schema.rows import row_of
-from slotwise.store.slots.orphans import end_orphans
+from slotwise.store.slots.ledger import end_orphans
 from slotwise.store.slots.store import Store
 
 #: Applications sign no order: they make and delete as many instances as they like.

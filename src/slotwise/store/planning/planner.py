@@ -29,7 +29,7 @@ from slotwise.store.planning.revision import Revision
 from slotwise.store.planning.stored_calendars import calendars_of
 from slotwise.store.schema.column_types import to_micros
 from slotwise.store.schema.rows import row_of, utc
-from slotwise.store.slots.orphans import end_orphans
+from slotwise.store.slots.ledger import end_orphans
 from slotwise.store.slots.store import Store
 
 #: So many rows are looked at in one transaction.

@@ -14,7 +14,7 @@ from slotwise.model.records import RECURRING
 from slotwise.schedules.text import readable
 from slotwise.store.planning.revision import Revision
 from slotwise.store.schema.rows import utc
-from slotwise.store.slots.orphans import has_orphans
+from slotwise.store.slots.ledger import has_orphans
 from slotwise.store.slots.store import Store
 
 

@@ -14,9 +14,10 @@ from sqlalchemy.exc import DBAPIError
 
 from slotwise.errors import ClaimLost, ConfigurationError
 from slotwise.model.records import Claim
-from slotwise.model.vocabulary import Origin, Outcome
+from slotwise.model.vocabulary import Outcome
 from slotwise.store.connect.caller_transaction import Joined, within
 from slotwise.store.connect.database_errors import is_transient
+from slotwise.store.slots import ledger
 from slotwise.store.slots.store import Store
 
 _SERIALIZATION_FAILURE = "40001"
@@ -55,15 +56,13 @@ class LedgerFence:
         if claim.row.ledger_key is None:
             return False
         outcome = self._store.tables.slots.c.outcome
-        return (
-            own.execute(sa.select(outcome).where(*self._slot_of(claim), outcome == Outcome.SUCCEEDED)).fetchone()
-            is not None
-        )
+        mine = ledger.entry_of(self._store.dialect, claim)
+        return own.execute(sa.select(outcome).where(*mine, outcome == Outcome.SUCCEEDED)).fetchone() is not None
 
     def _complete(self, own: Any, claim: Claim) -> None:
         self._guard(own, claim)
         with _stale_snapshot_is_lost(claim):
-            if not self._succeed(own, claim):
+            if not ledger.complete(own, self._store.dialect, claim, self._now(own)):
                 raise _lost(claim)
 
     def _check_database(self, connection: Any) -> None:
@@ -120,7 +119,7 @@ class LedgerFence:
         if claim.row.ledger_key is None:
             return self._lock_task(connection, claim)
         slots = self._store.tables.slots
-        mine = [*self._slot_of(claim), slots.c.outcome == Outcome.RUNNING]
+        mine = [*ledger.entry_of(self._store.dialect, claim), slots.c.outcome == Outcome.RUNNING]
         self._take_turn(connection)
         statement = sa.select(slots.c.token).where(*mine).with_for_update(read=True)
         return connection.execute(statement).fetchone() is not None
@@ -144,42 +143,11 @@ class LedgerFence:
         statement = sa.select(tasks.c.version).where(*mine).with_for_update(read=True, key_share=True)
         return connection.execute(statement).fetchone() is not None
 
-    def _succeed(self, connection: Any, claim: Claim) -> bool:
-        slots, now = self._store.tables.slots, self._now(connection)
-        if claim.row.ledger_key is not None:
-            statement = (
-                slots.update()
-                .where(*self._slot_of(claim), slots.c.outcome == Outcome.RUNNING)
-                .values(outcome=Outcome.SUCCEEDED, finished=now)
-            )
-            return bool(connection.execute(statement).rowcount == 1)
-        values = {
-            "task_name": claim.row.task_name, "task_instance": claim.row.task_instance,
-            "slot": claim.row.slot, "outcome": Outcome.SUCCEEDED, "origin": Origin.TASK, "attempts": claim.row.attempt,
-            "token": claim.token, "worker": claim.holder, "started": claim.claimed_at, "finished": now,
-        }  # fmt: skip
-        insert = self._store.dialect.insert(slots).values(**values)
-        keys = [slots.c.task_name, slots.c.task_instance, slots.c.slot]
-        again = {name: insert.excluded[name] for name in ("outcome", "attempts", "token", "worker", "finished")}
-        written = insert.on_conflict_do_update(index_elements=keys, set_=again).returning(slots.c.token)
-        return connection.execute(written).fetchone() is not None
-
     def _now(self, connection: Any) -> Any:
         dialect = self._store.dialect
         if dialect.name == "postgresql" and dialect.clock.override() is None:
             return connection.execute(sa.select(sa.func.statement_timestamp())).fetchone()[0]
         return dialect.now(connection)
-
-    def _slot_of(self, claim: Claim) -> list[sa.ColumnElement[bool]]:
-        slots, key = self._store.tables.slots, claim.row.ledger_key
-        assert key is not None
-        return [
-            slots.c.task_name == key.task_name,
-            slots.c.task_instance == key.task_instance,
-            slots.c.slot == key.slot,
-            slots.c.token == claim.token,
-            slots.c.worker == claim.holder,
-        ]
 
 
 def _lost(claim: Claim) -> ClaimLost:

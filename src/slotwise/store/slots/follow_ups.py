@@ -17,6 +17,7 @@ from slotwise.model.vocabulary import Origin, Outcome
 from slotwise.store.dialects.dialect import Dialect
 from slotwise.store.dialects.postgresql.queue import queue_of
 from slotwise.store.schema.rows import Change
+from slotwise.store.slots import ledger
 
 logger = logging.getLogger(__name__)
 
@@ -51,7 +52,7 @@ class FollowUpWriter:
                 )
         rows = [row for end in ends if (row := _history(end)) is not None]
         if rows:
-            self._remember(connection, rows)
+            ledger.remember(connection, self._dialect, rows)
         follows = {follow.task for sequel in succeeded for follow in sequel.follows}
         return follows | {key.task_name for sequel in succeeded for key in sequel.arrivals}
 
@@ -68,13 +69,6 @@ class FollowUpWriter:
                 continue
             for wanted in sorted(some):
                 self._queue.put(connection, name, wanted, if_exists)
-
-    def _remember(self, connection: sa.Connection, rows: list[dict[str, Any]]) -> None:
-        slots = self._dialect.tables.slots
-        insert = self._dialect.insert(slots)
-        keys = [slots.c.task_name, slots.c.task_instance, slots.c.slot]
-        again = {name: insert.excluded[name] for name in rows[0] if name not in ("task_name", "task_instance", "slot")}
-        connection.execute(insert.on_conflict_do_update(index_elements=keys, set_=again), rows)
 
 
 def _history(end: End) -> dict[str, Any] | None:

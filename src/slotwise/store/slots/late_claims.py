@@ -18,14 +18,14 @@ from slotwise import decide
 from slotwise.errors import InvalidSchedule
 from slotwise.jobs.definition import Definition
 from slotwise.model.records import Gap, Key, Row, Transition
-from slotwise.model.vocabulary import PLANNED, Origin, Outcome, Reason, Release
+from slotwise.model.vocabulary import PLANNED, Origin, Reason, Release
 from slotwise.schedules import Schedule, parse_schedule
 from slotwise.store.dialects.dialect import Dialect
 from slotwise.store.schema.audit_rows import order_of
 from slotwise.store.schema.rows import Change, Held, expect, ledger_instance
+from slotwise.store.slots import ledger
 from slotwise.store.slots.backfill_release import release_next
 from slotwise.store.slots.concurrent_slots import ConcurrentSlots
-from slotwise.store.slots.orphans import end_orphans
 from slotwise.store.slots.recovery_rate import RecoveryRate
 from slotwise.store.slots.row_warnings import RowWarnings
 
@@ -60,7 +60,6 @@ class LateClaims:
         self._dialect = dialect
         self._definitions = definitions
         self._tasks = dialect.tables.tasks
-        self._slots = dialect.tables.slots
         self._concurrent_slots = ConcurrentSlots(dialect)
         self._recovery_rate = budget
         self._complaints = complaints
@@ -150,7 +149,7 @@ class LateClaims:
         found: dict[Key, Row | None] = {}
         for one, started in usual:
             if one.is_behind:  # it may have left a slot behind that is open in the ledger
-                end_orphans(connection, self._dialect, started.task_name, ledger_instance(started), now)
+                ledger.end_orphans(connection, self._dialect, started.task_name, ledger_instance(started), now)
             if started.key in may_run or self._enter_disowned(connection, started, now):
                 found[started.key] = started
             else:
@@ -172,7 +171,7 @@ class LateClaims:
         if self._enter(connection, row, now):
             return row
         # Its only slot has run, or is held under another claim, or gives up: nothing is left to do here.
-        self._end_reopened(connection, row, now)
+        ledger.close_reopened(connection, self._dialect, row, now)
         if row.origin == Origin.BACKFILL:
             release_next(connection, self._dialect, row, now)
         return self._pass(connection, row, now, None)
@@ -203,45 +202,13 @@ class LateClaims:
         self._move_on(connection, one.row, now, columns if detached else decide.past(started, one.schedule))
         return detached
 
-    def _end_reopened(self, connection: sa.Connection, row: Row, now: datetime) -> None:
-        """A slot that an operator wanted to run again, and that its job starts once: it stays as it had ended.
-
-        And when: that stands in the row that was made for it.
-        """
-        slots = self._slots
-        connection.execute(
-            slots.update()
-            .where(slots.c.task_name == row.task_name, slots.c.task_instance == ledger_instance(row))
-            .where(slots.c.slot == row.slot, slots.c.finished.is_(None))
-            .where(slots.c.outcome.not_in((Outcome.CLAIMED, Outcome.RUNNING)))
-            .values(finished=row.last_failure or now, reason=Reason.GIVE_UP)
-        )
-
     def _enter(self, connection: sa.Connection, row: Row, now: datetime) -> bool:
         strict = row.task_name in self._strict
         return self._dialect.enter(connection, row, now, strict=strict) or self._enter_disowned(connection, row, now)
 
     def _enter_disowned(self, connection: sa.Connection, row: Row, now: datetime) -> bool:
-        is_free = row.task_name not in self._strict and self._disown(connection, row)
+        is_free = row.task_name not in self._strict and ledger.disown(connection, self._dialect, row)
         return is_free and self._dialect.enter(connection, row, now, strict=False)
-
-    def _disown(self, connection: sa.Connection, row: Row) -> bool:
-        """End a ledger row that says "running" though no queue row holds its token: the queue was restored alone.
-
-        The row in hand does not count: claimed again from a restored version, it may have that very token.
-        """
-        slots, holders = self._slots, self._tasks.alias("holders")
-        held = sa.exists().where(
-            holders.c.task_name == slots.c.task_name, holders.c.version == slots.c.token, holders.c.picked,
-            holders.c.task_instance != row.task_instance,
-        )  # fmt: skip
-        statement = (
-            slots.update()
-            .where(slots.c.task_name == row.task_name, slots.c.task_instance == ledger_instance(row))
-            .where(slots.c.slot == row.slot, slots.c.outcome == Outcome.RUNNING, slots.c.finished.is_(None), ~held)
-            .values(outcome=Outcome.LOST, reason=Reason.RERUN, lost=slots.c.lost + 1)
-        )
-        return connection.execute(statement).rowcount == 1
 
     def _mind(self, connection: sa.Connection, row: Row, now: datetime) -> Row | None:
         """A trigger starts, unless it was told to mind what runs of its job: then it waits, or is skipped."""
@@ -252,12 +219,7 @@ class LateClaims:
             later = decide.postponed(row, now, "")
             columns = {**(later.row or {}), "execution_time": now + MINDING, "last_error": None}
             return self._move_on(connection, row, now, columns)
-        assert row.slot is not None
-        statement = self._dialect.insert(self._slots).values(
-            task_name=row.task_name, task_instance=ledger_instance(row), slot=row.slot, outcome=Outcome.SKIPPED,
-            reason=Reason.OVERLAP, origin=Origin.TRIGGER, finished=now,
-        )  # fmt: skip
-        connection.execute(statement.on_conflict_do_nothing())
+        ledger.skip(connection, self._dialect, row, Reason.OVERLAP, now)
         return self._move_on(connection, row, now, None)
 
     def _rule_of(self, connection: sa.Connection, trigger: Row) -> str | None:
@@ -292,7 +254,7 @@ class LateClaims:
     def _pass(self, connection: sa.Connection, row: Row, now: datetime, columns: dict[str, Any] | None) -> Row | None:
         """Move on to a later slot; what was begun before it, and stands in no row any more, has ended."""
         self._move_on(connection, row, now, columns)
-        end_orphans(connection, self._dialect, row.task_name, ledger_instance(row), now)
+        ledger.end_orphans(connection, self._dialect, row.task_name, ledger_instance(row), now)
         return None
 
     def _let_go(self, connection: sa.Connection, row: Row, now: datetime, transition: Transition) -> Row | None:

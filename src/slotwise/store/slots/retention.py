@@ -17,6 +17,7 @@ import sqlalchemy as sa
 
 from slotwise.model.vocabulary import PLANNED, Outcome
 from slotwise.store.schema.rows import utc
+from slotwise.store.slots import ledger
 from slotwise.store.slots.store import Store
 
 #: Rows of one transaction.
@@ -79,12 +80,8 @@ class Pruner:
 
     def _expired(self) -> Page:
         """One-time tasks whose result was to be kept until now."""
-        slots = self._store.tables.slots
         with self._store.transaction() as connection:
-            old = sa.select(*slots.primary_key.columns).where(slots.c.expires <= self._store.dialect.now(connection))
-            old = old.order_by(slots.c.expires).limit(BATCH)
-            taken = connection.execute(slots.delete().where(self._store.dialect.locked(old)))
-        return Page(slots=taken.rowcount)
+            return Page(slots=ledger.delete_expired(connection, self._store.dialect, BATCH))
 
     def _next(self, table: sa.Table, after: _Place) -> tuple[_Place | None, bool]:
         """The job after this one, and whether its oldest row may be too old: two looks into the primary key."""
@@ -122,7 +119,7 @@ class Pruner:
                 .with_for_update(skip_locked=True)
             ).all()
             if old:
-                connection.execute(slots.delete().where(*mine, slots.c.slot.in_(old), slots.c.finished.is_not(None)))
+                ledger.prune(connection, slots, place.name, place.instance, old)
                 self._remember(connection, utc(old[-1]))
         return Page(slots=len(old))
 
@@ -164,7 +161,7 @@ class Pruner:
                 .with_for_update(skip_locked=True)
             ).all()
             if old:
-                connection.execute(gaps.delete().where(*mine, gaps.c.first_slot.in_(old)))
+                ledger.prune(connection, gaps, place.name, place.instance, old)
                 self._remember(connection, utc(old[-1]))
         return Page(gaps=len(old))
 

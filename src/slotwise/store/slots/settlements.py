@@ -27,7 +27,7 @@ from slotwise.store.slots.concurrent_slots import tell_plan_rows
 from slotwise.store.slots.door import Door
 from slotwise.store.slots.fast_finish import advance, usual
 from slotwise.store.slots.follow_ups import End, FollowUpWriter
-from slotwise.store.slots.orphans import settle_stranger
+from slotwise.store.slots.ledger import end_stranger
 from slotwise.store.slots.outcome_columns import ledger_key, ledger_keys, plainer, tried
 from slotwise.store.slots.recorders import Recorders
 from slotwise.store.slots.settlement_values import Settlement, claim_of
@@ -263,7 +263,7 @@ class Settlements(Door):
         self.dialect.gaps(connection, gaps, changes[0].held.now)
         for change in changes:
             if change.stranger:
-                settle_stranger(connection, self.dialect, change)
+                end_stranger(connection, self.dialect, change)
             if change.held.row.origin == Origin.BACKFILL and change.transition.remove:
                 release_next(connection, self.dialect, change.held.row, change.held.now, never_began=change.never_began)
 

@@ -1,0 +1,244 @@
+"""The only author of the ledger: each write to slots and gaps is a verb in here, or a statement of a dialect.
+
+Laws that every verb keeps:
+
+- A slot of a job that has ended stays as it is, and is never started again, until ``reopen`` makes it wait.
+- A slot that may be held is written under the token of its claim. Without a token a verb needs the lock of the slot's
+  row in the queue, taken by the caller while nobody holds that row.
+- Only ``prune`` and ``delete_expired`` delete what has ended: its row is what keeps a slot from running twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from functools import lru_cache
+from typing import Any
+
+import sqlalchemy as sa
+
+from slotwise.model.records import Claim, Row
+from slotwise.model.vocabulary import Origin, Outcome, Reason
+from slotwise.store.connect.caller_transaction import Joined
+from slotwise.store.dialects.dialect import Dialect
+from slotwise.store.schema.column_types import Instant
+from slotwise.store.schema.rows import Change, ledger_instance
+from slotwise.store.schema.tables import Tables, of_plan
+
+#: So many of the newest slots of a plan.
+LOOKED_AT = 100
+#: So many slots are reopened by one statement.
+_REOPENED = 500
+
+
+def complete(connection: sa.Connection | Joined, dialect: Dialect, claim: Claim, now: datetime) -> bool:
+    """Write the success of a claim within the caller's transaction; False if the claim was lost.
+
+    Fenced by token and holder, and the slot must be running. A one-time task gets its ledger row here: the caller has
+    locked its key.
+    """
+    slots, row = dialect.tables.slots, claim.row
+    if row.ledger_key is not None:
+        mine = [*entry_of(dialect, claim), slots.c.outcome == Outcome.RUNNING]
+        written = slots.update().where(*mine).values(outcome=Outcome.SUCCEEDED, finished=now)
+        return connection.execute(written).rowcount == 1
+    values = {
+        "task_name": row.task_name, "task_instance": row.task_instance, "slot": row.slot, "outcome": Outcome.SUCCEEDED,
+        "origin": Origin.TASK, "attempts": row.attempt, "token": claim.token, "worker": claim.holder,
+        "started": claim.claimed_at, "finished": now,
+    }  # fmt: skip
+    entered = _replacing(dialect, ("outcome", "attempts", "token", "worker", "finished")).values(**values)
+    return connection.execute(entered.returning(slots.c.token)).fetchone() is not None
+
+
+def remember(connection: sa.Connection, dialect: Dialect, ended: Sequence[dict[str, Any]]) -> None:
+    """Write how one-time tasks have ended, in the transaction that deletes their held rows.
+
+    A task that is made again with its first due time replaces what was remembered of it.
+    """
+    key = ("task_name", "task_instance", "slot")
+    connection.execute(_replacing(dialect, [name for name in ended[0] if name not in key]), ended)
+
+
+def disown(connection: sa.Connection, dialect: Dialect, row: Row) -> bool:
+    """End the attempt of a ledger row that is running though no queue row holds its token; whether it was so.
+
+    The queue was restored alone. The row in hand, which this transaction has claimed, does not count: claimed again
+    from a restored version, it may have that very token. The slot stays open, for this claim to enter.
+    """
+    slots, holders = dialect.tables.slots, dialect.tables.tasks.alias("holders")
+    held = sa.exists().where(
+        holders.c.task_name == slots.c.task_name, holders.c.version == slots.c.token, holders.c.picked,
+        holders.c.task_instance != row.task_instance,
+    )  # fmt: skip
+    statement = (
+        slots.update()
+        .where(*_at(dialect, row), slots.c.outcome == Outcome.RUNNING, slots.c.finished.is_(None), ~held)
+        .values(outcome=Outcome.LOST, reason=Reason.RERUN, lost=slots.c.lost + 1)
+    )
+    return connection.execute(statement).rowcount == 1
+
+
+def skip(connection: sa.Connection, dialect: Dialect, row: Row, reason: str, now: datetime) -> None:
+    """End a slot without a start, unless the ledger has it already. The caller has claimed its row."""
+    _enter_ended(connection, dialect, row, outcome=Outcome.SKIPPED, reason=reason, finished=now)
+
+
+def cancel_waiting(connection: sa.Connection, dialect: Dialect, row: Row, reason: str, now: datetime) -> None:
+    """End a slot whose row waits and has not begun, also if the ledger does not have it. The caller has locked the row.
+
+    One that was reopened ends as it had ended before.
+    """
+    slots = dialect.tables.slots
+    outcome = sa.case((slots.c.outcome == Outcome.CLAIMED, Outcome.CANCELLED.value), else_=slots.c.outcome)
+    waiting = slots.update().where(*_at(dialect, row), slots.c.finished.is_(None))
+    if not connection.execute(waiting.values(outcome=outcome, finished=now, reason=reason)).rowcount:
+        _enter_ended(connection, dialect, row, outcome=Outcome.CANCELLED, reason=reason, finished=now)
+
+
+def cancel_retry(connection: sa.Connection, dialect: Dialect, row: Row, reason: str, now: datetime) -> None:
+    """End a slot that waits for its next attempt. The caller has locked its row, which nobody holds."""
+    slots = dialect.tables.slots
+    waiting = slots.update().where(*_at(dialect, row), slots.c.finished.is_(None))
+    connection.execute(waiting.values(outcome=Outcome.CANCELLED, reason=reason, finished=now))
+
+
+def reopen(connection: sa.Connection, dialect: Dialect, plan: Row, chosen: Sequence[datetime], reason: str) -> None:
+    """Let slots of a plan that have ended run again; how they ended stays until they start.
+
+    The caller has locked the plan row, and makes for each a row to run in, within this transaction.
+    """
+    slots = dialect.tables.slots
+    for start in range(0, len(chosen), _REOPENED):
+        connection.execute(
+            slots.update()
+            .where(slots.c.task_name == plan.task_name, slots.c.task_instance == plan.task_instance)
+            .where(slots.c.slot.in_(chosen[start : start + _REOPENED]), slots.c.finished.is_not(None))
+            .values(finished=None, reason=reason)
+        )
+
+
+def close_reopened(connection: sa.Connection, dialect: Dialect, row: Row, now: datetime) -> None:
+    """Refuse another start of a slot that was reopened, and that its job starts once: it stays as it had ended.
+
+    And when: that stands in the row that was made for it, which the caller has claimed. A slot that is claimed or
+    running is another claim's, and not touched.
+    """
+    slots = dialect.tables.slots
+    connection.execute(
+        slots.update()
+        .where(*_at(dialect, row), slots.c.finished.is_(None))
+        .where(slots.c.outcome.not_in((Outcome.CLAIMED, Outcome.RUNNING)))
+        .values(finished=row.last_failure or now, reason=Reason.GIVE_UP)
+    )
+
+
+def raise_token(connection: sa.Connection, dialect: Dialect, row: Row, token: int) -> None:
+    """Take a held slot from its holder: the row that the caller has locked gets this token, too."""
+    slots = dialect.tables.slots
+    connection.execute(slots.update().where(*_at(dialect, row), slots.c.token == row.version).values(token=token))
+
+
+def end_orphans(connection: sa.Connection, dialect: Dialect, name: str, instance: str, now: datetime) -> None:
+    """End slots that are open in the ledger and stand in no row: it was deleted, or the queue was restored alone.
+
+    Those are among the newest; the others of a long history are not looked through. What never began is not lost.
+    """
+    connection.execute(_ending(dialect.tables), {"plan_name": name, "plan_of": instance, "now": now})
+
+
+def end_stranger(connection: sa.Connection, dialect: Dialect, change: Change) -> None:
+    """The queue was restored alone: the ledger has nothing of this claim, or what has begun since. Both must end."""
+    row, record, now = change.held.row, change.transition.record, change.held.now
+    if record is not None and record.final:
+        _enter_ended(
+            connection, dialect, row, outcome=record.outcome, reason=record.reason, error=record.error,
+            attempts=record.attempts, lost=record.lost, token=row.version, worker=row.picked_by, finished=now,
+        )  # fmt: skip
+    end_orphans(connection, dialect, row.task_name, ledger_instance(row), now)
+
+
+def delete_expired(connection: sa.Connection, dialect: Dialect, limit: int) -> int:
+    """Delete one-time tasks whose result was to be kept until now, the oldest first; how many."""
+    slots = dialect.tables.slots
+    old = sa.select(*slots.primary_key.columns).where(slots.c.expires <= dialect.now(connection))
+    taken = slots.delete().where(dialect.locked(old.order_by(slots.c.expires).limit(limit)))
+    return connection.execute(taken).rowcount
+
+
+def prune(connection: sa.Connection, history: sa.Table, name: str, instance: str, old: Sequence[datetime]) -> None:
+    """Delete old slots or gaps of a plan, which the caller has chosen and locked. An open slot stays."""
+    mine = [history.c.task_name == name, history.c.task_instance == instance, history.primary_key.columns[2].in_(old)]
+    if "finished" in history.c:
+        mine.append(history.c.finished.is_not(None))
+    connection.execute(history.delete().where(*mine))
+
+
+def entry_of(dialect: Dialect, claim: Claim) -> list[sa.ColumnElement[bool]]:
+    """The ledger row of a claimed slot, under its token and holder."""
+    slots = dialect.tables.slots
+    return [*_at(dialect, claim.row), slots.c.token == claim.token, slots.c.worker == claim.holder]
+
+
+def has_orphans(tables: Tables) -> sa.ColumnElement[bool]:
+    """Of a plan row of the queue, within a statement that reads it: whether there is anything to end."""
+    slots, plan, rows = tables.slots, tables.tasks, tables.tasks.alias("standing")
+    newest = (
+        sa.select(slots.c.task_name, slots.c.task_instance, slots.c.slot, slots.c.finished)
+        .where(slots.c.task_name == plan.c.task_name, slots.c.task_instance == plan.c.task_instance)
+        .order_by(slots.c.slot.desc())
+        .limit(LOOKED_AT)
+        .correlate(plan)
+        .subquery("newest")
+    )
+    stands = sa.exists().where(
+        rows.c.task_name == newest.c.task_name, rows.c.slot == newest.c.slot, of_plan(rows, newest.c.task_instance)
+    )  # fmt: skip
+    return sa.select(newest.c.slot).where(newest.c.finished.is_(None), ~stands).exists()
+
+
+@lru_cache(maxsize=16)
+def _ending(tables: Tables) -> sa.Update:
+    """Made once: each plan of a job asks."""
+    slots, rows = tables.slots, tables.tasks.alias("standing")
+    name, instance = sa.bindparam("plan_name", type_=sa.Text), sa.bindparam("plan_of", type_=sa.Text)
+    plan = [slots.c.task_name == name, slots.c.task_instance == instance]
+    newest = sa.select(slots.c.slot).where(*plan).order_by(slots.c.slot.desc()).limit(LOOKED_AT)
+    stands = sa.exists().where(
+        rows.c.task_name == name, rows.c.slot == slots.c.slot, of_plan(rows, instance)
+    )  # fmt: skip
+    began = slots.c.started.is_not(None)
+    return (
+        slots.update()
+        .where(*plan, slots.c.slot.in_(newest.scalar_subquery()), slots.c.finished.is_(None), ~stands)
+        .values(
+            outcome=sa.case((began, Outcome.LOST.value), else_=Outcome.CANCELLED.value), reason=Reason.ORPHANED,
+            lost=slots.c.lost + sa.case((began, 1), else_=0), finished=sa.bindparam("now", type_=Instant),
+        )
+    )  # fmt: skip
+
+
+def _at(dialect: Dialect, row: Row) -> list[sa.ColumnElement[bool]]:
+    slots = dialect.tables.slots
+    return [
+        slots.c.task_name == row.task_name,
+        slots.c.task_instance == ledger_instance(row),
+        slots.c.slot == row.slot,
+    ]
+
+
+def _enter_ended(connection: sa.Connection, dialect: Dialect, row: Row, **values: Any) -> None:
+    """Enter the slot of this row as one that has ended; one that is in the ledger stays as it is."""
+    entered = dialect.insert(dialect.tables.slots).values(
+        task_name=row.task_name, task_instance=ledger_instance(row), slot=row.slot,
+        origin=row.origin or Origin.SCHEDULE, **values,
+    )  # fmt: skip
+    connection.execute(entered.on_conflict_do_nothing())
+
+
+def _replacing(dialect: Dialect, columns: Iterable[str]) -> Any:
+    """An insert that, for a row that is there, replaces these columns of it."""
+    slots = dialect.tables.slots
+    insert = dialect.insert(slots)
+    keys = [slots.c.task_name, slots.c.task_instance, slots.c.slot]
+    return insert.on_conflict_do_update(index_elements=keys, set_={name: insert.excluded[name] for name in columns})
