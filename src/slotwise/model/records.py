@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple, TypeAlias
 
-from slotwise.model.vocabulary import Outcome, Reason, Release
+from slotwise.model.vocabulary import Kind, Outcome, Reason, Release
 
 #: Where a row is parked that has nothing due: ended or disabled schedules, dead rows. Far enough in the future
 #: that no clean-up by age, ours or another program's, ever takes it for overdue.
@@ -23,6 +23,8 @@ TICK = timedelta(microseconds=1)
 RECURRING = "recurring"
 
 _new: Any = tuple.__new__
+#: Looked up once: Python 3.11 takes long to find a member, and this is asked for each execution.
+_TASK, _PLAN, _DETACHED = Kind.TASK, Kind.PLAN, Kind.DETACHED
 
 
 def is_known(instant: datetime) -> bool:
@@ -110,14 +112,21 @@ class Row:
         return self.execution_time if self.state is None or self.parked_due is None else self.parked_due
 
     @property
+    def kind(self) -> Kind:
+        """What the row is. Here, and in ``store/schema/tables.py``, the kinds are told apart, and nowhere else."""
+        if self.plan_instance is not None:
+            return _DETACHED
+        return _TASK if self.schedule is None else _PLAN
+
+    @property
     def is_plan(self) -> bool:
         """A job's own row: it lives on from slot to slot."""
-        return self.schedule is not None and self.plan_instance is None
+        return self.kind is _PLAN
 
     @property
     def has_slot(self) -> bool:
         """A job's slot, and not a one-time task."""
-        return self.schedule is not None or self.plan_instance is not None
+        return self.kind is not _TASK
 
     @property
     def called_off_by(self) -> str | None:
@@ -129,14 +138,12 @@ class Row:
     @property
     def is_detached(self) -> bool:
         """A row of one slot beside the plan row; deleted when that slot is final."""
-        return self.plan_instance is not None
+        return self.kind is _DETACHED
 
     @property
     def ledger_key(self) -> LedgerKey | None:
         """Where this row's slot stands in the ledger; None for a one-time task, which has no slot."""
-        if self.slot is None or not (self.is_plan or self.is_detached):
-            return None
-        return self.history_key
+        return self.history_key if self.has_slot else None
 
     @property
     def history_key(self) -> LedgerKey | None:

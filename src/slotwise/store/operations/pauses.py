@@ -27,7 +27,7 @@ from slotwise.schedules import parse_schedule
 from slotwise.store.operations.transaction import Operation
 from slotwise.store.schema.column_types import Instant
 from slotwise.store.schema.rows import utc
-from slotwise.store.schema.tables import PAUSED_KEY, Tables
+from slotwise.store.schema.tables import PAUSED_KEY, Tables, is_plan
 from slotwise.store.slots.store import Store
 
 
@@ -60,14 +60,10 @@ def pause(operation: Operation, job: str) -> bool:
         state=State.PAUSED, parked_due=sa.case((waits, due), else_=tasks.c.parked_due),
         execution_time=sa.case((waits, sa.literal(FOREVER, Instant)), else_=due),
         # A row beside the plan keeps the order that made it, and that says what it minds.
-        control=sa.case((sa.and_(*_plans(tasks)), number), else_=tasks.c.control),
+        control=sa.case((is_plan(tasks), number), else_=tasks.c.control),
     )  # fmt: skip
     operation.connection.execute(statement)
     return True
-
-
-def _plans(tasks: sa.Table) -> list[sa.ColumnElement[bool]]:
-    return [tasks.c.schedule.is_not(None), tasks.c.plan_instance.is_(None)]
 
 
 def pause_all(operation: Operation) -> bool:
@@ -91,7 +87,7 @@ def resume(operation: Operation, job: str, *, replay: bool) -> list[Resumed]:
     operation.sign("resume", job=job, replay=replay or None)
     found = [_wake(operation, row, replay=replay) for row in rows]
     tasks = operation.store.tables.tasks
-    is_done = sa.and_(*_plans(tasks), tasks.c.cancel_requested.is_(None))
+    is_done = sa.and_(is_plan(tasks), tasks.c.cancel_requested.is_(None))
     statement = tasks.update().where(tasks.c.task_name == job, tasks.c.state == State.PAUSED).values(
         state=None, parked_due=None, control=sa.case((is_done, None), else_=tasks.c.control),
         execution_time=sa.case((tasks.c.picked, tasks.c.execution_time), else_=_due(tasks)),
@@ -114,7 +110,7 @@ def resume_all(operation: Operation, *, replay: bool) -> list[Resumed] | None:
     operation.sign("resume", replay=replay or None)
     if replay:
         return []
-    rows = operation.rows(*_plans(tasks), tasks.c.state.is_(None), ~tasks.c.picked, tasks.c.slot <= operation.now)
+    rows = operation.rows(is_plan(tasks), tasks.c.state.is_(None), ~tasks.c.picked, tasks.c.slot <= operation.now)
     found = [_wake(operation, row, replay=False) for row in rows]
     return [one for one in found if one is not None and one.skipped]
 

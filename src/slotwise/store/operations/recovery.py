@@ -15,6 +15,7 @@ from slotwise.model.records import Row
 from slotwise.model.vocabulary import Reason, State
 from slotwise.store.operations.transaction import Operation, schedule_in
 from slotwise.store.schema.column_types import to_micros
+from slotwise.store.schema.tables import is_plan
 from slotwise.store.slots import ledger
 
 
@@ -65,7 +66,7 @@ def settle_until(operation: Operation, until: datetime) -> list[SettledJob]:
     """
     tasks = operation.store.tables.tasks
     until = min(until, operation.now)
-    plans = [tasks.c.schedule.is_not(None), tasks.c.plan_instance.is_(None), ~tasks.c.picked, tasks.c.slot <= until]
+    plans = [is_plan(tasks), ~tasks.c.picked, tasks.c.slot <= until]
     found = [one for row in operation.rows(*plans) if (one := _settle(operation, row, until)) is not None]
     operation.sign("settle-until", until=until.isoformat(), slots=sum(one.slots for one in found))
     return found

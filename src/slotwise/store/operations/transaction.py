@@ -19,7 +19,7 @@ from slotwise.store.connect.commit import commit_surely
 from slotwise.store.connect.encoding_errors import in_its_letters
 from slotwise.store.schema.audit_rows import Author
 from slotwise.store.schema.rows import row_of
-from slotwise.store.schema.tables import of_plan
+from slotwise.store.schema.tables import is_plan, of_plan
 from slotwise.store.schema.worker_rows import worker_line
 from slotwise.store.slots.store import Store
 
@@ -79,7 +79,7 @@ class Operation:
     def _jobs(self) -> Sequence[str]:
         """Some names of jobs, for a message."""
         tasks = self.store.tables.tasks
-        names = sa.select(tasks.c.task_name).where(tasks.c.task_instance == RECURRING, tasks.c.schedule.is_not(None))
+        names = sa.select(tasks.c.task_name).where(tasks.c.task_instance == RECURRING, is_plan(tasks))
         return self.connection.scalars(names.order_by(tasks.c.task_name).limit(1000)).all()
 
     def plan_row(self, job: str, instance: str = RECURRING) -> Row:

@@ -19,6 +19,7 @@ from slotwise.store.connect.notifications import LOOK
 from slotwise.store.planning.planner import replanned
 from slotwise.store.planning.stored_calendars import calendar_in, calendars_of, missing
 from slotwise.store.schema.rows import expect, row_of, utc
+from slotwise.store.schema.tables import is_detached
 from slotwise.store.slots.store import Store
 
 #: So many rows follow a calendar in one transaction: locks are held for moments.
@@ -157,7 +158,7 @@ class CalendarChanges:
     def _users(self, connection: sa.Connection) -> dict[str, list[str]]:
         """The jobs that go by each calendar."""
         statement = sa.select(self._tasks.c.task_name, self._tasks.c.schedule).where(
-            self._tasks.c.schedule.like("%@%"), self._tasks.c.plan_instance.is_(None)
+            self._tasks.c.schedule.like("%@%"), ~is_detached(self._tasks)
         )
         found: dict[str, set[str]] = {}
         for job, text in connection.execute(statement):
@@ -184,7 +185,7 @@ class CalendarChanges:
         after = (task > cursor.task_name) | ((task == cursor.task_name) & (instance > cursor.task_instance))
         statement = (
             sa.select(*self._store.dialect.row_columns)
-            .where(tasks.c.schedule.contains(f"{name}@", autoescape=True), tasks.c.plan_instance.is_(None), after)
+            .where(tasks.c.schedule.contains(f"{name}@", autoescape=True), ~is_detached(tasks), after)
             .order_by(task, instance)
             .limit(PAGE)
         )

@@ -21,6 +21,7 @@ from slotwise.store.connect.database import Database
 from slotwise.store.planning.planner import Planner
 from slotwise.store.planning.revision import Revision
 from slotwise.store.schema.rows import utc
+from slotwise.store.schema.tables import is_plan
 from slotwise.store.slots.store import Store
 
 #: How many slots of a job are shown.
@@ -116,7 +117,7 @@ def _slots(text: str, first: datetime | None) -> tuple[datetime, ...]:
 def _rows(store: Store) -> dict[str, sa.RowMapping]:
     tasks = store.tables.tasks
     columns = [tasks.c[name] for name in ("task_name", "schedule", "fingerprint", "slot", "picked", "state")]
-    plans = [tasks.c.task_instance == RECURRING, tasks.c.schedule.is_not(None), tasks.c.plan_instance.is_(None)]
+    plans = [tasks.c.task_instance == RECURRING, is_plan(tasks)]
     with store.transaction() as connection:
         found = connection.execute(sa.select(*columns).where(*plans)).mappings().all()
     return {row["task_name"]: row for row in found}

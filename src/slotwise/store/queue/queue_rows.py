@@ -13,7 +13,7 @@ from slotwise.model.follow_ups import When
 from slotwise.model.records import Key
 from slotwise.model.vocabulary import State
 from slotwise.store.schema.column_types import Instant, to_micros
-from slotwise.store.schema.tables import Tables
+from slotwise.store.schema.tables import Tables, is_task
 
 Status: TypeAlias = Literal["scheduled", "exists", "running", "cancelled", "gone"]
 
@@ -75,7 +75,7 @@ class QueueRows:
 
     def _plain(self) -> list[sa.ColumnElement[bool]]:
         """One-time tasks only."""
-        return [self._tasks.c.schedule.is_(None), self._tasks.c.plan_instance.is_(None)]
+        return [is_task(self._tasks)]
 
     def _alive(self) -> list[sa.ColumnElement[bool]]:
         return [*self._plain(), self._tasks.c.state.is_distinct_from(State.DEAD)]

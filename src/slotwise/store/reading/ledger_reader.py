@@ -12,7 +12,7 @@ from slotwise.model.records import RECURRING
 from slotwise.model.vocabulary import Origin, State
 from slotwise.store.reading.views import SlotLine, gap_line, slot_line, waiting_line
 from slotwise.store.schema.rows import utc
-from slotwise.store.schema.tables import HAS_SLOT, OF_INSTANCES, of_plan
+from slotwise.store.schema.tables import HAS_SLOT, OF_INSTANCES, is_detached, of_plan
 from slotwise.store.slots.store import Store
 
 #: Rows of one page of the ledger.
@@ -88,7 +88,7 @@ class LedgerReader:
             tasks.c.slot == slots.c.slot,
             tasks.c.state.is_distinct_from(State.DEAD),
         )
-        own = rows.where(tasks.c.task_instance == slots.c.task_instance, tasks.c.plan_instance.is_(None))
+        own = rows.where(tasks.c.task_instance == slots.c.task_instance, ~is_detached(tasks))
         return [sa.exists(own), sa.exists(rows.where(tasks.c.plan_instance == slots.c.task_instance))]
 
     def slots(

@@ -18,6 +18,7 @@ from slotwise.store.reading.ledger_reader import LedgerReader
 from slotwise.store.reading.views import Health, JobLine, Unreadable, job_line, obstacle, paused_by
 from slotwise.store.schema.column_types import Beyond
 from slotwise.store.schema.rows import utc
+from slotwise.store.schema.tables import is_plan, is_task
 from slotwise.store.schema.worker_rows import WorkerLine, worker_line
 
 #: Why nobody claims a one-time row, where its name is a job's.
@@ -85,7 +86,7 @@ class Reader(LedgerReader):
         return {row["schedule"]: row["count"] for row in self._rows(counted.group_by(tasks.c.schedule))}
 
     def _plans(self) -> sa.Select[Any]:
-        return sa.select(self._tasks).where(self._tasks.c.schedule.is_not(None), self._tasks.c.plan_instance.is_(None))
+        return sa.select(self._tasks).where(is_plan(self._tasks))
 
     # -- slots ------------------------------------------------------------------------------------------------
 
@@ -132,7 +133,7 @@ class Reader(LedgerReader):
     def _jobs_among(self, names: Collection[str]) -> set[str]:
         """Those of these names that are jobs': they have a row of their own."""
         tasks = self._tasks
-        mine = [tasks.c.task_instance == RECURRING, tasks.c.schedule.is_not(None), tasks.c.task_name.in_(names)]
+        mine = [tasks.c.task_instance == RECURRING, is_plan(tasks), tasks.c.task_name.in_(names)]
         return {row["task_name"] for row in self._rows(sa.select(tasks.c.task_name).where(*mine))} if names else set()
 
     def _unreadable(self, connection: sa.Connection) -> list[Unreadable]:
@@ -168,11 +169,7 @@ class Reader(LedgerReader):
                 .where(due)
                 .group_by(tasks.c.task_name)
             ).all()
-            alone = connection.scalars(
-                sa.select(tasks.c.task_name)
-                .where(due, tasks.c.schedule.is_(None), tasks.c.plan_instance.is_(None))
-                .distinct()
-            ).all()
+            alone = connection.scalars(sa.select(tasks.c.task_name).where(due, is_task(tasks)).distinct()).all()
             choosy = connection.execute(
                 sa.select(tasks.c.task_name, tasks.c.runs_on).where(due, tasks.c.runs_on.is_not(None)).distinct()
             ).all()

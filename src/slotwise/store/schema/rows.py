@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any
 
 from slotwise.model.records import LedgerKey, Row, Transition
@@ -27,24 +27,6 @@ ROW_COLUMNS = (
 HOLD_COLUMNS = (
     "task_name", "task_instance", "execution_time", "version", "picked", "picked_by", "last_heartbeat", "lease",
     "slot", "attempt", "schedule", "plan_instance", "cancel_requested", "control",
-)  # fmt: skip
-
-#: What a claim reads of a slot's row: what it has written itself is known. A watermark at the slot, as most are then,
-#: is left out.
-SLOT_COLUMNS = (
-    "task_name", "task_instance", "execution_time", "version", "task_data", "last_success", "last_failure",
-    "consecutive_failures", "priority", "slot",
-    "CASE WHEN schedule IS NULL OR watermark IS DISTINCT FROM slot THEN watermark END", "next_slot", "schedule",
-    "plan_instance", "origin", "collapsed", "first_version", "attempt", "lost_count", "cancel_requested", "control",
-    "catch_up_until", "parked_due", "wanted_due", "trying_since", "unheld_since",
-)  # fmt: skip
-
-#: What a claim reads of a one-time task: the rest of its columns is empty, or read again by the settlement. Most have
-#: their first due time in the place of a slot: it is read only if it differs.
-TASK_COLUMNS = (
-    "-coalesce(t.priority, 50)", "t.execution_time", "t.task_name", "t.task_instance", "t.version", "t.task_data",
-    "t.slot IS NOT DISTINCT FROM t.execution_time", "nullif(t.slot, t.execution_time)", "t.first_version", "t.attempt",
-    "t.cancel_requested", "t.last_heartbeat",
 )  # fmt: skip
 
 #: What a transition may change on a row, with the PostgreSQL type of each.
@@ -107,45 +89,9 @@ def refuse_unusable(found: dict[str, Any]) -> None:
         raise ValueError(NO_TOKEN)
 
 
-def slot_of(values: Sequence[Any], holder: str, lease: timedelta, now: datetime) -> Row:
-    """A Row of values that come in the order of SLOT_COLUMNS; one is made for each slot that runs."""
-    (
-        name, instance, due, version, data, last_success, last_failure, failures, priority, slot, watermark, next_slot,
-        schedule, plan_instance, origin, collapsed, first_version, attempt, lost_count, cancel, control, until, parked,
-        wanted, since, unheld_since,
-    ) = values  # fmt: skip
-    slot, next_slot = utc(slot), utc(next_slot)
-    watermark = slot if watermark is None and schedule is not None else utc(watermark)
-    instants = {"slot": slot, "next_slot": next_slot, "watermark": watermark, "catch_up_until": until}
-    if version >= LAST_TOKEN or Beyond in map(type, instants.values()):
-        refuse_unusable({**instants, "version": version})
-    return Row(
-        task_name=name, task_instance=instance, execution_time=utc(due), version=version, picked=True, picked_by=holder,
-        task_data=data, last_success=utc(last_success), last_failure=utc(last_failure),
-        consecutive_failures=failures or 0, last_heartbeat=now, priority=priority, slot=slot, watermark=watermark,
-        next_slot=next_slot, schedule=schedule, plan_instance=plan_instance, origin=origin, collapsed=collapsed,
-        first_version=first_version, attempt=attempt, lost_count=lost_count, lease=lease, cancel_requested=utc(cancel),
-        control=control, catch_up_until=utc(until), parked_due=utc(parked), wanted_due=utc(wanted),
-        trying_since=utc(since), unheld_since=utc(unheld_since),
-    )  # fmt: skip
-
-
 def hold_of(values: Sequence[Any]) -> Row:
     """A Row of values that come in the order of HOLD_COLUMNS; the rest is left at its default."""
     return Row(**{name: utc(value) for name, value in zip(HOLD_COLUMNS, values, strict=True)})
-
-
-def task_of(values: Sequence[Any], holder: str) -> Row:
-    """A Row of values that come in the order of TASK_COLUMNS; one is made for each task that runs. It is read whatever
-    stands in it, for it is held already: ``refuse_unusable`` says whether it can be run.
-    """
-    rank, due, name, instance, version, data, slot_is_due, slot, first_version, attempt, cancel, claimed, _ = values
-    due = utc(due)
-    return Row(
-        task_name=name, task_instance=instance, execution_time=due, version=version, picked=True, picked_by=holder,
-        priority=-rank, task_data=data, slot=due if slot_is_due else utc(slot), first_version=first_version,
-        attempt=attempt, cancel_requested=utc(cancel), last_heartbeat=utc(claimed),
-    )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,6 +20,7 @@ from sqlalchemy import (
     Table,
     Text,
     TextClause,
+    and_,
     or_,
     text,
 )
@@ -29,9 +30,12 @@ from slotwise.store.schema.column_types import Duration, Instant
 #: The schema that this code reads and writes; kept in ``scheduled_meta`` by the migrations.
 SCHEMA_VERSION = 1
 
-#: What tells the row of a job's slot from a one-time task; each kind has an index of its own.
-HAS_SLOT = "schedule IS NOT NULL OR plan_instance IS NOT NULL"
-IS_TASK = "schedule IS NULL AND plan_instance IS NULL"
+#: What tells the kinds of rows apart, here and in ``Row.kind`` only: a plan has a schedule, a detached row its plan.
+_MARKS = ("schedule", "plan_instance")
+#: As texts, for the indexes of each kind and the statements that are to find them.
+HAS_SLOT = " OR ".join(f"{mark} IS NOT NULL" for mark in _MARKS)
+IS_TASK = " AND ".join(f"{mark} IS NULL" for mark in _MARKS)
+IS_DETACHED = f"{_MARKS[1]} IS NOT NULL"
 #: What the ledger knows of instances; the slots of a job's own row stand in order in the key.
 OF_INSTANCES = "task_instance <> 'recurring'"
 #: The row of the meta table that is there while all is paused.
@@ -127,7 +131,6 @@ class Tables:
         lost = text("NOT picked AND state IS NULL AND lost_count > 0")
         held = text("picked")
         parked = text("state IS NOT NULL")
-        beside = text("plan_instance IS NOT NULL")
         return [
             Index(f"{name}_due", "execution_time", **self._where(waiting)),
             Index(
@@ -140,7 +143,7 @@ class Tables:
             Index(f"{name}_lost", "execution_time", **self._where(lost)),
             Index(f"{name}_held", "picked_by", **self._where(held)),
             Index(f"{name}_parked", "state", "task_name", "task_instance", **self._where(parked)),
-            Index(f"{name}_beside", "task_name", "plan_instance", **self._where(beside)),
+            Index(f"{name}_beside", "task_name", "plan_instance", **self._where(text(IS_DETACHED))),
         ]
 
     def _slots(self) -> Table:
@@ -246,6 +249,21 @@ class Tables:
 def of_plan(rows: FromClause, instance: Any) -> ColumnElement[bool]:
     """Whether a row of a task is this instance's plan row, or stands beside it: an index finds either."""
     return or_(rows.c.task_instance == instance, rows.c.plan_instance == instance)
+
+
+def is_task(rows: FromClause) -> ColumnElement[bool]:
+    """Whether a row is a one-time task's."""
+    return and_(*(rows.c[mark].is_(None) for mark in _MARKS))
+
+
+def is_plan(rows: FromClause) -> ColumnElement[bool]:
+    """Whether a row is the own row of a job, or of an instance of it."""
+    return and_(rows.c[_MARKS[0]].is_not(None), ~is_detached(rows))
+
+
+def is_detached(rows: FromClause) -> ColumnElement[bool]:
+    """Whether a row is that of one slot, beside a plan row."""
+    return rows.c[_MARKS[1]].is_not(None)
 
 
 @lru_cache(maxsize=16)

@@ -21,7 +21,7 @@ from slotwise.model.vocabulary import PLANNED, Origin, Outcome
 from slotwise.store.connect.database import Database
 from slotwise.store.dialects.dialect import Dialect
 from slotwise.store.schema.column_types import to_micros
-from slotwise.store.schema.rows import Change
+from slotwise.store.schema.rows import Change, ledger_instance
 from slotwise.store.slots.detached import detach
 
 
@@ -101,11 +101,11 @@ def tell_plan_rows(database: Database, dialect: Dialect, changes: Sequence[Chang
     told: dict[tuple[str, str], list[Change]] = {}
     for change in changes:
         row, record = change.held.row, change.transition.record
-        if row.plan_instance is None or not change.transition.remove:
+        if not row.is_detached or not change.transition.remove:
             continue
         if record is None or record.outcome in (Outcome.CANCELLED, Outcome.SKIPPED):
             continue
-        told.setdefault((row.task_name, row.plan_instance), []).append(change)
+        told.setdefault((row.task_name, ledger_instance(row)), []).append(change)
     tasks = dialect.tables.tasks
     for (name, instance), ended in sorted(told.items()):
         mine = [tasks.c.task_name == name, tasks.c.task_instance == instance]

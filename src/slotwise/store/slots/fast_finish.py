@@ -34,13 +34,13 @@ Usual: TypeAlias = "tuple[Claim, FastFinish]"
 def usual(claim: Claim, outcome: AttemptOutcome) -> FastFinish | None:
     """What follows if nothing is out of the ordinary; None: that is for the settlement to say."""
     row = claim.row
-    if row.schedule is None or row.plan_instance is not None or row.slot is None or row.attempt != 1:
+    if not row.is_plan or row.slot is None or row.attempt != 1:
         return None
     if row.origin is not None or row.catch_up_until is not None or row.unheld_since is not None:
         return None  # it catches up, or was queued: what follows is looked at
     if outcome is SUCCEEDED or outcome == SUCCEEDED:
         with suppress(Exception):  # whatever it is, the settlement meets it again, and tells
-            return onward(row.schedule, row.slot)
+            return onward(row.schedule or "-", row.slot)
     return None
 
 

@@ -36,7 +36,11 @@ from slotwise.store.dialects.postgresql.claim_statements import (
     MOST_URGENT,
     NEXT_DUE,
     OLDEST,
+    SLOT_COLUMNS,
     SLOTS_ARE_DUE,
+    TASK_COLUMNS,
+    slot_of,
+    task_of,
 )
 from slotwise.store.dialects.postgresql.held_row_statements import (
     ADVANCE,
@@ -62,14 +66,10 @@ from slotwise.store.schema.rows import (
     HOLD_COLUMNS,
     RECORDED_COLUMNS,
     ROW_COLUMNS,
-    SLOT_COLUMNS,
-    TASK_COLUMNS,
     Change,
     Held,
     hold_of,
     row_of,
-    slot_of,
-    task_of,
     utc,
 )
 from slotwise.store.schema.tables import WINDOW, Tables
