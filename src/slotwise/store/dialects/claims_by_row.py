@@ -11,7 +11,7 @@ import sqlalchemy as sa
 
 from slotwise.model.records import Key, Row
 from slotwise.model.vocabulary import Origin, Outcome
-from slotwise.store.dialects.decided_slots import newest_decided
+from slotwise.store.dialects.decided_slots import may_start, newest_decided
 from slotwise.store.dialects.queue_cursors import Range
 from slotwise.store.dialects.row_by_row import RowByRow
 from slotwise.store.schema.column_types import to_micros
@@ -233,7 +233,5 @@ def _entry(insert: Any, slots: sa.Table, *, strict: bool) -> Any:
     return statement.on_conflict_do_update(
         index_elements=[slots.c.task_name, slots.c.task_instance, slots.c.slot],
         set_={**again, "attempts": slots.c.attempts + 1, "started_before": slots.c.started},
-        where=slots.c.finished.is_(None)
-        & (slots.c.outcome != Outcome.RUNNING)
-        & (sa.literal(not strict) | (slots.c.attempts == 0)),
+        where=may_start(slots, strict=strict),
     ).returning(slots.c.token)

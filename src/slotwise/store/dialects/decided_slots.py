@@ -1,4 +1,4 @@
-"""What the ledger and the gaps know as decided of a plan row, whatever the row itself says."""
+"""What the ledger and the gaps know as decided, whatever a row itself says; and whether a slot may start."""
 
 from __future__ import annotations
 
@@ -16,6 +16,18 @@ from slotwise.store.schema.tables import Tables
 
 #: Of so many slots one may have been started again after newer ones.
 _NEWEST = 100
+
+#: Whether a slot that the ledger has already, in a row ``s``, may start: in each of PostgreSQL's statements that enter
+#: one. It has not ended, does not run, and was never started if its job starts each slot once (``strict``).
+MAY_START = """\
+s.finished IS NULL AND s.outcome <> 'running'
+      AND (s.attempts = 0 OR NOT excluded.task_name = ANY (%(strict)s::text[]))"""
+
+
+def may_start(slots: sa.Table, *, strict: bool) -> sa.ColumnElement[bool]:
+    """As MAY_START, for a slot that is entered by itself."""
+    was_never_started = sa.literal(not strict) | (slots.c.attempts == 0)
+    return slots.c.finished.is_(None) & (slots.c.outcome != Outcome.RUNNING) & was_never_started
 
 
 def newest_decided(

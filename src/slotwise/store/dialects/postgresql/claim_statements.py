@@ -18,6 +18,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from slotwise.model.records import Row
+from slotwise.store.dialects.decided_slots import MAY_START
 from slotwise.store.schema.column_types import Beyond
 from slotwise.store.schema.rows import LAST_TOKEN, refuse_unusable, utc
 
@@ -52,11 +53,7 @@ WITH due AS (
     WHERE slot IS NOT NULL
       AND (plan_instance IS NOT NULL
            OR schedule IS NOT NULL AND (attempt > 1 OR next_slot IS NULL OR next_slot > {now}))
-    ON CONFLICT (task_name, task_instance, slot) DO UPDATE
-    SET outcome = excluded.outcome, reason = NULL, attempts = s.attempts + 1, collapsed = excluded.collapsed,
-        token = excluded.token, worker = excluded.worker, started = excluded.started, started_before = s.started
-    WHERE s.finished IS NULL AND s.outcome <> 'running'
-      AND (s.attempts = 0 OR NOT excluded.task_name = ANY (%(strict)s::text[]))
+    {again}
     RETURNING s.task_name, s.task_instance, s.slot, s.token
 )
 SELECT {now}, schedule IS NULL AND plan_instance IS NULL OR EXISTS (
@@ -66,6 +63,13 @@ SELECT {now}, schedule IS NULL AND plan_instance IS NULL OR EXISTS (
     {slot_columns}
 FROM due
 ORDER BY -coalesce(priority, 50), execution_time"""
+
+#: How a slot is entered that the ledger has already, by CLAIM and by BEGIN.
+AGAIN = f"""\
+ON CONFLICT (task_name, task_instance, slot) DO UPDATE
+    SET outcome = excluded.outcome, reason = NULL, attempts = s.attempts + 1, collapsed = excluded.collapsed,
+        token = excluded.token, worker = excluded.worker, started = excluded.started, started_before = s.started
+    WHERE {MAY_START}"""
 
 #: Of the oldest due rows, those of the highest priority; the oldest, where all of those have the same.
 MOST_URGENT = """\

@@ -26,6 +26,7 @@ from slotwise.store.dialects.postgresql.arrays import (
     varying,
 )
 from slotwise.store.dialects.postgresql.claim_statements import (
+    AGAIN,
     ALL_PAUSED,
     CLAIM,
     CLAIM_TASKS,
@@ -94,6 +95,7 @@ class PostgreSQL(LateSlots):
             "task_columns": ", ".join(TASK_COLUMNS),
             "slot_columns": ", ".join(SLOT_COLUMNS),
             "window": str(WINDOW),
+            "again": AGAIN,
             # a settlement does not need the payload, which may be large
             "q_columns": ", ".join("NULL::bytea" if name == "task_data" else f"q.{name}" for name in ROW_COLUMNS),
         }

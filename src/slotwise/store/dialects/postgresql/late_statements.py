@@ -56,11 +56,7 @@ WITH held AS MATERIALIZED (
         coalesce(origin, 'schedule'), attempt, collapsed, version, picked_by,
         CASE WHEN task_name = ANY (%(strict)s::text[]) THEN NULL ELSE %(claimed_at)s::timestamptz END
     FROM begun
-    ON CONFLICT (task_name, task_instance, slot) DO UPDATE
-    SET outcome = excluded.outcome, reason = NULL, attempts = s.attempts + 1, collapsed = excluded.collapsed,
-        token = excluded.token, worker = excluded.worker, started = excluded.started, started_before = s.started
-    WHERE s.finished IS NULL AND s.outcome <> 'running'
-      AND (s.attempts = 0 OR NOT excluded.task_name = ANY (%(strict)s::text[]))
+    {again}
     RETURNING s.task_name, s.task_instance
 )
 SELECT b.count, l.task_name, l.task_instance
