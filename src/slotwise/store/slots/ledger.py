@@ -61,10 +61,10 @@ def remember(connection: sa.Connection, dialect: Dialect, ended: Sequence[dict[s
 
 
 def disown(connection: sa.Connection, dialect: Dialect, row: Row) -> bool:
-    """End the attempt of a ledger row that is running though no queue row holds its token; whether it was so.
+    """End the attempt of a running slot whose token no row of the queue holds; return whether it was so.
 
-    The queue was restored alone. The row in hand, which this transaction has claimed, does not count: claimed again
-    from a restored version, it may have that very token. The slot stays open, for this claim to enter.
+    The queue was restored alone. The caller's own row does not count: claimed again from a restored version, it may
+    have that very token. The slot stays open, for the caller's claim to enter.
     """
     slots, holders = dialect.tables.slots, dialect.tables.tasks.alias("holders")
     held = sa.exists().where(
@@ -89,24 +89,21 @@ def cancel_waiting(connection: sa.Connection, dialect: Dialect, row: Row, reason
 
     One that was reopened ends as it had ended before.
     """
-    slots = dialect.tables.slots
-    outcome = sa.case((slots.c.outcome == Outcome.CLAIMED, Outcome.CANCELLED.value), else_=slots.c.outcome)
-    waiting = slots.update().where(*_at(dialect, row), slots.c.finished.is_(None))
-    if not connection.execute(waiting.values(outcome=outcome, finished=now, reason=reason)).rowcount:
+    outcome = dialect.tables.slots.c.outcome
+    ended = sa.case((outcome == Outcome.CLAIMED, Outcome.CANCELLED.value), else_=outcome)
+    if not _end_open(connection, dialect, row, outcome=ended, reason=reason, finished=now):
         _enter_ended(connection, dialect, row, outcome=Outcome.CANCELLED, reason=reason, finished=now)
 
 
 def cancel_retry(connection: sa.Connection, dialect: Dialect, row: Row, reason: str, now: datetime) -> None:
     """End a slot that waits for its next attempt. The caller has locked its row, which nobody holds."""
-    slots = dialect.tables.slots
-    waiting = slots.update().where(*_at(dialect, row), slots.c.finished.is_(None))
-    connection.execute(waiting.values(outcome=Outcome.CANCELLED, reason=reason, finished=now))
+    _end_open(connection, dialect, row, outcome=Outcome.CANCELLED, reason=reason, finished=now)
 
 
 def reopen(connection: sa.Connection, dialect: Dialect, plan: Row, chosen: Sequence[datetime], reason: str) -> None:
-    """Let slots of a plan that have ended run again; how they ended stays until they start.
+    """Let slots of a plan that have ended run again; they keep their outcomes until they start.
 
-    The caller has locked the plan row, and makes for each a row to run in, within this transaction.
+    The caller has locked the plan row, and makes a row for each of them in this transaction.
     """
     slots = dialect.tables.slots
     for start in range(0, len(chosen), _REOPENED):
@@ -119,36 +116,31 @@ def reopen(connection: sa.Connection, dialect: Dialect, plan: Row, chosen: Seque
 
 
 def close_reopened(connection: sa.Connection, dialect: Dialect, row: Row, now: datetime) -> None:
-    """Refuse another start of a slot that was reopened, and that its job starts once: it stays as it had ended.
+    """Refuse another start of a slot that was reopened, and that its job starts once.
 
-    And when: that stands in the row that was made for it, which the caller has claimed. A slot that is claimed or
-    running is another claim's, and not touched.
+    It keeps its outcome and its end, which is in the row made for it; the caller has claimed that row. A slot that is
+    claimed or running belongs to another claim, and is not touched.
     """
-    slots = dialect.tables.slots
-    connection.execute(
-        slots.update()
-        .where(*_at(dialect, row), slots.c.finished.is_(None))
-        .where(slots.c.outcome.not_in((Outcome.CLAIMED, Outcome.RUNNING)))
-        .values(finished=row.last_failure or now, reason=Reason.GIVE_UP)
-    )
+    is_over = dialect.tables.slots.c.outcome.not_in((Outcome.CLAIMED, Outcome.RUNNING))
+    _end_open(connection, dialect, row, is_over, reason=Reason.GIVE_UP, finished=row.last_failure or now)
 
 
 def raise_token(connection: sa.Connection, dialect: Dialect, row: Row, token: int) -> None:
-    """Take a held slot from its holder: the row that the caller has locked gets this token, too."""
+    """Take a held slot from its holder. The caller has locked the row, and gives it the same token."""
     slots = dialect.tables.slots
     connection.execute(slots.update().where(*_at(dialect, row), slots.c.token == row.version).values(token=token))
 
 
 def end_orphans(connection: sa.Connection, dialect: Dialect, name: str, instance: str, now: datetime) -> None:
-    """End slots that are open in the ledger and stand in no row: it was deleted, or the queue was restored alone.
+    """End slots that are open in the ledger and have no row: it was deleted, or the queue was restored alone.
 
-    Those are among the newest; the others of a long history are not looked through. What never began is not lost.
+    Only the newest slots of a long history are searched. A slot that never began is cancelled, not lost.
     """
     connection.execute(_ending(dialect.tables), {"plan_name": name, "plan_of": instance, "now": now})
 
 
 def end_stranger(connection: sa.Connection, dialect: Dialect, change: Change) -> None:
-    """The queue was restored alone: the ledger has nothing of this claim, or what has begun since. Both must end."""
+    """End a settled claim that the ledger does not know, and what has begun since: the queue was restored alone."""
     row, record, now = change.held.row, change.transition.record, change.held.now
     if record is not None and record.final:
         _enter_ended(
@@ -159,19 +151,24 @@ def end_stranger(connection: sa.Connection, dialect: Dialect, change: Change) ->
 
 
 def delete_expired(connection: sa.Connection, dialect: Dialect, limit: int) -> int:
-    """Delete one-time tasks whose result was to be kept until now, the oldest first; how many."""
+    """Delete one-time tasks whose results have expired, the oldest first; return how many. Locked rows stay."""
     slots = dialect.tables.slots
     old = sa.select(*slots.primary_key.columns).where(slots.c.expires <= dialect.now(connection))
     taken = slots.delete().where(dialect.locked(old.order_by(slots.c.expires).limit(limit)))
     return connection.execute(taken).rowcount
 
 
-def prune(connection: sa.Connection, history: sa.Table, name: str, instance: str, old: Sequence[datetime]) -> None:
-    """Delete old slots or gaps of a plan, which the caller has chosen and locked. An open slot stays."""
-    mine = [history.c.task_name == name, history.c.task_instance == instance, history.primary_key.columns[2].in_(old)]
-    if "finished" in history.c:
-        mine.append(history.c.finished.is_not(None))
-    connection.execute(history.delete().where(*mine))
+def prune(
+    connection: sa.Connection, history: sa.Table, name: str, instance: str, *old: sa.ColumnElement[bool], limit: int
+) -> Sequence[datetime]:
+    """Delete old slots or gaps of a plan, the oldest first; return them. Open slots and locked rows stay."""
+    slot = history.primary_key.columns[2]
+    mine = [history.c.task_name == name, history.c.task_instance == instance]
+    oldest = sa.select(slot).where(*mine, *old).order_by(slot).limit(limit).with_for_update(skip_locked=True)
+    if found := connection.scalars(oldest).all():
+        ended = [history.c.finished.is_not(None)] if "finished" in history.c else []
+        connection.execute(history.delete().where(*mine, slot.in_(found), *ended))
+    return found
 
 
 def entry_of(dialect: Dialect, claim: Claim) -> list[sa.ColumnElement[bool]]:
@@ -219,12 +216,17 @@ def _ending(tables: Tables) -> sa.Update:
 
 
 def _at(dialect: Dialect, row: Row) -> list[sa.ColumnElement[bool]]:
+    slots, instance = dialect.tables.slots, ledger_instance(row)
+    return [slots.c.task_name == row.task_name, slots.c.task_instance == instance, slots.c.slot == row.slot]
+
+
+def _end_open(
+    connection: sa.Connection, dialect: Dialect, row: Row, *conditions: sa.ColumnElement[bool], **values: Any
+) -> bool:
+    """End the slot of this row if it is open; return whether it was."""
     slots = dialect.tables.slots
-    return [
-        slots.c.task_name == row.task_name,
-        slots.c.task_instance == ledger_instance(row),
-        slots.c.slot == row.slot,
-    ]
+    ended = slots.update().where(*_at(dialect, row), slots.c.finished.is_(None), *conditions)
+    return connection.execute(ended.values(**values)).rowcount == 1
 
 
 def _enter_ended(connection: sa.Connection, dialect: Dialect, row: Row, **values: Any) -> None:

@@ -9,7 +9,7 @@ none is needed for the next. Rows that somebody has locked are left for the next
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
@@ -105,22 +105,13 @@ class Pruner:
 
     def _slots(self, place: _Place) -> Page:
         slots = self._store.tables.slots
-        mine = [slots.c.task_name == place.name, slots.c.task_instance == place.instance]
         with self._store.transaction() as connection:
             now = self._store.dialect.now(connection)
             floor = self._floor(connection, place)
             beside = slots.c.origin.not_in(PLANNED)
             spare = beside if floor is None else sa.or_(beside, slots.c.slot < floor)
-            old = connection.scalars(
-                sa.select(slots.c.slot)
-                .where(*mine, slots.c.slot < now, self._too_old(now), spare)
-                .order_by(slots.c.slot)
-                .limit(BATCH)
-                .with_for_update(skip_locked=True)
-            ).all()
-            if old:
-                ledger.prune(connection, slots, place.name, place.instance, old)
-                self._remember(connection, utc(old[-1]))
+            old = ledger.prune(connection, slots, *place, slots.c.slot < now, self._too_old(now), spare, limit=BATCH)
+            self._remember(connection, old)
         return Page(slots=len(old))
 
     def _too_old(self, now: datetime) -> sa.ColumnElement[bool]:
@@ -147,30 +138,23 @@ class Pruner:
 
     def _gaps(self, place: _Place) -> Page:
         gaps = self._store.tables.gaps
-        mine = [gaps.c.task_name == place.name, gaps.c.task_instance == place.instance]
         if not self._keep:
             return Page()
         with self._store.transaction() as connection:
             limit = self._store.dialect.now(connection) - self._keep
+            mine = [gaps.c.task_name == place.name, gaps.c.task_instance == place.instance]
             newest = sa.select(sa.func.max(gaps.c.first_slot)).where(*mine).scalar_subquery()
-            old = connection.scalars(
-                sa.select(gaps.c.first_slot)
-                .where(*mine, gaps.c.created < limit, gaps.c.last_slot < limit, gaps.c.first_slot < newest)
-                .order_by(gaps.c.first_slot)
-                .limit(BATCH)
-                .with_for_update(skip_locked=True)
-            ).all()
-            if old:
-                ledger.prune(connection, gaps, place.name, place.instance, old)
-                self._remember(connection, utc(old[-1]))
+            is_old = (gaps.c.created < limit, gaps.c.last_slot < limit, gaps.c.first_slot < newest)
+            old = ledger.prune(connection, gaps, *place, *is_old, limit=BATCH)
+            self._remember(connection, old)
         return Page(gaps=len(old))
 
-    def _remember(self, connection: sa.Connection, slot: datetime) -> None:
+    def _remember(self, connection: sa.Connection, old: Sequence[datetime]) -> None:
         """Up to where nobody knows any more which slots ran: a backfill must not run them again."""
-        meta = self._store.tables.meta
-        insert = self._store.dialect.insert(meta).values(
-            key=PRUNED_UNTIL, value=slot.isoformat(timespec="microseconds")
-        )
+        if not old:
+            return
+        meta, until = self._store.tables.meta, utc(old[-1]).isoformat(timespec="microseconds")
+        insert = self._store.dialect.insert(meta).values(key=PRUNED_UNTIL, value=until)
         later = insert.on_conflict_do_update(
             index_elements=[meta.c.key],
             set_={"value": insert.excluded["value"]},
