@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from slotwise import Cron, JobContext, JobRegistry, job
-from slotwise.cli import calendarchange
+from slotwise.cli import calendars
 from slotwise.cli.entry import status
 from slotwise.cli.shared import exits
 from slotwise.errors import InvalidSchedule
@@ -112,7 +112,7 @@ def test_what_strangers_call_their_days_moves_no_terminal(say: Say, tmp_path: Pa
 
 def test_a_file_that_is_read_for_ages_is_given_up(say: Say, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A rule that never fires is looked for up to the year 9999; there is a limit, and the cure."""
-    monkeypatch.setattr(calendarchange, "_LONGEST_READING", 0.3)
+    monkeypatch.setattr(calendars, "_LONGEST_READING", 0.3)
     never = "DTSTART;VALUE=DATE:20260105\nRRULE:FREQ=DAILY;BYMONTH=2;BYMONTHDAY=30"
     (tmp_path / "never.ics").write_text(ICS.replace("DTSTART;VALUE=DATE:20270104", never))
     told = say("import", "never.ics", "--years", "2027", expected=exits.FAILED)

@@ -14,8 +14,7 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from slotwise.cli.entry import status
-from slotwise.cli.heatmap import lay_out
-from slotwise.cli.month import count_starts
+from slotwise.cli.schedules import count_starts, lay_out
 from slotwise.cli.shared import exits
 from slotwise.model.picture import Box
 from slotwise.schedules import AnyOf, Calendar, Cron, Daily

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 import click
 from click.core import ParameterSource
 
-from slotwise.cli.shared.command import Command
-from slotwise.cli.shared.options import Given, common, pass_given
-from slotwise.cli.shared.output import print_json_object, print_table
+from slotwise.cli.shared.options import Command, Given, common, pass_given
+from slotwise.cli.shared.output import print_json, print_table
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -100,17 +99,17 @@ def bench(
     found: Comparison | Report
     if against is None:
         wish = session.Wish(
-            cells=cells, rounds=rounds, scale=scale, peers=peers, database_url=given.values.get("database_url"),
+            cells=cells, rounds=rounds, scale=scale, peers=peers, database_url=given.text("database_url"),
             pictures=pictures,
         )  # fmt: skip
         found = session.fulfil(wish, _progress)
     else:
         pairing = comparison.Pairing(
-            against=against, cells=cells, pairs=pairs, scale=scale, database_url=given.values.get("database_url")
+            against=against, cells=cells, pairs=pairs, scale=scale, database_url=given.text("database_url")
         )
         found = comparison.compare(pairing, _progress)
     if given.json:
-        print_json_object(found.json())
+        print_json(found.json())
     elif markdown:
         click.echo("\n".join(found.markdown()), nl=False)
     elif isinstance(found, comparison.Comparison):

@@ -1,20 +1,20 @@
-"""``slotwise db``: make the tables, check them, take them away."""
+"""``slotwise db``: create the tables, check them, drop them; and the steps after a restore."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import datetime
 from typing import Any
 
 import click
 from sqlalchemy import Connection
 
 from slotwise import migrate
-from slotwise.cli.recovery import new_epoch, settle_until
-from slotwise.cli.shared.command import Command, Group
-from slotwise.cli.shared.options import Given, common, pass_given
-from slotwise.cli.shared.output import print_json_object
+from slotwise.cli.shared.options import Command, Given, Group, common, confirm, instant, operation, pass_given, yes
+from slotwise.cli.shared.output import print_json, print_result
+from slotwise.contrib.logging import iso
 from slotwise.migrate.standing import refuse_unversioned
 from slotwise.settings.settings import Settings
 from slotwise.store.connect.database import Database
@@ -61,7 +61,7 @@ def upgrade(given: Given, adopt: bool) -> None:
         applied = migrate.apply(connection, adopt=adopt, **where)
         migrate.check(connection, **where)  # the revision is alembic's word; somebody may have dropped something since
     if given.json:
-        print_json_object({"applied": applied})
+        print_json({"applied": applied})
     else:
         click.echo(f"applied {', '.join(applied)}" if applied else "nothing to do: the tables are up to date")
 
@@ -76,7 +76,7 @@ def current(given: Given) -> None:
     with _connected(given) as (connection, where, _):
         version = migrate.current(connection, **where)
     if given.json:
-        print_json_object({"version": version, "needed": SCHEMA_VERSION})
+        print_json({"version": version, "needed": SCHEMA_VERSION})
     else:
         has = "no tables" if version is None else f"schema version {version}"
         click.echo(f"{has}; this slotwise needs version {SCHEMA_VERSION}")
@@ -97,7 +97,7 @@ def check(given: Given) -> None:
         refuse_unversioned(connection, **where)
         warning = database.durability_warning(connection)
     if given.json:
-        print_json_object({"version": SCHEMA_VERSION, "warnings": [warning] if warning else []})
+        print_json({"version": SCHEMA_VERSION, "warnings": [warning] if warning else []})
     else:
         click.echo(f"all in place: schema version {SCHEMA_VERSION}")
         if warning:
@@ -133,10 +133,64 @@ def downgrade(given: Given, revision: str, yes: bool) -> None:
     with _connected(given) as (connection, where, _):
         reverted = migrate.revert(connection, revision=revision, **where)
     if given.json:
-        print_json_object({"reverted": reverted})
+        print_json({"reverted": reverted})
     else:
         click.echo(f"reverted {', '.join(reverted)}" if reverted else "nothing to do")
 
 
-for command in (new_epoch, settle_until):
-    db.add_command(command)
+@db.command(
+    "new-epoch",
+    cls=Command,
+    examples="""
+    slotwise pause --all --yes
+    slotwise db new-epoch --note "restored the backup of 02:00"
+    slotwise db settle-until now
+    slotwise resume --all
+    """,
+)
+@operation
+@yes
+@common
+@pass_given
+def new_epoch(given: Given, author: str | None, note: str | None, dry_run: bool, yes: bool) -> None:
+    """After a restore of all tables: let no token and no claim of the time before be good any more.
+
+    Tokens rise above all that were given out, claims end and are taken over, and the installation's id is new, so that
+    complete_in refuses whoever still works on the database of before.
+    """
+    with given.operations(author) as (controls, _):
+        found = controls.new_epoch(dry_run=True)
+        if not dry_run:
+            confirm(f"{found.claims} claims will end, {found.rows} rows get new tokens.", sure=yes)
+            found = controls.new_epoch(note=note)
+    text = f"a new epoch: {found.rows} rows, {found.claims} claims ended"
+    print_result(given, text, dry_run=dry_run, installation=found.installation, rows=found.rows, claims=found.claims)
+
+
+@db.command(
+    "settle-until",
+    cls=Command,
+    examples="""
+    slotwise db settle-until now --dry-run
+    slotwise db settle-until 2026-01-31T02:00Z --yes
+    """,
+)
+@click.argument("until", callback=instant, metavar="TIME")
+@operation
+@yes
+@common
+@pass_given
+def settle_until(given: Given, until: datetime, author: str | None, note: str | None, dry_run: bool, yes: bool) -> None:
+    """After a restore: slots up to TIME that have not begun do not run; they end as skipped (settled).
+
+    Slots that wait for a retry end as cancelled (settled). One-time tasks stay: look at those that are due.
+    """
+    with given.operations(author) as (controls, _):
+        found = controls.settle_until(until, dry_run=True)
+        slots = sum(one.slots for one in found)
+        if not dry_run:
+            confirm(f"{slots} slots of {len(found)} jobs up to {iso(until)} will not run.", sure=yes)
+            found = controls.settle_until(until, note=note)
+    jobs = {one.job if one.instance == "recurring" else f"{one.job}/{one.instance}": one.slots for one in found}
+    text = f"{sum(jobs.values())} slots of {len(jobs)} jobs settled"
+    print_result(given, text, dry_run=dry_run, until=until, jobs=jobs)

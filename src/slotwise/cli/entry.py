@@ -1,4 +1,4 @@
-"""The command ``slotwise`` and how it ends."""
+"""The command ``slotwise``: its commands, and its exit status."""
 
 from __future__ import annotations
 
@@ -14,40 +14,40 @@ from importlib.metadata import version
 from typing import Any, Final
 
 import click
+from click.shell_completion import get_completion_class
 
 from slotwise.cli.shared import exits
-from slotwise.cli.shared.command import Group
-from slotwise.cli.shared.options import common
+from slotwise.cli.shared.options import Command, Group, common
 from slotwise.model.identity import own_version
 
 #: Each command, and the file in here that has it; it is imported when it is wanted: a probe that asks for health every
 #: few seconds need not load the engine and the benchmark.
 COMMANDS: Final = {
-    "backfill": "backfill",
+    "backfill": "operations",
     "bench": "bench",
-    "calendar": "calendar",
-    "cancel": "cancel",
-    "completion": "completion",
-    "controls": "controls",
-    "crontab": "crontab",
+    "calendar": "calendars",
+    "cancel": "operations",
+    "completion": "entry",
+    "controls": "operations",
+    "crontab": "crontabs",
     "db": "db",
-    "delete": "delete",
-    "explain": "explain",
-    "health": "health",
+    "delete": "operations",
+    "explain": "slots",
+    "health": "cluster",
     "jobs": "jobs",
-    "pause": "pause",
+    "pause": "operations",
     "plan": "plan",
-    "resume": "pause",
-    "retry": "retry",
+    "resume": "operations",
+    "retry": "operations",
     "run": "run",
-    "schedule": "schedule",
+    "schedule": "schedules",
     "simulate": "simulate",
-    "skip-next": "skip",
+    "skip-next": "operations",
     "slots": "slots",
     "tasks": "tasks",
-    "trigger": "trigger",
+    "trigger": "operations",
     "worker": "worker",
-    "workers": "workers",
+    "workers": "cluster",
 }
 
 
@@ -153,3 +153,20 @@ def _pipe_closed() -> int:
     """Whoever read our output has left (``| head``): nothing to say, and nobody to say it to."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return exits.PIPE_CLOSED
+
+
+@click.command(
+    cls=Command,
+    examples="""
+    eval "$(slotwise completion bash)"                                       in ~/.bashrc
+    eval "$(slotwise completion zsh)"                                        in ~/.zshrc
+    slotwise completion fish > ~/.config/fish/completions/slotwise.fish
+    """,
+)
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+@click.pass_context
+def completion(ctx: click.Context, shell: str) -> None:
+    """Print the script that completes our commands in SHELL."""
+    complete = get_completion_class(shell)
+    assert complete is not None  # the three that click knows
+    click.echo(complete(ctx.find_root().command, {}, "slotwise", "_SLOTWISE_COMPLETE").source())

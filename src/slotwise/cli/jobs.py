@@ -14,9 +14,7 @@ from typing import Any
 import click
 from rich.text import Text
 
-from slotwise.cli.shared.command import Command, Group
-from slotwise.cli.shared.operations import tell_pause
-from slotwise.cli.shared.options import Given, common, pass_given
+from slotwise.cli.shared.options import Command, Given, Group, common, pass_given
 from slotwise.cli.shared.output import (
     ago,
     as_json,
@@ -26,6 +24,7 @@ from slotwise.cli.shared.output import (
     print_json,
     print_json_list,
     print_table,
+    warn_paused,
 )
 from slotwise.contrib.logging import escaped
 from slotwise.errors import UnknownTask
@@ -101,7 +100,7 @@ def list_jobs(given: Given) -> None:
     if given.json:
         print_json_list(_with_instances([entry.json for entry in entries], counts))
         return
-    tell_pause(paused)
+    warn_paused(paused)
     if not entries and not counts:
         click.echo("no jobs yet: a worker plans them when it starts")
         return

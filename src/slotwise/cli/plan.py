@@ -8,8 +8,7 @@ import click
 from rich.text import Text
 
 from slotwise.cli.shared import exits
-from slotwise.cli.shared.command import Command
-from slotwise.cli.shared.options import Given, common, kept, pass_given
+from slotwise.cli.shared.options import Command, Given, common, kept, pass_given
 from slotwise.cli.shared.output import moment, print_json_list, print_table
 from slotwise.store.planning.deploy_preview import Change, compare
 from slotwise.store.planning.revision import Revision

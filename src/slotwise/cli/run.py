@@ -12,11 +12,10 @@ import click
 
 from slotwise.cli.shared import exits
 from slotwise.cli.shared.application import lifespan_of
-from slotwise.cli.shared.command import Command
 from slotwise.cli.shared.crontab_options import CrontabChoice, crontab_options
-from slotwise.cli.shared.options import Given, common, pass_given
+from slotwise.cli.shared.exits import end_now
+from slotwise.cli.shared.options import Command, Given, common, pass_given
 from slotwise.cli.shared.output import moment, print_json, span
-from slotwise.cli.shared.process_exit import end_now
 from slotwise.contrib.logging import LogListener, configure, escaped_lines
 from slotwise.engine.process.foreground import Ended, SingleRun
 from slotwise.engine.process.signals import StopSignals

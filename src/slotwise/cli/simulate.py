@@ -12,11 +12,8 @@ from zoneinfo import ZoneInfo
 
 import click
 
-from slotwise.cli.shared.command import Command
-from slotwise.cli.shared.instants import instant, read_instant
-from slotwise.cli.shared.options import Given, common, pass_given
+from slotwise.cli.shared.options import Command, Given, common, instant, pass_given, read_instant
 from slotwise.cli.shared.output import as_json, print_json_list, print_table, span
-from slotwise.cli.shared.schedule_text import zone_of
 from slotwise.errors import InvalidSetting, SlotwiseError
 from slotwise.jobs.definition import Definition
 from slotwise.model.durations import parse_duration
@@ -183,4 +180,4 @@ def _note(job: Definition, line: SlotLine) -> str:
 
 def _zone(job: Definition) -> ZoneInfo:
     assert job.schedule is not None
-    return zone_of(job.schedule, None)
+    return job.schedule.local_zone or ZoneInfo("UTC")

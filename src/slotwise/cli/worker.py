@@ -12,11 +12,10 @@ import click
 
 from slotwise.cli.shared import exits
 from slotwise.cli.shared.application import lifespan_of
-from slotwise.cli.shared.command import Command
 from slotwise.cli.shared.crontab_options import CrontabChoice, crontab_options
 from slotwise.cli.shared.error_report import tell
-from slotwise.cli.shared.options import Given, common, kept, pass_given
-from slotwise.cli.shared.process_exit import end_now, end_soon
+from slotwise.cli.shared.exits import end_now, end_soon
+from slotwise.cli.shared.options import Command, Given, common, kept, pass_given
 from slotwise.contrib.logging import JsonFormatter, LogListener, configure
 from slotwise.engine.process.lifeline import Lifeline
 from slotwise.engine.process.signals import StopSignals

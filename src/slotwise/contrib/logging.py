@@ -105,7 +105,7 @@ def iso(instant: datetime) -> str:
     return instant.astimezone(UTC).isoformat().replace("+00:00", "Z")
 
 
-def plain(value: Any) -> Any:
+def plain(value: object) -> object:
     """The value as JSON says it: instants as ISO 8601 in UTC, durations as seconds."""
     if isinstance(value, datetime):
         return iso(value)

@@ -10,8 +10,8 @@ import pytest
 from tests.unit.schedules.work import within
 
 from slotwise.cli.entry import status
+from slotwise.cli.schedules import HOSTILE, RARE, UNIONS, USUAL, Reading, judged
 from slotwise.cli.shared import exits
-from slotwise.cli.speed import HOSTILE, RARE, UNIONS, USUAL, Reading, judged
 from slotwise.errors import InvalidSchedule
 from slotwise.schedules import AnyOf, Calendar, Cron, Daily, Every, Schedule, parse_schedule
 from slotwise.schedules import zones as zones_module

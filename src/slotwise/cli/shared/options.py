@@ -1,11 +1,13 @@
-"""Options that every command has, before or after its name, and the settings that they make."""
+"""What commands are declared with: their help pages, the options that several of them share, and the given values."""
 
 from __future__ import annotations
 
 import os
+import sys
+import textwrap
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from datetime import timedelta
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime, timedelta, tzinfo
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -14,26 +16,33 @@ from click.core import ParameterSource
 
 from slotwise.errors import ConfigurationError, InvalidSetting
 from slotwise.model.durations import LONGEST, parse_duration
+from slotwise.model.records import KNOWN_YEARS, RECURRING, is_known
 from slotwise.settings.settings import Settings
 from slotwise.settings.validators import READERS
 
-# What reaches the tables or the application is imported when a command does: the help and the version need neither.
+# A command imports the store and the application only when it runs: the help and the version need neither.
 if TYPE_CHECKING:
+    from slotwise.client.operations import Controls
     from slotwise.contrib.command import CommandJob
     from slotwise.registry.registry import JobRegistry
     from slotwise.store.reading.reader import Reader
     from slotwise.store.slots.store import Store
 
-AnyFunction = TypeVar("AnyFunction", bound=Callable[..., Any])
+AnyFunction = TypeVar("AnyFunction", bound=Callable[..., object])
 
 NO_APP = "no application was named; give --app package.module:registry, or set SLOTWISE_APP"
 
 
 class Given:
-    """What the command line says; what it does not say comes from the application, the environment or a file."""
+    """The values of the common options; the application, the environment or a file supplies the missing ones."""
 
     def __init__(self) -> None:
-        self.values: dict[str, Any] = {}
+        self.values: dict[str, str | bool] = {}
+
+    def text(self, name: str) -> str | None:
+        """The value of an option that takes one; None if it is missing."""
+        value = self.values.get(name)
+        return value if isinstance(value, str) else None
 
     @property
     def json(self) -> bool:
@@ -41,23 +50,23 @@ class Given:
 
     @property
     def app_dir(self) -> Path:
-        return Path(self.values.get("app_dir") or os.environ.get("SLOTWISE_APP_DIR") or ".").resolve()
+        return Path(self.text("app_dir") or os.environ.get("SLOTWISE_APP_DIR") or ".").resolve()
 
     @property
     def overrides(self) -> dict[str, Any]:
-        """The settings among the options, spelled as the user did, so that a complaint names the option."""
+        """The settings among the options, spelled as options, so that an error message names the option."""
         others = {"json", "app_dir", "config"}
         return {f"--{_kebab(name)}": value for name, value in self.values.items() if name not in others}
 
     def settings(self) -> Settings:
         """The settings without the application's: the command line over the environment over the file."""
-        config = self.values.get("config")
+        config = self.text("config")
         return Settings.load(config=Path(config) if config else None, **self.overrides)
 
     def registry(self, jobs: Sequence[CommandJob] = ()) -> JobRegistry:
         """The application's registry, with the command line's settings over its own; its ``customize`` runs last.
 
-        ``jobs`` are added to it; with them, no application need be named.
+        ``jobs`` are added to it. If there are any, the application is optional.
         """
         from slotwise.cli.shared.application import add_jobs, load_registry
         from slotwise.registry.registry import JobRegistry
@@ -65,14 +74,18 @@ class Given:
         app = self.settings().app
         if app is None and not jobs:
             raise ConfigurationError(NO_APP)
-        if config := self.values.get("config"):
-            os.environ["SLOTWISE_CONFIG"] = str(Path(config).resolve())  # the registry reads its file when it is made
+        if config := self.text("config"):
+            # The registry reads its file when it is created.
+            os.environ["SLOTWISE_CONFIG"] = str(Path(config).resolve())
         if app is None:
             return JobRegistry(jobs=jobs, **self.overrides)
         return add_jobs(load_registry(app, self.app_dir).configured(**self.overrides), jobs)
 
     def table_settings(self) -> Settings:
-        """Where the tables are. The application is imported only if it was named, or if nothing else knows."""
+        """The settings that locate the tables.
+
+        The application is imported only if ``--app`` names it, or if no other source has the database's address.
+        """
         settings = self.settings()
         if "app" in self.values or (settings.database_url is None and settings.app):
             return self.registry().settings
@@ -80,7 +93,7 @@ class Given:
 
     @contextmanager
     def store(self, *, import_app: bool = True) -> Iterator[Store]:
-        """The tables. Raises DatabaseUnreachable, SchemaMissing or SchemaMismatch."""
+        """Open the tables. Raises DatabaseUnreachable, SchemaMissing or SchemaMismatch."""
         from slotwise import migrate
         from slotwise.store.connect.database import Database
         from slotwise.store.slots.store import Store
@@ -97,40 +110,101 @@ class Given:
 
     @contextmanager
     def reader(self, *, import_app: bool = True) -> Iterator[Reader]:
-        """The tables, for reading; raises what ``store`` does."""
+        """Open the tables for reading; raises what ``store`` does."""
         from slotwise.store.reading.reader import Reader
 
         with self.store(import_app=import_app) as store:
             yield Reader(store)
 
+    @contextmanager
+    def operations(self, author: str | None = None) -> Iterator[tuple[Controls, Reader]]:
+        """Open the tables for operations on jobs, and for reading; with ``--app``, the jobs are known."""
+        from slotwise.client.operations import Controls
+        from slotwise.store.reading.reader import Reader
+
+        with self.store() as store:
+            known = self.with_definitions(store)
+            controls = Controls(lambda: known)
+            yield controls.by(author) if author else controls, Reader(store)
+
+    def with_definitions(self, store: Store) -> Store:
+        """The same tables; with ``--app``, the store knows the application's jobs and tasks."""
+        if "app" not in self.values:
+            return store
+        return type(store)(store.database, self.registry().definitions)
+
 
 pass_given = click.make_pass_decorator(Given, ensure=True)
 
 
+# -- common options ------------------------------------------------------------------------------------------------
+
+
 def kept(*declaration: str, **attributes: Any) -> Callable[[AnyFunction], AnyFunction]:
-    """An option whose value goes into ``Given``; where it stands twice, the one after the command wins."""
+    """An option whose value goes into ``Given``; if it is given twice, the one after the command wins."""
     return click.option(*declaration, expose_value=False, callback=_keep, **attributes)
 
 
-def _keep(ctx: click.Context, option: click.Parameter, value: Any) -> None:
+def _keep(ctx: click.Context, option: click.Parameter, value: str | bool | tuple[str, ...]) -> None:
     given = ctx.find_root().ensure_object(Given)
     if option.name and ctx.get_parameter_source(option.name) is ParameterSource.COMMANDLINE:
-        said = ",".join(value) if isinstance(value, tuple) else value
+        written = ",".join(value) if isinstance(value, tuple) else value
         if (read := READERS.get(option.name)) is not None:
-            _understood(ctx, lambda: read(f"--{_kebab(option.name or '')}", said))
-        given.values[option.name] = said
+            try:
+                read(f"--{_kebab(option.name)}", written)
+            except InvalidSetting as error:
+                raise click.UsageError(str(error), ctx) from None
+        given.values[option.name] = written
 
 
-def _understood(ctx: click.Context, read: Callable[[], object]) -> None:
-    """What cannot be read on the command line cannot be understood: the status says so."""
-    try:
-        read()
-    except InvalidSetting as error:
-        raise click.UsageError(str(error), ctx) from None
+COMMON: tuple[Callable[[Callable[..., object]], Callable[..., object]], ...] = (
+    kept("--app", metavar="MODULE[:NAME]", help="The registry of your application; or SLOTWISE_APP."),
+    kept("--app-dir", metavar="DIR", help="Where MODULE is looked for last; default: the current directory."),
+    kept("--database-url", metavar="URL", help="Where the tables are; or SLOTWISE_DATABASE_URL, or DATABASE_URL."),
+    kept("--schema", metavar="NAME", help="PostgreSQL schema of the tables."),
+    kept("--table-prefix", metavar="PREFIX", help="Prefix of the tables' names; default: scheduled_"),
+    kept(
+        "--config",
+        metavar="FILE",
+        help="Settings file; or SLOTWISE_CONFIG; else ./slotwise.toml or .yaml, if there is one.",
+    ),
+    kept("--json", is_flag=True, help="Write JSON: instants in UTC, durations in seconds."),
+    kept("--log-format", metavar="human|json", help="Format of the log lines on stderr."),
+    kept("--log-level", metavar="LEVEL", help="Lowest level that is logged; default: INFO."),
+)
+COMMON_NAMES = frozenset(
+    {"app", "app_dir", "database_url", "schema", "table_prefix", "config", "json", "log_format", "log_level"}
+)
+
+
+def common(function: AnyFunction) -> AnyFunction:
+    """Add the options that every command has."""
+    return with_options(*COMMON)(function)
+
+
+def with_options(*options: Callable[..., Any]) -> Callable[[AnyFunction], AnyFunction]:
+    """One decorator for several options; help pages list them in this order."""
+
+    def decorate(function: AnyFunction) -> AnyFunction:
+        for option in reversed(options):
+            function = option(function)
+        return function
+
+    return decorate
+
+
+def _kebab(name: str) -> str:
+    return name.replace("_", "-")
+
+
+# -- values --------------------------------------------------------------------------------------------------------
+
+#: For error messages.
+FORMS = f"an instant of {KNOWN_YEARS} (2026-01-31T02:00Z)"
 
 
 def duration(ctx: click.Context, option: click.Parameter, text: str | None) -> timedelta | None:
-    """For options that say how long."""
+    """Callback of options that take a duration."""
     try:
         return None if text is None else parse_duration(text)
     except InvalidSetting:
@@ -139,32 +213,108 @@ def duration(ctx: click.Context, option: click.Parameter, text: str | None) -> t
         raise click.BadParameter(f"{text!r:.60} is no duration, {forms}{cure}", ctx, option) from None
 
 
-COMMON: tuple[Callable[[Any], Any], ...] = (
-    kept("--app", metavar="MODULE[:NAME]", help="The registry of your application; or SLOTWISE_APP."),
-    kept("--app-dir", metavar="DIR", help="Where MODULE is looked for last; default: the current directory."),
-    kept("--database-url", metavar="URL", help="Where the tables are; or SLOTWISE_DATABASE_URL, or DATABASE_URL."),
-    kept("--schema", metavar="NAME", help="PostgreSQL schema of the tables."),
-    kept("--table-prefix", metavar="PREFIX", help="What the tables' names start with; default: scheduled_"),
-    kept(
-        "--config",
-        metavar="FILE",
-        help="Settings file; or SLOTWISE_CONFIG; else ./slotwise.toml or .yaml, if there is one.",
-    ),
-    kept("--json", is_flag=True, help="Write JSON: instants in UTC, durations in seconds."),
-    kept("--log-format", metavar="human|json", help="How log lines are written to stderr."),
-    kept("--log-level", metavar="LEVEL", help="The least severe log record that is written; default: INFO."),
+def instant(ctx: click.Context, option: click.Parameter, text: str | None) -> datetime | None:
+    """Callback of options that take an instant.
+
+    It is written in ISO 8601, in local time unless it has an offset; as ``now``; or as a duration before now.
+    """
+    if text is None:
+        return None
+    with suppress(InvalidSetting):
+        return datetime.now(UTC) - (timedelta(0) if text.strip() == "now" else parse_duration(text))
+    try:
+        return read_instant(text)
+    except ValueError:
+        forms = f"neither {FORMS} nor a duration of at most {LONGEST.days}d (2h ago: 2h)"
+        raise click.BadParameter(f"{text!r:.60} is {forms}", ctx, option) from None
+
+
+def read_instant(text: str, zone: tzinfo | None = None) -> datetime:
+    """Parse ISO 8601 and return UTC; without an offset, the text is in this zone (None: in the host's).
+
+    Raises ValueError for other texts, and for years that no schedule knows.
+    """
+    found = datetime.fromisoformat(text.strip())
+    with suppress(ValueError, OverflowError, OSError):
+        instant = (found if found.tzinfo else found.replace(tzinfo=zone)).astimezone(UTC)
+        if is_known(instant):
+            return instant
+    raise ValueError(f"it does not lie in {KNOWN_YEARS}")
+
+
+def exact_slot(reader: Reader, name: str, instance: str, given: datetime) -> datetime:
+    """The stored slot for an instant that was copied from a listing.
+
+    Listings show milliseconds, but the slot of a trigger has microseconds.
+    """
+    width = timedelta(milliseconds=1) if given.microsecond else timedelta(seconds=1)
+    found = reader.slots_within(name, instance, given, given + width)
+    return found[0] if len(found) == 1 and given not in found else given
+
+
+# -- options of operations -----------------------------------------------------------------------------------------
+
+dry_run = click.option("--dry-run", is_flag=True, help="Print what would change, and change nothing.")
+#: For operations that change many rows.
+yes = click.option("--yes", is_flag=True, help="Do not ask.")
+#: For operations that may apply to one of a task's recurring instances.
+instance = click.option("--instance", default=RECURRING, metavar="ID", help="This recurring instance, not the job.")
+#: The options of every operation on jobs.
+operation = with_options(
+    click.option("--author", metavar="NAME", envvar="SLOTWISE_AUTHOR", help="Author in the audit; default: user@host."),
+    click.option("--note", metavar="TEXT", help="The reason; for the audit."),
+    dry_run,
 )
-COMMON_NAMES = frozenset(
-    {"app", "app_dir", "database_url", "schema", "table_prefix", "config", "json", "log_format", "log_level"}
-)
 
 
-def common(function: AnyFunction) -> AnyFunction:
-    """The options of every command."""
-    for option in reversed(COMMON):
-        function = option(function)
-    return function
+def confirm(question: str, *, sure: bool) -> None:
+    """Ask; without a terminal, refuse. Raises Abort or UsageError."""
+    if sure:
+        return
+    if not sys.stdin.isatty():
+        raise click.UsageError(f"{question} Confirm with --yes, or preview with --dry-run")
+    click.confirm(question, abort=True, err=True)
 
 
-def _kebab(name: str) -> str:
-    return name.replace("_", "-")
+# -- help pages ----------------------------------------------------------------------------------------------------
+
+
+class _Sections(click.Command):
+    """A help page with the common options in a section of their own, and with exit statuses and examples at its end."""
+
+    def __init__(self, *arguments: Any, examples: str = "", notes: str = "", **attributes: Any) -> None:
+        super().__init__(*arguments, **attributes)
+        self.examples = textwrap.dedent(examples).strip()
+        self.notes = textwrap.dedent(notes).strip()
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        records = [(option.name, record) for option in self.get_params(ctx) if (record := option.get_help_record(ctx))]
+        own = [record for name, record in records if name not in COMMON_NAMES]
+        common = [record for name, record in records if name in COMMON_NAMES]
+        for title, rows in (("Options", own), ("Before or after the command", common)):
+            if rows:
+                with formatter.section(title):
+                    formatter.write_dl(rows)
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        for title, text in (("Exit status", self.notes), ("Examples", self.examples)):
+            if text:
+                with formatter.section(title):
+                    formatter.write(textwrap.indent(text, "  ") + "\n")
+
+
+class Command(_Sections):
+    """A command whose help page has exit statuses (``notes``) and examples."""
+
+
+class Group(_Sections, click.Group):
+    """A group of such commands."""
+
+    command_class = Command
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        super().format_options(ctx, formatter)
+        self.format_commands(ctx, formatter)
+
+
+Group.group_class = Group

@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 import json
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import TYPE_CHECKING, TypeAlias
 
 import click
 from rich.console import Console, Group, RenderableType
@@ -19,40 +19,70 @@ from rich.text import Text
 from slotwise.contrib.logging import escaped, plain
 from slotwise.model.vocabulary import Outcome, State
 
-#: Wide enough that nothing is folded where no terminal says how wide it is.
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+    from slotwise.cli.shared.options import Given
+    from slotwise.store.operations.pauses import Paused
+
+    #: A listed thing, or a JSON object.
+    Line: TypeAlias = DataclassInstance | Mapping[str, object]
+
+#: The width of the console where no terminal limits it: nothing is folded.
 _UNBOUNDED = 10_000
 
 
-def print_json(value: Any) -> None:
-    """One of our lines as an object, on one line."""
-    print_json_object(as_json(value))
+# -- JSON ----------------------------------------------------------------------------------------------------------
 
 
-def print_json_object(value: dict[str, Any]) -> None:
-    click.echo(json.dumps(value))
+def print_json(line: Line) -> None:
+    """Print one object on one line."""
+    click.echo(json.dumps(as_json(line)))
 
 
-def print_json_list(values: Iterable[Any]) -> None:
-    """An array with one object per line, written while it is read."""
+def print_json_list(lines: Iterable[Line]) -> None:
+    """Print an array with one object per line, while ``lines`` is read."""
     first = True
-    for value in values:
-        click.echo(("[\n" if first else ",\n") + json.dumps(as_json(value)), nl=False)
+    for line in lines:
+        click.echo(("[\n" if first else ",\n") + json.dumps(as_json(line)), nl=False)
         first = False
     click.echo("[]" if first else "\n]")
 
 
-def as_json(value: Any) -> dict[str, Any]:
-    """The fields of one of our lines, under their names; an object of its own stays as it is."""
-    if isinstance(value, dict):
-        return value
-    return {spec.name: plain(getattr(value, spec.name)) for spec in dataclasses.fields(value)}
+def as_json(line: Line) -> dict[str, object]:
+    """The fields of a dataclass by name; a JSON object stays as it is."""
+    if isinstance(line, Mapping):
+        return dict(line)
+    return {spec.name: plain(getattr(line, spec.name)) for spec in dataclasses.fields(line)}
+
+
+# -- the results of operations -------------------------------------------------------------------------------------
+
+
+def print_result(given: Given, text: str, *, dry_run: bool, **facts: object) -> None:
+    """Print what an operation did: a line, or a JSON object of ``facts``."""
+    if given.json:
+        print_json({name: plain(value) for name, value in facts.items()} | {"dry_run": dry_run})
+    else:
+        click.echo(f"would have: {text}" if dry_run else text)
+
+
+def warn_paused(paused: Paused | None) -> None:
+    """Warn on stderr while all jobs are paused; no-op otherwise."""
+    if paused is not None:
+        note = f": {paused.note}" if paused.note else ""
+        line = f"all is paused since {moment(paused.since)}, by {paused.author}{note}; nothing starts before: "
+        click.echo(escaped(f"{line}slotwise resume --all"), err=True)
+
+
+# -- tables --------------------------------------------------------------------------------------------------------
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[str | Text]]) -> None:
-    """A table without lines; where the terminal is too narrow for it, a few lines for each row instead."""
+    """Print a table without rules; if the terminal is too narrow for it, print a few lines for each row instead."""
     cells = [[cell if isinstance(cell, Text) else Text(escaped(cell)) for cell in row] for row in rows]
     console = _console()
-    table = _grid(header_style="bold")
+    table = _grid()
     for column in columns:
         table.add_column(column, overflow="fold")
     for row in cells:
@@ -62,7 +92,7 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[str | Text]]) ->
 
 
 def _stacked(columns: Sequence[str], row: Sequence[Text]) -> Group:
-    """The row's name, then its other cells, indented; what begins like a number is told what it is."""
+    """The row's name, then its other cells, indented; a cell that begins like a number gets its column's name."""
     rest = []
     for column, cell in zip(columns[1:], row[1:], strict=True):
         if cell.plain != "–":
@@ -73,7 +103,7 @@ def _stacked(columns: Sequence[str], row: Sequence[Text]) -> Group:
 
 
 def print_fields(fields: Iterable[tuple[str, str | Text]]) -> None:
-    """Names and values, one pair per line."""
+    """Print names and values, one pair per line."""
     table = _grid(show_header=False)
     table.add_column(style="bold", no_wrap=True)
     table.add_column(overflow="fold")
@@ -82,8 +112,11 @@ def print_fields(fields: Iterable[tuple[str, str | Text]]) -> None:
     _print(_console(), table)
 
 
-def _grid(**look: Any) -> Table:
-    return Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), collapse_padding=True, **look)
+def _grid(*, show_header: bool = True) -> Table:
+    return Table(
+        box=None, pad_edge=False, padding=(0, 2, 0, 0), collapse_padding=True, show_header=show_header,
+        header_style="bold",
+    )  # fmt: skip
 
 
 def _console() -> Console:
@@ -100,8 +133,11 @@ def _print(console: Console, content: RenderableType) -> None:
         click.echo(line.rstrip(), color=console.is_terminal)
 
 
+# -- cells ---------------------------------------------------------------------------------------------------------
+
+
 def moment(instant: datetime | None) -> str:
-    """The instant in local time and in UTC; milliseconds only where there are any."""
+    """Format the instant in local time and in UTC; with milliseconds only if they are not zero."""
     if instant is None:
         return "–"
     world, local = instant.astimezone(UTC), instant.astimezone()
@@ -116,12 +152,12 @@ def _clock(instant: datetime) -> str:
 
 
 def ago(instant: datetime | None, now: datetime) -> str:
-    """How long ago, by the database's time."""
+    """Format the time since an instant; ``now`` is the database's time."""
     return "–" if instant is None else f"{span(now - instant)} ago"
 
 
 def span(duration: timedelta | None) -> str:
-    """A duration as people say it: 120 ms, 3.4 s, 5 min, 2 h 10 min, 3 d 4 h."""
+    """Format a duration for people: 120 ms, 3.4 s, 5 min, 2 h 10 min, 3 d 4 h."""
     if duration is None:
         return "–"
     seconds = duration.total_seconds()
@@ -150,5 +186,5 @@ _STYLES: dict[str, str] = {
 
 
 def outcome(word: str) -> Text:
-    """The word, in its colour."""
+    """An outcome or state in its colour."""
     return Text(escaped(word), style=_STYLES.get(word, ""))

@@ -1,4 +1,4 @@
-"""``slotwise crontab``: what a worker would make of crontabs."""
+"""``slotwise crontab``: how a worker would read crontabs."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ import click
 from rich.text import Text
 
 from slotwise.cli.shared import exits
-from slotwise.cli.shared.command import Command, Group
 from slotwise.cli.shared.crontab_options import FORMAT, ZONE, count, refuse, show, with_host
-from slotwise.cli.shared.options import Given, common, pass_given
-from slotwise.cli.shared.output import as_json, moment, print_json_object, print_table
+from slotwise.cli.shared.options import Command, Given, Group, common, pass_given
+from slotwise.cli.shared.output import as_json, moment, print_json, print_table
 from slotwise.contrib.crontab import Crontabs, Entry, read_crontabs
 from slotwise.contrib.crontab.module import module_text
 from slotwise.contrib.logging import plain
@@ -117,7 +116,7 @@ def _write(text: str, output: str | None) -> None:
 
 
 def _print_json(found: Crontabs, *, ok: bool) -> None:
-    print_json_object(
+    print_json(
         {
             "ok": ok,
             "jobs": [_as_json(entry) for entry in found.entries],

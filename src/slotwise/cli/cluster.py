@@ -1,24 +1,72 @@
-"""``slotwise health``: one exit status for probes and alarms."""
+"""``slotwise workers`` and ``slotwise health``: which workers live, and whether due rows get claimed."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import click
+from rich.text import Text
 from sqlalchemy.exc import SQLAlchemyError
 
 from slotwise.cli.shared import exits
-from slotwise.cli.shared.command import Command
-from slotwise.cli.shared.options import Given, common, duration, pass_given
-from slotwise.cli.shared.output import as_json, moment, print_json_object
+from slotwise.cli.shared.options import Command, Given, common, duration, pass_given
+from slotwise.cli.shared.output import (
+    ago,
+    as_json,
+    moment,
+    outcome,
+    print_json,
+    print_json_list,
+    print_table,
+    span,
+)
 from slotwise.contrib.logging import escaped
 from slotwise.errors import DatabaseProblem
 from slotwise.model.durations import format_duration
 from slotwise.model.error_summary import error_summary
 from slotwise.store.connect.database_errors import describe
 from slotwise.store.reading.views import Health, Unreadable
+from slotwise.store.schema.worker_rows import WorkerLine
+
+_COLUMNS = ("WORKER", "STATE", "RUNNING", "TAGS", "STARTED", "LAST SEEN", "SKEW", "VERSION")
+
+
+@click.command(
+    cls=Command,
+    examples="""
+    slotwise workers
+    slotwise workers --json | jq '[.[] | select(.live)] | length'
+    """,
+)
+@common
+@pass_given
+def workers(given: Given) -> None:
+    """Workers that have signed in and not out. "gone": not seen for longer than its lease; its slots are taken over."""
+    with given.reader() as reader:
+        lines, now = reader.workers(), reader.now()
+    if given.json:
+        print_json_list(lines)
+    elif not lines:
+        click.echo("no workers; start one: slotwise worker --app …")
+    else:
+        told = any(line.revision for line in lines)
+        print_table([*_COLUMNS, *["REVISION"] * told], [_row(line, now, told) for line in lines])
+
+
+def _row(line: WorkerLine, now: datetime, told: bool) -> list[str | Text]:
+    return [
+        line.worker,
+        outcome(line.state if line.live else "gone"),
+        f"{line.running} of {line.capacity}",
+        ", ".join(line.tags) or "–",
+        moment(line.started),
+        ago(line.last_seen, now),
+        span(line.skew),
+        line.version,
+        *[line.revision or "–"] * told,
+    ]
 
 
 @click.command(
@@ -60,13 +108,13 @@ def health(given: Given, min_workers: int, max_overdue: timedelta, max_rows: int
     except (DatabaseProblem, SQLAlchemyError) as error:
         if given.json:  # the question has an answer, unlike a listing's
             told = str(error) if isinstance(error, DatabaseProblem) else f"the database refused: {describe(error)}"
-            print_json_object({"healthy": False, "problems": [told], "notes": []})
+            print_json({"healthy": False, "problems": [told], "notes": []})
         raise
     problems, notes = _problems(found, min_workers, max_rows, format_duration(max_overdue)), _notes(found)
     if max_orphans is not None and found.orphans > max_orphans:
         problems, notes = [*problems, notes[0]], notes[1:]
     if given.json:
-        print_json_object({"healthy": not problems, "problems": problems, "notes": notes, **_json(found)})
+        print_json({"healthy": not problems, "problems": problems, "notes": notes, **_health_json(found)})
     else:
         click.echo("; ".join(problems) if problems else f"healthy: {_summary(found)}", err=bool(problems))
         for note in notes:
@@ -74,7 +122,7 @@ def health(given: Given, min_workers: int, max_overdue: timedelta, max_rows: int
     return exits.FAILED if problems else exits.OK
 
 
-def _json(found: Health) -> dict[str, Any]:
+def _health_json(found: Health) -> dict[str, Any]:
     return {**as_json(found), "unreadable": [as_json(one) for one in found.unreadable]}
 
 

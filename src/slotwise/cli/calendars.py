@@ -1,8 +1,11 @@
-"""``slotwise calendar import``, ``add`` and ``remove``."""
+"""``slotwise calendar``: business calendars in the database."""
 
 from __future__ import annotations
 
+import getpass
+import os
 import signal
+import socket
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -13,15 +16,80 @@ from typing import Any
 
 import click
 
-from slotwise.cli.shared.calendar_table import changes, facts
-from slotwise.cli.shared.command import Command
-from slotwise.cli.shared.options import AnyFunction, Given, common, pass_given
-from slotwise.cli.shared.output import moment, print_json_object
+from slotwise.cli.shared.options import AnyFunction, Command, Given, Group, common, pass_given
+from slotwise.cli.shared.output import moment, print_json, print_json_list, print_table
 from slotwise.contrib.calendars import Source, from_holidays, from_ics
 from slotwise.contrib.logging import escaped, plain
 from slotwise.errors import ConfigurationError, InvalidSchedule
 from slotwise.schedules.business.calendar import Calendar, calendar_name, parse_weekend, weekend_text
-from slotwise.store.planning.calendar_changes import Change, Edit, Followed
+from slotwise.store.planning.calendar_changes import CalendarChanges, CalendarLine, Change, Edit, Followed
+
+
+@click.group(
+    cls=Group,
+    examples="""
+    slotwise calendar import AT --years 2026-2028
+    slotwise calendar import closed.ics --as office
+    slotwise calendar add AT 2026-12-24 2026-12-28..2026-12-31
+    slotwise calendar show AT
+    """,
+)
+@common
+def calendar() -> None:
+    """Business calendars: days that are not worked on.
+
+    They are kept in the database. A schedule goes around one with .excluding("AT", roll="following"). When a calendar
+    changes, all jobs that go by it follow at once.
+    """
+
+
+@calendar.command("list", cls=Command, examples="slotwise calendar list\nslotwise calendar list --json")
+@common
+@pass_given
+def list_calendars(given: Given) -> None:
+    """All calendars, and how many jobs go by each."""
+    with changes(given) as known:
+        lines = known.all()
+    if given.json:
+        print_json_list(map(_line_json, lines))
+    elif not lines:
+        click.echo("no calendars yet; make one with: slotwise calendar import AT")
+    else:
+        print_table(("CALENDAR", "REVISION", "DAYS", "FROM", "TO", "WEEKEND", "JOBS", "CHANGED"), map(_row, lines))
+
+
+def _row(line: CalendarLine) -> list[str]:
+    days = sorted(line.calendar.days)
+    ends = [f"{days[0]}", f"{days[-1]}"] if days else ["–", "–"]
+    return [
+        line.calendar.name, str(line.calendar.revision), str(len(days)), *ends, weekend_text(line.calendar.weekend),
+        str(len(line.jobs)) if line.jobs else "–", moment(line.updated),
+    ]  # fmt: skip
+
+
+def _line_json(line: CalendarLine) -> dict[str, Any]:
+    return {**facts(line.calendar), "jobs": list(line.jobs), "updated": plain(line.updated)}
+
+
+@calendar.command("show", cls=Command, examples="slotwise calendar show AT\nslotwise calendar show AT --year 2026")
+@click.argument("name")
+@click.option("--year", type=int, help="Only this year.")
+@common
+@pass_given
+def show_calendar(given: Given, name: str, year: int | None) -> None:
+    """The days of the calendar NAME, and the jobs that go by it."""
+    with changes(given) as known:
+        line = known.find(name)
+    one = line.calendar
+    days = [day for day in sorted(one.days) if year in (None, day.year)]
+    if given.json:
+        print_json({**_line_json(line), "days": [day.isoformat() for day in days]})
+        return
+    click.echo(f"{name}: revision {one.revision}, weekend {weekend_text(one.weekend)}, changed {moment(line.updated)}")
+    for day in days:
+        click.echo(f"  {day} {day:%a}{'  (weekend)' if day.isoweekday() % 7 in one.weekend else ''}")
+    click.echo(f"used by {', '.join(line.jobs)}" if line.jobs else "no job goes by it")
+
 
 _DAY = timedelta(days=1)
 #: Far more than any calendar holds: a typing mistake in a range.
@@ -56,7 +124,7 @@ def _years(ctx: click.Context, option: click.Parameter, text: str | None) -> ran
     return years
 
 
-@click.command(
+@calendar.command(
     "import",
     cls=Command,
     examples="""
@@ -129,7 +197,7 @@ def _patience() -> Iterator[None]:
         signal.signal(signal.SIGALRM, handler)
 
 
-@click.command(
+@calendar.command(
     "add",
     cls=Command,
     examples="""
@@ -158,7 +226,7 @@ def add_days(given: Given, name: str, days: Sequence[str], weekend: str | None, 
     _change(given, name, edit, "calendar add", create=create, dry=dry_run)
 
 
-@click.command(
+@calendar.command(
     "remove",
     cls=Command,
     examples="""
@@ -195,7 +263,7 @@ def _remove_whole(given: Given, name: str, *, yes: bool, dry: bool) -> None:
     with changes(given) as known:
         gone = known.remove(name, "calendar remove", dry=dry)
     if given.json:
-        print_json_object({"removed": facts(gone), "dry_run": dry})
+        print_json({"removed": facts(gone), "dry_run": dry})
     else:
         click.echo(f"{'would remove' if dry else 'removed'} {name}")
 
@@ -226,7 +294,7 @@ def _change(
         change = known.change(name, edit, command, create=create, dry=dry)
     refused = [one for one in change.followed if one.refused]
     if given.json:
-        print_json_object({**_json(change), "dry_run": dry})
+        print_json({**_change_json(change), "dry_run": dry})
     else:
         _tell(change, source.days if source else {}, dry=dry)
     if refused:
@@ -236,7 +304,7 @@ def _change(
         )
 
 
-def _json(change: Change) -> dict[str, Any]:
+def _change_json(change: Change) -> dict[str, Any]:
     before = change.before.days if change.before else frozenset()
     return {
         **facts(change.after),
@@ -270,3 +338,25 @@ def _tell_followed(followed: Sequence[Followed], *, dry: bool) -> None:
         click.echo(f"  {one.job}{instance} {verb}, next slot {moment(one.next_slot)}")
     if len(followed) > _MOST_TOLD:
         click.echo(f"  … and {len(followed) - _MOST_TOLD} more")
+
+
+@contextmanager
+def changes(given: Given) -> Iterator[CalendarChanges]:
+    """The calendars in the database; whoever runs this command stands in the audit."""
+    with given.store() as store:
+        yield CalendarChanges(store, f"{_user()}@{socket.gethostname()}")
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a container's number that no account has
+        return str(os.getuid())
+
+
+def facts(one: Calendar) -> dict[str, Any]:
+    """A calendar as JSON."""
+    return {
+        "calendar": one.name, "revision": one.revision, "weekend": weekend_text(one.weekend),
+        "days": [day.isoformat() for day in sorted(one.days)],
+    }  # fmt: skip

@@ -1,0 +1,450 @@
+"""Operations on jobs, one command each, and ``slotwise controls``, which lists them from the audit."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime, timedelta
+from itertools import islice
+from typing import Any, Literal
+
+import click
+
+from slotwise.cli.shared import exits
+from slotwise.cli.shared.options import (
+    Command,
+    Given,
+    common,
+    confirm,
+    duration,
+    exact_slot,
+    instance,
+    instant,
+    operation,
+    pass_given,
+    yes,
+)
+from slotwise.cli.shared.output import moment, print_json_list, print_result, print_table, warn_paused
+from slotwise.contrib.logging import iso, plain
+from slotwise.model.records import RECURRING
+from slotwise.store.operations.backfill import Backfill
+from slotwise.store.operations.pauses import Resumed
+from slotwise.store.schema.audit_rows import Order
+
+
+@click.command(
+    cls=Command,
+    short_help="Run a job now, on some worker, beside its schedule.",
+    examples="""
+    slotwise trigger nightly-report
+    slotwise trigger nightly-report --overlap queue        not beside one that runs already
+    slotwise trigger report --instance customer-7          one of its recurring instances
+    slotwise trigger nightly-report --note "after the import" --json
+    """,
+)
+@click.argument("name")
+@click.option(
+    "--overlap",
+    type=click.Choice(["beside", "queue", "skip"]),
+    default="beside",
+    show_default=True,
+    help="If the job runs already: run beside it, wait for its end, or do not run.",
+)
+@instance
+@operation
+@common
+@pass_given
+def trigger(
+    given: Given,
+    name: str,
+    overlap: Literal["beside", "queue", "skip"],
+    instance: str,
+    author: str | None,
+    note: str | None,
+    dry_run: bool,
+) -> None:
+    """Run the job NAME now, on whichever worker takes it, beside its schedule.
+
+    Its slot is the database's time of this request; the next slot stays as it is, and the job's statistics count the
+    run. A paused job's waits until the job is resumed; "slotwise run" does not, and runs it in the foreground.
+    """
+    with given.operations(author) as (controls, _):
+        slot = controls.trigger(name, instance=instance, overlap=overlap, note=note, dry_run=dry_run)
+    print_result(given, f"{name}: triggered as slot {iso(slot)}", dry_run=dry_run, job=name, slot=slot)
+
+
+@click.command(
+    cls=Command,
+    short_help="Let nothing of a job start, or nothing at all.",
+    examples="""
+    slotwise pause nightly-report --note "the disk is full"
+    slotwise pause --all --note maintenance --yes
+    """,
+)
+@click.argument("name", required=False)
+@click.option("--all", "everything", is_flag=True, help="Everything, whatever comes later included.")
+@operation
+@yes
+@common
+@pass_given
+def pause(
+    given: Given,
+    name: str | None,
+    everything: bool,
+    author: str | None,
+    note: str | None,
+    dry_run: bool,
+    yes: bool,
+) -> None:
+    """Let nothing of the job NAME start any more, on any worker; or, with --all, nothing at all.
+
+    What runs goes on. Slots that come meanwhile are skipped when the job is resumed, and the ledger says so.
+    """
+    one = _job_or_all(name, everything)
+    with given.operations(author) as (controls, _):
+        if one is not None:
+            changed = controls.pause(one, note=note, dry_run=dry_run)
+        else:
+            confirm("Nothing will start any more, on any worker.", sure=yes or dry_run)
+            changed = controls.pause_all(note=note, dry_run=dry_run)
+    subject = one or "all"
+    text = f"{subject}: paused" if changed else f"{subject}: paused already"
+    print_result(given, text, dry_run=dry_run, job=one, changed=changed)
+
+
+@click.command(
+    cls=Command,
+    short_help="Let a job, or all, go on.",
+    examples="""
+    slotwise resume nightly-report
+    slotwise resume nightly-report --replay                slots of the pause are its catch-up's
+    slotwise resume --all --dry-run
+    """,
+)
+@click.argument("name", required=False)
+@click.option("--all", "everything", is_flag=True, help="Take a pause of all back.")
+@click.option("--replay", is_flag=True, help="Leave slots of the pause to the job's catch-up.")
+@operation
+@yes
+@common
+@pass_given
+def resume(
+    given: Given,
+    name: str | None,
+    everything: bool,
+    replay: bool,
+    author: str | None,
+    note: str | None,
+    dry_run: bool,
+    yes: bool,
+) -> None:
+    """Let the job NAME go on; or, with --all, whatever is not paused by its own name.
+
+    Slots that came during the pause end as skipped (paused), unless --replay leaves them to the job's catch-up.
+    """
+    one = _job_or_all(name, everything)
+    with given.operations(author) as (controls, _):
+        if one is not None:
+            found: list[Resumed] | None = controls.resume(one, replay=replay, note=note, dry_run=dry_run)
+        else:
+            expected = controls.resume_all(replay=replay, dry_run=True)
+            if expected is not None and not dry_run:
+                confirm(f"{_skipped(expected)} will be skipped, and all goes on.", sure=yes)
+            found = controls.resume_all(replay=replay, note=note, dry_run=dry_run)
+        paused = None if one is None or given.json else controls.all_paused()
+    subject = one or "all"
+    warn_paused(paused)
+    if not found and (one is not None or found is None):
+        print_result(
+            given, f"{subject}: not paused", dry_run=dry_run, job=one, changed=False, skipped=0, next_slot=None
+        )
+        return
+    lines = found or []
+    text = f"{subject}: goes on; {_skipped(lines)} skipped"
+    following = None if one is None else lines[0].next_slot
+    if following is not None:
+        text += f"; next slot {iso(following)}"
+    skipped = sum(line.skipped for line in lines)
+    print_result(given, text, dry_run=dry_run, job=one, changed=True, skipped=skipped, next_slot=following)
+
+
+def _job_or_all(name: str | None, everything: bool) -> str | None:
+    if (name is None) != everything:
+        raise click.UsageError("name a job, or say --all")
+    return name
+
+
+def _skipped(lines: list[Resumed]) -> str:
+    slots = sum(line.skipped for line in lines)
+    jobs = sum(line.skipped > 0 for line in lines)
+    return f"{slots} slots of {jobs} jobs" if jobs != 1 else f"{slots} {'slot' if slots == 1 else 'slots'} of one job"
+
+
+@click.command(
+    "skip-next",
+    cls=Command,
+    short_help="Leave a job's next slot out.",
+    examples="""
+    slotwise skip-next nightly-report --dry-run            which one it is
+    slotwise skip-next nightly-report 2026-01-31T02:00Z    only if it is this one
+    """,
+)
+@click.argument("name")
+@click.argument("slot", required=False, callback=instant)
+@instance
+@operation
+@common
+@pass_given
+def skip_next(
+    given: Given,
+    name: str,
+    slot: datetime | None,
+    instance: str,
+    author: str | None,
+    note: str | None,
+    dry_run: bool,
+) -> None:
+    """Leave out the next slot of the job NAME that has not begun: it ends as skipped (operator).
+
+    With SLOT, only if that is the next one: so that two people with the same idea skip it once.
+    """
+    with given.operations(author) as (controls, _):
+        skipped = controls.skip_next(name, slot, instance=instance, note=note, dry_run=dry_run)
+    print_result(given, f"{name}: slot {iso(skipped)} skipped", dry_run=dry_run, job=name, slot=skipped)
+
+
+@click.command(
+    cls=Command,
+    short_help="Ask what runs of a job to stop.",
+    notes="""
+    0  asked
+    1  nothing of the job runs, or the slot has ended already
+    """,
+    examples="""
+    slotwise cancel nightly-report                         whatever runs of it
+    slotwise cancel nightly-report 2026-01-31T02:00Z       this slot, also if it waits for its retry
+    slotwise cancel nightly-report --backfill              what its backfills have not begun
+    slotwise cancel report --instance customer-7           what runs of one of its recurring instances
+    """,
+)
+@click.argument("name")
+@click.argument("slot", required=False, callback=instant)
+@click.option("--backfill", is_flag=True, help="Call off the slots of backfills that have not begun.")
+@click.option("--instance", metavar="ID", help="This recurring instance only.")
+@operation
+@yes
+@common
+@pass_given
+def cancel(
+    given: Given,
+    name: str,
+    slot: datetime | None,
+    backfill: bool,
+    instance: str | None,
+    author: str | None,
+    note: str | None,
+    dry_run: bool,
+    yes: bool,
+) -> int:
+    """Ask what runs of the job NAME to stop; it learns so with its worker's next heartbeat.
+
+    The slot ends as cancelled, without another attempt; the schedule goes on. With SLOT, only that slot, which is
+    also ended if it waits for its retry. Of a task with recurring instances all are asked, or the one that
+    --instance names; a SLOT is the job's own unless it does.
+    """
+    if backfill and slot is not None:
+        raise click.UsageError("--backfill calls off all that waits; leave SLOT out")
+    with given.operations(author) as (controls, reader):
+        if backfill:
+            waiting = controls.cancel_backfill(name, instance=instance, dry_run=True)
+            if waiting and not dry_run:
+                confirm(f"{waiting} slots of {name} will not run.", sure=yes)
+            count = controls.cancel_backfill(name, instance=instance, note=note, dry_run=dry_run)
+            print_result(given, f"{name}: {count} slots called off", dry_run=dry_run, job=name, count=count)
+            return exits.OK if count else exits.FAILED
+        wanted = None if slot is None else exact_slot(reader, name, instance or RECURRING, slot)
+        found = controls.cancel(name, wanted, instance=instance, note=note, dry_run=dry_run)
+    asked = ", ".join(map(iso, found))
+    text = f"{name}: asked {asked} to stop" if found else f"{name}: nothing runs"
+    print_result(given, text, dry_run=dry_run, job=name, slots=found)
+    return exits.OK if found else exits.FAILED
+
+
+@click.command(
+    cls=Command,
+    short_help="Try a failed slot once more, as the same slot.",
+    examples="""
+    slotwise retry nightly-report 2026-01-31T02:00Z
+    slotwise retry nightly-report 2026-01-31T02:00Z --note "the mail server is back" --app jobs
+    """,
+)
+@click.argument("name")
+@click.argument("slot", callback=instant)
+@instance
+@operation
+@common
+@pass_given
+def retry(
+    given: Given,
+    name: str,
+    slot: datetime,
+    instance: str,
+    author: str | None,
+    note: str | None,
+    dry_run: bool,
+) -> None:
+    """Try SLOT of the job NAME once more, which ended as failed, dead, lost or cancelled.
+
+    It is the same slot: same idempotency key, attempts counted on; beside the schedule, which goes on. Slots of a
+    job with on_lost="give_up" start once: with --app that is said here, else the worker refuses it.
+    """
+    with given.operations(author) as (controls, reader):
+        wanted = exact_slot(reader, name, instance, slot)
+        controls.retry(name, wanted, instance=instance, note=note, dry_run=dry_run)
+    print_result(given, f"{name}: slot {iso(wanted)} is tried again", dry_run=dry_run, job=name, slot=wanted)
+
+
+@click.command(
+    cls=Command,
+    short_help="Run the slots of a range that never ran.",
+    examples="""
+    slotwise backfill nightly-report --from 2026-01-01 --to 2026-01-31 --dry-run
+    slotwise backfill nightly-report --from 30d --to now --pace 1m --at-once 2 --yes
+    slotwise cancel nightly-report --backfill              call off what has not begun
+    """,
+)
+@click.argument("name")
+@click.option("--from", "first", required=True, callback=instant, metavar="TIME", help="From this instant on.")
+@click.option("--to", "last", required=True, callback=instant, metavar="TIME", help="Up to and including this instant.")
+@click.option(
+    "--pace", metavar="DURATION", callback=duration, help="Each is due so long after the start of the one before."
+)
+@click.option("--at-once", type=click.IntRange(1), default=1, show_default=True, help="So many run side by side.")
+@click.option("--failed", is_flag=True, help="Also what ended as failed, dead, lost or cancelled.")
+@click.option("--forgotten", is_flag=True, help="Also where history was pruned, and nobody knows what ran.")
+@instance
+@operation
+@yes
+@common
+@pass_given
+def backfill(
+    given: Given,
+    name: str,
+    first: datetime,
+    last: datetime,
+    pace: timedelta | None,
+    at_once: int,
+    failed: bool,
+    forgotten: bool,
+    instance: str,
+    author: str | None,
+    note: str | None,
+    dry_run: bool,
+    yes: bool,
+) -> None:
+    """Run the slots of the job NAME in a range that never ran, the oldest first, beside its schedule.
+
+    What ran, runs or waits is left alone, and so is what the schedule has yet to decide. Times are ISO 8601, in local
+    time unless they say otherwise; a duration means so long ago.
+    """
+    with given.operations(author) as (controls, _):
+        how: dict[str, Any] = {
+            "instance": instance, "pace": pace, "at_once": at_once, "failed": failed, "forgotten": forgotten,
+        }  # fmt: skip
+        preview = controls.backfill(name, first, last, dry_run=True, **how)
+        if not given.json:
+            _show_slots(preview)
+        if preview.slots and not dry_run:
+            confirm(f"{len(preview.slots)} slots of {name} will run.", sure=yes)
+            found = controls.backfill(name, first, last, note=note, **how)
+        else:
+            found = preview
+    text = f"{name}: {len(found.slots)} slots run" if found.slots else f"{name}: nothing is missing"
+    print_result(given, text, dry_run=dry_run, job=name, first=found.first, last=found.last, slots=found.slots,
+         present=found.present, undecided=found.undecided)  # fmt: skip
+
+
+def _show_slots(found: Backfill) -> None:
+    """Enough of the slots to see whether they are the right ones."""
+    slots = found.slots
+    shown = [iso(slot) for slot in (slots if len(slots) <= 6 else (*slots[:3], *slots[-2:]))]
+    if len(slots) > 6:
+        shown.insert(3, f"… {len(slots) - 5} more …")
+    if shown:
+        click.echo("\n".join(shown), err=True)
+    undecided = f", {found.undecided} are yet to be decided by the schedule" if found.undecided else ""
+    click.echo(f"{len(slots)} are missing, {found.present} are not{undecided}", err=True)
+
+
+@click.command(
+    cls=Command,
+    short_help="Remove a job that is no longer in the code.",
+    examples="""
+    slotwise jobs list --app jobs                          which jobs are orphans
+    slotwise delete old-report --yes
+    """,
+)
+@click.argument("name")
+@click.option("--known", is_flag=True, help="Also if a live worker knows the job, and will plan it again.")
+@operation
+@yes
+@common
+@pass_given
+def delete(
+    given: Given, name: str, known: bool, author: str | None, note: str | None, dry_run: bool, yes: bool
+) -> None:
+    """Remove the rows of the job NAME. Its history stays, and keeps its slots from ever starting again.
+
+    Refused while it runs, and while a live worker knows it.
+    """
+    with given.operations(author) as (controls, _):
+        rows = controls.delete(name, known=known, dry_run=True)
+        if not dry_run:
+            confirm(f"{name} will not run any more.", sure=yes)
+            rows = controls.delete(name, known=known, note=note)
+    print_result(
+        given, f"{name}: {rows} {'row' if rows == 1 else 'rows'} deleted", dry_run=dry_run, job=name, rows=rows
+    )
+
+
+@click.command(
+    cls=Command,
+    short_help="Which orders were given, by whom, when and why.",
+    examples="""
+    slotwise controls
+    slotwise controls nightly-report -n 50 --json
+    """,
+)
+@click.argument("name", required=False)
+@click.option("-n", "count", type=click.IntRange(1), default=20, show_default=True, help="At most so many lines.")
+@common
+@pass_given
+def controls(given: Given, name: str | None, count: int) -> None:
+    """The orders given so far, the newest first; with NAME, those about that job and those about all."""
+    with given.operations() as (found, reader):
+        paused = found.all_paused()
+        orders = list(islice(found.orders(name, limit=count), count))
+        if name is not None and all(order.job != name for order in orders):
+            reader.known(name)
+    if given.json:
+        print_json_list(_audit_json(order) for order in orders)
+        return
+    warn_paused(paused)
+    if not orders:
+        click.echo("no orders yet")
+        return
+    print_table(("AT", "AUTHOR", "ORDER", "JOB", "SLOT", "WITH", "NOTE"), map(_audit_row, orders))
+
+
+def _audit_row(order: Order) -> list[str]:
+    said = ", ".join(f"{name}={value}" for name, value in order.arguments.items())
+    return [
+        moment(order.at), order.author, order.command, order.job or "–", moment(order.slot), said or "–",
+        order.note or "–",
+    ]  # fmt: skip
+
+
+def _audit_json(order: Order) -> dict[str, object]:
+    return {
+        "id": order.id, "at": plain(order.at), "author": order.author, "command": order.command, "job": order.job,
+        "slot": plain(order.slot), "arguments": json.loads(json.dumps(order.arguments)), "note": order.note,
+    }  # fmt: skip

@@ -1,0 +1,592 @@
+"""``slotwise schedule``: what a schedule means, and which slots it has."""
+
+from __future__ import annotations
+
+import shlex
+from bisect import bisect_left
+from calendar import monthrange
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+from functools import partial
+from itertools import accumulate, islice, pairwise
+from math import log
+from pathlib import Path
+from time import process_time
+from typing import Any, Final
+from zoneinfo import ZoneInfo
+
+import click
+from rich.text import Text
+
+from slotwise.cli.shared import exits
+from slotwise.cli.shared.options import FORMS, Command, Given, Group, common, pass_given, read_instant
+from slotwise.cli.shared.output import print_json, print_json_list, print_table
+from slotwise.contrib.logging import plain
+from slotwise.errors import ConfigurationError, InvalidSchedule, InvalidSetting
+from slotwise.model.durations import LONGEST, parse_duration
+from slotwise.model.picture import Box, Label, Picture
+from slotwise.model.records import KNOWN_YEARS
+from slotwise.schedules import AnyOf, Calendar, Cron, Disabled, Schedule, parse_schedule
+from slotwise.schedules.base import first_beyond
+from slotwise.schedules.days import days_of
+from slotwise.schedules.preview import Entry, clock, outlook
+from slotwise.schedules.spread import Spread
+from slotwise.schedules.words import explain
+from slotwise.schedules.zones import zone_named
+from slotwise.store.planning.stored_calendars import calendars_of
+
+
+@click.group(
+    cls=Group,
+    examples="""
+    slotwise schedule explain "30 2 * * *" --tz Europe/Vienna
+    slotwise schedule next "30 2 * * *" --tz Europe/Vienna -n 20
+    slotwise schedule diff "0 2 * * *" "H 2 * * *" --name nightly-report --days 30
+    slotwise schedule month --app jobs --plot starts.svg
+    """,
+)
+@common
+def schedule() -> None:
+    """What a schedule means, and what it comes to. Needs no database, but for the calendars that it names."""
+
+
+_TZ = click.option(
+    "--tz", metavar="ZONE", help="Zone of a plain cron expression, and of the clocks shown; default: the schedule's."
+)
+_AFTER = click.option("--after", metavar="TIME", help="Slots after this instant, or so long from now; default: now.")
+_NAME = click.option("--name", metavar="JOB", help="The job whose name decides what H is.")
+
+
+@schedule.command(
+    "explain",
+    cls=Command,
+    examples="""
+    slotwise schedule explain "0 9 * * MON-FRI" --tz Europe/Vienna
+    slotwise schedule explain "EXCLUDING(DAILY|09:00|Europe/Vienna; AT; following)"
+    """,
+)
+@click.argument("text")
+@_TZ
+@common
+@pass_given
+def explain_schedule(given: Given, text: str, tz: str | None) -> None:
+    """Say in words what TEXT means."""
+    found = schedule_of(text, tz)
+    if given.json:
+        print_json({"schedule": str(found), "words": explain(found)})
+    else:
+        for sentence in (*explain(found), f"Text: {found}"):
+            click.echo(sentence)
+
+
+@schedule.command(
+    "next",
+    cls=Command,
+    examples="""
+    slotwise schedule next "30 2 * * *" --tz Europe/Vienna -n 20 --after 2026-03-20
+    slotwise schedule next "H 2 * * *" --name nightly-report
+    slotwise schedule next "EVERY|90s" --json
+    """,
+)
+@click.argument("text")
+@_TZ
+@_NAME
+@click.option("-n", "count", type=click.IntRange(1, 100_000), default=10, show_default=True, help="So many slots.")
+@_AFTER
+@common
+@pass_given
+def next_slots(given: Given, text: str, tz: str | None, name: str | None, count: int, after: str | None) -> None:
+    """List the next slots of TEXT in local time and UTC.
+
+    Changes of the clocks are marked, and what they do to slots; so are slots that do not run.
+    """
+    found = ready(given, schedule_of(text, tz), name)
+    zone = zone_of(found, tz)
+    entries = outlook(found, instant(after, zone), count, zone)
+    if given.json:
+        print_json_list(entries)
+        return
+    lines = list(entries)
+    if not lines:
+        click.echo("no slot, ever again")
+        return
+    print_table(("LOCAL", "UTC", ""), map(_row, lines))
+
+
+def _row(entry: Entry) -> list[str | Text]:
+    style = {"slot": "", "skipped": "yellow", "clocks": "cyan", "missing": "yellow"}[entry.kind]
+    world = "–" if entry.kind == "missing" else f"{entry.instant.replace(tzinfo=None).isoformat(' ')} UTC"
+    return [Text(entry.local, style=style), Text(world, style=style), Text(entry.note, style=style or "dim")]
+
+
+@schedule.command(
+    "diff",
+    cls=Command,
+    notes="0  the same slots\n1  they differ",
+    examples="""
+    slotwise schedule diff "0 2 * * *" "30 2 * * *" --days 30
+    slotwise schedule diff "0 2 * * *" "CRON|0 2 * * *|Europe/Vienna" --after 2026-03-20 --days 10
+    """,
+)
+@click.argument("old")
+@click.argument("new")
+@_TZ
+@_NAME
+@click.option("--days", type=click.IntRange(1, 3660), default=30, show_default=True, help="So far ahead.")
+@click.option("-n", "count", type=click.IntRange(1), default=50, show_default=True, help="Show so many differences.")
+@_AFTER
+@common
+@pass_given
+def diff(
+    given: Given,
+    old: str,
+    new: str,
+    tz: str | None,
+    name: str | None,
+    days: int,
+    count: int,
+    after: str | None,
+) -> int:
+    """Which slots a change from OLD to NEW takes away (-) and adds (+)."""
+    before, later = (_slots_of(ready(given, schedule_of(text, tz), name)) for text in (old, new))
+    zone = zone_of(later, tz)
+    start = instant(after, zone)
+    end = start + timedelta(days=days)
+    sums = _sums(before, later, start, end)
+    found = islice(_differences(before, later, start, end), count)
+    if given.json:
+        print_json({**sums, "differences": [{"slot": plain(slot), "change": sign} for slot, sign in found]})
+    else:
+        _print_differences(found, sums, zone, days)
+    return 1 if sums["removed"] or sums["added"] else 0
+
+
+def _slots_of(schedule: Schedule) -> Schedule:
+    """The schedule of the slots that run; a spread moves none of them. Raises ConfigurationError."""
+    running = schedule.running
+    if running.from_end:
+        raise ConfigurationError(
+            f"{schedule}: nobody knows its slots before its runs have ended, so they cannot be compared; see what it "
+            f"means: slotwise schedule explain {shlex.quote(str(schedule))}"
+        )
+    return running.schedule if isinstance(running, Spread) else running
+
+
+def _both(before: Schedule, later: Schedule) -> Schedule:
+    """The slots of either; what is disabled has none."""
+    return AnyOf(*(one for one in (before, later) if one != Disabled())) if before != later else before
+
+
+def _sums(before: Schedule, later: Schedule, start: datetime, end: datetime) -> dict[str, int]:
+    """How many slots go, come and stay; counted, never walked."""
+    both = _both(before, later).count_between(start, end)
+    had, has = before.count_between(start, end), later.count_between(start, end)
+    return {"removed": both - has, "added": both - had, "kept": had + has - both}
+
+
+def _differences(before: Schedule, later: Schedule, start: datetime, end: datetime) -> Iterator[tuple[datetime, str]]:
+    both = _both(before, later)
+    gone, come = first_beyond(later, both, start, end), first_beyond(before, both, start, end)
+    while gone is not None or come is not None:
+        if come is None or (gone is not None and gone < come):
+            assert gone is not None
+            yield gone, "-"
+            gone = first_beyond(later, both, gone, end)
+        else:
+            yield come, "+"
+            come = first_beyond(before, both, come, end)
+
+
+def _print_differences(
+    found: Iterator[tuple[datetime, str]], sums: Mapping[str, Any], zone: ZoneInfo, days: int
+) -> None:
+    lines = list(found)
+    styles = {"-": "red", "+": "green"}
+    rows: list[list[str | Text]] = [
+        [Text(f"{sign} {clock(slot, zone)}", style=styles[sign]), f"{slot.replace(tzinfo=None).isoformat(' ')} UTC"]
+        for slot, sign in lines
+    ]
+    if rows:
+        print_table(("LOCAL", "UTC"), rows)
+    left = sums["removed"] + sums["added"] - len(lines)
+    if left > 0:
+        click.echo(f"… {left} more differences", err=True)
+    click.echo(f"in {days} days: {sums['removed']} removed, {sums['added']} added, {sums['kept']} kept")
+
+
+_TICK, _DAY = timedelta(microseconds=1), timedelta(days=1)
+_SHADES = ("", "dim", "", "bold", "bold yellow", "bold red")
+_PICTURES = (".svg", ".png")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Starts:
+    """How often jobs start in each hour of some days, by the clocks of a zone."""
+
+    days: Sequence[date]
+    hours: Sequence[Sequence[int]]
+    passed_over: Sequence[int]
+    zone: ZoneInfo
+
+    def of_day(self, number: int) -> int:
+        return sum(self.hours[number])
+
+
+def count_starts(schedules: Mapping[Schedule, int], days: Sequence[date], zone: ZoneInfo) -> Starts:
+    """Count, hour by hour of these days in a row, each schedule as often as jobs go by it.
+
+    Where clocks change, an hour may last for none or for two.
+    """
+    edges = _edges(days, zone)
+    running, passed = [0] * (len(edges) - 1), [0] * (len(edges) - 1)
+    for schedule, weight in schedules.items():
+        _add(running, schedule.running, edges, weight)
+        if schedule.running is not schedule:
+            _add(passed, schedule, edges, weight)
+            _add(passed, schedule.running, edges, -weight)
+    return Starts(
+        days=days,
+        hours=[running[begin : begin + 24] for begin in range(0, len(running), 24)],
+        passed_over=[sum(passed[begin : begin + 24]) for begin in range(0, len(passed), 24)],
+        zone=zone,
+    )
+
+
+def _edges(days: Sequence[date], zone: ZoneInfo) -> list[datetime]:
+    """Right before each hour, and at the end. A day that a zone leaves out ends before it begins: it has no hours."""
+    edges = [_edge(day, hour, zone) for day in days for hour in range(24)] + [_edge(days[-1], 24, zone)]
+    return [*accumulate(reversed(edges), min)][::-1]
+
+
+def _edge(day: date, hour: int, zone: ZoneInfo) -> datetime:
+    local = datetime(day.year, day.month, day.day, tzinfo=zone) + timedelta(hours=hour)
+    return local.astimezone(UTC) - _TICK
+
+
+def _add(hours: list[int], schedule: Schedule, edges: Sequence[datetime], weight: int) -> None:
+    """Count a schedule's slots into hours: the few of a sparse one are walked, those of a dense one never."""
+    if schedule.count_between(edges[0], edges[-1]) <= len(hours):
+        for slot in schedule.slots(edges[0], edges[-1]):
+            hours[bisect_left(edges, slot) - 1] += weight
+        return
+    for number, (low, high) in enumerate(pairwise(edges)):
+        if low < high:
+            hours[number] += weight * schedule.count_between(low, high)
+
+
+@schedule.command(
+    cls=Command,
+    examples="""
+    slotwise schedule month "0 9 * * MON-FRI" --tz Europe/Vienna
+    slotwise schedule month --app jobs --month 2026-11
+    slotwise schedule month --app jobs --plot starts.svg         the herd at midnight becomes visible
+    """,
+)
+@click.argument("text", required=False)
+@click.option("--month", "wanted", metavar="YYYY-MM", help="Default: this month.")
+@click.option("--tz", metavar="ZONE", help="Zone of the clocks shown, and of a plain cron expression; default: UTC.")
+@click.option("--name", metavar="JOB", help="The job whose name decides what H is.")
+@click.option("--plot", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="Draw it: .svg or .png.")
+@common
+@pass_given
+def month(
+    given: Given, text: str | None, wanted: str | None, tz: str | None, name: str | None, plot: Path | None
+) -> None:
+    """The starts in a month: of TEXT, else of all jobs of the application, else of all in the database.
+
+    --plot draws a heat map of the starts per hour. For PNG: pip install 'slotwise[plot]'.
+    """
+    if plot is not None and plot.suffix.lower() not in _PICTURES:
+        raise click.UsageError(f"--plot {plot}: write a name that ends with .svg or .png")
+    if text is not None:
+        wanted_one = ready(given, schedule_of(text, tz), name)
+        found, zone = Counter({wanted_one: 1}), zone_of(wanted_one, tz)
+    else:
+        found, zone = _jobs(given), zone_named(tz or "UTC")
+    countable = {one: count for one, count in found.items() if not one.from_end}
+    starts = count_starts(countable, _days_of_month(wanted, zone), zone)
+    title = f"{starts.days[0]:%B %Y}, {zone.key}: {sum(map(sum, starts.hours)):,} starts of {_subject(text, found)}"
+    if plot is not None:
+        draw_heat_map(plot, _cut(title), [f"{day:%a %d}" for day in starts.days], starts.hours)
+        click.echo(f"wrote {plot}", err=True)
+    if given.json:
+        print_json(_month_json(starts, found))
+    elif plot is None:
+        _print_month(title, starts)
+        if left := found.total() - sum(countable.values()):
+            click.echo(f"not counted: {left} with a fixed delay after each run", err=True)
+
+
+def _cut(title: str) -> str:
+    return title if len(title) <= 90 else f"{title[:89]}…"
+
+
+def _subject(text: str | None, found: Counter[Schedule]) -> str:
+    return text or f"{found.total():,} job{'' if found.total() == 1 else 's'}"
+
+
+def _jobs(given: Given) -> Counter[Schedule]:
+    """The schedules of the application's jobs; without an application, of all jobs and instances in the database."""
+    if given.settings().app:
+        return Counter(ready(given, job.schedule, job.name) for job in given.registry().jobs if job.schedule)
+    with given.reader() as reader:
+        return Counter({parse_schedule(text).last: count for text, count in reader.schedules().items()})
+
+
+def _days_of_month(wanted: str | None, zone: ZoneInfo) -> list[date]:
+    """All days of a month."""
+    try:
+        first = date.fromisoformat(f"{wanted}-01") if wanted else datetime.now(zone).date().replace(day=1)
+    except ValueError:
+        raise click.UsageError(f"--month {wanted}: write a year and a month, as 2026-11") from None
+    if not 1900 <= first.year < 9000:
+        raise click.UsageError(f"--month {wanted}: schedules know {KNOWN_YEARS}")
+    return [first + number * _DAY for number in range(monthrange(first.year, first.month)[1])]
+
+
+def _month_json(starts: Starts, found: Counter[Schedule]) -> dict[str, object]:
+    return {
+        "zone": starts.zone.key,
+        "schedules": {str(schedule): count for schedule, count in found.items()},
+        "days": [
+            {"day": day.isoformat(), "starts": starts.of_day(number), "passed_over": starts.passed_over[number],
+             "hours": list(starts.hours[number])}
+            for number, day in enumerate(starts.days)
+        ],
+    }  # fmt: skip
+
+
+def _print_month(title: str, starts: Starts) -> None:
+    """Weeks from Monday to Sunday: under each date how often something starts."""
+    most = max(starts.of_day(number) for number in range(len(starts.days)))
+    cells: list[str | Text] = [""] * starts.days[0].weekday()
+    cells += [_cell(starts, number, most) for number in range(len(starts.days))]
+    cells += [""] * (-len(cells) % 7)
+    click.echo(title)
+    print_table([f"{name:>8}" for name in ("MON", "TUE", "WED", "THU", "FRI", "SAT", "SUN")],
+                [cells[week : week + 7] for week in range(0, len(cells), 7)])  # fmt: skip
+    if any(starts.passed_over):
+        click.echo(f"({sum(starts.passed_over)} more are passed over by a calendar: -n on their days)")
+
+
+def _cell(starts: Starts, number: int, most: int) -> Text:
+    """`14  24`: the date, and how often; `14±` where clocks change, `-3` for slots that are passed over."""
+    count, passed = starts.of_day(number), starts.passed_over[number]
+    told = [f"-{passed}"] * bool(passed) + [str(count)] * bool(count)
+    shade = min(4, 5 * count // (most + 1)) + 1 if count else 0
+    day = f"{starts.days[number].day:>2}{'±' if _changes_clocks(starts.days[number], starts.zone) else ' '}"
+    return Text(day, style="bold") + Text(f"{' '.join(told) or '·':>5}", style=_SHADES[shade])
+
+
+def _changes_clocks(day: date, zone: ZoneInfo) -> bool:
+    return _edge(day, 24, zone) - _edge(day, 0, zone) != _DAY
+
+
+_CELL: Final = (28, 18)
+_LEFT, _TOP, _RIGHT, _BOTTOM = 64, 56, 24, 52
+_EMPTY: Final = "#eef1f4"
+#: From few to many, readable without colours too: each is darker than the one before.
+_HEAT: Final = ("#d3e5f2", "#a6cde4", "#6cb0d6", "#3a8fc4", "#1a6cab", "#0b4a85", "#082f5c")
+
+
+def draw_heat_map(file: Path, title: str, rows: Sequence[str], counts: Sequence[Sequence[int]]) -> None:
+    """Write the heat map of these rows of 24 hours. Raises ConfigurationError if Pillow is needed and missing."""
+    lay_out(title, rows, counts).write(file)
+
+
+def lay_out(title: str, rows: Sequence[str], counts: Sequence[Sequence[int]]) -> Picture:
+    """Where everything stands: title, hours, rows, a legend."""
+    width, height = _CELL
+    most = max((count for row in counts for count in row), default=0)
+    bottom = _TOP + height * len(rows)
+    shapes: list[Box | Label] = [Label(_LEFT, 18, title, 14)]
+    shapes += [Label(_LEFT + width * hour + 4, _TOP - 10, f"{hour:02}", 11) for hour in range(24)]
+    for number, (name, row) in enumerate(zip(rows, counts, strict=True)):
+        top = _TOP + height * number
+        shapes.append(Label(_LEFT - 8, top + height // 2, name, 11, end=True))
+        for hour, count in enumerate(row):
+            told = f"{name}, {hour:02}:00: {count}"
+            shapes.append(Box(_LEFT + width * hour, top, width - 2, height - 2, _colour(count, most), told))
+    shapes += _legend(_LEFT, bottom + 22, most)
+    return Picture(_LEFT + width * 24 + _RIGHT, bottom + _BOTTOM, tuple(shapes))
+
+
+def _legend(x: int, y: int, most: int) -> Iterator[Box | Label]:
+    yield Label(x, y, "starts per hour: 0", 11)
+    yield Box(x + 110, y - 6, 22, 12, _EMPTY)
+    for number, colour in enumerate(_HEAT):
+        yield Box(x + 136 + 24 * number, y - 6, 22, 12, colour)
+    yield Label(x + 144 + 24 * len(_HEAT), y, f"up to {most}", 11)
+
+
+def _colour(count: int, most: int) -> str:
+    """By the logarithm: one start among thousands is still seen."""
+    if not count:
+        return _EMPTY
+    return _HEAT[min(len(_HEAT) - 1, int(len(_HEAT) * log(count) / log(most + 1)))]
+
+
+def schedule_of(text: str, tz: str | None) -> Schedule:
+    """The schedule of a text; `tz` is the zone of a plain cron expression. Raises InvalidSchedule."""
+    found = parse_schedule(text)
+    return Cron(text, tz) if tz and isinstance(found, Cron) and "|" not in text else found
+
+
+def zone_of(schedule: Schedule, tz: str | None) -> ZoneInfo:
+    """The zone whose clocks are shown. Raises InvalidSchedule."""
+    return zone_named(tz) if tz else schedule.local_zone or ZoneInfo("UTC")
+
+
+def ready(given: Given, schedule: Schedule, name: str | None) -> Schedule:
+    """The schedule, bound: to the calendars in the database, and to the name of a job if one decides something."""
+    calendars = _stored_calendars(given, schedule)
+    bound = schedule.bind(name or "", calendars)
+    if name is None and bound != schedule.bind("another", calendars):
+        raise click.UsageError("H is decided by the name of the job; give --name")
+    return bound
+
+
+def _stored_calendars(given: Given, schedule: Schedule) -> dict[str, Calendar]:
+    """Read only if the schedule names days that it does not bring."""
+    if None not in schedule.calendars.values():
+        return {}
+    with given.store() as store, store.transaction() as connection:
+        return calendars_of(connection, store.tables, schedule)
+
+
+def instant(text: str | None, zone: ZoneInfo) -> datetime:
+    """ISO 8601, by the clocks of the zone unless it says otherwise; a duration: so long from now; None: now."""
+    if text is None:
+        return datetime.now(UTC)
+    with suppress(InvalidSetting):
+        return datetime.now(UTC) + parse_duration(text)
+    try:
+        return read_instant(text, zone)
+    except ValueError:
+        forms = f"neither {FORMS} nor a duration of at most {LONGEST.days}d (2h)"
+        raise click.UsageError(f"--after {text}: {forms}") from None
+
+
+NEXT: Final = timedelta(microseconds=50)
+SPARSE, COUNT, REFUSAL = (timedelta(milliseconds=5),) * 3
+
+USUAL: Final = (
+    "*/5 * * * *",
+    "CRON|0 2 * * *|Europe/Vienna",
+    "CRON|30 6 * * MON-FRI|America/New_York",
+    "CRON|* * * * * *|Europe/Vienna",
+    "DAILY|02:00,14:30|Europe/Vienna",
+    "EVERY|90s",
+    "EXCLUDING(CRON|0 9 * * *|Europe/Vienna; CO@1[SAT,SUN 2026:0101,0106,1224,1225]; following)",
+    "ANY(CRON|0 9 * * MON-FRI|Europe/Vienna; CRON|0 11 * * SAT|Europe/Vienna; EVERY|90s)",
+)
+#: As many parts as there may be, and what is hard to lay over one another: zones, grids, nearly as dense as time.
+UNIONS: Final = (
+    "ANY(" + "; ".join(f"{number} {number % 24} * * {number % 7}" for number in range(32)) + ")",
+    "ANY(" + "; ".join(f"{number} {number % 24} * * *" for number in range(32)) + ")",
+    "ANY(CRON|*/2 * * * * *|Europe/Vienna; CRON|*/3 * * * * *|America/New_York; EVERY|7s)",
+    "ANY(*/5 * * * *; CRON|7 9-12 * * *|Europe/Vienna; EVERY|7h)",
+)
+#: Between two of their slots lie forty years.
+RARE: Final = ("0 2 29 2 MON", "0 0 29 2 7")
+HOSTILE: Final = (
+    "0," * 127 + "0 * * * *",
+    "*," * 119 + "* * 30 2 *",
+    "(" * 60_000,
+    "ANY(" * 9_000 + ")" * 9_000,
+    "ANY(" + "-;" * 30_000 + "-)",
+    "ANY(" + "0 0 30 2 *; " * 5_000 + "-)",
+    "EXCLUDING(" + "x, " * 20_000 + ")",
+    "EXCLUDING(0 9 * * *; CO@1[- " + "2026:" + "0101," * 12_000 + "]; skip)",
+    "CRON|0 2 * * *|" + "Europe/" * 9_000,
+    "DAILY|" + "02:00," * 10_000,
+    "CRON|0 2 * * *|America/Argentina/ComodRivadaviaXComodRivadaviaXComodRiva",
+    "0 0 30 2 *",
+    "9" * 255 + " * * * *",
+)
+_NOON: Final = datetime(2026, 6, 1, 12, 0, 30, tzinfo=UTC)
+_LEAP_MONDAY: Final = datetime(2072, 3, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """What one call took, at the least, and what it may take."""
+
+    what: str
+    schedule: str
+    took: timedelta
+    limit: timedelta
+
+
+def readings() -> Iterator[Reading]:
+    """One after another, as they are measured."""
+    for text in USUAL:
+        yield _reading("next_after", text, NEXT, partial(parse_schedule(text).next_after, _NOON))
+    year = timedelta(days=365)
+    seconds = Cron("* * * * * *", "Europe/Vienna")
+    yield _reading("count a year", str(seconds), COUNT, lambda: seconds.count_between(_NOON - year, _NOON), times=5)
+    yield _reading("latest of a year", str(seconds), COUNT, lambda: seconds.latest_before(_NOON, floor=_NOON - year))
+    for text in UNIONS:
+        yield _reading(
+            "count a year", text, COUNT, partial(parse_schedule(text).count_between, _NOON - year, _NOON), times=1
+        )
+    for text in RARE:
+        rare = Cron(text, "Europe/Vienna", day_rule="and")
+        yield _reading("next_after, rare", text, SPARSE, partial(rare.next_after, _LEAP_MONDAY), times=5)
+    for text in HOSTILE:
+        yield _reading("refuse", text, REFUSAL, partial(_refused, text), times=1)
+
+
+def _refused(text: str) -> None:
+    days_of.cache_clear()  # as if nobody had ever tried
+    with suppress(InvalidSchedule):
+        parse_schedule.__wrapped__(text)
+
+
+def _reading(what: str, text: str, limit: timedelta, call: Callable[[], object], times: int = 100) -> Reading:
+    """The least of some rounds, in processor time: what the code costs when the machine does nothing else."""
+    rounds = []
+    for _ in range(5):
+        started = process_time()
+        for _ in range(times):
+            call()
+        rounds.append(process_time() - started)
+    shown = text if len(text) <= 60 else f"{text[:40]}… ({len(text):,} characters)"
+    return Reading(what=what, schedule=shown, took=timedelta(seconds=min(rounds) / times), limit=limit)
+
+
+@schedule.command(
+    cls=Command,
+    notes="0  all within their limits\n1  something is not",
+    examples="slotwise schedule speed\nslotwise schedule speed --json | jq '.[] | select(.took > .limit)'",
+)
+@common
+@pass_given
+def speed(given: Given) -> int:
+    """Measure what schedules cost on this machine, against what is promised; takes a second. Needs no database."""
+    found = list(readings())
+    if given.json:
+        print_json_list(found)
+    else:
+        print_table(("WHAT", "SCHEDULE", "TOOK", "LIMIT"), map(_reading_row, found))
+    return judged(found)
+
+
+def judged(found: list[Reading]) -> int:
+    """The exit status: 1 if any took longer than it may."""
+    return exits.FAILED if any(one.took > one.limit for one in found) else exits.OK
+
+
+def _reading_row(one: Reading) -> list[str | Text]:
+    style = "red" if one.took > one.limit else ""
+    return [one.what, one.schedule, Text(_spelled(one.took), style=style), _spelled(one.limit)]
+
+
+def _spelled(duration: timedelta) -> str:
+    micros = duration / timedelta(microseconds=1)
+    if micros < 1:
+        return "< 1 µs"
+    return f"{micros:.0f} µs" if micros < 1000 else f"{micros / 1000:.2f} ms"
