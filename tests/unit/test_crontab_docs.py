@@ -9,7 +9,7 @@ import pytest
 from tests.docs.markdown import ROOT, blocks, table
 
 from slotwise.cli.entry import cli
-from slotwise.contrib.crontab import parse_crontab, variables
+from slotwise.contrib.crontab import parse_crontab, reader
 from slotwise.schedules.cron.cron import MACROS
 from slotwise.settings.sources import OTHERS_VARIABLES
 
@@ -26,7 +26,7 @@ def test_the_crontab_shown_has_no_problem() -> None:
 def test_every_variable_is_listed() -> None:
     """Those that steer, those that are ignored, and those that a command finds."""
     listed = {name for cell, _ in table(PAGE, "### Variables with a meaning") for name in re.findall(r"\w+", cell)}
-    assert listed == {"SHELL", "PATH", "HOME", "TZ", *variables.STEERING, *variables.FIXED, *variables.IGNORED}
+    assert listed == {"SHELL", "PATH", "HOME", "TZ", *reader.STEERING, *reader.FIXED, *reader.IGNORED}
     given = {name for name, _ in table(PAGE, "### CommandJob")}
     assert given == {f"SLOTWISE_{word}" for word in ("JOB", "SLOT", "ATTEMPT", "TOKEN", "KEY")}
     assert given < OTHERS_VARIABLES  # a command that calls slotwise must not meet them as settings

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from slotwise.contrib.crontab import Crontabs, read_crontabs
-from slotwise.contrib.crontab import files as files_module
-from slotwise.contrib.crontab.host import host_problems, runnable
+from slotwise.contrib.crontab import crontabs as crontabs_module
+from slotwise.contrib.crontab.problems import host_problems, runnable
 
 LINE = "@daily root /bin/a\n"
 
@@ -56,7 +56,7 @@ def test_a_file_is_a_users_unless_its_place_says_otherwise(folder: Path, tmp_pat
 
 def test_users_crontabs_belong_to_users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where cron keeps them, a file's name is its user's."""
-    monkeypatch.setattr(files_module, "_SPOOLS", (str(tmp_path),))
+    monkeypatch.setattr(crontabs_module, "_SPOOLS", (str(tmp_path),))
     (tmp_path / "jane.doe").write_text("@daily /bin/a\n")
     (tmp_path / ".tmp").write_text("@daily /bin/b\n")
     assert lines(read_crontabs(tmp_path)) == [("jane.doe", "jane.doe", "/bin/a")]

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from slotwise.contrib.crontab import parse_crontab
-from slotwise.contrib.crontab.name import program_of
+from slotwise.contrib.crontab.entry import program_of
 
 TEXT = """\
 A=1

@@ -37,8 +37,8 @@ class CrontabChoice:
         if not self.files:
             return []
         from slotwise.contrib.crontab import read_crontabs
-        from slotwise.contrib.crontab.files import STDIN
-        from slotwise.contrib.crontab.host import runnable
+        from slotwise.contrib.crontab.crontabs import STDIN
+        from slotwise.contrib.crontab.problems import runnable
 
         if STDIN in self.files:
             raise InvalidCrontab("--crontab -: name a file; each process of a worker reads it when it starts")
@@ -106,7 +106,7 @@ def crontab_options(function: Callable[..., Any]) -> Callable[..., Any]:
 def with_host(found: Crontabs, *, level: Any = "error") -> Crontabs:
     """With what this machine lacks for them."""
     from slotwise.contrib.crontab import Crontabs
-    from slotwise.contrib.crontab.host import host_problems
+    from slotwise.contrib.crontab.problems import host_problems
 
     problems = [*found.problems, *host_problems(found.entries, level)]
     problems.sort(key=lambda problem: (problem.file, problem.line or 0))

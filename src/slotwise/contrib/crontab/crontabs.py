@@ -1,17 +1,21 @@
-"""Several crontabs as one set of jobs."""
+"""Reads files and folders of crontabs into one set of jobs."""
 
 from __future__ import annotations
 
 import dataclasses
+import re
+import stat
+import sys
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from os import PathLike, fspath
+from pathlib import Path
+from typing import Final, Literal, TypeAlias
 
 from slotwise.contrib.command import CommandJob
 from slotwise.contrib.crontab.entry import Entry
-from slotwise.contrib.crontab.files import Format, read_files
-from slotwise.contrib.crontab.problem import Problem
+from slotwise.contrib.crontab.problems import Level, Problem
 from slotwise.contrib.crontab.reader import Source, read_source
 from slotwise.errors import InvalidCrontab
 from slotwise.schedules.zones import zone_named
@@ -19,20 +23,20 @@ from slotwise.schedules.zones import zone_named
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Crontabs:
-    """The lines that can run, and everything that is wrong with them or with others."""
+    """The lines that can run, and the problems of all lines."""
 
     entries: tuple[Entry, ...]
     problems: tuple[Problem, ...]
 
     @property
     def errors(self) -> list[Problem]:
-        """What cannot run."""
+        """The problems that keep a line from running."""
         return [problem for problem in self.problems if problem.level == "error"]
 
     def jobs(self, *, inherit_env: Sequence[str] = (), skip_errors: bool = False) -> list[CommandJob]:
-        """A job for each line. ``inherit_env``: names of what commands get of the worker's environment.
+        """Create a job for each line. ``inherit_env``: names of the worker's variables that commands get.
 
-        Raises InvalidCrontab, with all errors at once, unless they are to be skipped.
+        Raises InvalidCrontab, with all errors at once, unless ``skip_errors``.
         """
         if self.errors and not skip_errors:
             raise InvalidCrontab("\n".join(map(str, self.errors)))
@@ -40,7 +44,7 @@ class Crontabs:
 
 
 def read_crontabs(*paths: str | PathLike[str], format: Format = "auto", tz: str | None = None) -> Crontabs:
-    """The crontabs in these files and folders (``-`` is the standard input); nothing is raised for what is in them.
+    """Read the crontabs in these files and folders (``-`` is the standard input); their errors are not raised.
 
     A folder is read as cron reads /etc/cron.d: only names of letters, digits, ``-`` and ``_``. ``format``: whether
     lines have a user column (``system``) or not (``user``); ``auto`` goes by the place: they do in folders, in files
@@ -63,7 +67,7 @@ def read_crontabs(*paths: str | PathLike[str], format: Format = "auto", tz: str 
 
 
 def parse_crontab(text: str, *, file: str = "crontab", system: bool = False, tz: str | None = None) -> Crontabs:
-    """The same for a text; ``system``: its lines have a user column."""
+    """Read the text of one crontab; ``system``: its lines have a user column."""
     parsed = read_source(Source(file, text, system, owner=None), _zone(tz))
     return Crontabs(entries=tuple(_numbered(parsed.entries)), problems=(*parsed.problems, *_doubles(parsed.entries)))
 
@@ -73,7 +77,7 @@ def _zone(tz: str | None) -> str | None:
 
 
 def _numbered(entries: Iterable[Entry]) -> Iterable[Entry]:
-    """The same line twice is two jobs: which is which does not matter."""
+    """Number the names of identical lines: each is a job of its own."""
     seen: Counter[str] = Counter()
     for entry in entries:
         seen[entry.name] += 1
@@ -90,3 +94,75 @@ def _doubles(entries: Iterable[Entry]) -> Iterable[Problem]:
                 level="warning", file=entry.file, line=entry.line,
                 text=f"the same line stands in {earlier.place}: as in cron, it runs once for each", cure="remove one",
             )  # fmt: skip
+
+
+#: auto: the file's place decides.
+Format: TypeAlias = Literal["auto", "user", "system"]
+
+STDIN: Final = "-"
+#: Names of the files that run-parts, and so cron, reads in a folder.
+_FOLDER_NAME: Final = re.compile(r"[A-Za-z0-9_-]+")
+#: Where cron keeps the crontabs of users: the file's name is the user's.
+_SPOOLS: Final = ("/var/spool/cron/crontabs", "/var/spool/cron")
+
+
+def read_files(paths: list[str], form: Format) -> Iterator[Source | Problem]:
+    """Read these files and folders; yield a problem for each that cannot be read."""
+    for path in paths:
+        if path == STDIN:
+            yield Source("(stdin)", sys.stdin.buffer.read().decode("utf-8", "surrogateescape"), form == "system", None)
+        elif Path(path).is_dir():
+            yield from _read_folder(Path(path), form)
+        else:
+            yield _read_file(Path(path), form)
+
+
+def _read_folder(folder: Path, form: Format) -> Iterator[Source | Problem]:
+    """A folder of users' crontabs, or one of system crontabs like /etc/cron.d."""
+    files = sorted(folder.iterdir())
+    if _is_spool(folder):
+        yield from (_read_file(file, form) for file in files if not file.name.startswith(".") and file.is_file())
+        return
+    for file in files:
+        if file.name.startswith("."):
+            continue
+        if not _FOLDER_NAME.fullmatch(file.name):
+            yield _file_problem(
+                "note", file, "not read, as by cron, because of its name",
+                "name files in a folder with letters, digits, - and _ only",
+            )  # fmt: skip
+        elif not file.is_file():
+            yield _file_problem(
+                "note", file, "not read: it is not a file, or a link to none", "remove it from the folder"
+            )
+        else:
+            yield _read_file(file, "system" if form == "auto" else form)
+
+
+def _read_file(file: Path, form: Format) -> Source | Problem:
+    try:
+        if stat.S_ISREG(file.stat().st_mode) and file.name == "anacrontab":
+            return _file_problem(
+                "error", file, "an anacrontab has another format (days, minutes, name, command)",
+                "leave it to anacron, or write its lines as cron's",
+            )  # fmt: skip
+        text = file.read_bytes().decode("utf-8", "surrogateescape")
+    except FileNotFoundError:
+        return _file_problem("error", file, "there is no such file", "correct the path")
+    except OSError as error:
+        return _file_problem("error", file, f"it cannot be read ({error.strerror})", "let this account read it")
+    owner = file.name if _is_spool(file.parent) else None
+    return Source(str(file), text, form == "system" or (form == "auto" and _is_system(file)), owner)
+
+
+def _is_spool(folder: Path) -> bool:
+    return str(folder.absolute()) in _SPOOLS
+
+
+def _is_system(file: Path) -> bool:
+    file = file.absolute()
+    return file.parent.name == "cron.d" or file == Path("/etc/crontab")
+
+
+def _file_problem(level: Level, file: Path, text: str, cure: str) -> Problem:
+    return Problem(level=level, file=str(file), line=None, text=text, cure=cure)

@@ -1,10 +1,14 @@
-"""One line of a crontab that runs something."""
+"""One line of a crontab that runs something, and the name of its job."""
 
 from __future__ import annotations
 
+import hashlib
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
+from pathlib import PurePosixPath
+from typing import Final
 
 from slotwise.contrib.command import CommandJob
 from slotwise.contrib.command.invocation import DEFAULT_SHELL
@@ -14,7 +18,7 @@ from slotwise.schedules import Cron
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """What stands in the line, and what the lines above it have set for it."""
+    """The parts of the line, and the variables that the lines above it set."""
 
     name: str
     file: str
@@ -22,9 +26,9 @@ class Entry:
     #: The time fields, or the macro, as written.
     time: str
     schedule: Cron
-    #: Whether its zone was said, in the file or by who reads it.
+    #: Whether the file or the caller names its zone.
     zone_said: bool
-    #: Whom the user column, or the file's place, names; None: whoever runs the worker.
+    #: The account from the user column or the file's place; None: the worker's own.
     user: str | None
     command: str
     #: What follows the first %.
@@ -58,3 +62,79 @@ class Entry:
             timeout=self.timeout,
             on_lost=self.on_lost,
         )
+
+
+# Databases hold these names: a changed rule renames the jobs of every installation. The tests keep a table.
+DIGITS: Final = 10
+LONGEST_WORD: Final = 48
+
+#: Quoted strings and substitutions: they do not contain the program that the line runs.
+_INNER: Final = re.compile(r"""'[^']*'|"(?:[^"\\]|\\.)*"|\$\([^()]*\)|`[^`]*`""")
+_SEPARATOR: Final = re.compile(r"&&|\|\||[;|&(){}\n]")
+_ASSIGNMENT: Final = re.compile(r"\w+=.*")
+_KEYWORDS: Final = {
+    "if", "then", "elif", "else", "fi", "while", "until", "do", "done", "for", "in", "case", "esac", "!", "exec",
+}  # fmt: skip
+#: They run the command that follows their options.
+_WRAPPERS: Final = {"chronic", "command", "env", "flock", "ionice", "nice", "nohup", "setsid", "time", "timeout"}
+#: Commands that only prepare or test something.
+_ASIDES: Final = {
+    "[", "[[", "test", "cd", ".", ":", "true", "false", "export", "set", "umask", "sleep", "type", "which", "echo",
+    "source",
+}  # fmt: skip
+#: Only so many characters and words are parsed.
+_FAR: Final = 1_000
+_MANY: Final = 30
+_INTERPRETERS: Final = re.compile(r"(?:ba|da|z|k)?sh|perl|php|ruby|node|Rscript|python[\d.]*|run-parts")
+_OPTION_OR_NUMBER: Final = re.compile(r"-.*|[\d.]+[smhd]?")
+_STRANGE: Final = re.compile(r"[^A-Za-z0-9._-]+")
+
+
+def job_name(*, time: str, zone: str, user: str | None, command: str, stdin: str | None, env: Mapping[str, str]) -> str:
+    """The name of a line's job: a readable word and a hash. The same line has the same name in every file."""
+    settings = [f"{name}={env[name]}" for name in sorted(env)]
+    parts = ["1", time.lower(), zone, user or "", command, stdin or "", *settings]
+    digest = hashlib.sha256("\0".join(parts).encode("utf-8", "surrogateescape")).hexdigest()
+    return f"{program_of(command)}-{digest[:DIGITS]}"
+
+
+def program_of(command: str) -> str:
+    """The readable word: in most cases the program that the line runs in the end."""
+    parts = _SEPARATOR.split(_INNER.sub(" ", command[:_FAR]))
+    found = next(filter(None, (_program(part.split()[:_MANY]) for part in parts)), "")
+    return _STRANGE.sub("-", found).strip("-.")[:LONGEST_WORD] or "command"
+
+
+def _program(words: list[str]) -> str | None:
+    """The program of a simple command; None if the command only prepares something."""
+    while words and (words[0] in _KEYWORDS or _ASSIGNMENT.fullmatch(words[0])):
+        words = words[1:]
+    if not words or _base(words[0]) in _ASIDES or words[0].startswith((">", "<", "#", "\\")):
+        return None
+    if _base(words[0]) in _WRAPPERS:
+        return _wrapped(words)
+    return _interpreted(words) if _INTERPRETERS.fullmatch(_base(words[0])) else _base(words[0])
+
+
+def _wrapped(words: list[str]) -> str | None:
+    wrapper, rest = _base(words[0]), words[1:]
+    if wrapper == "command" and rest[:1] in (["-v"], ["-V"]):
+        return None
+    while rest and _OPTION_OR_NUMBER.fullmatch(rest[0]):
+        rest = rest[1:]
+    return _program(rest[1:] if wrapper == "flock" else rest)
+
+
+def _interpreted(words: list[str]) -> str | None:
+    """The script that the interpreter runs; for run-parts its own name and the folder."""
+    name = _base(words[0])
+    if any(word in ("-e", "-c", "-r") for word in words[1:]):
+        return None
+    scripts = [_base(word) for word in words[1:] if not word.startswith(("-", ">", "<", "2>"))]
+    if not scripts:
+        return name
+    return f"{name}-{scripts[-1]}" if name == "run-parts" else scripts[0]
+
+
+def _base(word: str) -> str:
+    return PurePosixPath(word).name or word

@@ -1,4 +1,4 @@
-"""Reads the text of one crontab: which lines run something, under which variables, and what is wrong with any."""
+"""Reads one crontab: which lines run something, with which variables, and what is wrong with them."""
 
 from __future__ import annotations
 
@@ -8,31 +8,63 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Final, NamedTuple
 
-from slotwise.contrib.crontab import variables
-from slotwise.contrib.crontab.assignment import Assignment, read_assignment
-from slotwise.contrib.crontab.entry import Entry
-from slotwise.contrib.crontab.line import Line, read_line
-from slotwise.contrib.crontab.name import job_name
-from slotwise.contrib.crontab.problem import Level, Problem, Refused, Remark
-from slotwise.contrib.crontab.timing import read_schedule
+from slotwise.contrib.crontab.entry import Entry, job_name
+from slotwise.contrib.crontab.lines import Assignment, Line, read_assignment, read_line, read_schedule
+from slotwise.contrib.crontab.problems import Level, Problem, Refused, Remark
 from slotwise.errors import InvalidSchedule, InvalidSetting
 from slotwise.jobs.policies import OnLost
 from slotwise.model.durations import parse_duration
 from slotwise.schedules import Cron
 from slotwise.schedules.zones import zone_named
 
+#: Variables about the mail that cron sends.
+MAIL: Final = frozenset({"MAILTO", "MAILFROM", "CONTENT_TYPE", "CONTENT_TRANSFER_ENCODING"})
+
+#: Variables for features of cron that slotwise does not have: the remark, and the alternative. Commands find them in
+#: their environment, as under cron; they do not change a line's name.
+IGNORED: Final = {
+    **dict.fromkeys(
+        MAIL,
+        (
+            "no mail is sent",
+            "the output goes to the worker's log, the end of a failed command's to the ledger: slotwise slots NAME",
+        ),
+    ),
+    "RANDOM_DELAY": (
+        "RANDOM_DELAY is ignored: a slot is at the same time on all machines, and one of them runs it",
+        "write another minute, or sleep in the command",
+    ),
+    "MLS_LEVEL": (
+        "MLS_LEVEL is ignored: commands keep the worker's security context",
+        "remove it, or set the worker's",
+    ),
+    "XDG_SESSION_CLASS": ("XDG_SESSION_CLASS is ignored: no login session is opened", "remove it"),
+}
+
+#: Set to the account's name, as by cron, even if the crontab sets them.
+FIXED: Final = frozenset({"LOGNAME", "USER"})
+
+#: slotwise's own variables, for the lines below; to cron, they are plain variables.
+TIMEOUT: Final = "SLOTWISE_TIMEOUT"
+ON_LOST: Final = "SLOTWISE_ON_LOST"
+ZONE: Final = "CRON_TZ"
+
+#: Settings of the reader; commands do not get them.
+STEERING: Final = frozenset({TIMEOUT, ON_LOST, ZONE})
+
+
 _EXPANSION: Final = re.compile(r"\$(?:\w|\{)")
 _BYTE_ORDER_MARK: Final = "\ufeff"
 
 
 class Source(NamedTuple):
-    """Where a crontab comes from, and how it is to be read."""
+    """The text of a crontab, its place and its format."""
 
     file: str
     text: str
     #: Whether each line has a user column.
     system: bool
-    #: Whose crontab it is, where its place says so.
+    #: The account that owns it, if its place names one.
     owner: str | None
 
 
@@ -42,7 +74,7 @@ class Parsed(NamedTuple):
 
 
 def read_source(source: Source, tz: str | None) -> Parsed:
-    """All lines that can run, and all problems. ``tz``: the zone of lines without a CRON_TZ above them; else UTC."""
+    """Read all lines that can run, and all problems. ``tz``: the zone of lines without a CRON_TZ above; else UTC."""
     reader = _Reader(source, tz, tz)
     reader.read(source.text.removeprefix(_BYTE_ORDER_MARK))
     return Parsed(reader.entries, reader.problems)
@@ -60,7 +92,7 @@ class _Reader:
     timeout: timedelta | None = None
     on_lost: OnLost = "rerun"
     comment: list[str] = field(default_factory=list)
-    #: Variables that could not be read: without them, what stands below would run otherwise than meant.
+    #: Variables with errors: without them, the lines below would not run as intended.
     broken: set[str] = field(default_factory=set)
 
     def read(self, text: str) -> None:
@@ -94,18 +126,18 @@ class _Reader:
             self._break(name, f"the quotes around the value of {name} are not closed at its end")
             return
         self.broken.discard(name)
-        if name in variables.STEERING:
+        if name in STEERING:
             self._steer(name, value)
             return
         self._remark(_remarks(name, value))
-        if name not in variables.FIXED:
+        if name not in FIXED:
             self.env[name] = value
 
     def _steer(self, name: str, value: str) -> None:
         try:
-            if name == variables.ZONE:
+            if name == ZONE:
                 self.tz = zone_named(value).key if value else self.default_tz
-            elif name == variables.TIMEOUT:
+            elif name == TIMEOUT:
                 self.timeout = (parse_duration(value) or None) if value else None
             else:
                 self.on_lost = _on_lost(value or "rerun")
@@ -129,7 +161,7 @@ class _Reader:
 
     def _entry(self, line: Line, schedule: Cron, comment: tuple[str, ...]) -> Entry:
         user = line.user or self.source.owner
-        marks = {name: value for name, value in self.env.items() if name not in variables.IGNORED}
+        marks = {name: value for name, value in self.env.items() if name not in IGNORED}
         return Entry(
             name=job_name(
                 time=line.time, zone=schedule.zone.key, user=user, command=line.command, stdin=line.stdin, env=marks
@@ -158,7 +190,7 @@ class _Reader:
 
 
 def _lines(text: str) -> tuple[list[str], list[Remark]]:
-    """Without their ends; and what cron would say to those."""
+    """The lines without their line ends, and remarks on those."""
     remarks = []
     *lines, last = text.split("\n")
     if last:
@@ -172,14 +204,14 @@ def _lines(text: str) -> tuple[list[str], list[Remark]]:
 
 
 def _remarks(name: str, value: str) -> Iterator[Remark]:
-    """What is worth knowing about a variable."""
-    if name in variables.FIXED:
+    """Remarks on a variable."""
+    if name in FIXED:
         yield Remark("note", f"{name} is ignored, as by cron: it is the name of the account that runs it", "remove it")
-    if name in variables.IGNORED and value:
-        yield Remark("note", *variables.IGNORED[name])
+    if name in IGNORED and value:
+        yield Remark("note", *IGNORED[name])
     if name == "TZ":
         yield Remark("note", "TZ is for the commands and, as in cron, moves no schedule", "write CRON_TZ for that")
-    if name not in variables.MAIL and _EXPANSION.search(value):
+    if name not in MAIL and _EXPANSION.search(value):
         text = f"{name} has a $ in it: neither cron nor slotwise puts a variable's value there"
         yield Remark("warning", text, "write the value out")
 

@@ -1,4 +1,4 @@
-"""What this machine lacks for running crontabs: accounts, shells, files that only the right people can write."""
+"""What is wrong with a crontab: in its lines, and on this host."""
 
 from __future__ import annotations
 
@@ -6,19 +6,61 @@ import os
 import stat
 import time
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal, NamedTuple, TypeAlias
 
 from slotwise.contrib.command.account import account_of
 from slotwise.contrib.crontab.entry import Entry
-from slotwise.contrib.crontab.problem import Level, Problem, Remark
 from slotwise.errors import CommandFailed
+
+#: error: the line cannot run. warning: it runs, perhaps not as meant. note: cron does something here that we do not.
+Level: TypeAlias = Literal["error", "warning", "note"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """A problem with its place and its cure. ``line`` is None if the whole file is concerned."""
+
+    level: Level
+    file: str
+    line: int | None
+    text: str
+    cure: str
+
+    @property
+    def place(self) -> str:
+        return self.file if self.line is None else f"{self.file}:{self.line}"
+
+    def __str__(self) -> str:
+        return f"{self.place}: {self.level}: {self.text}; {self.cure}"
+
+
+class Remark(NamedTuple):
+    """A problem whose place the caller knows."""
+
+    level: Level
+    text: str
+    cure: str
+
+
+class Refused(Exception):
+    """The line cannot run: the problem, and its cure."""
+
+    def __init__(self, text: str, cure: str) -> None:
+        super().__init__(text)
+        self.text = text
+        self.cure = cure
 
 
 def host_problems(entries: Iterable[Entry], level: Level = "error") -> list[Problem]:
-    """What is missing, at this level, and what cron does differently here; with the first line that it concerns."""
+    """List what this host lacks, at this level, and what its cron does differently.
+
+    Each problem has the first line that it concerns.
+    """
     found: dict[tuple[str, str], Problem] = {}
     for entry in entries:
-        remarks = [Remark(level, *lack) for lack in _lacks(entry)] + list(_zone(entry))
+        remarks = [Remark(level, *lack) for lack in _lacks(entry)] + list(_zone_remark(entry))
         for its_level, text, cure in remarks:
             problem = Problem(level=its_level, file=entry.file, line=entry.line, text=text, cure=cure)
             found.setdefault((entry.file, text), problem)
@@ -26,7 +68,7 @@ def host_problems(entries: Iterable[Entry], level: Level = "error") -> list[Prob
 
 
 def runnable(entry: Entry) -> bool:
-    """Whether this machine lacks nothing for the line."""
+    """Whether this host can run the line."""
     return not any(_lacks(entry))
 
 
@@ -42,15 +84,15 @@ def _lacks(entry: Entry) -> Iterator[tuple[str, str]]:
         yield from _insecure(Path(entry.file))
 
 
-def _zone(entry: Entry) -> Iterator[Remark]:
-    """cron goes by the machine's zone; in a cluster that would be as many as there are machines."""
+def _zone_remark(entry: Entry) -> Iterator[Remark]:
+    """cron uses the zone of its host; the hosts of a cluster may have different ones."""
     if not entry.zone_said and (time.timezone or time.daylight):
         text = f"no zone is said: the times are UTC; this machine's cron would take them for {time.tzname[0]}"
         yield Remark("warning", text, "put CRON_TZ=… above the lines, e.g. CRON_TZ=UTC, or name the zone as an option")
 
 
 def _insecure(file: Path) -> Iterator[tuple[str, str]]:
-    """Whoever can write the file could run anything as root; cron does not read such a file either."""
+    """An account that can write the file could run any command as root; cron rejects such a file, too."""
     try:
         mode = file.stat().st_mode
     except OSError:  # the standard input
