@@ -16,7 +16,7 @@ import pytest
 
 from slotwise import CommandJob, Every, InvalidJob, Retry
 from slotwise.contrib.command import attempt
-from slotwise.contrib.command.account import account_of
+from slotwise.contrib.command.invocation import account_of
 from slotwise.errors import CommandFailed
 from slotwise.jobs.definition import define
 from slotwise.model.error_summary import error_summary

@@ -1,4 +1,4 @@
-"""One attempt: start the command, watch it and the claim, and say how it ended."""
+"""Runs one attempt of a command: start it, watch it and the claim, report how it ended."""
 
 from __future__ import annotations
 
@@ -8,10 +8,8 @@ from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from slotwise.contrib.command.account import Account, account_of
-from slotwise.contrib.command.environment import environment
-from slotwise.contrib.command.group import ProcessGroup
-from slotwise.contrib.command.output import Output
+from slotwise.contrib.command.invocation import Account, account_of, environment
+from slotwise.contrib.command.process_group import Output, ProcessGroup
 from slotwise.errors import CommandFailed, JobCancelled
 from slotwise.model.durations import format_duration
 from slotwise.model.vocabulary import Reason
@@ -20,9 +18,9 @@ if TYPE_CHECKING:
     from slotwise.contrib.command.invocation import Invocation
     from slotwise.jobs.context import JobContext
 
-#: From SIGTERM to SIGKILL; less than a worker that ends waits for cancelled handlers.
+#: Time from SIGTERM to SIGKILL; shorter than a stopping worker waits for cancelled handlers.
 KILL_AFTER: Final = timedelta(seconds=4)
-#: How soon a cancelled claim is noticed.
+#: Interval for checking whether the claim was cancelled.
 LOOK: Final = timedelta(milliseconds=100)
 
 _HOME: Final = "~"
@@ -35,7 +33,7 @@ _HINTS: Final = {
 def run(invocation: Invocation, ctx: JobContext, timeout: timedelta | None = None) -> None:
     """Run the command to its end. Raises CommandFailed, with the end of its output, and JobCancelled.
 
-    ``timeout`` is for the words; it is the worker that looks at the clock.
+    ``timeout`` is only for the error message; the worker enforces it.
     """
     account = account_of(invocation.user)
     env = environment(invocation, account, ctx)
@@ -63,7 +61,7 @@ def _started(
 
 
 def _directory(invocation: Invocation, env: dict[str, str], ctx: JobContext) -> str | None:
-    """As cron does it: ``~`` is the command's HOME, and / where that is missing."""
+    """The working directory. As in cron, ``~`` is the command's HOME, or / if that is missing."""
     if invocation.cwd != _HOME:
         return invocation.cwd
     home = env.get("HOME", "/")
@@ -74,7 +72,7 @@ def _directory(invocation: Invocation, env: dict[str, str], ctx: JobContext) -> 
 
 
 def _watch(group: ProcessGroup, ctx: JobContext, timeout: timedelta | None) -> JobCancelled | CommandFailed | None:
-    """Until the command has ended (None), or must be ended: why."""
+    """Wait until the command has ended (None) or must be ended (the reason)."""
     while not group.wait(LOOK):
         if ctx.cancel_reason == Reason.TIMEOUT:
             after = f" after {format_duration(timeout)}" if timeout else ""
@@ -102,7 +100,7 @@ def _signal_name(number: int) -> str:
 
 
 def _failure(told: str, output: Output) -> str:
-    """Listings show an error's first line: how it ended, and the last that the command said."""
+    """The error message. Listings show its first line: how the command ended, and its last line of output."""
     if not output.last_line:
         return f"{told}; it wrote nothing"
     shown = "\n".join(f"  {line}" for line in output.tail)

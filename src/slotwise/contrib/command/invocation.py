@@ -1,12 +1,19 @@
-"""What is run, and with what around it: checked once, the same for every attempt."""
+"""A command with its account and environment: validated once, the same for every attempt."""
 
 from __future__ import annotations
 
+import os
+import pwd
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePath
+from typing import TYPE_CHECKING, Any, Final
 
-from slotwise.errors import InvalidJob
+from slotwise.errors import CommandFailed, InvalidJob
+
+if TYPE_CHECKING:
+    from slotwise.jobs.context import JobContext
+
 
 DEFAULT_SHELL = "/bin/sh"
 
@@ -15,8 +22,8 @@ DEFAULT_SHELL = "/bin/sh"
 class Invocation:
     """A command with its shell, environment, directory, account and input; as for CommandJob.
 
-    ``argv`` is what the operating system is given: the shell, ``-c`` and the line, or the program and its
-    arguments. Raises InvalidJob for what no operating system could run.
+    ``argv`` is passed to the operating system: the shell, ``-c`` and the line, or the program and its
+    arguments. Raises InvalidJob for values that no operating system could run.
     """
 
     command: str | tuple[str, ...]
@@ -45,7 +52,7 @@ class Invocation:
 
     @property
     def input(self) -> bytes | None:
-        """What stands on the standard input; None: nothing at all."""
+        """The bytes of the standard input; None: it is empty."""
         return self.stdin.encode("utf-8", "surrogateescape") if isinstance(self.stdin, str) else self.stdin
 
     def _check_command(self) -> None:
@@ -72,7 +79,7 @@ def invocation(
     user: str | None,
     stdin: str | bytes | None,
 ) -> Invocation:
-    """An Invocation of what a user gives. Raises InvalidJob."""
+    """Validate the arguments of a CommandJob. Raises InvalidJob."""
     if not isinstance(command, str | Sequence):
         raise InvalidJob(f"command is {command!r:.60}; expected a line for the shell, or a list of words")
     if env is not None and not isinstance(env, Mapping):
@@ -81,15 +88,15 @@ def invocation(
         command=command if isinstance(command, str) else tuple(command),
         shell=shell,
         env=dict(env or {}),
-        inherit_env=_inherited(inherit_env, user),
+        inherit_env=_inherit_env(inherit_env, user),
         cwd=None if cwd is None else str(cwd),
         user=user,
         stdin=stdin,
     )
 
 
-def _inherited(given: bool | Collection[str] | None, user: str | None) -> bool | tuple[str, ...]:
-    """Another account's command gets nothing of the worker's environment, which may hold secrets, unless told."""
+def _inherit_env(given: bool | Collection[str] | None, user: str | None) -> bool | tuple[str, ...]:
+    """By default, another account's command gets none of the worker's environment, which may hold secrets."""
     if given is None:
         return user is None
     if isinstance(given, bool):
@@ -109,3 +116,84 @@ def _check_variable(name: object, value: object) -> None:
         raise InvalidJob(f"env has the name {name!r:.60}; expected a text without = and NUL")
     if not isinstance(value, str) or "\0" in value:
         raise InvalidJob(f"env[{name!r}] is {value!r:.60}; expected a text without a NUL")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Account:
+    """A user of this host."""
+
+    name: str
+    uid: int
+    gid: int
+    home: str
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether this process runs as this account."""
+        return self.uid == os.geteuid()
+
+    def switch(self) -> dict[str, Any]:
+        """The arguments of ``Popen`` to switch to this account and all its groups; empty if that is not needed."""
+        if self.is_ours:
+            return {}
+        return {"user": self.uid, "group": self.gid, "extra_groups": os.getgrouplist(self.name, self.gid)}
+
+
+def account_of(user: str | None) -> Account:
+    """The account of this name; None is the worker's own. Raises CommandFailed if the process cannot switch to it."""
+    if user is None:
+        return _our_own()
+    try:
+        found = _account(pwd.getpwnam(user))
+    except KeyError:
+        raise CommandFailed(f"there is no user {user!r} on this host; create it, or name another one") from None
+    if not found.is_ours and os.geteuid() != 0:
+        raise CommandFailed(
+            f"only root can run a command as {user!r}, and this process runs as {_our_own().name!r}; "
+            f"run it as root or as {user!r}"
+        )
+    return found
+
+
+def _our_own() -> Account:
+    """This process's account. A container may have a uid without an entry; then HOME names its home."""
+    try:
+        return _account(pwd.getpwuid(os.geteuid()))
+    except KeyError:
+        uid = os.geteuid()
+        return Account(name=str(uid), uid=uid, gid=os.getegid(), home=os.environ.get("HOME", "/"))
+
+
+def _account(entry: pwd.struct_passwd) -> Account:
+    return Account(name=entry.pw_name, uid=entry.pw_uid, gid=entry.pw_gid, home=entry.pw_dir)
+
+
+#: The PATH of cron.
+DEFAULT_PATH: Final = "/usr/bin:/bin"
+
+
+def environment(invocation: Invocation, account: Account, ctx: JobContext) -> dict[str, str]:
+    """Cron's variables, the worker's as far as inherited, the job's own, the slot's; later ones win."""
+    identity = {"HOME": account.home, "LOGNAME": account.name, "USER": account.name}
+    inherited = _inherited_variables(invocation.inherit_env)
+    if invocation.user is not None:
+        inherited = {name: value for name, value in inherited.items() if name not in identity}
+    shell = {"PATH": DEFAULT_PATH, "SHELL": invocation.shell or DEFAULT_SHELL}
+    return {**shell, **identity, **inherited, **invocation.env, **slot_variables(ctx)}
+
+
+def slot_variables(ctx: JobContext) -> dict[str, str]:
+    """Variables for the script: the slot tells it which period to process, the token fences its writes."""
+    return {
+        "SLOTWISE_JOB": ctx.name,
+        "SLOTWISE_SLOT": ctx.slot.isoformat().replace("+00:00", "Z"),
+        "SLOTWISE_ATTEMPT": str(ctx.attempt),
+        "SLOTWISE_TOKEN": str(ctx.token),
+        "SLOTWISE_KEY": ctx.idempotency_key,
+    }
+
+
+def _inherited_variables(which: bool | tuple[str, ...]) -> Mapping[str, str]:
+    if which is True:
+        return dict(os.environ)
+    return {name: os.environ[name] for name in which or () if name in os.environ}

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple, TypeAlias
 
-from slotwise.contrib.command.account import account_of
+from slotwise.contrib.command.invocation import account_of
 from slotwise.contrib.crontab.entry import Entry
 from slotwise.errors import CommandFailed
 
