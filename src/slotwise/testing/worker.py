@@ -1,4 +1,4 @@
-"""A worker without threads: the engine's own loops, called by hand."""
+"""A worker without threads: a test calls the engine's own loops."""
 
 from __future__ import annotations
 
@@ -25,14 +25,51 @@ from slotwise.registry.validation import listed, unique
 from slotwise.settings.settings import Settings
 from slotwise.store.connect.database import Database
 from slotwise.store.planning.planner import Plan
-from slotwise.testing.runner import HeldRunner
 
-#: What may become of an attempt.
+#: The event that ends an attempt.
 Ended: TypeAlias = Settled | HandedBackEvent | ClaimLostEvent
 
 E = TypeVar("E", bound=Event)
 
 IN_MEMORY = "sqlite://"
+
+
+class HeldRunner(Runner):
+    """A runner that holds claimed slots and tasks until the test runs them, each to its end."""
+
+    def __init__(self, **parts: Any) -> None:
+        super().__init__(**parts)
+        #: Claims that the test has neither run nor ended.
+        self.waiting: list[Holding] = []
+
+    def start(self, held: Iterable[Holding], *, first: bool = False) -> None:
+        if self._draining:
+            super().start(held)  # which hands them back
+        else:
+            self.waiting.extend(held)
+
+    def run(self, holding: Holding) -> None:
+        """Run the handler to its end: in this thread, or on the loop if it is ``async def``."""
+        self.waiting.remove(holding)
+        definition = self._definitions[holding.claim.row.task_name]
+        if definition.is_async and self._loop is not None:
+            self._loop.submit(self._run_async(holding, definition)).result()
+        else:
+            self._run(holding, definition)
+
+    def begin(self, holding: Holding) -> bool:
+        """Do all that precedes a handler. False: the attempt may no longer start, and the claim is handed back."""
+        definition = self._definitions[holding.claim.row.task_name]
+        refused = self._refusal(holding, definition)
+        if refused is not None:
+            self.end(holding, refused)
+        return refused is None
+
+    def end(self, holding: Holding, outcome: AttemptOutcome) -> None:
+        """End the attempt with this outcome, without running its handler."""
+        if holding in self.waiting:
+            self.waiting.remove(holding)
+        self._on_end(holding, outcome)
 
 
 class _HeldWorker(Worker):
@@ -41,7 +78,7 @@ class _HeldWorker(Worker):
     _entered = False
 
     def enter_loop(self) -> None:
-        """Handlers that are ``async def`` run on the real loop, which starts when it is first needed."""
+        """Start the real event loop, on which ``async def`` handlers run, when it is first needed."""
         if self._loop is not None and not self._entered:
             self._entered, self.state = True, self._loop.start()
 
@@ -55,12 +92,12 @@ class ManualWorker:
 
     ``jobs``: a JobRegistry, or jobs and tasks as a registry takes them. ``url``: a database that has the
     tables, or a Database to share with other workers; by default one of its own, in memory, tables and all.
-    ``clock``: the database's time and everybody's sense of it; by default it stands at 2026-01-01T00:00Z. Workers
-    of one database should share it. Further keywords are settings.
+    ``clock``: the time of the database and of the workers; by default it stands at 2026-01-01T00:00Z. Workers of one
+    database should share it. Further keywords are settings.
 
     As a context manager it plans its jobs first and closes at the end. Not safe between threads.
 
-    Raises what a registry raises for jobs and settings that cannot work.
+    Raises what a registry raises for invalid jobs and settings.
     """
 
     def __init__(
@@ -72,7 +109,7 @@ class ManualWorker:
     ) -> None:
         registry = jobs if isinstance(jobs, JobRegistry) else None
         self.clock = clock or ManualClock(datetime(2026, 1, 1, tzinfo=UTC))
-        #: Everything that happened in this worker so far.
+        #: All events of this worker so far.
         self.events: list[Event] = []
         self._settings = _settings(registry, url, settings)
         self._owns_database = not isinstance(url, Database)
@@ -97,12 +134,12 @@ class ManualWorker:
 
     @property
     def name(self) -> str:
-        """As it stands in ``picked_by``."""
+        """The worker's name, as in ``picked_by``."""
         return self._worker.name
 
     @property
     def held(self) -> list[Claim]:
-        """The claims that this worker believes to hold, the oldest first."""
+        """The claims that this worker assumes to hold, the oldest first."""
         return [holding.claim for holding in self._worker.active_claims]
 
     @property
@@ -111,7 +148,7 @@ class ManualWorker:
         return [holding.claim for holding in self._runner.waiting if not holding.started and not holding.ended]
 
     def is_lost(self, claim: Claim) -> bool:
-        """Whether this worker knows, or must believe, that the claim is somebody else's."""
+        """Whether this worker must assume that it has lost the claim."""
         holding = self._worker.active_claims.get(claim)
         return holding is None or holding.lost
 
@@ -123,18 +160,18 @@ class ManualWorker:
     # -- time -------------------------------------------------------------------------------------------------
 
     def tick(self, by: timedelta | str) -> datetime:
-        """Let time pass, for every worker on this clock; the new time."""
+        """Advance the clock, for every worker that shares it; return the new time."""
         return self.clock.tick(parse_duration(by))
 
     # -- rounds -----------------------------------------------------------------------------------------------
 
     def plan(self, revision: str | None = None) -> list[Plan]:
-        """What a worker's start does: insert or re-plan the jobs' rows. ``revision`` orders deploys."""
+        """Insert or re-plan the jobs' rows, as a starting worker does. ``revision`` orders deploys."""
         self._check_alive()
         return self._worker.plan(revision)
 
     def poll(self, limit: int | None = None) -> list[Claim]:
-        """Claim what is due, up to ``limit`` and the free capacity; the new claims, which now wait."""
+        """Claim due rows, up to ``limit`` and the free capacity; return the new claims, which now wait."""
         self._check_alive()
         before = len(self._runner.waiting)
         if limit is None:
@@ -144,9 +181,9 @@ class ManualWorker:
         return [holding.claim for holding in self._runner.waiting[before:] if not holding.ended]
 
     def run_due(self) -> list[Ended]:
-        """Claim, run and settle until nothing is due; what became of each attempt, in order.
+        """Claim, run and settle until nothing is due; return the end of each attempt, in order.
 
-        A handler that raises is an outcome here as it is in a worker: look at ``outcome`` and ``error``.
+        An exception of a handler is an outcome, as in a worker: see ``outcome`` and ``error``.
         """
         self._check_alive()
         mark = len(self.events)
@@ -165,13 +202,13 @@ class ManualWorker:
         self._runner.run(self._holding(claim))
 
     def begin(self, claim: Claim) -> bool:
-        """Start an attempt whose handler the test stands in for. False: it may not start any more, and goes back."""
+        """Start an attempt without its handler. False: it may no longer start, and the claim is handed back."""
         return self._runner.begin(self._holding(claim))
 
     def finish(self, claim: Claim, outcome: AttemptOutcome | None = None) -> bool:
         """End an attempt with ``outcome`` (success) without running its handler; begins it if need be.
 
-        False if it might not start any more. ``settle`` then writes what happened.
+        False if it could no longer start. ``settle`` then writes what happened.
         """
         holding = self._holding(claim)
         outcome = Succeeded() if outcome is None else outcome
@@ -181,34 +218,34 @@ class ManualWorker:
         return True
 
     def settle(self) -> list[Ended]:
-        """Write the outcomes that have gathered; what became of each."""
+        """Write the outcomes gathered so far; return the end of each attempt."""
         self._check_alive()
         mark = len(self.events)
         self._worker.settler.flush()
         return self._since(mark, Settled, HandedBackEvent, ClaimLostEvent)
 
     def beat(self) -> list[Claim]:
-        """Renew all held claims; those that turned out to be lost."""
+        """Renew all held claims; return those that are lost."""
         self._check_alive()
         self._worker.heartbeat.run_once()
         return [holding.claim for holding in self._worker.active_claims if holding.lost]
 
     def watch(self) -> list[Claim]:
-        """Measure what is left of leases and of timeouts, without the database; the claims that ran out."""
+        """Check leases and timeouts, without the database; return the claims that expired."""
         self._check_alive()
         self._worker.deadlines.run_once()
         self._worker.lease_watch.run_once()
         return [holding.claim for holding in self._worker.active_claims if holding.lost]
 
     def reap(self) -> list[Reaped]:
-        """Look at all held rows once, and take over those whose holders are dead by now."""
+        """Take over the held rows whose holders are dead, once."""
         self._check_alive()
         mark = len(self.events)
         self._worker.reaper.run_once()
         return self._since(mark, Reaped)
 
     def prune(self) -> Pruned | None:
-        """Take what is too old out of the ledger, if it is this worker's turn; what went, if anything."""
+        """Delete old rows of the ledger if it is this worker's turn; return what was deleted, if anything."""
         self._check_alive()
         mark = len(self.events)
         while self._worker.history.run_once() == BREATH:
@@ -219,7 +256,7 @@ class ManualWorker:
     # -- ends -------------------------------------------------------------------------------------------------
 
     def drain(self) -> list[Ended]:
-        """Claim nothing more, hand back what waits, settle what has ended; handlers that were begun go on."""
+        """Stop claiming, hand back waiting claims, settle ended ones; started handlers continue."""
         self._check_alive()
         self._runner.drain()
         for claim in self.waiting:
@@ -227,11 +264,11 @@ class ManualWorker:
         return self.settle()
 
     def crash(self) -> None:
-        """End like a killed process: the rows stay held, and this worker does nothing any more."""
+        """End like a killed process: the rows stay held, and every further call raises RuntimeError."""
         self._crashed = True
 
     def close(self) -> None:
-        """Free what the test machinery holds; rows stay as they are."""
+        """Free the event loop and the database connection; rows stay as they are."""
         self._worker.leave_loop()
         if self._owns_database:
             self._database.close()
@@ -274,7 +311,7 @@ def provision(database: Database) -> None:
 
 
 def _settings(registry: JobRegistry | None, url: str | Database, given: dict[str, Any]) -> Settings:
-    """No environment and no file: a test says all that differs from the defaults."""
+    """The settings, without environment and file: a test names all that differs from the defaults."""
     if isinstance(url, Database):
         place = url.settings
         given = {"table_prefix": place.table_prefix, "schema": place.schema, **given}
