@@ -204,7 +204,7 @@ def test_what_is_missing_is_said_in_one_line(
 def test_older_tables_want_an_upgrade(connection: sa.Connection, monkeypatch: pytest.MonkeyPatch) -> None:
     """By the command that does it."""
     migrate.apply(connection)
-    monkeypatch.setattr("slotwise.migrate.standing.SCHEMA_VERSION", 2)
+    monkeypatch.setattr("slotwise.migrate.revisions.SCHEMA_VERSION", 2)
     with pytest.raises(SchemaMismatch, match="of schema version 1, this slotwise needs 2; run: slotwise db upgrade"):
         migrate.check(connection)
 

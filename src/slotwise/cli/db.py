@@ -15,7 +15,7 @@ from slotwise import migrate
 from slotwise.cli.shared.options import Command, Given, Group, common, confirm, instant, operation, pass_given, yes
 from slotwise.cli.shared.output import print_json, print_result
 from slotwise.contrib.logging import iso
-from slotwise.migrate.standing import refuse_unversioned
+from slotwise.migrate.revisions import refuse_unversioned
 from slotwise.settings.settings import Settings
 from slotwise.store.connect.database import Database
 from slotwise.store.schema.tables import SCHEMA_VERSION

@@ -1,4 +1,4 @@
-"""The tables' migrations: apply them, say where a database stands, print their SQL.
+"""The tables' migrations: apply them, check the version of a database, print their SQL.
 
 The revisions live in ``migrations/`` (shipped in the wheel) and are plain alembic; this module runs them
 without alembic's ``env.py``, so that it also works inside a user's own one.
@@ -6,8 +6,7 @@ without alembic's ``env.py``, so that it also works inside a user's own one.
 
 from __future__ import annotations
 
-from slotwise.migrate.revisions import apply, revert, scripts, sql
-from slotwise.migrate.standing import check, current
+from slotwise.migrate.revisions import apply, check, current, revert, scripts, sql
 from slotwise.migrate.target import Target, include_name
 
 __all__ = ["Target", "apply", "check", "current", "include_name", "revert", "scripts", "sql"]
