@@ -7,16 +7,15 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
-from typing import Any
 
 import click
 
-from slotwise.cli.shared.options import AnyFunction, Command, Given, Group, common, pass_given
+from slotwise.cli.shared.options import Command, Given, Group, common, pass_given, with_options
 from slotwise.cli.shared.output import moment, print_json, print_json_list, print_table
 from slotwise.contrib.calendars import Source, from_holidays, from_ics
 from slotwise.contrib.logging import escaped, plain
@@ -67,7 +66,7 @@ def _row(line: CalendarLine) -> list[str]:
     ]  # fmt: skip
 
 
-def _line_json(line: CalendarLine) -> dict[str, Any]:
+def _line_json(line: CalendarLine) -> dict[str, object]:
     return {**facts(line.calendar), "jobs": list(line.jobs), "updated": plain(line.updated)}
 
 
@@ -97,17 +96,11 @@ _LONGEST_RANGE = 366
 _MOST_TOLD = 20
 _LONGEST_READING = 30  # seconds
 
-_SHARED: tuple[Callable[[Any], Any], ...] = (
-    click.option("--dry-run", is_flag=True, help="Only say what would change, and which jobs would follow."),
+_changing = with_options(
+    click.option("--dry-run", is_flag=True, help="Only print what would change, and which jobs would follow."),
     common,
     pass_given,
 )
-
-
-def _changing(function: AnyFunction) -> AnyFunction:
-    for decorate in reversed(_SHARED):
-        function = decorate(function)
-    return function
 
 
 def _years(ctx: click.Context, option: click.Parameter, text: str | None) -> range:
@@ -304,7 +297,7 @@ def _change(
         )
 
 
-def _change_json(change: Change) -> dict[str, Any]:
+def _change_json(change: Change) -> dict[str, object]:
     before = change.before.days if change.before else frozenset()
     return {
         **facts(change.after),
@@ -354,7 +347,7 @@ def _user() -> str:
         return str(os.getuid())
 
 
-def facts(one: Calendar) -> dict[str, Any]:
+def facts(one: Calendar) -> dict[str, object]:
     """A calendar as JSON."""
     return {
         "calendar": one.name, "revision": one.revision, "weekend": weekend_text(one.weekend),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
-from typing import Any
 
 import click
 from rich.text import Text
@@ -122,7 +121,7 @@ def health(given: Given, min_workers: int, max_overdue: timedelta, max_rows: int
     return exits.FAILED if problems else exits.OK
 
 
-def _health_json(found: Health) -> dict[str, Any]:
+def _health_json(found: Health) -> dict[str, object]:
     return {**as_json(found), "unreadable": [as_json(one) for one in found.unreadable]}
 
 

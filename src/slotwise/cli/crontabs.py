@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import click
 from rich.text import Text
 
 from slotwise.cli.shared import exits
-from slotwise.cli.shared.crontab_options import FORMAT, ZONE, count, refuse, show, with_host
-from slotwise.cli.shared.options import Command, Given, Group, common, pass_given
+from slotwise.cli.shared.crontab_options import count, format_option, refuse, show, with_host, zone_option
+from slotwise.cli.shared.options import Command, Given, Group, common, pass_given, with_options
 from slotwise.cli.shared.output import as_json, moment, print_json, print_table
 from slotwise.contrib.crontab import Crontabs, Entry, read_crontabs
+from slotwise.contrib.crontab.crontabs import Format
 from slotwise.contrib.crontab.module import module_text
 from slotwise.contrib.logging import plain
 from slotwise.errors import ConfigurationError, InvalidCrontab
@@ -32,10 +32,11 @@ def crontab() -> None:
     """What `slotwise worker --crontab` would make of crontabs. Neither command needs a database."""
 
 
-def _reading(function: Any) -> Any:
-    function = click.option("--tz", **ZONE)(function)
-    function = click.option("--format", "form", **FORMAT)(function)
-    return click.argument("files", metavar="FILE...", nargs=-1, required=True)(function)
+_reading = with_options(
+    click.argument("files", metavar="FILE...", nargs=-1, required=True),
+    format_option("--format", "form"),
+    zone_option("--tz"),
+)
 
 
 @crontab.command(
@@ -56,7 +57,7 @@ def _reading(function: Any) -> Any:
 @click.option("--strict", is_flag=True, help="Fail for warnings, too.")
 @common
 @pass_given
-def check(given: Given, files: tuple[str, ...], form: Any, tz: str | None, strict: bool) -> int:
+def check(given: Given, files: tuple[str, ...], form: Format, tz: str | None, strict: bool) -> int:
     """Read crontabs, and folders of them, and say everything that is wrong, each with its place and its cure.
 
     An error is a line that cannot run. A warning is one that may not do what is meant, on this machine or on any.
@@ -91,7 +92,7 @@ def check(given: Given, files: tuple[str, ...], form: Any, tz: str | None, stric
 @click.option("-o", "--output", metavar="FILE", help="Write to this file, which must not exist yet.")
 @click.option("--skip-bad-lines", is_flag=True, help="Where lines cannot run, take the others.")
 @common
-def import_(files: tuple[str, ...], form: Any, tz: str | None, output: str | None, skip_bad_lines: bool) -> None:
+def import_(files: tuple[str, ...], form: Format, tz: str | None, output: str | None, skip_bad_lines: bool) -> None:
     """Print a Python module with a CommandJob for each line of crontabs, and a registry of them all.
 
     The jobs keep the names that they have under `slotwise worker --crontab`. FILE may be -, the standard input.
@@ -125,7 +126,7 @@ def _print_json(found: Crontabs, *, ok: bool) -> None:
     )
 
 
-def _as_json(entry: Entry) -> dict[str, Any]:
+def _as_json(entry: Entry) -> dict[str, object]:
     return {
         "job": entry.name,
         "file": entry.file,

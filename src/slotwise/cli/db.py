@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
-from typing import Any
+from typing import TypedDict
 
 import click
 from sqlalchemy import Connection
@@ -27,8 +27,15 @@ def db() -> None:
     """Make the tables, check them, take them away."""
 
 
+class _Place(TypedDict):
+    """The arguments of ``migrate`` that locate the tables."""
+
+    prefix: str
+    schema: str | None
+
+
 @contextmanager
-def _connected(given: Given, *, new: bool = False) -> Iterator[tuple[Connection, dict[str, Any], Database]]:
+def _connected(given: Given, *, new: bool = False) -> Iterator[tuple[Connection, _Place, Database]]:
     """A connection without deadlines, and where the tables are; ``new``: in a SQLite file that need not be there."""
     settings = given.table_settings()
     database = Database(settings)
@@ -40,7 +47,7 @@ def _connected(given: Given, *, new: bool = False) -> Iterator[tuple[Connection,
         database.close()
 
 
-def _where(settings: Settings) -> dict[str, Any]:
+def _where(settings: Settings) -> _Place:
     return {"prefix": settings.table_prefix, "schema": settings.schema}
 
 

@@ -78,9 +78,9 @@ class Program(Group):
 
     def __init__(self, *arguments: Any, **attributes: Any) -> None:
         super().__init__(*arguments, **attributes)
-        self.commands: Any = Commands()
+        self.commands = Commands()  # type: ignore[assignment]  # click only reads them
 
-    def invoke(self, ctx: click.Context) -> Any:
+    def invoke(self, ctx: click.Context) -> object:
         try:
             return super().invoke(ctx)
         except BrokenPipeError:

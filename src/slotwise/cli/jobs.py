@@ -9,7 +9,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import islice
-from typing import Any
 
 import click
 from rich.text import Text
@@ -67,8 +66,8 @@ class _Entry:
         return "same" if str(self.definition.schedule) == self.line.schedule else "changed"
 
     @property
-    def json(self) -> dict[str, Any]:
-        known = {"job": self.name, **(as_json(self.line) if self.line else {"state": "not planned"})}
+    def json(self) -> dict[str, object]:
+        known: dict[str, object] = {"job": self.name, **(as_json(self.line) if self.line else {"state": "not planned"})}
         return {**known, "code": self.code} if self.compared else known
 
 
@@ -98,7 +97,7 @@ def list_jobs(given: Given) -> None:
         entries, counts, now = _entries(reader.jobs(), definitions), reader.instance_counts(), reader.now()
         paused = reader.all_paused()
     if given.json:
-        print_json_list(_with_instances([entry.json for entry in entries], counts))
+        print_json_list(_with_instances(entries, counts))
         return
     warn_paused(paused)
     if not entries and not counts:
@@ -126,11 +125,11 @@ def _plight(line: JobLine) -> str:
     return "does not start"
 
 
-def _with_instances(jobs: Sequence[dict[str, Any]], counts: Mapping[str, int]) -> Iterator[dict[str, Any]]:
-    """Each job with how many recurring instances it has; a task that has nothing else is a line, too."""
-    for one in jobs:
-        yield {**one, **({"instances": counts[one["job"]]} if one["job"] in counts else {})}
-    for name in sorted(counts.keys() - {one["job"] for one in jobs}):
+def _with_instances(entries: Sequence[_Entry], counts: Mapping[str, int]) -> Iterator[dict[str, object]]:
+    """Each job with the number of its recurring instances; then the tasks that have only instances."""
+    for entry in entries:
+        yield {**entry.json, **({"instances": counts[entry.name]} if entry.name in counts else {})}
+    for name in sorted(counts.keys() - {entry.name for entry in entries}):
         yield {"job": name, "state": "instances", "instances": counts[name]}
 
 

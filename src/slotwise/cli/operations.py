@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 from datetime import datetime, timedelta
+from functools import partial
 from itertools import islice
-from typing import Any, Literal
+from typing import Literal
 
 import click
 
@@ -347,15 +348,16 @@ def backfill(
     time unless they say otherwise; a duration means so long ago.
     """
     with given.operations(author) as (controls, _):
-        how: dict[str, Any] = {
-            "instance": instance, "pace": pace, "at_once": at_once, "failed": failed, "forgotten": forgotten,
-        }  # fmt: skip
-        preview = controls.backfill(name, first, last, dry_run=True, **how)
+        order = partial(
+            controls.backfill, name, first, last,
+            instance=instance, pace=pace, at_once=at_once, failed=failed, forgotten=forgotten,
+        )  # fmt: skip
+        preview = order(dry_run=True)
         if not given.json:
             _show_slots(preview)
         if preview.slots and not dry_run:
             confirm(f"{len(preview.slots)} slots of {name} will run.", sure=yes)
-            found = controls.backfill(name, first, last, note=note, **how)
+            found = order(note=note)
         else:
             found = preview
     text = f"{name}: {len(found.slots)} slots run" if found.slots else f"{name}: nothing is missing"

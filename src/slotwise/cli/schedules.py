@@ -15,7 +15,7 @@ from itertools import accumulate, islice, pairwise
 from math import log
 from pathlib import Path
 from time import process_time
-from typing import Any, Final
+from typing import Final
 from zoneinfo import ZoneInfo
 
 import click
@@ -201,7 +201,7 @@ def _differences(before: Schedule, later: Schedule, start: datetime, end: dateti
 
 
 def _print_differences(
-    found: Iterator[tuple[datetime, str]], sums: Mapping[str, Any], zone: ZoneInfo, days: int
+    found: Iterator[tuple[datetime, str]], sums: Mapping[str, int], zone: ZoneInfo, days: int
 ) -> None:
     lines = list(found)
     styles = {"-": "red", "+": "green"}

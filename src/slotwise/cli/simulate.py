@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from itertools import islice
-from typing import Any
 from zoneinfo import ZoneInfo
 
 import click
@@ -107,17 +106,17 @@ def _takes(texts: Sequence[str], jobs: Mapping[str, Definition]) -> dict[str, ti
     return found
 
 
-def _calendars(given: Given, jobs: Mapping[str, Definition]) -> list[dict[str, Any]]:
+def _calendars(given: Given, jobs: Mapping[str, Definition]) -> list[dict[str, object]]:
     """The calendars as they are in the database, if a schedule goes by one that it does not bring."""
     import sqlalchemy as sa
 
     if not any(job.schedule and None in job.schedule.calendars.values() for job in jobs.values()):
         return []
     with given.store() as store, store.transaction() as connection:
-        return [dict(row) for row in connection.execute(sa.select(store.tables.calendars)).mappings()]
+        return [{**row} for row in connection.execute(sa.select(store.tables.calendars)).mappings()]
 
 
-def _objects(found: Forecast, jobs: Mapping[str, Definition]) -> Iterator[dict[str, Any]]:
+def _objects(found: Forecast, jobs: Mapping[str, Definition]) -> Iterator[dict[str, object]]:
     for name, lines in found.slots.items():
         zone = _zone(jobs[name])
         for line in lines:

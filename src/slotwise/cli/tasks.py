@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from difflib import get_close_matches
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import TypedDict, Unpack
 
 import click
 from rich.text import Text
@@ -24,9 +24,11 @@ from slotwise.cli.shared.options import (
     Group,
     common,
     confirm,
+    dry_run,
     duration,
     pass_given,
     read_instant,
+    with_options,
     yes,
 )
 from slotwise.cli.shared.output import (
@@ -45,6 +47,7 @@ from slotwise.contrib.logging import escaped
 from slotwise.errors import InvalidPayload, UnknownTask
 from slotwise.jobs.declaration import LARGEST_PRIORITY
 from slotwise.model.error_summary import error_summary
+from slotwise.model.follow_ups import IfExists
 from slotwise.model.vocabulary import State
 from slotwise.store.queue.queue_rows import Status
 from slotwise.store.queue.task_views import TaskEnd, TaskLine
@@ -172,12 +175,12 @@ def _routed(reader: Reader, lines: Sequence[TaskLine]) -> tuple[list[TaskLine], 
     ], reasons
 
 
-def _task_json(line: TaskLine, reasons: dict[str, str]) -> dict[str, Any]:
+def _task_json(line: TaskLine, reasons: dict[str, str]) -> dict[str, object]:
     reason = reasons.get(line.task) if line.state == State.UNROUTABLE else None
     return {**_without_bytes(line), "reason": reason}
 
 
-def _without_bytes(line: TaskLine | TaskEnd) -> dict[str, Any]:
+def _without_bytes(line: TaskLine | TaskEnd) -> dict[str, object]:
     return {name: value for name, value in as_json(line).items() if name not in ("payload", "stored")}
 
 
@@ -216,7 +219,7 @@ def show_task(given: Given, name: str, id: str) -> None:
     print_fields(chain(*(_line_fields(one, reasons) for one in lines), *map(_end_fields, ends)))
 
 
-def _data(line: TaskLine) -> Any:
+def _data(line: TaskLine) -> object:
     try:
         return line.data
     except InvalidPayload as error:
@@ -279,7 +282,7 @@ def id_of(ctx: click.Context, option: click.Parameter, text: str | None) -> str 
     return text
 
 
-def data_of(ctx: click.Context, option: click.Parameter, text: str | None) -> Any:
+def data_of(ctx: click.Context, option: click.Parameter, text: str | None) -> object:
     try:
         return None if text is None else json.loads(_written(text))
     except OSError as error:
@@ -295,13 +298,21 @@ def _written(text: str) -> str:
     return Path(text[1:]).read_text(encoding="utf-8") if text.startswith("@") else text
 
 
-def due(function: Any) -> Any:
-    for option in (
-        click.option("--in", "in_", metavar="DURATION", callback=_delay, help="So long from now: 10m, 2h."),
-        click.option("--at", metavar="INSTANT", callback=_at, help="ISO 8601; local unless it says otherwise."),
-    ):
-        function = option(function)
-    return function
+class Due(TypedDict):
+    """The values of ``--at`` and ``--in``."""
+
+    at: datetime | None
+    in_: timedelta | None
+
+
+class When(Due):
+    priority: int | None
+
+
+due = with_options(
+    click.option("--at", metavar="INSTANT", callback=_at, help="ISO 8601; local unless it says otherwise."),
+    click.option("--in", "in_", metavar="DURATION", callback=_delay, help="So long from now: 10m, 2h."),
+)
 
 
 #: Rows that are read at once to count them.
@@ -318,7 +329,7 @@ NOTES = """
 def task_desk(given: Given) -> Iterator[tuple[Client, Reader]]:
     """A client, and whoever reads; with --app it knows the application's tasks."""
     with given.store() as store:
-        known = Store(store.database, given.registry().definitions) if "app" in given.values else store
+        known = given.with_definitions(store)
         yield Client(lambda: known), Reader(store)
 
 
@@ -339,10 +350,6 @@ def _unknown(name: str, app: str, known: Sequence[str]) -> UnknownTask:
     return UnknownTask(f"{app} has no task {name!r}; {cure} (one of another application: name that, or none)")
 
 
-def _dry_run(function: Any) -> Any:
-    return click.option("--dry-run", is_flag=True, help="Say what it would do, and change nothing.")(function)
-
-
 @tasks.command(
     "schedule", cls=Command, short_help="Schedule a task.",
     examples="""slotwise tasks schedule send-mail --data '{"to": "ann@example.com"}' --id welcome-42 --in 10m""",
@@ -358,10 +365,12 @@ def _dry_run(function: Any) -> Any:
 )  # fmt: skip
 @common
 @pass_given
-def schedule_task(given: Given, /, name: str, data: Any, if_exists: Any, **when: Any) -> None:
+def schedule_task(
+    given: Given, /, name: str, data: object, id: str | None, if_exists: IfExists, **when: Unpack[When]
+) -> None:
     """Schedule the task NAME. With --app or SLOTWISE_APP it must be one of the application, which checks its data."""
     with _scheduling(given, name) as client:
-        receipt = client.schedule(name, client.typed(name, data), if_exists=if_exists, **when)
+        receipt = client.schedule(name, client.typed(name, data), id=id, if_exists=if_exists, **when)
     _print_receipt(given, receipt)
 
 
@@ -378,7 +387,7 @@ def schedule_task(given: Given, /, name: str, data: Any, if_exists: Any, **when:
 @click.option("--priority", type=PRIORITY, help="Another priority, too.")
 @common
 @pass_given
-def reschedule_task(given: Given, /, name: str, id: str, **when: Any) -> None:
+def reschedule_task(given: Given, /, name: str, id: str, **when: Unpack[When]) -> None:
     """Another time for the task ID of NAME; without --at and --in: now."""
     with task_desk(given) as (client, _):
         _print_receipts(given, [client.reschedule(name, id, **when)])
@@ -396,7 +405,7 @@ def reschedule_task(given: Given, /, name: str, id: str, **when: Any) -> None:
 )
 @click.argument("name")
 @click.argument("ids", nargs=-1, required=True)
-@_dry_run
+@dry_run
 @common
 @pass_given
 def retry_tasks(given: Given, name: str, ids: tuple[str, ...], dry_run: bool) -> None:
@@ -430,7 +439,7 @@ def _retried(client: Client, name: str, id: str) -> Receipt:
     "--state", type=click.Choice([state.value for state in STATES if state != State.RUNNING]), help="All of these."
 )
 @click.option("--all", "everything", is_flag=True, help="All that nobody runs.")
-@_dry_run
+@dry_run
 @yes
 @common
 @pass_given
@@ -485,11 +494,13 @@ def _ids(client: Client, name: str, state: str | None) -> list[str]:
 @click.argument("name")
 @click.argument("ids", nargs=-1)
 @due
-@_dry_run
+@dry_run
 @yes
 @common
 @pass_given
-def redrive_tasks(given: Given, /, name: str, ids: tuple[str, ...], dry_run: bool, yes: bool, **when: Any) -> None:
+def redrive_tasks(
+    given: Given, /, name: str, ids: tuple[str, ...], dry_run: bool, yes: bool, **when: Unpack[Due]
+) -> None:
     """Let dead tasks of NAME run again, with all their attempts: those with these IDS, or all."""
     if not ids and not dry_run:
         confirm(f"Let all dead tasks of {name} run again?", sure=yes)
@@ -526,7 +537,7 @@ def _refuse(receipts: Sequence[Receipt], status: Status, text: str) -> None:
         raise UnknownTask(text.format(name=found[0].task, ids=_some([receipt.id for receipt in found])))
 
 
-def _receipt_json(receipt: Receipt, dry_run: bool) -> dict[str, Any]:
+def _receipt_json(receipt: Receipt, dry_run: bool) -> dict[str, object]:
     return {**as_json(receipt), **({"dry_run": True} if dry_run else {})}
 
 

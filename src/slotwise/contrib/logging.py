@@ -1,7 +1,7 @@
 """Events as log records of std logging, and two formats for them: one for people, one JSON object per line.
 
-Nothing here is configured by importing it. ``slotwise worker`` calls ``configure``; whoever embeds a registry
-adds ``LogListener()`` to its listeners and keeps the logging that the application has.
+Importing this module configures nothing. ``slotwise worker`` calls ``configure``. An application that embeds a
+registry adds ``LogListener()`` to its listeners and keeps its own logging.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ import logging
 import sys
 import time
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final, TextIO
+from typing import Final, TextIO
 
 from slotwise.model.events import Event
 
-#: What every record has by itself; everything else was given as ``extra`` and is shown.
+#: The attributes of every record; all others come from ``extra`` and are shown.
 _STANDARD: Final = {*vars(logging.makeLogRecord({})), "message", "asctime", "taskName"}
 
 #: These come first, in this order, in both formats.
@@ -26,18 +26,18 @@ _LAST: Final = ("token", "worker")
 class LogListener:
     """A listener that turns each event into a record of the logger ``slotwise``.
 
-    The record's message is readable by itself; the event's fields stand on the record, too, as ``event``,
-    ``job``, ``slot``, ``attempt``, ``token``, ``worker`` and so on, for formatters that know them.
+    The message is readable by itself. For formatters, the record also has the event's fields as attributes: ``event``,
+    ``job``, ``slot``, ``attempt``, ``token``, ``worker`` and so on.
     """
 
-    #: The core need not log the trouble itself.
+    #: The core then does not log these events itself.
     writes_log = True
 
     def __init__(self, logger: logging.Logger | None = None) -> None:
         self._logger = logger or logging.getLogger("slotwise")
 
     def wants(self, kind: type[Event]) -> bool:
-        """Nothing below the logger's level need be made."""
+        """Whether the logger's level lets events of this kind through."""
         return self._logger.isEnabledFor(kind.level)
 
     def __call__(self, event: Event) -> None:
@@ -56,16 +56,16 @@ class HumanFormatter(logging.Formatter):
         return f"{line}\n{escaped_lines(trace)}" if trace else line
 
     def _text(self, record: logging.LogRecord) -> str:
-        """The message; what an event's message does not say already is added to the others'."""
+        """The message of an event; of other records, the logger, the message and the fields."""
         if hasattr(record, "event"):
             return record.getMessage()
         return " ".join([f"{record.name}: {record.getMessage()}", *_pairs(_extra(record))])
 
 
 class JsonFormatter(logging.Formatter):
-    """One object per line: ``time``, ``level``, ``event`` (``log`` where it is none), ``message`` and the fields.
+    """One object per line: ``time``, ``level``, ``event`` (``log`` for other records), ``message`` and the fields.
 
-    Instants are ISO 8601 in UTC, durations are seconds. ``worker`` stands in every line once it is known.
+    Instants are ISO 8601 in UTC, durations are seconds. Every line has ``worker`` once its name is known.
     """
 
     def __init__(self, worker: str | None = None) -> None:
@@ -74,7 +74,7 @@ class JsonFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         extra = _extra(record)
-        line: dict[str, Any] = {
+        line: dict[str, object] = {
             "time": _time(record),
             "level": record.levelname,
             "event": extra.pop("event", "log"),
@@ -101,12 +101,12 @@ def configure(format: str = "human", level: str = "INFO", stream: TextIO | None 
 
 
 def iso(instant: datetime) -> str:
-    """The instant in UTC, as ISO 8601 with a Z."""
+    """Format the instant in UTC, as ISO 8601 with a Z."""
     return instant.astimezone(UTC).isoformat().replace("+00:00", "Z")
 
 
 def plain(value: object) -> object:
-    """The value as JSON says it: instants as ISO 8601 in UTC, durations as seconds."""
+    """Convert a value for JSON: instants become ISO 8601 in UTC, durations become seconds."""
     if isinstance(value, datetime):
         return iso(value)
     if isinstance(value, timedelta):
@@ -119,37 +119,37 @@ def plain(value: object) -> object:
 
 
 def escaped(text: str) -> str:
-    """The text on one line: what could move a terminal's cursor or begin a forged line is spelled out."""
+    """Escape all characters that could move a terminal's cursor or begin a forged line."""
     if text.isprintable():
         return text
     return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
 
 
 def escaped_lines(text: str) -> str:
-    """The same for a text of several lines."""
+    """Escape each line of a string."""
     return "\n".join(escaped(line.expandtabs()) for line in text.splitlines())
 
 
-def _ordered(facts: dict[str, Any]) -> list[str]:
+def _ordered(facts: dict[str, object]) -> list[str]:
     middle = [name for name in facts if name not in _FIRST and name not in _LAST]
     names = [*_FIRST, *middle, *_LAST]
     return [name for name in names if facts.get(name) is not None]
 
 
-def _pairs(facts: dict[str, Any]) -> list[str]:
-    """``name=value`` of each field; a job's own row is not worth saying that it is one."""
+def _pairs(facts: dict[str, object]) -> list[str]:
+    """``name=value`` of each field, without the instance of a job's own row."""
     shown = {name: value for name, value in facts.items() if (name, value) != ("instance", "recurring")}
     return [f"{name}={_spelled(shown[name])}" for name in _ordered(shown) if name != "event"]
 
 
-def _spelled(value: Any) -> str:
+def _spelled(value: object) -> str:
     if isinstance(value, timedelta):
         return f"{value.total_seconds():.3f}s"
     text = f"{value:.6f}" if isinstance(value, float) else str(plain(value))
     return json.dumps(text, ensure_ascii=False) if " " in text or not text or '"' in text else text
 
 
-def _extra(record: logging.LogRecord) -> dict[str, Any]:
+def _extra(record: logging.LogRecord) -> dict[str, object]:
     return {name: value for name, value in vars(record).items() if name not in _STANDARD and value is not None}
 
 

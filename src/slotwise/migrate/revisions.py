@@ -11,7 +11,7 @@ import sqlalchemy as sa
 
 from slotwise.errors import SchemaMismatch, SchemaMissing
 from slotwise.migrate.target import Target
-from slotwise.store.schema.tables import SCHEMA_VERSION, tables
+from slotwise.store.schema.tables import SCHEMA_VERSION, Tables, tables
 
 if TYPE_CHECKING:
     from alembic.runtime.migration import MigrationContext
@@ -236,7 +236,7 @@ def _command(name: str, prefix: str, schema: str | None) -> str:
     return f"slotwise db {name}{where}{f' --table-prefix {prefix}' if prefix != 'scheduled_' else ''}"
 
 
-def _missing(connection: sa.Connection, expected: Any) -> list[str]:
+def _missing(connection: sa.Connection, expected: Tables) -> list[str]:
     inspector = sa.inspect(connection)
     missing: list[str] = []
     for table in expected.metadata.sorted_tables:

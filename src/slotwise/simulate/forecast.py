@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import count
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from slotwise.errors import ConfigurationError
 from slotwise.jobs.context import JobContext
@@ -57,7 +57,7 @@ def forecast(
     *,
     outages: Sequence[Outage] = (),
     takes: Mapping[str, timedelta] | None = None,
-    calendars: Sequence[Mapping[str, Any]] = (),
+    calendars: Sequence[Mapping[str, object]] = (),
 ) -> Forecast:
     """Play the jobs from ``start`` to ``end``, planned at ``start``, with one worker of unlimited capacity.
 
@@ -104,7 +104,7 @@ class _Play:
         end: datetime,
         outages: list[Outage],
         takes: Mapping[str, timedelta],
-        calendars: Sequence[Mapping[str, Any]],
+        calendars: Sequence[Mapping[str, object]],
     ) -> None:
         self._database, self._start, self._end, self._takes = database, start, end, takes
         self._definitions = {name: found for name, found in definitions.items() if found.is_job}
@@ -127,7 +127,7 @@ class _Play:
         slots = {name: [*reader.slots(name)][::-1] for name in self._definitions}
         return Forecast(start=self._start, until=now, complete=now >= self._end, slots=slots)
 
-    def _copy(self, calendars: Sequence[Mapping[str, Any]]) -> None:
+    def _copy(self, calendars: Sequence[Mapping[str, object]]) -> None:
         store = Store(self._database, {}, clock=self._clock)
         with store.transaction() as connection:
             for row in calendars:
@@ -209,7 +209,7 @@ class _Play:
         return min(instants, default=self._end)
 
 
-def _stub(definition: Definition) -> Any:
+def _stub(definition: Definition) -> object:
     """The job without its handler. Its schedule is spread already."""
     policies = {
         word: getattr(definition, word)

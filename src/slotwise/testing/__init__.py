@@ -18,7 +18,7 @@ The pytest plugin that comes with the package offers the same as fixtures: ``slo
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from slotwise.model.clock import ManualClock
 
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 __all__ = ["ManualClock", "ManualWorker"]
 
 
-def __getattr__(name: str) -> Any:
-    """The plugin beside this file is imported by every run of pytest: the engine waits until a test wants it."""
+def __getattr__(name: str) -> type[ManualWorker]:
+    """Import the engine when a test needs it: every run of pytest imports this package with its plugin."""
     if name != "ManualWorker":
         raise AttributeError(f"module 'slotwise.testing' has no attribute {name!r}")
     from slotwise.testing.worker import ManualWorker

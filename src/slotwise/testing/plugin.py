@@ -8,14 +8,15 @@ def test_report(slotwise_worker):
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from slotwise.model.clock import ManualClock
+    from slotwise.registry.registry import JobRegistry
     from slotwise.store.connect.database import Database
     from slotwise.testing.worker import ManualWorker
 
@@ -50,7 +51,7 @@ def slotwise_worker(slotwise_clock: ManualClock, slotwise_database: Database) ->
 
     workers: list[ManualWorker] = []
 
-    def make(jobs: Any, **settings: Any) -> ManualWorker:
+    def make(jobs: JobRegistry | Iterable[object], **settings: object) -> ManualWorker:
         worker = ManualWorker(jobs, slotwise_database, slotwise_clock, **settings)
         workers.append(worker)
         worker.plan()

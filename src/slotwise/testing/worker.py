@@ -105,7 +105,7 @@ class ManualWorker:
         jobs: JobRegistry | Iterable[object],
         url: str | Database = IN_MEMORY,
         clock: ManualClock | None = None,
-        **settings: Any,
+        **settings: object,
     ) -> None:
         registry = jobs if isinstance(jobs, JobRegistry) else None
         self.clock = clock or ManualClock(datetime(2026, 1, 1, tzinfo=UTC))
@@ -310,7 +310,7 @@ def provision(database: Database) -> None:
         migrate.apply(connection, prefix=settings.table_prefix, schema=settings.schema)
 
 
-def _settings(registry: JobRegistry | None, url: str | Database, given: dict[str, Any]) -> Settings:
+def _settings(registry: JobRegistry | None, url: str | Database, given: dict[str, object]) -> Settings:
     """The settings, without environment and file: a test names all that differs from the defaults."""
     if isinstance(url, Database):
         place = url.settings

@@ -9,10 +9,10 @@ import inspect
 import re
 import sys
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import ModuleType, TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from slotwise.engine.worker import Worker
 from slotwise.errors import ConfigurationError, DatabaseProblem, SlotwiseError
@@ -156,8 +156,8 @@ def _registries(module: ModuleType) -> dict[str, JobRegistry]:
     return found
 
 
-def _attribute(module: ModuleType, path: str, spec: str) -> Any:
-    value: Any = module
+def _attribute(module: ModuleType, path: str, spec: str) -> object:
+    value: object = module
     for name in path.split("."):
         if not hasattr(value, name):
             known = ", ".join(_registries(module)) or "none"
@@ -166,7 +166,7 @@ def _attribute(module: ModuleType, path: str, spec: str) -> Any:
     return value
 
 
-def _registry(value: Any, spec: str) -> JobRegistry:
+def _registry(value: object, spec: str) -> JobRegistry:
     """A registry; or a builder, or a function without arguments, that makes one."""
     if inspect.isroutine(value):
         value = _made(value, spec)
@@ -177,7 +177,7 @@ def _registry(value: Any, spec: str) -> JobRegistry:
     return value
 
 
-def _made(function: Any, spec: str) -> Any:
+def _made(function: Callable[..., object], spec: str) -> object:
     try:
         inspect.signature(function).bind()
     except TypeError:

@@ -6,34 +6,39 @@ import functools
 import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import click
 
+from slotwise.cli.shared.options import AnyFunction, with_options
 from slotwise.contrib.logging import escaped
 from slotwise.errors import InvalidCrontab
 
-if TYPE_CHECKING:  # what reads crontabs is imported late: most workers have none
+if TYPE_CHECKING:  # the crontab reader is imported late: most workers do not need it
     from slotwise.contrib.command import CommandJob
     from slotwise.contrib.crontab import Crontabs, Problem
+    from slotwise.contrib.crontab.crontabs import Format
+    from slotwise.contrib.crontab.problems import Level
 
 logger = logging.getLogger("slotwise.crontab")
+
+Result = TypeVar("Result")
 
 _LEVELS: Final = {"error": logging.WARNING, "warning": logging.WARNING, "note": logging.INFO}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CrontabChoice:
-    """Which crontabs a worker runs, and how they are read."""
+    """The crontabs that a worker runs, and how to read them."""
 
     files: tuple[str, ...] = ()
-    format: Any = "auto"
+    format: Format = "auto"
     tz: str | None = None
     env: tuple[str, ...] = ()
     skip_bad_lines: bool = False
 
     def jobs(self) -> list[CommandJob]:
-        """A job for each line. Raises InvalidCrontab if a line cannot run here, unless those are to be skipped."""
+        """Create a job for each line. Raises InvalidCrontab if a line cannot run here, unless ``skip_bad_lines``."""
         if not self.files:
             return []
         from slotwise.contrib.crontab import read_crontabs
@@ -60,51 +65,51 @@ class CrontabChoice:
         yield from ["--skip-bad-lines"] * self.skip_bad_lines
 
 
-FORMAT: Final[dict[str, Any]] = {
-    "type": click.Choice(["auto", "user", "system"]),
-    "default": "auto",
-    "help": "Whether lines name a user (system) or not (user); default: by the file's place.",
-}
-ZONE: Final[dict[str, Any]] = {
-    "metavar": "ZONE",
-    "help": "Zone of lines without a CRON_TZ above them; default: UTC.",
-}
+def format_option(*names: str) -> Callable[[AnyFunction], AnyFunction]:
+    return click.option(
+        *names, type=click.Choice(["auto", "user", "system"]), default="auto",
+        help="Whether lines name a user (system) or not (user); default: the file's place decides.",
+    )  # fmt: skip
 
 
-_OPTIONS: Final = (
+def zone_option(*names: str) -> Callable[[AnyFunction], AnyFunction]:
+    return click.option(*names, metavar="ZONE", help="Zone of lines without a CRON_TZ above them; default: UTC.")
+
+
+_crontab_options: Final = with_options(
     click.option("--crontab", metavar="FILE", multiple=True, help="Run this crontab, or folder; may be repeated."),
-    click.option("--crontab-format", **FORMAT),
-    click.option("--crontab-tz", **ZONE),
-    click.option("--crontab-env", metavar="NAME", multiple=True, help="Give this variable of ours to their commands."),
-    click.option("--skip-bad-lines", is_flag=True, help="Where lines cannot run, run the others instead of none."),
+    format_option("--crontab-format"),
+    zone_option("--crontab-tz"),
+    click.option(
+        "--crontab-env", metavar="NAME", multiple=True, help="Pass this variable of the worker to their commands."
+    ),
+    click.option("--skip-bad-lines", is_flag=True, help="Run the other lines if some cannot run."),
 )
 
 
-def crontab_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """``--crontab`` and how it is read; the function gets them as ``crontabs``. Each may be given more than once."""
+def crontab_options(function: Callable[..., Result]) -> Callable[..., Result]:
+    """Add ``--crontab`` and its companions; the function gets one CrontabChoice as ``crontabs``."""
 
     @functools.wraps(function)
     def chosen(
-        *given: Any,
+        *given: object,
         crontab: tuple[str, ...],
-        crontab_format: str,
+        crontab_format: Format,
         crontab_tz: str | None,
         crontab_env: tuple[str, ...],
         skip_bad_lines: bool,
-        **named: Any,
-    ) -> Any:
+        **named: object,
+    ) -> Result:
         choice = CrontabChoice(
             files=crontab, format=crontab_format, tz=crontab_tz, env=crontab_env, skip_bad_lines=skip_bad_lines
         )
         return function(*given, crontabs=choice, **named)
 
-    for option in reversed(_OPTIONS):
-        chosen = option(chosen)
-    return chosen
+    return _crontab_options(chosen)
 
 
-def with_host(found: Crontabs, *, level: Any = "error") -> Crontabs:
-    """With what this machine lacks for them."""
+def with_host(found: Crontabs, *, level: Level = "error") -> Crontabs:
+    """The same crontabs with the problems of this host."""
     from slotwise.contrib.crontab import Crontabs
     from slotwise.contrib.crontab.problems import host_problems
 
@@ -114,13 +119,13 @@ def with_host(found: Crontabs, *, level: Any = "error") -> Crontabs:
 
 
 def show(problems: list[Problem]) -> None:
-    """On stderr, one per line, the place first, as editors and CI systems know it."""
+    """Print problems on stderr, one per line, the place first, as editors and CI systems expect."""
     for problem in problems:
         click.echo(escaped(str(problem)), err=True)
 
 
 def refuse(problems: list[Problem], *, skip_bad_lines: bool) -> None:
-    """Show errors and raise InvalidCrontab for them all. A file that cannot be read is no line to be skipped."""
+    """Show all errors and raise InvalidCrontab. ``skip_bad_lines`` does not skip a file that cannot be read."""
     errors = [problem for problem in problems if problem.level == "error"]
     fatal = [problem for problem in errors if problem.line is None] if skip_bad_lines else errors
     if fatal:
@@ -131,7 +136,7 @@ def refuse(problems: list[Problem], *, skip_bad_lines: bool) -> None:
 
 
 def count(problems: list[Problem]) -> str:
-    """How many, in how many files."""
+    """The number of problems and files."""
     files = {problem.file for problem in problems}
     things = f"{len(problems)} problem{'s' if len(problems) != 1 else ''}"
     return f"{things} in {files.pop()}" if len(files) == 1 else f"{things} in {len(files)} files"

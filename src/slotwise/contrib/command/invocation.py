@@ -7,7 +7,7 @@ import pwd
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final, TypedDict
 
 from slotwise.errors import CommandFailed, InvalidJob
 
@@ -118,6 +118,14 @@ def _check_variable(name: object, value: object) -> None:
         raise InvalidJob(f"env[{name!r}] is {value!r:.60}; expected a text without a NUL")
 
 
+class Switch(TypedDict, total=False):
+    """The arguments of ``Popen`` that change the account."""
+
+    user: int
+    group: int
+    extra_groups: list[int]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Account:
     """A user of this host."""
@@ -132,7 +140,7 @@ class Account:
         """Whether this process runs as this account."""
         return self.uid == os.geteuid()
 
-    def switch(self) -> dict[str, Any]:
+    def switch(self) -> Switch:
         """The arguments of ``Popen`` to switch to this account and all its groups; empty if that is not needed."""
         if self.is_ours:
             return {}

@@ -10,13 +10,14 @@ import subprocess
 import tempfile
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
 from datetime import timedelta
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any, Final, Self
+from typing import IO, Final, Self, Unpack
 
+from slotwise.contrib.command.invocation import Switch
 from slotwise.model.clock import elapsed
 
 #: Interval for polling a group that was asked to end, and for systems without pidfd.
@@ -26,6 +27,13 @@ LAST_WORDS: Final = timedelta(milliseconds=500)
 _CHUNK: Final = 65_536
 
 
+class PopenOptions(Switch, total=False):
+    """What surrounds the processes of a command."""
+
+    cwd: str | None
+    env: Mapping[str, str]
+
+
 class ProcessGroup:
     """Start ``argv`` and pass its output on. Use it as a context manager: on exit, remaining processes are killed.
 
@@ -33,7 +41,9 @@ class ProcessGroup:
     Raises OSError if it cannot be started.
     """
 
-    def __init__(self, argv: list[str], output: Output, *, stdin: bytes | None = None, **how: Any) -> None:
+    def __init__(
+        self, argv: list[str], output: Output, *, stdin: bytes | None = None, **how: Unpack[PopenOptions]
+    ) -> None:
         self._output = output
         with ExitStack() as stack:
             given: IO[bytes] | int = subprocess.DEVNULL
