@@ -137,7 +137,7 @@ def test_sources(arguments: list[str], files: list[str], tmp_path: Path) -> None
         (["backfill", "a", "--from", "9999999d", "--to", "now"], exits.USAGE, ["'--from': '9999999d' is neither"]),
         (["schedule", "next", "@daily", "--after", "99999999d"], exits.USAGE, ["--after 99999999d: neither"]),
         (["schedule", "month", "@daily", "--month", "0001-01"], exits.USAGE, ["schedules know the years 1900 to 8999"]),
-        (["db", "downgrade"], exits.USAGE, ["say so with --yes"]),
+        (["db", "downgrade"], exits.USAGE, ["Confirm with --yes"]),
         (["worker"], exits.FAILED, ["no application was named", "--app", "SLOTWISE_APP"]),
         (["run", "a"], exits.FAILED, ["no application was named"]),
         (["worker", "--app", "a", "--threads", "0"], exits.USAGE, ["--threads must be a whole number from 1", "'0'"]),

@@ -6,7 +6,6 @@ import getpass
 import os
 import signal
 import socket
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -15,7 +14,7 @@ from pathlib import Path
 
 import click
 
-from slotwise.cli.shared.options import Command, Given, Group, common, pass_given, with_options
+from slotwise.cli.shared.options import Command, Given, Group, common, confirm, pass_given, with_options
 from slotwise.cli.shared.output import moment, print_json, print_json_list, print_table
 from slotwise.contrib.calendars import Source, from_holidays, from_ics
 from slotwise.contrib.logging import escaped, plain
@@ -35,10 +34,10 @@ from slotwise.store.planning.calendar_changes import CalendarChanges, CalendarLi
 )
 @common
 def calendar() -> None:
-    """Business calendars: days that are not worked on.
+    """Manage business calendars.
 
-    They are kept in the database. A schedule goes around one with .excluding("AT", roll="following"). When a calendar
-    changes, all jobs that go by it follow at once.
+    A calendar has the days that are no business days, and the database keeps it. A schedule avoids these days with
+    .excluding("AT", roll="following"). When a calendar changes, all jobs that use it follow at once.
     """
 
 
@@ -46,13 +45,13 @@ def calendar() -> None:
 @common
 @pass_given
 def list_calendars(given: Given) -> None:
-    """All calendars, and how many jobs go by each."""
+    """List all calendars, and how many jobs use each."""
     with changes(given) as known:
         lines = known.all()
     if given.json:
         print_json_list(map(_line_json, lines))
     elif not lines:
-        click.echo("no calendars yet; make one with: slotwise calendar import AT")
+        click.echo("no calendars yet; create one with: slotwise calendar import AT")
     else:
         print_table(("CALENDAR", "REVISION", "DAYS", "FROM", "TO", "WEEKEND", "JOBS", "CHANGED"), map(_row, lines))
 
@@ -76,7 +75,7 @@ def _line_json(line: CalendarLine) -> dict[str, object]:
 @common
 @pass_given
 def show_calendar(given: Given, name: str, year: int | None) -> None:
-    """The days of the calendar NAME, and the jobs that go by it."""
+    """Show the days of the calendar NAME, and the jobs that use it."""
     with changes(given) as known:
         line = known.find(name)
     one = line.calendar
@@ -87,11 +86,11 @@ def show_calendar(given: Given, name: str, year: int | None) -> None:
     click.echo(f"{name}: revision {one.revision}, weekend {weekend_text(one.weekend)}, changed {moment(line.updated)}")
     for day in days:
         click.echo(f"  {day} {day:%a}{'  (weekend)' if day.isoweekday() % 7 in one.weekend else ''}")
-    click.echo(f"used by {', '.join(line.jobs)}" if line.jobs else "no job goes by it")
+    click.echo(f"used by {', '.join(line.jobs)}" if line.jobs else "no job uses it")
 
 
 _DAY = timedelta(days=1)
-#: Far more than any calendar holds: a typing mistake in a range.
+#: Longer ranges are typing mistakes.
 _LONGEST_RANGE = 366
 _MOST_TOLD = 20
 _LONGEST_READING = 30  # seconds
@@ -135,9 +134,9 @@ def _years(ctx: click.Context, option: click.Parameter, text: str | None) -> ran
 def import_calendar(
     given: Given, source: str, years: range, name: str | None, weekend: str | None, dry_run: bool
 ) -> None:
-    """Take the days of SOURCE into a calendar: a code of the holidays library, or an .ics file.
+    """Import the days of SOURCE into a calendar: a code of the holidays library, or an .ics file.
 
-    The days of these years are replaced, those of other years stay. Needs: pip install 'slotwise[calendars]'
+    The days of these years are replaced; those of other years stay. Needs: pip install 'slotwise[calendars]'
     """
     file = Path(source)
     is_file = file.suffix.lower() in (".ics", ".ical") or file.is_file()
@@ -177,10 +176,10 @@ def _from_file(file: Path, years: range) -> Source:
 
 @contextmanager
 def _patience() -> Iterator[None]:
-    """A rule that never fires is looked for up to the year 9999, event by event: nobody waits for that."""
+    """Limit the time to read a file: a rule that never fires is expanded up to the year 9999, event by event."""
 
     def give_up(*_: object) -> None:
-        raise ConfigurationError(f"takes longer than {_LONGEST_READING} s to read; take out rules that never fire")
+        raise ConfigurationError(f"takes longer than {_LONGEST_READING} s to read; remove rules that never fire")
 
     handler, timer = signal.signal(signal.SIGALRM, give_up), signal.setitimer(signal.ITIMER_REAL, _LONGEST_READING)
     try:
@@ -201,11 +200,11 @@ def _patience() -> Iterator[None]:
 )
 @click.argument("name")
 @click.argument("days", nargs=-1)
-@click.option("--weekend", metavar="DAYS", help="From now on the weekend is this: SAT,SUN, or - for none.")
-@click.option("--create", is_flag=True, help="Make the calendar if there is none of this name.")
+@click.option("--weekend", metavar="DAYS", help="The new weekend: SAT,SUN, or - for none.")
+@click.option("--create", is_flag=True, help="Create the calendar if there is none of this name.")
 @_changing
 def add_days(given: Given, name: str, days: Sequence[str], weekend: str | None, create: bool, dry_run: bool) -> None:
-    """Add DAYS on which nobody works: 2026-12-24, or a range 2026-12-28..2026-12-31."""
+    """Add DAYS that are no business days: 2026-12-24, or a range 2026-12-28..2026-12-31."""
     if not days and not weekend:
         raise click.UsageError("nothing to add: give days, or a --weekend")
     wanted, given_weekend = _dates(days), parse_weekend(weekend) if weekend else None
@@ -232,7 +231,7 @@ def add_days(given: Given, name: str, days: Sequence[str], weekend: str | None, 
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @_changing
 def remove_days(given: Given, name: str, days: Sequence[str], yes: bool, dry_run: bool) -> None:
-    """Take DAYS out of a calendar; without any, the whole calendar, unless a job goes by it."""
+    """Remove DAYS from a calendar; without DAYS, remove the whole calendar, unless a job uses it."""
     if not days:
         _remove_whole(given, name, yes=yes, dry=dry_run)
         return
@@ -249,10 +248,7 @@ def remove_days(given: Given, name: str, days: Sequence[str], yes: bool, dry_run
 
 
 def _remove_whole(given: Given, name: str, *, yes: bool, dry: bool) -> None:
-    if not (yes or dry):
-        if not sys.stdin.isatty():
-            raise click.UsageError(f"the whole calendar {name} would be gone; say so with --yes, or name days")
-        click.confirm(f"Remove the calendar {name}?", abort=True, err=True)
+    confirm(f"The whole calendar {name} will be removed.", sure=yes or dry)
     with changes(given) as known:
         gone = known.remove(name, "calendar remove", dry=dry)
     if given.json:
@@ -262,7 +258,7 @@ def _remove_whole(given: Given, name: str, *, yes: bool, dry: bool) -> None:
 
 
 def _dates(texts: Sequence[str]) -> frozenset[date]:
-    """Days and ranges of days. Raises UsageError."""
+    """Parse days and ranges of days. Raises UsageError."""
     found: set[date] = set()
     for text in texts:
         first, _, last = text.partition("..")
@@ -271,18 +267,18 @@ def _dates(texts: Sequence[str]) -> frozenset[date]:
         except ValueError:
             raise click.UsageError(f"{text}: write a day, 2026-12-24, or a range, 2026-12-28..2026-12-31") from None
         if not 0 <= (high - low).days <= _LONGEST_RANGE:
-            raise click.UsageError(f"{text}: a range begins first, and is at most {_LONGEST_RANGE} days long")
+            raise click.UsageError(f"{text}: a range ends after its start, and is at most {_LONGEST_RANGE} days long")
         found |= {low + number * _DAY for number in range((high - low).days + 1)}
     return frozenset(found)
 
 
-# -- what came of it ----------------------------------------------------------------------------------------------
+# -- the result ----------------------------------------------------------------------------------------------
 
 
 def _change(
     given: Given, name: str, edit: Edit, command: str, source: Source | None = None, *, create: bool = True, dry: bool
 ) -> None:
-    """Change a calendar, and tell what came of it. Raises ConfigurationError if a job could not follow."""
+    """Change a calendar, and print the result. Raises ConfigurationError if a job could not follow."""
     with changes(given) as known:
         change = known.change(name, edit, command, create=create, dry=dry)
     refused = [one for one in change.followed if one.refused]
@@ -335,7 +331,7 @@ def _tell_followed(followed: Sequence[Followed], *, dry: bool) -> None:
 
 @contextmanager
 def changes(given: Given) -> Iterator[CalendarChanges]:
-    """The calendars in the database; whoever runs this command stands in the audit."""
+    """Open the calendars in the database; the audit names the user of this command as the author."""
     with given.store() as store:
         yield CalendarChanges(store, f"{_user()}@{socket.gethostname()}")
 
@@ -343,7 +339,7 @@ def changes(given: Given) -> Iterator[CalendarChanges]:
 def _user() -> str:
     try:
         return getpass.getuser()
-    except (KeyError, OSError):  # a container's number that no account has
+    except (KeyError, OSError):  # a container's uid may have no account
         return str(os.getuid())
 
 

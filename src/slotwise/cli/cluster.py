@@ -42,7 +42,7 @@ _COLUMNS = ("WORKER", "STATE", "RUNNING", "TAGS", "STARTED", "LAST SEEN", "SKEW"
 @common
 @pass_given
 def workers(given: Given) -> None:
-    """Workers that have signed in and not out. "gone": not seen for longer than its lease; its slots are taken over."""
+    """List workers that have signed in and not out. A "gone" worker was not seen within its lease: others take over."""
     with given.reader() as reader:
         lines, now = reader.workers(), reader.now()
     if given.json:
@@ -73,7 +73,7 @@ def _row(line: WorkerLine, now: datetime, told: bool) -> list[str | Text]:
     short_help="One exit status for probes and alarms.",
     notes="""
     0  healthy; notes on orphans and refused schedules change nothing
-    1  too few workers, or rows that wait for too long, or that nobody can read
+    1  too few workers, rows that wait for too long, or unreadable rows
     3  the database cannot be used, or its tables are missing or of another version
     """,
     examples="""
@@ -96,16 +96,16 @@ def _row(line: WorkerLine, now: datetime, told: bool) -> list[str | Text]:
 @common
 @pass_given
 def health(given: Given, min_workers: int, max_overdue: timedelta, max_rows: int, max_orphans: int | None) -> int:
-    """Whether the database is reachable, its tables are right, workers live, and due rows get claimed.
+    """Check that the database is reachable, its tables fit, workers live, and due rows get claimed.
 
-    Rows of tasks that no live worker runs are orphans: a job that is no longer in the code, or one whose own
-    workers are down. They are told, and fail only with --max-orphans. Never imports the application.
+    Rows of tasks that no live worker runs are orphans: the job is no longer in the code, or its workers are down.
+    They are reported, and fail the check only with --max-orphans. The application is never imported.
     """
     try:
         with given.reader(import_app=False) as reader:
             found = reader.health(max_overdue)
     except (DatabaseProblem, SQLAlchemyError) as error:
-        if given.json:  # the question has an answer, unlike a listing's
+        if given.json:  # unlike a listing, the check has an answer even without a database
             told = str(error) if isinstance(error, DatabaseProblem) else f"the database refused: {describe(error)}"
             print_json({"healthy": False, "problems": [told], "notes": []})
         raise
@@ -126,7 +126,7 @@ def _health_json(found: Health) -> dict[str, object]:
 
 
 def _notes(found: Health) -> list[str]:
-    """What somebody should look at in the day; the orphans first."""
+    """Notes that need no alarm; the orphans first."""
     notes = []
     if found.orphans:
         notes.append(f"orphans, due rows that no live worker runs: {found.orphans}, of {_some(found.orphan_tasks)}")

@@ -24,12 +24,12 @@ _COLUMNS = ("JOB", "TIME", "ZONE", "USER", "NEXT SLOT", "COMMAND", "PLACE")
 
 @click.group(
     cls=Group,
-    short_help="What a worker would make of crontabs.",
+    short_help="Check and convert crontabs.",
     examples="slotwise crontab check /etc/cron.d\nslotwise crontab import shop.crontab -o jobs.py",
 )
 @common
 def crontab() -> None:
-    """What `slotwise worker --crontab` would make of crontabs. Neither command needs a database."""
+    """Check and convert crontabs as `slotwise worker --crontab` reads them. Needs no database."""
 
 
 _reading = with_options(
@@ -41,7 +41,7 @@ _reading = with_options(
 
 @crontab.command(
     cls=Command,
-    short_help="Say everything that is wrong with crontabs.",
+    short_help="List all problems of crontabs.",
     notes="""
     0  every line can run
     1  a line cannot, or a file cannot be read; with --strict, also if there is a warning
@@ -54,14 +54,14 @@ _reading = with_options(
     """,
 )
 @_reading
-@click.option("--strict", is_flag=True, help="Fail for warnings, too.")
+@click.option("--strict", is_flag=True, help="Fail on warnings, too.")
 @common
 @pass_given
 def check(given: Given, files: tuple[str, ...], form: Format, tz: str | None, strict: bool) -> int:
-    """Read crontabs, and folders of them, and say everything that is wrong, each with its place and its cure.
+    """List all problems of crontabs, and of folders of them, each with its place and its cure.
 
-    An error is a line that cannot run. A warning is one that may not do what is meant, on this machine or on any.
-    A note is about what cron does and slotwise does not. FILE may be -, the standard input.
+    An error is a line that cannot run. A warning is a line that may not do what its author meant. A note is a feature
+    of cron that slotwise does not have. FILE may be -, the standard input.
     """
     found = with_host(read_crontabs(*files, format=form, tz=tz), level="warning")
     fatal = ("error", "warning") if strict else ("error",)
@@ -90,7 +90,7 @@ def check(given: Given, files: tuple[str, ...], form: Format, tz: str | None, st
 )
 @_reading
 @click.option("-o", "--output", metavar="FILE", help="Write to this file, which must not exist yet.")
-@click.option("--skip-bad-lines", is_flag=True, help="Where lines cannot run, take the others.")
+@click.option("--skip-bad-lines", is_flag=True, help="Import the other lines if some cannot run.")
 @common
 def import_(files: tuple[str, ...], form: Format, tz: str | None, output: str | None, skip_bad_lines: bool) -> None:
     """Print a Python module with a CommandJob for each line of crontabs, and a registry of them all.
@@ -145,7 +145,7 @@ def _as_json(entry: Entry) -> dict[str, object]:
 
 
 def _next_slot(entry: Entry) -> datetime | None:
-    """By this machine's clock: a worker asks the database."""
+    """The next slot by this machine's clock; a worker uses the database's."""
     return entry.schedule.bind(entry.name).next_after(datetime.now(UTC))
 
 

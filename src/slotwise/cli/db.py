@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
@@ -24,7 +23,7 @@ from slotwise.store.schema.tables import SCHEMA_VERSION
 @click.group(cls=Group, examples="slotwise db upgrade\nslotwise db check\nslotwise db sql | psql")
 @common
 def db() -> None:
-    """Make the tables, check them, take them away."""
+    """Create the tables, check them, drop them."""
 
 
 class _Place(TypedDict):
@@ -36,7 +35,7 @@ class _Place(TypedDict):
 
 @contextmanager
 def _connected(given: Given, *, new: bool = False) -> Iterator[tuple[Connection, _Place, Database]]:
-    """A connection without deadlines, and where the tables are; ``new``: in a SQLite file that need not be there."""
+    """A connection without deadlines, and the place of the tables; ``new``: a SQLite file may be missing."""
     settings = given.table_settings()
     database = Database(settings)
     try:
@@ -55,18 +54,18 @@ def _where(settings: Settings) -> _Place:
     cls=Command,
     examples="""
     slotwise db upgrade
-    slotwise db upgrade --adopt                         take over a scheduled_tasks of Java's db-scheduler
+    slotwise db upgrade --adopt                         adopt a scheduled_tasks of Java's db-scheduler
     slotwise db upgrade --schema jobs --table-prefix slotwise_
     """,
 )
-@click.option("--adopt", is_flag=True, help="Take over a table of db-scheduler that is there already.")
+@click.option("--adopt", is_flag=True, help="Adopt an existing table of db-scheduler.")
 @common
 @pass_given
 def upgrade(given: Given, adopt: bool) -> None:
-    """Make the tables, or bring them up to date. Safe to run from several places at once."""
+    """Create the tables, or upgrade them. Several processes may run it at once."""
     with _connected(given, new=True) as (connection, where, _):
         applied = migrate.apply(connection, adopt=adopt, **where)
-        migrate.check(connection, **where)  # the revision is alembic's word; somebody may have dropped something since
+        migrate.check(connection, **where)  # alembic knows the revision only; columns may be missing
     if given.json:
         print_json({"applied": applied})
     else:
@@ -74,12 +73,12 @@ def upgrade(given: Given, adopt: bool) -> None:
 
 
 @db.command(
-    cls=Command, short_help="Which schema version there is.", examples="slotwise db current\nslotwise db current --json"
+    cls=Command, short_help="Show the schema version.", examples="slotwise db current\nslotwise db current --json"
 )
 @common
 @pass_given
 def current(given: Given) -> None:
-    """Which schema version the database has, and which one this slotwise needs."""
+    """Show the schema version of the database, and the one that this slotwise needs."""
     with _connected(given) as (connection, where, _):
         version = migrate.current(connection, **where)
     if given.json:
@@ -91,14 +90,14 @@ def current(given: Given) -> None:
 
 @db.command(
     cls=Command,
-    short_help="Whether all is in place.",
+    short_help="Check that the tables are complete.",
     notes="0  all is in place\n3  something is missing",
     examples="slotwise db check",
 )
 @common
 @pass_given
 def check(given: Given) -> None:
-    """Whether all tables, columns and indexes are in place; if not, what is missing and which command mends it."""
+    """Check that all tables, columns and indexes exist; if not, print what is missing and which command repairs it."""
     with _connected(given) as (connection, where, database):
         migrate.check(connection, **where)
         refuse_unversioned(connection, **where)
@@ -120,23 +119,20 @@ def check(given: Given) -> None:
 @common
 @pass_given
 def sql(given: Given, dialect: str | None) -> None:
-    """Print the SQL of a fresh installation, for those who let somebody else run it. Needs no database."""
+    """Print the SQL of a fresh installation, for a review or for a DBA. Needs no database."""
     settings = given.settings()
     named = "sqlite" if (settings.database_url or "").startswith("sqlite") else "postgresql"
     click.echo(migrate.sql(dialect or named, **_where(settings)), nl=False)
 
 
-@db.command(cls=Command, examples="slotwise db downgrade --yes                take all tables away")
+@db.command(cls=Command, examples="slotwise db downgrade --yes                drop all tables")
 @click.option("--revision", default="base", show_default=True, help="Down to this revision.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @common
 @pass_given
 def downgrade(given: Given, revision: str, yes: bool) -> None:
-    """Take the tables away, down to a revision. All that is in them is gone: jobs' history, waiting tasks."""
-    if not yes:
-        if not sys.stdin.isatty():
-            raise click.UsageError("the data in the tables would be gone; say so with --yes")
-        click.confirm("All data in slotwise's tables will be gone. Go on?", abort=True, err=True)
+    """Drop the tables, down to a revision. All data is lost: the history of jobs, waiting tasks."""
+    confirm("All data in slotwise's tables will be lost.", sure=yes, preview="")
     with _connected(given) as (connection, where, _):
         reverted = migrate.revert(connection, revision=revision, **where)
     if given.json:
@@ -160,10 +156,10 @@ def downgrade(given: Given, revision: str, yes: bool) -> None:
 @common
 @pass_given
 def new_epoch(given: Given, author: str | None, note: str | None, dry_run: bool, yes: bool) -> None:
-    """After a restore of all tables: let no token and no claim of the time before be good any more.
+    """After a restore of all tables: invalidate all earlier tokens and claims.
 
-    Tokens rise above all that were given out, claims end and are taken over, and the installation's id is new, so that
-    complete_in refuses whoever still works on the database of before.
+    Tokens continue above all earlier ones, claims end and are taken over, and the installation gets a new id, so that
+    complete_in rejects clients of the former database.
     """
     with given.operations(author) as (controls, _):
         found = controls.new_epoch(dry_run=True)
@@ -188,9 +184,9 @@ def new_epoch(given: Given, author: str | None, note: str | None, dry_run: bool,
 @common
 @pass_given
 def settle_until(given: Given, until: datetime, author: str | None, note: str | None, dry_run: bool, yes: bool) -> None:
-    """After a restore: slots up to TIME that have not begun do not run; they end as skipped (settled).
+    """After a restore: end slots up to TIME that have not begun as skipped (settled), without a run.
 
-    Slots that wait for a retry end as cancelled (settled). One-time tasks stay: look at those that are due.
+    Slots that wait for a retry end as cancelled (settled). One-time tasks stay: check those that are due.
     """
     with given.operations(author) as (controls, _):
         found = controls.settle_until(until, dry_run=True)

@@ -20,8 +20,8 @@ from slotwise.cli.shared import exits
 from slotwise.cli.shared.options import Command, Group, common
 from slotwise.model.identity import own_version
 
-#: Each command, and the file in here that has it; it is imported when it is wanted: a probe that asks for health every
-#: few seconds need not load the engine and the benchmark.
+#: The module of each command. It is imported on first use: a health probe that runs every few seconds must not load
+#: the engine and the benchmark.
 COMMANDS: Final = {
     "backfill": "operations",
     "bench": "bench",
@@ -52,11 +52,11 @@ COMMANDS: Final = {
 
 
 class PipeClosed(Exception):
-    """Nobody reads our output any more."""
+    """The reader of the output has closed the pipe."""
 
 
 class Commands(Mapping[str, click.Command]):
-    """All commands by name, each imported when it is taken."""
+    """All commands by name, each imported on first use."""
 
     def __getitem__(self, name: str) -> click.Command:
         module = import_module(f"slotwise.cli.{COMMANDS[name]}")
@@ -74,7 +74,7 @@ class Commands(Mapping[str, click.Command]):
 
 
 class Program(Group):
-    """The root; click itself would end a closed pipe with status 1, like a failure."""
+    """The root command. Click itself would exit with status 1 on a closed pipe, as for a failure."""
 
     def __init__(self, *arguments: Any, **attributes: Any) -> None:
         super().__init__(*arguments, **attributes)
@@ -92,7 +92,7 @@ class Program(Group):
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
     examples="""
     export DATABASE_URL=postgresql://user@host/database
-    slotwise db upgrade                           make the tables
+    slotwise db upgrade                           create the tables
     slotwise run nightly-report --app jobs        run one slot now, in the foreground
     slotwise worker --app jobs                    run what is due
     slotwise slots nightly-report                 what ran, what did not, and why
@@ -109,18 +109,18 @@ def cli() -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command line; ends the process with one of ``cli.exits``."""
+    """Run the command line, and exit with one of the statuses in ``cli.shared.exits``."""
     found = status(arguments)
-    gc.freeze()  # the last collections would look through all that was imported: a fifth of what a short command costs
+    gc.freeze()  # the last collections would traverse all imported modules: a fifth of the time of a short command
     sys.exit(found)
 
 
 def status(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line; its exit status."""
+    """Run the command line, and return its exit status."""
     _open_streams()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")  # a name need not exist in the terminal's encoding
+            stream.reconfigure(errors="backslashreplace")  # the terminal's encoding may lack a character of a name
     try:
         result = cli.main(arguments, prog_name="slotwise", standalone_mode=False)
         sys.stdout.flush()
@@ -129,16 +129,16 @@ def status(arguments: Sequence[str] | None = None) -> int:
     except (click.Abort, KeyboardInterrupt):
         return exits.INTERRUPTED
     except Exception as error:
-        from slotwise.cli.shared.error_report import tell
+        from slotwise.cli.shared.error_report import report_error
 
-        return tell(error)
+        return report_error(error)
     return result if isinstance(result, int) else exits.OK
 
 
 def _open_streams() -> None:
-    """What was closed by whoever started us (``>&-``) leads nowhere: only the exit status is wanted.
+    """Open /dev/null for standard streams that the caller closed (``>&-``).
 
-    Before anything else is opened: it would get the number of a standard stream, and the output.
+    Call this before any other file is opened: that file would get the descriptor of a standard stream, and the output.
     """
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         if getattr(sys, name) is None:
@@ -150,7 +150,7 @@ def _open_streams() -> None:
 
 
 def _pipe_closed() -> int:
-    """Whoever read our output has left (``| head``): nothing to say, and nobody to say it to."""
+    """Discard the rest of the output: its reader has exited (``| head``)."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return exits.PIPE_CLOSED
 
@@ -166,7 +166,7 @@ def _pipe_closed() -> int:
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 @click.pass_context
 def completion(ctx: click.Context, shell: str) -> None:
-    """Print the script that completes our commands in SHELL."""
+    """Print the script that completes slotwise's commands in SHELL."""
     complete = get_completion_class(shell)
     assert complete is not None  # the three that click knows
     click.echo(complete(ctx.find_root().command, {}, "slotwise", "_SLOTWISE_COMPLETE").source())

@@ -1,4 +1,4 @@
-"""The child that runs one attempt of a job with ``isolation="process"``; started by a worker, by nobody else."""
+"""The child process that runs one attempt of a job with ``isolation="process"``; only a worker starts it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ LONGEST_PAUSE = timedelta(seconds=2)
 
 
 def main(descriptor: int) -> None:
-    """Take one order from the parent, and do it."""
+    """Run one attempt that the parent orders."""
     os.set_inheritable(descriptor, False)
     channel = Channel(socket.socket(fileno=descriptor))
     _follow_parent()
@@ -42,13 +42,13 @@ def main(descriptor: int) -> None:
     channel.send(**say_outcome(_obey(order, channel)))
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(0)  # a thread that the handler has left behind must not keep the slot from ending
+    os._exit(0)  # a thread that the handler left must not keep the slot from ending
 
 
 def _follow_parent() -> None:
-    """Whether to stop is the parent's to say, also where a supervisor signals everybody; but its death is ours.
+    """Stop only when the parent asks, even if a supervisor signals all processes; but die with the parent.
 
-    Signals are heard, not ignored: what the handler starts would ignore them, too, and could not be ended.
+    Signals get a handler and are not ignored: child processes would inherit the latter, and could not be ended.
     """
     StopSignals(lambda number, count: None).__enter__()
     with suppress(OSError, AttributeError):
@@ -91,10 +91,10 @@ def _obey(order: dict[str, Any], channel: Channel) -> AttemptOutcome:
 
 
 def _find_claim(worker: Worker, order: dict[str, Any], channel: Channel) -> tuple[Claim | None, list[dict[str, Any]]]:
-    """The claim, if it still holds; and what the parent has said meanwhile.
+    """Return the claim, if it is still valid, and the parent's messages so far.
 
-    Waits for a database that is away. The parent ends this process when the claim is lost meanwhile, and where there
-    is no parent any more, nobody waits.
+    Wait while the database is unreachable. The parent ends this process if the claim is lost meanwhile; this process
+    exits if the parent is gone.
     """
     words: list[dict[str, Any]] = []
     for pause in growing_pauses(FIRST_PAUSE, LONGEST_PAUSE):
@@ -111,7 +111,7 @@ def _find_claim(worker: Worker, order: dict[str, Any], channel: Channel) -> tupl
 
 
 def _worker(order: dict[str, Any], channel: Channel) -> Worker:
-    """The application's worker, of which only the runner is used: handler, interceptors and lifespan are the same."""
+    """The application's worker. Only its runner is used, with the same handler, interceptors and lifespan."""
     sys.path[:] = order["path"]
     registry: JobRegistry = load_registry(order["app"], Path.cwd()).configured(**order["settings"] | {"only": []})
     configure(registry.settings.log_format, registry.settings.log_level)

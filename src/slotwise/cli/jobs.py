@@ -1,4 +1,4 @@
-"""``slotwise jobs``: which jobs there are, and how each stands."""
+"""``slotwise jobs``: the jobs in the database and their states."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _COLUMNS = ("JOB", "STATE", "NEXT SLOT", "LAST SUCCESS", "FAILURES", "SCHEDULE")
 @click.group(cls=Group, examples="slotwise jobs list\nslotwise jobs show nightly-report")
 @common
 def jobs() -> None:
-    """Which jobs there are, and how each stands."""
+    """List jobs and recurring instances, and their states."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +56,7 @@ class _Entry:
 
     @property
     def code(self) -> str | None:
-        """How the application sees it; None where no application was named."""
+        """The job compared with the application; None without an application."""
         if not self.compared:
             return None
         if self.definition is None:
@@ -83,14 +83,14 @@ class _Entry:
 @common
 @pass_given
 def list_jobs(given: Given) -> None:
-    """All jobs that have a row in the database, by name.
+    """List all jobs that have a row in the database, by name.
 
     With --app, jobs are compared with the application: "orphan" is no longer in the code, "not planned" has
-    no row before a worker starts, "changed" has another schedule in the code than in the row, which decides.
-    A job that is due and that no live worker can take is "unroutable", one whose row has a value that nobody can use
-    "unreadable"; the reason stands below.
+    no row before a worker starts, "changed" has different schedules in the code and in the row; the row decides.
+    A due job that no live worker can claim is "unroutable". A job whose row has an invalid value is "unreadable".
+    The reasons are printed below the list.
 
-    Below the list: jobs of which live workers have another schedule, refused because a newer revision planned them.
+    Below the list are also the jobs for which live workers have a schedule that a newer revision has replaced.
     """
     definitions = _definitions(given)
     with given.reader() as reader:
@@ -159,7 +159,7 @@ def _row(entry: _Entry, now: datetime) -> list[str | Text]:
 
 
 def _cells(line: JobLine, now: datetime) -> list[str | Text]:
-    """How it stands: all columns but its name."""
+    """All columns but the name."""
     failures = str(line.consecutive_failures) if line.consecutive_failures else "–"
     return [outcome(line.state), moment(line.next_slot), ago(line.last_success, now), failures, line.schedule]
 
@@ -175,12 +175,12 @@ def _cells(line: JobLine, now: datetime) -> list[str | Text]:
 )
 @click.argument("name")
 @click.option("-n", "count", type=click.IntRange(1), default=20, show_default=True, help="At most so many lines.")
-@click.option("--all", "everything", is_flag=True, help="All that are there.")
+@click.option("--all", "everything", is_flag=True, help="All lines.")
 @click.option("--after", metavar="ID", default="", help="Only those with greater ids.")
 @common
 @pass_given
 def list_instances(given: Given, name: str, count: int, everything: bool, after: str) -> None:
-    """The recurring instances of the task NAME, by id: those that client.schedule_recurring has made."""
+    """List the recurring instances of the task NAME, by id: those that client.schedule_recurring created."""
     with given.reader() as reader:
         reader.known(name)
         found = _instances(reader, name, after)
@@ -199,7 +199,7 @@ def list_instances(given: Given, name: str, count: int, everything: bool, after:
 
 
 def _instances(reader: Reader, name: str, after: str) -> Iterator[JobLine]:
-    """Page by page, as far as they are wanted."""
+    """Read page by page, while the caller iterates."""
     while page := reader.instances(name, limit=PAGE, after=after):
         yield from page
         after = page[-1].instance
@@ -219,7 +219,7 @@ def _instances(reader: Reader, name: str, after: str) -> Iterator[JobLine]:
 @common
 @pass_given
 def show_job(given: Given, name: str, instance: str | None) -> None:
-    """Everything the database knows about the job NAME."""
+    """Show the row of the job NAME."""
     with given.reader() as reader:
         line = reader.job(name, instance or RECURRING)
         if line is None and instance is not None:
@@ -257,12 +257,12 @@ def _fields(line: JobLine) -> list[tuple[str, str | Text]]:
 
 
 def _planned_by(line: JobLine) -> str:
-    """By which deploy its schedule came."""
+    """The deploy that planned its schedule."""
     return str(Revision(text=line.revision, started=line.deployed)) if line.revision or line.deployed else "–"
 
 
 def _refused(line: JobLine) -> str:
-    """Who proposes another schedule and was not heard."""
+    """The live workers whose schedule was refused."""
     whose = Counter(worker["revision"] for worker in line.refused)
     told = ", ".join(f"{count} with revision {revision or 'none'}" for revision, count in whose.items())
     return f"live workers whose schedule was refused: {told}; revision {_planned_by(line)} has planned it"

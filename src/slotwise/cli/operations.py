@@ -63,10 +63,10 @@ def trigger(
     note: str | None,
     dry_run: bool,
 ) -> None:
-    """Run the job NAME now, on whichever worker takes it, beside its schedule.
+    """Run the job NAME now, on any worker, beside its schedule.
 
-    Its slot is the database's time of this request; the next slot stays as it is, and the job's statistics count the
-    run. A paused job's waits until the job is resumed; "slotwise run" does not, and runs it in the foreground.
+    Its slot is the database's time of this request. The next slot stays as it is, and the job's statistics count the
+    run. If the job is paused, the run waits until it is resumed; "slotwise run" does not wait.
     """
     with given.operations(author) as (controls, _):
         slot = controls.trigger(name, instance=instance, overlap=overlap, note=note, dry_run=dry_run)
@@ -75,14 +75,14 @@ def trigger(
 
 @click.command(
     cls=Command,
-    short_help="Let nothing of a job start, or nothing at all.",
+    short_help="Start no slots of a job, or of all jobs.",
     examples="""
     slotwise pause nightly-report --note "the disk is full"
     slotwise pause --all --note maintenance --yes
     """,
 )
 @click.argument("name", required=False)
-@click.option("--all", "everything", is_flag=True, help="Everything, whatever comes later included.")
+@click.option("--all", "everything", is_flag=True, help="All jobs and tasks, also those that are added later.")
 @operation
 @yes
 @common
@@ -96,9 +96,9 @@ def pause(
     dry_run: bool,
     yes: bool,
 ) -> None:
-    """Let nothing of the job NAME start any more, on any worker; or, with --all, nothing at all.
+    """Start no more slots of the job NAME, on any worker; or, with --all, of any job or task.
 
-    What runs goes on. Slots that come meanwhile are skipped when the job is resumed, and the ledger says so.
+    Running handlers continue. Slots of the pause are skipped when the job is resumed, and stay in the ledger.
     """
     one = _job_or_all(name, everything)
     with given.operations(author) as (controls, _):
@@ -114,7 +114,7 @@ def pause(
 
 @click.command(
     cls=Command,
-    short_help="Let a job, or all, go on.",
+    short_help="End the pause of a job, or of all.",
     examples="""
     slotwise resume nightly-report
     slotwise resume nightly-report --replay                slots of the pause are its catch-up's
@@ -122,7 +122,7 @@ def pause(
     """,
 )
 @click.argument("name", required=False)
-@click.option("--all", "everything", is_flag=True, help="Take a pause of all back.")
+@click.option("--all", "everything", is_flag=True, help="End the pause of all.")
 @click.option("--replay", is_flag=True, help="Leave slots of the pause to the job's catch-up.")
 @operation
 @yes
@@ -138,9 +138,9 @@ def resume(
     dry_run: bool,
     yes: bool,
 ) -> None:
-    """Let the job NAME go on; or, with --all, whatever is not paused by its own name.
+    """End the pause of the job NAME; or, with --all, of all that is not paused by its own name.
 
-    Slots that came during the pause end as skipped (paused), unless --replay leaves them to the job's catch-up.
+    Slots that came due during the pause end as skipped (paused), unless --replay leaves them to the job's catch-up.
     """
     one = _job_or_all(name, everything)
     with given.operations(author) as (controls, _):
@@ -183,7 +183,7 @@ def _skipped(lines: list[Resumed]) -> str:
 @click.command(
     "skip-next",
     cls=Command,
-    short_help="Leave a job's next slot out.",
+    short_help="Skip a job's next slot.",
     examples="""
     slotwise skip-next nightly-report --dry-run            which one it is
     slotwise skip-next nightly-report 2026-01-31T02:00Z    only if it is this one
@@ -204,9 +204,9 @@ def skip_next(
     note: str | None,
     dry_run: bool,
 ) -> None:
-    """Leave out the next slot of the job NAME that has not begun: it ends as skipped (operator).
+    """Skip the next slot of the job NAME that has not begun: it ends as skipped (operator).
 
-    With SLOT, only if that is the next one: so that two people with the same idea skip it once.
+    With SLOT, skip it only if it is the next one, so that two operators do not skip two slots.
     """
     with given.operations(author) as (controls, _):
         skipped = controls.skip_next(name, slot, instance=instance, note=note, dry_run=dry_run)
@@ -215,21 +215,21 @@ def skip_next(
 
 @click.command(
     cls=Command,
-    short_help="Ask what runs of a job to stop.",
+    short_help="Ask the running handlers of a job to stop.",
     notes="""
     0  asked
     1  nothing of the job runs, or the slot has ended already
     """,
     examples="""
-    slotwise cancel nightly-report                         whatever runs of it
-    slotwise cancel nightly-report 2026-01-31T02:00Z       this slot, also if it waits for its retry
-    slotwise cancel nightly-report --backfill              what its backfills have not begun
-    slotwise cancel report --instance customer-7           what runs of one of its recurring instances
+    slotwise cancel nightly-report                         its running handlers
+    slotwise cancel nightly-report 2026-01-31T02:00Z       this slot, even if it waits for its retry
+    slotwise cancel nightly-report --backfill              slots of its backfills that have not begun
+    slotwise cancel report --instance customer-7           one of its recurring instances
     """,
 )
 @click.argument("name")
 @click.argument("slot", required=False, callback=instant)
-@click.option("--backfill", is_flag=True, help="Call off the slots of backfills that have not begun.")
+@click.option("--backfill", is_flag=True, help="Cancel the slots of backfills that have not begun.")
 @click.option("--instance", metavar="ID", help="This recurring instance only.")
 @operation
 @yes
@@ -246,14 +246,14 @@ def cancel(
     dry_run: bool,
     yes: bool,
 ) -> int:
-    """Ask what runs of the job NAME to stop; it learns so with its worker's next heartbeat.
+    """Ask the running handlers of the job NAME to stop; the request arrives with their worker's next heartbeat.
 
-    The slot ends as cancelled, without another attempt; the schedule goes on. With SLOT, only that slot, which is
-    also ended if it waits for its retry. Of a task with recurring instances all are asked, or the one that
-    --instance names; a SLOT is the job's own unless it does.
+    The slot ends as cancelled, without another attempt; the schedule continues. With SLOT, cancel only that slot, even
+    if it waits for its retry. For a task with recurring instances, cancel all of them, or the one of --instance.
+    Without --instance, SLOT is the job's own.
     """
     if backfill and slot is not None:
-        raise click.UsageError("--backfill calls off all that waits; leave SLOT out")
+        raise click.UsageError("--backfill cancels all slots that wait; leave SLOT out")
     with given.operations(author) as (controls, reader):
         if backfill:
             waiting = controls.cancel_backfill(name, instance=instance, dry_run=True)
@@ -272,7 +272,7 @@ def cancel(
 
 @click.command(
     cls=Command,
-    short_help="Try a failed slot once more, as the same slot.",
+    short_help="Retry a failed slot, as the same slot.",
     examples="""
     slotwise retry nightly-report 2026-01-31T02:00Z
     slotwise retry nightly-report 2026-01-31T02:00Z --note "the mail server is back" --app jobs
@@ -293,10 +293,10 @@ def retry(
     note: str | None,
     dry_run: bool,
 ) -> None:
-    """Try SLOT of the job NAME once more, which ended as failed, dead, lost or cancelled.
+    """Retry SLOT of the job NAME, which ended as failed, dead, lost or cancelled.
 
-    It is the same slot: same idempotency key, attempts counted on; beside the schedule, which goes on. Slots of a
-    job with on_lost="give_up" start once: with --app that is said here, else the worker refuses it.
+    It is the same slot, with the same idempotency key, and its attempts are counted on. The schedule continues.
+    A slot of a job with on_lost="give_up" starts only once: this command rejects it with --app, else the worker does.
     """
     with given.operations(author) as (controls, reader):
         wanted = exact_slot(reader, name, instance, slot)
@@ -310,18 +310,18 @@ def retry(
     examples="""
     slotwise backfill nightly-report --from 2026-01-01 --to 2026-01-31 --dry-run
     slotwise backfill nightly-report --from 30d --to now --pace 1m --at-once 2 --yes
-    slotwise cancel nightly-report --backfill              call off what has not begun
+    slotwise cancel nightly-report --backfill              cancel the slots that have not begun
     """,
 )
 @click.argument("name")
 @click.option("--from", "first", required=True, callback=instant, metavar="TIME", help="From this instant on.")
 @click.option("--to", "last", required=True, callback=instant, metavar="TIME", help="Up to and including this instant.")
 @click.option(
-    "--pace", metavar="DURATION", callback=duration, help="Each is due so long after the start of the one before."
+    "--pace", metavar="DURATION", callback=duration, help="Time from the start of one slot until the next is due."
 )
-@click.option("--at-once", type=click.IntRange(1), default=1, show_default=True, help="So many run side by side.")
-@click.option("--failed", is_flag=True, help="Also what ended as failed, dead, lost or cancelled.")
-@click.option("--forgotten", is_flag=True, help="Also where history was pruned, and nobody knows what ran.")
+@click.option("--at-once", type=click.IntRange(1), default=1, show_default=True, help="How many run at a time.")
+@click.option("--failed", is_flag=True, help="Also slots that ended as failed, dead, lost or cancelled.")
+@click.option("--forgotten", is_flag=True, help="Also times whose history was pruned, so that it is unknown what ran.")
 @instance
 @operation
 @yes
@@ -344,8 +344,8 @@ def backfill(
 ) -> None:
     """Run the slots of the job NAME in a range that never ran, the oldest first, beside its schedule.
 
-    What ran, runs or waits is left alone, and so is what the schedule has yet to decide. Times are ISO 8601, in local
-    time unless they say otherwise; a duration means so long ago.
+    Slots that ran, run or wait are not changed, and neither are slots that the schedule has not decided yet. Times are
+    ISO 8601, in local time unless they have an offset; a duration is subtracted from now.
     """
     with given.operations(author) as (controls, _):
         order = partial(
@@ -366,7 +366,7 @@ def backfill(
 
 
 def _show_slots(found: Backfill) -> None:
-    """Enough of the slots to see whether they are the right ones."""
+    """Preview the first and last slots on stderr."""
     slots = found.slots
     shown = [iso(slot) for slot in (slots if len(slots) <= 6 else (*slots[:3], *slots[-2:]))]
     if len(slots) > 6:
@@ -386,7 +386,7 @@ def _show_slots(found: Backfill) -> None:
     """,
 )
 @click.argument("name")
-@click.option("--known", is_flag=True, help="Also if a live worker knows the job, and will plan it again.")
+@click.option("--known", is_flag=True, help="Even if a live worker registers the job, and will plan it again.")
 @operation
 @yes
 @common
@@ -394,9 +394,9 @@ def _show_slots(found: Backfill) -> None:
 def delete(
     given: Given, name: str, known: bool, author: str | None, note: str | None, dry_run: bool, yes: bool
 ) -> None:
-    """Remove the rows of the job NAME. Its history stays, and keeps its slots from ever starting again.
+    """Remove the rows of the job NAME. Its history stays, so that its slots never start again.
 
-    Refused while it runs, and while a live worker knows it.
+    The command fails while the job runs, and while a live worker registers it.
     """
     with given.operations(author) as (controls, _):
         rows = controls.delete(name, known=known, dry_run=True)
@@ -410,7 +410,7 @@ def delete(
 
 @click.command(
     cls=Command,
-    short_help="Which orders were given, by whom, when and why.",
+    short_help="List the operations on jobs: author, time and reason.",
     examples="""
     slotwise controls
     slotwise controls nightly-report -n 50 --json
@@ -421,7 +421,7 @@ def delete(
 @common
 @pass_given
 def controls(given: Given, name: str | None, count: int) -> None:
-    """The orders given so far, the newest first; with NAME, those about that job and those about all."""
+    """List the operations on jobs, the newest first; with NAME, those on that job and those on all."""
     with given.operations() as (found, reader):
         paused = found.all_paused()
         orders = list(islice(found.orders(name, limit=count), count))

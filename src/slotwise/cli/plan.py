@@ -25,7 +25,7 @@ _STYLES = {
 
 @click.command(
     cls=Command,
-    short_help="What a deploy of the application would change.",
+    short_help="Preview what a deploy would change.",
     notes="""
     0  nothing
     1  a mistake in the application or the settings
@@ -43,11 +43,11 @@ _STYLES = {
 @common
 @pass_given
 def plan(given: Given, everything: bool) -> int:
-    """What starting a worker of the application would change in the database; nothing is changed now.
+    """Preview what starting a worker of the application would change in the database. Nothing is changed now.
 
     "added" has no row yet; "changed" has another schedule, shown with its old and new next slots; "policies" declares
-    something else anew; "outdated" would be refused, since a newer deploy has planned it; "refused" would make the row
-    longer than can be read again; "orphaned" has a row and no code. What is due by now would run at once.
+    other policies; "outdated" would be refused, since a newer deploy planned it; "refused" would exceed the size of a
+    row; "orphaned" has a row and no code. A job that is due by now would run at once.
     """
     registry = given.registry()
     with given.store() as store:

@@ -53,9 +53,8 @@ _STATUS = {
 def run(given: Given, name: str, crontabs: CrontabChoice) -> int:
     """Run one slot of the job NAME now, in the foreground.
 
-    It runs beside the schedule, under a claim that no worker can take, with heartbeats, and stands in the ledger
-    with the origin "trigger". Workers may be running or not. Ctrl-C asks the handler to stop and waits five
-    seconds for it; the slot ends as cancelled.
+    It runs beside the schedule, with heartbeats and a claim of its own; its origin in the ledger is "trigger". It needs
+    no worker. Ctrl-C asks the handler to stop and waits five seconds for it; the slot ends as cancelled.
     """
     settings = given.settings()
     configure(settings.log_format, _level(given, settings))
@@ -73,13 +72,13 @@ def run(given: Given, name: str, crontabs: CrontabChoice) -> int:
     _tell(given, ended)
     status = _status(ended, signals.first)
     if signals.first is not None:
-        end_now(status)  # whatever the handler left running ends here
+        end_now(status)  # processes and threads that the handler left end here
     return status
 
 
 @contextmanager
 def _output_for_answers(wanted: bool) -> Iterator[None]:
-    """With --json, stdout is for the answer: what the handler and its commands print goes to stderr."""
+    """With --json, reserve stdout for the answer: output of the handler and its commands goes to stderr."""
     if not wanted:
         yield
         return
@@ -95,7 +94,7 @@ def _output_for_answers(wanted: bool) -> Iterator[None]:
 
 
 def _level(given: Given, settings: Settings) -> str:
-    """Quieter than a worker, unless told otherwise: the handler's own output is what counts."""
+    """The log level: by default WARNING, so that the handler's own output is readable."""
     return "WARNING" if settings.log_level == "INFO" and "log_level" not in given.values else settings.log_level
 
 

@@ -50,14 +50,14 @@ from slotwise.store.planning.stored_calendars import calendars_of
 )
 @common
 def schedule() -> None:
-    """What a schedule means, and what it comes to. Needs no database, but for the calendars that it names."""
+    """Explain schedules, list their slots, compare them. Only calendars that a schedule names need a database."""
 
 
 _TZ = click.option(
     "--tz", metavar="ZONE", help="Zone of a plain cron expression, and of the clocks shown; default: the schedule's."
 )
-_AFTER = click.option("--after", metavar="TIME", help="Slots after this instant, or so long from now; default: now.")
-_NAME = click.option("--name", metavar="JOB", help="The job whose name decides what H is.")
+_AFTER = click.option("--after", metavar="TIME", help="Slots after this instant or delay from now; default: now.")
+_NAME = click.option("--name", metavar="JOB", help="The job whose name decides the value of H.")
 
 
 @schedule.command(
@@ -73,7 +73,7 @@ _NAME = click.option("--name", metavar="JOB", help="The job whose name decides w
 @common
 @pass_given
 def explain_schedule(given: Given, text: str, tz: str | None) -> None:
-    """Say in words what TEXT means."""
+    """Explain TEXT in words."""
     found = schedule_of(text, tz)
     if given.json:
         print_json({"schedule": str(found), "words": explain(found)})
@@ -94,14 +94,14 @@ def explain_schedule(given: Given, text: str, tz: str | None) -> None:
 @click.argument("text")
 @_TZ
 @_NAME
-@click.option("-n", "count", type=click.IntRange(1, 100_000), default=10, show_default=True, help="So many slots.")
+@click.option("-n", "count", type=click.IntRange(1, 100_000), default=10, show_default=True, help="Number of slots.")
 @_AFTER
 @common
 @pass_given
 def next_slots(given: Given, text: str, tz: str | None, name: str | None, count: int, after: str | None) -> None:
     """List the next slots of TEXT in local time and UTC.
 
-    Changes of the clocks are marked, and what they do to slots; so are slots that do not run.
+    Clock changes and their effects on slots are marked, and so are slots that do not run.
     """
     found = ready(given, schedule_of(text, tz), name)
     zone = zone_of(found, tz)
@@ -135,8 +135,8 @@ def _row(entry: Entry) -> list[str | Text]:
 @click.argument("new")
 @_TZ
 @_NAME
-@click.option("--days", type=click.IntRange(1, 3660), default=30, show_default=True, help="So far ahead.")
-@click.option("-n", "count", type=click.IntRange(1), default=50, show_default=True, help="Show so many differences.")
+@click.option("--days", type=click.IntRange(1, 3660), default=30, show_default=True, help="Number of days to compare.")
+@click.option("-n", "count", type=click.IntRange(1), default=50, show_default=True, help="At most so many differences.")
 @_AFTER
 @common
 @pass_given
@@ -150,7 +150,7 @@ def diff(
     count: int,
     after: str | None,
 ) -> int:
-    """Which slots a change from OLD to NEW takes away (-) and adds (+)."""
+    """List the slots that a change from OLD to NEW removes (-) and adds (+)."""
     before, later = (_slots_of(ready(given, schedule_of(text, tz), name)) for text in (old, new))
     zone = zone_of(later, tz)
     start = instant(after, zone)
@@ -165,7 +165,7 @@ def diff(
 
 
 def _slots_of(schedule: Schedule) -> Schedule:
-    """The schedule of the slots that run; a spread moves none of them. Raises ConfigurationError."""
+    """The schedule of the slots that run, without its spread, which moves no slot. Raises ConfigurationError."""
     running = schedule.running
     if running.from_end:
         raise ConfigurationError(
@@ -176,12 +176,12 @@ def _slots_of(schedule: Schedule) -> Schedule:
 
 
 def _both(before: Schedule, later: Schedule) -> Schedule:
-    """The slots of either; what is disabled has none."""
+    """The slots of both; a disabled schedule has none."""
     return AnyOf(*(one for one in (before, later) if one != Disabled())) if before != later else before
 
 
 def _sums(before: Schedule, later: Schedule, start: datetime, end: datetime) -> dict[str, int]:
-    """How many slots go, come and stay; counted, never walked."""
+    """Count removed, added and kept slots without iterating over them."""
     both = _both(before, later).count_between(start, end)
     had, has = before.count_between(start, end), later.count_between(start, end)
     return {"removed": both - has, "added": both - had, "kept": had + has - both}
@@ -224,7 +224,7 @@ _PICTURES = (".svg", ".png")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Starts:
-    """How often jobs start in each hour of some days, by the clocks of a zone."""
+    """The number of starts in each hour of some days, in local time of a zone."""
 
     days: Sequence[date]
     hours: Sequence[Sequence[int]]
@@ -236,9 +236,9 @@ class Starts:
 
 
 def count_starts(schedules: Mapping[Schedule, int], days: Sequence[date], zone: ZoneInfo) -> Starts:
-    """Count, hour by hour of these days in a row, each schedule as often as jobs go by it.
+    """Count the starts in each hour of these consecutive days; a schedule counts once for each of its jobs.
 
-    Where clocks change, an hour may last for none or for two.
+    When clocks change, an hour may be missing or last two hours.
     """
     edges = _edges(days, zone)
     running, passed = [0] * (len(edges) - 1), [0] * (len(edges) - 1)
@@ -256,7 +256,7 @@ def count_starts(schedules: Mapping[Schedule, int], days: Sequence[date], zone: 
 
 
 def _edges(days: Sequence[date], zone: ZoneInfo) -> list[datetime]:
-    """Right before each hour, and at the end. A day that a zone leaves out ends before it begins: it has no hours."""
+    """The instants just before each hour, and the end. A day that a zone skips ends before it begins: no hours."""
     edges = [_edge(day, hour, zone) for day in days for hour in range(24)] + [_edge(days[-1], 24, zone)]
     return [*accumulate(reversed(edges), min)][::-1]
 
@@ -267,7 +267,7 @@ def _edge(day: date, hour: int, zone: ZoneInfo) -> datetime:
 
 
 def _add(hours: list[int], schedule: Schedule, edges: Sequence[datetime], weight: int) -> None:
-    """Count a schedule's slots into hours: the few of a sparse one are walked, those of a dense one never."""
+    """Add a schedule's slots to the hours. Only slots of sparse schedules are iterated over."""
     if schedule.count_between(edges[0], edges[-1]) <= len(hours):
         for slot in schedule.slots(edges[0], edges[-1]):
             hours[bisect_left(edges, slot) - 1] += weight
@@ -282,20 +282,22 @@ def _add(hours: list[int], schedule: Schedule, edges: Sequence[datetime], weight
     examples="""
     slotwise schedule month "0 9 * * MON-FRI" --tz Europe/Vienna
     slotwise schedule month --app jobs --month 2026-11
-    slotwise schedule month --app jobs --plot starts.svg         the herd at midnight becomes visible
+    slotwise schedule month --app jobs --plot starts.svg         shows the peak at midnight
     """,
 )
 @click.argument("text", required=False)
 @click.option("--month", "wanted", metavar="YYYY-MM", help="Default: this month.")
 @click.option("--tz", metavar="ZONE", help="Zone of the clocks shown, and of a plain cron expression; default: UTC.")
-@click.option("--name", metavar="JOB", help="The job whose name decides what H is.")
-@click.option("--plot", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="Draw it: .svg or .png.")
+@click.option("--name", metavar="JOB", help="The job whose name decides the value of H.")
+@click.option(
+    "--plot", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="Draw a heat map: .svg or .png."
+)
 @common
 @pass_given
 def month(
     given: Given, text: str | None, wanted: str | None, tz: str | None, name: str | None, plot: Path | None
 ) -> None:
-    """The starts in a month: of TEXT, else of all jobs of the application, else of all in the database.
+    """Count the starts in a month: of TEXT, else of the application's jobs, else of all in the database.
 
     --plot draws a heat map of the starts per hour. For PNG: pip install 'slotwise[plot]'.
     """
@@ -373,7 +375,7 @@ def _print_month(title: str, starts: Starts) -> None:
 
 
 def _cell(starts: Starts, number: int, most: int) -> Text:
-    """`14  24`: the date, and how often; `14±` where clocks change, `-3` for slots that are passed over."""
+    """`14  24`: the date and the count; `14±` if clocks change, `-3` for slots that are passed over."""
     count, passed = starts.of_day(number), starts.passed_over[number]
     told = [f"-{passed}"] * bool(passed) + [str(count)] * bool(count)
     shade = min(4, 5 * count // (most + 1)) + 1 if count else 0
@@ -388,7 +390,7 @@ def _changes_clocks(day: date, zone: ZoneInfo) -> bool:
 _CELL: Final = (28, 18)
 _LEFT, _TOP, _RIGHT, _BOTTOM = 64, 56, 24, 52
 _EMPTY: Final = "#eef1f4"
-#: From few to many, readable without colours too: each is darker than the one before.
+#: From few to many; each is darker than the one before, so that it is readable without colours.
 _HEAT: Final = ("#d3e5f2", "#a6cde4", "#6cb0d6", "#3a8fc4", "#1a6cab", "#0b4a85", "#082f5c")
 
 
@@ -398,7 +400,7 @@ def draw_heat_map(file: Path, title: str, rows: Sequence[str], counts: Sequence[
 
 
 def lay_out(title: str, rows: Sequence[str], counts: Sequence[Sequence[int]]) -> Picture:
-    """Where everything stands: title, hours, rows, a legend."""
+    """Lay the picture out: title, hours, rows, a legend."""
     width, height = _CELL
     most = max((count for row in counts for count in row), default=0)
     bottom = _TOP + height * len(rows)
@@ -423,25 +425,25 @@ def _legend(x: int, y: int, most: int) -> Iterator[Box | Label]:
 
 
 def _colour(count: int, most: int) -> str:
-    """By the logarithm: one start among thousands is still seen."""
+    """A logarithmic scale, so that one start among thousands is visible."""
     if not count:
         return _EMPTY
     return _HEAT[min(len(_HEAT) - 1, int(len(_HEAT) * log(count) / log(most + 1)))]
 
 
 def schedule_of(text: str, tz: str | None) -> Schedule:
-    """The schedule of a text; `tz` is the zone of a plain cron expression. Raises InvalidSchedule."""
+    """Parse a schedule; `tz` is the zone of a plain cron expression. Raises InvalidSchedule."""
     found = parse_schedule(text)
     return Cron(text, tz) if tz and isinstance(found, Cron) and "|" not in text else found
 
 
 def zone_of(schedule: Schedule, tz: str | None) -> ZoneInfo:
-    """The zone whose clocks are shown. Raises InvalidSchedule."""
+    """The zone for local times. Raises InvalidSchedule."""
     return zone_named(tz) if tz else schedule.local_zone or ZoneInfo("UTC")
 
 
 def ready(given: Given, schedule: Schedule, name: str | None) -> Schedule:
-    """The schedule, bound: to the calendars in the database, and to the name of a job if one decides something."""
+    """Bind the schedule to the calendars in the database, and to the name of a job if it depends on one."""
     calendars = _stored_calendars(given, schedule)
     bound = schedule.bind(name or "", calendars)
     if name is None and bound != schedule.bind("another", calendars):
@@ -450,7 +452,7 @@ def ready(given: Given, schedule: Schedule, name: str | None) -> Schedule:
 
 
 def _stored_calendars(given: Given, schedule: Schedule) -> dict[str, Calendar]:
-    """Read only if the schedule names days that it does not bring."""
+    """Read the calendars from the database, if the schedule names one that it does not contain."""
     if None not in schedule.calendars.values():
         return {}
     with given.store() as store, store.transaction() as connection:
@@ -458,7 +460,7 @@ def _stored_calendars(given: Given, schedule: Schedule) -> dict[str, Calendar]:
 
 
 def instant(text: str | None, zone: ZoneInfo) -> datetime:
-    """ISO 8601, by the clocks of the zone unless it says otherwise; a duration: so long from now; None: now."""
+    """Parse ISO 8601, in this zone unless it has an offset, or a duration from now; None is now."""
     if text is None:
         return datetime.now(UTC)
     with suppress(InvalidSetting):
@@ -483,14 +485,14 @@ USUAL: Final = (
     "EXCLUDING(CRON|0 9 * * *|Europe/Vienna; CO@1[SAT,SUN 2026:0101,0106,1224,1225]; following)",
     "ANY(CRON|0 9 * * MON-FRI|Europe/Vienna; CRON|0 11 * * SAT|Europe/Vienna; EVERY|90s)",
 )
-#: As many parts as there may be, and what is hard to lay over one another: zones, grids, nearly as dense as time.
+#: The largest number of parts, and unions that are hard to count: zones, grids, dense parts.
 UNIONS: Final = (
     "ANY(" + "; ".join(f"{number} {number % 24} * * {number % 7}" for number in range(32)) + ")",
     "ANY(" + "; ".join(f"{number} {number % 24} * * *" for number in range(32)) + ")",
     "ANY(CRON|*/2 * * * * *|Europe/Vienna; CRON|*/3 * * * * *|America/New_York; EVERY|7s)",
     "ANY(*/5 * * * *; CRON|7 9-12 * * *|Europe/Vienna; EVERY|7h)",
 )
-#: Between two of their slots lie forty years.
+#: Forty years pass between two of their slots.
 RARE: Final = ("0 2 29 2 MON", "0 0 29 2 7")
 HOSTILE: Final = (
     "0," * 127 + "0 * * * *",
@@ -513,7 +515,7 @@ _LEAP_MONDAY: Final = datetime(2072, 3, 1, tzinfo=UTC)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """What one call took, at the least, and what it may take."""
+    """The shortest time of one call, and its limit."""
 
     what: str
     schedule: str
@@ -522,7 +524,7 @@ class Reading:
 
 
 def readings() -> Iterator[Reading]:
-    """One after another, as they are measured."""
+    """Measure, and yield each reading."""
     for text in USUAL:
         yield _reading("next_after", text, NEXT, partial(parse_schedule(text).next_after, _NOON))
     year = timedelta(days=365)
@@ -541,13 +543,13 @@ def readings() -> Iterator[Reading]:
 
 
 def _refused(text: str) -> None:
-    days_of.cache_clear()  # as if nobody had ever tried
+    days_of.cache_clear()  # as on the first call
     with suppress(InvalidSchedule):
         parse_schedule.__wrapped__(text)
 
 
 def _reading(what: str, text: str, limit: timedelta, call: Callable[[], object], times: int = 100) -> Reading:
-    """The least of some rounds, in processor time: what the code costs when the machine does nothing else."""
+    """The minimum of some rounds, in CPU time, so that other load does not count."""
     rounds = []
     for _ in range(5):
         started = process_time()
@@ -566,7 +568,7 @@ def _reading(what: str, text: str, limit: timedelta, call: Callable[[], object],
 @common
 @pass_given
 def speed(given: Given) -> int:
-    """Measure what schedules cost on this machine, against what is promised; takes a second. Needs no database."""
+    """Measure the CPU time of schedules on this machine, and compare it with the limits. Needs no database."""
     found = list(readings())
     if given.json:
         print_json_list(found)
@@ -576,7 +578,7 @@ def speed(given: Given) -> int:
 
 
 def judged(found: list[Reading]) -> int:
-    """The exit status: 1 if any took longer than it may."""
+    """The exit status: 1 if a call exceeded its limit."""
     return exits.FAILED if any(one.took > one.limit for one in found) else exits.OK
 
 

@@ -1,4 +1,4 @@
-"""``slotwise simulate``: what would run."""
+"""``slotwise simulate``: preview what would run."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _OUTAGE = re.compile(r"(?P<start>.+)/(?P<length>[^/]+)")
 
 @click.command(
     cls=Command,
-    short_help="What would run in the days to come, with outages.",
+    short_help="Preview what would run, with outages.",
     examples="""
     slotwise simulate --app jobs --days 30
     slotwise simulate --app jobs --from 2026-10-24 --days 2                    the night when clocks go back
@@ -38,7 +38,7 @@ _OUTAGE = re.compile(r"(?P<start>.+)/(?P<length>[^/]+)")
 )
 @click.option("--days", type=click.FloatRange(0, 3660, min_open=True), default=7, show_default=True, help="How long.")
 @click.option("--from", "start", callback=instant, default="now", metavar="TIME", help="When it begins; default: now.")
-@click.option("--outage", "outages", multiple=True, metavar="TIME/DURATION", help="No worker lives then; repeatable.")
+@click.option("--outage", "outages", multiple=True, metavar="TIME/DURATION", help="No worker runs then; repeatable.")
 @click.option("--takes", multiple=True, metavar="[NAME=]DURATION", help="How long runs take; default: no time at all.")
 @click.option("--only", "names", multiple=True, metavar="NAME", help="Only this job; repeatable.")
 @click.option("-n", "count", type=click.IntRange(0), default=10, show_default=True, help="So many lines for each job.")
@@ -55,11 +55,11 @@ def simulate(
     count: int,
     everything: bool,
 ) -> None:
-    """What would run of the application's jobs, and what would not, and why.
+    """Preview which slots of the application's jobs would run, which would not, and why.
 
-    The engine itself plays the days in memory, with its policies, by a clock that jumps from slot to slot; no handler
-    is called, and no database is touched, but for the calendars that schedules go by. Shown are counts, and slots out
-    of the ordinary: missed, late, skipped, moved or doubled by a change of the clocks.
+    The engine itself runs in memory, with its policies, on a clock that jumps from slot to slot. No handler is called,
+    and the database is read only for the calendars of schedules. The output has counts, and unusual slots: missed,
+    late, skipped, moved or doubled by a clock change.
     """
     jobs, end = _chosen(given, names), start + timedelta(days=days)
     if not is_known(end):
@@ -93,7 +93,7 @@ def _outage(text: str) -> Outage:
 
 
 def _takes(texts: Sequence[str], jobs: Mapping[str, Definition]) -> dict[str, timedelta]:
-    """What is said for all, and over it what is said by name."""
+    """The duration of each job: by name, else the one for all."""
     told = [text.rpartition("=")[::2] for text in texts]
     if unknown := [name for name, _ in told if name and name not in jobs]:
         raise click.UsageError(f"--takes {unknown[0]}: no such job; known are {', '.join(jobs)}")
@@ -107,7 +107,7 @@ def _takes(texts: Sequence[str], jobs: Mapping[str, Definition]) -> dict[str, ti
 
 
 def _calendars(given: Given, jobs: Mapping[str, Definition]) -> list[dict[str, object]]:
-    """The calendars as they are in the database, if a schedule goes by one that it does not bring."""
+    """Read the calendars from the database, if a schedule names one that it does not contain."""
     import sqlalchemy as sa
 
     if not any(job.schedule and None in job.schedule.calendars.values() for job in jobs.values()):
@@ -173,7 +173,7 @@ def _why(job: Definition, line: SlotLine) -> str:
 
 
 def _note(job: Definition, line: SlotLine) -> str:
-    """What a change of the clocks has done to it."""
+    """The effect of a clock change on the slot."""
     return marked(job.schedule, line.slot, _zone(job)) if job.schedule is not None and line.last is None else ""
 
 

@@ -49,9 +49,9 @@ LINES = 20
 @click.argument("name")
 @click.option("--id", "instance", metavar="ID", help="Only those of this recurring instance.")
 @click.option("-n", "count", type=click.IntRange(1), default=LINES, show_default=True, help="At most so many lines.")
-@click.option("--all", "everything", is_flag=True, help="All that is there.")
-@click.option("--since", callback=instant, metavar="TIME", help="Nothing before this instant, or longer ago.")
-@click.option("--before", callback=instant, metavar="TIME", help="Only what came before this instant.")
+@click.option("--all", "everything", is_flag=True, help="All lines.")
+@click.option("--since", callback=instant, metavar="TIME", help="Only slots since this instant.")
+@click.option("--before", callback=instant, metavar="TIME", help="Only slots before this instant.")
 @common
 @pass_given
 def slots(
@@ -63,7 +63,7 @@ def slots(
     since: datetime | None,
     before: datetime | None,
 ) -> None:
-    """The slots of the job NAME: what waits, what runs, then what ran and what did not, and why; the newest first.
+    """List the slots of the job NAME: those that wait or run, then those that ended, the newest first.
 
     A range of slots that did not run for the same reason is one line.
     """
@@ -75,7 +75,7 @@ def slots(
         waits = not everything and len(standing) > count
         if waits:
             standing = reader.standing(name, instance, limit=count, since=since)
-        limit = None if everything else count + 2  # whether there is more, and whether it ends with the last one
+        limit = None if everything else count + 2
         found = reader.slots(name, instance, limit=limit, since=since, before=before, ended=True)
         lines, more = (found, False) if everything else _page(found, count)
         if given.json:
@@ -93,7 +93,7 @@ def slots(
 
 
 def _page(found: Iterator[SlotLine], count: int) -> tuple[list[SlotLine], bool]:
-    """So many lines, and whether there are more. A slot and a gap that end together stay together."""
+    """Take one page of lines; return whether there are more. A slot and a gap that end together stay together."""
     lines = list(islice(found, count))
     for line in found:
         if line.place != lines[-1].place:
@@ -114,7 +114,7 @@ def _print(name: str, standing: list[SlotLine], lines: list[SlotLine]) -> None:
 
 
 def _again(name: str, instance: str | None, since: datetime | None) -> str:
-    """The command that shows more; what this one was told is said again."""
+    """The command that shows more, with the options of this one."""
     said = [shlex.quote(name)]
     said += ["--id", shlex.quote(instance)] if instance else []
     said += ["--since", iso(since)] if since else []
@@ -141,7 +141,7 @@ def _slot(line: SlotLine) -> str:
 
 
 def _lag(line: SlotLine) -> str:
-    """How long after its time it started."""
+    """The delay from the slot to its start."""
     return "–" if line.started is None else f"+{span(line.started - line.slot)}"
 
 
@@ -173,9 +173,9 @@ def _why(line: SlotLine) -> str:
 @common
 @pass_given
 def explain(given: Given, name: str, slot: datetime, instance: str) -> None:
-    """Why SLOT of the job NAME ran, or did not: from ledger, gaps, orders and schedule; in sentences.
+    """Explain in sentences why SLOT of the job NAME ran, or did not: from ledger, gaps, operations and schedule.
 
-    SLOT is an instant as the listings show it: ISO 8601, in local time unless it says otherwise.
+    SLOT is an instant as the listings show it: ISO 8601, in local time unless it has an offset.
     """
     with given.store() as store:
         reader = Reader(store)

@@ -55,7 +55,7 @@ from slotwise.store.reading.reader import Reader
 from slotwise.store.reading.task_counts import MOST, TaskCount, TaskCounts
 from slotwise.store.slots.store import Store
 
-#: Lines of a listing that does not say how many.
+#: Default number of lines in a listing.
 LINES = 50
 
 
@@ -70,13 +70,13 @@ LINES = 50
 )
 @common
 def tasks() -> None:
-    """One-time tasks, looked at and commanded."""
+    """List, schedule, retry and cancel one-time tasks."""
 
 
 @tasks.command(
     "list",
     cls=Command,
-    short_help="Tasks that have not ended well.",
+    short_help="List tasks that have not succeeded.",
     examples="""
     slotwise tasks list send-mail --state waiting -n 10
     slotwise tasks list send-mail --after welcome-42
@@ -86,13 +86,13 @@ def tasks() -> None:
 @click.argument("name", required=False)
 @click.option("--state", type=click.Choice([state.value for state in STATES]), help="Only these.")
 @click.option("-n", "--limit", type=click.IntRange(1, 100_000), default=LINES, show_default=True, help="How many.")
-@click.option("--after", metavar="ID", help="Go on after this id of the task NAME.")
+@click.option("--after", metavar="ID", help="Continue after this id of the task NAME.")
 @common
 @pass_given
 def list_tasks(given: Given, name: str | None, state: str | None, limit: int, after: str | None) -> None:
-    """Tasks that have not ended well, of all names or of NAME, by name and id.
+    """List tasks that have not succeeded, of all names or of NAME, by name and id.
 
-    One that is due, and that no live worker can take, is "unroutable"; the reason stands below.
+    A due task that no live worker can claim is "unroutable"; the reason is printed below the list.
     """
     if after is not None and name is None:
         raise click.UsageError("--after needs the NAME of the task")
@@ -115,7 +115,7 @@ def list_tasks(given: Given, name: str | None, state: str | None, limit: int, af
 @tasks.command(
     "count",
     cls=Command,
-    short_help="How many wait, run, or are dead.",
+    short_help="Count the tasks that wait, run, or are dead.",
     examples="""
     slotwise tasks count
     slotwise tasks count --json | jq -r '.[] | select(.dead > 0) | .task'
@@ -124,9 +124,9 @@ def list_tasks(given: Given, name: str | None, state: str | None, limit: int, af
 @common
 @pass_given
 def count_tasks(given: Given) -> None:
-    """How many tasks of each name wait, run, are paused, blocked or dead; and when the next one is due.
+    """Count the tasks of each name that wait, run, are paused, blocked or dead; show when the next one is due.
 
-    Of those that wait, more than 10,000 are not counted further.
+    Waiting tasks are counted up to 10,000.
     """
     with given.store() as store:
         reader, lines = Reader(store), TaskCounts(store).all()
@@ -162,7 +162,7 @@ def _next_page(last: TaskLine, name: str | None, state: str | None) -> str:
 
 
 def _routed(reader: Reader, lines: Sequence[TaskLine]) -> tuple[list[TaskLine], dict[str, str]]:
-    """The lines, those unroutable that are due and that no live worker takes; and why, by task."""
+    """Mark due tasks that no live worker claims as unroutable; return the lines, and the reasons by task name."""
     now = reader.now()
     due = {line.task for line in lines if line.state == State.WAITING and line.due is not None and line.due <= now}
     reasons = reader.stranded(due) if due else {}
@@ -192,7 +192,7 @@ def _row(line: TaskLine) -> list[str | Text]:
 @tasks.command(
     "show",
     cls=Command,
-    short_help="All about one task.",
+    short_help="Show one task.",
     examples="""
     slotwise tasks show send-mail welcome-42
     slotwise tasks show send-mail welcome-42 --json | jq .task.data
@@ -203,7 +203,7 @@ def _row(line: TaskLine) -> list[str | Text]:
 @common
 @pass_given
 def show_task(given: Given, name: str, id: str) -> None:
-    """Everything the database knows about the task ID of NAME: its row, its data, and how earlier ones have ended."""
+    """Show the task ID of NAME: its row, its data, and the ends of earlier tasks with this id."""
     with task_desk(given) as (client, reader):
         line, ends = client.get(name, id), client.history(name, id)
         lines, reasons = _routed(reader, [line] if line else [])
@@ -292,7 +292,7 @@ def data_of(ctx: click.Context, option: click.Parameter, text: str | None) -> ob
 
 
 def _written(text: str) -> str:
-    """The text itself; of ``@FILE`` and ``@-`` what stands there. No JSON begins like this."""
+    """Return the text; for ``@FILE`` and ``@-``, the contents of the file or of stdin. No JSON begins with @."""
     if text == "@-":
         return sys.stdin.read()
     return Path(text[1:]).read_text(encoding="utf-8") if text.startswith("@") else text
@@ -310,12 +310,12 @@ class When(Due):
 
 
 due = with_options(
-    click.option("--at", metavar="INSTANT", callback=_at, help="ISO 8601; local unless it says otherwise."),
-    click.option("--in", "in_", metavar="DURATION", callback=_delay, help="So long from now: 10m, 2h."),
+    click.option("--at", metavar="INSTANT", callback=_at, help="ISO 8601; in local time unless it has an offset."),
+    click.option("--in", "in_", metavar="DURATION", callback=_delay, help="Delay from now: 10m, 2h."),
 )
 
 
-#: Rows that are read at once to count them.
+#: Rows per page when ids are collected.
 PAGE = 5_000
 #: Names or ids of tasks in a message.
 MOST_NAMED = 10
@@ -327,7 +327,7 @@ NOTES = """
 
 @contextmanager
 def task_desk(given: Given) -> Iterator[tuple[Client, Reader]]:
-    """A client, and whoever reads; with --app it knows the application's tasks."""
+    """A client and a reader; with --app, the client knows the application's tasks."""
     with given.store() as store:
         known = given.with_definitions(store)
         yield Client(lambda: known), Reader(store)
@@ -335,7 +335,7 @@ def task_desk(given: Given) -> Iterator[tuple[Client, Reader]]:
 
 @contextmanager
 def _scheduling(given: Given, name: str) -> Iterator[Client]:
-    """A client for a new task. Where an application is named, also by SLOTWISE_APP, it must have that task."""
+    """A client for a new task. If there is an application, also by SLOTWISE_APP, it must have that task."""
     app = given.settings().app
     with given.store() as store:
         known = store if app is None else Store(store.database, given.registry().definitions)
@@ -355,20 +355,20 @@ def _unknown(name: str, app: str, known: Sequence[str]) -> UnknownTask:
     examples="""slotwise tasks schedule send-mail --data '{"to": "ann@example.com"}' --id welcome-42 --in 10m""",
 )  # fmt: skip
 @click.argument("name")
-@click.option("--data", metavar="JSON", callback=data_of, help="Its data; @FILE or @-: what stands there.")
+@click.option("--data", metavar="JSON", callback=data_of, help="Its data; @FILE or @- reads a file or stdin.")
 @click.option("--id", metavar="ID", callback=id_of, help="Its id; default: a new one.")
 @due
 @click.option("--priority", type=PRIORITY, help="Higher first; default: the task's own with --app, else 50.")
 @click.option(
     "--if-exists", type=click.Choice(["raise", "keep", "replace", "reschedule"]), default="raise", show_default=True,
-    help="What becomes of a task with this id.",
+    help="What to do if the id is taken.",
 )  # fmt: skip
 @common
 @pass_given
 def schedule_task(
     given: Given, /, name: str, data: object, id: str | None, if_exists: IfExists, **when: Unpack[When]
 ) -> None:
-    """Schedule the task NAME. With --app or SLOTWISE_APP it must be one of the application, which checks its data."""
+    """Schedule the task NAME. With --app or SLOTWISE_APP the application must have it, and validates its data."""
     with _scheduling(given, name) as client:
         receipt = client.schedule(name, client.typed(name, data), id=id, if_exists=if_exists, **when)
     _print_receipt(given, receipt)
@@ -377,18 +377,18 @@ def schedule_task(
 @tasks.command(
     "reschedule",
     cls=Command,
-    short_help="Another time for a task that waits.",
+    short_help="Change the time of a waiting task.",
     notes=NOTES,
     examples="slotwise tasks reschedule send-mail welcome-42 --in 1h",
 )
 @click.argument("name")
 @click.argument("id")
 @due
-@click.option("--priority", type=PRIORITY, help="Another priority, too.")
+@click.option("--priority", type=PRIORITY, help="Change the priority, too.")
 @common
 @pass_given
 def reschedule_task(given: Given, /, name: str, id: str, **when: Unpack[When]) -> None:
-    """Another time for the task ID of NAME; without --at and --in: now."""
+    """Change the time of the task ID of NAME; without --at and --in, it runs now."""
     with task_desk(given) as (client, _):
         _print_receipts(given, [client.reschedule(name, id, **when)])
 
@@ -396,7 +396,7 @@ def reschedule_task(given: Given, /, name: str, id: str, **when: Unpack[When]) -
 @tasks.command(
     "retry",
     cls=Command,
-    short_help="Let tasks run now that failed.",
+    short_help="Run failed tasks now.",
     notes=NOTES,
     examples="""
     slotwise tasks retry send-mail welcome-42 welcome-43
@@ -409,7 +409,7 @@ def reschedule_task(given: Given, /, name: str, id: str, **when: Unpack[When]) -
 @common
 @pass_given
 def retry_tasks(given: Given, name: str, ids: tuple[str, ...], dry_run: bool) -> None:
-    """Let tasks of NAME run now: those that wait for their next attempt, and dead ones, with all their attempts."""
+    """Run tasks of NAME now: those that wait for their next attempt, and dead ones, which get all their attempts."""
     with task_desk(given) as (client, _):
         retried = [_would(client, name, id, "scheduled") if dry_run else _retried(client, name, id) for id in ids]
     _print_receipts(given, retried, dry_run=dry_run)
@@ -438,7 +438,7 @@ def _retried(client: Client, name: str, id: str) -> Receipt:
 @click.option(
     "--state", type=click.Choice([state.value for state in STATES if state != State.RUNNING]), help="All of these."
 )
-@click.option("--all", "everything", is_flag=True, help="All that nobody runs.")
+@click.option("--all", "everything", is_flag=True, help="All that are not running.")
 @dry_run
 @yes
 @common
@@ -446,9 +446,9 @@ def _retried(client: Client, name: str, id: str) -> Receipt:
 def cancel_tasks(
     given: Given, name: str, ids: tuple[str, ...], state: str | None, everything: bool, dry_run: bool, yes: bool
 ) -> None:
-    """Remove tasks of NAME: those with these IDS, or all in a state, or all that nobody runs.
+    """Remove tasks of NAME: those with these IDS, or all in a state, or all that are not running.
 
-    Of IDS that run, the handlers are asked to stop.
+    If a task of IDS is running, its handler is asked to stop.
     """
     if sum((bool(ids), state is not None, everything)) != 1:
         raise click.UsageError("say which tasks: IDS, or --state, or --all")
@@ -464,14 +464,14 @@ def cancel_tasks(
 
 
 def _would(client: Client, name: str, id: str, idle: Status) -> Receipt:
-    """``idle``: what becomes of a task that nobody runs."""
+    """Preview; ``idle`` is the status of a task that is not running."""
     line = client.get(name, id)
     status: Status = "gone" if line is None else "running" if line.state == State.RUNNING else idle
     return Receipt(task=name, id=id, status=status)
 
 
 def _ids(client: Client, name: str, state: str | None) -> list[str]:
-    """All that nobody runs, of one state or of any."""
+    """The ids of all tasks that are not running, of one state or of any."""
     found: list[str] = []
     last: str | None = None
     while page := client.list(name, state=state, after=last, limit=PAGE):
@@ -483,7 +483,7 @@ def _ids(client: Client, name: str, state: str | None) -> list[str]:
 @tasks.command(
     "redrive",
     cls=Command,
-    short_help="Let dead tasks run again.",
+    short_help="Run dead tasks again.",
     notes=NOTES,
     examples="""
     slotwise tasks redrive send-mail welcome-42
@@ -501,7 +501,7 @@ def _ids(client: Client, name: str, state: str | None) -> list[str]:
 def redrive_tasks(
     given: Given, /, name: str, ids: tuple[str, ...], dry_run: bool, yes: bool, **when: Unpack[Due]
 ) -> None:
-    """Let dead tasks of NAME run again, with all their attempts: those with these IDS, or all."""
+    """Run dead tasks of NAME again, with all their attempts: those with these IDS, or all."""
     if not ids and not dry_run:
         confirm(f"Let all dead tasks of {name} run again?", sure=yes)
     with task_desk(given) as (client, _):
@@ -522,7 +522,7 @@ def _print_receipt(given: Given, receipt: Receipt, *, dry_run: bool = False) -> 
 
 
 def _print_receipts(given: Given, receipts: Sequence[Receipt], *, dry_run: bool = False) -> None:
-    """All of them; raises UnknownTask if one was of no use."""
+    """Print all of them; raise UnknownTask if one had no effect."""
     if given.json and len(receipts) != 1:
         print_json_list(_receipt_json(receipt, dry_run) for receipt in receipts)
     else:

@@ -1,4 +1,4 @@
-"""``slotwise worker``: the pool of one machine."""
+"""``slotwise worker``: run due slots and tasks, in one process or several."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import click
 from slotwise.cli.shared import exits
 from slotwise.cli.shared.application import lifespan_of
 from slotwise.cli.shared.crontab_options import CrontabChoice, crontab_options
-from slotwise.cli.shared.error_report import tell
+from slotwise.cli.shared.error_report import report_error
 from slotwise.cli.shared.exits import end_now, end_soon
 from slotwise.cli.shared.options import Command, Given, common, kept, pass_given
 from slotwise.contrib.logging import JsonFormatter, LogListener, configure
@@ -24,7 +24,7 @@ from slotwise.engine.worker import Worker
 
 logger = logging.getLogger("slotwise.worker")
 
-#: After so many new objects the collector looks at them: more than two claimed batches make.
+#: Allocations between two collections: more than two claimed batches need.
 GENERATION = 20_000
 
 
@@ -42,30 +42,32 @@ GENERATION = 20_000
 @kept("--processes", metavar="N", help="Processes, each a fresh interpreter under a supervisor; default: 1.")
 @kept("--threads", metavar="N", help="Handlers at a time, per process; default: 10, or one for each job.")
 @kept("--only", metavar="NAME", multiple=True, help="Run only this job or task; may be given more than once.")
-@kept("--tags", metavar="TAG", multiple=True, help="What this worker offers to jobs that ask for it.")
+@kept("--tags", metavar="TAG", multiple=True, help="Tags of this worker, for jobs that need one.")
 @kept(
     "--revision",
     metavar="TEXT",
     help="Orders deploys: a number, version or time that grows; default: when this command started.",
 )
-@kept("--poll-interval", metavar="DURATION", help="Longest pause between two looks for due rows; default: 10s.")
+@kept("--poll-interval", metavar="DURATION", help="Longest pause between two polls for due rows; default: 10s.")
 @kept("--heartbeat-interval", metavar="DURATION", help="How often claims are renewed; default: 10s.")
 @kept("--missed-heartbeats-limit", metavar="N", help="The lease, in heartbeat intervals; default: 6.")
-@kept("--reaper-interval", metavar="DURATION", help="How often others' claims are looked at; default: as heartbeats.")
-@kept("--shutdown-grace", metavar="DURATION", help="How long handlers may finish after a stop; default: 30s.")
-@kept("--worker-name", metavar="TEXT", help="What this worker is called; default: the host's name.")
-@kept("--pooler", is_flag=True, help="A transaction pooler stands between here and the database.")
+@kept(
+    "--reaper-interval", metavar="DURATION", help="How often other workers' claims are checked; default: as heartbeats."
+)
+@kept("--shutdown-grace", metavar="DURATION", help="How long handlers may continue after a stop; default: 30s.")
+@kept("--worker-name", metavar="TEXT", help="The name of this worker; default: the host's name.")
+@kept("--pooler", is_flag=True, help="The connection goes through a transaction pooler.")
 @crontab_options
 @click.option("--lifeline", type=int, hidden=True)
 @click.option("--born", type=float, hidden=True)
 @common
 @pass_given
 def worker(given: Given, lifeline: int | None, born: float | None, crontabs: CrontabChoice) -> int:
-    """Run what is due, until told to stop.
+    """Run due slots and tasks, until a signal stops the worker.
 
-    SIGTERM, Ctrl-C or a closed terminal drains: nothing new starts, what has not started is handed back at once,
-    what runs may finish. The second one cancels what runs. The third one ends the process at once; its claims are
-    taken over when their leases run out. What comes within a second counts as one.
+    SIGTERM, Ctrl-C or a closed terminal drains: nothing new starts, claims that have not started are handed back at
+    once, and running handlers may finish. The second signal cancels running handlers. The third one ends the process
+    at once; its claims are taken over when their leases expire. Signals within a second count as one.
     """
     settings = given.settings()
     handler = configure("json" if given.json else settings.log_format, settings.log_level)
@@ -82,7 +84,7 @@ def worker(given: Given, lifeline: int | None, born: float | None, crontabs: Cro
 
 
 def supervise(given: Given, processes: int, crontabs: CrontabChoice) -> int:
-    """Children of this very command line, one process each."""
+    """Run this command line in child processes, one worker each."""
     options = {**given.values, "app_dir": str(given.app_dir)}
     flags = [f"--{name.replace('_', '-')}{'' if value is True else f'={value}'}" for name, value in options.items()]
     command = [sys.executable, "-P", "-m", "slotwise", "worker", *flags, *crontabs.flags(), "--processes=1"]
@@ -90,7 +92,7 @@ def supervise(given: Given, processes: int, crontabs: CrontabChoice) -> int:
 
 
 def serve(made: Worker, lifeline: Lifeline | None = None) -> int:
-    """One worker, in this process and in the foreground; the exit status."""
+    """Run one worker in this process, in the foreground; return the exit status."""
     if lifeline is not None:
         lifeline.watch(on_drain=made.request_stop, on_cancel=made.cancel)
     _spare_the_collector()
@@ -108,9 +110,9 @@ def serve(made: Worker, lifeline: Lifeline | None = None) -> int:
 
 
 def _spare_the_collector() -> None:
-    """What is there by now stays: it is not looked through again and again for the sake of what claims come and go.
+    """Keep the garbage collector from traversing all that exists at the start, and run it less often.
 
-    An application that has switched it off, or lets it come less often, keeps its will.
+    An application that has disabled it, or has set a higher threshold, keeps its choice.
     """
     gc.collect()
     gc.freeze()
@@ -120,13 +122,13 @@ def _spare_the_collector() -> None:
 
 
 def _stop(made: Worker) -> None:
-    """Race: a handler that did not stop was handed back; until this process is gone, it may run here and elsewhere."""
+    """Race: a handler that did not stop was handed back; until this process exits, it may run here and elsewhere."""
     try:
         with lifespan_of(made):
             made.stop(ending=True)
     except BaseException as error:
         if made.unfinished:
-            end_now(tell(error))
+            end_now(report_error(error))
         raise
     if made.unfinished:
         end_now(exits.UNFINISHED)
@@ -149,7 +151,7 @@ def _reaction(made: Worker) -> Callable[[int, int], None]:
 
 
 def _enable_loggers() -> None:
-    """An application's dictConfig switches off, by default, every logger that it does not name: ours, too."""
+    """Enable slotwise's loggers: by default, an application's dictConfig disables all loggers that it does not name."""
     for name, found in logging.root.manager.loggerDict.items():
         if isinstance(found, logging.Logger) and name.partition(".")[0] == "slotwise":
             found.disabled = False

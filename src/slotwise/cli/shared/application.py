@@ -1,4 +1,4 @@
-"""Imports the user's application and finds its registry; what goes wrong in there is shown as the user's."""
+"""Imports the user's application and finds its registry; errors show the user's own traceback."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ class ApplicationFailed(ConfigurationError):
 
 
 def load_registry(spec: str, app_dir: Path) -> JobRegistry:
-    """The registry that ``package.module:name`` names; without a name, the module's only one.
+    """Return the registry that ``package.module:name`` names; without a name, the module's only one.
 
-    ``app_dir`` is put at the end of ``sys.path``. Raises ConfigurationError in one line, or ApplicationFailed; what the
-    module asks of a database that cannot be used raises DatabaseProblem, with the place in the module.
+    ``app_dir`` is appended to ``sys.path``. Raises ConfigurationError in one line, or ApplicationFailed. If the module
+    uses a database that is not usable, DatabaseProblem names the place in the module.
     """
     match = _SPEC.fullmatch(spec)
     if match is None or spec.endswith(".py"):
@@ -49,7 +49,7 @@ def load_registry(spec: str, app_dir: Path) -> JobRegistry:
 
 
 def add_jobs(registry: JobRegistry, jobs: Sequence[CommandJob]) -> JobRegistry:
-    """The same registry with these jobs, too. Raises ConfigurationError if a name is taken."""
+    """Add these jobs to the registry. Raises ConfigurationError if a name is taken."""
     added = {found.name: found for found in map(define, jobs)}
     if double := sorted(added.keys() & registry.definitions.keys()):
         raise ConfigurationError(f"the application has jobs of the same names as the crontab: {', '.join(double)}")
@@ -59,7 +59,7 @@ def add_jobs(registry: JobRegistry, jobs: Sequence[CommandJob]) -> JobRegistry:
 
 @contextlib.contextmanager
 def lifespan_of(worker: Worker) -> Iterator[None]:
-    """What the worker's lifespan raises in here is the application's mistake: ApplicationFailed."""
+    """Convert errors of the worker's lifespan to ApplicationFailed."""
     try:
         yield
     except BaseException as error:
@@ -96,7 +96,7 @@ def _import(name: str, app_dir: Path) -> ModuleType:
 
 
 def _is_missing(name: str, error: ModuleNotFoundError) -> bool:
-    """It is the named module, or a package above it, that is not there; not something that it imports."""
+    """Whether the named module, or a package above it, is missing; not a module that it imports."""
     return f"{name}.".startswith(f"{error.name}.") and not _own_frames(error.__traceback__)
 
 
@@ -114,7 +114,7 @@ def _failed(what: str, error: BaseException) -> ApplicationFailed:
 
 
 def _cut(told: traceback.TracebackException) -> None:
-    """Leave out the frames of slotwise and of the machinery that calls the user's, in the causes too."""
+    """Remove the frames of slotwise and of importlib and contextlib, in the causes, too."""
     told.stack[:] = [frame for frame in told.stack if not _is_foreign(frame.filename)]
     for inner in (told.__cause__, told.__context__):
         if inner is not None:
@@ -167,7 +167,7 @@ def _attribute(module: ModuleType, path: str, spec: str) -> object:
 
 
 def _registry(value: object, spec: str) -> JobRegistry:
-    """A registry; or a builder, or a function without arguments, that makes one."""
+    """Return a registry, also from a builder, or from a function without arguments."""
     if inspect.isroutine(value):
         value = _made(value, spec)
     if isinstance(value, RegistryBuilder):

@@ -1,4 +1,4 @@
-"""What went wrong, in one line with the cure, and the exit status that says so."""
+"""Prints an error as one line with its cure, and chooses the exit status."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from slotwise.model.redaction import hide_password
 from slotwise.store.connect.database import describe
 
 
-def tell(error: BaseException) -> int:
-    """Say it on stderr; the exit status."""
+def report_error(error: BaseException) -> int:
+    """Print the error on stderr; return the exit status."""
     match error:
         case click.UsageError() if type(error).__name__ == "NoArgsIsHelpError":  # click 8.2 and later
             error.show()
@@ -59,7 +59,7 @@ def _traceback(error: ApplicationFailed) -> int:
 
 
 def _safe(trace: str) -> str:
-    """Line by line: an @ further down must not take everything before it along."""
+    """Redact line by line: an @ in a later line must not hide the lines before it."""
     return escaped_lines("\n".join(map(hide_password, trace.splitlines())))
 
 

@@ -13,23 +13,22 @@ import time
 from contextlib import suppress
 from typing import Final, NoReturn
 
-#: All went well; a worker has drained, and nothing was left running.
+#: Success; a worker has drained, and nothing was left running.
 OK: Final = 0
-#: A mistake in the application, its settings or the arguments; a job that failed; an unhealthy cluster; nothing there
-#: to act on.
+#: A mistake in the application, its settings or the arguments; a failed job; an unhealthy cluster; no row to act on.
 FAILED: Final = 1
-#: The command line cannot be understood.
+#: The command line cannot be parsed.
 USAGE: Final = 2
-#: The database cannot be used: unreachable, it refuses us, or its tables are missing or of another version.
+#: The database is unreachable, it rejects the login, or its tables are missing or of another version.
 DATABASE: Final = 3
-#: A worker has drained, but something was left: handlers that did not stop in time (their slots were handed back),
-#: outcomes that could not be written, or a lifespan that was not left.
+#: A worker has drained, but handlers did not stop in time (their slots were handed back), outcomes could not be
+#: written, or the lifespan was not left.
 UNFINISHED: Final = 4
-#: What was asked for would change something: a deploy, by `slotwise plan`.
+#: A deploy would change something, according to `slotwise plan`.
 CHANGES: Final = 5
 #: An error in slotwise itself.
 BUG: Final = 70
-#: Ended by a closed terminal, by Ctrl-C, by SIGTERM, or because nobody reads the output any more, as shells count.
+#: Ended by a closed terminal, by Ctrl-C, by SIGTERM or by a closed pipe, with the numbers that shells use.
 HUNG_UP: Final = 129
 INTERRUPTED: Final = 130
 TERMINATED: Final = 143
@@ -53,7 +52,7 @@ LINGER_SECONDS: Final = 3.0
 
 
 def end_now(status: int) -> NoReturn:
-    """End without waiting for anybody: the slots of what still runs are settled, their handlers must not go on."""
+    """Exit without waiting for threads: the slots of running handlers are settled, so the handlers must end."""
     with suppress(Exception):
         logging.shutdown()
     with suppress(Exception):
@@ -62,7 +61,7 @@ def end_now(status: int) -> NoReturn:
 
 
 def end_soon(status: int) -> int:
-    """Let the interpreter end by itself, but not for ever: a forgotten thread could keep it."""
+    """Let the interpreter exit by itself, but end it after a while: a forgotten thread could block it for ever."""
     threading.Thread(target=_insist, args=(status,), name="slotwise-end", daemon=True).start()
     return status
 

@@ -267,12 +267,12 @@ operation = with_options(
 )
 
 
-def confirm(question: str, *, sure: bool) -> None:
+def confirm(question: str, *, sure: bool, preview: str = ", or preview with --dry-run") -> None:
     """Ask; without a terminal, refuse. Raises Abort or UsageError."""
     if sure:
         return
     if not sys.stdin.isatty():
-        raise click.UsageError(f"{question} Confirm with --yes, or preview with --dry-run")
+        raise click.UsageError(f"{question} Confirm with --yes{preview}")
     click.confirm(question, abort=True, err=True)
 
 
