@@ -25,7 +25,7 @@ from slotwise.engine.loops.wakeup_listener import WakeUp
 from slotwise.engine.worker import Worker
 from slotwise.model.events import Listeners
 from slotwise.schedules import Once
-from slotwise.schedules.business.calendar import Calendar
+from slotwise.schedules.business_days import Calendar
 from slotwise.settings.settings import Settings
 from slotwise.store.connect.database import Database
 from slotwise.store.connect.dsn import database_url

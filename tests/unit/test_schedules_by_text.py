@@ -9,7 +9,7 @@ import pytest
 from slotwise import CatchUp, Cron, Daily, Disabled, DistributedJob, Every, JobContext, JobRegistry, job, task
 from slotwise.errors import ConfigurationError, InvalidJob, InvalidSchedule
 from slotwise.jobs.definition import define
-from slotwise.schedules.spread import Spread
+from slotwise.schedules.combinators import Spread
 
 
 @job(name="report", schedule=Daily("02:00"))

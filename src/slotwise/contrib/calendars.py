@@ -10,7 +10,7 @@ from difflib import get_close_matches
 from typing import Any, Final
 
 from slotwise.errors import ConfigurationError
-from slotwise.schedules.cron.fields import quoted
+from slotwise.schedules.cron_fields import quoted
 
 _DAY = timedelta(days=1)
 _WITHIN_A_DAY: Final = frozenset({"HOURLY", "MINUTELY", "SECONDLY"})

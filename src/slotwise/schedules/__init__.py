@@ -15,18 +15,11 @@ succeed(a, instant, b)      a up to the instant, then b
 parse_schedule(text)        the schedule of a text
 """
 
-from slotwise.schedules.any_of import AnyOf
 from slotwise.schedules.base import Schedule
-from slotwise.schedules.business.business_days import Roll
-from slotwise.schedules.business.calendar import Calendar
-from slotwise.schedules.cron.cron import Cron
-from slotwise.schedules.daily import Daily
-from slotwise.schedules.disabled import Disabled
-from slotwise.schedules.every import Every
-from slotwise.schedules.fixed_delay import FixedDelay
-from slotwise.schedules.once import Once
-from slotwise.schedules.spread import spread_out
-from slotwise.schedules.succession import succeed
+from slotwise.schedules.basic import Daily, Disabled, Every, FixedDelay, Once
+from slotwise.schedules.business_days import Calendar, Roll
+from slotwise.schedules.combinators import AnyOf, spread_out, succeed
+from slotwise.schedules.cron import Cron
 from slotwise.schedules.text import parse_schedule
 
 __all__ = [

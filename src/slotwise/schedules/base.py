@@ -1,21 +1,63 @@
-"""What a schedule is: one pure function from an instant to the next slot, and what follows from it."""
+"""What a schedule is: a pure function from one instant to the next slot, and the instants it works on."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, ClassVar, NoReturn
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, ClassVar, Final, NoReturn
 
 from slotwise.errors import InvalidSchedule
-from slotwise.schedules.instants import EPOCH, MICROSECOND, SECOND, ceiling_second, floor_second
 
 if TYPE_CHECKING:
     from zoneinfo import ZoneInfo
 
-    from slotwise.schedules.business.business_days import Roll
-    from slotwise.schedules.business.calendar import Calendar
+    from slotwise.schedules.business_days import Calendar, Roll
     from slotwise.schedules.timeline import Line
+
+
+EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+MICROSECOND: Final = timedelta(microseconds=1)
+SECOND: Final = timedelta(seconds=1)
+
+
+def instant_text(instant: datetime) -> str:
+    """ISO 8601 in UTC with a Z; microseconds only where there are any."""
+    return instant.astimezone(UTC).replace(tzinfo=None).isoformat() + "Z"
+
+
+def parse_instant(text: str) -> datetime:
+    """The instant of an ISO 8601 text that says its offset. Raises InvalidSchedule."""
+    text = text.strip()
+    try:
+        instant = datetime.fromisoformat(text)
+        if instant.utcoffset() is not None:
+            return in_utc(instant)
+    except (ValueError, OverflowError):
+        pass
+    raise InvalidSchedule(f"{text[:40]!r} is not an instant; write ISO 8601 with an offset, as 2026-11-21T02:00:00Z")
+
+
+def in_utc(instant: datetime) -> datetime:
+    """The same instant in UTC. Raises InvalidSchedule if it is naive: nobody knows which instant that is."""
+    if not isinstance(instant, datetime) or instant.utcoffset() is None:
+        raise InvalidSchedule(f"{instant!r:.60} is not an aware datetime; give it a tzinfo")
+    return instant.astimezone(UTC)
+
+
+def floor_second(instant: datetime) -> int:
+    """The last whole second since 1970 that is not after the instant."""
+    return (instant - EPOCH) // SECOND
+
+
+def ceiling_second(instant: datetime) -> int:
+    """The first whole second since 1970 that is not before the instant."""
+    return -((EPOCH - instant) // SECOND)
+
+
+def an_instant(value: datetime | str) -> datetime:
+    """The instant in UTC of an aware datetime or of its text. Raises InvalidSchedule."""
+    return parse_instant(value) if isinstance(value, str) else in_utc(value)
 
 
 class Schedule(ABC):
@@ -105,7 +147,7 @@ class Schedule(ABC):
 
     def between(self, start: datetime | str | None = None, end: datetime | str | None = None) -> Schedule:
         """Only its slots from `start` on and before `end`: aware datetimes, ISO 8601 with an offset, or None."""
-        from slotwise.schedules.between import Between
+        from slotwise.schedules.combinators import Between
 
         return Between(self, start, end)
 

@@ -1,21 +1,312 @@
-"""Schedules that name local times in a zone: what Cron and Daily have in common."""
+"""Schedules in local time: times of day, the walker that finds their slots, and what Cron and Daily share.
+
+The walker lays a pattern over each span of constant offset in turn. Within a span, local time and real time run
+alike, so finding and counting are plain arithmetic on ranks. What the gap and fold rules add or remove lies at
+the two ends of the span. All instants are whole seconds since 1970, local ones as if the clock showed UTC.
+"""
 
 from __future__ import annotations
 
 from abc import ABC
+from bisect import bisect_left
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from difflib import get_close_matches
-from typing import Any, Final, get_args
+from functools import cached_property, reduce
+from operator import or_
+from typing import Any, Final, Literal, Protocol, get_args
 from zoneinfo import ZoneInfo
 
 from slotwise.errors import InvalidSchedule
-from slotwise.schedules.base import Schedule
-from slotwise.schedules.business.business_days import Roll
-from slotwise.schedules.business.calendar import Calendar
-from slotwise.schedules.instants import EPOCH, SECOND
-from slotwise.schedules.timeline import LineSchedule, Unbound
-from slotwise.schedules.walker import Fold, Gap, LocalPattern, Walk
-from slotwise.schedules.zones import DAY
+from slotwise.schedules.base import EPOCH, SECOND, Schedule
+from slotwise.schedules.business_days import Calendar, Roll
+from slotwise.schedules.days import DaySet
+from slotwise.schedules.timeline import BEGINNING, DAY, END, LineSchedule, Span, Unbound, span_at
+
+
+class Times(Protocol):
+    """Times of day in order, in seconds after midnight: `rank(time)` of them lie before a time."""
+
+    def __len__(self) -> int: ...
+    def rank(self, time: int) -> int: ...
+    def at(self, rank: int) -> int: ...
+
+    @property
+    def listed(self) -> Sequence[int]:
+        """All of them."""
+
+    @property
+    def bits(self) -> int:
+        """All of them as the bits of a number, that of midnight first."""
+
+
+class ListedTimes:
+    """Times of day named one by one."""
+
+    def __init__(self, times: Sequence[int]) -> None:
+        self.listed = tuple(sorted(set(times)))
+
+    def __len__(self) -> int:
+        return len(self.listed)
+
+    def rank(self, time: int) -> int:
+        return bisect_left(self.listed, time)
+
+    def at(self, rank: int) -> int:
+        return self.listed[rank]
+
+    @cached_property
+    def bits(self) -> int:
+        return _shifted_by(self.listed, 1)
+
+
+class CombinedTimes:
+    """Every combination of these hours, minutes and seconds, each sorted."""
+
+    def __init__(self, hours: Sequence[int], minutes: Sequence[int], seconds: Sequence[int]) -> None:
+        self._hours, self._minutes, self._seconds = tuple(hours), tuple(minutes), tuple(seconds)
+
+    def __len__(self) -> int:
+        return len(self._hours) * len(self._minutes) * len(self._seconds)
+
+    def rank(self, time: int) -> int:
+        hour, rest = divmod(time, 3600)
+        minute, second = divmod(rest, 60)
+        rank = bisect_left(self._hours, hour) * len(self._minutes) * len(self._seconds)
+        if hour in self._hours:
+            rank += bisect_left(self._minutes, minute) * len(self._seconds)
+            if minute in self._minutes:
+                rank += bisect_left(self._seconds, second)
+        return rank
+
+    def at(self, rank: int) -> int:
+        rank, second = divmod(rank, len(self._seconds))
+        hour, minute = divmod(rank, len(self._minutes))
+        return self._hours[hour] * 3600 + self._minutes[minute] * 60 + self._seconds[second]
+
+    @cached_property
+    def listed(self) -> Sequence[int]:
+        minutes = [minute * 60 + second for minute in self._minutes for second in self._seconds]
+        return tuple(hour * 3600 + time for hour in self._hours for time in minutes)
+
+    @cached_property
+    def bits(self) -> int:
+        minute = _shifted_by(self._seconds, 1)
+        hour = _shifted_by([at * 60 for at in self._minutes], minute)
+        return _shifted_by([at * 3600 for at in self._hours], hour)
+
+
+def _shifted_by(distances: Iterable[int], bits: int) -> int:
+    return reduce(or_, (bits << distance for distance in distances), 0)
+
+
+Gap = Literal["end", "shift", "skip"]
+Fold = Literal["first", "second", "both"]
+
+HORIZON: Final = 100 * 366 * DAY
+"""The rarest date, 29 February on a given weekday, comes back within 40 years: after 100, nothing comes."""
+
+
+class LocalPattern:
+    """Times of day on certain days: `rank(local)` of them lie before a local time, `at(rank)` is one."""
+
+    __slots__ = ("days", "times")
+
+    def __init__(self, days: DaySet, times: Times) -> None:
+        self.days, self.times = days, times
+
+    def rank(self, local: int) -> int:
+        day, time = divmod(local, DAY)
+        days_before = self.days.rank(day)
+        rank = days_before * len(self.times)
+        return rank + self.times.rank(time) if self.days.rank(day + 1) > days_before else rank
+
+    def at(self, rank: int) -> int:
+        day, time = divmod(rank, len(self.times))
+        return self.days.at(day) * DAY + self.times.at(time)
+
+    def between(self, low: int, high: int) -> range:
+        """The ranks of the local times with `low <= local < high`."""
+        return range(self.rank(low), self.rank(high))
+
+    def within(self, low: int, high: int) -> list[int]:
+        """The local times with `low <= local < high`."""
+        found = [
+            day * DAY + time for day in self.days.within(low // DAY, (high - 1) // DAY) for time in self.times.listed
+        ]
+        return found[bisect_left(found, low) : bisect_left(found, high)]
+
+    def bits(self, low: int, high: int) -> int:
+        """The local times with `low <= local < high` as the bits of a number, the lowest first."""
+        first, last = low // DAY, (high - 1) // DAY
+        found = 0
+        for day in self.days.within(first, last):
+            found |= self.times.bits << (day - first) * DAY
+        return found >> low - first * DAY & (1 << high - low) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Walk:
+    """A local pattern on the time line of a zone.
+
+    `fixed` patterns name times of day, which fire once whatever the clocks do, by the gap and fold rules; the
+    others are intervals, for which real time goes on: they fire in both passes of a fold and not in a gap.
+    """
+
+    pattern: LocalPattern
+    zone: ZoneInfo
+    fixed: bool
+    gap: Gap
+    fold: Fold
+
+    def on(self, days: DaySet) -> Walk:
+        """The same times, zone and rules on other days."""
+        return replace(self, pattern=LocalPattern(days, self.pattern.times))
+
+    def first(self, low: int, high: int = END) -> int | None:
+        """The first slot with `low <= slot < high`."""
+        low, high = max(low, BEGINNING), min(high, END, max(low, BEGINNING) + HORIZON)
+        while low < high:
+            span = span_at(self.zone, low)
+            found = self._first_in(span, low)
+            if found is not None:
+                return found if found < high else None
+            low = max(span.end, self._earliest_from(span.end))
+        return None
+
+    def last(self, low: int, high: int) -> int | None:
+        """The last slot with `low <= slot < high`."""
+        high = min(high, END)
+        low = max(low, BEGINNING, high - HORIZON)
+        while low < high:
+            span = span_at(self.zone, high - 1)
+            found = self._last_in(span, high)
+            if found is not None:
+                return found if found >= low else None
+            high = min(span.start, self._latest_to(span.start))
+        return None
+
+    def count(self, low: int, high: int) -> int:
+        """How many slots have `low <= slot < high`."""
+        low, high, total = max(low, BEGINNING), min(high, END), 0
+        while low < high:
+            span = span_at(self.zone, low)
+            total += self._count_in(span, low, min(high, span.end))
+            low = span.end
+        return total
+
+    def within(self, low: int, high: int) -> list[int]:
+        """The slots with `low <= slot < high`, in no order."""
+        found: list[int] = []
+        while low < high:
+            span = span_at(self.zone, low)
+            first, last = self._own(span, low, high)
+            found += [local - span.offset for local in self.pattern.within(first, last)] if first < last else []
+            found += self._moved(span, low, min(high, span.end))
+            low = span.end
+        return found
+
+    def alike(self, days: range) -> list[Hashable]:
+        """A mark for each of these days: what its clocks say where it begins, and which local days it meets are meant.
+
+        Around a change of the clocks each day is one of its kind.
+        """
+        meant = {*self.pattern.days.within(days.start // DAY - 2, days.stop // DAY + 2)}
+        found: list[Hashable] = []
+        span = span_at(self.zone, days.start)
+        for day in days:
+            if day >= span.end:
+                span = span_at(self.zone, day)
+            calm = span.start + abs(span.offset - span.before), span.end - abs(span.offset - span.after)
+            local, time = divmod(day + span.offset, DAY)
+            is_calm = calm[0] <= day and day + DAY <= calm[1]
+            found.append((time, local in meant, local + 1 in meant) if is_calm else day)
+        return found
+
+    def bits(self, low: int, high: int) -> int:
+        """The slots with `low <= slot < high` as the bits of a number, that of `low` first."""
+        found, at = 0, low
+        while at < high:
+            span = span_at(self.zone, at)
+            end = min(high, span.end)
+            found |= self._bits_in(span, at, end) << at - low
+            at = end
+        return found
+
+    def swallowed(self, start: int) -> list[int]:
+        """The local times that the gap before an instant swallows, if one ends there and the pattern is fixed."""
+        span = span_at(self.zone, start)
+        if not self.fixed or start != span.start:
+            return []
+        return [self.pattern.at(rank) for rank in self.pattern.between(start + span.before, start + span.offset)]
+
+    def moved_to(self, slot: int) -> list[int]:
+        """The local times that do not exist and have this slot instead."""
+        swallowed = self.swallowed(span_at(self.zone, slot).start)
+        if self.gap == "end":
+            return swallowed if slot == span_at(self.zone, slot).start else []
+        before = span_at(self.zone, slot).before
+        return [local for local in swallowed if self.gap == "shift" and local - before == slot]
+
+    def _first_in(self, span: Span, low: int) -> int | None:
+        ranks = self._ranks(span, low, span.end)
+        moved = self._moved(span, low, span.end)
+        candidates = [self.pattern.at(ranks[0]) - span.offset] if ranks else []
+        return min(candidates + moved[:1], default=None)
+
+    def _last_in(self, span: Span, high: int) -> int | None:
+        ranks = self._ranks(span, span.start, high)
+        moved = self._moved(span, span.start, high)
+        candidates = [self.pattern.at(ranks[-1]) - span.offset] if ranks else []
+        return max(candidates + moved[-1:], default=None)
+
+    def _count_in(self, span: Span, low: int, high: int) -> int:
+        return len(self._ranks(span, low, high)) + len(self._moved(span, low, high))
+
+    def _bits_in(self, span: Span, low: int, high: int) -> int:
+        first, end = self._own(span, low, high)
+        found = self.pattern.bits(first, end) << first - span.offset - low if first < end else 0
+        for slot in self._moved(span, low, high):
+            found |= 1 << slot - low
+        return found
+
+    def _ranks(self, span: Span, low: int, high: int) -> range:
+        """The ranks of the local times that fire at their own time within the span."""
+        return self.pattern.between(*self._own(span, low, high))
+
+    def _own(self, span: Span, low: int, high: int) -> tuple[int, int]:
+        """The local times, from the first up to before the second, that fire at their own time within the span."""
+        low, high = max(low, span.start), min(high, span.end)
+        if self.fixed and self.fold == "first":  # the span's beginning may repeat local times of the one before
+            low = max(low, span.start + span.before - span.offset)
+        if self.fixed and self.fold == "second":  # its end may be repeated by the one after
+            high = min(high, span.end - (span.offset - span.after))
+        return low + span.offset, max(low, high) + span.offset
+
+    def _moved(self, span: Span, low: int, high: int) -> list[int]:
+        """The slots that the gap before the span swallowed and the gap rule puts where no other is."""
+        width = span.offset - span.before
+        if not self.fixed or self.gap == "skip" or width <= 0 or low >= span.start + width:
+            return []
+        swallowed = self.pattern.between(span.start + span.before, span.start + span.offset)
+        if self.gap == "end":
+            moved = [span.start] if swallowed else []
+        else:
+            moved = [self.pattern.at(rank) - span.before for rank in swallowed]
+        return [slot for slot in moved if low <= slot < high and not self._ranks(span, slot, slot + 1)]
+
+    def _earliest_from(self, low: int) -> int:
+        """An instant from which to look for the first slot at or after `low`, past dull years.
+
+        Local and real time differ by less than a day, and a gap rule moves a slot by less than two.
+        """
+        return self.pattern.at(self.pattern.rank(low - DAY)) - 3 * DAY
+
+    def _latest_to(self, high: int) -> int:
+        """An instant down from which to look for the last slot before `high`."""
+        return self.pattern.at(self.pattern.rank(high + DAY) - 1) + DAY + 1
+
 
 _SAMPLE_START: Final = (datetime(2024, 1, 1, tzinfo=UTC) - EPOCH) // SECOND
 _SAMPLE_END: Final = _SAMPLE_START + 40 * 366 * DAY  # in which even 29 February meets every weekday
@@ -44,12 +335,12 @@ class LocalSchedule(LineSchedule, ABC):
         return self._line
 
     def excluding(self, *calendars: str | Calendar, roll: Roll = "skip") -> Schedule:
-        from slotwise.schedules.business.arranged import Excluding
+        from slotwise.schedules.combinators import Excluding
 
         return Excluding(self, calendars, roll)
 
     def nth_business_day(self, n: int, *calendars: str | Calendar) -> Schedule:
-        from slotwise.schedules.business.arranged import BusinessDay
+        from slotwise.schedules.combinators import BusinessDay
 
         return BusinessDay(self, n, calendars)
 

@@ -9,15 +9,10 @@ from itertools import islice
 from typing import Final, Literal
 from zoneinfo import ZoneInfo
 
-from slotwise.schedules.any_of import AnyOf
-from slotwise.schedules.base import Schedule
-from slotwise.schedules.between import Between
-from slotwise.schedules.instants import EPOCH, floor_second
-from slotwise.schedules.spread import Spread
-from slotwise.schedules.succession import Succession, parts_of
-from slotwise.schedules.timeline import LineSchedule
-from slotwise.schedules.walker import Walk
-from slotwise.schedules.zones import DAY, END, changes_between, span_at
+from slotwise.schedules.base import EPOCH, Schedule, floor_second
+from slotwise.schedules.combinators import AnyOf, Between, Spread, Succession, parts_of
+from slotwise.schedules.local_time import Walk
+from slotwise.schedules.timeline import DAY, END, LineSchedule, changes_between, span_at
 
 Kind = Literal["slot", "skipped", "clocks", "missing"]
 

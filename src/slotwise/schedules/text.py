@@ -9,19 +9,12 @@ from functools import lru_cache
 from typing import Any, Final, TypeVar
 
 from slotwise.errors import InvalidSchedule
-from slotwise.schedules.any_of import MOST_PARTS, AnyOf
-from slotwise.schedules.base import Schedule
-from slotwise.schedules.business.calendar import Calendar, parse_calendar
-from slotwise.schedules.cron.cron import Cron
-from slotwise.schedules.cron.fields import quoted
-from slotwise.schedules.daily import Daily
-from slotwise.schedules.disabled import Disabled
-from slotwise.schedules.every import Every
-from slotwise.schedules.fixed_delay import FixedDelay
-from slotwise.schedules.instants import parse_instant
-from slotwise.schedules.once import Once
-from slotwise.schedules.spread import Spread
-from slotwise.schedules.succession import in_turn
+from slotwise.schedules.base import Schedule, parse_instant
+from slotwise.schedules.basic import Daily, Disabled, Every, FixedDelay, Once
+from slotwise.schedules.business_days import Calendar, parse_calendar
+from slotwise.schedules.combinators import MOST_PARTS, AnyOf, Spread, in_turn
+from slotwise.schedules.cron import Cron
+from slotwise.schedules.cron_fields import quoted
 
 LONGEST_TEXT: Final = 65_536
 DEEPEST: Final = 8

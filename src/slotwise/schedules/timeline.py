@@ -1,22 +1,149 @@
-"""Lines: slots at whole seconds of real time, and how lines are laid over one another.
+"""The time line: the spans of a zone with one offset, lines of slots at whole seconds, and how lines combine.
 
-All instants here are whole seconds since 1970. What lies before 1900 or after 8999 does not exist.
+All instants on lines are whole seconds since 1970. Instants before 1900 or after 8999 do not exist.
 """
 
 from __future__ import annotations
 
+import difflib
 from abc import ABC
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta, timezone
 from functools import lru_cache, reduce
+from itertools import pairwise
 from operator import or_
-from typing import NoReturn, Protocol
+from typing import Final, NamedTuple, NoReturn, Protocol
+from zoneinfo import ZoneInfo, available_timezones
 
 from slotwise.errors import InvalidSchedule
-from slotwise.schedules.base import Schedule
-from slotwise.schedules.instants import EPOCH, ceiling_second, floor_second
-from slotwise.schedules.zones import BEGINNING, DAY, END
+from slotwise.schedules.base import EPOCH, SECOND, Schedule, ceiling_second, floor_second
+
+DAY: Final = 86_400
+BEGINNING: Final = (datetime(1900, 1, 1, tzinfo=UTC) - EPOCH) // SECOND
+"""Schedules know no slot before this instant (seconds since 1970)…"""
+END: Final = (datetime(9000, 1, 1, tzinfo=UTC) - EPOCH) // SECOND
+"""… and none from this one on."""
+
+_LONGEST_NAME: Final = 64
+_MACHINE_DEPENDENT: Final = frozenset({"localtime", "posixrules", "Factory"})
+_CHUNK: Final = 25  # a chunk of the time line is 2**25 seconds, about 388 days
+_PROBE: Final = 2 * DAY  # the shortest span in the whole tz database is just under 7 days
+_MARGIN: Final = 3 * DAY  # no change of offset is felt further away than two days
+
+
+class Span(NamedTuple):
+    """A stretch of UTC, `start <= instant < end` in seconds since 1970, in which the zone has one `offset`.
+
+    `before` and `after` are the offsets on either side, equal to `offset` where nothing changes.
+    """
+
+    start: int
+    end: int
+    offset: int
+    before: int
+    after: int
+
+
+def zone_named(tz: str | ZoneInfo | timezone) -> ZoneInfo:
+    """The zone of an IANA name. Raises InvalidSchedule naming near matches."""
+    if isinstance(tz, ZoneInfo):
+        return _look_up(tz.key) if tz.key else _unnamed(tz)  # the text says only the name
+    if tz is UTC:
+        return ZoneInfo("UTC")
+    if not isinstance(tz, str):
+        return _unnamed(tz)
+    return _look_up(tz)
+
+
+def span_at(zone: ZoneInfo, instant: int) -> Span:
+    """The span that holds an instant. A long one may come in pieces, cut well away from every change."""
+    for span in _spans(zone, instant >> _CHUNK):
+        if instant < span.end:
+            return span
+    raise AssertionError(f"no span of {zone.key} holds {instant}")
+
+
+def changes_between(zone: ZoneInfo, low: int, high: int) -> Iterator[Span]:
+    """The spans that begin with another offset than the one before, with `low <= start < high`."""
+    span = span_at(zone, low)
+    while span.start < high:
+        if span.start >= low and span.offset != span.before:
+            yield span
+            low = span.start + 1  # the next piece of a long span may begin with the same change
+        if span.end >= END:
+            return
+        span = span_at(zone, span.end)
+
+
+def _look_up(name: str) -> ZoneInfo:
+    if len(name) > _LONGEST_NAME:
+        raise InvalidSchedule(
+            f"a time zone name of {len(name)} characters ({name[:20]!r}…); names are like Europe/Vienna"
+        )
+    if name not in _MACHINE_DEPENDENT:
+        try:
+            return ZoneInfo(name)
+        except (KeyError, ValueError, OSError):
+            pass
+    raise InvalidSchedule(f"unknown time zone {name!r}{_near(name)}; names are like Europe/Vienna or UTC")
+
+
+def _unnamed(tz: object) -> ZoneInfo:
+    raise InvalidSchedule(f'{tz!r:.60} is not a time zone with a name; write tz="Europe/Vienna" or a ZoneInfo')
+
+
+def _near(name: str) -> str:
+    known = {zone.lower(): zone for zone in _known_zones()}
+    cities = {zone.rsplit("/", 1)[-1]: known[zone] for zone in known}
+    near = [known[match] for match in difflib.get_close_matches(name.lower(), known, cutoff=0.75)]
+    near += [cities[match] for match in difflib.get_close_matches(name.lower(), cities, cutoff=0.8)]
+    return f" (did you mean {' or '.join(dict.fromkeys(near[:3]))}?)" if near else ""
+
+
+@lru_cache(maxsize=1)
+def _known_zones() -> tuple[str, ...]:
+    return tuple(sorted(available_timezones() - _MACHINE_DEPENDENT))
+
+
+@lru_cache(maxsize=8192)
+def _spans(zone: ZoneInfo, chunk: int) -> tuple[Span, ...]:
+    """The spans that meet a chunk, in order; each begins and ends at a change, or well outside the chunk."""
+    fixed = zone.utcoffset(None)
+    if fixed is not None:
+        offset = fixed // SECOND
+        return (Span(BEGINNING, END, offset, offset, offset),)
+    changes = [change for near in (chunk - 1, chunk, chunk + 1) for change in _changes(zone, near)]
+    start, end = (chunk - 1 << _CHUNK) + _MARGIN, (chunk + 2 << _CHUNK) - _MARGIN
+    return tuple(
+        Span(low, high, _offset(zone, low), before=_offset(zone, low - 1), after=_offset(zone, high))
+        for low, high in pairwise([start, *changes, end])
+        if low < high and high > chunk << _CHUNK and low < chunk + 1 << _CHUNK
+    )
+
+
+@lru_cache(maxsize=8192)
+def _changes(zone: ZoneInfo, chunk: int) -> tuple[int, ...]:
+    """The instants in a chunk at which another offset begins."""
+    probes = [*range(chunk << _CHUNK, chunk + 1 << _CHUNK, _PROBE), chunk + 1 << _CHUNK]
+    offsets = [_offset(zone, probe) for probe in probes]
+    found = zip(pairwise(probes), pairwise(offsets), strict=True)
+    return tuple(_change_between(zone, low, high) for (low, high), (old, new) in found if old != new)
+
+
+def _change_between(zone: ZoneInfo, low: int, high: int) -> int:
+    old = _offset(zone, low)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if _offset(zone, middle) == old else (low, middle)
+    return high
+
+
+def _offset(zone: ZoneInfo, instant: int) -> int:
+    offset = datetime.fromtimestamp(instant, zone).utcoffset()
+    assert offset is not None
+    return offset // SECOND
+
 
 _MOST_KINDS = 64  # of days, remembered at 10 kB each
 

@@ -14,7 +14,7 @@ from slotwise.cli.schedules import HOSTILE, RARE, UNIONS, USUAL, Reading, judged
 from slotwise.cli.shared import exits
 from slotwise.errors import InvalidSchedule
 from slotwise.schedules import AnyOf, Calendar, Cron, Daily, Every, Schedule, parse_schedule
-from slotwise.schedules import zones as zones_module
+from slotwise.schedules import timeline as zones_module
 from slotwise.schedules.days import days_of
 
 T = datetime(2026, 6, 1, 12, 0, 30, tzinfo=UTC)

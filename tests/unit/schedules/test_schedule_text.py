@@ -22,7 +22,7 @@ from slotwise.schedules import (
     Schedule,
     parse_schedule,
 )
-from slotwise.schedules.spread import Spread
+from slotwise.schedules.combinators import Spread
 
 AUSTRIA = Calendar(name="AT", revision=3, days=frozenset({date(2026, 1, 1), date(2026, 1, 6), date(2027, 1, 1)}))
 FORMS = [

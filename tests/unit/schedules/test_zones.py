@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slotwise.schedules.zones import BEGINNING, END, changes_between, span_at, zone_named
+from slotwise.schedules.timeline import BEGINNING, END, changes_between, span_at, zone_named
 
 ZONES = ["Europe/Vienna", "Australia/Lord_Howe", "Pacific/Apia", "America/Recife", "Asia/Gaza", "Africa/Casablanca"]
 

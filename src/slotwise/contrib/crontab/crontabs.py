@@ -18,7 +18,7 @@ from slotwise.contrib.crontab.entry import Entry
 from slotwise.contrib.crontab.problems import Level, Problem
 from slotwise.contrib.crontab.reader import Source, read_source
 from slotwise.errors import InvalidCrontab
-from slotwise.schedules.zones import zone_named
+from slotwise.schedules.timeline import zone_named
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,7 +15,7 @@ from slotwise.errors import InvalidSchedule, InvalidSetting
 from slotwise.jobs.policies import OnLost
 from slotwise.model.durations import parse_duration
 from slotwise.schedules import Cron
-from slotwise.schedules.zones import zone_named
+from slotwise.schedules.timeline import zone_named
 
 #: Variables about the mail that cron sends.
 MAIL: Final = frozenset({"MAILTO", "MAILFROM", "CONTENT_TYPE", "CONTENT_TRANSFER_ENCODING"})

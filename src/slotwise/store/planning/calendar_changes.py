@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from slotwise.errors import InvalidSchedule
 from slotwise.model.records import Key, Row
 from slotwise.schedules import Calendar, Schedule, parse_schedule
-from slotwise.schedules.business.calendar import days_text, weekend_text
+from slotwise.schedules.business_days import days_text, weekend_text
 from slotwise.store.connect.notifications import LOOK
 from slotwise.store.planning.planner import replanned
 from slotwise.store.planning.stored_calendars import calendar_in, calendars_of, missing

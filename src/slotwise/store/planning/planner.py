@@ -19,7 +19,7 @@ from slotwise.jobs.definition import Definition
 from slotwise.model.records import RECURRING, TICK, Row
 from slotwise.model.vocabulary import State
 from slotwise.schedules import Schedule, succeed
-from slotwise.schedules.succession import owing
+from slotwise.schedules.combinators import owing
 from slotwise.schedules.text import readable, stored_text
 from slotwise.store.connect.database_errors import is_about_a_row
 from slotwise.store.connect.encoding_errors import in_its_letters

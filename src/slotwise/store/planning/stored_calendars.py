@@ -10,7 +10,7 @@ import sqlalchemy as sa
 
 from slotwise.errors import InvalidSchedule
 from slotwise.schedules import Calendar, Schedule
-from slotwise.schedules.business.calendar import calendar_of
+from slotwise.schedules.business_days import calendar_of
 from slotwise.store.schema.tables import Tables
 
 

@@ -1,4 +1,4 @@
-"""Cron expressions. The only file that knows croniter, which parses and validates; walking is our own."""
+"""Cron expressions. Only this file uses croniter, which parses and validates; walking is our own."""
 
 from __future__ import annotations
 
@@ -11,15 +11,24 @@ from zoneinfo import ZoneInfo
 
 from slotwise.errors import InvalidSchedule
 from slotwise.schedules.base import Schedule
-from slotwise.schedules.business.calendar import Calendar
-from slotwise.schedules.cron.day_fields import DayRule, both_needed, month_days, week_days
-from slotwise.schedules.cron.fields import FIELDS, HOUR, MINUTE, MONTH, SECOND, Field, has_hash, quoted
+from slotwise.schedules.business_days import Calendar
+from slotwise.schedules.cron_fields import (
+    FIELDS,
+    HOUR,
+    MINUTE,
+    MONTH,
+    SECOND,
+    DayRule,
+    Field,
+    both_needed,
+    has_hash,
+    month_days,
+    quoted,
+    week_days,
+)
 from slotwise.schedules.days import DatePattern, days_of
-from slotwise.schedules.local_time import LocalSchedule, one_of
-from slotwise.schedules.timeline import Unbound
-from slotwise.schedules.times_of_day import CombinedTimes
-from slotwise.schedules.walker import Fold, Gap, LocalPattern
-from slotwise.schedules.zones import zone_named
+from slotwise.schedules.local_time import CombinedTimes, Fold, Gap, LocalPattern, LocalSchedule, one_of
+from slotwise.schedules.timeline import Unbound, zone_named
 
 LONGEST_EXPRESSION: Final = 255
 MACROS: Final = {

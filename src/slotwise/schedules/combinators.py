@@ -1,0 +1,487 @@
+"""Schedules made of other schedules: unions, bounds, offsets, business days, and one schedule after another."""
+
+from __future__ import annotations
+
+import hashlib
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Final, NamedTuple, NoReturn
+from zoneinfo import ZoneInfo
+
+from slotwise.errors import InvalidSchedule, InvalidSetting
+from slotwise.model.durations import format_duration, parse_duration
+from slotwise.schedules.base import MICROSECOND, Schedule, an_instant, ceiling_second, in_utc, instant_text
+from slotwise.schedules.basic import Disabled
+from slotwise.schedules.business_days import (
+    Arrangement,
+    Calendar,
+    LeftOut,
+    Numbered,
+    Roll,
+    Rolled,
+    arranged,
+    calendar_name,
+)
+from slotwise.schedules.local_time import LocalSchedule, Walk, one_of
+from slotwise.schedules.timeline import BEGINNING, END, Line, LineSchedule, Unbound, Union, Window
+
+MOST_PARTS = 32
+
+
+class AnyOf(LineSchedule):
+    """The slots of all these schedules; those that coincide are one. Up to 32, with slots at whole seconds.
+
+    A slot runs if it is to run by any of them. Raises InvalidSchedule.
+    """
+
+    __slots__ = ("schedules",)
+    schedules: tuple[Schedule, ...]
+
+    def __init__(self, *schedules: Schedule) -> None:
+        for schedule in schedules:
+            if not isinstance(schedule, Schedule):
+                raise InvalidSchedule(f"AnyOf takes schedules, not {schedule!r:.60}")
+        parts = tuple(dict.fromkeys(part for schedule in schedules for part in _parts(schedule)))
+        if not 1 <= len(parts) <= MOST_PARTS:
+            raise InvalidSchedule(f"AnyOf of {len(parts)} schedules: 1–{MOST_PARTS}")
+        self._set(schedules=parts, _line=Union(tuple(part.line for part in parts)))
+        self._set(_text=f"ANY({'; '.join(map(str, parts))})")
+
+    @property
+    def running(self) -> Schedule:
+        running = tuple(part.running for part in self.schedules)
+        return self if running == self.schedules else AnyOf(*running)
+
+    @property
+    def calendars(self) -> Mapping[str, Calendar | None]:
+        return {name: found for part in self.schedules for name, found in part.calendars.items()}
+
+    def bind(self, name: str, calendars: Mapping[str, Calendar] | None = None) -> Schedule:
+        return AnyOf(*(part.bind(name, calendars) for part in self.schedules))
+
+    def excluding(self, *calendars: str | Calendar, roll: Roll = "skip") -> Schedule:
+        return AnyOf(*(part.excluding(*calendars, roll=roll) for part in self.schedules))
+
+    def nth_business_day(self, n: int, *calendars: str | Calendar) -> Schedule:
+        return AnyOf(*(part.nth_business_day(n, *calendars) for part in self.schedules))
+
+    @property
+    def local_zone(self) -> ZoneInfo | None:
+        zones = {part.local_zone for part in self.schedules}
+        return zones.pop() if len(zones) == 1 else None
+
+
+def _parts(schedule: Schedule) -> tuple[Schedule, ...]:
+    return schedule.schedules if isinstance(schedule, AnyOf) else (schedule,)
+
+
+_EVER: Final = datetime.min.replace(tzinfo=UTC)
+
+
+class Between(Schedule):
+    """The slots of a schedule from `start` on and before `end`; made by `schedule.between(start, end)`.
+
+    Calendars are applied within: the bounds hold for the slots as they come out of a roll.
+    Raises InvalidSchedule, also where no slot lies within them that is to run.
+    """
+
+    __slots__ = ("_running", "end", "from_end", "schedule", "start")
+    schedule: Schedule
+    _running: Schedule
+    start: datetime | None
+    end: datetime | None
+
+    def __init__(self, schedule: Schedule, start: datetime | str | None, end: datetime | str | None) -> None:
+        start = None if start is None else an_instant(start)
+        end = None if end is None else an_instant(end)
+        bounds = [instant_text(bound) if bound else "-" for bound in (start, end)]
+        if start is None and end is None:
+            raise InvalidSchedule("between takes a start, an end or both")
+        if start is not None and end is not None and start >= end:
+            raise InvalidSchedule(f"between {bounds[0]} and {bounds[1]} there is nothing; the start comes first")
+        self._set(schedule=schedule, start=start, end=end, from_end=schedule.from_end)
+        self._set(_text=f"BETWEEN({schedule}; {bounds[0]}; {bounds[1]})")
+        if not schedule.from_end and self._is_empty():
+            told = [f"from {bounds[0]} on"] * bool(start) + [f"before {bounds[1]}"] * bool(end)
+            raise InvalidSchedule(f"{schedule} has no slot {' and '.join(told)}; choose other bounds, or - for none")
+        running = schedule.running
+        self._set(_running=self if running is schedule else Between(running, start, end))
+
+    def next_after(self, t: datetime) -> datetime | None:
+        return self._within(self.schedule.next_after(self._opening(t)))
+
+    def first_after(self, t: datetime) -> datetime | None:
+        return self._within(self.schedule.first_after(self._opening(t)))
+
+    def latest_before(self, t: datetime, *, floor: datetime | None = None) -> datetime | None:
+        low = self.start - MICROSECOND if floor is None and self.start else floor and self._opening(floor)
+        high = t if self.end is None else min(t, self.end)
+        return self.schedule.latest_before(high, floor=low) if low is None or low < high else None
+
+    def count_between(self, a: datetime, b: datetime) -> int:
+        low, high = self._opening(a), b if self.end is None else min(b, self.end - MICROSECOND)
+        return self.schedule.count_between(low, high) if low < high else 0
+
+    @property
+    def running(self) -> Schedule:
+        return self._running
+
+    @property
+    def calendars(self) -> Mapping[str, Calendar | None]:
+        return self.schedule.calendars
+
+    def bind(self, name: str, calendars: Mapping[str, Calendar] | None = None) -> Schedule:
+        return Between(self.schedule.bind(name, calendars), self.start, self.end)
+
+    def excluding(self, *calendars: str | Calendar, roll: Roll = "skip") -> Schedule:
+        return Between(self.schedule.excluding(*calendars, roll=roll), self.start, self.end)
+
+    def nth_business_day(self, n: int, *calendars: str | Calendar) -> Schedule:
+        return Between(self.schedule.nth_business_day(n, *calendars), self.start, self.end)
+
+    @property
+    def line(self) -> Line:
+        start = BEGINNING if self.start is None else ceiling_second(self.start)
+        return Window(self.schedule.line, start, END if self.end is None else ceiling_second(self.end))
+
+    @property
+    def local_zone(self) -> ZoneInfo | None:
+        return self.schedule.local_zone
+
+    def _is_empty(self) -> bool:
+        """Whether it never fires. What lacks something to be asked is looked at once it is bound."""
+        try:
+            return self.next_after(_EVER) is None
+        except InvalidSchedule:
+            return False
+
+    def _opening(self, t: datetime) -> datetime:
+        """The instant after which the slots after `t` are to be looked for."""
+        return t if self.start is None else max(t, self.start - MICROSECOND)
+
+    def _within(self, slot: datetime | None) -> datetime | None:
+        if slot is None or (self.end is not None and slot >= self.end):
+            return None
+        if self.start is None or slot >= self.start:
+            return slot
+        return self.start if self.from_end else None
+
+
+_MILLISECOND = timedelta(milliseconds=1)
+
+
+class Spread(Schedule):
+    """The slots of a schedule, each due `by` later; made by `spread_out`. The slots are those of the schedule.
+
+    Raises InvalidSchedule for a schedule that is defined by the end of its runs, and for nothing to wait.
+    """
+
+    __slots__ = ("by", "schedule")
+    schedule: Schedule
+    by: timedelta
+
+    def __init__(self, schedule: Schedule, by: timedelta | str) -> None:
+        try:
+            by = parse_duration(by)
+        except InvalidSetting as error:
+            raise InvalidSchedule(f"{schedule} spread by: {error}") from None
+        if schedule.from_end:
+            raise InvalidSchedule(f"{schedule} starts after the end of a run; there is nothing to spread")
+        if by < MICROSECOND:
+            raise InvalidSchedule(f"{schedule} spread by {format_duration(by)}; more than zero is needed")
+        self._set(schedule=schedule, by=by, _text=f"SPREAD({schedule}; {format_duration(by)})")
+
+    def wait(self, slot: datetime) -> timedelta:
+        return self.by
+
+    def next_after(self, t: datetime) -> datetime | None:
+        return self.schedule.next_after(t)
+
+    def first_after(self, t: datetime) -> datetime | None:
+        return self.schedule.first_after(t)
+
+    def latest_before(self, t: datetime, *, floor: datetime | None = None) -> datetime | None:
+        return self.schedule.latest_before(t, floor=floor)
+
+    def count_between(self, a: datetime, b: datetime) -> int:
+        return self.schedule.count_between(a, b)
+
+    def slots(self, a: datetime, b: datetime) -> Iterator[datetime]:
+        return self.schedule.slots(a, b)
+
+    @property
+    def running(self) -> Schedule:
+        running = self.schedule.running
+        return self if running is self.schedule else Spread(running, self.by)
+
+    @property
+    def calendars(self) -> Mapping[str, Calendar | None]:
+        return self.schedule.calendars
+
+    def bind(self, name: str, calendars: Mapping[str, Calendar] | None = None) -> Schedule:
+        return Spread(self.schedule.bind(name, calendars), self.by)
+
+    @property
+    def local_zone(self) -> ZoneInfo | None:
+        return self.schedule.local_zone
+
+
+def spread_out(schedule: Schedule, name: str, limit: timedelta) -> Schedule:
+    """The schedule, each run due later by less than `limit`: how much is the name's own, everywhere and always."""
+    number = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big")
+    by = number % max(limit // _MILLISECOND, 1) * _MILLISECOND
+    return Spread(schedule, by) if by else schedule
+
+
+MOST_CALENDARS = 8
+
+
+class Arranged(LineSchedule, ABC):
+    """A Cron or Daily whose days are arranged around calendars; they are bound, or mere names until then."""
+
+    __slots__ = ("_given", "schedule")
+    schedule: LocalSchedule
+    _given: tuple[Calendar | str, ...]
+
+    def _prepare(self, schedule: LocalSchedule, given: tuple[Calendar | str, ...]) -> None:
+        for calendar in given:
+            calendar_name(calendar.name if isinstance(calendar, Calendar) else calendar)
+        self._set(schedule=schedule, _given=given)
+        if len(self.calendars) != len(given) or len(given) > MOST_CALENDARS:
+            raise InvalidSchedule(f"{len(given)} calendars: each once, and at most {MOST_CALENDARS}")
+
+    @property
+    def calendars(self) -> Mapping[str, Calendar | None]:
+        return {one.name: one for one in self._given if isinstance(one, Calendar)} | {
+            one: None for one in self._given if isinstance(one, str)
+        }
+
+    def bind(self, name: str, calendars: Mapping[str, Calendar] | None = None) -> Schedule:
+        schedule = self.schedule.bind(name, calendars)
+        assert isinstance(schedule, LocalSchedule)
+        return self._on(schedule, tuple(_found(one, calendars or {}) for one in self._given))
+
+    @abstractmethod
+    def _on(self, schedule: LocalSchedule, given: tuple[Calendar | str, ...]) -> Schedule:
+        """The same for a schedule and calendars that are bound."""
+
+    @property
+    def local_zone(self) -> ZoneInfo | None:
+        return self.schedule.zone
+
+    def _refuse_calendar(self) -> NoReturn:
+        raise InvalidSchedule(f"{self} goes around calendars already; name all of them at once")
+
+    def _line_by(self, arrangement: Arrangement) -> Line:
+        """Its line. Raises InvalidSchedule if nothing is left of the schedule."""
+        walk, bound = self.schedule.walk, tuple(one for one in self._given if isinstance(one, Calendar))
+        if isinstance(walk, Unbound):
+            return walk
+        if len(bound) < len(self._given):
+            names = ", ".join(name for name, found in self.calendars.items() if found is None)
+            return Unbound(f"calendar {names} is not bound: its days are in the database")
+        days = arranged(walk.pattern.days, arrangement, bound or (_MONDAY_TO_FRIDAY,))
+        if not days:
+            raise InvalidSchedule(f"{self} never fires: none of its days is left")
+        return walk.on(days)
+
+
+class Excluding(Arranged):
+    """Around the days that calendars do not work on; made by `schedule.excluding("AT", roll=…)`."""
+
+    __slots__ = ("_running", "roll")
+    roll: Roll
+    _running: Schedule
+
+    def __init__(self, schedule: LocalSchedule, calendars: tuple[Calendar | str, ...], roll: Roll) -> None:
+        one_of("roll", roll, Roll)
+        if not calendars:
+            raise InvalidSchedule('excluding takes calendars, as excluding("AT", roll="following")')
+        self._prepare(schedule, calendars)
+        self._set(roll=roll, _text=f"EXCLUDING({schedule}; {', '.join(map(str, calendars))}; {roll})")
+        line = self._line_by(LeftOut() if roll in ("skip", "drop") else Rolled(roll))
+        is_flagged = roll == "skip" and isinstance(line, Walk)
+        self._set(_line=schedule.line if is_flagged else line)
+        self._set(_running=Excluding(schedule, calendars, "drop") if is_flagged else self)
+
+    @property
+    def running(self) -> Schedule:
+        return self._running
+
+    def _on(self, schedule: LocalSchedule, given: tuple[Calendar | str, ...]) -> Schedule:
+        return Excluding(schedule, given, self.roll)
+
+
+class BusinessDay(Arranged):
+    """On the n-th business day of a month; made by `schedule.nth_business_day(n, "AT")`."""
+
+    __slots__ = ("n",)
+    n: int
+
+    def __init__(self, schedule: LocalSchedule, n: int, calendars: tuple[Calendar | str, ...]) -> None:
+        if not isinstance(n, int) or isinstance(n, bool) or not 1 <= abs(n) <= 23:
+            raise InvalidSchedule(f"business day {n!r:.20}: 1–23, or -1 to -23 from the month's end")
+        self._prepare(schedule, calendars)
+        listed = f"; {', '.join(map(str, calendars))}" if calendars else ""
+        self._set(n=n, _text=f"BUSINESS_DAY({schedule}; {n}{listed})")
+        self._set(_line=self._line_by(Numbered(n)))
+
+    def _on(self, schedule: LocalSchedule, given: tuple[Calendar | str, ...]) -> Schedule:
+        return BusinessDay(schedule, self.n, given)
+
+
+_MONDAY_TO_FRIDAY = Calendar(name="MON-FRI")
+
+
+def _found(calendar: Calendar | str, known: Mapping[str, Calendar]) -> Calendar:
+    """The calendar as it is known now; one that is bound stays if it is not known."""
+    name = calendar if isinstance(calendar, str) else calendar.name
+    if name in known:
+        return known[name]
+    if isinstance(calendar, Calendar):
+        return calendar
+    raise InvalidSchedule(f"calendar {name} is not among those given: {', '.join(known) or 'none'}")
+
+
+class Part(NamedTuple):
+    """A schedule that is in force after `since`, up to and including `until`; None is for ever."""
+
+    schedule: Schedule
+    since: datetime | None
+    until: datetime | None
+
+    def opening(self, t: datetime) -> datetime:
+        """The instant after which this part's slots after `t` are to be looked for."""
+        return t if self.since is None else max(t, self.since)
+
+    def closing(self, t: datetime) -> datetime:
+        """The last instant, up to `t`, at which this part may have a slot."""
+        return t if self.until is None else min(t, self.until)
+
+    @property
+    def owns_any(self) -> bool:
+        return self.since is None or self.holds(self.schedule.next_after(self.since))
+
+    def holds(self, slot: datetime | None) -> bool:
+        return slot is not None and (self.until is None or slot <= self.until)
+
+
+class Succession(Schedule):
+    """Schedules in a row, each in force up to and including the instant at which the next one is activated.
+
+    Made by `succeed`. `from_end` is that of the last part.
+    """
+
+    __slots__ = ("_parts", "from_end")
+    _parts: tuple[Part, ...]
+
+    def __init__(self, parts: tuple[Part, ...]) -> None:
+        text = " >> ".join(
+            f"{part.schedule} >> {instant_text(part.until)}" if part.until else str(part.schedule) for part in parts
+        )
+        self._set(_parts=parts, _text=text, from_end=parts[-1].schedule.from_end)
+
+    def next_after(self, t: datetime) -> datetime | None:
+        for part in self._after(t):
+            slot = part.schedule.next_after(part.opening(t))
+            if part.holds(slot):
+                return slot
+        return None
+
+    def first_after(self, t: datetime) -> datetime | None:
+        for part in self._after(t):
+            slot = part.schedule.first_after(part.opening(t))
+            if part.holds(slot):
+                return slot
+        return None
+
+    def latest_before(self, t: datetime, *, floor: datetime | None = None) -> datetime | None:
+        for part in reversed(self._parts):
+            low = part.since if floor is None else part.opening(floor)
+            high = t if part.until is None else min(t, part.until + MICROSECOND)
+            slot = part.schedule.latest_before(high, floor=low) if low is None or low < high else None
+            if slot is not None:
+                return slot
+        return None
+
+    def count_between(self, a: datetime, b: datetime) -> int:
+        spans = ((part.schedule, part.opening(a), part.closing(b)) for part in self._parts)
+        return sum(schedule.count_between(low, high) for schedule, low, high in spans if low < high)
+
+    def slots(self, a: datetime, b: datetime) -> Iterator[datetime]:
+        for part in self._parts:
+            if part.opening(a) < part.closing(b):
+                yield from part.schedule.slots(part.opening(a), part.closing(b))
+
+    def settled(self, t: datetime) -> Schedule:
+        return in_a_row(tuple(self._after(t)))
+
+    def wait(self, slot: datetime) -> timedelta:
+        return next(part.schedule.wait(slot) for part in self._parts if part.holds(slot))
+
+    @property
+    def last(self) -> Schedule:
+        return self._parts[-1].schedule
+
+    @property
+    def running(self) -> Schedule:
+        parts = tuple(part._replace(schedule=part.schedule.running) for part in self._parts)
+        return self if parts == self._parts else Succession(parts)
+
+    @property
+    def calendars(self) -> Mapping[str, Calendar | None]:
+        return self.last.calendars
+
+    def bind(self, name: str, calendars: Mapping[str, Calendar] | None = None) -> Schedule:
+        """What came before was bound when it came into force: only the last part follows a calendar's change."""
+        *earlier, last = self._parts
+        return in_a_row((*earlier, last._replace(schedule=last.schedule.bind(name, calendars))))
+
+    def _after(self, t: datetime) -> Iterator[Part]:
+        return (part for part in self._parts if part.until is None or t < part.until)
+
+
+def succeed(before: Schedule, at: datetime, after: Schedule) -> Schedule:
+    """`before` up to and including the instant `at`, then `after`; parts that never apply are dropped."""
+    at = in_utc(at)
+    earlier = [part for part in parts_of(before) if part.since is None or part.since < at]
+    later = [part for part in parts_of(after) if part.until is None or part.until > at]
+    earlier[-1] = earlier[-1]._replace(until=at)
+    later[0] = later[0]._replace(since=at)
+    return in_a_row((*earlier, *later))
+
+
+def in_turn(schedules: Sequence[Schedule], instants: Sequence[datetime]) -> Schedule:
+    """Each schedule up to and including its instant, then the next one: `succeed`, for a whole row of them at once."""
+    turns = [Part(schedules[-1], None, None)]  # the last one first
+    for schedule, at in zip(reversed(schedules[:-1]), reversed(instants), strict=True):
+        while (until := turns[-1].until) is not None and until <= at:
+            turns.pop()
+        turns[-1] = turns[-1]._replace(since=at)
+        turns.append(Part(schedule, None, at))
+    return in_a_row(tuple(reversed(turns)))
+
+
+def owing(schedule: Schedule, slot: datetime) -> Schedule:
+    """The same from `slot` on, which the first part owns: without parts in the middle that own no later slot."""
+    first, *others = parts_of(schedule.settled(slot - MICROSECOND))
+    kept = [first]
+    for part in others:
+        if part.until is None or part.owns_any:
+            kept.append(part)
+        elif not kept[-1].schedule.from_end and not part._replace(schedule=kept[-1].schedule).owns_any:
+            kept[-1] = kept[-1]._replace(until=part.until)
+        else:  # what was in force before must not go on
+            kept.append(part._replace(schedule=Disabled()))
+    return in_a_row(tuple(kept))
+
+
+def parts_of(schedule: Schedule) -> tuple[Part, ...]:
+    return schedule._parts if isinstance(schedule, Succession) else (Part(schedule, None, None),)
+
+
+def in_a_row(parts: tuple[Part, ...]) -> Schedule:
+    """The parts as one schedule: the only one as it is, as nothing is left of what came before."""
+    first, *others = parts
+    return Succession((first._replace(since=None), *others)) if others else first.schedule

@@ -1,1 +1,0 @@
-"""Cron expressions: parsed, validated and put into words. Imports the rest of schedules, model and errors."""
