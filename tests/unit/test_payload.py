@@ -14,7 +14,7 @@ from uuid import UUID
 import pytest
 
 from slotwise import ConfigurationError, InvalidJob, InvalidPayload, JobContext, OneTimeTask, TaskContext, task
-from slotwise.engine.run.results import encoded
+from slotwise.engine.run.runner import encoded
 from slotwise.jobs.definition import define
 from slotwise.payload.codecs import JSON, register_codec
 from slotwise.payload.payload import PAYLOAD_LIMIT, UNTYPED, Payload

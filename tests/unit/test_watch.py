@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from slotwise.engine.loops.reaper import Watch
+from slotwise.engine.loops.housekeeping import Watch
 from slotwise.model.records import Key, Row
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)

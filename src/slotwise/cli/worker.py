@@ -17,9 +17,8 @@ from slotwise.cli.shared.error_report import report_error
 from slotwise.cli.shared.exits import end_now, end_soon
 from slotwise.cli.shared.options import Command, Given, common, kept, pass_given
 from slotwise.contrib.logging import JsonFormatter, LogListener, configure
-from slotwise.engine.process.lifeline import Lifeline
 from slotwise.engine.process.signals import StopSignals
-from slotwise.engine.process.supervisor import Supervisor
+from slotwise.engine.process.supervisor import Lifeline, Supervisor
 from slotwise.engine.worker import Worker
 
 logger = logging.getLogger("slotwise.worker")

@@ -19,7 +19,7 @@ import sqlalchemy as sa
 from slotwise import migrate
 from slotwise.demo.jobs import HOME, digests
 from slotwise.embedded import EmbeddedPostgres
-from slotwise.engine.process.lifeline import Leash
+from slotwise.engine.process.supervisor import Leash
 from slotwise.errors import SlotwiseError
 from slotwise.store.connect.dsn import database_url
 

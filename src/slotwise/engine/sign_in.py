@@ -1,4 +1,4 @@
-"""What a worker does before it claims: it looks at the tables, plans its jobs, and signs in."""
+"""Sign a worker in: wait for the database, check the tables, plan the jobs, and join the live workers."""
 
 from __future__ import annotations
 
@@ -15,8 +15,11 @@ from slotwise.model import events
 from slotwise.model.durations import format_duration
 from slotwise.model.events import Planned, PlanRefused
 from slotwise.model.identity import Identity
+from slotwise.model.vocabulary import State
 from slotwise.schedules import Disabled
 from slotwise.settings.settings import Settings
+from slotwise.store.connect.database import is_transient
+from slotwise.store.connect.database_errors import describe, is_busy
 from slotwise.store.connect.notifications import LOOK
 from slotwise.store.planning.planner import Plan, Planner
 from slotwise.store.planning.revision import Revision

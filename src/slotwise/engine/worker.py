@@ -10,22 +10,18 @@ from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, ClassVar
 
-from slotwise.engine.loops.deadlines import Deadlines
 from slotwise.engine.loops.heartbeat import Heartbeat, LeaseWatch
+from slotwise.engine.loops.housekeeping import Deadlines, History, Reaper
 from slotwise.engine.loops.poller import Poller
-from slotwise.engine.loops.pruner import History
-from slotwise.engine.loops.reaper import Reaper
 from slotwise.engine.loops.service import Outage, Service
 from slotwise.engine.loops.settler import Settler
 from slotwise.engine.loops.wakeup_listener import WakeUp
 from slotwise.engine.run.active_claims import ActiveClaims
 from slotwise.engine.run.child_process import Isolation
-from slotwise.engine.run.contexts import Contexts
-from slotwise.engine.run.event_loop import EventLoop, Lifespan
-from slotwise.engine.run.runner import Interceptor, OnEnd, Runner
+from slotwise.engine.run.executors import EventLoop, Lifespan
+from slotwise.engine.run.runner import Contexts, Interceptor, OnEnd, Runner
 from slotwise.engine.shutdown import LONGEST_ASIDE, SHORTEST_ASIDE, Shutdown
-from slotwise.engine.sign_in import SignIn
-from slotwise.engine.startup import Startup
+from slotwise.engine.sign_in import SignIn, Startup
 from slotwise.jobs.definition import Definition
 from slotwise.model import events
 from slotwise.model.clock import Clock, DatabaseClock

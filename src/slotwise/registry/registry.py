@@ -13,8 +13,8 @@ from typing import Any, Self
 
 from slotwise.client.client import Client
 from slotwise.engine.process.foreground import Ended, SingleRun
-from slotwise.engine.process.process_hook import ProcessHook
-from slotwise.engine.run.event_loop import Lifespan
+from slotwise.engine.process.signals import ProcessHook
+from slotwise.engine.run.executors import Lifespan
 from slotwise.engine.run.runner import Interceptor
 from slotwise.engine.worker import Worker
 from slotwise.errors import ConfigurationError

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Self, TypeAlias, TypeVar
 
 from slotwise import migrate
 from slotwise.client.client import Client
-from slotwise.engine.loops.pruner import BREATH
+from slotwise.engine.loops.housekeeping import BREATH
 from slotwise.engine.loops.service import AT_ONCE
 from slotwise.engine.run.active_claims import Holding
 from slotwise.engine.run.runner import Runner

@@ -10,7 +10,7 @@ from datetime import timedelta
 import pytest
 from tests.store.bench import LEASE, Bench, at
 
-from slotwise.engine.membership import Membership
+from slotwise.engine.sign_in import Membership
 from slotwise.model.clock import host_now
 from slotwise.store.reading import worker_registry
 from slotwise.store.reading.worker_registry import Badge, WorkerRegistry

@@ -7,8 +7,8 @@ from datetime import timedelta
 
 from tests.unit.engine.parts import a_claim
 
-from slotwise.engine.loops import deadlines
-from slotwise.engine.loops.deadlines import Deadlines
+from slotwise.engine.loops import housekeeping
+from slotwise.engine.loops.housekeeping import Deadlines
 from slotwise.engine.run.active_claims import Holding
 from slotwise.model.events import Listeners
 
@@ -76,7 +76,7 @@ def test_what_has_ended_does_not_gather() -> None:
         holding = hold()
         service.watch(holding, timedelta(hours=1))
         holding.end()
-    assert len(service._heap) <= deadlines.SWEEP
+    assert len(service._heap) <= housekeeping.SWEEP
     watch.seconds = 7200.0
     service.run_once()
     assert {holding.signal.reason for holding in running} == {"timeout"}

@@ -9,8 +9,7 @@ from tests.unit.engine.conftest import Bench, MakeBench
 from tests.unit.engine.parts import Gate
 
 from slotwise import Disabled, Every, JobContext, job, task
-from slotwise.engine.loops.peers import MOST, Peers
-from slotwise.engine.loops.poller import CROWDED
+from slotwise.engine.loops.poller import CROWDED, LONGEST_OFFSET, Peers
 from slotwise.engine.loops.service import AT_ONCE
 from slotwise.model.events import Claimed, HandedBackEvent, PollBegan, Settled
 from slotwise.store.connect.notifications import LOOK
@@ -215,6 +214,6 @@ def test_peers_keep_out_of_each_others_way(count: int) -> None:
     peers.count = count
     offsets = {peers.offset() for _ in range(50)}
     spreads = {peers.spread(interval) for _ in range(50)}
-    assert max(offsets) <= min(timedelta(milliseconds=count - 1), MOST)
+    assert max(offsets) <= min(timedelta(milliseconds=count - 1), LONGEST_OFFSET)
     assert timedelta(seconds=9) <= min(spreads) <= max(spreads) <= interval
     assert (offsets == {timedelta(0)}, spreads == {interval}) == (count == 1, count == 1)

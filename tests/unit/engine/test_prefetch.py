@@ -11,7 +11,7 @@ from tests.unit.engine.parts import Gate, a_claim
 from slotwise import Every, job, task
 from slotwise.engine.loops.poller import FILLING
 from slotwise.engine.loops.service import AT_ONCE
-from slotwise.engine.run.prefetch import MOST, WINDOW, Prefetch
+from slotwise.engine.run.runner import MOST_AHEAD, RATE_WINDOW, Prefetch
 from slotwise.jobs.policies import OnLost
 from slotwise.model.events import Claimed, PollBegan
 from slotwise.store.slots.claims import BATCH
@@ -35,7 +35,7 @@ class Watch:
         pytest.param([100, 100], 100, id="as many as end within the time"),
         pytest.param([1000, 10], 10, id="the slower of two windows counts: they have become slow"),
         pytest.param([10, 1000], 10, id="the slower of two windows counts: they came in one lump"),
-        pytest.param([100_000, 100_000], MOST, id="never more than that"),
+        pytest.param([100_000, 100_000], MOST_AHEAD, id="never more than that"),
     ],
 )
 def test_as_many_as_will_have_ended(ends: list[int], ahead: int) -> None:
@@ -43,14 +43,14 @@ def test_as_many_as_will_have_ended(ends: list[int], ahead: int) -> None:
     watch, ended = Watch(), 0
     pace = Prefetch(MARGIN, watch)
     for count in ends:
-        watch.now += WINDOW
+        watch.now += RATE_WINDOW
         ended += count
         found = pace.ahead(ended)
     assert found == ahead
 
 
 @pytest.mark.parametrize(
-    ("ahead", "worth"), [(0, 0), (BATCH - 1, 0), (BATCH, BATCH // 2), (2 * BATCH, BATCH), (MOST, BATCH)]
+    ("ahead", "worth"), [(0, 0), (BATCH - 1, 0), (BATCH, BATCH // 2), (2 * BATCH, BATCH), (MOST_AHEAD, BATCH)]
 )
 def test_a_claim_is_worth_its_trip(ahead: int, worth: int) -> None:
     """For half of what may wait, at most a batch; where less than a batch may wait, for any."""
@@ -61,7 +61,7 @@ def test_a_claim_is_worth_its_trip(ahead: int, worth: int) -> None:
 def crowded(make_bench: MakeBench) -> Bench:
     """A worker whose handlers end fast, with room for a few more tasks and not for a batch; no slots are due."""
     bench = make_bench(task(name="mail")(lambda ctx: None), threads=10)
-    held = [a_claim("mail", instance=str(number), schedule=None) for number in range(MOST - 100)]
+    held = [a_claim("mail", instance=str(number), schedule=None) for number in range(MOST_AHEAD - 100)]
     bench.worker.active_claims.add(held, bench.clock.elapsed())
     _end_fast(bench)
     bench.worker.store.slots_may_be_due = False
@@ -71,7 +71,7 @@ def crowded(make_bench: MakeBench) -> Bench:
 def _end_fast(bench: Bench) -> None:
     """As many attempts have ended in the last two windows as make it claim as far ahead as it ever does."""
     for _ in range(2):
-        bench.clock.tick(timedelta(seconds=WINDOW))
+        bench.clock.tick(timedelta(seconds=RATE_WINDOW))
         bench.worker.active_claims.removed += 100_000
         bench.worker.runner.free_for_tasks()
 

@@ -16,7 +16,7 @@ import pytest
 from tests.unit.engine.parts import NOON, PATIENCE, Gate, Rig
 
 from slotwise import Cancel, Every, Fail, JobCancelled, JobContext, Snooze, job, task
-from slotwise.engine.run.outcomes import ERROR_LIMIT, error_text
+from slotwise.engine.run.runner import ERROR_LIMIT, error_text
 from slotwise.model.clock import ManualClock, elapsed
 from slotwise.model.events import HandlerEnded
 from slotwise.model.records import Aborted, Claim, Failed, HandedBack, Succeeded

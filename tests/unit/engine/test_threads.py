@@ -7,7 +7,7 @@ from concurrent.futures import Future
 
 import pytest
 
-from slotwise.engine.run.threads import Threads
+from slotwise.engine.run.executors import Threads
 
 PATIENCE = 30
 

@@ -1,22 +1,117 @@
-"""Claims due rows, slots and one-time tasks, as far as there is room, and says how long to sleep."""
+"""Claim due rows, slots and one-time tasks, as far as there is room: the poller, its turns and its peers."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+import random
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from slotwise.engine.loops.fairness import Fairness
-from slotwise.engine.loops.peers import Peers
 from slotwise.engine.loops.service import AT_ONCE, Service
 from slotwise.engine.run.active_claims import ActiveClaims, Holding
 from slotwise.engine.run.runner import Runner
+from slotwise.jobs.definition import Definition
 from slotwise.jobs.policies import growing_pauses
+from slotwise.model.clock import Stopwatch
 from slotwise.model.events import Claimed, PollBegan, about, skipped
 from slotwise.model.records import Claim, Gap, Row
 from slotwise.store.dialects.queue_cursors import QueueCursors, Range
 from slotwise.store.slots.claims import BATCH
 from slotwise.store.slots.store import Store
+
+#: What one claim takes, about; so far apart are the looks of two peers.
+OFFSET_STEP = timedelta(milliseconds=1)
+#: However many there are, nobody waits for longer.
+LONGEST_OFFSET = timedelta(milliseconds=25)
+#: A poll comes up to this part of the interval too early.
+POLL_JITTER = 0.1
+
+
+class Peers:
+    """How many there are, as the last heartbeat has found it; this worker is one of them.
+
+    Each draws its place in the row anew every time: a fixed one would give all that there is to the first of them.
+    Alone, a worker waits for nobody.
+    """
+
+    def __init__(self) -> None:
+        self.count = 1
+
+    def offset(self) -> timedelta:
+        """How long to let others go first."""
+        return min(OFFSET_STEP * (random.random() * (self.count - 1)), LONGEST_OFFSET)
+
+    def spread(self, interval: timedelta) -> timedelta:
+        """The interval, or a little less: polls of peers do not stay in step."""
+        return interval * (1 - POLL_JITTER * random.random()) if self.count > 1 else interval
+
+
+#: How soon to ask again for a place that somebody else may have left, or that comes back with time.
+FULL_PAUSE = timedelta(milliseconds=250)
+LEAST_PAUSE = timedelta(milliseconds=100)
+
+
+@dataclass(slots=True)
+class _Limited:
+    """A task of which only so many may run, or start. Where there was no place, it rests for so many seconds."""
+
+    pause: float
+    rests_until: float = 0.0
+    held: Sequence[Claim] = ()
+
+
+class Fairness:
+    """Whoever was served goes to the end of the line: a row waits for one claim of each task that floods, at most.
+
+    The tasks without a limit are one in that line, with an order of their own: one statement claims them.
+    Each with a limit is claimed by itself.
+    """
+
+    def __init__(self, tasks: Iterable[Definition], active_claims: ActiveClaims, elapsed: Stopwatch) -> None:
+        limited = [found for found in tasks if found.is_limited]
+        self.tasks = [found.name for found in tasks if not found.is_limited]
+        self.limited = {found.name: _Limited(_pause(found).total_seconds()) for found in limited}
+        self._line: list[str | None] = [None, *self.limited]
+        self._active_claims = active_claims
+        self._elapsed = elapsed
+
+    @property
+    def shortest_pause(self) -> timedelta:
+        return timedelta(seconds=min(one.pause for one in self.limited.values()))
+
+    def line(self) -> Sequence[str | None]:
+        """Tasks with a limit by name, all others together as None; first whoever has waited for the longest time."""
+        return tuple(self._line)
+
+    def awake(self) -> list[str]:
+        """The tasks with a limit that do not rest. An end of a claim of our own wakes its task: it leaves a place."""
+        now, held = self._elapsed(), self._active_claims
+        return [
+            name
+            for name, one in self.limited.items()
+            if now >= one.rests_until or any(claim not in held for claim in one.held)
+        ]
+
+    def rest(self, name: str) -> None:
+        """Rows of it are due, and there was no place for them."""
+        one = self.limited[name]
+        one.held = [holding.claim for holding in self._active_claims if holding.claim.row.task_name == name]
+        one.rests_until = self._elapsed() + one.pause
+
+    def served(self, turn: str | None, names: Collection[str] = ()) -> None:
+        """Rows were claimed in this turn, of these tasks."""
+        if len(self._line) > 1:
+            self._line.remove(turn)
+            self._line.append(turn)
+        if len(self.tasks) > 1:
+            self.tasks.sort(key=names.__contains__)  # it keeps the order of those that are alike
+
+
+def _pause(task: Definition) -> timedelta:
+    rate = task.max_starts
+    return FULL_PAUSE if rate is None else max(min(FULL_PAUSE, rate.window / rate.count), LEAST_PAUSE)
+
 
 #: How soon to look again for a row that is due and could not be had, at first and in the end.
 LOCKED_PAUSES = timedelta(milliseconds=2), timedelta(milliseconds=100)

@@ -1,9 +1,13 @@
-"""Where handlers run: ``def`` on a thread, ``async def`` on the one event loop. The end of each is a value."""
+"""Run handlers: context, start, outcome and result of each attempt, and how far to claim ahead of free threads."""
 
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
+import os
+import sys
+import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import replace
@@ -13,24 +17,243 @@ from typing import Any, TypeAlias
 
 from slotwise.engine.run.active_claims import ActiveClaims, Holding
 from slotwise.engine.run.child_process import Isolation
-from slotwise.engine.run.event_loop import EventLoop
-from slotwise.engine.run.outcomes import descent, leave_fork, raised, returned, timed_out
-from slotwise.engine.run.prefetch import Prefetch
-from slotwise.engine.run.threads import Threads
-from slotwise.errors import InvalidPayload
-from slotwise.jobs.context import JobContext
+from slotwise.engine.run.executors import EventLoop, Threads
+from slotwise.errors import InvalidPayload, InvalidSchedule, JobCancelled
+from slotwise.jobs.context import JobContext, TaskContext
+from slotwise.jobs.control_flow import Cancel, Fail, Snooze, Steering
 from slotwise.jobs.definition import Definition
-from slotwise.model.clock import elapsed
+from slotwise.model.clock import Stopwatch, elapsed
+from slotwise.model.durations import format_duration
 from slotwise.model.error_summary import error_summary
 from slotwise.model.events import HandlerEnded, HandlerStarted, Listeners, about
-from slotwise.model.records import AttemptOutcome, Claim, Failed, HandedBack
+from slotwise.model.follow_ups import FollowUps
+from slotwise.model.records import (
+    SUCCEEDED,
+    Aborted,
+    AttemptOutcome,
+    Cancelled,
+    Claim,
+    Failed,
+    HandedBack,
+    Snoozed,
+    Succeeded,
+)
 from slotwise.model.vocabulary import LossPolicy, Reason
+from slotwise.payload.codecs import JSON
+from slotwise.payload.converters import ANYTHING, Misfit
+from slotwise.payload.types import shape_of
+from slotwise.store.slots.claims import BATCH
+from slotwise.store.slots.fence import LedgerFence
+from slotwise.store.slots.store import Store
+
+logger = logging.getLogger(__name__)
+
+
+#: What is claimed ahead should start within this time: enough for the next claim to come back, in seconds.
+AHEAD = 0.1
+#: Never more than this: a batch that is claimed, one that runs, and one that is settled.
+MOST_AHEAD = 3 * BATCH
+#: Over how many seconds, at least, ends are counted. They come in lumps, a settlement each: several must fall into it.
+RATE_WINDOW = 0.1
+
+
+class Prefetch:
+    """Counts how fast attempts end, and says how many starts that makes within ``AHEAD``.
+
+    The lower of the last two windows counts: ten handlers of a second each that end in the same millisecond do not
+    promise that ten more will have ended in the next.
+    """
+
+    def __init__(self, margin: timedelta, elapsed: Stopwatch) -> None:
+        """``margin``: what could not start for so long is handed back."""
+        self._ahead = min(AHEAD, margin.total_seconds() / 4)
+        self._elapsed = elapsed
+        self._at = elapsed()
+        self._ended = 0
+        self._rates = (0.0, 0.0)
+
+    def ahead(self, ended: int) -> int:
+        """How many may wait for a thread; ``ended``: how many attempts have ended so far."""
+        now = self._elapsed()
+        if (passed := now - self._at) >= RATE_WINDOW:
+            self._rates = (self._rates[1], (ended - self._ended) / passed)
+            self._at, self._ended = now, ended
+        return min(int(min(self._rates) * self._ahead), MOST_AHEAD)
+
+    @staticmethod
+    def worth_claiming(ahead: int) -> int:
+        """For how many a claim is worth its trip where so many wait for a thread; there soon is room for them."""
+        return min(ahead // 2, BATCH) if ahead >= BATCH else 0
+
+
+class Contexts:
+    """Makes the contexts of a worker's attempts. ``state``: what the lifespan has given by then."""
+
+    def __init__(self, store: Store, client: Any, state: Callable[[], Any], stopping: Callable[[], bool]) -> None:
+        self._store = store
+        self._client = client
+        self._state = state
+        self._stopping = stopping
+        self._fence = LedgerFence(store)
+
+    def make(self, holding: Holding) -> JobContext:
+        row = holding.claim.row
+        schedule = None
+        if row.schedule:
+            with suppress(InvalidSchedule):  # a newer release wrote it: the slot runs, the next is for others to tell
+                schedule = self._store.schedule_of(row).running
+        definition = self._store.definitions[row.task_name]
+        return (JobContext if definition.is_job else TaskContext)(
+            holding,
+            fence=self._fence,
+            schedule=schedule,
+            read=definition.payload.decode,
+            client=self._client,
+            state=self._state(),
+            stopping=self._stopping,
+        )
+
+
+#: The largest result; whatever is larger belongs elsewhere, with its key as the result.
+RESULT_LIMIT = 65_536
+
+
+def kept(result: object, definition: Definition, sequel: FollowUps | None) -> FollowUps:
+    """The sequel with the result, if the task keeps it. One that cannot be kept is told, and the task has succeeded:
+    to do its work again would not mend it.
+    """
+    sequel = sequel or FollowUps()
+    if definition.keep_result is not None:
+        try:
+            sequel.result = encoded(result)
+        except InvalidPayload as error:
+            sequel.problem = str(error)
+    return sequel
+
+
+def encoded(result: object) -> bytes:
+    """As JSON: plain values, dataclasses, models. Raises InvalidPayload with the reason."""
+    kind: Any = type(result)
+    try:
+        shape = ANYTHING if isinstance(result, dict | list | tuple) else shape_of(kind)
+        plain = shape.write(result)
+        body = JSON.encode(plain)
+    except (Misfit, TypeError, ValueError, RecursionError) as error:
+        raise InvalidPayload(f"the result is not kept: it cannot be written as JSON: {error}") from None
+    except InvalidPayload:
+        raise InvalidPayload(f"the result is not kept: {type(result).__name__} cannot be written as JSON") from None
+    if len(body) > RESULT_LIMIT:
+        raise InvalidPayload(f"the result is not kept: it has {len(body)} bytes, at most {RESULT_LIMIT} are allowed")
+    return body
+
+
+#: What the ledger keeps of an error's text.
+ERROR_LIMIT = 16_384
+#: Its frames begin each traceback, and tell nobody anything.
+_RUNNER = __file__
+
+
+def returned(result: object, holding: Holding, definition: Definition) -> AttemptOutcome:
+    if result is not None:
+        if isinstance(result, Steering):
+            word = type(result).__name__
+            return Failed(
+                f"the handler returned {result!r}, which steers nothing; raise it: `raise {word}(…)`", final=True
+            )
+        if inspect.isawaitable(result):
+            if inspect.iscoroutine(result):
+                result.close()
+            return Failed("the handler returned a coroutine that nobody awaited; declare it `async def`", final=True)
+    if holding.unawaited is not None:
+        word = f"ctx.{holding.unawaited}"
+        return Failed(
+            f"{word} was given an async connection and nobody awaited it; write `await {word}(…)`", final=True
+        )
+    if definition.leaves_traces:
+        holding.sequel = kept(result, definition, holding.sequel)
+    elif holding.stop_reason is None and not holding.promised and holding.sequel is None:
+        return SUCCEEDED
+    return timed_out(holding, definition) or Succeeded(promised=holding.promised, sequel=holding.sequel)
+
+
+def timed_out(holding: Holding, definition: Definition) -> AttemptOutcome | None:
+    """An attempt that was told to stop has failed, also if its handler came to a good end after that."""
+    if holding.stop_reason != Reason.TIMEOUT:
+        return None
+    said = f"timed out after {format_duration(definition.timeout)}" if definition.timeout else "timed out"
+    return Failed(said, promised=holding.promised)
+
+
+def raised(error: BaseException, holding: Holding, definition: Definition) -> AttemptOutcome:
+    reason = holding.stop_reason
+    if reason is not None and isinstance(error, JobCancelled | asyncio.CancelledError):
+        return timed_out(holding, definition) or Aborted(reason)
+    match error:
+        case Snooze(duration=duration):
+            return timed_out(holding, definition) or Snoozed(duration)
+        case Cancel(reason=said):
+            return timed_out(holding, definition) or Cancelled(storable(said))
+        case Fail(reason=said):
+            return Failed(storable(said), final=True, promised=holding.promised)
+    try:
+        text = error_text(error)
+    except Exception:  # an exception may be anything; the claim must not stay held for want of words
+        text = type(error).__name__
+    return Failed(text, exception=error, promised=holding.promised)
+
+
+#: How many forks lie between the first process and this one. To ask the system for a process number takes as long as
+#: all else around a short handler.
+_forks: list[None] = []
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=lambda: _forks.append(None))
+
+
+def descent() -> int:
+    """A number that differs between a process and the children that it forks."""
+    return len(_forks)
+
+
+def leave_fork(origin: int, outcome: AttemptOutcome) -> None:
+    """Where a handler has forked, its child comes out of it as well. The attempt is the parent's: the child ends here,
+    with the status that Python would give it. Nobody else could: all other threads are in the parent. ``origin``: the
+    descent before the handler was entered.
+    """
+    if descent() == origin:
+        return
+    error = outcome.exception if isinstance(outcome, Failed) else None
+    status = int(isinstance(outcome, Failed))
+    if isinstance(error, SystemExit):
+        status = error.code if isinstance(error.code, int) else int(error.code is not None)
+    elif isinstance(outcome, Failed):
+        print(outcome.error, file=sys.stderr)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
+
+
+def error_text(error: BaseException) -> str:
+    """The traceback from the handler on, as it is stored; the last line names the error."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_frame.f_code.co_filename == _RUNNER:
+        trace = trace.tb_next
+    return storable("".join(traceback.format_exception(type(error), error, trace)))
+
+
+def storable(said: object) -> str:
+    """As a database can keep it: without NUL and halves of letters, which are escaped, and cut in the middle."""
+    text = str(said).replace("\x00", "\\x00").strip().encode("utf-8", "backslashreplace").decode("utf-8")
+    if len(text) <= ERROR_LIMIT:
+        return text
+    half = ERROR_LIMIT // 2
+    return f"{text[:half]}\n… {len(text) - ERROR_LIMIT} characters left out …\n{text[-half:]}"
+
 
 Interceptor: TypeAlias = Callable[[JobContext], AbstractContextManager[Any]]
 MakeContext: TypeAlias = Callable[[Holding], JobContext]
 OnEnd: TypeAlias = Callable[[Holding, AttemptOutcome], None]
 
-logger = logging.getLogger(__name__)
 
 #: How long idle threads may take to end.
 FAREWELL = timedelta(milliseconds=200)

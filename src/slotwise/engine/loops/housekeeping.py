@@ -1,16 +1,21 @@
-"""Takes over claims whose holder is dead. Death is observed here, not computed from anybody's clock."""
+"""The loops that clean up: takeover of dead workers' rows, timeouts of attempts, pruning of history."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import heapq
+import itertools
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
 from slotwise.engine.loops.service import Service
 from slotwise.engine.loops.settler import settlement_events
-from slotwise.model.events import HandedBackEvent, Reaped, Settled, SettledDead, about
+from slotwise.engine.run.active_claims import Holding
+from slotwise.model.events import HandedBackEvent, Pruned, Reaped, Settled, SettledDead, about
 from slotwise.model.records import Key, Row
+from slotwise.model.vocabulary import Reason
 from slotwise.store.slots.claims import BATCH
 from slotwise.store.slots.store import Store
 
@@ -115,3 +120,89 @@ class Reaper(Service):
             for event in settlement_events(settlement):
                 if isinstance(event, SettledDead) or not isinstance(event, Settled | HandedBackEvent):
                     self.listeners.publish(event)
+
+
+#: So many entries are looked through for ended ones; later, twice as many as were left.
+SWEEP = 1024
+
+
+class Deadlines(Service):
+    """Sleeps until the earliest deadline; measures with the worker's own clock, needs no database."""
+
+    name = "deadlines"
+
+    def __init__(self, **service: Any) -> None:
+        super().__init__(**service)
+        self._lock = threading.Lock()
+        self._number = itertools.count()
+        self._heap: list[tuple[float, int, Holding]] = []
+        self._sweep_at = SWEEP
+
+    def watch(self, holding: Holding, timeout: timedelta) -> None:
+        """From now on, ``timeout`` is left to this attempt."""
+        with self._lock:
+            if len(self._heap) >= self._sweep_at:
+                self._sweep()
+            entry = (self.elapsed() + timeout.total_seconds(), next(self._number), holding)
+            heapq.heappush(self._heap, entry)
+            is_earliest = self._heap[0] is entry
+        if is_earliest:
+            self.wake()
+
+    def _sweep(self) -> None:
+        """Forget what has ended: a thousand short tasks a second with a long timeout would gather by the hour."""
+        self._heap = [entry for entry in self._heap if not entry[2].ended]
+        heapq.heapify(self._heap)
+        self._sweep_at = max(2 * len(self._heap), SWEEP)
+
+    def run_once(self) -> timedelta | None:
+        while (due := self._pop_due()) is not None:
+            if not due.ended:
+                due.signal.set(Reason.TIMEOUT)
+        with self._lock:
+            return timedelta(seconds=self._heap[0][0] - self.elapsed()) if self._heap else None
+
+    def _pop_due(self) -> Holding | None:
+        with self._lock:
+            while self._heap and (self._heap[0][2].ended or self._heap[0][0] <= self.elapsed()):
+                holding = heapq.heappop(self._heap)[2]
+                if not holding.ended:
+                    return holding
+        return None
+
+
+#: Between two walks through the ledger, by whichever worker.
+INTERVAL = timedelta(hours=1)
+#: Jobs of one round, and the pause after it: others want the database, too.
+ROUND = 50
+BREATH = timedelta(milliseconds=100)
+
+
+class History(Service):
+    """Walks through the ledger when it is this worker's turn, a bounded number of transactions a round."""
+
+    name = "pruner"
+
+    def __init__(self, pruner: Pruner, **service: Any) -> None:
+        super().__init__(**service)
+        self._pruner = pruner
+        self._walk: Iterator[Page] | None = None
+        self._taken = Page()
+
+    def run_once(self) -> timedelta:
+        if self._walk is None:
+            if not self._pruner.take_turn(INTERVAL):
+                return INTERVAL / 4
+            self._walk, self._taken = self._pruner.pages(), Page()
+        for _ in range(ROUND):
+            page = next(self._walk, None)
+            if page is None:
+                return self._end()
+            self._taken = Page(self._taken.slots + page.slots, self._taken.gaps + page.gaps)
+        return BREATH
+
+    def _end(self) -> timedelta:
+        self._walk = None
+        if self._taken != Page():
+            self.listeners.publish(Pruned(worker=self.worker, slots=self._taken.slots, gaps=self._taken.gaps))
+        return INTERVAL
