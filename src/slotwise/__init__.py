@@ -29,11 +29,10 @@ from slotwise.errors import (
     SlotwiseError,
     UnknownTask,
 )
-from slotwise.jobs.context import JobContext, TaskContext
-from slotwise.jobs.control_flow import Cancel, Fail, Snooze
+from slotwise.jobs.context import Cancel, Fail, JobContext, Snooze, TaskContext
 from slotwise.jobs.job import DistributedJob, OneTimeTask, job, task
 from slotwise.jobs.policies import CatchUp, Overlap, Retry
-from slotwise.payload.codecs import register_codec
+from slotwise.payload.payload import register_codec
 from slotwise.schedules import (
     AnyOf,
     Calendar,

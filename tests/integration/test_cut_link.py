@@ -29,7 +29,8 @@ HERE, THERE = "10.213.77.1", "10.213.77.2"
 WORKER = """
 import sys, time
 from slotwise.settings.settings import Settings
-from slotwise.store.connect.database import Database, is_transient
+from slotwise.store.connect.database import Database
+from slotwise.store.connect.database_errors import is_transient
 
 address, statement, when = sys.argv[1:]
 settings = Settings.load(environ={}, database_url=address, heartbeat_interval="1s", missed_heartbeats_limit=60)

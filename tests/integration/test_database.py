@@ -15,8 +15,9 @@ from sqlalchemy import Connection, Engine, make_url
 from sqlalchemy.exc import DBAPIError
 from tests.connections import HEARTBEAT, Open, backend, engines
 
-from slotwise.store.connect import stale_connections
-from slotwise.store.connect.database import Database, describe, is_transient
+from slotwise.store.connect import postgresql_connections
+from slotwise.store.connect.database import Database
+from slotwise.store.connect.database_errors import describe, is_transient
 
 
 class TestPools:
@@ -60,7 +61,7 @@ class TestPools:
 
     def test_a_restart_while_idle_is_nobodys_error(self, database: Open, monkeypatch: pytest.MonkeyPatch) -> None:
         """A connection that rested is asked whether it lives, and replaced."""
-        monkeypatch.setattr(stale_connections, "REST_BEFORE_PING", timedelta(0))
+        monkeypatch.setattr(postgresql_connections, "REST_BEFORE_PING", timedelta(0))
         opened, operator = database(), database()
         with opened.main.connect() as connection:
             before = backend(connection)
@@ -76,7 +77,7 @@ class TestPools:
         monkeypatch.setattr(opened.main.dialect, "do_ping", asked.append)
         opened.verify()
         assert not asked
-        monkeypatch.setattr(stale_connections, "REST_BEFORE_PING", timedelta(0))
+        monkeypatch.setattr(postgresql_connections, "REST_BEFORE_PING", timedelta(0))
         opened.verify()
         assert len(asked) == 1
 

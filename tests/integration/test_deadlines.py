@@ -8,8 +8,8 @@ import pytest
 from sqlalchemy.exc import DBAPIError
 from tests.connections import HEARTBEAT, Open, conninfo, engines, show, with_query
 
-from slotwise.store.connect.database import describe, is_transient
-from slotwise.store.connect.postgresql_options import read_options, write_options
+from slotwise.store.connect.database_errors import describe, is_transient
+from slotwise.store.connect.postgresql_connections import read_options, write_options
 
 
 class TestDeadlines:

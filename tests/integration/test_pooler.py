@@ -19,7 +19,8 @@ from sqlalchemy.exc import DBAPIError
 from tests.integration.test_wakeup import Scene, mail
 
 from slotwise.settings.settings import Settings
-from slotwise.store.connect.database import Database, is_transient
+from slotwise.store.connect.database import Database
+from slotwise.store.connect.database_errors import is_transient
 
 PGBOUNCER = shutil.which("pgbouncer", path=f"{os.environ.get('PATH', '')}{os.pathsep}/usr/sbin")
 

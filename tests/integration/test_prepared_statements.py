@@ -12,8 +12,9 @@ from sqlalchemy.exc import DBAPIError
 from tests.connections import Open, show
 
 from slotwise.settings.settings import Settings
-from slotwise.store.connect import prepared_statements as plans
-from slotwise.store.connect.database import Database, is_transient
+from slotwise.store.connect import postgresql_connections as plans
+from slotwise.store.connect.database import Database
+from slotwise.store.connect.database_errors import is_transient
 from slotwise.store.slots.store import Store
 
 ASK = "SELECT %(number)s::integer"

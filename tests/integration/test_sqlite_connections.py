@@ -19,7 +19,8 @@ from sqlalchemy.exc import DBAPIError
 from slotwise.errors import DatabaseProblem, DatabaseUnreachable, SchemaMissing
 from slotwise.settings.settings import Settings
 from slotwise.store.connect import sqlite_connections
-from slotwise.store.connect.database import Database, describe, is_transient
+from slotwise.store.connect.database import Database
+from slotwise.store.connect.database_errors import describe, is_transient
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from sqlalchemy.exc import DBAPIError
 from tests.connections import Open, with_query
 
 from slotwise.errors import DatabaseRefused, DatabaseUnreachable, InvalidSetting
-from slotwise.store.connect.database import is_transient
+from slotwise.store.connect.database_errors import is_transient
 
 
 class TestUnreachable:

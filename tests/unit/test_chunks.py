@@ -12,7 +12,7 @@ import pytest
 from slotwise import ConfigurationError, Item
 from slotwise.client.chunks import BYTES, Chunk, chunks
 from slotwise.errors import InvalidPayload, InvalidSetting
-from slotwise.model.follow_ups import When
+from slotwise.model.records import When
 from slotwise.payload.payload import UNTYPED
 from slotwise.store.connect.caller_transaction import copy_into
 

@@ -19,7 +19,7 @@ from slotwise.contrib.command import attempt
 from slotwise.contrib.command.invocation import account_of
 from slotwise.errors import CommandFailed
 from slotwise.jobs.definition import define
-from slotwise.model.error_summary import error_summary
+from slotwise.model.error_text import error_summary
 from slotwise.store.reading.reader import Reader
 from slotwise.store.reading.views import SlotLine
 from slotwise.testing import ManualWorker

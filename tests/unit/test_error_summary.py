@@ -8,7 +8,7 @@ from typing import NoReturn
 import pytest
 
 from slotwise.engine.run.runner import error_text
-from slotwise.model.error_summary import LIMIT, error_summary
+from slotwise.model.error_text import LIMIT, error_summary
 
 
 def _of_a_driver() -> NoReturn:

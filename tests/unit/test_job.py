@@ -13,7 +13,7 @@ from tests.unit.engine.parts import MINUTE, NOON, PATIENCE, NoFence, a_claim
 
 from slotwise import ClaimLost, Every, FixedDelay, InvalidJob, JobCancelled, JobContext, Schedule, job, task
 from slotwise.engine.run.active_claims import Holding
-from slotwise.jobs.cancellation import Signal
+from slotwise.jobs.context import Signal
 from slotwise.jobs.job import declared
 from slotwise.model.records import Claim
 

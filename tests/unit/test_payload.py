@@ -16,9 +16,8 @@ import pytest
 from slotwise import ConfigurationError, InvalidJob, InvalidPayload, JobContext, OneTimeTask, TaskContext, task
 from slotwise.engine.run.runner import encoded
 from slotwise.jobs.definition import define
-from slotwise.payload.codecs import JSON, register_codec
-from slotwise.payload.payload import PAYLOAD_LIMIT, UNTYPED, Payload
-from slotwise.payload.types import shape_of
+from slotwise.payload.converters import shape_of
+from slotwise.payload.payload import JSON, PAYLOAD_LIMIT, UNTYPED, Payload, register_codec
 
 
 class Colour(Enum):

@@ -10,8 +10,8 @@ from uuid import UUID
 import pytest
 
 from slotwise import InvalidPayload
+from slotwise.payload.converters import shape_of
 from slotwise.payload.payload import Payload
-from slotwise.payload.types import shape_of
 
 pydantic = pytest.importorskip("pydantic")
 msgspec = pytest.importorskip("msgspec")

@@ -12,7 +12,7 @@ import pytest
 
 from slotwise.errors import InvalidSetting
 from slotwise.settings.settings import Settings
-from slotwise.settings.validators import READERS
+from slotwise.settings.sources import READERS
 
 
 @pytest.fixture(autouse=True)

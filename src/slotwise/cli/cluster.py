@@ -24,7 +24,7 @@ from slotwise.cli.shared.output import (
 from slotwise.contrib.logging import escaped
 from slotwise.errors import DatabaseProblem
 from slotwise.model.durations import format_duration
-from slotwise.model.error_summary import error_summary
+from slotwise.model.error_text import error_summary
 from slotwise.store.connect.database_errors import describe
 from slotwise.store.reading.views import Health, Unreadable
 from slotwise.store.schema.worker_rows import WorkerLine

@@ -26,7 +26,7 @@ from slotwise.model.events import Event, HandlerStarted
 from slotwise.model.records import AttemptOutcome, Claim, Failed, HandedBack
 from slotwise.model.vocabulary import Reason
 from slotwise.registry.registry import JobRegistry
-from slotwise.store.connect.database import is_transient
+from slotwise.store.connect.database_errors import is_transient
 
 _PR_SET_PDEATHSIG = 1
 FIRST_PAUSE = timedelta(milliseconds=100)

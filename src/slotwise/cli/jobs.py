@@ -28,7 +28,7 @@ from slotwise.cli.shared.output import (
 from slotwise.contrib.logging import escaped
 from slotwise.errors import UnknownTask
 from slotwise.jobs.definition import Definition
-from slotwise.model.error_summary import error_summary
+from slotwise.model.error_text import error_summary
 from slotwise.model.records import RECURRING
 from slotwise.model.vocabulary import State
 from slotwise.store.planning.revision import Revision

@@ -20,7 +20,7 @@ from slotwise.contrib.logging import LogListener, configure, escaped_lines
 from slotwise.engine.process.foreground import Ended, SingleRun
 from slotwise.engine.process.signals import StopSignals
 from slotwise.errors import JobCancelled
-from slotwise.model.error_summary import error_summary
+from slotwise.model.error_text import error_summary
 from slotwise.model.vocabulary import Outcome
 from slotwise.settings.settings import Settings
 

@@ -16,7 +16,7 @@ from slotwise.cli.shared.output import as_json, print_json_list, print_table, sp
 from slotwise.errors import InvalidSetting, SlotwiseError
 from slotwise.jobs.definition import Definition
 from slotwise.model.durations import parse_duration
-from slotwise.model.error_summary import error_summary
+from slotwise.model.error_text import error_summary
 from slotwise.model.records import KNOWN_YEARS, is_known
 from slotwise.model.vocabulary import Outcome
 from slotwise.schedules.preview import clock, marked

@@ -14,7 +14,7 @@ from slotwise.store.connect.caller_transaction import Result, call_within
 if TYPE_CHECKING:
     from slotwise.client.arguments import AnyTask, Item, Receipt, Task
     from slotwise.client.client import Client
-    from slotwise.model.follow_ups import IfExists
+    from slotwise.model.records import IfExists
     from slotwise.schedules import Schedule
     from slotwise.store.queue.insert import Tally
     from slotwise.store.queue.task_views import TaskEnd, TaskLine

@@ -11,14 +11,12 @@ from typing import Any, Generic, TypeAlias
 
 from slotwise.errors import ConfigurationError, InstanceExists, InvalidJob, InvalidSetting, UnknownTask
 from slotwise.jobs.context import T
-from slotwise.jobs.declaration import PRIORITIES, USUAL_PRIORITY, is_priority
+from slotwise.jobs.declaration import PRIORITIES, USUAL_PRIORITY, is_priority, payload_of
 from slotwise.jobs.definition import Definition
 from slotwise.jobs.job import DistributedJob, OneTimeTask, declared
-from slotwise.jobs.payload_declaration import payload_of
 from slotwise.model.clock import host_now
 from slotwise.model.durations import parse_duration
-from slotwise.model.follow_ups import Wanted, When
-from slotwise.model.records import KNOWN_YEARS, RECURRING, is_known
+from slotwise.model.records import KNOWN_YEARS, RECURRING, Wanted, When, is_known
 from slotwise.model.vocabulary import State
 from slotwise.payload.payload import UNTYPED, Payload
 from slotwise.store.queue.queue_rows import Status

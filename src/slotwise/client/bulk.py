@@ -13,7 +13,7 @@ from slotwise.client.chunks import Chunk, chunks
 from slotwise.client.connection import Calls
 from slotwise.errors import ConfigurationError, InstanceExists
 from slotwise.jobs.context import T
-from slotwise.model.follow_ups import IfExists
+from slotwise.model.records import IfExists
 from slotwise.store.connect.caller_transaction import whole
 from slotwise.store.queue.insert import Taken, Tally
 from slotwise.store.queue.queue import Queue

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from slotwise.client.arguments import Item, fresh_ids, wanted
 from slotwise.errors import ConfigurationError, SlotwiseError
-from slotwise.model.follow_ups import Wanted, When
+from slotwise.model.records import Wanted, When
 from slotwise.payload.payload import Payload
 
 #: How much data goes into one statement, in bytes; what one task may have comes on top.

@@ -28,8 +28,7 @@ from slotwise.client.bulk import Bulk
 from slotwise.client.recurring import Recurring
 from slotwise.errors import ConfigurationError
 from slotwise.jobs.context import T
-from slotwise.model.follow_ups import Follow, IfExists, Wanted
-from slotwise.model.records import Key
+from slotwise.model.records import Follow, IfExists, Key, Wanted
 from slotwise.model.vocabulary import Outcome, State
 from slotwise.store.connect.notifications import ORDERS
 from slotwise.store.queue.queue import AT_ONCE

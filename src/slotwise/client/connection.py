@@ -12,8 +12,7 @@ from slotwise.errors import InvalidJob, SchemaMissing
 from slotwise.jobs.definition import Definition
 from slotwise.model.records import Key
 from slotwise.store.connect.caller_transaction import Result, joined, sqlalchemy_connection
-from slotwise.store.connect.database_errors import lacks_tables
-from slotwise.store.connect.encoding_errors import in_its_letters
+from slotwise.store.connect.database_errors import in_its_letters, lacks_tables
 from slotwise.store.dialects.postgresql.queue import queue_of
 from slotwise.store.queue.queue import Queue
 from slotwise.store.queue.queue_rows import Status

@@ -18,8 +18,7 @@ from slotwise.model.identity import Identity
 from slotwise.model.vocabulary import State
 from slotwise.schedules import Disabled
 from slotwise.settings.settings import Settings
-from slotwise.store.connect.database import is_transient
-from slotwise.store.connect.database_errors import describe, is_busy
+from slotwise.store.connect.database_errors import describe, is_busy, is_transient
 from slotwise.store.connect.notifications import LOOK
 from slotwise.store.planning.planner import Plan, Planner
 from slotwise.store.planning.revision import Revision

@@ -27,7 +27,8 @@ from slotwise.model import events
 from slotwise.model.clock import Clock, DatabaseClock
 from slotwise.model.identity import Identity
 from slotwise.settings.settings import Settings
-from slotwise.store.connect.database import Database, is_transient
+from slotwise.store.connect.database import Database
+from slotwise.store.connect.database_errors import is_transient
 from slotwise.store.connect.notifications import LOOK
 from slotwise.store.planning.planner import Plan
 from slotwise.store.slots.recorders import Recorder, Recorders

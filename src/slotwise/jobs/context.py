@@ -1,25 +1,108 @@
-"""What a handler is given: its slot, its claim, and what it may leave behind."""
+"""What a handler is given and may raise: its slot, its claim, the stop signal; Snooze, Cancel and Fail."""
 
 from __future__ import annotations
 
 import logging
+import threading
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol
 
 from typing_extensions import TypeVar
 
 from slotwise.errors import ConfigurationError, JobCancelled
-from slotwise.model.follow_ups import BEGINNING, FollowUps
+from slotwise.jobs.policies import told
+from slotwise.model.durations import format_duration, parse_duration
+from slotwise.model.records import BEGINNING, FollowUps
+from slotwise.model.vocabulary import Origin
 from slotwise.payload.payload import UNTYPED
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
-    from datetime import datetime, timedelta
+    from datetime import datetime
 
-    from slotwise.model.follow_ups import Follow, IfExists
-    from slotwise.model.records import Claim
+    from slotwise.model.records import Claim, Follow, IfExists
     from slotwise.schedules import Schedule
-from slotwise.jobs.cancellation import Signal
-from slotwise.model.vocabulary import Origin
+
+
+class Signal:
+    """Tells a running handler to stop, and why: lost, operator, timeout or shutdown. The first reason stays."""
+
+    __slots__ = ("_callbacks", "_event", "_lock", "reason")
+
+    def __init__(self) -> None:
+        self._event = threading.Event()
+        self._lock = threading.Lock()
+        self._callbacks: list[Callable[[], None]] = []
+        self.reason: str | None = None
+
+    @property
+    def is_set(self) -> bool:
+        return self._event.is_set()
+
+    def set(self, reason: str) -> bool:
+        """Give the signal; True for whoever was first."""
+        with self._lock:
+            if self.reason is not None:
+                return False
+            self.reason = reason
+            callbacks = tuple(self._callbacks)
+        self._event.set()
+        for callback in callbacks:
+            callback()
+        return True
+
+    def on_set(self, callback: Callable[[], None]) -> None:
+        """Call ``callback`` when the signal is given, at once if it already was."""
+        with self._lock:
+            if self.reason is None:
+                self._callbacks.append(callback)
+                return
+        callback()
+
+    def wait(self, seconds: float | None) -> bool:
+        return self._event.wait(seconds)
+
+
+class Steering(Exception):
+    """A handler steers its own slot; not an error."""
+
+
+class Snooze(Steering):
+    """Run this slot again after ``duration`` (``timedelta`` or ``"10m"``); no failure, and no try of ``retry``.
+
+    The slot stays the same; slots that come due meanwhile are the overlap policy's. A job with
+    ``on_lost="give_up"`` starts a slot once, so there it fails. Raises InvalidSetting for a wrong duration.
+
+    >>> Snooze("90s")
+    Snooze(duration='90s')
+    """
+
+    @told("Snooze")
+    def __init__(self, duration: timedelta | str) -> None:
+        self.duration = parse_duration(duration)
+        super().__init__(f"again in {format_duration(self.duration)}")
+
+    def __repr__(self) -> str:
+        return f"Snooze(duration={format_duration(self.duration)!r})"
+
+
+class Cancel(Steering):
+    """End this slot as cancelled, with a reason for the ledger; the schedule goes on. A one-time task is gone then."""
+
+    @told("Cancel")
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+        super().__init__(reason)
+
+
+class Fail(Steering):
+    """End this slot as failed, without another attempt, whatever ``retry`` says."""
+
+    @told("Fail")
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+        super().__init__(reason)
+
 
 _BOTH = (
     "ctx.then and ctx.arrive come with the settlement, complete_in before it; beside complete_in write: "

@@ -20,14 +20,13 @@ from slotwise.jobs.declaration import (
     label_of,
     name_of,
     parsed,
+    payload_of,
     policy_of,
     refuse_near_misses,
     spread_by,
 )
 from slotwise.jobs.job import DistributedJob, OneTimeTask
-from slotwise.jobs.payload_declaration import payload_of
-from slotwise.jobs.policies import TASK_RETRY, CatchUp, Overlap, Retry
-from slotwise.jobs.rate import Rate
+from slotwise.jobs.policies import TASK_RETRY, CatchUp, Overlap, Rate, Retry
 from slotwise.model.durations import format_duration
 from slotwise.model.vocabulary import LossPolicy
 from slotwise.payload.payload import UNTYPED, Payload

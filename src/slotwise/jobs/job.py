@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, overload
 
 from slotwise.errors import InvalidJob
 from slotwise.jobs.context import JobContext, T, TaskContext
-from slotwise.jobs.policies import CatchUp, OnLost, Overlap, Retry
-from slotwise.jobs.signatures import told
+from slotwise.jobs.policies import CatchUp, OnLost, Overlap, Retry, told
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

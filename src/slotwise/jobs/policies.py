@@ -1,24 +1,95 @@
-"""What a job may declare about missed slots, overlaps, losses and failures."""
+"""What a job may declare about missed slots, overlaps, losses, failures and rates."""
 
 from __future__ import annotations
 
+import functools
+import inspect
 import itertools
 import logging
+import re
 import zlib
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeAlias, TypeVar
 
 import tenacity
 from tenacity.stop import stop_base
 from tenacity.wait import wait_base
 
 from slotwise.errors import InvalidJob, InvalidSetting
-from slotwise.jobs.signatures import told
 from slotwise.model.durations import format_duration, parse_duration
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
+
+logger = logging.getLogger(__name__)
+
+
+Given = ParamSpec("Given")
+Made = TypeVar("Made")
+
+
+def told(name: str) -> Callable[[Callable[Given, Made]], Callable[Given, Made]]:
+    """Raise InvalidJob, with what the call named so takes, for arguments that it does not take."""
+
+    def around(function: Callable[Given, Made]) -> Callable[Given, Made]:
+        own = inspect.signature(function)
+        asked = [one for one in own.parameters.values() if one.name not in ("self", "cls")]
+        takes = own.replace(
+            parameters=[one.replace(annotation=inspect.Parameter.empty) for one in asked],
+            return_annotation=inspect.Signature.empty,
+        )
+
+        @functools.wraps(function)
+        def call(*given: Given.args, **named: Given.kwargs) -> Made:
+            try:
+                own.bind(*given, **named)
+            except TypeError as error:
+                raise InvalidJob(f"{name}: {error}; write {name}{takes}") from None
+            return function(*given, **named)
+
+        return call
+
+    return around
+
+
+#: How far a rate may reach back.
+LONGEST_WINDOW = timedelta(days=366)
+SHORTEST_WINDOW = timedelta(milliseconds=100)
+
+_RATE = re.compile(r"\s*([0-9]{1,9})\s*/\s*(.*?)\s*")
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """At most ``count`` starts within any ``window``, in the whole cluster."""
+
+    count: int
+    window: timedelta
+
+    @classmethod
+    def read(cls, text: str) -> Rate:
+        """``"100/m"``, ``"5/s"``, ``"1000/24h"``: a number and how long a time. Raises InvalidSetting."""
+        match = _RATE.fullmatch(text)
+        count, span = match.groups() if match else ("0", "")
+        if not int(count) or not span:
+            raise InvalidSetting(f'{text!r:.60} is no rate; write how many in which time: "100/m", "5/s", "1000/24h"')
+        try:
+            window = parse_duration(span if span[0].isdigit() or span.startswith("P") else f"1{span}")
+        except InvalidSetting:
+            raise InvalidSetting(
+                f'{text!r:.60}: {span!r:.40} is no length of time; write "100/m", "5/s", "1000/24h"'
+            ) from None
+        if not SHORTEST_WINDOW <= window <= LONGEST_WINDOW:
+            raise InvalidSetting(f"{text!r:.60}: the time must be from 100ms to {LONGEST_WINDOW.days}d")
+        return cls(int(count), window)
+
+    @property
+    def grain(self) -> timedelta:
+        """How finely starts are told apart: a place comes back at most so much late."""
+        return max(self.window / 100, timedelta(milliseconds=1))
+
 
 _Answer = TypeVar("_Answer")
 OnLost: TypeAlias = Literal["rerun", "give_up"]
@@ -26,7 +97,6 @@ OnLost: TypeAlias = Literal["rerun", "give_up"]
 #: Slots that may wait to run one after another; whoever wants more wants all of them.
 LONGEST_QUEUE = 10_000
 
-logger = logging.getLogger(__name__)
 
 #: No pause between two attempts is longer.
 LONGEST_WAIT = timedelta(days=366)

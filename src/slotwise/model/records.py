@@ -1,10 +1,11 @@
-"""The values that travel through the house: rows, claims, outcomes, transitions. All frozen; changed by copy."""
+"""The values that travel between packages: rows, claims, outcomes, follow-ups, transitions. Frozen; changed by copy."""
 
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 from slotwise.model.vocabulary import Kind, Outcome, Reason, Release
 
@@ -305,3 +306,46 @@ class Transition:
     @property
     def remove(self) -> bool:
         return self.row is None
+
+
+IfExists: TypeAlias = Literal["raise", "keep", "replace", "reschedule"]
+
+
+class When(NamedTuple):
+    """Due ``at``, or else ``delay`` after now."""
+
+    at: datetime | None
+    delay: timedelta = timedelta(0)
+
+
+class Wanted(NamedTuple):
+    """A row that shall be; with ``waits_for`` it is blocked until so many others have arrived."""
+
+    instance: str
+    data: bytes | None
+    when: When
+    priority: int
+    waits_for: int = 0
+
+
+class Follow(NamedTuple):
+    """A task that follows."""
+
+    task: str
+    wanted: Wanted
+    if_exists: IfExists
+
+
+@dataclass(slots=True)
+class FollowUps:
+    """Gathered while a handler runs, also from several threads of it."""
+
+    follows: list[Follow] = field(default_factory=list)
+    arrivals: list[Key] = field(default_factory=list)
+    result: bytes | None = None
+    #: Why the result is not kept.
+    problem: str | None = None
+
+
+#: Race: two threads of one handler may both be the first to leave something behind.
+BEGINNING = threading.Lock()

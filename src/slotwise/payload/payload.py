@@ -1,16 +1,164 @@
-"""What a task's data is: its type, its codec, its version, and how older versions become the newest."""
+"""A task's data: its type, its codec, its version, the upgrades of older versions, and the plain values in between."""
 
 from __future__ import annotations
 
+import json
+import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from functools import partial
+from typing import Any, Protocol
 
-from slotwise.errors import InvalidPayload
-from slotwise.payload.codecs import JSON, Codec, codec_named, codec_names
-from slotwise.payload.converters import ANYTHING, Misfit, Shape
-from slotwise.payload.plain import unwritable, whole
+from slotwise.errors import ConfigurationError, InvalidPayload
+from slotwise.payload.converters import ANYTHING, Misfit, Shape, member
+
+_NAME = re.compile(r"[a-z0-9][a-z0-9.+-]{0,31}")
+
+
+_encoder = json.JSONEncoder(separators=(",", ":"), allow_nan=False, ensure_ascii=False)
+_dumps_ascii = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
+
+
+def _writer() -> Callable[[Any, int], Iterable[str]]:
+    """What ``json`` makes anew for each value, made once: making it takes longer than writing a small payload.
+
+    It does not look for a value that contains itself, and ends in a RecursionError there.
+    """
+    make = json.encoder.c_make_encoder  # type: ignore[attr-defined]
+    if make is None:
+        return lambda value, _: (_encoder.encode(value),)
+    words = json.encoder.encode_basestring
+    made: Callable[[Any, int], Iterable[str]] = make(None, _encoder.default, words, None, ":", ",", False, False, False)
+    return made
+
+
+_write = _writer()
+
+
+class Codec(Protocol):
+    """Turns plain values (None, bool, int, float, str, list, dict with text keys) into bytes and back.
+
+    Whoever can write to the table feeds ``decode``: it must never run what it reads, as pickle does.
+    """
+
+    @property
+    def name(self) -> str:
+        """1 to 32 of ``a-z0-9.+-``; it is stored with each payload."""
+
+    def encode(self, value: Any, /) -> bytes:
+        """Raises ValueError or TypeError for what it cannot say."""
+
+    def decode(self, data: bytes, /) -> Any:
+        """Raises anything for bytes that it cannot read."""
+
+
+_scan: Callable[[str, int], tuple[Any, int]] = json.JSONDecoder().scan_once  # type: ignore[attr-defined]
+
+
+class JsonCodec:
+    """JSON in UTF-8, without NaN and infinities: what every other program can write and read."""
+
+    name = "json"
+
+    def encode(self, value: Any, /) -> bytes:
+        try:
+            return "".join(_write(value, 0)).encode()
+        except UnicodeEncodeError:  # half a surrogate pair, as in names of files: UTF-8 has none, JSON's escapes do
+            return _dumps_ascii(value).encode()
+        except RecursionError:
+            return _encoder.encode(value).encode()  # says whether it contains itself, or is deep
+
+    def decode(self, data: bytes, /) -> Any:
+        """As ``json.loads``, which takes five times as long to get to its scanner with a small payload."""
+        try:
+            text = data.decode()
+            value, end = _scan(text, 0)
+            if end == len(text):
+                return value
+        except (UnicodeDecodeError, StopIteration, json.JSONDecodeError):
+            pass  # white space around it, another encoding, or no JSON: json.loads tells
+        return json.loads(data)
+
+
+JSON = JsonCodec()
+_codecs: dict[str, Codec] = {JSON.name: JSON}
+
+
+def register_codec(codec: Codec) -> None:
+    """Make a codec known under its name, in every process that schedules or runs tasks with it.
+
+    Raises ConfigurationError for a name that is taken, or cannot be one.
+    """
+    name = getattr(codec, "name", None)
+    if not isinstance(name, str) or _NAME.fullmatch(name) is None:
+        raise ConfigurationError(f"codec name {name!r}: 1 to 32 of a-z, 0-9, '.', '+' and '-', for instance 'msgpack'")
+    if _codecs.setdefault(name, codec) is not codec:
+        raise ConfigurationError(f"codec {name!r} is registered already; choose another name")
+
+
+def codec_named(name: str) -> Codec | None:
+    """The codec that is registered under ``name``."""
+    return _codecs.get(name)
+
+
+def codec_names() -> list[str]:
+    """What is registered, for messages."""
+    return sorted(_codecs)
+
+
+#: What lies deeper contains itself, or is deep.
+_DEEPEST = 100
+
+
+def whole(given: Any, again: Any) -> Any:
+    """As it is, if ``again``, written of what was read of it, has all its keys; else raise Misfit."""
+    place: Any
+    if isinstance(given, dict) and isinstance(again, dict):
+        if more := sorted(given.keys() - again.keys()):
+            raise Misfit("would be lost: the task takes nothing of this name", f".{more[0]}")
+        for place, each in given.items():
+            member(partial(whole, again=again[place]), each, place)
+    elif isinstance(given, list) and isinstance(again, list):
+        for place, (one, other) in enumerate(zip(given, again, strict=False)):
+            try:
+                whole(one, other)
+            except Misfit as misfit:
+                raise misfit.within(f"[{place}]") from None
+    return given
+
+
+def unwritable(plain: Any) -> Misfit | None:
+    """The first value that JSON cannot say, with its place and the cure; None if there is none."""
+    try:
+        _written(plain, 0)
+    except Misfit as misfit:
+        return misfit
+    return None
+
+
+def _written(value: Any, depth: int) -> None:
+    place: Any
+    if depth == _DEEPEST or value is None or isinstance(value, str | int):
+        return
+    if isinstance(value, dict):
+        for place, each in value.items():
+            member(lambda one: _written(one, depth + 1), each, place)
+    elif isinstance(value, list | tuple):
+        for place, each in enumerate(value):
+            try:
+                _written(each, depth + 1)
+            except Misfit as misfit:
+                raise misfit.within(f"[{place}]") from None
+    elif isinstance(value, float):
+        if not math.isfinite(value):
+            raise Misfit(f"{value!r} is no number of JSON; write None, or a text")
+    else:
+        raise Misfit(
+            f"{value!r:.80} is a {type(value).__name__}, for which JSON has no word; declare the type of the data, or "
+            "write a text of it"
+        )
+
 
 #: The largest payload; whatever is larger belongs into a table or an object store, with its key as the payload.
 PAYLOAD_LIMIT = 1_048_576

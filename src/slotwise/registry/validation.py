@@ -15,8 +15,7 @@ from slotwise.engine.run.executors import Lifespan
 from slotwise.errors import ConfigurationError, DriverMissing, InvalidJob, InvalidSetting, SlotwiseError
 from slotwise.jobs.definition import Definition, define, rescheduled
 from slotwise.settings.settings import Settings
-from slotwise.settings.sources import place
-from slotwise.settings.validators import READERS
+from slotwise.settings.sources import READERS, place
 from slotwise.store.connect.dsn import database_url
 
 Customize: TypeAlias = Callable[[Settings], Settings]

@@ -22,9 +22,9 @@ from pathlib import Path
 from typing import Any
 
 from slotwise.errors import InvalidSetting
-from slotwise.model.redaction import hide_password
+from slotwise.model.error_text import hide_password
 from slotwise.settings import sources as sources
-from slotwise.settings.validators import READERS, spell
+from slotwise.settings.sources import READERS, spell
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)

@@ -10,8 +10,7 @@ import pytest
 from tests.store.bench import Bench, at
 
 from slotwise import ConfigurationError, Every, InstanceExists, Item, Receipt, Tally
-from slotwise.model.follow_ups import Wanted, When
-from slotwise.model.records import FOREVER, RECURRING, Failed, HandedBack, Key, Row, Snoozed, Succeeded
+from slotwise.model.records import FOREVER, RECURRING, Failed, HandedBack, Key, Row, Snoozed, Succeeded, Wanted, When
 from slotwise.store.dialects.postgresql.queue import queue_of
 from slotwise.store.schema.column_types import to_micros
 

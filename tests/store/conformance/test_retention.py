@@ -9,8 +9,7 @@ import sqlalchemy as sa
 from tests.store.bench import Bench, a_job, a_task, at
 
 from slotwise.errors import ConfigurationError
-from slotwise.model.follow_ups import FollowUps
-from slotwise.model.records import Failed, Succeeded
+from slotwise.model.records import Failed, FollowUps, Succeeded
 from slotwise.store.slots.retention import Page, Pruner
 
 HOUR = timedelta(hours=1)

@@ -13,8 +13,7 @@ from tests.unit.engine.parts import a_claim
 
 from slotwise.engine.run.active_claims import ActiveClaims
 from slotwise.engine.run.child_process import Channel, _Attempt, outcome_of, say_outcome
-from slotwise.model.follow_ups import FollowUps
-from slotwise.model.records import Aborted, AttemptOutcome, Cancelled, Failed, HandedBack, Snoozed, Succeeded
+from slotwise.model.records import Aborted, AttemptOutcome, Cancelled, Failed, FollowUps, HandedBack, Snoozed, Succeeded
 
 OUTCOMES: list[AttemptOutcome] = [
     Succeeded(),

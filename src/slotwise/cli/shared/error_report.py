@@ -12,8 +12,8 @@ from slotwise.cli.shared import exits
 from slotwise.cli.shared.application import ApplicationFailed
 from slotwise.contrib.logging import escaped, escaped_lines
 from slotwise.errors import DatabaseProblem, SlotwiseError
-from slotwise.model.redaction import hide_password
-from slotwise.store.connect.database import describe
+from slotwise.model.error_text import hide_password
+from slotwise.store.connect.database_errors import describe
 
 
 def report_error(error: BaseException) -> int:

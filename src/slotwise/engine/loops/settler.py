@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 from slotwise.engine.loops.service import AT_ONCE, Service
 from slotwise.engine.run.active_claims import ActiveClaims, Holding
 from slotwise.jobs.policies import growing_pauses
-from slotwise.model.error_summary import error_summary
+from slotwise.model.error_text import error_summary
 from slotwise.model.events import (
     ClaimLostEvent,
     HandedBackEvent,

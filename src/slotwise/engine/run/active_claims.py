@@ -7,10 +7,9 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 
-from slotwise.jobs.cancellation import Signal
+from slotwise.jobs.context import Signal
 from slotwise.model.clock import Stopwatch, elapsed
-from slotwise.model.follow_ups import FollowUps
-from slotwise.model.records import Claim, Fence
+from slotwise.model.records import Claim, Fence, FollowUps
 from slotwise.model.vocabulary import Reason
 
 

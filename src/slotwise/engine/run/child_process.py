@@ -25,8 +25,7 @@ from typing import Any
 from slotwise.engine.run.active_claims import Holding
 from slotwise.model.clock import elapsed
 from slotwise.model.durations import parse_duration
-from slotwise.model.follow_ups import FollowUps
-from slotwise.model.records import Aborted, AttemptOutcome, Cancelled, Failed, HandedBack, Snoozed, Succeeded
+from slotwise.model.records import Aborted, AttemptOutcome, Cancelled, Failed, FollowUps, HandedBack, Snoozed, Succeeded
 from slotwise.model.vocabulary import Outcome, Reason, Release
 
 #: What the child runs.

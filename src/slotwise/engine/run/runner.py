@@ -19,14 +19,12 @@ from slotwise.engine.run.active_claims import ActiveClaims, Holding
 from slotwise.engine.run.child_process import Isolation
 from slotwise.engine.run.executors import EventLoop, Threads
 from slotwise.errors import InvalidPayload, InvalidSchedule, JobCancelled
-from slotwise.jobs.context import JobContext, TaskContext
-from slotwise.jobs.control_flow import Cancel, Fail, Snooze, Steering
+from slotwise.jobs.context import Cancel, Fail, JobContext, Snooze, Steering, TaskContext
 from slotwise.jobs.definition import Definition
 from slotwise.model.clock import Stopwatch, elapsed
 from slotwise.model.durations import format_duration
-from slotwise.model.error_summary import error_summary
+from slotwise.model.error_text import error_summary
 from slotwise.model.events import HandlerEnded, HandlerStarted, Listeners, about
-from slotwise.model.follow_ups import FollowUps
 from slotwise.model.records import (
     SUCCEEDED,
     Aborted,
@@ -34,14 +32,14 @@ from slotwise.model.records import (
     Cancelled,
     Claim,
     Failed,
+    FollowUps,
     HandedBack,
     Snoozed,
     Succeeded,
 )
 from slotwise.model.vocabulary import LossPolicy, Reason
-from slotwise.payload.codecs import JSON
-from slotwise.payload.converters import ANYTHING, Misfit
-from slotwise.payload.types import shape_of
+from slotwise.payload.converters import ANYTHING, Misfit, shape_of
+from slotwise.payload.payload import JSON
 from slotwise.store.slots.claims import BATCH
 from slotwise.store.slots.fence import LedgerFence
 from slotwise.store.slots.store import Store

@@ -1,29 +1,33 @@
-"""The engines of one database: a small pool, a connection for heartbeats alone, deadlines on all of them."""
+"""The engines of one database: a small pool, a connection for heartbeats alone, deadlines on all; and sure commits."""
 
 from __future__ import annotations
 
 import logging
 import os
 import threading
+import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from typing import Protocol
+from datetime import timedelta
+from typing import Protocol, TypeAlias, TypeVar
 
+import sqlalchemy as sa
 from sqlalchemy import URL, Connection, Engine
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.pool import QueuePool
 
 from slotwise.errors import DatabaseProblem, InvalidSetting
+from slotwise.jobs.policies import growing_pauses
 from slotwise.settings.settings import Settings
-from slotwise.store.connect.database_errors import describe, is_transient, problem, unreachable
+from slotwise.store.connect.database_errors import is_transient, problem, unreachable
 from slotwise.store.connect.dsn import SQLITE, database_url
 from slotwise.store.connect.notifications import Along, Hearing, WakeUps, channel_of
 from slotwise.store.connect.postgresql_connections import CLAIMS, PostgreSQLLink
 
-__all__ = ["POOL_SIZE", "Database", "describe", "is_transient"]
-
 logger = logging.getLogger(__name__)
+
 
 #: Poller, settler, reaper, and the control of jobs: each has a connection, none waits for another.
 POOL_SIZE = 4
@@ -268,3 +272,55 @@ def _link(url: URL, settings: Settings) -> Link:
     )
 
     return SQLiteLink(url, settings)
+
+
+T = TypeVar("T")
+
+#: Work in a transaction; returns the transaction's id (None: nothing was written) and its result.
+Work: TypeAlias = Callable[[sa.Connection], "tuple[str | None, T]"]
+
+
+class KnowsCommits(Protocol):
+    """A dialect, as far as it knows what became of a transaction."""
+
+    def committed(self, connection: sa.Connection, transaction_id: str) -> bool | None:
+        """Return whether it was committed, or None while it runs."""
+
+
+def commit_surely(database: Database, dialect: KnowsCommits, work: Work[T]) -> T:
+    """Do ``work`` in a transaction of its own. Raise only if it certainly did not commit.
+
+    Race: the connection breaks between COMMIT and its reply. Doing the work again under the fence would find nothing
+    and take a settled claim for lost. So a new connection asks for the state of the transaction.
+    """
+    connection = database.main.connect()
+    try:
+        transaction = connection.begin()
+        transaction_id, result = work(connection)
+        try:
+            transaction.commit()
+        except DBAPIError:
+            connection.invalidate()
+            if transaction_id is None or not _was_committed(database, dialect, transaction_id):
+                raise
+    finally:
+        connection.close()
+    return result
+
+
+def _was_committed(database: Database, dialect: KnowsCommits, transaction_id: str) -> bool:
+    """Ask until the database answers."""
+    for pause in growing_pauses(timedelta(milliseconds=50), timedelta(seconds=2)):
+        try:
+            with database.main.connect() as connection:
+                verdict = dialect.committed(connection, transaction_id)
+        except (DBAPIError, PoolTimeout) as error:
+            if not is_transient(error):
+                return False  # a failover forgot the transaction: the fence decides, and the ledger tells
+            verdict = None
+        if verdict is not None:
+            told = "committed" if verdict else "rolled back"
+            logger.warning("the reply to a commit was lost; the database says: %s", told)
+            return verdict
+        time.sleep(pause.total_seconds())
+    raise AssertionError("growing_pauses never ends")

@@ -14,7 +14,7 @@ from sqlalchemy import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
 from slotwise.errors import DriverMissing, InvalidSetting
-from slotwise.model.redaction import hide_password
+from slotwise.model.error_text import hide_password
 
 NO_ADDRESS = (
     "no database was named; give --database-url, set SLOTWISE_DATABASE_URL or DATABASE_URL, "

@@ -8,7 +8,7 @@ Races:
 - A word is sent after the commit of what it speaks of, by a statement of its own: who hears it sees the row. (In the
   same transaction it would hold a lock of the whole server while the commit is flushed.) A process that ends in
   between says nothing: polls find the row. A caller's commit nobody here sees: there the statement itself says it.
-  Or it goes along with what it speaks of, to be read by the server after the commit (``along.py``).
+  Or it goes along with what it speaks of, to be read by the server after the commit (``let_words_go_along``).
 - Two words within ``PAUSE``: the second is sent at the end of it, so it too comes after its commit. None is dropped.
 - A word while a worker looks: it may have looked too early, so it looks again (``Service.wake``).
 - A word while a worker does not listen (yet, or any more): it looks once as soon as it does.

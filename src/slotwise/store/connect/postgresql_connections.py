@@ -1,35 +1,212 @@
-"""How connections to PostgreSQL are made: every one carries deadlines, none carries session state.
+"""How connections to PostgreSQL are made: each one carries deadlines, none carries session state.
 
-Deadlines travel in the startup packet. Behind a transaction pooler, which refuses them there or would leave
-them on somebody else's connection, they are given with each transaction instead.
+Deadlines travel in the startup packet. Behind a transaction pooler, which rejects them there or would leave them on
+another client's connection, they are set with each transaction instead.
+
+Prepared statements exist on busy connections only. The hot statements are long: to parse and plan one costs the server
+as much as two hundred rows. But a cached plan is as old as the table was when the plan was made: on an empty table any
+index will do, and a million rows later it is the wrong one. So an idle connection prepares nothing, and no plan
+is kept for longer than ``PLAN_LIFE``. The connections of claims never scan a whole table, so the plans for an empty
+table and a full one are the same. They prepare everything at once: the first task after an idle hour starts as soon as
+one of thousands.
 """
 
 from __future__ import annotations
 
+import difflib
 import logging
 import math
 import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+import re
+import select
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import Any
 
 from sqlalchemy import URL, Connection, Engine, create_engine, event
 from sqlalchemy.engine import ExceptionContext
+from sqlalchemy.exc import InvalidatePoolError
 from sqlalchemy.pool import NullPool, QueuePool
 
-from slotwise.errors import DatabaseProblem
+from slotwise.errors import DatabaseProblem, InvalidSetting
 from slotwise.settings.settings import Settings
 from slotwise.store.connect.database_errors import name_role
 from slotwise.store.connect.dsn import connect_arguments, psycopg
-from slotwise.store.connect.instant_loader import InstantLoader
 from slotwise.store.connect.notifications import Along, Hearing
-from slotwise.store.connect.pipelined_notify import ALONG, NOTIFY, can_go_along, let_words_go_along
-from slotwise.store.connect.postgresql_options import read_options, refuse_unknown, write_options
-from slotwise.store.connect.prepared_statements import keep_plans
-from slotwise.store.connect.stale_connections import look_at_the_rested
+from slotwise.store.schema.column_types import Beyond
 
 logger = logging.getLogger(__name__)
+
+
+class InstantLoader:
+    """The driver's own, which raises for what Python cannot hold, and thereby loses the whole result."""
+
+    def __init__(self, oid: int, context: Any = None) -> None:
+        driver = psycopg()
+        self.format = driver.pq.Format.TEXT
+        self._failure = driver.DataError
+        self._load = driver.adapters.get_loader(oid, self.format)(oid, context).load
+        #: Of this result: rows of a batch have most of their instants in common.
+        self._loaded: dict[bytes, Any] = {}
+
+    format: Any = 0
+
+    def load(self, data: Any) -> Any:
+        written = bytes(data)
+        if (found := self._loaded.get(written)) is None:
+            found = self._loaded[written] = self._read(written)
+        return found
+
+    def _read(self, written: bytes) -> Any:
+        try:
+            return self._load(written)
+        except self._failure:
+            text = written.decode()
+            return Beyond.near(text, before=text.endswith("BC") or text.startswith("-"))
+
+
+def read_options(text: str) -> dict[str, str]:
+    """`-c name=value --other-name=value`, as libpq's `options` has it. Else raises `InvalidSetting`."""
+    # libpq splits at spaces; a backslash keeps the next character as it is.
+    joined = re.sub(r"(?<!\S)-c\s+", "-c", text)
+    options: dict[str, str] = {}
+    for word in re.findall(r"(?:\\.|[^\s\\])+", joined):
+        match = re.fullmatch(r"(?:-c|--)(?P<name>[\w.-]+)=(?P<value>.*)", re.sub(r"\\(.)", r"\1", word), re.DOTALL)
+        if match is None:
+            raise InvalidSetting(f"options in the database address: {word!r} is not understood; write -c name=value")
+        options[match["name"].replace("-", "_").lower()] = match["value"]
+    return options
+
+
+def write_options(parameters: dict[str, str]) -> str:
+    """The inverse of `read_options`."""
+    escaped = ((name, re.sub(r"([\s\\])", r"\\\1", value)) for name, value in parameters.items())
+    return " ".join(f"-c {name}={value}" for name, value in escaped)
+
+
+def refuse_unknown(arguments: dict[str, str]) -> None:
+    driver = psycopg()
+    known = {option.keyword.decode() for option in driver.pq.Conninfo.get_defaults()}
+    for name in arguments.keys() - known:
+        near = difflib.get_close_matches(name, known, n=1)
+        cure = f"did you mean {near[0]}?" if near else "take it out"
+        raise InvalidSetting(f"the database address has an option {name!r} that libpq does not know; {cure}")
+
+
+#: One that rested for longer is asked whether it still lives; a busy one would pay a trip each time.
+REST_BEFORE_PING = timedelta(seconds=1)
+
+
+def look_at_the_rested(engine: Engine) -> None:
+    """A restart of the server while nobody used the connection is not the next user's error.
+
+    What it said when it went lies unread in the socket; a link that was cut says nothing, and costs a trip to find out.
+    """
+
+    def checkin(_connection: object, record: Any) -> None:
+        record.info["rests_since"] = time.monotonic()
+
+    def checkout(connection: Any, record: Any, _proxy: object) -> None:
+        since = record.info.pop("rests_since", None)
+        if since is None:
+            return
+        if _was_spoken_to(connection):
+            raise InvalidatePoolError
+        if time.monotonic() - since < REST_BEFORE_PING.total_seconds():
+            return
+        try:
+            engine.dialect.do_ping(connection)
+        except engine.dialect.loaded_dbapi.Error as error:
+            raise InvalidatePoolError from error
+
+    event.listen(engine, "checkin", checkin)
+    event.listen(engine, "checkout", checkout)
+
+
+def _was_spoken_to(connection: Any) -> bool:
+    """Whether the server has sent something that nobody asked for: it is shutting down, as a rule."""
+    try:
+        return bool(select.select([connection.fileno()], [], [], 0)[0])
+    except (OSError, ValueError):  # closed already, or too large a number for select: asked as before
+        return False
+
+
+#: For how long a plan is kept, in seconds; and one of statements that leave the server no choice.
+PLAN_LIFE, LONG_LIFE = 1.0, 60.0
+#: So many transactions within that time make a connection busy.
+BUSY = 10
+#: The driver prepares, then, what it runs for the so manyth time.
+THRESHOLD = 5
+
+
+def keep_plans(engine: Engine, may_prepare: Callable[[], bool], *, at_once: bool = False) -> None:
+    """Let busy connections of this engine prepare their statements, as long as ``may_prepare``; or all, ``at_once``."""
+
+    def checkout(connection: Any, record: Any, _proxy: object) -> None:
+        now = time.monotonic()
+        since, uses = record.info.setdefault("plans", (now, 0))
+        life, busy, threshold = (LONG_LIFE, 0, 0) if at_once else (PLAN_LIFE, BUSY, THRESHOLD)
+        may_go_on = uses != busy if connection.prepare_threshold is None else may_prepare()
+        if now - since < life and may_go_on:
+            record.info["plans"] = since, uses + 1
+            return
+        record.info["plans"] = now, 1
+        is_busy = uses >= busy and may_prepare()
+        connection.prepare_threshold = threshold if is_busy else None
+        if is_busy:
+            _discard(engine, connection)
+
+    event.listen(engine, "checkout", checkout)
+
+
+def _discard(engine: Engine, connection: Any) -> None:
+    try:
+        connection.execute("DISCARD PLANS", prepare=False)
+        connection.commit()
+    except engine.dialect.loaded_dbapi.Error as error:
+        raise InvalidatePoolError from error
+
+
+#: The option of a connection in autocommit: channel and words.
+ALONG = "slotwise_along"
+NOTIFY = "SELECT pg_notify(%s, word) FROM unnest(%s::text[]) AS word"
+
+
+def can_go_along() -> bool:
+    """Whether this libpq can send a statement before it has the reply to another."""
+    return bool(psycopg().Pipeline.is_supported())
+
+
+def let_words_go_along(engine: Engine) -> None:
+    """Let this engine's connections send the notification in ``ALONG`` with a statement: one trip instead of two.
+
+    The server commits the statement before it reads the notification, so a worker that receives it sees the row. In one
+    transaction with the statement, the notification would hold a lock of the whole server during the flush.
+    """
+
+    def execute(cursor: Any, statement: str, parameters: Any, context: Any) -> bool:
+        said = context.execution_options.get(ALONG)
+        if said is None:
+            return False
+        driver, committed = cursor.connection, None
+        try:
+            with driver.pipeline():
+                driver.execute("BEGIN")  # else all of a pipeline would be one transaction
+                cursor.execute(statement, parameters)
+                committed = driver.execute("COMMIT")
+                driver.execute(NOTIFY, said)
+        except psycopg().Error as error:
+            if committed is None or committed.statusmessage is None:
+                with suppress(psycopg().Error):  # the connection is lost: what was raised first says why
+                    driver.rollback()
+                raise
+            logger.debug("nobody was woken, polls will find what is due: %s", error)
+        return True
+
+    event.listen(engine, "do_execute", execute)
+
 
 OLDEST_SERVER = 14
 #: No such prepared statement; there is one already.

@@ -15,8 +15,8 @@ from slotwise.errors import ConfigurationError, InvalidSchedule, UnknownTask
 from slotwise.model.records import RECURRING, Gap, Row
 from slotwise.model.vocabulary import State
 from slotwise.schedules import Schedule, parse_schedule
-from slotwise.store.connect.commit import commit_surely
-from slotwise.store.connect.encoding_errors import in_its_letters
+from slotwise.store.connect.database import commit_surely
+from slotwise.store.connect.database_errors import in_its_letters
 from slotwise.store.schema.audit_rows import Author
 from slotwise.store.schema.rows import row_of
 from slotwise.store.schema.tables import is_plan, of_plan

@@ -21,8 +21,7 @@ from slotwise.model.vocabulary import State
 from slotwise.schedules import Schedule, succeed
 from slotwise.schedules.combinators import owing
 from slotwise.schedules.text import readable, stored_text
-from slotwise.store.connect.database_errors import is_about_a_row
-from slotwise.store.connect.encoding_errors import in_its_letters
+from slotwise.store.connect.database_errors import in_its_letters, is_about_a_row
 from slotwise.store.dialects.decided_slots import last_start, newest_decided
 from slotwise.store.planning.proposals import deploy_of, is_kept, proposed, revision_of, rows_of
 from slotwise.store.planning.revision import Revision

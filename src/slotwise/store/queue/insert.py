@@ -8,8 +8,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from slotwise.model.follow_ups import IfExists, Wanted
-from slotwise.model.records import FOREVER, Key
+from slotwise.model.records import FOREVER, IfExists, Key, Wanted
 from slotwise.model.vocabulary import State
 from slotwise.store.queue.queue_rows import QueueRows, Status
 from slotwise.store.schema.column_types import Instant

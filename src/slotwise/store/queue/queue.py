@@ -12,8 +12,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from slotwise.model.follow_ups import When
-from slotwise.model.records import Key
+from slotwise.model.records import Key, When
 from slotwise.model.vocabulary import State
 from slotwise.store.queue.insert import Puts
 from slotwise.store.queue.queue_rows import Status, named

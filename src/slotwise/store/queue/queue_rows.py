@@ -9,8 +9,7 @@ from typing import Any, Literal, Protocol, TypeAlias
 import sqlalchemy as sa
 
 from slotwise.model.clock import Clock
-from slotwise.model.follow_ups import When
-from slotwise.model.records import Key
+from slotwise.model.records import Key, When
 from slotwise.model.vocabulary import State
 from slotwise.store.schema.column_types import Instant, to_micros
 from slotwise.store.schema.tables import Tables, is_task

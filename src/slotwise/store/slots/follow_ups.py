@@ -11,8 +11,7 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 
 from slotwise.jobs.definition import Definition
-from slotwise.model.follow_ups import Follow, FollowUps, IfExists, Wanted
-from slotwise.model.records import Claim, Key, Record
+from slotwise.model.records import Claim, Follow, FollowUps, IfExists, Key, Record, Wanted
 from slotwise.model.vocabulary import Origin, Outcome
 from slotwise.store.dialects.dialect import Dialect
 from slotwise.store.dialects.postgresql.queue import queue_of

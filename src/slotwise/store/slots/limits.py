@@ -15,7 +15,7 @@ from datetime import datetime, timedelta
 import sqlalchemy as sa
 
 from slotwise.jobs.definition import Definition
-from slotwise.jobs.rate import Rate
+from slotwise.jobs.policies import Rate
 from slotwise.store.dialects.dialect import Dialect
 from slotwise.store.schema.column_types import from_micros, to_micros
 

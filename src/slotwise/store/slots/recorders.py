@@ -11,7 +11,7 @@ from typing import TypeAlias
 import sqlalchemy as sa
 
 from slotwise.errors import ConfigurationError
-from slotwise.model.error_summary import error_summary
+from slotwise.model.error_text import error_summary
 from slotwise.model.events import Settled, about
 from slotwise.model.records import Claim
 from slotwise.model.vocabulary import Release

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from struct import Struct
 
-from slotwise.model.follow_ups import Wanted
+from slotwise.model.records import Wanted
 from slotwise.store.schema.column_types import to_micros
 
 #: The columns that are written, in this order.

@@ -18,8 +18,7 @@ from sqlalchemy.dialects import postgresql
 from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.exc import IntegrityError
 
-from slotwise.model.follow_ups import IfExists, Wanted, When
-from slotwise.model.records import Key
+from slotwise.model.records import IfExists, Key, Wanted, When
 from slotwise.store.connect.caller_transaction import copy_into
 from slotwise.store.connect.notifications import channel_of
 from slotwise.store.dialects.postgresql.copy_format import COPIED, blocks

@@ -1,6 +1,21 @@
-"""An error's text in one line, for logs and listings."""
+"""Errors as text that is fit to print: without passwords, and in one line."""
 
 from __future__ import annotations
+
+import re
+
+# Greedy up to the last @: a password may hold @, / and ? itself, and hiding too much is the safe mistake.
+_IN_URL = re.compile(r"(\b[\w+.-]+://[^:/?\s]*:).*(?=@)", re.DOTALL)
+_AS_KEYWORD = re.compile(
+    r"""(password["']?\s*[=:]\s*)(?:'(?:[^'\\]|\\.)*(?:'|\Z)|"[^"]*(?:"|\Z)|(?:\\.|[^\s&\\])+)""",
+    re.IGNORECASE | re.DOTALL,
+)
+
+
+def hide_password(text: str) -> str:
+    """The text with every password replaced by ``***``: in URLs, libpq strings, query options and reprs."""
+    return _AS_KEYWORD.sub(r"\1***", _IN_URL.sub(r"\1***", text))
+
 
 _TRACEBACK = "Traceback (most recent call last):"
 #: What an exception group draws in front of its lines.
