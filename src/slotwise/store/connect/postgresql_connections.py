@@ -41,13 +41,16 @@ logger = logging.getLogger(__name__)
 
 
 class InstantLoader:
-    """The driver's own, which raises for what Python cannot hold, and thereby loses the whole result."""
+    """Load instants, also those outside Python's range: for these the driver raises, and the whole result is lost."""
 
     def __init__(self, oid: int, context: Any = None) -> None:
-        driver = psycopg()
+        import psycopg as driver  # late: the connection has loaded it
+
         self.format = driver.pq.Format.TEXT
         self._failure = driver.DataError
-        self._load = driver.adapters.get_loader(oid, self.format)(oid, context).load
+        loader = driver.adapters.get_loader(oid, self.format)
+        assert loader is not None
+        self._load = loader(oid, context).load
         #: Of this result: rows of a batch have most of their instants in common.
         self._loaded: dict[bytes, Any] = {}
 
