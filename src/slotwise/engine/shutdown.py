@@ -1,4 +1,4 @@
-"""How a worker ends: what has not started goes back, what runs may finish, what does not stop never runs twice."""
+"""End a worker: hand back what has not started, let handlers finish, and never let one run twice."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ logger = logging.getLogger(__name__)
 #: How long the loops may take to end, and the last outcomes to be written.
 LOOP_PATIENCE = timedelta(seconds=10)
 WRITE_PATIENCE = timedelta(seconds=5)
-#: How long handlers that were asked to stop may take: the grace, but within these bounds.
+#: Bounds of the time that handlers get to stop: the grace, but within these bounds.
 SHORTEST_ASIDE, LONGEST_ASIDE = timedelta(seconds=1), timedelta(seconds=5)
 
 
 class Shutdown:
-    """Ends the parts of a worker in order, once.
+    """End the parts of a worker in order, once.
 
-    Race: a thread cannot be killed. To hand a slot back while its handler goes on would let another worker start it
-    at its side. So only who ends the process hands it back, as the very last write; who does not, keeps the claim.
+    Race: a thread cannot be killed. A slot that is handed back while its handler still runs could start on another
+    worker at the same time. So a process that ends hands it back as its very last write; any other keeps the claim.
     """
 
     def __init__(
@@ -61,21 +61,21 @@ class Shutdown:
         self._tell_end = tell_end
         self._close = close
         self._aside = min(max(longest_grace, SHORTEST_ASIDE), LONGEST_ASIDE)
-        #: How long a lifespan may take to be left, by a process that ends then; or to be cancelled.
+        #: How long the exit or the cancellation of a lifespan may take in a process that ends.
         self._lifespan_patience = max(longest_grace, LONGEST_ASIDE)
-        #: How many handlers did not stop, outcomes were not written and lifespans not left; None while not known.
+        #: Number of handlers, outcomes and lifespans left behind; None while unknown.
         self.unfinished: int | None = None
 
     def run(self, grace: timedelta, *, ending: bool) -> None:
         """Drain, cancel after ``grace``, and close. ``ending``: the caller ends the process right after this.
 
-        Raises what the lifespan raises while it is left; all the same, everything else has been done.
+        Raise what the lifespan raises on exit, after everything else is done.
         """
         self._membership.is_draining = True
         self._runner.drain()
         self._hand_back_unstarted()
         _end([self._poller])
-        self._hand_back_unstarted()  # what its last round has brought
+        self._hand_back_unstarted()  # claims of its last round
         self._wait_for_handlers(grace)
         self._ask_to_stop()
         _end(self._others)
@@ -94,8 +94,10 @@ class Shutdown:
                 self._tell_end(self.unfinished)
 
     def close(self, *, bounded: bool = False) -> None:
-        """End everything now, of a worker that holds nothing. If it was cancelled, what its handler left running may
-        keep the lifespan from being left: then, or if ``bounded``, that has its time, as at the end of a process.
+        """End everything now, for a worker that holds nothing.
+
+        After a cancellation, a handler that still runs may block the exit of the lifespan. Then, or if ``bounded``, the
+        exit has the same time limit as at the end of a process.
         """
         _end([*self._keepers, *self._others, self._poller])
         try:
@@ -104,12 +106,12 @@ class Shutdown:
             self._membership.leave()
 
     def _hand_back_unstarted(self) -> None:
-        """Not left to the threads and the loop: they may be blocked."""
+        """Hand back claims that have not started; the threads and the loop may be blocked."""
         for holding in self._active_claims:
             self._settler.hand_back(holding, Reason.SHUTDOWN)
 
     def _wait_for_handlers(self, grace: timedelta) -> None:
-        """Up to ``grace``, or until a further request to stop cancels the wait."""
+        """Wait up to ``grace``, or until a further stop request cancels the wait."""
         left = grace.total_seconds()
         step = 0.05
         while left > 0 and not self._cancelling.is_set():
@@ -123,23 +125,23 @@ class Shutdown:
         self._active_claims.wait_empty(self._aside.total_seconds())
 
     def _leave(self, within: timedelta | None) -> None:
-        """The threads, the loop and the lifespan. Heartbeats go on: this may take as long as the application likes."""
+        """Leave the threads, the loop and the lifespan. Heartbeats continue, as the application may take long."""
         self._runner.close()
         if self._loop is not None:
             self._loop.stop(within)
 
     def _hand_back_last(self, left: Sequence[Holding]) -> None:
-        """Nothing may come after it: from that commit on, the slots may start elsewhere."""
+        """Hand back the remaining slots as the last write: after its commit, they may start elsewhere."""
         self._membership.leave()
         self._tell_end(self.unfinished or 0)
         for holding in left:
             self._settler.put(holding, Aborted(Reason.SHUTDOWN))
         self._write_outcomes()
         self._settler.stop()
-        self._settler.join(SHORTEST_ASIDE)  # it tells what it has written
+        self._settler.join(SHORTEST_ASIDE)  # it publishes the events of its writes
 
     def _keep_until_returned(self, count: int) -> None:
-        """Whoever owns the process goes on, and so do the handlers: under their claims."""
+        """Keep the claims of handlers that still run while the process continues."""
         logger.warning("%d handlers did not stop; their claims are kept until they return, or this process ends", count)
         threading.Thread(target=self._keep, name="slotwise-vigil", daemon=True).start()
         self._tell_end(self.unfinished or 0)
@@ -150,7 +152,7 @@ class Shutdown:
         self._close()
 
     def _write_outcomes(self) -> int:
-        """How many could not be written."""
+        """Write the last outcomes and return how many could not be written."""
         if self._active_claims.wait_empty(WRITE_PATIENCE.total_seconds()):
             return 0
         count = len(self._active_claims)

@@ -33,7 +33,7 @@ logger = logging.getLogger(__name__)
 
 
 class SignIn:
-    """A worker's way into the cluster."""
+    """The steps of a worker into the cluster: verify the tables, plan the jobs, register."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class SignIn:
         self._refused: list[str] = []
 
     def enter(self) -> None:
-        """Once all is as it must be; raises what ``verify`` and ``plan`` raise."""
+        """Verify, plan and join; raise what ``verify`` and ``plan`` raise."""
         self.verify()
         self._store.database.check_capacity()
         self.plan()
@@ -70,23 +70,23 @@ class SignIn:
         self.membership.join()
 
     def verify(self) -> None:
-        """Raise DatabaseUnreachable, SchemaMissing or SchemaMismatch unless the tables are as they must be."""
+        """Raise DatabaseUnreachable, SchemaMissing or SchemaMismatch unless the tables are correct."""
         database = self._store.database
         database.verify()
         with database.main.connect() as connection:
             migrate.check(connection, prefix=self._settings.table_prefix, schema=self._settings.schema)
 
     def revision(self, text: str | None = None) -> Revision:
-        """What orders deploys: the id (``text``, else the settings'), and when it started, by the database's clock.
+        """Return this deploy's revision: its id (``text``, else the settings') and its start by the database's clock.
 
-        Race: a supervisor restarts a child after a newer deploy has planned. By the child's own start it would
-        look like the newest of all, and put the old schedule back.
+        Race: a supervisor restarts a child after a newer deploy has planned. By the child's own start time it would
+        be the newest of all and restore the old schedule.
         """
         age = timedelta(seconds=0.0 if self._born is None else self._elapsed() - self._born)
         return Revision(text=text or self._settings.revision, started=self._store.now() - age)
 
     def plan(self, text: str | None = None, *, only: str | None = None) -> list[Plan]:
-        """Bring the jobs' rows in line with the code, and make sure that each is there. Raises PlanMissing.
+        """Create or update the rows of the jobs to match the code. Raise PlanMissing if one is missing.
 
         ``text``: the deploy's id, instead of that of the settings. ``only``: this job alone.
         """
@@ -99,7 +99,7 @@ class SignIn:
         for one in moved(self._store, sorted(known) if only is None else [only]):
             self._listeners.publish(events.SlotsMoved(worker=self._name, **dataclasses.asdict(one)))
         if any(plan.change in ("added", "changed") for plan in plans):
-            self._store.database.wake_ups.tell(LOOK)  # others sleep until what was due next before
+            self._store.database.wake_ups.tell(LOOK)  # others sleep until the row that was due next before
         self._refused = [plan.job for plan in plans if plan.refused is not None]
         planner.verify([found for found in jobs if not isinstance(found.schedule, Disabled)])
         return plans
@@ -133,7 +133,7 @@ class SignIn:
 
 
 def planned(worker: str, plan: Plan, ours: Revision) -> Planned:
-    """What a worker says about a job's row that it has compared with the code."""
+    """Return the event for a job's row that was compared with the code."""
     facts: dict[str, Any] = {
         "worker": worker, "job": plan.job, "change": plan.change, "schedule": plan.schedule,
         "next_slot": plan.next_slot,

@@ -1,4 +1,4 @@
-"""The composition root of a process: builds the loops, starts them in order, and has them end in order."""
+"""The composition root of a process: build the loops, start them in order, and end them in order."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ from slotwise.store.slots.recorders import Recorder, Recorders
 from slotwise.store.slots.retention import Pruner
 from slotwise.store.slots.store import Store
 
-#: Without a setting, no more than this: ten thousand jobs are not to make ten thousand threads.
+#: The most threads without a setting: ten thousand jobs must not start ten thousand threads.
 MOST_THREADS = 500
 
 
 class Worker:
-    """One process's share of the cluster: claims, runs, settles, beats and reaps for the jobs it knows."""
+    """One process of the cluster: it claims, runs, settles, renews and takes over rows of the jobs it knows."""
 
-    #: Where the handlers run; a test kit puts in one that holds them back.
+    #: The class that runs handlers; the test kit replaces it.
     runner_class: ClassVar[type[Runner]] = Runner
 
     def __init__(
@@ -66,7 +66,7 @@ class Worker:
         self.definitions = {
             name: found for name, found in definitions.items() if not settings.only or name in settings.only
         }
-        #: What it claims: all that it knows and carries the tags for. It plans and takes over the others, too.
+        #: Names that this worker claims: those it knows and has the tags for. It plans and takes over the others, too.
         self._claimed = sorted(name for name, found in self.definitions.items() if found.may_run_on(settings.tags))
         self.identity = Identity.new(settings.worker_name)
         self.name = str(self.identity)
@@ -85,9 +85,9 @@ class Worker:
         )  # fmt: skip
         self._stopping = threading.Event()
         self._cancelling = threading.Event()
-        self._turn = threading.RLock()  # start and stop, one after the other
+        self._turn = threading.RLock()  # serializes start and stop
         self.is_starting = False
-        #: The stop that the very thread asked for that was starting it.
+        #: A stop that the starting thread itself requested.
         self.asked_meanwhile: Callable[[], int] | None = None
         self.is_draining = False
         needs_loop = lifespan is not None or any(found.is_async for found in self.definitions.values())
@@ -138,7 +138,7 @@ class Worker:
         )
 
     def _build_keepers(self, interval: timedelta, service: dict[str, Any]) -> None:
-        """What keeps claims alive, and takes over those that nobody keeps."""
+        """Build the loops that renew claims and take over expired ones."""
         self.heartbeat = Heartbeat(
             self.store, self.active_claims, interval=interval, sign_in=self.entrance.membership.renew, **service
         )
@@ -161,19 +161,19 @@ class Worker:
 
     @property
     def services(self) -> tuple[Service, ...]:
-        """In the order in which they start: whoever keeps claims alive before whoever takes them."""
+        """The loops in their start order: those that renew claims before the one that makes them."""
         keepers = (self.heartbeat, self.lease_watch, self.deadlines, self.settler)
         return (*keepers, self.reaper, self.poller, self.wake_up, self.history)
 
     # -- start ------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Check the tables, plan the jobs, start the loops. Waits while the database is away.
+        """Check the tables, plan the jobs, start the loops. Wait while the database is unreachable.
 
-        Starts once. Asked to stop meanwhile, it returns without having started, or, where it may hold claims
-        already, is drained: by whoever asked, or here if that was done in this very thread.
-        Raises DatabaseRefused, SchemaMissing, SchemaMismatch or PlanMissing when waiting would not help, and what
-        the lifespan raises; then nothing of it is left behind.
+        A worker starts once. If a stop is requested meanwhile, it returns without having started. If it may hold
+        claims already, it drains: in the thread that requested the stop, or here if that is this thread.
+        Raise DatabaseRefused, SchemaMissing, SchemaMismatch or PlanMissing when waiting would not help, and what
+        the lifespan raises; then nothing is left behind.
         """
         with self._turn:
             self.is_starting = True
@@ -190,7 +190,7 @@ class Worker:
                 self.asked_meanwhile()
 
     def _undo(self) -> None:
-        """Race: a Ctrl-C in the last line of the start meets claims, which nobody may settle but who drains."""
+        """Undo a start that failed. Race: a Ctrl-C at its last line meets claims, which only a drain may settle."""
         if self.poller.has_started:
             self.stop(timedelta(0))
         else:
@@ -209,14 +209,14 @@ class Worker:
         self.listeners.publish(events.WorkerStarted(worker=self.name, capacity=self.capacity, jobs=jobs))
 
     def _isolation(self) -> Isolation:
-        """Where attempts run that have a process each. Who does not stop is killed before a shutdown gives it up."""
+        """Build the runner of child processes. A child that does not stop is killed before the shutdown gives it up."""
         settings = self.settings
         patience = min(max(settings.shutdown_grace, SHORTEST_ASIDE), LONGEST_ASIDE) * 0.6
         return Isolation(settings.told(), settings.app, patience=patience)
 
     @contextmanager
     def running_alone(self, on_end: OnEnd) -> Iterator[None]:
-        """Only what runs handlers: for a child with one attempt, whose parent polls, beats and settles."""
+        """Start only what runs handlers: for a child with one attempt, whose parent polls, renews and settles."""
         self.runner.report_to(on_end)
         if self._loop is not None:
             self.state = self._loop.start()
@@ -224,9 +224,9 @@ class Worker:
 
     @contextmanager
     def minding(self) -> Iterator[None]:
-        """Keep claims alive and settle them, without polling or reaping: for claims that are ``adopt``ed.
+        """Renew and settle claims without polling or reaping: for claims that are ``adopt``ed.
 
-        Asked to stop meanwhile, it enters no lifespan: then nothing may be claimed.
+        If a stop is requested meanwhile, the lifespan is not entered, and nothing may be claimed.
         """
         try:
             if self._loop is not None:
@@ -238,11 +238,11 @@ class Worker:
             self._shutdown.close()
 
     def plan(self, revision: str | None = None) -> list[Plan]:
-        """Bring the jobs' rows in line with the code, and make sure that each is there."""
+        """Create or update the rows of the jobs to match the code."""
         return self.entrance.plan(revision)
 
     def wake(self) -> None:
-        """Look for due rows now, not when the poll interval is over; one that drains leaves that to others."""
+        """Poll now instead of after the poll interval; a worker that drains wakes the others instead."""
         if self.is_draining:
             self._pass_on()
         else:
@@ -255,44 +255,43 @@ class Worker:
             self.poller.look()
 
     def _pass_on(self) -> None:
-        """There may be due rows, now or soon, of which nobody else knows."""
+        """Wake other workers: rows that they do not know of may be due, now or soon."""
         self._database.wake_ups.tell(LOOK)
 
     def _obey(self) -> None:
-        """An operator may have written something in what is held: the heartbeat sees it."""
+        """Wake the heartbeat: an operator may have written an order into a held row."""
         if len(self.active_claims):
             self.heartbeat.wake()
 
     # -- stop -------------------------------------------------------------------------------------------------
 
     def request_stop(self) -> None:
-        """Ask for an end, from any thread: whoever waits for it drains. Asking again changes nothing."""
+        """Request a stop, from any thread: the thread that waits for it drains. A repeated request changes nothing."""
         self._stopping.set()
 
     def cancel(self) -> None:
-        """Wait no longer for what runs: cancel it, in the drain that goes on or comes next."""
+        """Cancel what runs, in the current drain or the next one."""
         self._cancelling.set()
         self._stopping.set()
 
     def wait_for_stop(self, seconds: float | None = None) -> bool:
-        """Until somebody asked for an end."""
+        """Wait until a stop is requested."""
         return self._stopping.wait(seconds)
 
     def stop(self, grace: timedelta | None = None, *, ending: bool = False) -> int:
         """Drain: hand back what has not started, wait for what runs, cancel it after ``grace``.
 
-        Returns how much it left behind: handlers that did not stop, outcomes that could not be written, a lifespan
-        that was not left. Such handlers keep their claims, and heartbeats go on, until they return or the process
-        ends. With ``ending`` the caller ends the process right after this: then their slots are handed back, and
-        that is the last thing written.
+        Return the number of handlers that did not stop, outcomes that could not be written, and lifespans that were
+        not left. Such handlers keep their claims, and heartbeats continue, until they return or the process ends. With
+        ``ending`` the caller ends the process right after this: then their slots are handed back as the last write.
 
-        Whoever stops it meanwhile, or later, waits for that, too, and learns the same. Raises what the lifespan
-        raises while it is left; all the same, everything has ended.
+        Concurrent and later calls wait for the same drain and return the same number. Raise what the lifespan raises
+        on exit, after everything has ended.
         """
-        self._stopping.set()  # before the turn: a start that waits for the database gives it up
+        self._stopping.set()  # before the lock: a start that waits for the database gives up
         with self._turn:
-            # Race: a signal handler may stop what its own thread is starting, or stopping already. Who was
-            # interrupted finishes that.
+            # Race: a signal handler may stop what its own thread is starting, or stopping already. The interrupted
+            # call finishes that.
             if self.is_starting:
                 self.asked_meanwhile = functools.partial(self.stop, grace, ending=ending)
                 return 0
@@ -308,11 +307,11 @@ class Worker:
 
     @property
     def unfinished(self) -> int:
-        """How many handlers, outcomes and lifespans the worker left behind when it stopped."""
+        """The number of handlers, outcomes and lifespans that the worker left behind when it stopped."""
         return self._shutdown.unfinished or 0
 
     def blame(self, error: BaseException) -> str | None:
-        """The name of the application's lifespan, if ``error`` is what that raised."""
+        """Return the name of the application's lifespan if it raised ``error``, else None."""
         return None if self._loop is None else self._loop.blame(error)
 
     def _tell_end(self, unfinished: int) -> None:

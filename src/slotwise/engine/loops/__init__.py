@@ -1,4 +1,4 @@
-"""The loops of a worker, each a ``run_once`` that says how long to sleep.
+"""The loops of a worker: each has a ``run_once`` that returns how long to sleep.
 
 Imports ``engine.run``, the store and below.
 """

@@ -1,4 +1,4 @@
-"""Keeps claims alive, learns which are lost, and finds rows that this worker holds without knowing."""
+"""Renew claims, detect lost ones, and find rows that this worker holds without knowing."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from slotwise.store.slots.store import Store
 
 
 class Heartbeat(Service):
-    """One statement for all held claims, on a connection that nothing else can take."""
+    """Renew all held claims with one statement, on a connection of its own."""
 
     name = "heartbeat"
 
@@ -53,7 +53,7 @@ class Heartbeat(Service):
         return max(self._interval - timedelta(seconds=self.elapsed() - sent), timedelta(0))
 
     def _look_at_rows(self) -> None:
-        """What orders stand in those that are held, and which are held that nobody here knows of."""
+        """Obey orders written in held rows, and hand back held rows that this process does not know."""
         generation = self._active_claims.quiet()
         standing = self._store.held_by(self.worker)
         self._obey(standing)
@@ -62,10 +62,11 @@ class Heartbeat(Service):
             self._active_claims.trust(generation)
 
     def _lose(self, holding: Holding) -> None:
-        """Race: the settler may have let this row go a moment ago; then it is settled, not lost.
+        """Mark a claim as lost.
 
-        Between its commit and its reply the claim is still in the holdings. So an attempt that has ended is left
-        to the settler, which will learn, and tell, whether the claim was good.
+        Race: the settler may have released this row a moment ago; then it is settled, not lost. Between the commit
+        and its reply the claim is still among the active claims. So an attempt that has ended is left to the settler,
+        which learns, and reports, whether the claim was good.
         """
         if holding.ended or holding.lost or holding.claim not in self._active_claims:
             return
@@ -73,17 +74,17 @@ class Heartbeat(Service):
         self.listeners.publish(ClaimLostEvent(**about(holding.claim), reason="the heartbeat was refused"))
 
     def _obey(self, standing: Sequence[Claim]) -> None:
-        """Tell handlers whose slots an operator, or a newer slot, has called off since they were claimed."""
+        """Signal handlers whose slots an operator, or a newer slot, has cancelled since the claim."""
         for claim in standing:
             holding, by = self._active_claims.get(claim), claim.row.called_off_by
             if by is not None and holding is not None and not holding.ended:
                 holding.signal.set(by)
 
     def _hand_back_unknown(self, generation: int, standing: Sequence[Claim]) -> None:
-        """Rows under our boot id that we neither hold nor are claiming: a claim's reply was lost. They go back.
+        """Hand back rows under our boot id that we neither hold nor are claiming: a claim's reply was lost.
 
-        Race: a claim may be committed and not yet in the holdings. So nothing is handed back unless no claim
-        statement was under way before the look, and none has begun since.
+        Race: a claim may be committed and not yet among the active claims. So nothing is handed back unless no claim
+        statement was under way before the query, and none has begun since.
         """
         unknown = [claim for claim in standing if claim not in self._active_claims]
         if not unknown or self._active_claims.quiet() != generation:
@@ -95,17 +96,17 @@ class Heartbeat(Service):
                 self.listeners.publish(event)
 
     def _end_of_unknown(self, claim: Claim) -> AttemptOutcome:
-        """Whether the handler of a job that gives up has started, only the ledger says: it decides, as at a loss."""
+        """Only the ledger knows whether the handler of a give-up job has started, so it decides, as at a loss."""
         if self._store.definitions[claim.row.task_name].gives_up:
             return Died()
         return HandedBack(Reason.UNKNOWN)
 
 
 class LeaseWatch(Service):
-    """Stops believing in claims whose lease runs out while heartbeats fail; needs no database.
+    """Give up claims whose lease runs out while heartbeats fail; needs no database.
 
-    Gives back, too, what could not start within a heartbeat interval: whoever blocks the event loop keeps it from
-    starting, and from looking at its queue.
+    It also hands back claims that could not start within a heartbeat interval: a handler that blocks the event loop
+    keeps them from starting.
     """
 
     name = "lease-watch"
@@ -124,7 +125,7 @@ class LeaseWatch(Service):
         self._hand_back = hand_back
 
     def run_once(self) -> timedelta:
-        """Again when the next lease runs out: whoever takes over waits for the same moment, and not longer."""
+        """Return the time until the next lease runs out: a reaper that takes over waits for the same moment."""
         rest = self._interval / 4
         for holding in self._active_claims:
             if not holding.ended:

@@ -27,11 +27,11 @@ class _Watched:
 
 
 class Watch:
-    """Adds up, on a clock that never steps, how long each claim has shown no sign of life.
+    """Measure, on a monotonic clock, how long each claim has been silent.
 
-    The time between two successful looks counts as at most one heartbeat interval: a database that was away,
-    or a reaper that slept, kills nobody. Dead is who was silent for two intervals and has expired by the
-    database's time, or who was silent for the whole lease that the claim itself stores.
+    The time between two successful queries counts as at most one heartbeat interval, so an outage of the database or
+    a reaper that slept kills no claim. A claim is dead after two silent intervals if it has also expired by the
+    database's time, or after silence for the whole lease that the claim stores.
     """
 
     def __init__(self, interval: timedelta) -> None:
@@ -61,13 +61,13 @@ class Watch:
         return dead
 
     def leave(self, row: Row) -> None:
-        """It could not be taken over: its silence begins anew."""
+        """Restart the silence of a row that could not be taken over."""
         if (known := self._watched.get(row.key)) is not None:
             known.silent = timedelta(0)
 
 
 class Reaper(Service):
-    """Every worker runs one; SKIP LOCKED and the fence make sure that one of them acts on a row."""
+    """Take over rows of dead workers. Every worker runs a reaper; SKIP LOCKED and the fence let one act on a row."""
 
     name = "reaper"
 
@@ -122,12 +122,12 @@ class Reaper(Service):
                     self.listeners.publish(event)
 
 
-#: So many entries are looked through for ended ones; later, twice as many as were left.
+#: Number of entries at which ended ones are swept out; later, twice as many as were left.
 SWEEP = 1024
 
 
 class Deadlines(Service):
-    """Sleeps until the earliest deadline; measures with the worker's own clock, needs no database."""
+    """Signal attempts that run for longer than their timeout, by the worker's own clock; needs no database."""
 
     name = "deadlines"
 
@@ -139,7 +139,7 @@ class Deadlines(Service):
         self._sweep_at = SWEEP
 
     def watch(self, holding: Holding, timeout: timedelta) -> None:
-        """From now on, ``timeout`` is left to this attempt."""
+        """Give this attempt ``timeout`` from now on."""
         with self._lock:
             if len(self._heap) >= self._sweep_at:
                 self._sweep()
@@ -150,7 +150,7 @@ class Deadlines(Service):
             self.wake()
 
     def _sweep(self) -> None:
-        """Forget what has ended: a thousand short tasks a second with a long timeout would gather by the hour."""
+        """Drop ended attempts: a thousand short tasks per second with a long timeout would pile up."""
         self._heap = [entry for entry in self._heap if not entry[2].ended]
         heapq.heapify(self._heap)
         self._sweep_at = max(2 * len(self._heap), SWEEP)
@@ -171,15 +171,15 @@ class Deadlines(Service):
         return None
 
 
-#: Between two walks through the ledger, by whichever worker.
+#: Time between two walks through the ledger, in the whole cluster.
 INTERVAL = timedelta(hours=1)
-#: Jobs of one round, and the pause after it: others want the database, too.
+#: Jobs per round, and the pause after a round, which leaves the database to others.
 ROUND = 50
 BREATH = timedelta(milliseconds=100)
 
 
 class History(Service):
-    """Walks through the ledger when it is this worker's turn, a bounded number of transactions a round."""
+    """Prune the ledger when it is this worker's turn, with a bounded number of transactions per round."""
 
     name = "pruner"
 

@@ -20,41 +20,41 @@ from slotwise.store.dialects.queue_cursors import QueueCursors, Range
 from slotwise.store.slots.claims import BATCH
 from slotwise.store.slots.store import Store
 
-#: What one claim takes, about; so far apart are the looks of two peers.
+#: Approximate duration of one claim, and the distance between the polls of two peers.
 OFFSET_STEP = timedelta(milliseconds=1)
-#: However many there are, nobody waits for longer.
+#: The longest such wait, however many peers there are.
 LONGEST_OFFSET = timedelta(milliseconds=25)
-#: A poll comes up to this part of the interval too early.
+#: A poll comes early by up to this fraction of the interval.
 POLL_JITTER = 0.1
 
 
 class Peers:
-    """How many there are, as the last heartbeat has found it; this worker is one of them.
+    """The number of workers that run the same tasks, this one included, as of the last heartbeat.
 
-    Each draws its place in the row anew every time: a fixed one would give all that there is to the first of them.
-    Alone, a worker waits for nobody.
+    Each worker draws a random place for each poll: with fixed places the first one would get all the work. A worker
+    that is alone never waits.
     """
 
     def __init__(self) -> None:
         self.count = 1
 
     def offset(self) -> timedelta:
-        """How long to let others go first."""
+        """Return how long to let other workers go first."""
         return min(OFFSET_STEP * (random.random() * (self.count - 1)), LONGEST_OFFSET)
 
     def spread(self, interval: timedelta) -> timedelta:
-        """The interval, or a little less: polls of peers do not stay in step."""
+        """Return the interval, or a little less, so that polls of peers do not stay in step."""
         return interval * (1 - POLL_JITTER * random.random()) if self.count > 1 else interval
 
 
-#: How soon to ask again for a place that somebody else may have left, or that comes back with time.
+#: Bounds of the pause until the next query for a free place of a limited task.
 FULL_PAUSE = timedelta(milliseconds=250)
 LEAST_PAUSE = timedelta(milliseconds=100)
 
 
 @dataclass(slots=True)
 class _Limited:
-    """A task of which only so many may run, or start. Where there was no place, it rests for so many seconds."""
+    """A task with a limit. Where no place was free, it rests for ``pause`` seconds."""
 
     pause: float
     rests_until: float = 0.0
@@ -62,10 +62,10 @@ class _Limited:
 
 
 class Fairness:
-    """Whoever was served goes to the end of the line: a row waits for one claim of each task that floods, at most.
+    """A round robin of tasks: a row waits for at most one claim of each task that floods the queue.
 
-    The tasks without a limit are one in that line, with an order of their own: one statement claims them.
-    Each with a limit is claimed by itself.
+    All tasks without a limit share one place in the line and have an order of their own: one statement claims them.
+    Each task with a limit has its own place and its own claim.
     """
 
     def __init__(self, tasks: Iterable[Definition], active_claims: ActiveClaims, elapsed: Stopwatch) -> None:
@@ -81,11 +81,11 @@ class Fairness:
         return timedelta(seconds=min(one.pause for one in self.limited.values()))
 
     def line(self) -> Sequence[str | None]:
-        """Tasks with a limit by name, all others together as None; first whoever has waited for the longest time."""
+        """Return the limited tasks by name, and None for all others, the one that has waited longest first."""
         return tuple(self._line)
 
     def awake(self) -> list[str]:
-        """The tasks with a limit that do not rest. An end of a claim of our own wakes its task: it leaves a place."""
+        """Return the limited tasks that do not rest. A claim of ours that ends frees a place and wakes its task."""
         now, held = self._elapsed(), self._active_claims
         return [
             name
@@ -94,18 +94,18 @@ class Fairness:
         ]
 
     def rest(self, name: str) -> None:
-        """Rows of it are due, and there was no place for them."""
+        """Let a task rest whose due rows found no free place."""
         one = self.limited[name]
         one.held = [holding.claim for holding in self._active_claims if holding.claim.row.task_name == name]
         one.rests_until = self._elapsed() + one.pause
 
     def served(self, turn: str | None, names: Collection[str] = ()) -> None:
-        """Rows were claimed in this turn, of these tasks."""
+        """Move the turn, and the tasks of which it claimed rows, to the end of the line."""
         if len(self._line) > 1:
             self._line.remove(turn)
             self._line.append(turn)
         if len(self.tasks) > 1:
-            self.tasks.sort(key=names.__contains__)  # it keeps the order of those that are alike
+            self.tasks.sort(key=names.__contains__)  # the sort is stable
 
 
 def _pause(task: Definition) -> timedelta:
@@ -113,22 +113,22 @@ def _pause(task: Definition) -> timedelta:
     return FULL_PAUSE if rate is None else max(min(FULL_PAUSE, rate.window / rate.count), LEAST_PAUSE)
 
 
-#: How soon to look again for a row that is due and could not be had, at first and in the end.
+#: First and longest pause before the next attempt to claim a due row that was locked.
 LOCKED_PAUSES = timedelta(milliseconds=2), timedelta(milliseconds=100)
-#: Who has no room for so long looks for what comes due, to tell others.
+#: When full for this long, check what is due and wake other workers.
 CROWDED = timedelta(milliseconds=100)
-#: Room for a batch of tasks, where they end fast, is there within this time.
+#: Fast tasks make room for a whole batch within this time.
 FILLING = timedelta(milliseconds=50)
-#: Not at once: there is nothing to do before.
+#: The shortest pause that is not ``AT_ONCE``.
 IN_A_MOMENT = timedelta(microseconds=1)
 
 
 class Poller(Service):
-    """Sleeps until the earliest due row, never longer than the poll interval; a full batch polls again at once.
+    """Claim due rows; sleep until the next one, at most for the poll interval. After a full batch, poll at once.
 
-    Races: of a slot or a retry that it has settled, and that is due soon, other workers may know nothing until they
-    poll. Where it has no room at that time, it passes the wake-up on (``pass_on``). All who sleep until the same row
-    would go for it at once: each of several peers comes a little later than the other.
+    Races: other workers may not know of a slot or a retry that this worker has settled and that is due soon. If this
+    worker has no room at that time, it passes the wake-up on (``pass_on``). All workers that sleep until the same row
+    would claim it at once, so peers poll at slightly different times.
     """
 
     name = "poller"
@@ -153,7 +153,7 @@ class Poller(Service):
         one_time = [found for found in known if not found.is_job]
         self._one_time = frozenset(found.name for found in one_time)
         self._fairness = Fairness(one_time, active_claims, self.elapsed)
-        #: All but those with a limit, which are claimed each by itself.
+        #: All tasks without a limit.
         self._names = [name for name in names if name not in self._fairness.limited]
         self._lease = lease
         self._poll_interval = poll_interval
@@ -161,17 +161,17 @@ class Poller(Service):
         self._peers = peers
         self._pass_on = pass_on
         self._queue_cursors = QueueCursors()
-        #: Until then nothing was known to become due.
+        #: Until then no row was known to become due.
         self._quiet_until: float | None = None
-        #: Until then it sleeps, unless it is woken; None: it has just claimed something.
+        #: Until then the poller sleeps, unless woken; None after a claim.
         self._asleep_until: float | None = None
         self._woken_by_an_end = False
-        #: How soon to look for rows that are due and were locked.
+        #: Pauses before the next attempt to claim locked rows.
         self._locked: Iterator[timedelta] | None = None
         self._woken_for_tasks = False
-        #: Until then it waits for room for a whole batch.
+        #: Until then the poller waits for room for a whole batch.
         self._filled_by: float | None = None
-        #: When it looks what becomes due though it has no room.
+        #: When to check what is due although there is no room.
         self._crowded_until: float | None = None
 
     def run_once(self) -> timedelta | None:
@@ -188,17 +188,17 @@ class Poller(Service):
             self.listeners.publish(PollBegan(worker=self.worker, capacity=max(slots, tasks)))
         if found := self._claim_due(slots, tasks):
             self._claimed(found, max(slots, tasks))
-            return AT_ONCE  # a short batch is not an empty one: rows may have been locked for a moment
+            return AT_ONCE  # a partial batch does not mean an empty queue: rows may have been locked
         if pause := self._pause(names, queued):
             self._locked = None
         pauses = [pause or self._until_unlocked(), crowded]
         if (limited := list(self._fairness.limited)) and tasks > 0:
-            # One of a task that runs as often as it may waits for an end, which may come elsewhere.
+            # A task at its limit waits for an end, perhaps on another worker.
             pauses.append(self._pause(limited, limited) or self._fairness.shortest_pause)
         return self._sleep(min(pauses))
 
     def _claimed(self, found: int, room: int) -> None:
-        """After a short batch there is hardly more: its handlers may start before one look at what is left."""
+        """After a partial batch little is left, so its handlers start before the next query."""
         self._locked = self._asleep_until = None
         is_short = 2 * found < min(room, BATCH)
         self._quiet_until = self.elapsed() if is_short else None
@@ -206,8 +206,10 @@ class Poller(Service):
             self._give_way()
 
     def _while_it_fills(self) -> timedelta | None:
-        """How long to wait for room for a batch: a settlement comes before, and wakes it. If none comes, handlers that
-        were quick have become slow; then slots that came due since are looked for.
+        """Return how long to wait for room for a batch.
+
+        Usually a settlement wakes the poller before. If none does, quick handlers have become slow, and the poller
+        looks for slots that came due since.
         """
         if not self._runner.fills_up or self._store.slots_may_be_due:
             self._filled_by = None
@@ -217,8 +219,9 @@ class Poller(Service):
         return timedelta(seconds=max(self._filled_by - self.elapsed(), 0)) or None
 
     def _claim_due(self, slots: int, tasks: int) -> int:
-        """Slots go first; but whoever was woken for a task starts that, and comes back for slots at once. While tasks
-        come, their claim says whether slots are due, too.
+        """Claim slots before tasks, unless a task woke the poller: then the task goes first and slots follow at once.
+
+        While tasks come in, their claim also reports whether slots are due.
         """
         for_tasks, self._woken_for_tasks = self._woken_for_tasks, False
         knows_of_none = not self._store.slots_may_be_due
@@ -228,30 +231,33 @@ class Poller(Service):
         if for_tasks or knows_of_none:
             return found
         if found and self._runner.claims_for_free_threads:
-            tasks = self._runner.free_for_tasks()  # those that the slots have left
+            tasks = self._runner.free_for_tasks()  # what the slots have left free
         return found + self._claim_in_turn(tasks)
 
     def wake_for(self, names: Collection[str]) -> None:
-        """Rows of these tasks are due, or soon will be."""
+        """Wake the poller: rows of these tasks are due, or soon will be."""
         self._woken_for_tasks = self._woken_for_tasks or not self._one_time.isdisjoint(names)
         self.wake()
 
     def _until_unlocked(self) -> timedelta:
-        """A due row that cannot be had is locked: by a peer that claims it just now, or by somebody for longer. Or this
-        worker was a moment too early. So it looks again very soon, and then ever later.
+        """Return the growing pause before the next attempt to claim a due row that is locked.
+
+        A peer may be claiming the row, another transaction may hold it for longer, or this worker was a moment early.
         """
         if self._locked is None:
             self._locked = growing_pauses(*LOCKED_PAUSES)
         return next(self._locked)
 
     def look(self) -> None:
-        """An attempt has ended in this process; what follows it may be due, and what had waited for room is."""
+        """Wake the poller after the end of an attempt: its next slot may be due, and there is room again."""
         self._woken_by_an_end = True
         self.wake()
 
     def _will_only_look(self) -> bool:
-        """Nothing was due to come, and nobody has woken it, or an end has: one look will do, where a claim is two
-        statements. Race: what was known to come is due by now; that is claimed at once.
+        """Return whether one query for the next due time will do, where a claim takes two statements.
+
+        It does if no row was known to become due, and nothing or only the end of an attempt has woken the poller.
+        Race: a row that was known to become due may be due by now; it is claimed at once.
         """
         was_end, self._woken_by_an_end = self._woken_by_an_end, False
         if self._woken_for_tasks or self._fairness.limited:
@@ -268,7 +274,7 @@ class Poller(Service):
         return pause
 
     def _pause(self, names: Sequence[str], tasks: Sequence[str]) -> timedelta:
-        """How long there is nothing to do, counted from before it asked: what the answer took is over."""
+        """Return the time until the next due row, less the duration of the query."""
         asked = self.elapsed()
         due = self._store.next_due(names, tasks, lost=self._lost())
         if due is None:
@@ -278,8 +284,10 @@ class Poller(Service):
         return max(due + self._peers.offset() - timedelta(seconds=self.elapsed() - asked), IN_A_MOMENT)
 
     def _wait_for_room(self, slots: int, tasks: int) -> timedelta:
-        """How long to wait, where there is no room: a settlement frees some, and wakes it. Of what comes due before,
-        others are told, once. Most of the time there is room again within a moment, and nobody looks.
+        """Return how long to wait when there is no room.
+
+        A settlement frees room and wakes the poller. If none does, the poller checks what is due and wakes other
+        workers, once. Usually there is room within a moment, and no query is made.
         """
         if slots > 0 and tasks > 0:
             self._crowded_until = None
@@ -296,21 +304,19 @@ class Poller(Service):
         return timedelta(seconds=self._crowded_until - now)
 
     def _lost(self) -> int:
-        """How many rows may be taken whose holder has died before: one, and none beside another that is fresh.
+        """Return how many rows of dead holders may be claimed: one, and none beside another fresh one.
 
-        Whatever killed that holder may be among them: together again, it would take its neighbours along again.
+        One of these rows may have killed its holder; claimed together, it would take its neighbours down again.
         """
         return int(not any(holding.waited() < self._lease for holding in self._active_claims.lost_before()))
 
     def claim(self, limit: int) -> int:
-        """Claim up to ``limit`` due rows, slots first; they are handed to the runner. How many it found."""
+        """Claim up to ``limit`` due rows, slots first, hand them to the runner, and return how many were found."""
         found = self._claim_slots(limit, self._names)
         return found + self._claim_in_turn(limit - found)
 
     def _claim_in_turn(self, limit: int) -> int:
-        """One statement for all tasks without a limit; one look at those that have one, and a claim for each that is
-        due and may have a place.
-        """
+        """Claim tasks in turn: one statement for all without a limit, and one claim per limited task that is due."""
         if limit <= 0:
             return 0
         awake, found = self._fairness.awake(), 0
@@ -324,14 +330,14 @@ class Poller(Service):
 
     def _claim_unlimited(self, limit: int) -> int:
         if limit <= 0:
-            return 0  # those with a limit, whose turn was before, have taken all the room
+            return 0  # limited tasks, whose turn came before, have taken all the room
         claims = self._look(min(limit, BATCH), tuple(self._fairness.tasks))
         if claims:
             self._fairness.served(None, {claim.row.task_name for claim in claims})
         return len(claims)
 
     def _look(self, limit: int, names: Sequence[str]) -> list[Claim]:
-        """From the marks on, while batches come back full; else, and once a second, from the beginning."""
+        """Claim from the queue cursors on while batches are full; otherwise, and once a second, from the beginning."""
         claims, began = list[Claim](), self.elapsed()
         if self._queue_cursors.are_good(began):
             claims = self._claim_tasks(limit, names, self._queue_cursors.ranges(names, full=False))
@@ -357,7 +363,7 @@ class Poller(Service):
     def _claim_slots(self, limit: int, names: Sequence[str]) -> int:
         if limit <= 0:
             return 0
-        before = self.elapsed()  # the lease is believed in from before the statement was sent
+        before = self.elapsed()  # the lease counts from before the statement was sent
         with self._active_claims.claiming():
             found, claims = self._store.claim_slots(
                 self.worker,

@@ -1,4 +1,4 @@
-"""The one start, stop, wake and wait discipline around every loop's ``run_once``."""
+"""Start, stop, wake and wait: the driver around every loop's ``run_once``."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ logger = logging.getLogger(__name__)
 AT_ONCE = timedelta(0)
 
 
-#: Any wait at all will do, in seconds.
+#: The shortest wait that yields the GIL, in seconds.
 _BLINK = 0.000001
 
-#: How often it is said again that the database is away.
+#: How often the log repeats that the database is unreachable.
 REMINDER = timedelta(minutes=1)
 
 
 class Outage:
-    """What the loops of a worker say about the database: one "lost" and one "back", however many loops notice.
+    """An outage of the database as reported by all loops of a worker: one "lost" and one "back" event.
 
-    In between, a line a minute: who looks at the log of a worker that does nothing should not have to search for why.
+    In between, the worker logs a line per minute, so that the log of an idle worker shows the reason.
     """
 
     def __init__(self, listeners: Listeners, worker: str, elapsed: Stopwatch = elapsed) -> None:
@@ -42,7 +42,7 @@ class Outage:
         self._begun = self._told = 0.0
 
     def begins(self, loop: str, error: BaseException) -> None:
-        """``loop`` cannot reach the database, for the first time or still."""
+        """Record that ``loop`` cannot reach the database, for the first time or still."""
         with self._lock:
             now = self._elapsed()
             is_news = not self._cut_off
@@ -60,11 +60,11 @@ class Outage:
 
     @property
     def goes_on(self) -> bool:
-        """Whether a loop is cut off from the database."""
+        """Whether at least one loop cannot reach the database."""
         return bool(self._cut_off)
 
     def ends(self, loop: str) -> None:
-        """``loop`` has reached it. It is back when every loop that missed it has."""
+        """Record that ``loop`` has reached the database; it is back when every loop that missed it has."""
         with self._lock:
             is_news = self._cut_off == {loop}
             self._cut_off.discard(loop)
@@ -73,17 +73,17 @@ class Outage:
 
 
 def _is_forbidden(error: BaseException) -> bool:
-    """Whether the role lacks a right: the line names it with the cure, and where it was missed tells nobody more."""
+    """Whether the role lacks a permission: the message names it with the cure, so a traceback adds nothing."""
     return getattr(getattr(error, "orig", None), "sqlstate", None) == "42501"
 
 
 class Service(ABC):
-    """A loop: ``run_once`` does one round and says how long to sleep (None: until woken).
+    """A loop: ``run_once`` does one round and returns how long to sleep (None: until woken).
 
-    The driver below is dumb on purpose; tests call ``run_once``. An outage of the database is waited out with
-    growing, jittered pauses, which no wake-up shortens, and said once; any other error is logged, and the loop
-    goes on, also one of a database that is there and busy (a deadlock, a timeout). Runs once: a service that was
-    stopped is not started again.
+    The driver is simple on purpose; tests call ``run_once``. During an outage of the database the loop waits with
+    growing, jittered pauses, which no wake-up shortens, and the outage is reported once. Any other error is logged,
+    and the loop continues; so it does when the database is busy (a deadlock, a timeout). A stopped service is not
+    started again.
     """
 
     name = "service"
@@ -113,7 +113,7 @@ class Service(ABC):
 
     @abstractmethod
     def run_once(self) -> timedelta | None:
-        """One round; how long to sleep before the next."""
+        """Do one round and return how long to sleep before the next."""
 
     def start(self) -> None:
         """Start the loop's thread; a second start changes nothing."""
@@ -123,12 +123,12 @@ class Service(ABC):
 
     @property
     def has_started(self) -> bool:
-        """Whether a round may have been made, or is being made."""
+        """Whether a round may have begun."""
         return self._thread is not None
 
     def wake(self) -> None:
         """Cut the sleep short; a wake-up during a round causes another round."""
-        if not self._wake.is_set():  # it is cleared before a round looks at what there is to do
+        if not self._wake.is_set():  # cleared before a round looks for work
             self._wake.set()
 
     def stop(self) -> None:
@@ -144,7 +144,7 @@ class Service(ABC):
         return not self._thread.is_alive()
 
     def _give_way(self) -> None:
-        """Let whom this loop has just woken have the interpreter's lock: else it would get it when this one waits."""
+        """Yield the GIL so that the thread just woken can run."""
         self._stopping.wait(_BLINK)
 
     @property
@@ -165,7 +165,7 @@ class Service(ABC):
     def _round(self) -> timedelta | None:
         try:
             pause = self.run_once()
-        except BaseException as error:  # this thread is ours alone: whatever it was, the loop goes on
+        except BaseException as error:  # this thread is ours alone: the loop continues after any error
             return self._pause_after(error)
         if self._trouble is not None:
             self._trouble = None
@@ -173,13 +173,13 @@ class Service(ABC):
         return pause
 
     def _pause_after(self, error: BaseException) -> timedelta:
-        """Race: every loop of every worker meets the same outage, so each waits its own, jittered, growing time."""
+        """Return a growing pause, jittered because every loop of every worker meets the same outage."""
         if is_busy(error):
             logger.warning("%s goes on after a pause, the database is busy with others: %s", self.name, describe(error))
         elif self._is_transient(error):
             self._outage.begins(self.name, error)
         else:
-            trace = None if self._trouble is not None or _is_forbidden(error) else error  # at first; then in one line
+            trace = None if self._trouble is not None or _is_forbidden(error) else error  # then one line
             logger.error("%s failed, it goes on after a pause: %s", self.name, describe(error), exc_info=trace)
         if self._trouble is None:
             self._trouble = growing_pauses(*self._pauses)

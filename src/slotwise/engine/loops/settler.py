@@ -1,6 +1,6 @@
-"""Writes how attempts ended: whatever has gathered goes in one transaction, again as soon as the last one is back.
+"""Write how attempts ended: all outcomes that have gathered go in one transaction, then the next batch follows.
 
-No timer: an idle worker settles at once, a busy one batches by itself.
+There is no timer: an idle worker settles at once, a busy one batches by itself.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from slotwise.store.slots.store import Store
 
 logger = logging.getLogger(__name__)
 
-#: How long an outcome rests that could not be written though the others could: its row is locked, for instance.
+#: First and longest pause of an outcome that could not be written though others could, e.g. on a locked row.
 STUCK_PAUSES = timedelta(milliseconds=100), timedelta(seconds=5)
 
 Ending: TypeAlias = tuple[Holding, AttemptOutcome]
@@ -45,7 +45,7 @@ Ending: TypeAlias = tuple[Holding, AttemptOutcome]
 
 @dataclass(slots=True, eq=False)
 class _Aside:
-    """An outcome that waits for its next try, at ``due`` elapsed seconds."""
+    """An outcome that waits for its next attempt to be written, at ``due`` elapsed seconds."""
 
     ending: Ending
     pauses: Iterator[timedelta]
@@ -53,7 +53,7 @@ class _Aside:
 
 
 class Settler(Service):
-    """The only writer of outcomes in a process; frees capacity when the write is known."""
+    """The only writer of outcomes in a process; frees capacity when the write is confirmed."""
 
     name = "settler"
 
@@ -64,21 +64,21 @@ class Settler(Service):
         self._store = store
         self._active_claims = active_claims
         self._on_free = on_free
-        #: Put in by any thread, taken out by the one that settles; a deque needs no lock for that.
+        #: Any thread appends, the settling thread pops; a deque needs no lock for that.
         self._endings: deque[Ending] = deque()
         self._aside: list[_Aside] = []
 
     def put(self, holding: Holding, outcome: AttemptOutcome) -> None:
-        """Take the end of an attempt; from any thread.
+        """Queue the outcome of an attempt, from any thread.
 
-        Race: a handler may come to its end while a shutdown gives it up. The first word stands, the second is
-        dropped: two outcomes of one claim in one batch would let the later one win.
+        Race: a handler may end while a shutdown gives it up. The first outcome counts and the second is dropped: of
+        two outcomes of one claim in one batch, the later one would win.
         """
         if holding.end():
             self._add(holding, outcome)
 
     def hand_back(self, holding: Holding, reason: str) -> bool:
-        """Give a claim back whose handler has not been entered, and never will be; False if it is too late."""
+        """Hand back a claim whose handler has not started, and never will; return False if it is too late."""
         withdrawn = holding.withdraw()
         if withdrawn:
             self._add(holding, HandedBack(reason))
@@ -101,7 +101,7 @@ class Settler(Service):
         return min((timedelta(seconds=one.due - self.elapsed()) for one in self._aside), default=None)
 
     def _finish(self, batch: list[Ending]) -> list[Ending]:
-        """Settle the one-time tasks that succeeded, which is most of a busy queue, in one statement; the others."""
+        """Settle one-time tasks that succeeded, most of a busy queue, in one statement; return the other outcomes."""
         plain = [holding.claim for holding, outcome in batch if outcome is SUCCEEDED and not holding.is_slot]
         if not plain:
             return batch
@@ -126,7 +126,7 @@ class Settler(Service):
         self._endings.extendleft(reversed(batch))
 
     def flush(self) -> None:
-        """Settle all that has gathered, in the caller's thread; raises what the database raises."""
+        """Settle all queued outcomes in the caller's thread; raise what the database raises."""
         while self.run_once() == AT_ONCE:
             continue
 
@@ -144,7 +144,7 @@ class Settler(Service):
         return due
 
     def _settle(self, batch: Sequence[Ending]) -> None:
-        """Those that cannot be written, though the others could, are set aside: nobody else waits for them."""
+        """Write a batch, and set aside outcomes that cannot be written so that the others do not wait for them."""
         try:
             settlements = self._written(batch, wait=True)
         except BaseException:
@@ -161,7 +161,7 @@ class Settler(Service):
             self._put_aside(_Aside(ending, growing_pauses(*STUCK_PAUSES)))
 
     def _retry(self, aside: Sequence[_Aside]) -> None:
-        """Without waiting for locks. An outcome is kept, also beyond its lease, until it is written or refused."""
+        """Retry without waiting for locks. An outcome is kept, even beyond its lease, until written or refused."""
         try:
             settlements = self._written([one.ending for one in aside], wait=False)
         except BaseException:
@@ -182,7 +182,7 @@ class Settler(Service):
         return self._store.settle(endings, wait=wait, ended_ago=self._active_claims.ended_ago)
 
     def _conclude(self, endings: Sequence[Ending], settlements: Sequence[Settlement]) -> None:
-        """What is written is held no more; who listens is told. An event that nobody wants is not made."""
+        """Release written claims and publish events. An event without a listener is not created."""
         self._active_claims.remove_all(settlement.claim for settlement in settlements if settlement.error is None)
         is_heard = self.listeners.hear(Settled)
         for (holding, _), settlement in zip(endings, settlements, strict=True):
@@ -200,7 +200,7 @@ class Settler(Service):
 
 
 def settlement_events(settlement: Settlement) -> list[Settled | HandedBackEvent | SlotsSkipped]:
-    """What a settlement is told as."""
+    """Return the events of a settlement."""
     claim, transition = settlement.claim, settlement.transition
     if transition is None:
         return []
@@ -216,7 +216,7 @@ def settlement_events(settlement: Settlement) -> list[Settled | HandedBackEvent 
 
 
 def _cure(claim: Claim) -> str:
-    """The command that gives a dead task, or a job's dead slot, another try; an instance's slot has no such command."""
+    """Return the command that retries a dead task or a job's dead slot, or shows an instance's dead slot."""
     row, instance = claim.row, claim.row.plan_instance or claim.row.task_instance
     if claim.slot is None:
         return shlex.join(["slotwise", "tasks", "redrive", row.task_name, instance])

@@ -1,4 +1,4 @@
-"""Hears that rows have become due, and wakes the poller. Nothing depends on it but how soon a row starts."""
+"""Listen for notifications of due rows and wake the poller. Only the latency of starts depends on it."""
 
 from __future__ import annotations
 
@@ -18,22 +18,23 @@ from slotwise.store.connect.notifications import LOOK, ORDERS, Hearing
 
 logger = logging.getLogger(__name__)
 
-#: How long a word that was sent through the pool may take to be heard.
+#: How long a notification sent through the pool may take to arrive.
 ECHO = timedelta(seconds=5)
-#: How long a connection that fails is said to nobody: one that worked before, and one that never did, so that its
-#: address may be wrong.
+#: How long failures are not logged: of a connection that worked before, and of one that never did, whose address
+#: may be wrong.
 PATIENCE = timedelta(minutes=1)
 FIRST_PATIENCE = timedelta(seconds=1)
-#: Where words do not get through they will hardly do so a moment later.
+#: Where notifications do not get through, an early retry would hardly help.
 RETRY = timedelta(minutes=5)
 
 
 class WakeUp(Service):
-    """Listens on a connection of its own, which it makes again whenever it is lost.
+    """Listen on a connection of its own, and reconnect whenever it is lost.
 
-    Races: what was said while it did not listen is made up for by a look as soon as it does. A transaction pooler
-    takes LISTEN and passes nothing on, or to somebody else: so a word of our own, sent through the ordinary pool, must
-    be heard first. ``stop`` may come while it connects, or waits for its own word: once rung, the bell keeps ringing.
+    Races: notifications that were sent while it did not listen are made up for by a poll as soon as it listens. A
+    transaction pooler accepts LISTEN and delivers nothing, or delivers to another client: so a notification of our
+    own, sent through the ordinary pool, must arrive first. ``stop`` may come while it connects, or waits for its own
+    notification: the bell, once rung, keeps ringing.
     """
 
     name = "wake-up"
@@ -48,7 +49,7 @@ class WakeUp(Service):
         offset: Callable[[], timedelta] = lambda: AT_ONCE,
         **service: Any,
     ) -> None:
-        """``names``: tasks that are run here. ``wake`` is told what was said, ``obey`` called if it was an order.
+        """``names``: the tasks that run here. ``wake`` gets the notifications; ``obey`` is called for an order.
         ``offset``: see ``Peers``.
         """
         super().__init__(**service)
@@ -66,11 +67,11 @@ class WakeUp(Service):
 
     @property
     def is_listening(self) -> bool:
-        """Whether what is said now is heard."""
+        """Whether notifications arrive now."""
         return self._hearing is not None
 
     def start(self) -> None:
-        """Where there is nothing to listen to, no thread."""
+        """Start the loop, unless the database has no notifications."""
         if self._database.hears and self._bell is None:
             self._bell = socket.socketpair()
             super().start()
@@ -88,7 +89,7 @@ class WakeUp(Service):
             end.close()
 
     def run_once(self) -> timedelta:
-        """Listen until something was said, or it is stopped."""
+        """Listen until a notification arrives or the service is stopped."""
         try:
             if self._hearing is None:
                 self._hearing = self._listen()
@@ -100,7 +101,7 @@ class WakeUp(Service):
         return AT_ONCE
 
     def _listen(self) -> Hearing:
-        """Raises _Unheard where words do not get through."""
+        """Connect and listen. Raise _Unheard where notifications do not get through."""
         hearing = self._database.listen()
         try:
             self._database.notify([self.worker])
@@ -139,7 +140,10 @@ class WakeUp(Service):
         self._call(())
 
     def _failed(self, error: Exception) -> timedelta:
-        """Said once, and only if waiting does not help, or not for long: that the database is away, others say."""
+        """Return the pause before the next connection; log once, and only if waiting does not help soon.
+
+        Other loops report an outage of the database.
+        """
         self._deafen()
         if self._failures is None:
             self._failures, self._failing_since = growing_pauses(*self._pauses), self.elapsed()
@@ -161,4 +165,4 @@ class WakeUp(Service):
 
 
 class _Unheard(Exception):
-    """Somebody in between keeps notifications, or it is another database."""
+    """A pooler in between swallows notifications, or the address leads to another database."""

@@ -1,4 +1,4 @@
-"""One slot of a job, now, in the foreground: claimed before anybody else can see it, run, settled, told."""
+"""Run one slot of a job in the foreground: claimed before other workers see it, run, settled, reported."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from slotwise.model.vocabulary import Outcome, Reason, Release
 from slotwise.store.operations.trigger import Enqueue
 from slotwise.store.reading.reader import Reader
 
-#: How long a handler that was asked to stop may take before it is left behind.
+#: How long a handler may take to stop before it is left behind.
 PATIENCE = timedelta(seconds=5)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ended:
-    """How the slot ended. ``reason`` is ``retry`` where the pool makes another attempt.
+    """How the slot ended. ``reason`` is ``retry`` if a worker makes another attempt.
 
-    ``left_behind``: the handler did not stop when it was asked to, and still runs in this process.
+    ``left_behind``: the handler did not stop when asked, and still runs in this process.
     """
 
     job: str
@@ -44,7 +44,7 @@ class Ended:
 
 
 class SingleRun:
-    """Runs one slot of ``name`` with ``worker``, which must not have been started."""
+    """Run one slot of ``name`` with ``worker``, which must not have been started."""
 
     def __init__(self, worker: Worker, name: str) -> None:
         definition = worker.definitions.get(name)
@@ -62,44 +62,44 @@ class SingleRun:
         worker.listeners.add(self._listen)
 
     def run(self) -> Ended:
-        """Claim, run, settle; how it ended. A failed handler is a value, not an exception.
+        """Claim, run and settle the slot; return how it ended. A failed handler is a value, not an exception.
 
-        Raises what a worker's start raises, DatabaseUnreachable if the database is away, JobCancelled if it was asked
-        to stop before it claimed anything, and ClaimLost if the slot was taken over while it ran.
+        Raise what a worker's start raises, DatabaseUnreachable, JobCancelled if a stop was requested before the claim,
+        and ClaimLost if the slot was taken over while it ran.
         """
         worker = self.worker
         worker.entrance.verify()
         with worker.minding():
-            if self._cancelled is not None:  # while the lifespan was entered
+            if self._cancelled is not None:  # while entering the lifespan
                 name = self._definition.name
                 raise JobCancelled(f"job {name!r} was asked to stop before it had started: nothing was claimed")
-            with worker.active_claims.claiming():  # else a heartbeat finds the row, does not know it, and hands it back
+            with worker.active_claims.claiming():  # else a heartbeat would find an unknown row and hand it back
                 claim, begun = self._claim()
                 self._holding = worker.poller.adopt(claim, begun)
             if self._cancelled is not None:
-                self._holding.signal.set(Reason.OPERATOR)  # asked before there was anything to stop
+                self._holding.signal.set(Reason.OPERATOR)  # requested before the claim
             left_behind = self._wait(self._holding)
             self._told.wait(PATIENCE.total_seconds())
         return self._ended(claim, timedelta(seconds=self._elapsed() - begun), left_behind)
 
     def cancel(self) -> None:
-        """Ask the handler to stop; a second call waits no longer for it. From any thread."""
+        """Ask the handler to stop; a second call stops waiting for it. From any thread."""
         if self._cancelled is not None:
             self._cancelled = 0.0
             return
         self._cancelled = self._elapsed() + PATIENCE.total_seconds()
-        self.worker.cancel()  # ends a lifespan that is being entered, and bounds its end
+        self.worker.cancel()  # cancels a lifespan that is being entered, and bounds its exit
         if self._holding is not None:
             self._holding.signal.set(Reason.OPERATOR)
 
     def _claim(self) -> tuple[Claim, float]:
-        """The claim, and when its statement was sent, in elapsed seconds.
+        """Return the claim, and when its statement was sent, in elapsed seconds.
 
-        The row of a job that no worker has planned yet is planned first; one that is there stays as it is.
+        A job without a row is planned first; an existing row stays as it is.
         """
         worker, job = self.worker, self._definition
         for _ in range(2):
-            begun = self._elapsed()  # the time that planning takes is none that the claim has waited
+            begun = self._elapsed()  # the claim has not waited during planning
             try:
                 claim = Enqueue(worker.store).claim_trigger(
                     worker.name, job.name, lease=worker.settings.lease, strict=job.gives_up
@@ -112,7 +112,7 @@ class SingleRun:
         raise ConfigurationError(f"job {job.name!r} could not be triggered; something deletes rows of its table")
 
     def _wait(self, holding: Holding) -> bool:
-        """Until the slot is settled; True if its handler was left behind, its slot settled without it."""
+        """Wait until the slot is settled; return True if its handler was left behind."""
         active_claims = self.worker.active_claims
         while not active_claims.wait_empty(0.05):
             if self._cancelled is not None and self._elapsed() >= self._cancelled:
@@ -124,7 +124,7 @@ class SingleRun:
         if isinstance(event, Settled | HandedBackEvent | ClaimLostEvent) and self._end is None:
             holding = self._holding
             if isinstance(event, ClaimLostEvent) and holding is not None and holding.claim in self.worker.active_claims:
-                return  # told early, by a heartbeat; the settlement tells again
+                return  # reported early, by a heartbeat; the settlement reports it again
             self._end = event
             self._told.set()
 

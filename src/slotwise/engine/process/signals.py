@@ -22,18 +22,18 @@ logger = logging.getLogger(__name__)
 
 
 NUMBERS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-#: Signals that come within this time after one that counted are the same one.
+#: A signal within this time after a counted one counts as the same request.
 ECHO = timedelta(seconds=1)
-#: Those that are entered; a hook that the interpreter calls cannot be taken back, so there is one for all.
+#: The entered instances; a fork hook cannot be removed, so there is one for all.
 _entered: set[StopSignals] = set()
 _masks = threading.local()
 
 
 class Requests:
-    """Counts what people mean, not what arrives: one stop often comes as two signals.
+    """Count stop requests instead of signals: one stop often arrives as two signals.
 
-    ``timeout`` signals its child and then the group that the child is in; systemd sends SIGHUP after SIGTERM on
-    request; a terminal that closes sends both to all. To take the second for impatience would cancel what runs.
+    ``timeout`` signals its child and then the child's group; systemd can send SIGHUP after SIGTERM; a terminal that
+    closes sends both to all. Counting the second as a further request would cancel what runs.
     """
 
     def __init__(self, elapsed: Stopwatch = elapsed) -> None:
@@ -42,7 +42,7 @@ class Requests:
         self._count = 0
 
     def next(self) -> int | None:
-        """A signal has come: the how manieth request is it? None: it is the echo of the last."""
+        """Return the ordinal of this stop request, or None if it repeats the last one."""
         now = self._elapsed()
         if self._counted is not None and now - self._counted < ECHO.total_seconds():
             return None
@@ -52,19 +52,19 @@ class Requests:
 
 
 class StopSignals:
-    """While entered, each of these signals calls ``react(number, count)``; then the former handlers are back.
+    """While entered, each of these signals calls ``react(number, count)``; on exit the former handlers return.
 
-    Further signals within a second count as the same one, and are not passed on.
+    Further signals within a second count as the same request and are not passed on.
 
-    Races: a Python signal handler runs only when the main thread gets to its next bytecode, which it never does
-    if the signal comes just before it begins to wait; and it interrupts that thread anywhere, also within a lock
-    that the reaction needs. So the number goes through the interpreter's wake-up socket, which is written by the
-    system's own handler at once, and a thread reacts. Only in the main thread.
-    What whoever started us had switched off (``nohup command``, ``command &`` in a script) stays off.
-    A fork of this process (``multiprocessing``) has the former handlers: a signal to it is none to us.
+    Races: a Python signal handler runs only at the next bytecode of the main thread, which never comes if the signal
+    arrives just before that thread begins to wait. It also interrupts that thread anywhere, even inside a lock that the
+    reaction needs. So the number goes through the interpreter's wake-up socket, which the C-level handler writes at
+    once, and a thread reacts. Use in the main thread only.
+    A signal that the parent process ignores (``nohup command``, ``command &`` in a script) stays ignored.
+    A fork of this process (``multiprocessing``) has the former handlers: its signals do not count here.
 
-    ``final``: the process ends next. Instead of the former handlers, nothing reacts to a further signal: it would
-    kill a worker that has drained, and its exit status would say so.
+    ``final``: the process ends next. Further signals are ignored instead of restoring the former handlers: a signal
+    would kill a worker that has drained, and show in its exit status.
     """
 
     def __init__(self, react: Callable[[int, int], None], *, final: bool = False, elapsed: Stopwatch = elapsed) -> None:
@@ -93,7 +93,7 @@ class StopSignals:
         _entered.discard(self)
         self._restore(signal.SIG_IGN if self._final else None)
         signal.set_wakeup_fd(self._former_socket)
-        self._told.close()  # the thread hears the end
+        self._told.close()  # ends the thread
 
     def _restore(self, instead: signal.Handlers | None = None) -> None:
         for number, handler in self._former.items():
@@ -101,7 +101,7 @@ class StopSignals:
             signal.signal(number, former if instead is None else instead)
 
     def _leave_to_parent(self) -> None:
-        """In a fork, whose thread is not there: it would write into the parent's socket, and ignore what it gets."""
+        """Detach in a fork, which lacks the thread: it would write to the parent's socket."""
         self._restore()
         signal.set_wakeup_fd(-1)
         self._told.close()
@@ -111,17 +111,17 @@ class StopSignals:
         with self._heard:
             while numbers := self._heard.recv(64):
                 for number in numbers:
-                    if number in self._former and (count := self._requests.next()):  # others are the application's
+                    if number in self._former and (count := self._requests.next()):  # others: the application
                         self.first = self.first or number
                         self._react(number, count)
 
 
 def _heard_by_the_thread(number: int, frame: FrameType | None) -> None:
-    """There must be a handler, or the system would end the process."""
+    """No-op handler: without one the system would end the process."""
 
 
 def _before_fork() -> None:
-    """Race: ``Pool.terminate`` may signal a child that has not come to its hook yet. It gets that afterwards."""
+    """Block signals during a fork. Race: ``Pool.terminate`` may signal a child before its fork hook has run."""
     if _entered:
         _masks.former = signal.pthread_sigmask(signal.SIG_BLOCK, NUMBERS)
 
@@ -142,23 +142,23 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_in_fork)
 
 
-#: What is called at exit, the newest first.
+#: Callbacks at exit, the newest first.
 _stops: list[Callable[[], object]] = []
 _registered = False
 
 
 def _at_exit(stop: Callable[[], object]) -> None:
-    """Call ``stop`` at exit, when the script and its threads have ended, but pools still take work.
+    """Call ``stop`` at exit, when the script and its threads have ended, but pools still accept work.
 
-    Race: ``atexit`` comes too late. Before it, concurrent.futures has closed its pools for ever, and a handler that
-    wants ``asyncio.to_thread`` or an executor would fail in the very drain that lets it finish. So we use the place
-    that the pools use, after them: what came last is called first.
+    Race: ``atexit`` runs too late. concurrent.futures has closed its pools by then, and a handler that uses
+    ``asyncio.to_thread`` or an executor would fail during the drain that lets it finish. So we register where the pools
+    register, after them: the last one is called first.
     """
-    global _registered  # once for the process: there is no way to take it back
+    global _registered  # once per process: it cannot be unregistered
     _stops.append(stop)
     if not _registered:
         _registered = True
-        register = getattr(threading, "_register_atexit", atexit.register)  # private, and there since 3.9
+        register = getattr(threading, "_register_atexit", atexit.register)  # private, available since 3.9
         register(_run_stops)
 
 
@@ -166,19 +166,19 @@ def _run_stops() -> None:
     pools = getattr(concurrent.futures.thread, "_threads_queues", {})
     for thread in threading.enumerate():
         if not thread.daemon and thread is not threading.main_thread() and thread not in pools:
-            thread.join()  # the script's own: as long as they run, the script has not ended
+            thread.join()  # threads of the script: it ends with the last of them
     for stop in reversed(_stops[:]):
         stop()
 
 
 class ProcessHook:
-    """At exit, and on SIGTERM and SIGINT, calls ``stop``; then the former handler of the signal has its turn.
+    """Call ``stop`` at exit, and on SIGTERM and SIGINT; then the former handler of the signal runs.
 
-    A further signal, after a second, calls ``hurry``. What was switched off (SIG_IGN), or set by something other
-    than Python, stays as it is.
+    A further signal, after a second, calls ``hurry``. A signal that is ignored (SIG_IGN), or whose handler was not set
+    from Python, stays as it is.
 
-    Race: the handler interrupts the main thread anywhere, also within a lock that the drain needs. So the drain
-    is a thread's, which has been started before: at the end of the interpreter none can be started any more.
+    Race: the handler interrupts the main thread anywhere, even inside a lock that the drain needs. So a thread drains.
+    It is started in advance, because no thread can be started at the end of the interpreter.
     """
 
     def __init__(self, stop: Callable[[], object], hurry: Callable[[], object]) -> None:
@@ -193,7 +193,7 @@ class ProcessHook:
         self._thread = threading.Thread(target=self._listen, name="slotwise-signals", daemon=True)
 
     def install(self) -> None:
-        """From the main thread only."""
+        """Install the handlers; from the main thread only."""
         self._thread.start()
         for number in NUMBERS:
             former = signal.getsignal(number)
@@ -203,10 +203,10 @@ class ProcessHook:
         _at_exit(self._stop)
 
     def remove(self) -> None:
-        """Put the former handlers back: at once in the main thread, otherwise when the next signal comes.
+        """Restore the former handlers: at once in the main thread, otherwise when the next signal arrives.
 
-        Race: who called ``stop`` in a script goes on when this returns, and finds no thread of ours. But one that
-        drains may wait for whoever calls this, and ends by itself.
+        Race: a script that called ``stop`` continues when this returns, and must find no thread of ours. But a thread
+        that drains may wait for the caller of this, and ends by itself.
         """
         with suppress(ValueError):
             _stops.remove(self._stop)
@@ -219,11 +219,11 @@ class ProcessHook:
 
     def _restore(self) -> None:
         for number, handler in self._former.items():
-            if signal.getsignal(number) == self._on_signal:  # whoever came after us keeps it
+            if signal.getsignal(number) == self._on_signal:  # a handler installed after ours stays
                 signal.signal(number, handler)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        if self._drained or self._pid != os.getpid():  # a fork inherits the handler, and nothing to drain
+        if self._drained or self._pid != os.getpid():  # a fork inherits the handler and has nothing to drain
             self._restore()
             signal.raise_signal(number)
         elif count := self._requests.next():
@@ -246,4 +246,4 @@ class ProcessHook:
             self._drained = True
             main = threading.main_thread().ident
             if main is not None:
-                signal.pthread_kill(main, number)  # to that thread: it may sleep in a call that only EINTR ends
+                signal.pthread_kill(main, number)  # it may sleep in a call that only EINTR ends

@@ -33,18 +33,18 @@ _CANCEL = b"c"
 
 
 class Lifeline:
-    """The child's end. It outlives no process: the system closes it, also after SIGKILL."""
+    """The child's end of the lifeline. The system closes it with the process, even after SIGKILL."""
 
     def __init__(self, descriptor: int) -> None:
-        os.set_inheritable(descriptor, False)  # a handler's own children must not keep the line open
+        os.set_inheritable(descriptor, False)  # children of a handler must not keep the socket open
         self._socket = socket.socket(fileno=descriptor)
 
     def say_up(self) -> None:
-        """The worker has started."""
-        _say(self._socket, _UP)  # if the supervisor is gone, the watch sees it too
+        """Report that the worker has started."""
+        _say(self._socket, _UP)  # if the supervisor is gone, ``watch`` notices it too
 
     def watch(self, *, on_drain: Callable[[], object], on_cancel: Callable[[], object]) -> None:
-        """Call these from a thread when the supervisor says so; ``on_drain`` once more when it is gone."""
+        """Call these from a thread on the supervisor's messages, and ``on_drain`` once more when it is gone."""
         reactions = {_DRAIN: on_drain, _CANCEL: on_cancel}
         threading.Thread(target=self._listen, args=(reactions,), name="slotwise-lifeline", daemon=True).start()
 
@@ -58,33 +58,33 @@ class Lifeline:
 
 
 class Leash:
-    """The supervisor's end, for one child."""
+    """The supervisor's end of the lifeline of one child."""
 
     def __init__(self) -> None:
         self._socket, self._theirs = socket.socketpair()
 
     @property
     def descriptor(self) -> int:
-        """The child's end, to be passed on; close ours of it with ``hand_over``."""
+        """The child's end, to pass on; close our copy with ``hand_over``."""
         return self._theirs.fileno()
 
     def hand_over(self) -> None:
-        """The child has its end, or there is none."""
+        """Close our copy of the child's end."""
         self._theirs.close()
 
     def wait_until_up(self) -> bool:
-        """Whether the child said that it is up; False means that it is gone."""
+        """Wait until the child reports that it is up; return False if it is gone."""
         try:
             return self._socket.recv(16).startswith(_UP)
         except OSError:  # closed when the child is gone
             return False
 
     def drain(self) -> None:
-        """Let what runs finish, and end."""
+        """Ask the child to let handlers finish, and end."""
         _say(self._socket, _DRAIN)
 
     def cancel(self) -> None:
-        """Wait no longer for what runs."""
+        """Ask the child to cancel what runs."""
         _say(self._socket, _CANCEL)
 
     def close(self) -> None:
@@ -92,7 +92,7 @@ class Leash:
 
 
 def _say(line: socket.socket, word: bytes) -> None:
-    """To whoever is there; a frozen child does not read, and must not block its supervisor."""
+    """Send without blocking: a frozen child does not read, and must not block its supervisor."""
     try:
         line.send(word, socket.MSG_DONTWAIT)
     except OSError:
@@ -104,7 +104,7 @@ LONGEST_PAUSE = timedelta(seconds=30)
 
 
 class Child:
-    """One worker process, and the two threads that tell the supervisor what becomes of it."""
+    """One worker process, and the two threads that report its start and its end."""
 
     def __init__(self, place: int, command: Sequence[str], news: SimpleQueue[News]) -> None:
         self.place = place
@@ -113,7 +113,7 @@ class Child:
         self._news = news
         self._leash = Leash()
         try:
-            # A group of its own: a terminal's Ctrl-C reaches the supervisor alone, and Ctrl-C thrice kills in order.
+            # A group of its own: Ctrl-C in a terminal reaches only the supervisor, which drains, cancels, kills.
             self.process = subprocess.Popen(
                 [*command, f"--lifeline={self._leash.descriptor}"],
                 stdin=subprocess.DEVNULL,
@@ -133,16 +133,17 @@ class Child:
         return timedelta(seconds=elapsed() - self.since)
 
     def drain(self) -> None:
-        """Race: before its application is imported a child does not listen; but a signal ends it, as it should.
+        """Drain the child by message and by signal.
 
-        If it listens just now, word and signal mean the same, and so does the signal that others may have sent it.
+        Race: before its application is imported, a child does not read messages; but a signal ends it, as it should.
+        If it does read, message and signal mean the same, and so does a signal that another process sent.
         """
         self._leash.drain()
         if not self.is_up:
             self.process.terminate()
 
     def cancel(self) -> None:
-        """Wait no longer for what runs there."""
+        """Cancel what runs in the child."""
         self._leash.cancel()
 
     def kill(self) -> None:
@@ -160,7 +161,7 @@ class Child:
 
 @dataclass(frozen=True, slots=True)
 class Up:
-    """A child's worker has started."""
+    """The worker of a child has started."""
 
     child: Child
 
@@ -184,13 +185,13 @@ News: TypeAlias = Up | Gone | Stop
 
 
 class Supervisor:
-    """Runs ``processes`` children of ``command`` until it is told to stop.
+    """Run ``processes`` children of ``command`` until a stop is requested.
 
-    The first child goes ahead: the others start when it is up. If it ends with a status of ``fatal`` before
-    that, the configuration is wrong, restarting would not help, and the supervisor ends with that status.
-    Once a child has been up, every child that ends is started again, after pauses that grow from 250 ms to
-    30 s while it keeps ending soon. All children are told when the supervisor started, so that a restarted one
-    never looks like a newer deploy; and all drain by themselves if the supervisor is killed.
+    The first child starts alone, the others when it is up. If it exits with a status of ``fatal`` before that, the
+    configuration is wrong, a restart would not help, and the supervisor exits with that status. Once a child has been
+    up, every child that ends is restarted, after pauses that grow from 250 ms to 30 s while it keeps ending soon. All
+    children get the start time of the supervisor, so that a restarted one never looks like a newer deploy. All drain by
+    themselves if the supervisor is killed.
     """
 
     def __init__(self, command: Sequence[str], processes: int, *, fatal: Collection[int]) -> None:
@@ -206,7 +207,7 @@ class Supervisor:
         self._status = 0
 
     def run(self) -> int:
-        """Until a signal has stopped all children, or the first one could not start; the exit status."""
+        """Run until a signal has stopped all children, or the first one could not start; return the exit status."""
         with StopSignals(lambda _, count: self._news.put(Stop(count)), final=True):
             while self._due or self._children:
                 self._start_due()
@@ -217,7 +218,7 @@ class Supervisor:
         for place in [place for place, due in self._due.items() if due <= elapsed()]:
             try:
                 child = Child(place, self._command, self._news)
-            except OSError as error:  # no memory, no process number: it may pass
+            except OSError as error:  # no memory, no process id: it may pass
                 logger.warning("worker process %d cannot be started: %s", place + 1, error)
                 self._due[place] = elapsed() + self._pause(place).total_seconds()
                 continue
@@ -226,7 +227,7 @@ class Supervisor:
             self._tell(logging.INFO, "child-start", child, "started")
 
     def _next_news(self) -> News | None:
-        """The next thing that happens; None when the next start is due."""
+        """Return the next event, or None when the next start is due."""
         wait = max(min(self._due.values()) - elapsed(), 0) if self._due else None
         try:
             return self._news.get(timeout=wait)
@@ -258,7 +259,7 @@ class Supervisor:
             self._plan_restart(child, status)
 
     def _on_last_words(self, child: Child, status: int) -> None:
-        """While stopping: whoever was up and did not end by itself may have left claims behind."""
+        """Log the end of a child while stopping: one that was up and was killed may have left claims behind."""
         if status < 0 and not child.is_up:
             status = 0
         if status:
@@ -274,7 +275,7 @@ class Supervisor:
         self._tell(logging.WARNING, "child-exit", child, text, pause=pause)
 
     def _pause(self, place: int) -> timedelta:
-        """Each longer than the one before, until a child has lived for a while."""
+        """Return the pause before a restart: ever longer, until a child has lived for a while."""
         if place not in self._pauses:
             self._pauses[place] = growing_pauses(FIRST_PAUSE, LONGEST_PAUSE)
         return next(self._pauses[place])

@@ -1,4 +1,4 @@
-"""The claims that this process holds, and how far each can still be believed in."""
+"""The claims that this process holds, and how far each is still valid."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from slotwise.model.vocabulary import Reason
 
 
 class Holding:
-    """One held claim: renewed by heartbeats, suspect when they fail, lost when told so or when the lease ran out."""
+    """One held claim: renewed by heartbeats, suspect when they fail, lost when refused or when the lease ran out."""
 
     __slots__ = (
         "_elapsed", "_ended_at", "_lease", "_lock", "_lost", "_renewed", "_signal", "_since",
@@ -25,15 +25,15 @@ class Holding:
         self.claim = claim
         self.is_slot = claim.row.has_slot
         self._signal: Signal | None = None
-        #: The handler has been entered.
+        #: The handler has started.
         self.started = False
-        #: How the attempt ended is known, and on its way to the database.
+        #: The outcome is known and on its way to the database.
         self.ended = False
-        #: The handler has called complete_in: only the ledger knows whether that was committed.
+        #: The handler has called complete_in; only the ledger knows whether that was committed.
         self.promised = False
-        #: What it has called with an async connection and not awaited yet.
+        #: The method that was called with an async connection and not awaited yet.
         self.unawaited: str | None = None
-        #: What the handler leaves behind if it succeeds.
+        #: The follow-ups of the handler, written if it succeeds.
         self.sequel: FollowUps | None = None
         self.suspected = False
         self._lost = False
@@ -46,7 +46,7 @@ class Holding:
 
     @property
     def signal(self) -> Signal:
-        """What tells the handler to stop; made when it is first asked for, as most claims never need it."""
+        """The stop signal of the handler; created on first use, as most claims never need it."""
         with self._lock:
             if self._signal is None:
                 self._signal = Signal()
@@ -54,17 +54,17 @@ class Holding:
 
     @property
     def stop_reason(self) -> str | None:
-        """Why the handler was told to stop, if it was."""
+        """Why the handler was asked to stop, or None."""
         return None if self._signal is None else self._signal.reason
 
     def begin(self) -> bool:
-        """The handler is entered now; False if the attempt has ended before it began."""
+        """Mark the handler as started; return False if the attempt has ended before."""
         with self._lock:
             self.started = not self.ended
             return self.started
 
     def end(self) -> bool:
-        """The attempt has ended; True for whoever says so first."""
+        """Mark the attempt as ended; return True for the first caller only."""
         with self._lock:
             first, self.ended = not self.ended, True
             if first and self.is_slot:
@@ -76,7 +76,7 @@ class Holding:
         return timedelta(seconds=0 if self._ended_at is None else self._elapsed() - self._ended_at)
 
     def withdraw(self) -> bool:
-        """End an attempt whose handler has not been entered, and now never will be; False if it is too late."""
+        """End an attempt whose handler has not started, and never will; return False if it is too late."""
         with self._lock:
             if self.started or self.ended:
                 return False
@@ -84,7 +84,7 @@ class Holding:
             return True
 
     def renew(self, sent: float) -> None:
-        """A heartbeat that was sent at ``sent`` succeeded under the same version."""
+        """Record the success of a heartbeat that was sent at ``sent``."""
         self._renewed = max(self._renewed, sent)
         self.suspected = False
 
@@ -98,16 +98,16 @@ class Holding:
         return timedelta(seconds=self._elapsed() - self._renewed)
 
     def waited(self) -> timedelta:
-        """Time since it came in. However long its claim took to decide and to commit, nobody let it wait here."""
+        """Time since the claim arrived, without the time that the claim itself took."""
         return timedelta(seconds=self._elapsed() - self._since)
 
     def lease_left(self) -> timedelta:
         return self.claim.lease - self.age()
 
     def doubt(self, margin: float) -> str | None:
-        """Why nothing may start on this claim any more: little lease is left, or it waited for long; None if it may.
+        """Return why this claim must not start any more, or None: little lease is left, or it waited for too long.
 
-        ``margin`` is in seconds: this is asked before each start.
+        Called before each start; ``margin`` is in seconds.
         """
         now = self._elapsed()
         if self._lost or self._lease - (now - self._renewed) < margin:
@@ -115,7 +115,7 @@ class Holding:
         return Reason.QUEUED if now - self._since > margin else None
 
     def is_suspect(self, margin: timedelta) -> bool:
-        """Too little lease is left to start anything on it."""
+        """Whether too little lease is left to start the handler."""
         return self._lost or self.lease_left() < margin
 
     @property
@@ -123,13 +123,13 @@ class Holding:
         return self._lost or self.lease_left() <= timedelta(0)
 
     def lose(self) -> None:
-        """The claim is somebody else's, or must be believed to be."""
+        """Treat the claim as taken by another worker, and ask the handler to stop."""
         self._lost = True
         self.signal.set(Reason.LOST)
 
 
 class ActiveClaims:
-    """All held claims, by key and token, and whether a claim statement is under way right now."""
+    """All held claims by key and token, and whether a claim statement is under way."""
 
     def __init__(self, elapsed: Stopwatch = elapsed) -> None:
         self.elapsed = elapsed
@@ -139,10 +139,10 @@ class ActiveClaims:
         self._lost_before: dict[Fence, Holding] = {}
         self._claiming = 0
         self._generation = 0
-        #: A claim has failed: whether it holds anything, only the database knows.
+        #: A claim statement has failed; only the database knows whether it claimed rows.
         self.in_doubt = False
         self._changed = threading.Condition(self._lock)
-        #: How many claims have been let go so far.
+        #: How many claims have been released so far.
         self.removed = 0
 
     def __len__(self) -> int:
@@ -153,12 +153,12 @@ class ActiveClaims:
             return iter(list(self._held.values()))
 
     def slots(self) -> list[Holding]:
-        """Those of jobs."""
+        """Return the claims of jobs."""
         with self._lock:
             return list(self._slots.values())
 
     def lost_before(self) -> list[Holding]:
-        """Those whose row was taken over from a holder that died."""
+        """Return the claims whose row was taken over from a dead holder."""
         with self._lock:
             return list(self._lost_before.values())
 
@@ -167,7 +167,7 @@ class ActiveClaims:
 
     @contextmanager
     def claiming(self) -> Iterator[None]:
-        """Around a claim statement: until it ends, rows may be ours that are not in here yet."""
+        """Surround a claim statement: until it ends, rows may be ours that are not in here yet."""
         with self._lock:
             self._claiming += 1
             self._generation += 1
@@ -181,18 +181,18 @@ class ActiveClaims:
                 self._claiming -= 1
 
     def trust(self, generation: int) -> None:
-        """All rows that were ours at this generation of claims are known. Race: a claim since may have failed."""
+        """Clear the doubt: all rows of this generation of claims are known. Race: a claim since may have failed."""
         with self._lock:
             if not self._claiming and self._generation == generation:
                 self.in_doubt = False
 
     def quiet(self) -> int | None:
-        """The generation of claims so far, or None while one is under way."""
+        """Return the generation of claims, or None while a claim is under way."""
         with self._lock:
             return None if self._claiming else self._generation
 
     def add(self, claims: Iterable[Claim], renewed: float) -> list[Holding]:
-        """Believe in these claims from ``renewed`` on: the moment before the claim statement was sent."""
+        """Hold these claims; ``renewed``: the moment before the claim statement was sent."""
         added = [Holding(claim, renewed, self.elapsed) for claim in claims]
         with self._lock:
             for holding in added:
@@ -207,7 +207,7 @@ class ActiveClaims:
         return self.remove_all([claim])[0]
 
     def remove_all(self, claims: Iterable[Claim]) -> list[Holding | None]:
-        """Believe in these no more; the holding of each that was held."""
+        """Release these claims and return the holding of each, None where it was not held."""
         with self._lock:
             found = [self._held.pop(claim.fence, None) for claim in claims]
             for holding in found:
@@ -227,6 +227,6 @@ class ActiveClaims:
         return timedelta(0) if holding is None else holding.ended_ago()
 
     def wait_empty(self, seconds: float | None) -> bool:
-        """Wait until nothing is held any more; False when the time was up first."""
+        """Wait until no claim is held; return False if the time ran out first."""
         with self._lock:
             return self._changed.wait_for(lambda: not self._held, seconds)

@@ -1,12 +1,13 @@
-"""Attempts in processes of their own, which can be killed for certain: the parent's side.
+"""The parent's side of attempts that run in a process of their own, which can be killed for certain.
 
-The child imports the same application and finds the claim again in the database, under its fence; nothing is pickled.
-Both talk in lines of JSON over one socket. Heartbeats, timeouts and the settlement stay with the parent; the child
-hears of each renewal and of a stop, and says when its handler starts and how that ended.
+The child imports the same application and reads the claim from the database, under its fence; nothing is pickled.
+Parent and child exchange lines of JSON over one socket. Heartbeats, timeouts and the settlement stay with the parent.
+The child receives each renewal and a stop, and reports when its handler starts and how it ended.
 
-Races. The child says "starting" before it enters the handler, and what it has said arrives even if it is killed then:
-so a child that ends without a word has not started anything. The socket ends with either process: a child whose
-parent is gone kills its whole group, and on Linux the kernel does it, also where the handler lets no other thread run.
+Races: the child sends "starting" before it enters the handler, and the message arrives even if the child is killed
+then. So a child that ends without a message has not started its handler. The socket breaks when either process ends:
+a child without a parent kills its whole group, and on Linux the kernel does it, even while the handler blocks all
+threads.
 """
 
 from __future__ import annotations
@@ -28,11 +29,11 @@ from slotwise.model.durations import parse_duration
 from slotwise.model.records import Aborted, AttemptOutcome, Cancelled, Failed, FollowUps, HandedBack, Snoozed, Succeeded
 from slotwise.model.vocabulary import Outcome, Reason, Release
 
-#: What the child runs.
+#: The module that the child runs.
 MODULE = "slotwise.cli.isolated"
-#: Seconds until the application must be imported, and the handler have started.
+#: Seconds within which the child must import the application and start the handler.
 START_LIMIT = 120.0
-#: How often the parent looks whether the claim was renewed, or the attempt was told to stop.
+#: How often the parent checks, in seconds, whether the claim was renewed or the attempt must stop.
 LOOK = 0.1
 _FOLLOWS = 'isolation="process" hands on no tasks that follow; schedule them with ctx.client'
 
@@ -45,12 +46,12 @@ class Channel:
         self._rest = b""
 
     def send(self, **said: Any) -> None:
-        """Say something; whoever is gone does not hear it."""
+        """Send a message; one to a process that is gone is dropped."""
         with suppress(OSError):
             self._socket.sendall(json.dumps(said).encode() + b"\n")
 
     def lines(self, timeout: float | None) -> Iterator[dict[str, Any]] | None:
-        """What was said within ``timeout`` seconds, maybe nothing; None: the other side is gone."""
+        """Return the messages of at most ``timeout`` seconds, perhaps none; None if the other side is gone."""
         self._socket.settimeout(timeout)
         try:
             received = self._socket.recv(65_536)
@@ -68,16 +69,16 @@ class Channel:
 
 
 class Isolation:
-    """Runs attempts in children: one process each, with its own group."""
+    """Run attempts in child processes, each in a process group of its own."""
 
     def __init__(self, settings: Mapping[str, Any], app: str | None, *, patience: timedelta) -> None:
-        """``patience``: how long a handler that was told to stop may take."""
+        """``patience``: how long a handler may take to stop when asked."""
         self._settings = settings
         self._app = app
         self._patience = patience.total_seconds()
 
     def run(self, holding: Holding, begun: Callable[[], None], draining: Callable[[], bool]) -> AttemptOutcome:
-        """One attempt, to its end; ``begun`` is called when its handler starts."""
+        """Run one attempt to its end; ``begun`` is called when its handler starts."""
         ours, theirs = socket.socketpair()
         try:
             with theirs:
@@ -100,7 +101,7 @@ class Isolation:
 
 
 class _Attempt:
-    """One child, from its start to its end."""
+    """One child process, from its start to its end."""
 
     def __init__(self, channel: Channel, child: subprocess.Popen[bytes], holding: Holding, patience: float) -> None:
         self._channel, self._child, self._holding = channel, child, holding
@@ -133,15 +134,15 @@ class _Attempt:
         match word["say"]:
             case "starting":
                 self._started = True
-                # Race: from here on complete_in may have committed, and the child be killed before it says so.
+                # Race: from here on complete_in may have committed, and the child be killed before it reports that.
                 self._holding.promised = True
                 begun()
             case "ended":
                 self._outcome = outcome_of(word)
-                self._told = self._told or elapsed()  # what it leaves running has no more time than one told to stop
+                self._told = self._told or elapsed()  # leftovers get the same time as a stopped handler
 
     def _stop_if_told(self) -> None:
-        """Ask first; kill when the patience is over. On a claim that is lost nothing may go on: kill at once."""
+        """Ask the handler to stop, then kill it after the patience. On a lost claim, kill at once."""
         reason = self._holding.stop_reason
         if reason is None and self._told is None:
             if not self._started and elapsed() - self._born > START_LIMIT:
@@ -155,12 +156,12 @@ class _Attempt:
             self._kill()
 
     def _kill(self) -> None:
-        """The child with all that it has started. Before it is waited for, as long as nobody else has its number."""
+        """Kill the child and all its processes, before it is reaped: until then no other process has its number."""
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self._child.pid, signal.SIGKILL)
 
     def _end(self, status: int) -> AttemptOutcome:
-        """Of a child that has not said how it ended."""
+        """Return the outcome of a child that ended without a report."""
         if (reason := self._holding.stop_reason) is not None:
             return Aborted(reason) if self._started else HandedBack(reason)
         how = f"by signal {signal.Signals(-status).name}" if status < 0 else f"with exit status {status}"
@@ -169,7 +170,7 @@ class _Attempt:
 
 
 def say_outcome(outcome: AttemptOutcome) -> dict[str, Any]:
-    """An outcome as data."""
+    """Return an outcome as JSON data."""
     said: dict[str, Any] = {"say": "ended", "outcome": outcome.name}
     match outcome:
         case Succeeded(promised=promised, sequel=sequel):
@@ -198,7 +199,7 @@ def _sequel_of(kept: Mapping[str, Any] | None) -> FollowUps | None:
 
 
 def outcome_of(said: Mapping[str, Any]) -> AttemptOutcome:
-    """What ``say_outcome`` said."""
+    """Return the outcome that ``say_outcome`` encoded."""
     match said["outcome"]:
         case Outcome.SUCCEEDED:
             return Succeeded(promised=said["promised"], sequel=_sequel_of(said["kept"]))

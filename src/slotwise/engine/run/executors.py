@@ -27,17 +27,17 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 Work: TypeAlias = Callable[[], None]
 
-#: How often, in seconds, who stands by looks whether the others get on: less and less often while they do.
+#: How often, in seconds, the standby thread checks that the others make progress: ever less often while they do.
 LOOK = 0.001
 SELDOM = 0.008
-#: A thread that has taken so many pieces of work, each in less than so many seconds, while others took as many, is
-#: one too many: nothing can have waited for anything but the interpreter's lock.
+#: A thread that finished ``SPELL`` pieces of work, each within ``SHORT`` seconds, while others finished as many, is one
+#: too many: the work can have waited for nothing but the GIL.
 SPELL = 64
 SHORT = 0.0002
 
 
 class Threads:
-    """Runs callables on at most ``limit`` threads, made as they are needed and kept until ``close``."""
+    """Run callables on at most ``limit`` threads, started as needed and kept until ``close``."""
 
     def __init__(self, limit: int, name: str = "slotwise-handler") -> None:
         self._limit = limit
@@ -48,13 +48,13 @@ class Threads:
         self._threads: list[threading.Thread] = []
         self._idle = 0
         self._active = 0
-        self._is_attended = False  # somebody stands by
+        self._is_attended = False  # a thread stands by
         self._taken = 0
-        self._taken_before = 0  # when whoever stands by was called
+        self._taken_before = 0  # when the standby thread was called
         self._is_closed = False
 
     def __len__(self) -> int:
-        """How many pieces of work wait."""
+        """Return how many pieces of work wait."""
         return len(self._queue)
 
     @property
@@ -63,11 +63,11 @@ class Threads:
         return self._active
 
     def submit(self, *work: Work) -> None:
-        """Queue this work; it must not raise."""
+        """Queue this work, which must not raise."""
         self.submit_all(work)
 
     def submit_all(self, work: Iterable[Work], *, first: bool = False) -> None:
-        """Queue this work, in its order; ``first``: before what waits already."""
+        """Queue this work in order; ``first``: before the work that waits already."""
         if first:
             self._queue.extendleft(reversed(list(work)))
         else:
@@ -75,7 +75,7 @@ class Threads:
         self._attend()
 
     def call(self, function: Callable[[], T]) -> Future[T]:
-        """Queue ``function``; what it returns or raises is the future's."""
+        """Queue ``function``; the future gets its result or exception."""
         future: Future[T] = Future()
 
         def work() -> None:
@@ -89,7 +89,7 @@ class Threads:
         return future
 
     def close(self) -> None:
-        """Let the threads end when they are done; does not wait."""
+        """Let the threads end when they are done, without waiting for them."""
         with self._lock:
             self._is_closed = True
             for _ in self._threads:
@@ -105,10 +105,10 @@ class Threads:
     # -- who is awake -----------------------------------------------------------------------------------------
 
     def _attend(self) -> None:
-        """See to it that somebody stands by.
+        """Make sure that a thread stands by.
 
-        Race: work is queued while the last who stood by lies down. It is queued before the lock is taken, and who
-        lies down looks at the queue under the lock: one of the two sees the other.
+        Race: work is queued while the last standby thread goes idle. The work is queued before the lock is taken, and
+        a thread that goes idle checks the queue under the lock: one of the two sees the other.
         """
         with self._lock:
             if self._is_attended or not self._queue:
@@ -126,7 +126,7 @@ class Threads:
         thread = threading.Thread(target=self._live, name=name, daemon=True)
         try:
             thread.start()
-        except RuntimeError as error:  # the system gives no more: whoever is there takes the work, or it goes back
+        except RuntimeError as error:  # no more threads: the others take the work, or it is handed back
             logger.warning("only %d of %d threads for handlers: %s", len(self._threads), self._limit, error)
             return False
         self._threads.append(thread)
@@ -142,11 +142,11 @@ class Threads:
                 if self._is_closed and not self._queue:
                     return
                 self._idle += 1
-            self._attend()  # to what came since this thread looked last
+            self._attend()  # work may have come since the last check
             self._bell.acquire()
 
     def _stand_by(self) -> bool:
-        """Wait while the others get on; True: they do not, so this thread is at work now."""
+        """Wait while the others make progress; return True when they do not, and this thread must work."""
         pause = LOOK
         while True:
             with self._lock:
@@ -165,7 +165,7 @@ class Threads:
                 work = queue.popleft()
             except IndexError:
                 break
-            self._taken += 1  # threads may lose a count between them; that it moves is enough
+            self._taken += 1  # concurrent increments may get lost; it only has to change
             if queue and not self._is_attended and (self._idle or len(self._threads) < self._limit):
                 self._attend()
             work()
@@ -180,7 +180,7 @@ class Threads:
             self._active -= 1
 
     def _leave(self) -> bool:
-        """Lie down, unless nobody else is at work."""
+        """Go idle, unless no other thread is at work."""
         with self._lock:
             if self._active < 2:
                 return False
@@ -191,14 +191,14 @@ class Threads:
 Lifespan: TypeAlias = Callable[[], AbstractAsyncContextManager[Any]]
 
 
-#: How long a loop of ours may take to end; a handler that blocks it, or ignores its cancellation, is left behind.
+#: How long our own loop may take to end; a handler that blocks it, or ignores its cancellation, is left behind.
 PATIENCE = timedelta(seconds=5)
-#: How often a wait for the lifespan makes sure that its loop still runs.
+#: How often a wait for the lifespan checks that its loop still runs.
 LIFESPAN_CHECK = timedelta(milliseconds=200)
 
 
 class EventLoop:
-    """Runs coroutines from other threads; enters the lifespan once, and leaves it after the drain. Starts once."""
+    """Run coroutines from other threads; enter the lifespan once, and leave it after the drain. Starts once."""
 
     def __init__(self, lifespan: Lifespan | None = None, host: asyncio.AbstractEventLoop | None = None) -> None:
         self._lifespan = lifespan
@@ -209,14 +209,14 @@ class EventLoop:
         self._leave: Callable[[], object] | None = None
         self._life: Future[None] | None = None
         self._failure: BaseException | None = None
-        #: Whether the lifespan was begun, and has never come to its end.
+        #: Whether the lifespan was entered and never left.
         self.left_behind = False
 
     def start(self, stopping: threading.Event | None = None) -> Any:
-        """Start the loop's thread if it is ours, enter the lifespan, and return what it gave (None without one).
+        """Start the loop's thread if it is ours, enter the lifespan, and return its state (None without one).
 
-        Returns when ``stopping`` is set meanwhile: whoever calls ``stop`` then has the lifespan cancelled.
-        Raises what the lifespan raises; then nothing is left behind.
+        Return early when ``stopping`` is set meanwhile: the caller of ``stop`` then cancels the lifespan.
+        Raise what the lifespan raises; then nothing is left behind.
         """
         if self._own:
             self._start_thread()
@@ -231,7 +231,7 @@ class EventLoop:
             raise
 
     def submit(self, coroutine: Coroutine[Any, Any, Any]) -> Future[Any]:
-        """Run ``coroutine`` on the loop. Raises RuntimeError if that is not there."""
+        """Run ``coroutine`` on the loop. Raise RuntimeError if there is no loop."""
         try:
             if self._loop is None:
                 raise RuntimeError("the event loop has not been started, or has ended")
@@ -241,7 +241,7 @@ class EventLoop:
             raise
 
     def stop(self, within: timedelta | None = None) -> None:
-        """Leave the lifespan; end the thread if it is ours. Raises what the lifespan raises while it is left.
+        """Leave the lifespan; end the thread if it is ours. Raise what the lifespan raises on exit.
 
         A lifespan that is being entered is cancelled. One that is not left ``within`` this time is left behind.
         """
@@ -253,7 +253,7 @@ class EventLoop:
             self._loop = None
 
     def blame(self, error: BaseException) -> str | None:
-        """The lifespan's name, if ``error`` is what it raised."""
+        """Return the lifespan's name if it raised ``error``, else None."""
         return getattr(self._lifespan, "__qualname__", repr(self._lifespan)) if error is self._failure else None
 
     # -- the lifespan -----------------------------------------------------------------------------------------
@@ -268,14 +268,14 @@ class EventLoop:
         raise RuntimeError("the event loop ended while the lifespan was entered")
 
     async def _live(self, lifespan: Lifespan, entered: Future[Any]) -> None:
-        """One task enters and leaves, as context variables and task groups want it."""
+        """Enter and leave in one task, as context variables and task groups require."""
         task, leave = asyncio.current_task(), asyncio.Event()
         assert task is not None
         self._leave = task.cancel
         try:
             async with lifespan() as state:
                 self._leave = leave.set
-                if entered.set_running_or_notify_cancel():  # else nobody waits for it any more
+                if entered.set_running_or_notify_cancel():  # else the waiting thread has given up
                     entered.set_result(state)
                     await leave.wait()
         except BaseException as error:
@@ -303,13 +303,13 @@ class EventLoop:
             life.result()
 
     def _let_go(self, life: Future[None]) -> None:
-        """Race: it may be entered just now. So the loop itself decides whether that is cancelled, or it is left."""
+        """Leave or cancel the lifespan. Race: it may be entered just now, so the loop itself decides."""
         (self._leave or life.cancel)()
 
     def _is_done(
         self, future: Future[Any], within: timedelta | None = None, stopping: threading.Event | None = None
     ) -> bool:
-        """Wait until ``future`` is done; False if its loop has ended, so that it never will be, or the time is up."""
+        """Wait until ``future`` is done; return False if its loop has ended or the time is up."""
         end = None if within is None else elapsed() + within.total_seconds()
         while not wait([future], LIFESPAN_CHECK.total_seconds()).done:
             if stopping is not None and stopping.is_set():
@@ -327,7 +327,7 @@ class EventLoop:
         self._loop = ready.result()
 
     def _run(self, ready: Future[asyncio.AbstractEventLoop]) -> None:
-        """Ends as asyncio.run does: what still runs is cancelled, asynchronous generators are closed."""
+        """Run the loop; end as asyncio.run does: running tasks are cancelled, asynchronous generators closed."""
         try:
             with asyncio.Runner() as runner:
                 serving = runner.get_loop().create_task(self._serve(ready))
@@ -352,7 +352,7 @@ class EventLoop:
 
 
 def _run_until(end: asyncio.Task[None], loop: asyncio.AbstractEventLoop) -> None:
-    """A task that a handler made beside itself may raise SystemExit, which stops the loop; it is run on."""
+    """Run the loop until ``end``, also after a background task of a handler stopped it by raising SystemExit."""
     try:
         loop.run_until_complete(end)
     except (SystemExit, KeyboardInterrupt) as error:

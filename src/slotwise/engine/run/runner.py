@@ -47,23 +47,23 @@ from slotwise.store.slots.store import Store
 logger = logging.getLogger(__name__)
 
 
-#: What is claimed ahead should start within this time: enough for the next claim to come back, in seconds.
+#: Tasks claimed ahead should start within this time, in seconds: enough for the next claim to return.
 AHEAD = 0.1
-#: Never more than this: a batch that is claimed, one that runs, and one that is settled.
+#: At most this many are claimed ahead: a batch being claimed, one that runs, and one being settled.
 MOST_AHEAD = 3 * BATCH
-#: Over how many seconds, at least, ends are counted. They come in lumps, a settlement each: several must fall into it.
+#: Seconds, at least, over which ends are counted. They come in lumps, one per settlement; several must fit.
 RATE_WINDOW = 0.1
 
 
 class Prefetch:
-    """Counts how fast attempts end, and says how many starts that makes within ``AHEAD``.
+    """Measure how fast attempts end, and derive how many more will start within ``AHEAD``.
 
-    The lower of the last two windows counts: ten handlers of a second each that end in the same millisecond do not
-    promise that ten more will have ended in the next.
+    The lower rate of the last two windows counts: ten handlers of one second each that end in the same millisecond do
+    not mean that ten more will end in the next.
     """
 
     def __init__(self, margin: timedelta, elapsed: Stopwatch) -> None:
-        """``margin``: what could not start for so long is handed back."""
+        """``margin``: a claim that could not start for this long is handed back."""
         self._ahead = min(AHEAD, margin.total_seconds() / 4)
         self._elapsed = elapsed
         self._at = elapsed()
@@ -71,7 +71,7 @@ class Prefetch:
         self._rates = (0.0, 0.0)
 
     def ahead(self, ended: int) -> int:
-        """How many may wait for a thread; ``ended``: how many attempts have ended so far."""
+        """Return how many claims may wait for a thread; ``ended``: number of attempts that have ended so far."""
         now = self._elapsed()
         if (passed := now - self._at) >= RATE_WINDOW:
             self._rates = (self._rates[1], (ended - self._ended) / passed)
@@ -80,12 +80,12 @@ class Prefetch:
 
     @staticmethod
     def worth_claiming(ahead: int) -> int:
-        """For how many a claim is worth its trip where so many wait for a thread; there soon is room for them."""
+        """Return the smallest batch worth a claim; there is room for it soon."""
         return min(ahead // 2, BATCH) if ahead >= BATCH else 0
 
 
 class Contexts:
-    """Makes the contexts of a worker's attempts. ``state``: what the lifespan has given by then."""
+    """Make the contexts of a worker's attempts. ``state`` returns the state of the lifespan."""
 
     def __init__(self, store: Store, client: Any, state: Callable[[], Any], stopping: Callable[[], bool]) -> None:
         self._store = store
@@ -98,7 +98,7 @@ class Contexts:
         row = holding.claim.row
         schedule = None
         if row.schedule:
-            with suppress(InvalidSchedule):  # a newer release wrote it: the slot runs, the next is for others to tell
+            with suppress(InvalidSchedule):  # written by a newer release: this slot still runs
                 schedule = self._store.schedule_of(row).running
         definition = self._store.definitions[row.task_name]
         return (JobContext if definition.is_job else TaskContext)(
@@ -112,13 +112,14 @@ class Contexts:
         )
 
 
-#: The largest result; whatever is larger belongs elsewhere, with its key as the result.
+#: The largest result, in bytes; store a larger one elsewhere and return its key.
 RESULT_LIMIT = 65_536
 
 
 def kept(result: object, definition: Definition, sequel: FollowUps | None) -> FollowUps:
-    """The sequel with the result, if the task keeps it. One that cannot be kept is told, and the task has succeeded:
-    to do its work again would not mend it.
+    """Return the follow-ups with the result, if the task keeps results.
+
+    A result that cannot be kept is reported, and the task still succeeds: a retry would not help.
     """
     sequel = sequel or FollowUps()
     if definition.keep_result is not None:
@@ -130,7 +131,7 @@ def kept(result: object, definition: Definition, sequel: FollowUps | None) -> Fo
 
 
 def encoded(result: object) -> bytes:
-    """As JSON: plain values, dataclasses, models. Raises InvalidPayload with the reason."""
+    """Return a result as JSON: plain values, dataclasses, models. Raise InvalidPayload with the reason."""
     kind: Any = type(result)
     try:
         shape = ANYTHING if isinstance(result, dict | list | tuple) else shape_of(kind)
@@ -145,9 +146,9 @@ def encoded(result: object) -> bytes:
     return body
 
 
-#: What the ledger keeps of an error's text.
+#: The longest error text in the ledger, in characters.
 ERROR_LIMIT = 16_384
-#: Its frames begin each traceback, and tell nobody anything.
+#: Frames of this file at the top of a traceback are left out.
 _RUNNER = __file__
 
 
@@ -156,7 +157,7 @@ def returned(result: object, holding: Holding, definition: Definition) -> Attemp
         if isinstance(result, Steering):
             word = type(result).__name__
             return Failed(
-                f"the handler returned {result!r}, which steers nothing; raise it: `raise {word}(…)`", final=True
+                f"the handler returned {result!r}, which has no effect; raise it: `raise {word}(…)`", final=True
             )
         if inspect.isawaitable(result):
             if inspect.iscoroutine(result):
@@ -175,7 +176,7 @@ def returned(result: object, holding: Holding, definition: Definition) -> Attemp
 
 
 def timed_out(holding: Holding, definition: Definition) -> AttemptOutcome | None:
-    """An attempt that was told to stop has failed, also if its handler came to a good end after that."""
+    """Return the failure of an attempt that timed out, even if its handler returned after that, else None."""
     if holding.stop_reason != Reason.TIMEOUT:
         return None
     said = f"timed out after {format_duration(definition.timeout)}" if definition.timeout else "timed out"
@@ -195,13 +196,13 @@ def raised(error: BaseException, holding: Holding, definition: Definition) -> At
             return Failed(storable(said), final=True, promised=holding.promised)
     try:
         text = error_text(error)
-    except Exception:  # an exception may be anything; the claim must not stay held for want of words
+    except Exception:  # any exception must end the claim, even one whose traceback cannot be formatted
         text = type(error).__name__
     return Failed(text, exception=error, promised=holding.promised)
 
 
-#: How many forks lie between the first process and this one. To ask the system for a process number takes as long as
-#: all else around a short handler.
+#: One entry per fork between the first process and this one. Asking the system for a process id takes as long as
+#: everything else around a short handler.
 _forks: list[None] = []
 
 if hasattr(os, "register_at_fork"):
@@ -209,14 +210,15 @@ if hasattr(os, "register_at_fork"):
 
 
 def descent() -> int:
-    """A number that differs between a process and the children that it forks."""
+    """Return a number that differs between a process and its forks."""
     return len(_forks)
 
 
 def leave_fork(origin: int, outcome: AttemptOutcome) -> None:
-    """Where a handler has forked, its child comes out of it as well. The attempt is the parent's: the child ends here,
-    with the status that Python would give it. Nobody else could: all other threads are in the parent. ``origin``: the
-    descent before the handler was entered.
+    """End a fork that a handler made and that returns from the handler as well.
+
+    The attempt belongs to the parent, so the child exits here, with the status that Python would give it. All other
+    threads are in the parent. ``origin``: the ``descent`` before the handler started.
     """
     if descent() == origin:
         return
@@ -232,7 +234,7 @@ def leave_fork(origin: int, outcome: AttemptOutcome) -> None:
 
 
 def error_text(error: BaseException) -> str:
-    """The traceback from the handler on, as it is stored; the last line names the error."""
+    """Return the traceback from the handler on, as it is stored; the last line names the error."""
     trace = error.__traceback__
     while trace is not None and trace.tb_frame.f_code.co_filename == _RUNNER:
         trace = trace.tb_next
@@ -240,7 +242,7 @@ def error_text(error: BaseException) -> str:
 
 
 def storable(said: object) -> str:
-    """As a database can keep it: without NUL and halves of letters, which are escaped, and cut in the middle."""
+    """Return text that a database can store: NUL and lone surrogates escaped, cut in the middle if too long."""
     text = str(said).replace("\x00", "\\x00").strip().encode("utf-8", "backslashreplace").decode("utf-8")
     if len(text) <= ERROR_LIMIT:
         return text
@@ -258,7 +260,7 @@ FAREWELL = timedelta(milliseconds=200)
 
 
 class Runner:
-    """Runs held claims; never more than ``capacity`` at once, counted until each is settled."""
+    """Run held claims, never more than ``capacity`` at once, counted until each is settled."""
 
     def __init__(
         self,
@@ -291,19 +293,19 @@ class Runner:
         self._threads = Threads(capacity)
         self._prefetch = Prefetch(margin, active_claims.elapsed)
         known = definitions.values()
-        #: A task that gives up has no mark: if this process dies, each that it holds ends dead, started or not.
+        #: A give-up task has no start mark: if this process dies, each one that it holds ends dead, started or not.
         self.claims_for_free_threads = any(found.gives_up and not found.is_job for found in known)
-        # On the loop, all that is claimed is started; so where it runs handlers, no more is claimed than may run.
+        # The loop starts every claim at once. So with async handlers, no more is claimed than may run.
         self._runs_ahead = not (
             self.claims_for_free_threads or any(found.is_async or found.isolation for found in known)
         )
         self._draining = False
-        #: There is room for tasks, and soon for a whole batch of them: who claims waits for that.
+        #: There is room for some tasks, and soon for a whole batch: the poller waits for that.
         self.fills_up = False
         self._is_loud = True
 
     def free(self) -> int:
-        """How many more slots can start at once. One counts until it is settled, a task while it runs."""
+        """Return how many more slots can start now. A slot counts until it is settled, a task while it runs."""
         if self._draining:
             return 0
         slots = self._active_claims.slots()
@@ -315,7 +317,7 @@ class Runner:
         return max(self.capacity - occupied, 0)
 
     def free_for_tasks(self) -> int:
-        """How many more one-time tasks can start: within a moment, or at once where one of them gives up.
+        """Return how many more one-time tasks can start soon, or now if one of them is a give-up task.
 
         Each counts until it is settled.
         """
@@ -327,9 +329,9 @@ class Runner:
         return 0 if self.fills_up else room
 
     def start(self, held: Iterable[Holding], *, first: bool = False) -> None:
-        """Run the handlers of these claims; ``on_end`` is called with how each ended. ``first``: before what waits.
+        """Run the handlers of these claims; ``on_end`` gets the outcome of each. ``first``: before waiting ones.
 
-        Where no thread, or no loop, can be had, the claim waits, and goes back when it has waited too long.
+        Without a free thread or a loop a claim waits, and is handed back when it has waited too long.
         """
         self._is_loud = self._listeners.hear(HandlerStarted) or self._listeners.hear(HandlerEnded)
         work: list[Callable[[], None]] = []
@@ -352,11 +354,11 @@ class Runner:
             logger.warning("%s cannot start: %s", definition.name, error)
 
     def report_to(self, on_end: OnEnd) -> None:
-        """From now on tell this one how attempts ended."""
+        """Report outcomes to ``on_end`` from now on."""
         self._on_end = on_end
 
     def drain(self) -> None:
-        """From now on nothing new starts; what has been claimed and not started goes back."""
+        """Start nothing from now on; claims that have not started are handed back."""
         self._draining = True
 
     def close(self) -> None:
@@ -369,12 +371,12 @@ class Runner:
     def _run(self, holding: Holding, definition: Definition) -> None:
         try:
             outcome = self._refusal(holding, definition) or self._attempt(holding, definition)
-        except BaseException as error:  # whatever it was, the claim must not stay held without an end
+        except BaseException as error:  # after any error, the claim must end
             outcome = raised(error, holding, definition)
         self._on_end(holding, outcome)
 
     def _run_isolated(self, isolation: Isolation, holding: Holding, definition: Definition) -> None:
-        """In a child, which sets the mark itself where the job gives up: it is the one that starts the handler."""
+        """Run an attempt in a child, which sets the start mark of a give-up job itself."""
         begun: list[float | None] = []
         try:
             outcome = self._refusal(holding, replace(definition, on_lost=LossPolicy.RERUN))
@@ -397,19 +399,19 @@ class Runner:
         self._on_end(holding, outcome)
 
     async def _refusal_async(self, holding: Holding, definition: Definition) -> AttemptOutcome | None:
-        """Only the mark of a job that gives up talks to the database: that must not block the loop."""
+        """Return the refusal. Only the start mark of a give-up job uses the database; that must not block the loop."""
         if not definition.gives_up:
             return self._refusal(holding, definition)
         return await asyncio.wrap_future(self._threads.call(lambda: self._refusal(holding, definition)))
 
     def _refusal(self, holding: Holding, definition: Definition) -> AttemptOutcome | None:
-        """Right before the start: may this claim still start? A job that gives up says so first, in the ledger."""
+        """Return why this claim must not start, or None; set the start mark of a give-up job in the ledger."""
         if self._draining:
             return HandedBack(Reason.SHUTDOWN)
         if (doubt := holding.doubt(self._margin)) is not None:
-            return HandedBack(doubt)  # also if it waited for long: somebody else may have a thread for it right now
+            return HandedBack(doubt)  # another worker may have a free thread
         if _is_called_off(holding.claim):
-            return HandedBack(Reason.OPERATOR)  # called off while it waited for its retry
+            return HandedBack(Reason.OPERATOR)  # cancelled while it waited for its retry
         if (reason := holding.stop_reason) is not None:
             return HandedBack(reason)
         if definition.gives_up:
@@ -421,7 +423,7 @@ class Runner:
                 return HandedBack(Reason.MARK_NOT_ACKNOWLEDGED)
             if holding.doubt(self._margin) == Reason.SUSPECT:
                 return HandedBack(Reason.SUSPECT)
-        # Race: it may have waited so long that it was given back just now.
+        # Race: it may have been handed back just now, because it waited too long.
         return None if holding.begin() else HandedBack(Reason.QUEUED)
 
     def _attempt(self, holding: Holding, definition: Definition) -> AttemptOutcome:
@@ -431,7 +433,7 @@ class Runner:
         begun, origin = self._began(holding, definition), descent()
         try:
             if self._interceptors:
-                result: object = None  # what stays of a handler whose error an interceptor swallows
+                result: object = None  # the result if an interceptor swallows the handler's error
                 with self._intercepted(ctx):
                     result = definition.handler(ctx)
             else:
@@ -453,16 +455,16 @@ class Runner:
         holding.signal.on_set(lambda: _cancel(loop, task))
         while not task.done():
             try:
-                await asyncio.wait([task])  # not awaited itself: its cancellation is not ours
+                await asyncio.wait([task])  # awaiting the task itself would mix up its cancellation with ours
             except asyncio.CancelledError:
-                if not task.cancelling():  # the host ends; while the handler does not, neither has the attempt
+                if not task.cancelling():  # the host ends; the attempt lasts until the handler ends
                     task.cancel()
         outcome = raised(asyncio.CancelledError(), holding, definition) if task.cancelled() else task.result()
         self._ended(holding, outcome, begun)
         return outcome
 
     async def _call_async(self, ctx: JobContext, definition: Definition, holding: Holding) -> AttemptOutcome:
-        """The end is a value in here already: a SystemExit that leaves a task ends the loop, and all tasks with it."""
+        """Return the outcome as a value: a SystemExit that leaves a task would end the loop with all its tasks."""
         origin = descent()
         try:
             with self._intercepted(ctx):
@@ -483,7 +485,7 @@ class Runner:
             yield
 
     def _prepare(self, holding: Holding) -> tuple[JobContext, AttemptOutcome | None]:
-        """The context; and, where the stored data cannot be read, a failure that no further attempt can mend."""
+        """Return the context, and a final failure where the stored data cannot be read."""
         ctx = self._make_context(holding)
         try:
             _ = ctx.data
@@ -508,11 +510,11 @@ class Runner:
 
 
 def _is_called_off(claim: Claim) -> bool:
-    """Whether an operator, or a newer slot, had asked for the slot's end before this claim was made."""
+    """Whether an operator, or a newer slot, had cancelled the slot before this claim."""
     return claim.row.cancel_requested is not None
 
 
 def _cancel(loop: asyncio.AbstractEventLoop, task: asyncio.Future[Any]) -> None:
-    """Race: the loop may be closed by now; then the task is gone too."""
+    """Cancel the task on its loop. Race: the loop may be closed by now; then the task is gone too."""
     with suppress(RuntimeError):
         loop.call_soon_threadsafe(task.cancel)

@@ -1,4 +1,4 @@
-"""The caller's own transaction, whatever it was opened with: SQLAlchemy or psycopg, waiting or awaiting."""
+"""Join the caller's own transaction, of SQLAlchemy or psycopg, synchronous or asynchronous."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _COMPILER = PGDialect_psycopg()  # type: ignore[no-untyped-call]
 
 
 class Joined:
-    """A bare psycopg connection that takes SQLAlchemy's statements; ``wait`` is what its calls go through."""
+    """A psycopg connection that executes SQLAlchemy statements; ``wait`` wraps its calls."""
 
     dialect = _COMPILER
 
@@ -28,9 +28,9 @@ class Joined:
         self.driver, self._wait = connection, wait
 
     def execute(self, statement: sa.Executable, parameters: Mapping[str, Any] | None = None) -> Rows:
-        """Its rows, all of them: as with SQLAlchemy by place, and by fetchone and fetchall.
+        """Execute a statement and return all its rows.
 
-        A statement that is given ``parameters`` is kept by its maker, and compiled once.
+        A statement with ``parameters`` is kept by its caller, and compiled once.
         """
         compiled = _compiled(statement) if parameters else _compile(statement)
         cursor = self.driver.cursor(row_factory=_tuples())
@@ -46,7 +46,7 @@ _compiled = lru_cache(maxsize=64)(_compile)
 
 
 class Rows:
-    """What a statement returned."""
+    """The rows of a statement."""
 
     def __init__(self, rows: list[Any], rowcount: int) -> None:
         self._rows, self.rowcount = rows, rowcount
@@ -59,21 +59,21 @@ class Rows:
 
 
 def _tuples() -> Any:
-    from psycopg.rows import tuple_row  # late: whoever passes such a connection has it loaded
+    from psycopg.rows import tuple_row  # late: such a connection has loaded it
 
     return tuple_row
 
 
 def _psycopg(name: str, connection: Any) -> bool:
-    """Whether this is such a connection of psycopg, which is never imported to find out."""
+    """Whether this is an instance of the class of psycopg, without importing psycopg."""
     module = sys.modules.get("psycopg")
     return module is not None and isinstance(connection, getattr(module, name))
 
 
 def joined(connection: Any, database: str, where: str) -> Any:
-    """What takes statements in the transaction of ``connection``, which leads to this kind of ``database``.
+    """Return an executor for the transaction of ``connection``, which must lead to this kind of ``database``.
 
-    Raises ConfigurationError with the cure.
+    Raise ConfigurationError with the cure.
     """
     if _psycopg("AsyncConnection", connection):
         raise ConfigurationError(f"{where}: an async connection is awaited: await client.aio.…(…, connection=…)")
@@ -92,17 +92,17 @@ def joined(connection: Any, database: str, where: str) -> Any:
 
 
 def _commits_alone(connection: Any) -> bool:
-    """An open transaction counts, also on a connection of psycopg that has none by itself."""
+    """Whether each statement commits by itself; an open transaction of psycopg's autocommit counts as one."""
     driver = connection.driver if isinstance(connection, Joined) else connection.connection.driver_connection
     info = getattr(driver, "info", None)
     return getattr(driver, "autocommit", False) is True and int(getattr(info, "transaction_status", 0)) == 0
 
 
 def sqlalchemy_connection(connection: Any) -> sa.Connection:
-    """The Connection that was passed, or that of a Session. Raises ConfigurationError with the cure."""
+    """Return the Connection, or that of a Session. Raise ConfigurationError with the cure."""
     if isinstance(connection, sa.Connection):
         return connection
-    from sqlalchemy.orm import Session, scoped_session  # late: it takes its time, and most never need it
+    from sqlalchemy.orm import Session, scoped_session  # late: slow to import, and rarely needed
 
     if isinstance(connection, Session | scoped_session):
         return connection.connection()
@@ -118,7 +118,7 @@ def sqlalchemy_connection(connection: Any) -> sa.Connection:
 
 
 def within(connection: Any, work: Callable[[Any], None]) -> Awaitable[None] | None:
-    """Do ``work`` with what takes statements in the transaction of ``connection``; to be awaited if that is async."""
+    """Do ``work`` in the transaction of ``connection``; return an awaitable if that is async."""
     if hasattr(connection, "run_sync") or _psycopg("AsyncConnection", connection):
         return call_within(connection, lambda inner: work(_taking_statements(inner)))
     work(_taking_statements(connection))
@@ -132,7 +132,7 @@ def _taking_statements(connection: Any) -> Any:
 
 
 async def call_within(connection: Any, work: Callable[[Any], Result]) -> Result:
-    """``work`` with the synchronous side of an async connection, whose waits are awaited."""
+    """Do ``work`` with the synchronous side of an async connection."""
     if hasattr(connection, "run_sync"):  # AsyncConnection, AsyncSession
         within: Result = await connection.run_sync(work)
         return within
@@ -148,7 +148,7 @@ async def call_within(connection: Any, work: Callable[[Any], Result]) -> Result:
 
 
 def _require_greenlet() -> None:
-    """SQLAlchemy's own async connections cannot be opened without it; psycopg's can."""
+    """Raise ConfigurationError without greenlet. SQLAlchemy's async connections need it to open, psycopg's do not."""
     try:
         import_module("greenlet")
     except ImportError as error:
@@ -159,9 +159,9 @@ def _require_greenlet() -> None:
 
 @contextmanager
 def whole(connection: Any) -> Iterator[None]:
-    """Whatever fails in here leaves the caller's transaction as it was before, and not in ruins.
+    """Restore the caller's transaction after an error in here, by a savepoint.
 
-    A savepoint, by words that both kinds of connections take.
+    Both kinds of connections accept these statements.
     """
     if connection.dialect.name != "postgresql":
         yield
@@ -170,7 +170,7 @@ def whole(connection: Any) -> Iterator[None]:
     try:
         yield
     except BaseException:
-        with suppress(Exception):  # the connection is lost: what was raised first says why
+        with suppress(Exception):  # the connection is lost: the first error says why
             connection.execute(sa.text("ROLLBACK TO SAVEPOINT slotwise"))
             connection.execute(sa.text("RELEASE SAVEPOINT slotwise"))
         raise
@@ -178,7 +178,7 @@ def whole(connection: Any) -> Iterator[None]:
 
 
 def copy_into(connection: Any, statement: str, blocks: Callable[[str], Iterable[bytes]]) -> None:
-    """COPY: blocks, each sent while the next one is made, in the client encoding that they are told."""
+    """COPY blocks, each sent while the next is made; ``blocks`` gets the client encoding."""
     if isinstance(connection, Joined):
         driver, wait = connection.driver, connection._wait
     else:

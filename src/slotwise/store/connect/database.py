@@ -29,12 +29,12 @@ from slotwise.store.connect.postgresql_connections import CLAIMS, PostgreSQLLink
 logger = logging.getLogger(__name__)
 
 
-#: Poller, settler, reaper, and the control of jobs: each has a connection, none waits for another.
+#: Poller, settler, reaper and operations: each has a connection, so none waits for another.
 POOL_SIZE = 4
 
 
 class Link(Protocol):
-    """What differs between kinds of databases when connecting."""
+    """The differences between kinds of databases when connecting."""
 
     name: str
     single: bool
@@ -54,17 +54,17 @@ class Link(Protocol):
 
 
 class Database:
-    """Owns the connections of one process to one database.
+    """The connections of one process to one database.
 
-    Making it touches nothing: engines come at first use, and again after a fork, where the parent's are left
-    alone. Of SQLite, idle connections are closed before a fork, and a child of a process that used one at that
-    moment is refused: SQLite would believe in the parent's locks. Safe to share between threads.
+    Construction connects to nothing: engines are made at first use, and again after a fork, which leaves the parent's
+    alone. Idle SQLite connections are closed before a fork. A child of a process that used one at that moment is
+    rejected, because SQLite would assume the parent's locks. Safe to share between threads.
 
-    Raises `InvalidSetting` for a wrong address, `DriverMissing` without libpq.
+    Raise `InvalidSetting` for a wrong address, `DriverMissing` without libpq.
     """
 
     def __init__(self, settings: Settings, *, pool_size: int = POOL_SIZE, overflow: int = POOL_SIZE) -> None:
-        """`overflow` connections are opened for a peak and closed after it."""
+        """`overflow`: extra connections for a peak, closed after it."""
         self.settings = settings
         self.url: URL = database_url(settings.database_url)
         self._link: Link = _link(self.url, settings)
@@ -94,22 +94,23 @@ class Database:
 
     @property
     def claims(self) -> Engine:
-        """For claims, and looks for what is due, by single statements: their plans are dear to make, and so for any
-        values. Behind a pooler, and in SQLite, it is `main`.
+        """The engine for claims and for queries of what is due, by single statements.
+
+        Planning these is expensive, so they use generic plans. Behind a pooler, and in SQLite, it is `main`.
         """
         if not self._link.passes_words:
             return self.main
         return self._engine(CLAIMS, lambda: self._link.engine(CLAIMS, 1, 1))
 
     def alone(self, engine: Engine | None = None) -> AbstractContextManager[Connection]:
-        """For a single statement, which is a transaction by itself; on the small pool, unless told otherwise."""
+        """A connection for a single statement, which is its own transaction; by default from the small pool."""
         return self._link.alone(engine or self.main)
 
     @contextmanager
     def telling(self, word: str) -> Iterator[Connection]:
-        """As ``alone``, and workers are woken by this word once it is committed: in the same trip, if it is its turn.
+        """As ``alone``, and notify workers after the commit: in the same trip if no notification is pending.
 
-        Where the statement fails, nobody need hear it, and somebody may.
+        If the statement fails, the notification may be sent nevertheless.
         """
         goes_along = self._link.takes_along and self.wake_ups.takes_turn()
         with self._link.alone(self.main, (self._channel, [word]) if goes_along else None) as connection:
@@ -119,7 +120,7 @@ class Database:
 
     @contextmanager
     def in_words(self) -> Iterator[None]:
-        """For calls of users: raise `DatabaseProblem`, in one line with the cure, where the driver raises its own."""
+        """Raise `DatabaseProblem`, in one line with the cure, for errors of the driver in a user's call."""
         try:
             yield
         except SQLAlchemyError as error:
@@ -131,23 +132,23 @@ class Database:
 
     @property
     def in_memory(self) -> bool:
-        """One connection for everybody, who take turns; nobody else can reach this database."""
+        """Whether this is a database in memory: one connection that all share, out of reach for other processes."""
         return self._link.single
 
     @property
     def connections_needed(self) -> int:
-        """How many connections this process may hold at its peak."""
+        """The number of connections that this process may hold at its peak."""
         if self._link.single:
             return 1
         return self._pool_size + self._overflow + 1 + self.hears + 2 * self._link.passes_words
 
     @property
     def hears(self) -> bool:
-        """Whether wake-ups can be listened for: not in SQLite, nor through a pooler."""
+        """Whether notifications can be received: not in SQLite, nor through a pooler."""
         return self.settings.wake_up and (self._ear is not self._link or self._link.passes_words)
 
     def listen(self) -> Hearing:
-        """A connection of its own that hears wake-ups."""
+        """Open a connection that receives notifications."""
         return self._ear.listen(self._channel)
 
     @property
@@ -155,13 +156,13 @@ class Database:
         return channel_of(self.settings.table_prefix)
 
     def notify(self, words: Sequence[str]) -> None:
-        """Say these words at once, through the ordinary pool. ``wake_ups`` is for everybody else."""
+        """Send these notifications at once, through the ordinary pool. Other callers use ``wake_ups``."""
         self._link.notify(self.main, self._channel, words)
 
     def verify(self, *, new: bool = False) -> None:
-        """Connect once. ``new``: where there is no SQLite file yet, make it.
+        """Connect once. ``new``: create a missing SQLite file.
 
-        Raises `DatabaseUnreachable` with place, reason and cure; `DatabaseProblem` if the server is too old;
+        Raise `DatabaseUnreachable` with place, reason and cure; `DatabaseProblem` if the server is too old;
         `SchemaMissing` if there is no file.
         """
         try:
@@ -171,7 +172,7 @@ class Database:
             raise unreachable(self.url, error) from error
 
     def check_capacity(self, *, processes: int = 1) -> str | None:
-        """The warning, also logged, if the server has fewer free connections than so many processes need."""
+        """Log and return a warning if the server has fewer free connections than these processes need."""
         with self.main.connect() as connection:
             free = self._link.free_connections(connection)
             ours = self._open()
@@ -186,7 +187,7 @@ class Database:
         return warning
 
     def durability_warning(self, connection: Connection) -> str | None:
-        """One line on what a crash of the server may take back; None where every commit waits for the disk."""
+        """Return one line on what a crash of the server may lose; None if every commit waits for the disk."""
         return self._link.durability_warning(connection)
 
     def close(self) -> None:
@@ -205,15 +206,15 @@ class Database:
             return self._engines[role]
 
     def before_fork(self) -> None:
-        """SQLite counts its locks per process: a child would inherit the count, and not the locks."""
+        """Close idle connections: SQLite counts locks per process, and a child inherits the count without the locks."""
         if self._counts_locks() and self._pid == os.getpid():
             self._used_at_fork = self._in_use()
             self.close()
 
     def _forget_parent(self) -> None:
-        """After a fork: the sockets are the parent's, and a thread of its may have held the lock then.
+        """Drop the engines after a fork: the sockets belong to the parent, and its threads may have held the lock.
 
-        Raises `DatabaseProblem` where that cannot be done without danger for the file.
+        Raise `DatabaseProblem` where that would endanger the file.
         """
         if self._counts_locks() and (self._used_at_fork or self._in_use()):
             raise DatabaseProblem(
@@ -226,7 +227,7 @@ class Database:
             engine.dispose(close=False)
 
     def _start_afresh(self) -> None:
-        #: What this process tells workers elsewhere.
+        #: Notifications of this process to other workers.
         self.wake_ups = WakeUps(self.notify if self.settings.wake_up else lambda words: None)
         self._engines: dict[str, Engine] = {}
         self._lock = threading.Lock()
@@ -244,7 +245,7 @@ class Database:
         return sum(pool.checkedin() + pool.checkedout() for pool in pools if isinstance(pool, QueuePool))
 
 
-#: All that this process has; a hook that the interpreter calls cannot be taken back, so there is one for all.
+#: All instances of this process; a fork hook cannot be removed, so there is one for all.
 _databases: weakref.WeakSet[Database] = weakref.WeakSet()
 
 
@@ -268,7 +269,7 @@ def _link(url: URL, settings: Settings) -> Link:
     if url.drivername != SQLITE:
         return PostgreSQLLink(url, settings)
     from slotwise.store.connect.sqlite_connections import (
-        SQLiteLink,  # late: a megabyte that a worker on PostgreSQL can do without
+        SQLiteLink,  # late: saves a megabyte in a worker on PostgreSQL
     )
 
     return SQLiteLink(url, settings)
@@ -281,7 +282,7 @@ Work: TypeAlias = Callable[[sa.Connection], "tuple[str | None, T]"]
 
 
 class KnowsCommits(Protocol):
-    """A dialect, as far as it knows what became of a transaction."""
+    """The part of a dialect that knows the state of a transaction."""
 
     def committed(self, connection: sa.Connection, transaction_id: str) -> bool | None:
         """Return whether it was committed, or None while it runs."""
@@ -309,14 +310,14 @@ def commit_surely(database: Database, dialect: KnowsCommits, work: Work[T]) -> T
 
 
 def _was_committed(database: Database, dialect: KnowsCommits, transaction_id: str) -> bool:
-    """Ask until the database answers."""
+    """Ask the database until it answers whether the transaction was committed."""
     for pause in growing_pauses(timedelta(milliseconds=50), timedelta(seconds=2)):
         try:
             with database.main.connect() as connection:
                 verdict = dialect.committed(connection, transaction_id)
         except (DBAPIError, PoolTimeout) as error:
             if not is_transient(error):
-                return False  # a failover forgot the transaction: the fence decides, and the ledger tells
+                return False  # a failover forgot the transaction: the fence decides
             verdict = None
         if verdict is not None:
             told = "committed" if verdict else "rolled back"

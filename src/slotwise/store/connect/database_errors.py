@@ -22,7 +22,7 @@ _PASSING_STATES = frozenset(
         "25006",  # read-only: a standby, until the connection goes to the new primary
     }
 )
-# The database is there, and busy with others.
+# The database is reachable and busy.
 _BUSY_STATES = frozenset(
     {
         "40001",  # serialization failure
@@ -105,9 +105,9 @@ def is_transient(error: BaseException) -> bool:
 
 
 def is_about_a_row(error: BaseException) -> bool:
-    """Whether one row of a batch is to blame, and the others would do without it.
+    """Whether one row of a batch caused the error, and the others would succeed without it.
 
-    Not for the connection's errors, nor for those of every row alike: a table or a column that is missing.
+    False for errors of the connection, and for errors that affect every row: a missing table or column.
     """
     if isinstance(error, DBAPIError):
         return isinstance(error, DataError | IntegrityError)
@@ -117,22 +117,22 @@ def is_about_a_row(error: BaseException) -> bool:
 
 
 def is_busy(error: BaseException) -> bool:
-    """Whether a server that is there put other work before ours: no outage. Whoever locks a SQLite file locks all."""
+    """Whether a reachable server was busy with other work, which is no outage. A lock of SQLite covers the file."""
     return any(_sqlstate(one) in _BUSY_STATES for one in _chain(error))
 
 
 def is_locked(error: BaseException) -> bool:
-    """Whether somebody kept a row locked for longer than ``lock_timeout``."""
+    """Whether another transaction kept a row locked for longer than ``lock_timeout``."""
     return isinstance(error, DBAPIError) and _sqlstate(error.orig) == "55P03"
 
 
 def lacks_tables(error: BaseException) -> bool:
-    """Whether a table of the statement is not there."""
+    """Whether a table of the statement is missing."""
     return any(_sqlstate(one) == "42P01" or str(one).startswith("no such table") for one in _chain(error))
 
 
 def describe(error: BaseException) -> str:
-    """The error in one line, without statement, parameters and passwords; with the cure, where its state has one."""
+    """Return the error in one line, without statement, parameters and passwords, with the cure if known."""
     if isinstance(error, DBAPIError) and error.orig is not None:
         error = error.orig
     lines = [" ".join(line.split()) for line in str(error).splitlines() if line.strip()]
@@ -144,7 +144,7 @@ def describe(error: BaseException) -> str:
 
 
 def name_role(context: ExceptionContext) -> None:
-    """For engines: an error about missing rights gets a note of whose they are."""
+    """Add the role to an error about missing permissions; a listener of engines."""
     error, connection = context.original_exception, context.connection
     if connection is not None and _sqlstate(error) == _FORBIDDEN:
         driver: Any = connection.connection.dbapi_connection
@@ -152,7 +152,7 @@ def name_role(context: ExceptionContext) -> None:
 
 
 def unreachable(url: URL, error: BaseException) -> DatabaseUnreachable:
-    """The error of a first connection, with the place and the cure; DatabaseRefused if the server is there."""
+    """Return the error of a first connection, with place and cure; DatabaseRefused if the server answered."""
     reason = describe(error)
     if url.password:
         reason = reason.replace(url.password, "***")
@@ -161,7 +161,7 @@ def unreachable(url: URL, error: BaseException) -> DatabaseUnreachable:
 
 
 def problem(url: URL, error: SQLAlchemyError) -> DatabaseProblem:
-    """An error of the driver as one of ours, in one line: DatabaseUnreachable where there is no connection."""
+    """Convert an error of the driver to one of ours, in one line: DatabaseUnreachable without a connection."""
     if _is_away(error) or _is_refusal(url, error):
         return unreachable(url, error)
     return DatabaseProblem(f"the database refused: {describe(error)}")
@@ -179,7 +179,7 @@ def _is_away(error: SQLAlchemyError) -> bool:
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
-    """The error and the driver's error within it."""
+    """Yield the error and the driver's error within it."""
     yield error
     inner = error.orig if isinstance(error, DBAPIError) else error.__cause__
     if inner is not None:
@@ -194,7 +194,7 @@ def _passes(error: BaseException) -> bool:
     if (code := getattr(error, "sqlite_errorcode", None)) is not None:
         return code & 0xFF in _PASSING_SQLITE
     state = _sqlstate(error)
-    if state is None:  # libpq speaks without SQLSTATE when there is no connection, or no longer one
+    if state is None:  # libpq gives no SQLSTATE without a connection
         return _is_psycopg_operational(error)
     return state in _PASSING_STATES | _BUSY_STATES or state.startswith(_PASSING_CLASSES)
 
@@ -207,10 +207,10 @@ def _is_psycopg_operational(error: BaseException | None) -> bool:
 
 
 def _is_refusal(url: URL, error: BaseException) -> bool:
-    """Whether whoever answered said that user, password or database are wrong.
+    """Whether the server rejected the user, the password or the database.
 
-    Before a session exists libpq gives the server's words, and no SQLSTATE; one that speaks another language than
-    English counts as away. One of a host's addresses may have said so; of several hosts, each.
+    Before a session exists, libpq gives the server's message without SQLSTATE; a message in a language other than
+    English counts as unreachable. One address of a host is enough; of several hosts, each must reject.
     """
     inner = error.orig if isinstance(error, DBAPIError) and error.orig is not None else error
     if (state := _sqlstate(inner)) is not None:
@@ -240,19 +240,19 @@ def _cure(reason: str) -> str:
     return "check the database address"
 
 
-#: How PostgreSQL says it, in whatever language: the bytes of the letter, and both encodings.
+#: The bytes of the character and both encodings, in PostgreSQL's message of any language.
 _BYTES = re.compile(r"(?:0x[0-9a-f]{2} ?)+")
 _ENCODINGS = re.compile(r'"([\w-]+)"')
 
 
 @contextmanager
 def in_its_letters(where: str) -> Iterator[None]:
-    """Raise ConfigurationError if a text in here has a letter that the database's encoding lacks."""
+    """Raise ConfigurationError for a string in here with a character that the database's encoding lacks."""
     try:
         yield
     except Exception as error:
         inner = getattr(error, "orig", None) or error
-        if "NUL (0x00)" in str(inner):  # of psycopg, before anything is sent
+        if "NUL (0x00)" in str(inner):  # from psycopg, before anything is sent
             raise ConfigurationError(f"{where}: PostgreSQL keeps no NUL (\\x00) in a text; leave it out") from error
         if (lacking := _lacking(inner)) is None:
             raise
@@ -264,8 +264,8 @@ def in_its_letters(where: str) -> Iterator[None]:
 
 
 def _lacking(error: BaseException) -> tuple[str, str] | None:
-    """The first such letter, and the encoding."""
-    if isinstance(error, UnicodeEncodeError):  # a connection of the caller's that speaks in that encoding itself
+    """Return the first such character and the encoding, or None."""
+    if isinstance(error, UnicodeEncodeError):  # a caller's connection with that client encoding
         return error.object[error.start], error.encoding
     if getattr(error, "sqlstate", None) != "22P05":
         return None

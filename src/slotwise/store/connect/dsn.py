@@ -41,10 +41,10 @@ _LIBPQ_STRING = re.compile(r"\s*\w+\s*=")
 
 
 def database_url(text: str | None) -> URL:
-    """The address as a URL that SQLAlchemy and this package understand.
+    """Return the address as a URL that SQLAlchemy and this package understand.
 
-    Raises `InvalidSetting`, one line without the password, for what cannot be understood or is not supported,
-    and `DriverMissing` where a libpq string needs the libpq that is not there.
+    Raise `InvalidSetting`, one line without the password, for what cannot be understood or is not supported,
+    and `DriverMissing` where a libpq string needs a missing libpq.
     """
     text = (text or "").strip()
     if not text:
@@ -63,7 +63,7 @@ def database_url(text: str | None) -> URL:
 
 
 def safe(url: URL | str) -> str:
-    """The address without its password, for people to read."""
+    """Return the address without its password."""
     text = url if isinstance(url, str) else url.render_as_string(hide_password=True)
     return hide_password(text)
 
@@ -78,7 +78,7 @@ def connect_arguments(url: URL) -> dict[str, str]:
 
 
 def psycopg() -> Any:
-    """The driver, imported at first use. Raises `DriverMissing` where it finds no libpq."""
+    """Return the driver, imported at first use. Raise `DriverMissing` without libpq."""
     try:
         import psycopg
     except ImportError:

@@ -1,17 +1,17 @@
-"""Wake-ups: word to every worker that a row waits, over LISTEN/NOTIFY. Without them polls find everything, later.
+"""Wake-ups: notify every worker of a waiting row, over LISTEN/NOTIFY. Without them polls find every row, later.
 
-A word is the name of a task: who runs that looks for due rows. ``LOOK`` is for everybody; ``ORDERS`` also for those
-who hold rows, in which an operator may have written something.
+A payload is the name of a task: workers that run it poll. ``LOOK`` is for all workers; ``ORDERS`` is also for workers
+that hold rows, in which an operator may have written an order.
 
 Races:
 
-- A word is sent after the commit of what it speaks of, by a statement of its own: who hears it sees the row. (In the
-  same transaction it would hold a lock of the whole server while the commit is flushed.) A process that ends in
-  between says nothing: polls find the row. A caller's commit nobody here sees: there the statement itself says it.
-  Or it goes along with what it speaks of, to be read by the server after the commit (``let_words_go_along``).
-- Two words within ``PAUSE``: the second is sent at the end of it, so it too comes after its commit. None is dropped.
-- A word while a worker looks: it may have looked too early, so it looks again (``Service.wake``).
-- A word while a worker does not listen (yet, or any more): it looks once as soon as it does.
+- A notification is sent after the commit of its row, by a statement of its own: a worker that receives it sees the
+  row. (In the same transaction it would hold a lock of the whole server while the commit is flushed.) If the process
+  ends in between, nothing is sent, and polls find the row. A caller's commit is not visible here: there the statement
+  itself notifies. Or the notification is pipelined, and the server reads it after the commit (``let_words_go_along``).
+- Two notifications within ``PAUSE``: the second is sent at its end, so after its commit as well. None is dropped.
+- A notification during a poll: the poll may have been too early, so the worker polls again (``Service.wake``).
+- A notification while a worker does not listen: the worker polls once as soon as it listens.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ ORDERS = ""
 #: A process sends no two notifications within this time.
 PAUSE = timedelta(milliseconds=5)
 
-#: A channel, and what is said there.
+#: A channel and the payloads for it.
 Along: TypeAlias = tuple[str, list[str]]
 
 
 def channel_of(table_prefix: str) -> str:
-    """Schemas of one database share it: a word too many costs a look."""
+    """Return the channel. Schemas of one database share it: an extra notification costs a poll."""
     return f"{table_prefix}wake"
 
 
 class WakeUps:
-    """What this process has to tell, sent at most once in ``pause``. Safe between threads; never raises."""
+    """Send the notifications of this process, at most once in ``pause``. Safe between threads; never raises."""
 
     def __init__(self, send: Callable[[Sequence[str]], None], pause: timedelta = PAUSE) -> None:
         self._send = send
@@ -51,13 +51,13 @@ class WakeUps:
         self._lock = threading.Lock()
         self._sending = threading.Lock()
         self._owed: dict[str, None] = {}
-        self._timer: threading.Timer | None = None  # runs, for what is owed
+        self._timer: threading.Timer | None = None  # runs while notifications are pending
         self._free_at = 0.0
 
     def tell(self, *words: str, within: timedelta = timedelta(0)) -> None:
-        """Wake those whom these words concern, now or in a moment. Call it after the commit.
+        """Notify the workers concerned, now or in a moment. Call it after the commit.
 
-        ``within``: who says more soon may let them gather for so long.
+        ``within``: how long notifications may gather, for a caller that sends more soon.
         """
         with self._lock:
             self._owed.update(dict.fromkeys(words))
@@ -70,7 +70,7 @@ class WakeUps:
         self.flush()
 
     def takes_turn(self) -> bool:
-        """Whether nothing is owed, and a word may be sent at this moment: then the caller sends one, now or never."""
+        """Return whether nothing is pending and the caller may send a notification now, which it then must."""
         with self._lock:
             now = elapsed()
             if self._timer is not None or self._owed or now < self._free_at:
@@ -79,7 +79,7 @@ class WakeUps:
             return True
 
     def _set_timer(self, wait: float) -> threading.Timer | None:
-        """Not a daemon: a script that ends right after scheduling a task still says so."""
+        """Start a timer. It is no daemon: a script that ends right after scheduling a task still notifies."""
         timer = threading.Timer(wait, self.flush)
         timer.name = "slotwise-wake-ups"
         try:
@@ -89,7 +89,7 @@ class WakeUps:
         return timer
 
     def flush(self) -> None:
-        """Send what is owed, and wait for what another thread sends."""
+        """Send what is pending, and wait for what another thread sends."""
         with self._lock:
             words, self._owed, timer, self._timer = list(self._owed), {}, self._timer, None
             self._free_at = elapsed() + self._pause if words else self._free_at
@@ -105,10 +105,10 @@ class WakeUps:
 
 
 class Hearing:
-    """A connection that listens, and nothing else. For one thread."""
+    """A connection that only listens. For one thread."""
 
     def __init__(self, connection: Any, channel: str) -> None:
-        """Takes over the connection of psycopg; raises what LISTEN raises."""
+        """Take over a connection of psycopg; raise what LISTEN raises."""
         self._connection = connection
         try:
             connection.autocommit = True
@@ -119,14 +119,14 @@ class Hearing:
             raise
 
     def fileno(self) -> int:
-        """What becomes readable when there is something to hear, or the link is known to be cut."""
+        """Return the descriptor that becomes readable for a notification or a broken connection."""
         found: int = self._connection.fileno()
         return found
 
     def words(self) -> list[str]:
-        """What was said, without waiting. Raises when the connection has ended."""
+        """Return the notifications so far, without waiting. Raise when the connection has ended."""
         return [notify.payload for notify in self._connection.notifies(timeout=0)]
 
     def close(self) -> None:
-        """Hear nothing more."""
+        """Close the connection."""
         self._connection.close()

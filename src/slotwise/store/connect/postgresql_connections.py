@@ -71,8 +71,8 @@ class InstantLoader:
 
 
 def read_options(text: str) -> dict[str, str]:
-    """`-c name=value --other-name=value`, as libpq's `options` has it. Else raises `InvalidSetting`."""
-    # libpq splits at spaces; a backslash keeps the next character as it is.
+    """Parse `-c name=value --other-name=value`, as in libpq's `options`. Raise `InvalidSetting` for other forms."""
+    # libpq splits at spaces; a backslash escapes the next character.
     joined = re.sub(r"(?<!\S)-c\s+", "-c", text)
     options: dict[str, str] = {}
     for word in re.findall(r"(?:\\.|[^\s\\])+", joined):
@@ -98,14 +98,14 @@ def refuse_unknown(arguments: dict[str, str]) -> None:
         raise InvalidSetting(f"the database address has an option {name!r} that libpq does not know; {cure}")
 
 
-#: One that rested for longer is asked whether it still lives; a busy one would pay a trip each time.
+#: A connection that was idle for longer is pinged; for a busy one, a ping per checkout would cost too much.
 REST_BEFORE_PING = timedelta(seconds=1)
 
 
 def look_at_the_rested(engine: Engine) -> None:
-    """A restart of the server while nobody used the connection is not the next user's error.
+    """Replace idle connections whose server has gone, instead of failing their next use.
 
-    What it said when it went lies unread in the socket; a link that was cut says nothing, and costs a trip to find out.
+    A server that shuts down leaves a message in the socket. A broken link leaves none, so finding out costs a trip.
     """
 
     def checkin(_connection: object, record: Any) -> None:
@@ -129,18 +129,18 @@ def look_at_the_rested(engine: Engine) -> None:
 
 
 def _was_spoken_to(connection: Any) -> bool:
-    """Whether the server has sent something that nobody asked for: it is shutting down, as a rule."""
+    """Whether the server has sent something unasked: usually, it is shutting down."""
     try:
         return bool(select.select([connection.fileno()], [], [], 0)[0])
-    except (OSError, ValueError):  # closed already, or too large a number for select: asked as before
+    except (OSError, ValueError):  # closed already, or too large a descriptor for select
         return False
 
 
-#: For how long a plan is kept, in seconds; and one of statements that leave the server no choice.
+#: How long plans are kept, in seconds: usually, and where the server has no choice of plan.
 PLAN_LIFE, LONG_LIFE = 1.0, 60.0
-#: So many transactions within that time make a connection busy.
+#: This many transactions within that time make a connection busy.
 BUSY = 10
-#: The driver prepares, then, what it runs for the so manyth time.
+#: On a busy connection the driver prepares a statement at this execution.
 THRESHOLD = 5
 
 
@@ -172,13 +172,13 @@ def _discard(engine: Engine, connection: Any) -> None:
         raise InvalidatePoolError from error
 
 
-#: The option of a connection in autocommit: channel and words.
+#: The execution option of a connection in autocommit: channel and payloads.
 ALONG = "slotwise_along"
 NOTIFY = "SELECT pg_notify(%s, word) FROM unnest(%s::text[]) AS word"
 
 
 def can_go_along() -> bool:
-    """Whether this libpq can send a statement before it has the reply to another."""
+    """Whether this libpq supports pipelining."""
     return bool(psycopg().Pipeline.is_supported())
 
 
@@ -196,13 +196,13 @@ def let_words_go_along(engine: Engine) -> None:
         driver, committed = cursor.connection, None
         try:
             with driver.pipeline():
-                driver.execute("BEGIN")  # else all of a pipeline would be one transaction
+                driver.execute("BEGIN")  # else the whole pipeline would be one transaction
                 cursor.execute(statement, parameters)
                 committed = driver.execute("COMMIT")
                 driver.execute(NOTIFY, said)
         except psycopg().Error as error:
             if committed is None or committed.statusmessage is None:
-                with suppress(psycopg().Error):  # the connection is lost: what was raised first says why
+                with suppress(psycopg().Error):  # the connection is lost: the first error says why
                     driver.rollback()
                 raise
             logger.debug("nobody was woken, polls will find what is due: %s", error)
@@ -212,13 +212,13 @@ def let_words_go_along(engine: Engine) -> None:
 
 
 OLDEST_SERVER = 14
-#: No such prepared statement; there is one already.
+#: SQLSTATEs: no such prepared statement; it exists already.
 LOST_PLAN = frozenset({"26000", "42P05"})
-#: What PostgreSQL keeps of an application's name.
+#: The longest application name of PostgreSQL.
 LONGEST_NAME = 63
 
-# One look: what the server still has to give, and the role and the database where they have limits, which do
-# not hold for a superuser.
+# The connections left of the server, and of the role and the database where they have limits. These do not apply to
+# superusers.
 _FREE = """
 SELECT least(
     current_setting('max_connections')::int - current_setting('superuser_reserved_connections')::int
@@ -232,15 +232,15 @@ SELECT least(
 FROM pg_stat_activity WHERE backend_type = 'client backend'
 """
 
-# How values are written, whatever role and database have for a default: the driver reads these forms, and no others.
+# Formats of values, whatever the defaults of role and database: the driver reads only these.
 _FORMS = {"TimeZone": "UTC", "DateStyle": "ISO", "IntervalStyle": "postgres"}
 
-# A claim is planned now and then, and not each time: that takes as long as to claim a hundred rows. Its plan may have
-# been made when the table was empty, and must be right when that is full.
+# Claims use generic plans: planning takes as long as claiming a hundred rows. A plan may date from an empty table, and
+# must be right for a full one.
 CLAIMS = "claims"
 _PLANNED = {"plan_cache_mode": "force_generic_plan", "enable_seqscan": "off", "jit": "off"}
 
-# Said with each BEGIN as well; a statement that is a transaction by itself has none.
+# Sent with each BEGIN as well; a single-statement transaction has no BEGIN.
 _ISOLATION = {"default_transaction_isolation": "read committed"}
 
 # In a table adopted from Java's db-scheduler a trigger keeps others from deleting our rows.
@@ -251,40 +251,40 @@ _SOURCE = "SELECT source FROM pg_settings WHERE name = 'lock_timeout'"
 
 
 class PostgreSQLLink:
-    """Makes engines for one PostgreSQL address."""
+    """The engines of one PostgreSQL address."""
 
     name = "postgresql"
     single = False
 
     def __init__(self, url: URL, settings: Settings) -> None:
-        """Raises `DriverMissing` without libpq, `InvalidSetting` for an option that libpq does not know."""
+        """Raise `DriverMissing` without libpq, `InvalidSetting` for an option unknown to libpq."""
         self._settings = settings
         self._arguments = connect_arguments(url)
         refuse_unknown(self._arguments)
         self._options = read_options(self._arguments.pop("options", "") or os.environ.get("PGOPTIONS", ""))
         self._url = url
         self._pooled = settings.pooler
-        #: The server has said that it is the one we have connected to, and no pooler.
+        #: The server has confirmed that there is no pooler in between.
         self._is_direct = False
         self._was_asked = False
 
     def engine(self, role: str, size: int, overflow: int = 0) -> Engine:
-        """An engine that has not connected yet; its pool never waits longer than a heartbeat interval."""
+        """Return an engine without connections; its pool never waits longer than a heartbeat interval."""
         wait = self._settings.heartbeat_interval.total_seconds()
         pool = {"poolclass": QueuePool, "pool_size": size, "max_overflow": overflow, "pool_use_lifo": True}
         planned = _PLANNED if role == CLAIMS else {}
         return self._listening(role, self._deadlines() | planned, **pool, pool_timeout=wait)
 
     def migrations(self) -> Engine:
-        """No pool, and no deadline of ours for statements: building an index takes as long as it takes."""
+        """Return an engine without a pool and a statement deadline: building an index may take long."""
         return self._listening("migrations", {}, poolclass=NullPool)
 
     @contextmanager
     def alone(self, engine: Engine, along: Along | None = None) -> Iterator[Connection]:
-        """For one statement that is a transaction by itself: one trip to the server, where BEGIN and COMMIT make three.
+        """A connection for a single-statement transaction: one trip to the server instead of three.
 
-        Where a pooler may stand in between, an ordinary transaction: that is what deadlines are given with.
-        ``along``, if ``takes_along``: the channel, and what is said there as soon as the statement is committed.
+        Where a pooler may be in between, it is an ordinary transaction, which carries the deadlines.
+        ``along``, if ``takes_along``: channel and payloads of a notification after the commit.
         """
         if not self._is_direct:
             with engine.begin() as connection:
@@ -296,11 +296,11 @@ class PostgreSQLLink:
 
     @property
     def takes_along(self) -> bool:
-        """Whether words can be sent along with a statement."""
+        """Whether notifications can be pipelined with a statement."""
         return self._is_direct and can_go_along()
 
     def check(self, connection: Connection) -> None:
-        """Raises `DatabaseProblem` if the server is too old."""
+        """Raise `DatabaseProblem` if the server is too old."""
         version = connection.dialect.server_version_info or ()
         if version and int(version[0]) < OLDEST_SERVER:
             spelled = ".".join(map(str, version))
@@ -309,11 +309,11 @@ class PostgreSQLLink:
             )
 
     def free_connections(self, connection: Connection) -> int | None:
-        """How many more connections server, role and database allow at this moment."""
+        """Return how many more connections server, role and database allow now."""
         return int(connection.exec_driver_sql(_FREE).scalar_one())
 
     def durability_warning(self, connection: Connection) -> str | None:
-        """What a crash of the server may take back, where role or database do not wait for the disk."""
+        """Return what a crash of the server may lose, if role or database do not wait for the disk."""
         level = connection.exec_driver_sql("SELECT current_setting('synchronous_commit')").scalar_one()
         if level != "off":
             return None
@@ -324,16 +324,16 @@ class PostgreSQLLink:
 
     @property
     def passes_words(self) -> bool:
-        """A transaction pooler takes LISTEN, and gives what was said to somebody else, or to nobody."""
+        """Whether LISTEN works: a transaction pooler accepts it, and delivers to another client or to none."""
         return not self._pooled
 
     def notify(self, engine: Engine, channel: str, words: Sequence[str]) -> None:
-        """Say these words on a channel, in a transaction of one statement."""
+        """Send these payloads on a channel, in a single-statement transaction."""
         with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
             connection.exec_driver_sql(NOTIFY, (channel, list(words)))
 
     def listen(self, channel: str) -> Hearing:
-        """A connection outside of every pool; a cut link is noticed as on any other."""
+        """Open a connection outside of every pool; a broken link is detected as on any other."""
         return Hearing(self._reach("wake-up", self._deadlines() | self._options), channel)
 
     def _deadlines(self) -> dict[str, str]:
@@ -368,8 +368,8 @@ class PostgreSQLLink:
 
     def _connect(self, role: str, parameters: dict[str, str]) -> Any:
         connection = self._reach(role, parameters)
-        # Said with each BEGIN, so that it holds behind a pooler, too: whatever role and database have for a default,
-        # statements that look again at rows which others have just changed must see them as they are now.
+        # Sent with each BEGIN, so that it works behind a pooler as well. Whatever the defaults of role and database,
+        # statements that read rows again after concurrent changes must see the new values.
         connection.isolation_level = psycopg().IsolationLevel.READ_COMMITTED
         connection.adapters.register_loader("timestamptz", InstantLoader)
         if role == "main" and not self._was_asked:
@@ -377,9 +377,7 @@ class PostgreSQLLink:
         return connection
 
     def _ask(self, connection: Any) -> None:
-        """Whoever connects first asks whether what was said at the start has come to the server itself; a pooler may
-        have swallowed it.
-        """
+        """Check, on the first connection, that the options reached the server; a pooler may have dropped them."""
         if not self._pooled:
             if connection.execute(_SOURCE).fetchone() != ("client",):
                 self._notice_pooler()
@@ -409,7 +407,7 @@ class PostgreSQLLink:
         self._pooled = True
 
     def _notice_lost_plans(self, context: ExceptionContext) -> None:
-        """A prepared statement is not there, or somebody else's is: transactions are not where they were."""
+        """Stop preparing when a prepared statement is missing or foreign: a pooler has switched the session."""
         if getattr(context.original_exception, "sqlstate", None) not in LOST_PLAN:
             return
         if self._is_direct:
@@ -421,7 +419,7 @@ class PostgreSQLLink:
         context.is_disconnect = True
 
     def _keywords(self, role: str) -> dict[str, Any]:
-        """What libpq is told; the user's own words win."""
+        """Return the keywords for libpq; the user's own win."""
         settings = self._settings
         silence = settings.tcp_user_timeout.total_seconds()
         suffix = "" if role == "main" else f" {role}"
@@ -429,15 +427,15 @@ class PostgreSQLLink:
             "application_name": f"slotwise {settings.worker}"[: LONGEST_NAME - len(suffix)] + suffix,
             "connect_timeout": str(int(settings.connect_timeout.total_seconds())),
             "tcp_user_timeout": _milliseconds(settings.tcp_user_timeout),
-            # For a link that is cut while we only wait for an answer: gone after idle + count × interval.
+            # Detects a link that breaks while we wait for a reply: after idle + count × interval.
             "keepalives": "1",
             "keepalives_idle": str(math.ceil(silence / 2)),
             "keepalives_interval": str(math.ceil(silence / 6)),
             "keepalives_count": "3",
-            # Whatever the database's encoding, SQL_ASCII too: the server translates, or takes the bytes as they are.
+            # For any database encoding, SQL_ASCII included: the server converts, or stores the bytes.
             "client_encoding": "UTF8",
         }
-        # A prepared statement is session state: a pooler hands the next transaction to another session. See plans.py.
+        # A prepared statement is session state: a pooler gives the next transaction another session. See keep_plans.
         return {**ours, **self._arguments, "prepare_threshold": None}
 
 
@@ -448,7 +446,7 @@ def _set_local(connection: Connection, parameters: dict[str, str]) -> None:
 
 
 def _insist_on_forms(connection: Any) -> None:
-    """libpq sends PGTZ and PGDATESTYLE of the environment after our options, and the last word wins."""
+    """Set the formats again: libpq sends PGTZ and PGDATESTYLE of the environment after our options."""
     for name, form in _FORMS.items():
         if not (connection.info.parameter_status(name) or "").startswith(form):
             connection.execute("SELECT set_config(%s, %s, false)", (name, form))
@@ -456,7 +454,7 @@ def _insist_on_forms(connection: Any) -> None:
 
 
 def _leave_read_only_server(context: ExceptionContext) -> None:
-    """After a failover the pool may still hold the old primary: the next connection looks for the new."""
+    """Drop connections to a read-only server: after a failover, the next connection finds the new primary."""
     if getattr(context.original_exception, "sqlstate", None) == "25006":
         context.is_disconnect = True
 

@@ -1,4 +1,4 @@
-"""How connections to SQLite are made: one machine, one writer at a time, every transaction a writer's."""
+"""How connections to SQLite are made: one machine, one writer at a time, every transaction takes the write lock."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ BUSY_TIMEOUT = timedelta(seconds=10)
 
 
 class SQLiteLink:
-    """Makes engines for one SQLite file, or for a database in memory.
+    """The engines of one SQLite file, or of a database in memory.
 
     A database in memory lives as long as its one connection, so all roles share it and take turns.
     """
@@ -31,7 +31,7 @@ class SQLiteLink:
     passes_words = takes_along = False
 
     def __init__(self, url: URL, settings: Settings) -> None:
-        """Raises `DatabaseProblem` if the SQLite library is too old."""
+        """Raise `DatabaseProblem` if the SQLite library is too old."""
         if sqlite3.sqlite_version_info < OLDEST_LIBRARY:
             needed = ".".join(map(str, OLDEST_LIBRARY))
             raise DatabaseProblem(
@@ -43,7 +43,7 @@ class SQLiteLink:
         self.single = url.database in (None, "", ":memory:") or url.query.get("mode") == "memory"
 
     def engine(self, role: str, size: int, overflow: int = 0) -> Engine:
-        """An engine that has not connected yet. It never makes the file: a mistyped path shall not look like one."""
+        """Return an engine without connections. It never creates the file, so a mistyped path is an error."""
         if self.single:
             size, overflow = 1, 0
         wait = max(self._wait, BUSY_TIMEOUT).total_seconds()
@@ -53,26 +53,26 @@ class SQLiteLink:
         return engine
 
     def migrations(self) -> Engine:
-        """The same without a pool; makes the file where there is none."""
+        """Return an engine without a pool, which creates a missing file."""
         return self._listening(poolclass=NullPool)
 
     def alone(self, engine: Engine, along: Along | None = None) -> AbstractContextManager[Connection]:
-        """A transaction: a reader takes the writer's lock, too."""
+        """Begin a transaction; readers take the write lock as well."""
         return engine.begin()
 
     def check(self, connection: Connection) -> None:
-        """Nothing to ask: the library was checked before it was used."""
+        """No-op: the library was checked before."""
 
     def free_connections(self, connection: Connection) -> int | None:
-        """No limit."""
+        """Return None: there is no limit."""
         return None
 
     def durability_warning(self, connection: Connection) -> str | None:
-        """Every commit waits for the disk: see ``_prepare``."""
+        """Return None: every commit waits for the disk, see ``_prepare``."""
         return None
 
     def notify(self, engine: Engine, channel: str, words: Sequence[str]) -> None:
-        """Nobody could hear it."""
+        """No-op: SQLite has no notifications."""
 
     def listen(self, channel: str) -> Hearing:
         raise DatabaseProblem("SQLite has no wake-ups; let wake_up_url name a PostgreSQL database, or leave it out")
@@ -97,10 +97,10 @@ def _look_for_file(_dialect: object, _record: object, arguments: Sequence[Any], 
 
 
 def _prepare(connection: sqlite3.Connection, _record: object) -> None:
-    """Readers beside the writer, and every commit on the disk before it is acknowledged.
+    """Allow readers beside the writer, and flush every commit to disk before it is acknowledged.
 
-    The journal's mode is the file's and stays: it is set only where it is another. How commits are synchronised is each
-    connection's own, and by default what the library was built with, which may be less.
+    The journal mode belongs to the file and is set only if it differs. The synchronisation of commits belongs to the
+    connection, and the default of the library's build may be weaker.
     """
     connection.execute("PRAGMA synchronous = FULL")
     (mode,) = connection.execute("PRAGMA journal_mode").fetchone()
@@ -109,6 +109,6 @@ def _prepare(connection: sqlite3.Connection, _record: object) -> None:
 
 
 def _begin(connection: Connection) -> None:
-    # A transaction that begins by reading and then writes fails at once if somebody wrote in between,
-    # without waiting: so each takes the writer's lock first.
+    # A transaction that reads first and then writes fails at once if another one wrote in between, without
+    # waiting: so each takes the write lock first.
     connection.exec_driver_sql("BEGIN IMMEDIATE")
