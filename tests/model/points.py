@@ -7,7 +7,7 @@ from tests.kit.breaks import Constant
 from slotwise.decide import claim, ending, final, handback, pause, slot_choice
 from slotwise.decide.fast_finish import FastFinish, onward
 from slotwise.decide.hold import Ending
-from slotwise.engine.run import outcomes, runner
+from slotwise.engine.run import runner
 from slotwise.store.dialects import claims_by_row, decided_slots, endings_by_row
 from slotwise.store.dialects.endings_by_row import EndingsByRow
 from slotwise.store.operations import slot_operations
@@ -26,7 +26,7 @@ IS_FORFEITED = ending._is_forfeited
 TRIES = ending._tries
 SNOOZED = ending._snoozed
 CALLED_OFF = ending._called_off
-TIMED_OUT = outcomes.timed_out
+TIMED_OUT = runner.timed_out
 IS_CALLED_OFF = runner._is_called_off
 FOLLOWING_HAS_COME = FastFinish.has_come
 AS_CLAIMED = EndingsByRow._as_claimed

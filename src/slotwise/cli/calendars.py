@@ -19,7 +19,7 @@ from slotwise.cli.shared.output import moment, print_json, print_json_list, prin
 from slotwise.contrib.calendars import Source, from_holidays, from_ics
 from slotwise.contrib.logging import escaped, plain
 from slotwise.errors import ConfigurationError, InvalidSchedule
-from slotwise.schedules.business.calendar import Calendar, calendar_name, parse_weekend, weekend_text
+from slotwise.schedules.business_days import Calendar, calendar_name, parse_weekend, weekend_text
 from slotwise.store.planning.calendar_changes import CalendarChanges, CalendarLine, Change, Edit, Followed
 
 

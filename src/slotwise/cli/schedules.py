@@ -31,11 +31,11 @@ from slotwise.model.picture import Box, Label, Picture
 from slotwise.model.records import KNOWN_YEARS
 from slotwise.schedules import AnyOf, Calendar, Cron, Disabled, Schedule, parse_schedule
 from slotwise.schedules.base import first_beyond
+from slotwise.schedules.combinators import Spread
 from slotwise.schedules.days import days_of
+from slotwise.schedules.description import explain
 from slotwise.schedules.preview import Entry, clock, outlook
-from slotwise.schedules.spread import Spread
-from slotwise.schedules.words import explain
-from slotwise.schedules.zones import zone_named
+from slotwise.schedules.timeline import zone_named
 from slotwise.store.planning.stored_calendars import calendars_of
 
 

@@ -25,7 +25,7 @@ from slotwise.contrib.logging import iso
 from slotwise.explain.explanation import explain as explain_slot
 from slotwise.explain.facts import facts
 from slotwise.jobs.definition import Definition
-from slotwise.model.error_summary import error_summary
+from slotwise.model.error_text import error_summary
 from slotwise.model.records import RECURRING
 from slotwise.model.vocabulary import Outcome, State
 from slotwise.store.reading.reader import Reader

@@ -46,8 +46,8 @@ from slotwise.client.client import STATES, Client
 from slotwise.contrib.logging import escaped
 from slotwise.errors import InvalidPayload, UnknownTask
 from slotwise.jobs.declaration import LARGEST_PRIORITY
-from slotwise.model.error_summary import error_summary
-from slotwise.model.follow_ups import IfExists
+from slotwise.model.error_text import error_summary
+from slotwise.model.records import IfExists
 from slotwise.model.vocabulary import State
 from slotwise.store.queue.queue_rows import Status
 from slotwise.store.queue.task_views import TaskEnd, TaskLine

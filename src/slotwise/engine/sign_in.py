@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any
 
 from slotwise import migrate
-from slotwise.engine.membership import Membership
+from slotwise.engine.loops.poller import Peers
+from slotwise.engine.loops.service import Outage
+from slotwise.errors import DatabaseRefused
 from slotwise.jobs.definition import shortest_interval
+from slotwise.jobs.policies import growing_pauses
 from slotwise.model import events
 from slotwise.model.durations import format_duration
 from slotwise.model.events import Planned, PlanRefused
@@ -26,10 +30,112 @@ from slotwise.store.planning.schedule_drift import moved
 from slotwise.store.reading.worker_registry import Badge, WorkerRegistry
 from slotwise.store.slots.store import Store
 
+logger = logging.getLogger(__name__)
+
 #: Of how many intervals the shortest counts when a worker starts; it may have ten thousand jobs.
 SAMPLE = 10
 
-logger = logging.getLogger(__name__)
+
+#: How long the row of a vanished worker stays visible.
+FORGET_AFTER = timedelta(days=1)
+#: Clock drift between host and database, in seconds, above which the worker logs a warning.
+SKEW_WARNING = 1.0
+
+
+class Membership:
+    """Register a worker as alive, with its attributes and whether it drains. Safe between threads."""
+
+    def __init__(self, roster: WorkerRegistry, make_badge: Callable[[], Badge]) -> None:
+        self._worker_registry = roster
+        self._make_badge = make_badge
+        self._lock = threading.Lock()
+        self._badge: Badge | None = None
+        self._skew: float | None = None
+        self._skew_told = False
+        self.is_draining = False
+        self.peers = Peers()
+
+    def join(self) -> None:
+        """Sign in for the first time, and delete workers that vanished long ago."""
+        self._badge = self._make_badge()
+        self._worker_registry.sweep(FORGET_AFTER)
+        self.renew()
+
+    def renew(self) -> float | None:
+        """Renew the registration and return the clock drift against the database, in seconds; None when not joined.
+
+        Race: a heartbeat may be on its way while the worker leaves. It must not bring the row back.
+        """
+        with self._lock:
+            if self._badge is None:
+                return None
+            state = State.DRAINING if self.is_draining else State.RUNNING
+            skew, peers = self._worker_registry.sign_in(self._badge, state, self._skew)
+            self._skew = skew
+        self.peers.count = peers
+        if abs(skew) > SKEW_WARNING and not self._skew_told:
+            self._skew_told = True
+            logger.warning(
+                "this host's clock is %.1f s off the database's; jobs run by the database's clock, logs here do not",
+                skew,
+            )
+        return skew
+
+    def leave(self) -> None:
+        """Sign out; if that fails, other workers delete the row later."""
+        with self._lock:
+            badge, self._badge = self._badge, None
+            if badge is None:
+                return
+            try:
+                self._worker_registry.sign_out(badge.worker)
+            except Exception as error:
+                logger.warning("could not sign out (%s); the row is swept later", describe(error))
+
+
+FIRST_PAUSE = timedelta(milliseconds=300)
+LONGEST_PAUSE = timedelta(seconds=15)
+#: Pauses while another transaction holds a row of ours, usually a worker that starts at the same time.
+BUSY_PAUSES = timedelta(milliseconds=50), timedelta(seconds=1)
+
+
+class Startup:
+    """Try to enter the cluster until that succeeds or a stop is requested."""
+
+    name = "start"
+
+    def __init__(self, enter: Callable[[], None], outage: Outage, stopping: threading.Event) -> None:
+        self._enter = enter
+        self._outage = outage
+        self._stopping = stopping
+
+    def run(self) -> bool:
+        """Enter the cluster; return False if a stop was requested first.
+
+        Raise DatabaseRefused: waiting does not help against a wrong password or name, and the deploy should fail. This
+        holds at the start only: later a server that is being replaced may return the same error.
+        """
+        away, busy = growing_pauses(FIRST_PAUSE, LONGEST_PAUSE), growing_pauses(*BUSY_PAUSES)
+        while not self._stopping.is_set():
+            try:
+                self._enter()
+            except Exception as error:
+                if isinstance(error, DatabaseRefused) or not is_transient(error):
+                    raise
+                pause = self._pause_after(error, away, busy)
+            else:
+                self._outage.ends(self.name)
+                return True
+            self._stopping.wait(pause.total_seconds())
+        return False
+
+    def _pause_after(self, error: Exception, away: Iterator[timedelta], busy: Iterator[timedelta]) -> timedelta:
+        """Return the pause before the next attempt; a busy database is no outage and is retried soon."""
+        if not is_busy(error):
+            self._outage.begins(self.name, error)
+            return next(away)
+        logger.info("the start goes on after a pause, the database is busy with others: %s", describe(error))
+        return next(busy)
 
 
 class SignIn:
@@ -113,7 +219,7 @@ class SignIn:
         if names:
             logger.warning(
                 "poll_interval=%s is longer than the time between two slots of %s%s: slots that come due between two "
-                "looks count as missed, and catch_up decides about them; make it shorter",
+                "polls count as missed, and catch_up decides about them; make it shorter",
                 format_duration(poll), ", ".join(names[:5]), ", …" * (len(names) > 5),
             )  # fmt: skip
 

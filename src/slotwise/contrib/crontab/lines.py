@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 from slotwise.contrib.crontab.problems import Refused, Remark
 from slotwise.errors import InvalidSchedule
 from slotwise.schedules import Cron
-from slotwise.schedules.cron.cron import MACROS
+from slotwise.schedules.cron import MACROS
 
 _TIME: Final = re.compile(r"(?P<time>@\S+|\S+(?:[ \t]+\S+){4})(?:[ \t]+(?P<rest>.*))?")
 _COLUMN: Final = re.compile(r"(?P<user>\S+)(?:[ \t]+(?P<rest>.*))?")

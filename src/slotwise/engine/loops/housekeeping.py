@@ -17,6 +17,7 @@ from slotwise.model.events import HandedBackEvent, Pruned, Reaped, Settled, Sett
 from slotwise.model.records import Key, Row
 from slotwise.model.vocabulary import Reason
 from slotwise.store.slots.claims import BATCH
+from slotwise.store.slots.retention import Page, Pruner
 from slotwise.store.slots.store import Store
 
 
@@ -40,7 +41,7 @@ class Watch:
         self._looked: float | None = None
 
     def look(self, rows: Iterable[Row], now: datetime, at: float) -> list[Row]:
-        """Take in one look at all held rows (``now``: the database's time, ``at``: own seconds); who is dead."""
+        """Record one query of all held rows and return the dead ones; ``now``: database time, ``at``: own seconds."""
         passed = timedelta(0)
         if self._looked is not None:
             passed = min(timedelta(seconds=at - self._looked), self._interval)
@@ -93,14 +94,16 @@ class Reaper(Service):
         return self._interval
 
     def look(self) -> list[Row]:
-        """Take in one look at all held rows; who is dead."""
+        """Query all held rows and return the dead ones."""
         now, rows = self._store.look(self._names)
         return self._watch.look(rows, now, self.elapsed())
 
     def take_over(self, dead: Sequence[Row]) -> None:
-        """Races: since the look, a holder may have stirred, or another reaper been here. Those rows are left. Somebody
-        may have them locked, an order to thousands of them for instance, so that no heartbeat got through, either: the
-        holder has the time to send one after that.
+        """Take over the rows of dead holders.
+
+        Races: since the query, a holder may have sent a heartbeat, or another reaper may have acted. These rows are
+        left alone. So are locked rows, for instance during an order to thousands of them: the lock kept heartbeats
+        out as well, and the holder gets the time to send one afterwards.
         """
         for start in range(0, len(dead), BATCH):
             self._take_over(dead[start : start + BATCH])

@@ -18,8 +18,7 @@ from slotwise.jobs.definition import Definition
 from slotwise.model.clock import Clock
 from slotwise.model.records import AttemptOutcome, Claim, Died, Fence, LedgerEntry, LedgerKey, Row, Transition
 from slotwise.model.vocabulary import PLANNED, Origin
-from slotwise.store.connect.commit import commit_surely
-from slotwise.store.connect.database import Database
+from slotwise.store.connect.database import Database, commit_surely
 from slotwise.store.connect.database_errors import describe, is_about_a_row, is_locked
 from slotwise.store.schema.rows import Change, Held, expect
 from slotwise.store.slots.backfill_release import release_next
