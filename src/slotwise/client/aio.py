@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 class AsyncClient:
     """As Client, awaited. ``connection``: SQLAlchemy's AsyncConnection or AsyncSession, or psycopg's AsyncConnection.
 
-    Without one a thread waits for the database, and goes on when the caller is cancelled: what it did stands.
+    Without one, a thread waits for the database. It finishes even if the caller is cancelled.
     """
 
     def __init__(self, client: Client) -> None:

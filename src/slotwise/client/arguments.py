@@ -36,9 +36,9 @@ AnyTask: TypeAlias = DistributedJob | type[DistributedJob] | Task[T]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Receipt:
-    """What a command on a task came to.
+    """The result of a command on a task.
 
-    ``status``: "scheduled" (it waits for the time asked for), "exists" (its id was taken, nothing was changed),
+    ``status``: "scheduled" (it waits for its due time), "exists" (its id was taken, nothing was changed),
     "running" (a worker holds it at this moment), "cancelled" (removed before it ran), or "gone" (there is none).
     """
 

@@ -49,16 +49,15 @@ STATES = (State.WAITING, State.RUNNING, State.PAUSED, State.BLOCKED, State.DEAD)
 class Client(Bulk, Recurring):
     """Commands on one-time tasks; works without a worker in this process.
 
-    Each takes ``connection``: a SQLAlchemy Connection or Session, or a psycopg connection, whose transaction it joins
-    (what it did stands if and only if that commits); without one it has a transaction of its own. A task is its
-    class, an instance, a function under ``@task``, or a name. All wait for the database; ``aio`` has the same to be
-    awaited. Raises InvalidJob for what is no task, InvalidPayload for data that it does not take,
-    ConfigurationError for everything else that is wrong with a call.
+    Each takes ``connection``: a SQLAlchemy Connection or Session, or a psycopg connection, whose transaction it joins.
+    Without one it has a transaction of its own. A task is its class, an instance, a function under ``@task``, or a
+    name. All calls wait for the database; ``aio`` has the same to be awaited. Raises InvalidJob for an invalid task,
+    InvalidPayload for data of another type than the task's, ConfigurationError for any other invalid argument.
     """
 
     @functools.cached_property
     def controls(self) -> Controls:
-        """Orders for the whole cluster: pause, trigger, cancel and their kin."""
+        """Operations on jobs: pause, trigger, cancel, retry and others."""
         from slotwise.client.operations import Controls  # late: most workers and clients give none
 
         return Controls(self._make_store, self._wake)
@@ -83,11 +82,11 @@ class Client(Bulk, Recurring):
     ) -> Receipt:
         """Schedule ``task`` with ``data``; the receipt has its id.
 
-        ``at`` (aware) or ``in_`` (``timedelta`` or ``"10s"``) say when, by the database's clock; without them
-        it is due now. ``id`` has at most 250 characters; without one it is a new one. If there is a task with this
-        id, waiting, dead or running: "raise" raises InstanceExists, "keep" leaves it as it is, "replace" puts this
-        one in its place unless it runs, "reschedule" gives it this time and priority and keeps its data.
-        ``waits_for``: it is blocked until so many handlers have called ``ctx.arrive`` with its id.
+        ``at`` (aware) or ``in_`` (``timedelta`` or ``"10s"``) set the due time, by the database's clock; without them
+        it is due now. ``id`` has at most 250 characters; the default is a new one. If a task with this id exists,
+        waiting, dead or running: "raise" raises InstanceExists, "keep" leaves it unchanged, "replace" replaces it
+        unless it runs, "reschedule" gives it this time and priority and keeps its data.
+        ``waits_for``: the task is blocked until this many handlers have called ``ctx.arrive`` with its id.
         """
         name, row, _ = self.follow(
             task, data, id=id, at=at, in_=in_, priority=priority, if_exists=if_exists, waits_for=waits_for
@@ -112,7 +111,7 @@ class Client(Bulk, Recurring):
         if_exists: IfExists = "keep",
         waits_for: int = 0,
     ) -> Follow:
-        """What ``ctx.then`` leaves behind: checked, and not written yet."""
+        """The follow-up of ``ctx.then``: validated, and not written yet."""
         name, known = self._known(task)
         refuse_a_job(name, known is not None and known.is_job)
         checked_choice(if_exists, name)
@@ -127,12 +126,12 @@ class Client(Bulk, Recurring):
         )
 
     def typed(self, name: str, plain: Any) -> Any:
-        """Plain values as the type that this task takes, if this process knows it. Raises InvalidPayload."""
+        """Plain values as the type of this task, if this process registers it. Raises InvalidPayload."""
         known = self._make_store().definitions.get(name)
         return plain if known is None else known.payload.given(plain, name)
 
     def key(self, task: Task[Any], id: str, call: str = "arrive") -> Key:
-        """The task and the id that a call names, checked: ``ctx.arrive``, and the commands of here."""
+        """The validated key of the task and id that a call names."""
         name = self._named(task, call)
         return Key(name, checked_id(id, name, call))
 
@@ -155,10 +154,10 @@ class Client(Bulk, Recurring):
         priority: int | None = None,
         connection: Any = None,
     ) -> Receipt:
-        """Another time, and perhaps priority, for a task that waits: "scheduled". Neither ``at`` nor ``in_``: now.
+        """Change the due time, and optionally the priority, of a waiting task: "scheduled". By default it is due now.
 
-        "running": a worker has it; if that attempt fails, the next one is at this time. "exists": it is dead, and
-        stays so; re-drive it. "gone": it has ended, or never was.
+        "running": a worker holds it; the time applies to the next attempt, if there is one. "exists": it is dead and
+        unchanged; re-drive it. "gone": it has ended, or never existed.
         """
         key, due = self.key(task, id, "reschedule"), when(at, in_, task_name(task), "reschedule")
         rank = None if priority is None else weight(priority, None, f"reschedule({key.task_name!r}")
@@ -168,7 +167,7 @@ class Client(Bulk, Recurring):
         )
 
     def cancel(self, task: Task[Any], id: str, *, connection: Any = None) -> Receipt:
-        """Remove a task that waits, is paused or dead: "cancelled". There being none: "gone".
+        """Remove a task that waits, is paused or dead: "cancelled". If there is none: "gone".
 
         "running": its handler is asked to stop (``ctx.cancelled``), and no other attempt is made: it ends as cancelled,
         unless it succeeds.
@@ -178,10 +177,10 @@ class Client(Bulk, Recurring):
         return self._done(connection, receipt, ORDERS if receipt.status == "running" else None)
 
     def cancel_all(self, task: Task[Any], *, state: str | None = None, connection: Any = None) -> int:
-        """Remove all tasks of this name that nobody runs, or those in one state; how many.
+        """Remove all tasks of this name that are not running, or those in one state; return how many.
 
-        ``state`` is waiting, paused, blocked or dead. Those that run stay; ``cancel`` asks one to stop. In transactions
-        of 500 each; in the caller's transaction all at once.
+        ``state`` is waiting, paused, blocked or dead. Running tasks stay; ``cancel`` asks one to stop. Uses
+        transactions of 500 each; in the caller's transaction all at once.
         """
         name, count, last = self._named(task, "cancel_all"), 0, ""
         if state not in (None, *set(STATES) - {State.RUNNING}):
@@ -204,9 +203,9 @@ class Client(Bulk, Recurring):
         in_: timedelta | str | None = None,
         connection: Any = None,
     ) -> list[str]:
-        """Let dead tasks run again, with all their attempts; the ids of those that wait now.
+        """Run dead tasks again, with all their attempts; return their ids.
 
-        Without ``ids`` all that are dead, in transactions of 500 each; in the caller's transaction 500 at most.
+        Without ``ids`` all dead ones, in transactions of 500 each; in the caller's transaction 500 at most.
         """
         name = self._named(task, "redrive")
         if isinstance(ids, str):
@@ -221,7 +220,7 @@ class Client(Bulk, Recurring):
                 return self._done(connection, driven, name if is_soon(due, self._horizon) else None)
 
     def get(self, task: Task[Any], id: str, *, connection: Any = None) -> TaskLine | None:
-        """How a task stands, with its data; None if it has ended, or never was."""
+        """One task with its data and state; None if it has ended, or never existed."""
         key = self.key(task, id, "get")
         with self._joining(connection, key.task_name) as (queue, own):
             found = queue.find(own, key)
@@ -236,10 +235,10 @@ class Client(Bulk, Recurring):
         limit: int = PAGE,
         connection: Any = None,
     ) -> list[TaskLine]:
-        """A page of tasks by name and id, without their data: of all tasks or of one, in any state or in one.
+        """One page of tasks by name and id, without their data: of all tasks or of one, in any state or in one.
 
-        ``state`` is waiting, running, paused, blocked or dead. ``after`` is the last line of the page before, or
-        its id where ``task`` is given: no task is missed or seen twice, whatever happens in between.
+        ``state`` is waiting, running, paused, blocked or dead. ``after`` is the last line of the previous page, or
+        its id if ``task`` is given: no task is missed or listed twice, whatever happens in between.
         """
         name = None if task is None else self._named(task, "list")
         if state is not None and state not in STATES:
@@ -253,12 +252,12 @@ class Client(Bulk, Recurring):
             return [task_line(row) for row in queue.page(own, name=name, state=state, after=place, size=limit)]
 
     def history(self, task: Task[Any], id: str, *, connection: Any = None) -> builtins.list[TaskEnd]:
-        """How tasks under this id have ended, the newest first: as far as the task keeps a ``history`` or results."""
+        """The recorded ends of tasks under this id, the newest first; see ``history`` and ``keep_result``."""
         key = self.key(task, id, "history")
         with self._joining(connection, key.task_name) as (queue, own):
             return [task_end(row) for row in queue.ends(own, key)]
 
     def result(self, task: Task[Any], id: str, *, connection: Any = None) -> TaskEnd | None:
-        """The newest end under this id that succeeded, with its ``result``; None if there is none, or none is kept."""
+        """The newest successful end under this id, with its ``result``; None if none is stored."""
         ends = self.history(task, id, connection=connection)
         return next((end for end in ends if end.outcome == Outcome.SUCCEEDED), None)

@@ -37,16 +37,16 @@ TRIES = 4
 class Controls:
     """Pause and resume, trigger, skip, cancel, retry, backfill and delete: jobs by name, or as registered.
 
-    Each order is one transaction, and stands in the audit table with its author, time and ``note``. ``author``
-    is the user and host of this process unless given. With ``dry_run`` an order does and returns all that it
-    would, and takes it back. Works without a worker in this process; waits for the database, so call it from
-    ``async def`` in ``asyncio.to_thread``.
+    Each operation is one transaction and is recorded in the audit table with its author, time and ``note``. The default
+    ``author`` is the user and host of this process. With ``dry_run`` an operation returns what it would do, and rolls
+    it back. Works without a worker in this process. It waits for the database, so call it from ``async def`` in
+    ``asyncio.to_thread``.
 
-    ``instance`` is the id of one of a task's recurring instances, of ``client.schedule_recurring``: the order is then
-    about that one, and its handler sees that one's data.
+    ``instance`` is the id of a recurring instance of ``client.schedule_recurring``: the operation then applies to that
+    instance, and its handler receives that instance's data.
 
-    Raises UnknownTask for a job without a row, and ConfigurationError, in one line with the cure, for what cannot be
-    done as things stand.
+    Raises UnknownTask for a job without a row, and ConfigurationError, in one line with the remedy, for an operation
+    that is not possible now.
     """
 
     def __init__(
@@ -57,41 +57,41 @@ class Controls:
         self._author = author
 
     def by(self, author: str) -> Controls:
-        """The same for another author: the user of a web page, for instance."""
+        """The same operations under another author, for example the user of a web page."""
         return Controls(self._make_store, self._wake, author=author)
 
     # -- pause and resume -------------------------------------------------------------------------------------
 
     def pause(self, job: Any, *, note: str | None = None, dry_run: bool = False) -> bool:
-        """No slot, retry or trigger of the job starts any more; False if it was paused already.
+        """Start no slot, retry or trigger of the job any more; False if it was paused already.
 
-        What runs goes on. Slots that come meanwhile are skipped (paused) when the job is resumed.
+        Running handlers finish. Slots that come due meanwhile are skipped (paused) when the job is resumed.
         """
         name = _name(job)
         return self._order(lambda at: pauses.pause(at, name), note, dry_run)
 
     def pause_all(self, *, note: str | None = None, dry_run: bool = False) -> bool:
-        """Nothing starts any more, in the whole installation, jobs and tasks that come later included."""
+        """Start nothing in the whole installation any more, including jobs and tasks that are added later."""
         return self._order(pauses.pause_all, note, dry_run)
 
     def resume(
         self, job: Any, *, replay: bool = False, note: str | None = None, dry_run: bool = False
     ) -> list[Resumed]:
-        """The job goes on; empty if it was not paused. ``replay``: its slots of the pause are its catch-up's."""
+        """Resume the job; empty if it was not paused. ``replay``: leave the slots of the pause to catch-up."""
         name = _name(job)
         return self._order(lambda at: pauses.resume(at, name, replay=replay), note, dry_run)
 
     def resume_all(
         self, *, replay: bool = False, note: str | None = None, dry_run: bool = False
     ) -> list[Resumed] | None:
-        """Take a pause of all back; the jobs that have skipped slots, or None if not all was paused.
+        """End a pause of everything; return the jobs that have skipped slots, or None if there was no such pause.
 
-        Jobs that are paused by name stay so.
+        Jobs that are paused by name stay paused.
         """
         return self._order(lambda at: pauses.resume_all(at, replay=replay), note, dry_run)
 
     def all_paused(self) -> Paused | None:
-        """Who paused all, when and why; None if nobody did."""
+        """The author, time and note of a pause of everything; None if there is none."""
         store = self._make_store()
         with store.database.in_words():
             return pauses.is_all_paused(store)
@@ -107,11 +107,11 @@ class Controls:
         note: str | None = None,
         dry_run: bool = False,
     ) -> datetime:
-        """Run the job now, beside its schedule; the slot of that run, the database's time of this request.
+        """Run the job now, beside its schedule; return the slot of that run, the database's time of this request.
 
-        Its schedule stays as it is, its statistics count the run. If something of the job runs when it would start, it
-        runs beside that, waits for its end (``queue``), or is skipped (``skip``; the ledger says so). If the job is
-        paused, the run waits for its resumption.
+        The schedule stays as it is; the job's statistics count the run. If something of the job is running, the trigger
+        runs beside it, waits for its end (``queue``), or is skipped (``skip``; the ledger lists it). If the job is
+        paused, it waits until the job is resumed.
         """
         name = _name(job)
         if overlap not in ("beside", "queue", "skip"):
@@ -128,7 +128,7 @@ class Controls:
         note: str | None = None,
         dry_run: bool = False,
     ) -> datetime:
-        """Leave the next slot out that has not begun: skipped (operator); that slot. ``slot``: only if it is this."""
+        """Skip the next slot that has not begun (operator) and return it. ``slot``: only if it is this one."""
         name, wanted = _name(job), None if slot is None else _instant(slot)
         return self._order(lambda at: slot_operations.skip_next(at, name, wanted, instance), note, dry_run)
 
@@ -141,11 +141,11 @@ class Controls:
         note: str | None = None,
         dry_run: bool = False,
     ) -> list[datetime]:
-        """Ask what runs of the job to stop, or end the slot given, also if it waits for a retry; the slots.
+        """Ask what runs of the job to stop, or end the given slot, also if it waits for a retry; return the slots.
 
-        Without ``instance`` all its instances are asked as well; a slot given is the job's own.
-        Handlers learn it with the next heartbeat: ``ctx.cancelled``, with the reason ``operator``; async ones are
-        cancelled. The slot ends as cancelled; one whose handler comes to a good end all the same has succeeded.
+        Without ``instance`` this applies to all its instances; a given slot is the job's own. Handlers learn it with
+        the next heartbeat: ``ctx.cancelled``, with the reason ``operator``; async ones are cancelled. The slot ends as
+        cancelled, unless its handler succeeds.
         """
         name, wanted = _name(job), None if slot is None else _instant(slot)
         return self._order(lambda at: slot_operations.cancel(at, name, wanted, instance), note, dry_run)
@@ -159,9 +159,9 @@ class Controls:
         note: str | None = None,
         dry_run: bool = False,
     ) -> None:
-        """One more attempt of a slot that ended as failed, dead, lost or cancelled: the same slot, counted on.
+        """Start one more attempt of a slot that ended as failed, dead, lost or cancelled; the attempt count continues.
 
-        A job with ``on_lost="give_up"`` starts a slot once, so its slots are refused.
+        A job with ``on_lost="give_up"`` starts a slot once, so its slots are rejected.
         """
         name, wanted = _name(job), _instant(slot)
         known = self._make_store().definitions.get(name)
@@ -187,9 +187,9 @@ class Controls:
     ) -> Backfill:
         """Run the slots from ``first`` to ``last`` that never ran, the oldest first, beside the schedule.
 
-        ``at_once`` of them run side by side, each due ``pace`` after the one before has started. ``failed``: also
+        ``at_once`` of them run side by side, each due ``pace`` after the start of the previous one. ``failed``: also
         those that ended as failed, dead, lost or cancelled. At most 10,000 slots; call it with ``dry_run`` first.
-        Where history was pruned nobody knows what ran: refused, unless ``forgotten`` slots may run again.
+        If history was pruned, the ledger cannot say what ran: rejected, unless ``forgotten`` slots may run again.
         """
         name, begin, end = _name(job), _instant(first), _instant(last)
         if not isinstance(at_once, int) or isinstance(at_once, bool) or at_once < 1:
@@ -208,15 +208,16 @@ class Controls:
     def cancel_backfill(
         self, job: Any, *, instance: str | None = None, note: str | None = None, dry_run: bool = False
     ) -> int:
-        """Call off the slots of the job's backfills that have not begun, without ``instance`` also of all its
-        instances; how many."""
+        """Cancel the slots of the job's backfills that have not begun, without ``instance`` also of all its
+        instances; return how many.
+        """
         name = _name(job)
         return self._order(lambda at: slot_operations.call_off_backfill(at, name, instance), note, dry_run)
 
     def delete(self, job: Any, *, known: bool = False, note: str | None = None, dry_run: bool = False) -> int:
-        """Delete the rows of a job that is no longer in the code; how many. Its history stays.
+        """Delete the rows of a job that is no longer in the code; return how many. Its history stays.
 
-        Refused while it runs, and, unless ``known``, while a live worker knows it and would plan it again.
+        Rejected while it runs, and, unless ``known``, while a live worker registers it and would plan it again.
         """
         name = _name(job)
         return self._order(lambda at: deletion.delete(at, name, known=known), note, dry_run)
@@ -224,21 +225,21 @@ class Controls:
     # -- after a restore --------------------------------------------------------------------------------------
 
     def new_epoch(self, *, note: str | None = None, dry_run: bool = False) -> Epoch:
-        """After a restore of all tables: tokens rise, claims end, the installation's id is new.
+        """After a restore of all tables: raise all tokens, end all claims, and change the installation's id.
 
-        Holders of the time before are refused, here and wherever a token is compared.
+        Earlier holders are rejected, here and wherever a token is compared.
         """
         return self._order(recovery.new_epoch, note, dry_run)
 
     def settle_until(self, until: datetime, *, note: str | None = None, dry_run: bool = False) -> list[SettledJob]:
-        """After a restore: slots up to ``until`` (at most now) that wait do not run: skipped (settled); by job."""
+        """After a restore: skip the waiting slots up to ``until`` (at most now) as settled; return them by job."""
         instant = _instant(until)
         return self._order(lambda at: recovery.settle_until(at, instant), note, dry_run)
 
     # -- audit ------------------------------------------------------------------------------------------------
 
     def orders(self, job: Any = None, *, limit: int | None = None) -> Iterator[Order]:
-        """The orders given so far, the newest first; with ``job``, those about it and those about all."""
+        """The recorded operations, the newest first; with ``job``, those on it and those on everything."""
         store = self._make_store()
         return _in_words(store, orders(store, job=None if job is None else _name(job), limit=limit))
 

@@ -146,7 +146,7 @@ class Fence(Protocol):
 
 
 class JobContext:
-    """What a handler knows about its slot and its claim."""
+    """The slot and the claim of a handler."""
 
     __slots__ = ("_data", "_fence", "_hold", "_log", "_read", "_stopping", "client", "schedule", "state")
     _MISSING: ClassVar[object] = object()
@@ -192,7 +192,7 @@ class JobContext:
     def instance(self) -> str:
         """The instance: ``recurring`` for a job's own slots, the id for a one-time task or a recurring instance.
 
-        It is that also for what runs beside the schedule: triggers, retries, backfills, slots that run abreast.
+        Triggers, retries, backfills and slots that run side by side have the instance of their job.
         """
         row = self._hold.claim.row
         return row.plan_instance or row.task_instance
@@ -201,13 +201,13 @@ class JobContext:
     def slot(self) -> datetime:
         """The slot, an aware UTC instant; the same in every attempt.
 
-        A one-time task has none: there it is None, which the annotation hides for the sake of every job.
+        A one-time task has none: there it is None, although the annotation does not say it.
         """
         return self._hold.claim.slot  # type: ignore[return-value]
 
     @property
     def interval_start(self) -> datetime | None:
-        """The slot before this one: the start of what this run covers; None where there is none."""
+        """The previous slot, where the period of this run begins; None if there is none."""
         slot = self._hold.claim.slot
         if slot is None or self.schedule is None or self.schedule.from_end:
             return None
@@ -215,7 +215,7 @@ class JobContext:
 
     @property
     def interval_end(self) -> datetime | None:
-        """The end of what this run covers: the slot itself."""
+        """The end of the period of this run: the slot itself."""
         return self._hold.claim.slot
 
     @property
@@ -235,12 +235,12 @@ class JobContext:
 
     @property
     def token(self) -> int:
-        """The fencing token: rises with every claim of this row; hand it to whatever can refuse an older one."""
+        """The fencing token: it rises with every claim of this row, so a storage can reject a lower one."""
         return self._hold.claim.token
 
     @property
     def idempotency_key(self) -> str:
-        """The same text in every attempt of this slot, and in no other slot or task."""
+        """The same string in every attempt of this slot, and in no other slot or task."""
         row = self._hold.claim.row
         if row.ledger_key is None:
             return f"{row.task_name}/{row.task_instance}/{row.first_version}"
@@ -254,38 +254,38 @@ class JobContext:
 
     @property
     def data(self) -> Any:
-        """The payload, decoded once; None without one."""
+        """The payload, decoded once; None if there is none."""
         if self._data is self._MISSING:
             self._data = self._read(self._hold.claim.row.task_data)
         return self._data
 
     @property
     def lost(self) -> bool:
-        """True once the claim is known, or must be believed, to be somebody else's."""
+        """True when the claim is lost, or must be treated as lost."""
         return self._hold.lost
 
     @property
     def cancelled(self) -> bool:
-        """True once the handler should stop; ``cancel_reason`` says why."""
+        """True when the handler should stop; ``cancel_reason`` says why."""
         return self._hold.stop_reason is not None
 
     @property
     def cancel_reason(self) -> str | None:
-        """``lost``, ``operator``, ``overlap`` (a newer slot), ``timeout``, ``shutdown``; None: nothing asks it to."""
+        """``lost``, ``operator``, ``overlap`` (a newer slot), ``timeout``, ``shutdown``; None: keep running."""
         return self._hold.stop_reason
 
     @property
     def stopping(self) -> bool:
-        """True once the worker drains: a handler that runs for ever should come to an end."""
+        """True when the worker drains: a handler that runs for ever should return."""
         return self._stopping()
 
     @property
     def lease_left(self) -> timedelta:
-        """How long the claim is certainly still ours without another heartbeat, by a clock that never steps."""
+        """How long the claim is certainly valid without another heartbeat, by a monotonic clock."""
         return self._hold.lease_left()
 
     def wait(self, seconds: float) -> bool:
-        """Sleep, but no longer than until the handler is asked to stop; True if it was."""
+        """Sleep, but return early if the handler is asked to stop; True if it was."""
         return self._hold.signal.wait(seconds)
 
     def check(self) -> None:
@@ -294,18 +294,19 @@ class JobContext:
             raise JobCancelled(f"{self.name} {self.slot or self.instance} was asked to stop: {self.cancel_reason}")
 
     def guard(self, connection: Any) -> Any:
-        """Prove, in the transaction of ``connection``, that this claim still holds, and keep it so until its end.
+        """Prove in the transaction of ``connection`` that this claim is valid, and keep it valid until the transaction
+        ends.
 
         ``connection`` is in a transaction on the database that holds the tables: SQLAlchemy's Connection or Session,
         or psycopg's Connection; with an AsyncConnection or AsyncSession of either: ``await ctx.guard(connection)``.
-        Raises ClaimLost for a stale claim, so that the transaction rolls back; heartbeats go on meanwhile.
+        Raises ClaimLost for a stale claim, so that the transaction rolls back. Heartbeats continue meanwhile.
         """
         return self._settled("guard", self._fence.guard(self._hold.claim, connection))
 
     def complete_in(self, connection: Any) -> Any:
-        """Guard, and write the slot's success in the same transaction: work and settlement commit together or not.
+        """Guard, and write the slot's success in the same transaction: work and settlement commit together, or neither.
 
-        If that transaction rolls back, the attempt failed, whatever the handler returns. Connections as for
+        If that transaction rolls back, the attempt failed, whatever the handler returns. Connections are those of
         ``guard``: with an async one, ``await ctx.complete_in(connection)``. Raises ClaimLost for a stale claim.
         """
         if self._hold.sequel is not None:
@@ -338,14 +339,13 @@ class JobContext:
         if_exists: IfExists = "keep",
         waits_for: int = 0,
     ) -> str:
-        """Let a task follow if, and only if, this attempt succeeds: both are written in one transaction. Its id.
+        """Schedule a follow-up task if, and only if, this attempt succeeds: both commit together. Return its id.
 
-        As ``client.schedule``; ``in_`` counts from the end of this attempt. Nobody can be told by then that an id is
-        taken, so "raise" is refused, and ``if_exists`` is "keep" unless given; of several calls with one id each
-        finds what the one before has left. With the id of this very task (``id=ctx.instance``) it takes this one's
-        place. ``waits_for``: it is blocked until so many others have called ``arrive`` with its id: yours, or the one
-        that this returns. Raises what ``client.schedule`` raises, and ConfigurationError together with
-        ``complete_in``: there pass ``connection`` to ``client.schedule`` instead.
+        The arguments are those of ``client.schedule``; ``in_`` counts from the end of this attempt. ``if_exists`` is
+        "keep" by default; "raise" is rejected. With the id of this very task (``id=ctx.instance``) the follow-up
+        replaces it. ``waits_for``: the follow-up is blocked until this many handlers have called ``arrive`` with its
+        id. Raises what ``client.schedule`` raises, and ConfigurationError together with ``complete_in``: there pass
+        ``connection`` to ``client.schedule`` instead.
         """
         if if_exists == "raise":
             raise ConfigurationError(_NOBODY_THERE)
@@ -356,10 +356,10 @@ class JobContext:
         return follow.wanted.instance
 
     def arrive(self, task: Any, id: str) -> None:
-        """Tell a task that waits for others, once this attempt has succeeded, that one more has arrived: this one.
+        """When this attempt succeeds, count it as one arrival for a blocked task.
 
-        However often it is said in one attempt, it counts once. One that nothing is blocked for (an id that is not
-        there, or no longer) counts for nothing: the worker's log has a WARNING.
+        Repeated calls in one attempt count once. An arrival for an id that is not blocked is ignored, with a WARNING in
+        the worker's log.
         """
         self._sequel().arrivals.append(self.client.key(task, id))
 
@@ -372,7 +372,7 @@ class JobContext:
 
 
 class TaskContext(JobContext, Generic[T]):
-    """What the handler of a one-time task knows: as JobContext, with data of the task's own type."""
+    """The context of a one-time task: as JobContext, with data of the task's own type."""
 
     __slots__ = ()
 

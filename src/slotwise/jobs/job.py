@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 
 class DistributedJob(ABC):
-    """A recurring job: subclass it, say ``name``, ``schedule`` and ``execute``.
+    """A recurring job: subclass it and declare ``name``, ``schedule`` and ``execute``.
 
     Attributes may be class attributes, set on ``self`` in ``__init__`` (which need not call
     ``super().__init__``), properties or zero-argument methods; each is read once, at registration.
-    ``execute`` is ``def`` or ``async def``, may raise anything (the attempt failed), and may run for ever.
+    ``execute`` is ``def`` or ``async def`` and may run for ever. If it raises, the attempt has failed.
 
     >>> from slotwise import Cron, DistributedJob, JobContext
     >>> class NightlyReport(DistributedJob):
@@ -68,12 +68,12 @@ class DistributedJob(ABC):
 
 
 class OneTimeTask(ABC, Generic[T]):
-    """A one-time task with a payload: subclass it, say ``name`` and ``execute``; schedule it through a client.
+    """A one-time task with a payload: subclass it, declare ``name`` and ``execute``, and schedule it through a client.
 
-    ``OneTimeTask[Mail]`` takes a Mail: a dataclass, a TypedDict, a model of pydantic or msgspec, or any type made
-    of those and of what JSON can say. Both sides are held to it: what is scheduled, and what ``ctx.data`` gives.
-    Without a type the data is whatever JSON can say. Without a ``retry`` of its own a task is tried ten times with
-    exponential pauses; then its row stays, as ``dead``, with the reason. Data that cannot be read is dead at once.
+    ``OneTimeTask[Mail]`` takes a Mail: a dataclass, a TypedDict, a model of pydantic or msgspec, or any type made of
+    those and of JSON values. The type is validated when the task is scheduled and when ``ctx.data`` is read. Without a
+    type, the data is any JSON value. By default a task has ten attempts with exponential waits; then its row stays
+    as ``dead``, with the reason. A task whose data cannot be read is dead at once.
 
     >>> from dataclasses import dataclass
     >>> from slotwise import OneTimeTask, TaskContext
@@ -174,7 +174,7 @@ def job(
 def task(*, name: str, **policies: Any) -> MakeTask:
     """Make a one-time task of a function: ``@task(name="send-mail")``; further keywords are policies.
 
-    The type of its data stands in the annotation: ``def send_mail(ctx: TaskContext[Mail])``.
+    The annotation declares the type of its data: ``def send_mail(ctx: TaskContext[Mail])``.
     """
 
     def make(function: Callable[[Any], object]) -> FunctionTask[Any]:

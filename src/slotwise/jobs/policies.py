@@ -107,18 +107,18 @@ USUAL_CAP = timedelta(minutes=5)
 
 @dataclass(frozen=True, slots=True)
 class CatchUp:
-    """What happens to slots that come due while nobody holds the job.
+    """What happens to slots that came due while no worker held the job.
 
-    ``CatchUp.latest()`` (the default): one run for the whole outage, labelled with the newest missed slot;
-    ``ctx.collapsed`` says how many older ones it stands for, and the ledger lists them as skipped (collapsed).
+    ``CatchUp.latest()`` (the default): one run for the whole outage, with the newest missed slot;
+    ``ctx.collapsed`` is the number of older ones, and the ledger lists them as skipped (collapsed).
     ``CatchUp.none()``: a slot that is later than ``grace`` does not run, and of several within it only the newest
     does; the others are skipped (late).
-    ``CatchUp.first()``: one run, labelled with the oldest missed slot.
-    ``CatchUp.all()``: every missed slot runs, the oldest first, starts at least ``pace`` apart; only the newest
-    ``max``, and none older than ``window``. What comes due meanwhile runs afterwards, unless the last run took longer
-    than the interval to the next slot: then its overlap decides.
+    ``CatchUp.first()``: one run, with the oldest missed slot.
+    ``CatchUp.all()``: every missed slot runs, the oldest first, at least ``pace`` apart; only the newest ``max``,
+    and none older than ``window``, counted again at each start. Slots that come due meanwhile join until the job has
+    caught up; if a run takes longer than the interval, overlap decides about them.
 
-    Raises InvalidJob for a limit that makes no sense.
+    Raises InvalidJob for an invalid limit.
     """
 
     mode: Literal["none", "latest", "first", "all"] = "latest"
@@ -165,9 +165,9 @@ class Overlap:
     ``Overlap.queue(max=1)``: the newest ``max`` of them run afterwards, the older ones are skipped, also those that
     wait already.
     ``Overlap.queue_all()``: all of them run afterwards, one after another.
-    ``Overlap.allow(max)``: up to ``max`` slots run side by side in the whole cluster, those that wait for a retry
-    included; a slot that finds no place is skipped.
-    ``Overlap.cancel_previous()``: the one that runs is asked to stop, and the newest slot starts when it has ended.
+    ``Overlap.allow(max)``: up to ``max`` slots run side by side in the whole cluster, including those that wait for
+    a retry; a slot without a place is skipped.
+    ``Overlap.cancel_previous()``: the running slot is asked to stop, and the newest slot starts when it has ended.
 
     Raises InvalidJob for a ``max`` below 1.
     """
@@ -224,15 +224,14 @@ def _whole(where: str, value: int) -> None:
 class Retry:
     """Further attempts of the same slot (or task) after a failure.
 
-    ``attempts`` counts all that fail, the first included; what is snoozed, lost, or stopped by a shutdown, has
-    not failed. ``wait`` is one of tenacity's ``wait_*`` objects
-    and ``stop`` one of its ``stop_*`` objects, which can only end the attempts earlier; both are asked from the
-    row's own counters, never from a process's memory, so that they hold across restarts and workers. To them time
-    counts from the claim of the first attempt that failed, however late that was for its slot. For a
-    strategy that raises, which is logged, the pause doubles from two seconds up to an hour. No pause is longer
-    than a year. A job's retry that would fall at or after the next slot to come due is not made: the slot ends as
-    failed and the schedule goes on. With ``past_next_slot`` it is made all the same; what becomes of slots that come
-    due meanwhile is the job's overlap.
+    ``attempts`` counts failures, the first included; a snoozed or lost attempt, and one that a shutdown stopped, is not
+    a failure. ``wait`` is one of tenacity's ``wait_*`` objects. ``stop`` is one of its ``stop_*`` objects, which can
+    end the attempts earlier. Both are called with the row's own counters, so they hold across restarts and workers.
+    Their time counts from the claim of the first failed attempt. If a strategy raises, the error is logged and the wait
+    doubles from two seconds up to an hour. No wait is longer than a year.
+
+    A job's retry that would fall at or after its next slot is not made: the slot ends as failed and the schedule
+    continues. With ``past_next_slot`` it is made, and overlap decides about slots that come due meanwhile.
 
     Raises InvalidJob when ``attempts`` is below 1 or a strategy is of the wrong type.
     """
@@ -262,10 +261,8 @@ class Retry:
     ) -> Retry:
         """``attempts`` in all; the wait doubles from ``first`` up to ``cap``, with up to ``first`` of jitter on top.
 
-        ``cap``: five minutes, or ``first`` where that is longer, unless it is given.
-
-        Durations are ``timedelta`` or text such as ``"10s"``. Raises InvalidJob for what is neither, and for a
-        ``first`` that is longer than ``cap``.
+        The default of ``cap`` is five minutes, or ``first`` if that is longer. Durations are ``timedelta`` or strings
+        such as ``"10s"``. Raises InvalidJob for an invalid duration, and for a ``first`` that is longer than ``cap``.
         """
         shortest = _span("Retry.exponential", "first", first)
         longest = max(shortest, USUAL_CAP) if cap is None else _span("Retry.exponential", "cap", cap)
@@ -279,8 +276,8 @@ class Retry:
     def delay_after(self, attempt: int, elapsed: timedelta) -> timedelta | None:
         """How long to wait after the failure of attempt number ``attempt`` (from 1), or None to give up.
 
-        ``elapsed`` is the time since the claim of the first attempt that failed, for tenacity's ``stop_after_delay``
-        and its kin.
+        ``elapsed`` is the time since the claim of the first failed attempt, for strategies such as
+        ``stop_after_delay``.
         """
         if attempt >= self.attempts:
             return None

@@ -60,7 +60,7 @@ def revert(
     schema: str | None = None,
     revision: str = "base",
 ) -> list[str]:
-    """Take the tables down to ``revision``: all their data is gone. Transactions as in ``apply``."""
+    """Take the tables down to ``revision``: all their data is lost. Transactions as in ``apply``."""
     return _migrate(connection, Target(prefix=prefix, schema=schema), revision, up=False)
 
 
@@ -110,7 +110,7 @@ def _known(script: ScriptDirectory) -> set[str]:
 
 
 def sql(dialect_name: str = "postgresql", *, prefix: str = "scheduled_", schema: str | None = None) -> str:
-    """The SQL of a fresh installation, for those who let somebody else run it."""
+    """The SQL of a fresh installation, for a database administrator."""
     from alembic.operations import Operations
     from alembic.runtime.migration import MigrationContext
 

@@ -35,10 +35,10 @@ class DatabaseClock:
 
 
 class ManualClock:
-    """A clock that moves only when told; for tests and simulations. Safe to share between workers.
+    """A clock that moves only when told to; for tests and simulations. Safe to share between workers.
 
-    ``tick`` lets time pass for everybody. ``set`` is somebody stepping the database's clock: nobody's own
-    sense of how long something took changes with it.
+    ``tick`` lets time pass for all workers. ``set`` steps the database's clock: measured durations do not change with
+    it.
 
     >>> clock = ManualClock(datetime(2026, 1, 1, tzinfo=UTC))
     >>> clock.tick(timedelta(hours=2))

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 
 class RegistryBuilder:
-    """Builds a JobRegistry step by step; the same checks, with the same words, as its constructor.
+    """Build a JobRegistry step by step, with the same checks and messages as its constructor.
 
-    The usual settings have a method of their name; ``setting`` takes them all.
+    Common settings have a method of their name; ``setting`` takes any.
     """
 
     def __init__(self) -> None:
@@ -82,11 +82,11 @@ class RegistryBuilder:
         return self
 
     def customize(self, function: Customize) -> Self:
-        """``function(settings) -> settings`` runs last, in ``build``, and wins over everything."""
+        """``function(settings) -> settings`` runs last, in ``build``, and has precedence over everything."""
         return self.setting("customize", function)
 
     def build(self) -> JobRegistry:
-        """Check everything and build. Touches no database."""
+        """Check everything and build. Opens no connection."""
         from slotwise.registry.registry import JobRegistry  # late: it offers this builder
 
         return JobRegistry(**self._parts, **self._options)

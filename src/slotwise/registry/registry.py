@@ -44,17 +44,17 @@ class JobRegistry:
     """Jobs and tasks, their settings, and the worker of this process.
 
     ``jobs`` are DistributedJob instances (a class is instantiated if it takes no arguments) and functions under
-    ``@job``; ``tasks`` are one-time tasks. Further keywords are settings (``poll_interval="5s"``) and win over
-    the environment and slotwise.toml; ``customize`` gets the settings last and wins over everything.
+    ``@job``; ``tasks`` are one-time tasks. Further keywords are settings (``poll_interval="5s"``) and have precedence
+    over the environment and slotwise.toml; ``customize`` receives the settings last and has precedence over everything.
 
-    ``listeners`` are told every event after it happened, ``interceptors`` are context managers around each handler,
+    ``listeners`` receive every event after it happened, ``interceptors`` are context managers around each handler,
     ``recorders`` write in the settlement's own transaction; see the page on events.
 
-    Building one never touches the database. ``start`` and ``stop`` run a worker inside this process; so do
+    Building a registry opens no connection. ``start`` and ``stop`` run a worker inside this process; so do
     ``with registry:`` and, inside an asyncio application, ``async with registry:`` (async handlers then run on
-    the application's loop, and no signal handler is touched).
+    the application's loop, and signal handlers are left alone).
 
-    Raises InvalidJob, InvalidSetting or ConfigurationError with the cure in one line.
+    Raises InvalidJob, InvalidSetting or ConfigurationError with the remedy in one line.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class JobRegistry:
         return RegistryBuilder()
 
     def configured(self, **settings: Any) -> Self:
-        """Lay further settings over (the command line's do), then ``customize`` again. Not while running."""
+        """Apply further settings, such as those of the command line, then ``customize`` again. Not while running."""
         if self._running():
             raise ConfigurationError("the registry is running; stop it before changing its settings")
         asked = self._asked.with_(**settings)
@@ -110,7 +110,7 @@ class JobRegistry:
     def database(self) -> Database:
         """The registry's own small pool, separate from the application's; connects at first use.
 
-        Race: several threads may be the first. All get the same, or nobody would close the others' connections.
+        Race: several threads may be the first. All must get the same pool, or the others would never be closed.
         """
         if self._database is None:
             made = Database(self.settings)
@@ -131,15 +131,15 @@ class JobRegistry:
         return [self.definitions[name] for name in sorted(self.definitions) if self.definitions[name].is_job]
 
     def listen(self, listener: Listener) -> Self:
-        """Tell this listener, too; of workers that are made from now on."""
+        """Add a listener, for workers that are created from now on."""
         self.listeners = (*self.listeners, listener)
         return self
 
     def run_now(self, name: str) -> Ended:
-        """Run one slot of the job now, in this process, under a claim that nobody else can take; how it ended.
+        """Run one slot of the job now, in this process, under a claim of its own; return how it ended.
 
         Works beside running workers, heartbeats included. A handler that failed is an outcome, not an exception.
-        Raises UnknownTask, SchemaMissing, SchemaMismatch, ClaimLost, and what a missing database raises.
+        Raises UnknownTask, SchemaMissing, SchemaMismatch, ClaimLost, and the errors of an unavailable database.
         """
         try:
             return self.make_run(name).run()
@@ -147,7 +147,7 @@ class JobRegistry:
             self.database.close()
 
     def make_run(self, name: str) -> SingleRun:
-        """What ``run_now`` runs, for whoever wants to cancel it from another thread."""
+        """The object behind ``run_now``, so that another thread can cancel it."""
         return SingleRun(self._make_worker(self.settings.with_(only=frozenset())), name)
 
     def make_worker(self, *, host_loop: asyncio.AbstractEventLoop | None = None, born: float | None = None) -> Worker:
@@ -189,12 +189,12 @@ class JobRegistry:
     def start(self, *, host_loop: asyncio.AbstractEventLoop | None = None) -> None:
         """Start a worker in this process and return when it claims. Waits while the database is away.
 
-        Verifies that every enabled job has its row. In a script's main thread SIGTERM and SIGINT then drain first
-        (``process_hook=False``: they do not). Stopped meanwhile by another thread, it returns without a worker.
-        ``host_loop`` runs the ``async def`` handlers; never wait in it for this call: ``async with`` does it right.
+        Verifies that every enabled job has its row. In a script's main thread, SIGTERM and SIGINT then drain the
+        worker, unless ``process_hook=False``. If another thread stops it meanwhile, it returns without a worker.
+        ``host_loop`` runs the ``async def`` handlers; do not wait in that loop for this call: use ``async with``.
 
         Raises DatabaseRefused, SchemaMissing, SchemaMismatch or PlanMissing, and what the lifespan raises; then
-        nothing is left.
+        nothing is left running.
         """
         refuse_own_loop(host_loop)
         worker = self.make_worker(host_loop=host_loop)
@@ -214,12 +214,12 @@ class JobRegistry:
             raise
 
     def stop(self, grace: timedelta | None = None) -> int:
-        """Drain and stop; how much was left behind after ``grace`` (default: ``shutdown_grace``): handlers that did
-        not stop, outcomes that could not be written, a lifespan that was not left.
+        """Drain and stop. Return how much was left behind after ``grace`` (default: ``shutdown_grace``): handlers that
+        did not stop, outcomes that could not be written, a lifespan that was not left.
 
-        Such handlers keep their claims, and heartbeats go on, until they return or the process ends: nobody else starts
-        their slots meanwhile. A second stop changes nothing; while the first goes on, it waits for that, too.
-        Raises what the lifespan raises while it is left; all the same, everything else has ended.
+        Such handlers keep their claims, with heartbeats, until they return or the process ends, so no other worker
+        starts their slots. A second call waits for the first one and changes nothing. Raises what the lifespan raises
+        while it is left; everything else has ended nevertheless.
         """
         worker = self._worker
         if worker is None or self._worker_pid != os.getpid():

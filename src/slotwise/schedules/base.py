@@ -61,10 +61,10 @@ def an_instant(value: datetime | str) -> datetime:
 
 
 class Schedule(ABC):
-    """When a job is due: a strictly increasing row of slots, each an instant in UTC.
+    """When a job is due: a strictly increasing sequence of slots, each an instant in UTC.
 
-    Immutable, and equal to every schedule of the same text. Holds no state: the slots after an instant are
-    the same whatever was asked before. All datetimes given must be aware; all returned are in UTC.
+    Immutable, and equal to every schedule with the same text form. Holds no state: the slots after an instant do not
+    depend on earlier calls. All datetimes given must be aware; all returned are in UTC.
     """
 
     __slots__ = ("_text",)
@@ -75,7 +75,7 @@ class Schedule(ABC):
 
     @abstractmethod
     def next_after(self, t: datetime) -> datetime | None:
-        """The first slot strictly after `t`; None if there is none, ever again."""
+        """The first slot strictly after `t`; None if there is none."""
 
     @abstractmethod
     def latest_before(self, t: datetime, *, floor: datetime | None = None) -> datetime | None:
@@ -83,7 +83,7 @@ class Schedule(ABC):
 
     @abstractmethod
     def count_between(self, a: datetime, b: datetime) -> int:
-        """How many slots lie after `a` up to and including `b`: exact, and cheap over years of seconds."""
+        """The number of slots after `a` up to and including `b`: exact, and cheap over years of seconds."""
 
     def slots(self, a: datetime, b: datetime) -> Iterator[datetime]:
         """The slots after `a` up to and including `b`, in order."""
@@ -102,43 +102,43 @@ class Schedule(ABC):
         return self
 
     def wait(self, slot: datetime) -> timedelta:
-        """How long after its slot a run is due: no time, but where the schedule is spread."""
+        """How long after its slot a run is due: zero, unless the schedule has a spread."""
         del slot
         return timedelta(0)
 
     @property
     def last(self) -> Schedule:
-        """The schedule that is in force in the end: what code has proposed last."""
+        """The schedule that finally applies: the one that code proposed last."""
         return self
 
     # -- slots that are not to run ---------------------------------------------------------------------------
 
     @property
     def running(self) -> Schedule:
-        """The schedule of those slots only that are to run: all, but for those that a calendar passes over."""
+        """The schedule without the slots that a calendar excludes."""
         return self
 
     def runs(self, slot: datetime) -> bool:
-        """Whether a slot is to run: all but those that a calendar passes over."""
+        """Whether a slot runs: false if a calendar excludes it."""
         before = slot - MICROSECOND
         return self.running is self or self.running.next_after(before) == slot or self.next_after(before) != slot
 
     def skipped_after(self, t: datetime, until: datetime) -> datetime | None:
-        """The first slot after `t` up to and including `until` that is not to run."""
+        """The first slot after `t` up to and including `until` that does not run."""
         return None if self.running is self else first_beyond(self.running, self, t, until)
 
     # -- binding ---------------------------------------------------------------------------------------------
 
     @property
     def calendars(self) -> Mapping[str, Calendar | None]:
-        """The business calendars it goes by: under each name the days that were bound, or None."""
+        """The business calendars it uses: under each name the bound days, or None."""
         return {}
 
     def bind(self, name: str, calendars: Mapping[str, Calendar] | None = None) -> Schedule:
-        """The same for the job of this name: `H` becomes a number, calendars become these (older ones are replaced).
+        """The same schedule for the job of this name: `H` becomes a number, calendars become these.
 
-        Its text is complete. What needs no binding, or is bound already, stays as it is. Raises InvalidSchedule
-        if a calendar is missing, or if nothing is left of the schedule.
+        The result has a complete text form. A schedule that needs no binding stays as it is. Raises InvalidSchedule
+        if a calendar is missing, or if no slot is left.
         """
         del name, calendars
         return self
@@ -152,12 +152,12 @@ class Schedule(ABC):
         return Between(self, start, end)
 
     def excluding(self, *calendars: str | Calendar, roll: Roll = "skip") -> Schedule:
-        """Around the days that these business calendars do not work on.
+        """Without the days that these business calendars exclude.
 
-        `roll` says what becomes of a slot on such a day: `skip` (it exists, does not run, and the ledger says
-        so), `drop` (it does not exist), `following` (the next business day, same local time), `preceding`,
-        `modified_following` (the next one; where that is in another month, the one before).
-        Cron and Daily only, alone or combined, for others know no local days. Raises InvalidSchedule.
+        `roll` selects what happens to a slot on such a day: `skip` (it exists and does not run; the ledger lists it),
+        `drop` (it does not exist), `following` (the next business day, same local time), `preceding`,
+        `modified_following` (the next one, or the previous one if the next is in another month).
+        For Cron and Daily only, alone or combined. Raises InvalidSchedule.
         """
         del calendars, roll
         self._refuse_calendar()
@@ -182,12 +182,12 @@ class Schedule(ABC):
 
     @property
     def line(self) -> Line:
-        """Its slots, for laying them over others. Raises InvalidSchedule where they are not at whole seconds."""
+        """Its slots as a timeline, for combining. Raises InvalidSchedule if they are not at whole seconds."""
         raise InvalidSchedule(f"{self} cannot be one of several: only slots at whole seconds of real time can")
 
     @property
     def local_zone(self) -> ZoneInfo | None:
-        """The zone in whose local time it thinks; None: it does not, or in several."""
+        """The time zone of its local times; None if it has none, or several."""
         return None
 
     # -- a value ---------------------------------------------------------------------------------------------

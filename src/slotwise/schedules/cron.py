@@ -45,20 +45,20 @@ MACROS: Final = {
 class Cron(LocalSchedule):
     """A cron expression in a zone's local time (default UTC): five fields, or six with the **seconds first**.
 
-    Fields take lists, ranges (also around the end: `22-2`), steps and names; the day fields take `?`, `L`,
+    Fields take lists, ranges (also across the end: `22-2`), steps and names; the day fields take `?`, `L`,
     `L-3`, `LW`, `15W`, `5L` and `MON#2`; the macros are `@hourly` to `@yearly`.
 
-    `day_rule` decides where day of month and day of week are both restricted: `or` (POSIX), `and`, or `vixie`
+    `day_rule` decides if day of month and day of week are both restricted: `or` (POSIX), `and`, or `vixie`
     (`and` as soon as either starts with `*`: Debian's cron).
 
-    An expression with fixed times (neither minute nor hour starts with `*`) fires once in a night of clock
+    An expression with fixed times (neither minute nor hour starts with `*`) fires once in a night of a clock
     change: in a gap by `gap` (`end`: right after it, `shift`: later by its length, `skip`: not at all), in a
-    fold by `fold` (`first`, `second`, `both`). All others are intervals, for which real time goes on.
+    fold by `fold` (`first`, `second`, `both`). All others are intervals and follow real time.
 
-    `H` leaves a value to the name of the job, `H(0-29)` within a range, `H/15` where steps begin: each job has its
-    own, always the same. Until it is bound, such a schedule has no slots to ask for.
+    `H` derives a value from the job's name, `H(0-29)` within a range, `H/15` for the start of steps: each job has its
+    own, always the same. Such a schedule has slots only when it is bound to a name.
 
-    Raises InvalidSchedule for what it does not understand and for what can never fire.
+    Raises InvalidSchedule for an invalid expression and for one that can never fire.
     """
 
     __slots__ = ("day_rule", "expression")

@@ -29,9 +29,9 @@ from slotwise.settings.sources import READERS, spell
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Settings:
-    """How a worker behaves; checked when it is made.
+    """How a worker behaves; validated when it is created.
 
-    Raises `InvalidSetting`, one line with the setting, its value, the range and the cure.
+    Raises `InvalidSetting`, one line with the setting, its value, the range and the remedy.
     Durations may be given as `timedelta`, `"10s"` or `"PT10S"`.
     """
 
@@ -131,7 +131,7 @@ class Settings:
     def load(
         cls, *, config: Path | None = None, environ: Mapping[str, str] | None = None, **keywords: object
     ) -> Settings:
-        """Settings from all sources; a keyword that is None counts as not given.
+        """Settings from all sources; a keyword that is None is ignored.
 
         Raises `InvalidSetting`, which names the source of the value, for a wrong value, an unknown key or a
         file that cannot be read.
@@ -146,13 +146,13 @@ class Settings:
         return cls(**{name: READERS[name](label, value) for name, (label, value) in chosen.items()})
 
     def with_(self, **changes: object) -> Settings:
-        """The same settings with some replaced; checked like new ones. None puts a None."""
+        """The same settings with some replaced; validated like new ones. None sets None."""
         chosen = sources.from_keywords(changes, READERS)
         values: dict[str, Any] = {name: value for name, (_, value) in chosen.items()}
         return dataclasses.replace(self, **values)
 
     def told(self) -> dict[str, Any]:
-        """As data that another process can read: what differs from the defaults."""
+        """The settings that differ from the defaults, as data that another process can read."""
         found = {}
         for each in dataclasses.fields(self):
             value = getattr(self, each.name)
@@ -162,17 +162,17 @@ class Settings:
 
     @property
     def worker(self) -> str:
-        """The worker's name: as set, else the host's."""
+        """The worker's name; default: the host's."""
         return self.worker_name or socket.gethostname()
 
     @property
     def lease(self) -> timedelta:
-        """How long a claim is good for without a heartbeat."""
+        """How long a claim is valid without a heartbeat."""
         return self.heartbeat_interval * self.missed_heartbeats_limit
 
     @property
     def statement_timeout(self) -> timedelta:
-        """A third of the lease: a statement that hangs leaves time for two more before claims are lost."""
+        """A third of the lease: a hanging statement leaves time for two more before claims are lost."""
         return self.lease / 3
 
     @property
@@ -187,7 +187,7 @@ class Settings:
 
     @property
     def tcp_user_timeout(self) -> timedelta:
-        """How long sent data may stay unacknowledged until a link counts as cut; never below a second."""
+        """How long sent data may stay unacknowledged before a connection counts as broken; at least a second."""
         return min(max(self.heartbeat_interval, timedelta(seconds=1)), timedelta(seconds=10))
 
     @property

@@ -153,7 +153,7 @@ class ManualWorker:
         return holding is None or holding.lost
 
     def cancel_reason(self, claim: Claim) -> str | None:
-        """Why the claim's attempt has been asked to stop; None: it has not."""
+        """Why the claim's attempt was asked to stop; None: it was not."""
         holding = self._worker.active_claims.get(claim)
         return None if holding is None else holding.stop_reason
 

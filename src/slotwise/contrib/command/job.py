@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class CommandJob(DistributedJob):
-    """A job that runs a command: a text for a shell, or a list of a program and its arguments.
+    """A job that runs a command: a string for a shell, or a list of a program and its arguments.
 
     >>> from slotwise import CommandJob, Cron
     >>> nightly = CommandJob(
@@ -32,18 +32,19 @@ class CommandJob(DistributedJob):
     ...     timeout="1h",
     ... )
 
-    ``shell``: who runs a text; default /bin/sh. ``env``: variables that are added. ``inherit_env``: whether the
-    worker's environment is, too, or the names of what is; by default it is, unless ``user`` is given. ``cwd``: the
-    directory; ``"~"`` is the command's HOME, or / where that is missing; default: the worker's. ``user``: whom it
-    runs as, with all groups; the worker must be root, or that user. ``stdin``: what it can read; default: nothing.
-    ``timeout``: a timedelta or a text such as ``"10m"``; then, as when the claim is lost, cancelled or the worker ends,
-    the command and all that it started get SIGTERM, and SIGKILL four seconds later. Further keywords are policies.
+    ``shell``: the shell for a string; default /bin/sh. ``env``: additional variables. ``inherit_env``: whether the
+    command inherits the worker's environment, or the names of the variables that it inherits; by default all, unless
+    ``user`` is given. ``cwd``: the directory; ``"~"`` is the command's HOME, or / if that is missing; default: the
+    worker's. ``user``: the user to run as, with all groups; the worker must be root, or that user. ``stdin``: its
+    standard input; default: empty. ``timeout``: a timedelta or a string such as ``"10m"``. On a timeout, when the claim
+    is lost or cancelled, or when the worker ends, the command and its process group get SIGTERM, and SIGKILL four
+    seconds later. Further keywords are policies.
 
-    Each line of its output goes to the log as it comes (logger ``slotwise.job``, INFO). Another exit status than 0
-    fails the attempt; the ledger keeps the end of the output. The command finds SLOTWISE_JOB, SLOTWISE_SLOT,
-    SLOTWISE_ATTEMPT, SLOTWISE_TOKEN and SLOTWISE_KEY (the idempotency key) in its environment.
+    Each line of its output is logged as it comes (logger ``slotwise.job``, INFO). A non-zero exit code fails the
+    attempt; the ledger keeps the end of the output. The command's environment contains SLOTWISE_JOB, SLOTWISE_SLOT,
+    SLOTWISE_ATTEMPT, SLOTWISE_TOKEN and SLOTWISE_KEY (the idempotency key).
 
-    Raises InvalidJob for what could never run.
+    Raises InvalidJob for a command that can never run.
     """
 
     #: What is run.

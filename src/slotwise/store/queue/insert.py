@@ -16,7 +16,7 @@ from slotwise.store.schema.column_types import Instant
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tally:
-    """What became of many: so many are scheduled now; so many were left as they are, for their ids are taken."""
+    """The result of scheduling many: how many were scheduled, and how many existed already and were kept."""
 
     scheduled: int = 0
     exists: int = 0
