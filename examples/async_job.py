@@ -1,4 +1,4 @@
-"""An `async def` job inside an asyncio application, with something that is opened once for all its runs.
+"""An `async def` job inside an asyncio application, with a session that is opened once for all runs.
 
     python examples/async_job.py
 
@@ -22,7 +22,7 @@ from slotwise import DistributedJob, Every, JobContext, JobRegistry
 
 
 class Session:
-    """Stands for an HTTP client, a connection pool, a model in memory."""
+    """A stand-in for an HTTP client, a connection pool, or a model in memory."""
 
     def __init__(self) -> None:
         self.pages = 0
@@ -38,7 +38,7 @@ class Session:
 
 @asynccontextmanager
 async def lifespan() -> AsyncIterator[Session]:
-    """Entered once, in the loop that runs the handlers, and left after the last of them has ended."""
+    """Open the session in the loop that runs the handlers; close it after the last of them."""
     print("opened the session")
     yield Session()
     print("closed the session")
@@ -57,7 +57,7 @@ class Fetch(DistributedJob):
 async def main() -> None:
     registry = JobRegistry(jobs=[Fetch()], lifespan=lifespan, database_url=database_url())
     make_tables(registry)
-    async with registry:  # handlers run on this very loop; no signal handler is touched
+    async with registry:  # handlers run on this loop; signals are left alone
         assert registry.worker is not None
         await asyncio.wait_for(registry.worker.state.done.wait(), timeout=30)
 

@@ -1,4 +1,4 @@
-"""A job that is given what it needs: your objects go into its constructor, the instance into the registry.
+"""A job that receives its dependencies through its constructor.
 
     python examples/constructor_injection.py
 
@@ -17,14 +17,14 @@ from slotwise import DistributedJob, Every, JobContext, JobRegistry
 
 
 class Orders:
-    """Stands for a repository of your application."""
+    """A stand-in for a repository of your application."""
 
     def count_open(self) -> int:
         return 3
 
 
 class Mailer:
-    """Stands for a service of your application."""
+    """A stand-in for a service of your application."""
 
     def __init__(self) -> None:
         self.sent = threading.Event()
@@ -39,7 +39,7 @@ class OpenOrdersReport(DistributedJob):
     schedule = Every("1s")
 
     def __init__(self, orders: Orders, mailer: Mailer, *, to: str) -> None:
-        self._orders = orders  # neither super().__init__() nor any framework's annotation is needed
+        self._orders = orders  # super().__init__() is not needed
         self._mailer = mailer
         self._to = to
 

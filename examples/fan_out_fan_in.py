@@ -1,4 +1,4 @@
-"""One task leads to many, and the last of those to one more: each link is written with the success before it.
+"""A task that schedules many, and one that runs after all of them; each follows its predecessor's success.
 
     python examples/fan_out_fan_in.py
 

@@ -1,4 +1,4 @@
-"""Writes that a worker which lost its claim cannot make: `guard`, and `complete_in`, which settles the slot too.
+"""Writes that fail after a lost claim: `guard`, and `complete_in`, which also settles the slot.
 
     python examples/guarded_write.py
 
@@ -29,7 +29,7 @@ days = sa.Table("example_days", metadata, sa.Column("slot", sa.Text, primary_key
 
 
 class Interest(DistributedJob):
-    """`guard` proves the claim inside the transaction that writes, and keeps it proved until that transaction ends."""
+    """A write under `guard`, which keeps the claim valid until the transaction ends."""
 
     name = "example-interest"
     schedule = Every("1s")
@@ -40,7 +40,7 @@ class Interest(DistributedJob):
 
     def execute(self, ctx: JobContext) -> None:
         with self._engine.begin() as connection:
-            ctx.guard(connection)  # raises ClaimLost where another worker has the slot: the transaction rolls back
+            ctx.guard(connection)  # raises ClaimLost if another worker has the slot: the transaction rolls back
             euro = (connection.scalar(sa.select(sa.func.max(account.c.euro))) or 0) + 10
             connection.execute(account.insert().values(slot=ctx.slot.isoformat(), euro=euro))
         print("interest: balance", euro)
@@ -48,7 +48,7 @@ class Interest(DistributedJob):
 
 
 class CloseDay(DistributedJob):
-    """`complete_in` is guard and settlement: the row and the slot's success commit together, or neither does."""
+    """A write under `complete_in`: the row and the slot's success commit together, or neither does."""
 
     name = "example-close-day"
     schedule = Every("1s")
@@ -65,7 +65,7 @@ class CloseDay(DistributedJob):
 
 
 def closed_as_succeeded(engine: sa.Engine) -> bool:
-    """Whether what the application has agrees with what the ledger says."""
+    """Return whether the application's rows match the ledger."""
     succeeded = "SELECT count(*) FROM scheduled_slots WHERE task_name = 'example-close-day' AND outcome = 'succeeded'"
     with engine.connect() as connection:
         closed = connection.scalar(sa.select(sa.func.count()).select_from(days))

@@ -1,4 +1,4 @@
-"""A task that is scheduled in your own transaction: it exists if, and only if, that transaction commits.
+"""A task that is scheduled in your own transaction: it exists only if that transaction commits.
 
     python examples/one_time_task.py
 

@@ -30,5 +30,5 @@ registry = JobRegistry(jobs=[Tick()], database_url=database_url())
 
 if __name__ == "__main__":
     make_tables(registry)
-    with registry:  # a worker in this process; `slotwise worker --app quick_start` is one in a process of its own
+    with registry:  # a worker in this process; or run `slotwise worker --app quick_start`
         time.sleep(3.2)

@@ -1,4 +1,4 @@
-"""A task that fails twice and is tried again, each time after a longer pause; the row counts, not the process.
+"""A task that fails twice and is retried after growing waits; the count is stored in its row.
 
     python examples/retry.py
 

@@ -81,9 +81,9 @@ def docstrings(name: str) -> Iterator[str]:
     found = _resolve(name)
     yield inspect.getdoc(found) or ""
     if isinstance(found, type):
-        for attribute, value in vars(found).items():
+        for attribute in dir(found):
             if not attribute.startswith("_"):
-                yield inspect.getdoc(getattr(found, attribute, value)) or ""
+                yield inspect.getdoc(inspect.getattr_static(found, attribute)) or ""
 
 
 def _resolve(name: str) -> object:

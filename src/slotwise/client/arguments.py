@@ -49,9 +49,9 @@ class Receipt:
 
 @dataclass(slots=True)
 class Item(Generic[T]):
-    """One of many for ``schedule_many``, where more than the data differs.
+    """One item for ``schedule_many``, if more than the data differs.
 
-    Not frozen, as values are here: of a million, a frozen one takes twice as long to make.
+    Unlike other values it is not frozen, because creating a million frozen ones takes twice as long.
     """
 
     data: T

@@ -41,16 +41,15 @@ class Bulk(Calls):
         progress: Callable[[Tally], object] = lambda tally: None,
         connection: Any = None,
     ) -> Tally:
-        """Schedule a task for each of ``items`` (its data, or an Item), ``chunk`` of them in a statement.
+        """Schedule a task for each of ``items`` (its data, or an Item), ``chunk`` of them per statement.
 
-        ``items`` are taken as they come, so that any number of them needs little memory: a chunk is 1,000 of them, with
-        ``copy`` 10,000, and less where they have more than 4 MiB of data. Without ``connection`` each chunk is
-        committed, and ``progress`` called with the tally so far. What is wrong with an item is said with its place; its
-        chunk is not written, what went before stays, also in the caller's transaction. An id that stands twice finds
-        its first row, as in two calls. With ``copy`` the next chunk is gathered while the server writes this one.
+        ``items`` are consumed as they come, so any number of them needs little memory. A chunk has 1,000 items, with
+        ``copy`` 10,000, and fewer if they have more than 4 MiB of data. Without ``connection`` each chunk is committed,
+        and ``progress`` is called with the result so far. An invalid item is reported with its index; its chunk is not
+        written, earlier chunks are, also in the caller's transaction.
 
-        Where items have ids, ``if_exists="keep"`` makes it safe to do it all again. ``copy`` uses COPY, twice as fast,
-        for ids that are new: one that is taken raises InstanceExists.
+        If items have ids, ``if_exists="keep"`` makes it safe to repeat the call. ``copy`` uses COPY, which is faster,
+        for new ids: one that is taken raises InstanceExists.
         """
         name, known = self._known(task)
         checked_choice(if_exists, name)

@@ -18,7 +18,7 @@ from slotwise.store.planning.instances import Instance, Instances
 
 
 class Recurring(Calls):
-    """Lets a task recur for an id, by a schedule of its own."""
+    """Commands on a task's recurring instances, each with a schedule of its own."""
 
     def schedule_recurring(
         self,
@@ -30,17 +30,17 @@ class Recurring(Calls):
         priority: int | None = None,
         connection: Any = None,
     ) -> datetime | None:
-        """Let ``task`` recur for ``id`` by a schedule of its own, with ``data``; its next slot, None if there is none.
+        """Create or change the recurring instance ``id`` of ``task``; return its next slot, None if there is none.
 
-        Makes the instance, or changes it to this: a changed schedule follows as after a deploy. Slots, catch-up,
-        overlap and ledger are the instance's own; the policies are the task's, as any job or task declares them. An
-        ``H`` in the schedule is decided by task and id. ``schedule`` is a Schedule or its text. With ``connection``
-        the row joins the caller's transaction; keep that short, for what runs is settled only after it.
+        Slots, catch-up, overlap and ledger belong to the instance; the policies are the task's. A changed schedule
+        applies as after a deploy. ``schedule`` is a Schedule or its text form; an ``H`` in it is derived from task and
+        id. With ``connection`` the row joins the caller's transaction; keep that short, because settlements of the
+        instance wait for it.
 
-        The registry must have the task, whoever runs it: policies such as ``runs_on`` and ``spread`` are the code's.
+        The registry must have the task, because policies such as ``runs_on`` and ``spread`` come from the code.
 
-        Raises UnknownTask; InvalidSchedule, for a calendar that is not in the database, too; InstanceExists if a
-        one-time instance has this id; and what ``schedule`` raises for task, id, data and connection.
+        Raises UnknownTask; InvalidSchedule, also for a calendar that is not in the database; InstanceExists if a
+        one-time task has this id; and what ``schedule`` raises for task, id, data and connection.
         """
         name, instance = recurring(task, id)
         timing = parse_schedule(schedule) if isinstance(schedule, str) else schedule
@@ -60,10 +60,10 @@ class Recurring(Calls):
         return self._done(connection, slot)
 
     def unschedule_recurring(self, task: AnyTask[Any], id: str, *, connection: Any = None) -> bool:
-        """Delete the recurring instance ``id`` of ``task``; False if there is none. A run that goes on may end.
+        """Delete the recurring instance ``id`` of ``task``; False if there is none. A running handler finishes.
 
-        Its history stays, so that it may come back without starting a slot twice. With ``connection``, in the
-        caller's transaction. Raises what ``schedule_recurring`` raises for task, id and connection.
+        Its history stays, so an instance that comes back starts no slot twice. With ``connection``, in the caller's
+        transaction. Raises what ``schedule_recurring`` raises for task, id and connection.
         """
         name, instance = recurring(task, id)
         store = self._make_store()

@@ -16,7 +16,7 @@ from slotwise.store.schema.rows import utc
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskLine:
-    """A one-time task that has not ended well. ``state``: waiting, running, paused, blocked or dead."""
+    """A one-time task that has not succeeded. ``state``: waiting, running, paused, blocked or dead."""
 
     task: str
     id: str
@@ -42,7 +42,7 @@ class TaskLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskEnd:
-    """How a one-time task has ended, as far as its ``history`` and ``keep_result`` let the ledger keep it."""
+    """How a one-time task ended, if its ``history`` or ``keep_result`` records it."""
 
     task: str
     id: str
@@ -61,7 +61,7 @@ class TaskEnd:
 
     @property
     def result(self) -> Any:
-        """What the handler returned, as plain values; None where none is kept."""
+        """What the handler returned, as plain values; None if nothing is stored."""
         return plain(self.stored)
 
 
