@@ -1,4 +1,4 @@
-"""What operations.md lists is what the code has: events, settings, exit codes, deadlines, grants, clean-up."""
+"""What the pages on operations list is what the code has: events, settings, exit codes, deadlines, grants, clean-up."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ from slotwise.store.slots.fence import LedgerFence
 from slotwise.testing import ManualClock, ManualWorker
 
 PAGE = ROOT / "docs" / "operations.md"
+REFERENCE = ROOT / "docs" / "operations-reference.md"
 SHARED = {spec.name for spec in dataclasses.fields(events.AttemptEvent)}
 
 
@@ -37,7 +38,7 @@ def test_every_event_is_listed() -> None:
         for kind in vars(events).values()
         if isinstance(kind, type) and issubclass(kind, events.Event) and "name" in vars(kind)
     }
-    written = {name: (level, _words(fields)) for name, level, _, fields in table(PAGE, "### Events")}
+    written = {name: (level, _words(fields)) for name, level, _, fields in table(REFERENCE, "## Events")}
     assert written == {name: (logging.getLevelName(kind.level), _own_fields(kind)) for name, kind in kinds.items()}
 
 
@@ -53,7 +54,7 @@ def _words(cell: str) -> set[str]:
 
 def test_every_setting_is_listed() -> None:
     """The table of settings names each setting, in order, with its default."""
-    written = [(name, default) for name, default, *_ in table(PAGE, "## Settings")]
+    written = [(name, default) for name, default, *_ in table(REFERENCE, "## Settings")]
     assert written == [(spec.name, _spelled(spec.default)) for spec in dataclasses.fields(Settings)]
 
 
@@ -71,14 +72,16 @@ def _spelled(value: object) -> str:
 def test_every_exit_code_is_listed() -> None:
     """The table of exit codes has each one that the commands use."""
     known = {value for name, value in vars(exits).items() if name.isupper() and isinstance(value, int)}
-    assert {int(status) for status, *_ in table(PAGE, "## Exit codes")} == known
+    assert {int(status) for status, *_ in table(REFERENCE, "## Exit codes")} == known
 
 
 def test_every_command_is_listed() -> None:
     """The table of commands names each command, and none that there is not."""
-    listed = {word for cell, *_ in table(PAGE, "## The commands") for word in re.findall(r"slotwise ([\w-]+)", cell)}
+    listed = {
+        word for cell, *_ in table(REFERENCE, "## The commands") for word in re.findall(r"slotwise ([\w-]+)", cell)
+    }
     assert listed == set(cli.commands)
-    (tables_line,) = [cell for cell, *_ in table(PAGE, "## The commands") if "slotwise db" in cell]
+    (tables_line,) = [cell for cell, *_ in table(REFERENCE, "## The commands") if "slotwise db" in cell]
     db = cli.commands["db"]
     assert isinstance(db, click.Group)
     assert set(re.findall(r"[\w-]+", tables_line)) - {"slotwise", "db"} == set(db.commands)
