@@ -28,13 +28,16 @@ PYTHON = VENV / "bin" / "python"
 STAMP = VENV / ".slotwise-stamp"
 OLDEST = (3, 11)
 OLD_SQLALCHEMY = "SQLAlchemy>=2.0.30,<2.1"
-PROGRAMS = {"demo": ["-m", "slotwise.demo"], "test": ["-m", "pytest", "-n", "2"]}
+#: Of three test processes, one waits for processes of its own: two cores are busy.
+PROGRAMS = {"demo": ["-m", "slotwise.demo"], "test": ["-m", "pytest", "-n", "3", "--progress"]}
+#: Also the tests that are marked "extended"; thirty failures are enough to read.
+ALL = ["-m", "not slow", "--maxfail", "30"]
 
 HELP = """\
 usage: python3 dev.py COMMAND [ARGUMENT ...]
 
   demo     see slotwise at work: a database, three workers, accidents, a verdict; about 40 s
-  test     run the tests against a real PostgreSQL, which is started if none is given
+  test     prove every promise once, against a real PostgreSQL, which is started if none is given; five minutes
   compat   run the tests of the store on PostgreSQL again, with the oldest line of SQLAlchemy that is supported
   oldest   run the tests of units and store again, with the oldest of everything that is allowed; minutes
   check    style, types, import contracts and documentation
@@ -43,6 +46,7 @@ usage: python3 dev.py COMMAND [ARGUMENT ...]
 The first run takes about half a minute to set up .venv. What follows the command goes to the program behind it:
 
   python3 dev.py demo --keep               leave the demo running to look around
+  python3 dev.py test --all                every test except the long forms, as before a merge; 15 minutes
   python3 dev.py test tests/unit -k retry  some tests only; paths count from the checkout
   python3 dev.py test -m slow              the long forms
   SLOTWISE_TEST_DSN=postgresql://me@host/postgres python3 dev.py test
@@ -63,7 +67,14 @@ def main(words: list[str]) -> int:
     prepare()
     if command in ("compat", "oldest"):
         return compat(arguments) if command == "compat" else oldest(arguments)
-    return check() if command == "check" else become([*PROGRAMS[command], *arguments])
+    return check() if command == "check" else become([*PROGRAMS[command], *forwarded(command, arguments)])
+
+
+def forwarded(command: str, arguments: list[str]) -> list[str]:
+    """The arguments as the program gets them: ``test --all`` stands for options of pytest."""
+    if command == "test" and "--all" in arguments:
+        return [*ALL, *(argument for argument in arguments if argument != "--all")]
+    return arguments
 
 
 def prepare() -> None:
