@@ -18,10 +18,12 @@ from typing import Any
 
 import sqlalchemy as sa
 from tests.faults.cast import registry_of
+from tests.kit.laws import Ledger, rows_and_ledger
 
 from slotwise import JobRegistry, Schedule
 from slotwise.demo.evidence import HandlerLog, Line, gather
 from slotwise.demo.verdict import Verdict, judge
+from slotwise.store.schema.tables import tables
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -331,6 +333,8 @@ class Bench:
         """Every law kept, every effect once, no outcome of a stale token accepted; else the events tell the story."""
         found = self.verdict(**verdict)
         assert found.clean, f"{found}\n{self.story(found)}"
+        with self.connect() as connection:
+            assert list(rows_and_ledger(Ledger.read(connection, tables()))) == []
         self.expect_one_effect_each()
         self.expect_one_settlement_each()
         return found

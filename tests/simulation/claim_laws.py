@@ -12,6 +12,7 @@ from tests.simulation.trace import Trace
 
 from slotwise.jobs.definition import Definition
 from slotwise.model.records import Claim
+from slotwise.model.vocabulary import PLANNED
 
 
 @dataclass
@@ -32,7 +33,7 @@ class ClaimLaws:
             raise self._broken("runs_on", f"claimed by a worker that carries {set(tags) or 'nothing'}", claim)
         if definition.max_starts is not None:
             self._keeps_its_rate(claim, definition)
-        if row.is_plan or row.origin in ("schedule", "catch_up"):
+        if row.is_plan or row.origin in PLANNED:
             self._in_time(claim, definition)
             self._in_its_pace(claim, definition)
             self.before[row.task_name] = claim

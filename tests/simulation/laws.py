@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
@@ -10,8 +9,8 @@ from datetime import datetime
 from itertools import zip_longest
 from typing import Any
 
+from tests.kit.laws import Ledger, none_double, none_invented, none_missing, nothing_left
 from tests.simulation.claim_laws import ClaimLaws
-from tests.simulation.ledger import Ledger
 from tests.simulation.order_laws import OrderLaws
 from tests.simulation.row_laws import RowLaws
 from tests.simulation.trace import Trace
@@ -211,11 +210,7 @@ class Laws:
         row = ledger.plan_row(job)
         if row is None or row["watermark"] is None:
             return
-        gaps = ledger.gaps.get(job, [])
-        entries = sorted(
-            slot for (name, slot), entry in ledger.slots.items()
-            if name == job and entry["origin"] in ("schedule", "catch_up")
-        )  # fmt: skip
+        gaps, entries = ledger.gaps.get(job, []), ledger.planned(job)
         if self.history[job].from_end or (self.after_restores and job == "changing"):
             return  # … whose older text may be back, and then come to be replaced a second time
         # The effective watermark: after a restore, ledger and gaps know more than the row.
@@ -230,8 +225,12 @@ class Laws:
         if not self.after_restores:
             self._none_started_is_skipped(job, ledger)
         ordered = {row["slot"] for row in ledger.rows if row["task_name"] == job and row["origin"] in ORDERED}
-        self._none_missing(job, [slot for slot in due if slot not in ordered], entries, ledger)
-        self._none_double(job, due, entries, gaps, waiting)
+        unordered = [slot for slot in due if slot not in ordered]
+        self.trace.expect_none(none_missing(job, self._not_with_its_row(job, unordered, ledger), ledger))
+        self.trace.expect_none(none_invented(job, {*due, *waiting}, ledger))
+        if not self.after_restores:
+            # A restored holder's settlement writes gaps over what the ledger has; its own rows outrank them.
+            self.trace.expect_none(none_double(job, due, ledger))
 
     def _none_started_is_skipped(self, job: str, ledger: Ledger) -> None:
         """What has started is in the ledger as that, and not among those that did not run."""
@@ -241,51 +240,16 @@ class Laws:
                 outcome = entry and entry["outcome"]
                 raise self.trace.fail("every slot", f"has started, and the ledger says {outcome}", job, slot)
 
-    def _none_missing(self, job: str, due: list[datetime], entries: list[datetime], ledger: Ledger) -> None:
-        known = set(entries)
-        for slot, after in zip_longest(due, due[1:]):
-            if slot not in known and not ledger.gap_at(job, slot) and not self._went_with_its_row(job, after, ledger):
-                raise self.trace.fail("every slot", "neither in the ledger nor in a gap", job, slot)
-
-    def _went_with_its_row(self, job: str, after: datetime | None, ledger: Ledger) -> bool:
+    def _not_with_its_row(self, job: str, due: list[datetime], ledger: Ledger) -> list[datetime]:
         """Of a slot that waited, undecided, when skip-next left out the one after it, only the lost row knew."""
-        entry = None if after is None else ledger.slots.get((job, after))
-        return self.after_restores and entry is not None and entry["reason"] == "operator"
-
-    def _none_double(
-        self, job: str, due: list[datetime], entries: list[datetime], gaps: list[Any], waiting: Collection[datetime]
-    ) -> None:
-        known = set(due)
-        for slot in entries:
-            if slot not in known and slot not in waiting:
-                raise self.trace.fail("every slot", "in the ledger, but never due", job, slot)
-        if self.after_restores:
-            return  # a restored holder's settlement writes gaps over what the ledger has; its own rows outrank them
-        end = None
-        for gap in gaps:
-            first, last = gap["first_slot"], gap["last_slot"]
-            if end is not None and first <= end:
-                raise self.trace.fail("every slot", f"two gaps overlap at {first}", job, first)
-            end = last
-            count = bisect_right(due, last) - bisect_left(due, first)
-            if count != gap["count"]:
-                raise self.trace.fail("every slot", f"a gap of {gap['count']} covers {count} to {last}", job, first)
-            inside = entries[bisect_left(entries, first) : bisect_right(entries, last)]
-            if inside:
-                raise self.trace.fail("every slot", f"in the ledger and in the gap from {first}", job, inside[0])
+        if not self.after_restores:
+            return due
+        left_out = {at for (name, at), entry in ledger.slots.items() if name == job and entry["reason"] == "operator"}
+        return [slot for slot, after in zip_longest(due, due[1:]) if after not in left_out]
 
     def check_end(self, ledger: Ledger, now: datetime) -> None:
         """After the storm: nothing is held, nothing is due, nothing is left open."""
-        for row in ledger.rows:
-            name, slot = row["task_name"], row["slot"]
-            if row["picked"]:
-                raise self.trace.fail("nothing stays held", f"held by {row['picked_by']}", name, slot)
-            if row["state"] is None and row["execution_time"] <= now:
-                raise self.trace.fail("nothing stays due", f"due since {row['execution_time']}", name, slot)
-        standing = {(row["task_name"], row["slot"]) for row in ledger.rows}
-        for (name, slot), entry in ledger.slots.items():
-            if entry["finished"] is None and (name, slot) not in standing:
-                raise self.trace.fail("nothing stays open", entry["outcome"], name, slot)
+        self.trace.expect_none(nothing_left(ledger, now))
         for job, schedule in self.history.items():
             row = ledger.plan_row(job)
             if row is None or row["slot"] is None or schedule.from_end or self.definitions[job].min_interval:

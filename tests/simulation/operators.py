@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import sqlalchemy as sa
-from tests.simulation.ledger import Ledger
+from tests.kit.laws import Ledger
 from tests.simulation.order_laws import OrderLaws
 
 from slotwise.client.operations import Controls

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from tests.simulation.ledger import Ledger
+from tests.kit.laws import Ledger
 from tests.simulation.trace import Trace
 
 from slotwise.jobs.definition import Definition

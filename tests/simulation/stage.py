@@ -9,10 +9,10 @@ from datetime import timedelta
 from typing import Any
 
 from sqlalchemy.exc import DBAPIError
+from tests.kit.laws import Ledger
 from tests.simulation.agent import Agent, SimulatedWorker
 from tests.simulation.cast import NOON, SCHEDULES, TAG, subjects
 from tests.simulation.laws import Laws
-from tests.simulation.ledger import Ledger
 from tests.simulation.operators import Operator
 from tests.simulation.replies import Replies
 from tests.simulation.trace import Trace
@@ -79,7 +79,9 @@ class Stage:
         self.clock.tick(timedelta(seconds=seconds))
 
     def _read(self, agent: Agent | None = None) -> Ledger:
-        return Ledger.read((agent or self.agents[0]).worker.store)
+        store = (agent or self.agents[0]).worker.store
+        with store.transaction() as connection:
+            return Ledger.read(connection, store.tables)
 
     def _lost(self, *, surely: bool = True) -> Any:
         """Now and then the reply to the next commit is lost, or its request. ``surely``: it is asked for afterwards.

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
+
+from tests.kit.laws import Breach
 
 #: How many events of a slot a failure shows.
 SHOWN = 50
@@ -43,3 +46,8 @@ class Trace:
         where = f"{job} {slot.isoformat()}" if slot else job
         lines = [f"seed {self.seed}: {law}: {where}: {text}", *map(str, about[-SHOWN:])]
         return LawBroken("\n".join(lines))
+
+    def expect_none(self, breaches: Iterable[Breach]) -> None:
+        """Raise LawBroken for the first."""
+        for breach in breaches:
+            raise self.fail(breach.law, breach.text, breach.job, breach.slot)

@@ -1,0 +1,156 @@
+"""The laws that the tables show by themselves, at any moment: for simulated worlds and for real workers."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cached_property
+from itertools import pairwise
+from typing import Any
+
+import sqlalchemy as sa
+
+from slotwise.model.records import RECURRING
+from slotwise.model.vocabulary import PLANNED
+from slotwise.store.schema.tables import Tables
+
+
+@dataclass(frozen=True)
+class Ledger:
+    """Queue, slots and gaps of all jobs, read at once."""
+
+    rows: Sequence[Mapping[str, Any]]
+    slots: Mapping[tuple[str, datetime], Mapping[str, Any]]
+    gaps: Mapping[str, Sequence[Mapping[str, Any]]]
+
+    @classmethod
+    def read(cls, connection: sa.Connection, tables: Tables) -> Ledger:
+        """Jobs have their recurring instance only."""
+        rows = list(connection.execute(sa.select(tables.tasks)).mappings())
+        slots = list(connection.execute(sa.select(tables.slots)).mappings())
+        gaps = list(connection.execute(sa.select(tables.gaps).order_by(tables.gaps.c.first_slot)).mappings())
+        by_job: dict[str, list[Any]] = {}
+        for gap in gaps:
+            by_job.setdefault(gap["task_name"], []).append(gap)
+        return cls(rows, {(slot["task_name"], slot["slot"]): slot for slot in slots}, by_job)
+
+    def gap_at(self, job: str, slot: datetime) -> bool:
+        """Whether a slot is in one of the job's ranges."""
+        return any(gap["first_slot"] <= slot <= gap["last_slot"] for gap in self.gaps.get(job, []))
+
+    def planned(self, job: str) -> list[datetime]:
+        """The slots of its schedule that have a ledger row of their own, the oldest first."""
+        return self._planned.get(job, [])
+
+    @cached_property
+    def _planned(self) -> dict[str, list[datetime]]:
+        found: dict[str, list[datetime]] = {}
+        for job, slot in sorted(key for key, entry in self.slots.items() if entry["origin"] in PLANNED):
+            found.setdefault(job, []).append(slot)
+        return found
+
+    def is_due(self, now: datetime) -> bool:
+        """Whether anything is left to be started."""
+        return any(not row["picked"] and row["state"] is None and row["execution_time"] <= now for row in self.rows)
+
+    def plan_row(self, job: str) -> Mapping[str, Any] | None:
+        found = [row for row in self.rows if (row["task_name"], row["task_instance"]) == (job, RECURRING)]
+        return found[0] if found else None
+
+
+@dataclass(frozen=True, slots=True)
+class Breach:
+    """A law that does not hold."""
+
+    law: str
+    job: str
+    slot: datetime | None
+    text: str
+
+
+# -- rows and ledger beside each other --------------------------------------------------------------------------------
+
+
+def rows_and_ledger(ledger: Ledger) -> Iterator[Breach]:
+    """Each open slot is in one row, each claim in the ledger; what has ended waits nowhere."""
+    slots = [row for row in ledger.rows if row["schedule"] is not None or row["plan_instance"] is not None]
+    slots = [row for row in slots if row["slot"] is not None]
+    yield from _one_row(slots)
+    for row in slots:
+        entry = ledger.slots.get((row["task_name"], row["slot"]))
+        yield from _one_claim(row, entry) if row["picked"] else _none_done_waits(row, entry)
+    yield from none_forgotten(ledger)
+
+
+def _one_row(slots: list[Any]) -> Iterator[Breach]:
+    """A slot stands in one row: its plan row, or one of its own."""
+    for (job, slot), count in Counter((row["task_name"], row["slot"]) for row in slots).items():
+        if count > 1:
+            yield Breach("one row", job, slot, f"in {count} rows")
+
+
+def _one_claim(row: Any, entry: Any) -> Iterator[Breach]:
+    """At most one claim holds a slot; the ledger's open row carries its token."""
+    found = entry and (entry["outcome"], entry["token"], entry["worker"])
+    if entry is None or found[1:] != (row["version"], row["picked_by"]):
+        yield Breach("one claim", row["task_name"], row["slot"], f"held, and the ledger says {found}")
+
+
+def _none_done_waits(row: Any, entry: Any) -> Iterator[Breach]:
+    """No row waits for a slot that is final: who ended it has moved its row on, or taken it away."""
+    if entry is not None and entry["finished"] is not None:
+        text = f"{row['task_instance']} waits, and the ledger says {entry['outcome']}"
+        yield Breach("none done waits", row["task_name"], row["slot"], text)
+
+
+def none_forgotten(ledger: Ledger) -> Iterator[Breach]:
+    """What is open in the ledger stands in a row, from which it goes on."""
+    standing = {(row["task_name"], row["slot"]) for row in ledger.rows}
+    for key, entry in ledger.slots.items():
+        if entry["finished"] is None and entry["origin"] != "task" and key not in standing:
+            yield Breach("none forgotten", *key, f"{entry['outcome']}, and in no row")
+
+
+def nothing_left(ledger: Ledger, now: datetime) -> Iterator[Breach]:
+    """When all has been done: nothing is held, nothing is due, nothing is left open."""
+    for row in ledger.rows:
+        if row["picked"]:
+            yield Breach("nothing stays held", row["task_name"], row["slot"], f"held by {row['picked_by']}")
+        elif row["state"] is None and row["execution_time"] <= now:
+            yield Breach("nothing stays due", row["task_name"], row["slot"], f"due since {row['execution_time']}")
+    yield from none_forgotten(ledger)
+
+
+# -- every slot in exactly one place ----------------------------------------------------------------------------------
+
+
+def none_missing(job: str, due: Iterable[datetime], ledger: Ledger) -> Iterator[Breach]:
+    """Each of these slots is in the ledger, as one of the schedule, or in a gap."""
+    known = set(ledger.planned(job))
+    for slot in due:
+        if slot not in known and not ledger.gap_at(job, slot):
+            yield Breach("every slot", job, slot, "neither in the ledger nor in a gap")
+
+
+def none_invented(job: str, due: Iterable[datetime], ledger: Ledger) -> Iterator[Breach]:
+    """The schedule has each slot that the ledger has."""
+    for slot in sorted(set(ledger.planned(job)) - set(due)):
+        yield Breach("every slot", job, slot, "in the ledger, but never due")
+
+
+def none_double(job: str, due: Sequence[datetime], ledger: Ledger) -> Iterator[Breach]:
+    """Gaps cover what they count, and neither each other nor the ledger's own rows. ``due``: all slots, in order."""
+    gaps, entries = ledger.gaps.get(job, []), ledger.planned(job)
+    for before, gap in pairwise(gaps):
+        if gap["first_slot"] <= before["last_slot"]:
+            yield Breach("every slot", job, gap["first_slot"], f"two gaps overlap at {gap['first_slot']}")
+    for gap in gaps:
+        first, last = gap["first_slot"], gap["last_slot"]
+        count = bisect_right(due, last) - bisect_left(due, first)
+        if count != gap["count"]:
+            yield Breach("every slot", job, first, f"a gap of {gap['count']} covers {count} to {last}")
+        for slot in entries[bisect_left(entries, first) : bisect_right(entries, last)]:
+            yield Breach("every slot", job, slot, f"in the ledger and in the gap from {first}")
