@@ -12,7 +12,7 @@ from datetime import timedelta
 import psycopg
 from tests.faults.bench import HEARTBEAT, LEASE, POLL, SELDOM, SLACK, WIDE, WIDE_LEASE, Bench, Player, Seen, loaded
 from tests.faults.conftest import MakeBench
-from tests.integration.test_wakeup import Scene, mail
+from tests.integration.test_wakeup_listener import Scene, mail
 
 from slotwise.embedded import EmbeddedPostgres
 from slotwise.embedded.cluster import Cluster

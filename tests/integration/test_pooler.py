@@ -16,7 +16,7 @@ import psycopg
 import pytest
 from sqlalchemy import make_url
 from sqlalchemy.exc import DBAPIError
-from tests.integration.test_wakeup import Scene, mail
+from tests.integration.test_wakeup_listener import Scene, mail
 
 from slotwise.settings.settings import Settings
 from slotwise.store.connect.database import Database
