@@ -152,7 +152,7 @@ def _choose(row: Row, slot: datetime, look: _Look) -> Start | Advance:
 def _end_of_tail(row: Row, slot: datetime, look: _Look) -> datetime | None:
     """Up to where a catch-up runs all slots, with those that came while nobody held it; None: up to now."""
     definition, until = look.definition, row.catch_up_until
-    if definition is None or not is_catching_up(row, definition) or definition.overlap.detaches:
+    if definition is None or not is_catching_up(row, definition):
         return None
     if until is None or slot > until:
         return None
@@ -182,14 +182,14 @@ def _concurrent_slots(row: Row, slot: datetime, look: _Look, definition: Definit
     """
     schedule, now, is_full = look.schedule, look.now, look.taken >= definition.overlap.max
     newest = schedule.running.latest_before(now + TICK, floor=slot) or slot
-    is_tail, stops = is_catching_up(row, definition), definition.overlap.mode == "cancel_previous"
+    stops = definition.overlap.mode == "cancel_previous"
     # One that waits for another to stop stays overlap's, as long as somebody looks.
     waits_on = stops and row.unheld_since is not None and newest <= row.unheld_since
-    if is_tail or not (waits_on or (is_full and now - slot <= look.poll)):
+    if not (waits_on or (is_full and now - slot <= look.poll)):
         if not is_full:
             return _choose(row, slot, look)
-        spares = definition.catch_up.mode == "all"
-        replaced = () if is_tail or not stops else (Origin.SCHEDULE,) if spares else PLANNED
+        # With "all", the slots of a catch-up do not stop each other.
+        replaced = () if not stops else (Origin.SCHEDULE,) if definition.catch_up.mode == "all" else PLANNED
         return Advance(row=_waiting_for_a_place(row, schedule, slot, now), replaces=replaced)
     passed = passed_over(schedule, slot, newest)
     if not stops:
@@ -215,9 +215,9 @@ def beside(row: Row, schedule: Schedule, definition: Definition, now: datetime) 
     """The plan row after the slot that it waited for has started in a row of its own."""
     base = row.watermark or row.slot or now
     columns = waiting(row, schedule, schedule.settled(base).next_after(base), watermark=base)
-    if is_catching_up(row, definition) and columns["execution_time"] <= now:
-        due = now + (definition.catch_up.pace or timedelta(0))
-        columns |= {"execution_time": due, "origin": Origin.CATCH_UP, "catch_up_until": row.catch_up_until}
+    pace = definition.catch_up.pace
+    if pace is not None and columns["execution_time"] <= now:
+        columns["execution_time"] = now + pace
     return columns
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 from slotwise.decide.columns import carried, waiting
@@ -56,8 +56,9 @@ def _tail(row: Row, ending: Ending, schedule: Schedule, base: datetime) -> _Wait
     """The next slot of the tail that may still start. After the last one: what came due meanwhile is a new tail if the
     last run was shorter than the interval, for then the job gains on its schedule. Else it is overlap's.
     """
-    catch_up, began, late = ending.definition.catch_up, ending.began or ending.now, tuple[Gap, ...]()
-    due = max(ending.spaced(ending.now), began + (catch_up.pace or timedelta(0)))
+    catch_up, late, due = ending.definition.catch_up, tuple[Gap, ...](), ending.spaced(ending.now)
+    if catch_up.pace is not None and ending.began is not None:  # None: called off before it started
+        due = max(due, ending.began + catch_up.pace)
     slot, until = schedule.running.next_after(base), row.catch_up_until
     if slot is not None and until is not None and slot <= until:
         newest = newest_come(schedule, until, ending.now)
@@ -70,7 +71,8 @@ def _tail(row: Row, ending: Ending, schedule: Schedule, base: datetime) -> _Wait
         late = around(schedule, passed_over(schedule, base + TICK, choice.watermark), choice.gaps)
         base = choice.watermark
     newest, following = newest_come(schedule, base, ending.now), schedule.settled(base).next_after(base)
-    if newest is not None and following is not None and ending.held_until - began < following - base:
+    took = ending.held_until - (ending.began or ending.held_until)
+    if newest is not None and following is not None and took < following - base:
         return _of_tail(row, ending, schedule, base, due, newest_come(schedule, base, due) or newest), late
     columns, gaps = _overlapped(row, ending, schedule, base)
     return columns, (*late, *gaps)

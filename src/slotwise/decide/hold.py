@@ -72,8 +72,9 @@ class Ending:
 
 
 def is_catching_up(row: Row, definition: Definition) -> bool:
-    """Whether the row's slot is one of several that were missed, and that all run."""
-    return row.origin == Origin.CATCH_UP and row.catch_up_until is not None and definition.catch_up.mode == "all"
+    """Whether the row's slot is one of several that were missed, and that all run in this row."""
+    runs_all = definition.catch_up.mode == "all" and not definition.overlap.detaches
+    return runs_all and row.origin == Origin.CATCH_UP and row.catch_up_until is not None
 
 
 def newest_come(schedule: Schedule, base: datetime, until: datetime) -> datetime | None:
