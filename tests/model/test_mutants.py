@@ -8,7 +8,7 @@ from tests.kit.breaks import Mutant
 from tests.model.mutants import BEYOND_SCRIPTS, MUTANTS
 from tests.model.policies import Terms
 from tests.model.script import Step
-from tests.model.test_contract import GIVEN, play
+from tests.model.test_contract import GIVEN, play, play_drawn
 from tests.model.test_found import FOUND, PAUSE, later, run, seconds, step
 from tests.model.timeline import Times, every
 
@@ -108,7 +108,7 @@ def _fails_a_generated_script(database: Database) -> bool:
     )  # fmt: skip
     @given(**GIVEN)
     def look(terms: Terms, times: Times, script: list[Step]) -> None:
-        play(database, terms, times, script)
+        play_drawn(database, terms, times, script)
 
     try:
         look()
