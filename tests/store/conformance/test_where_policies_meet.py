@@ -20,8 +20,10 @@ EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
 LETTERS = {"overlap": "o", "late": "l", "collapsed": "c", "paused": "p"}
 OVERLAPS = {
     "skip": lambda case: Overlap.skip(),
+    "queue": lambda case: Overlap.queue(case.places),
     "queue_all": lambda case: Overlap.queue_all(),
     "allow": lambda case: Overlap.allow(case.places),
+    "cancel_previous": lambda case: Overlap.cancel_previous(),
 }
 
 
@@ -57,7 +59,10 @@ class Product:
             NONE: CatchUp.none(grace=timedelta(seconds=case.grace)), LATEST: CatchUp.latest(), FIRST: CatchUp.first(),
             ALL: CatchUp("all", max=case.max, window=span(case.window), pace=span(case.pace)),
         }[self.column]  # fmt: skip
-        policies: dict[str, Any] = {"overlap": OVERLAPS[case.overlap](case), "start_within": span(case.start_within)}
+        policies: dict[str, Any] = {
+            "overlap": OVERLAPS[case.overlap](case), "start_within": span(case.start_within),
+            "on_lost": "give_up" if case.gives_up else "rerun",
+        }  # fmt: skip
         if case.attempts > 1:
             wait = timedelta(seconds=case.retry_pause)
             policies["retry"] = _every(wait, case)
@@ -118,8 +123,8 @@ class Product:
     def pause(self) -> None:
         self.worker.client.controls.by("ada").pause("played")
 
-    def resume(self) -> None:
-        self.worker.client.controls.by("ada").resume("played")
+    def resume(self, *, replay: bool) -> None:
+        self.worker.client.controls.by("ada").resume("played", replay=replay)
         self.learn_due()
 
     def deploy(self, every: int) -> None:
