@@ -115,8 +115,8 @@ class CatchUp:
     does; the others are skipped (late).
     ``CatchUp.first()``: one run, with the oldest missed slot.
     ``CatchUp.all()``: every missed slot runs, the oldest first, at least ``pace`` apart; only the newest ``max``,
-    and none older than ``window``, counted again at each start. Slots that come due meanwhile join until the job has
-    caught up; if a run takes longer than the interval, overlap decides about them.
+    and none older than ``window``, counted again at each start. Slots that come due meanwhile run afterwards, unless
+    the last run took longer than the interval to the next slot: then overlap decides about them.
 
     Raises InvalidJob for an invalid limit.
     """
@@ -230,8 +230,8 @@ class Retry:
     Their time counts from the claim of the first failed attempt. If a strategy raises, the error is logged and the wait
     doubles from two seconds up to an hour. No wait is longer than a year.
 
-    A job's retry that would fall at or after its next slot is not made: the slot ends as failed and the schedule
-    continues. With ``past_next_slot`` it is made, and overlap decides about slots that come due meanwhile.
+    A job's retry that would fall at or after the next slot to come due is not made: the slot ends as failed and the
+    schedule continues. With ``past_next_slot`` it is made, and overlap decides about slots that come due meanwhile.
 
     Raises InvalidJob when ``attempts`` is below 1 or a strategy is of the wrong type.
     """
