@@ -68,9 +68,9 @@ class Steering(Exception):
 
 
 class Snooze(Steering):
-    """Run this slot again after ``duration`` (``timedelta`` or ``"10m"``); no failure, and no try of ``retry``.
+    """Run this slot again after ``duration`` (``timedelta`` or ``"10m"``); this is not a failure.
 
-    The slot stays the same; slots that come due meanwhile are the overlap policy's. A job with
+    The slot stays the same; overlap decides about slots that come due meanwhile. A job with
     ``on_lost="give_up"`` starts a slot once, so there it fails. Raises InvalidSetting for a wrong duration.
 
     >>> Snooze("90s")
@@ -87,7 +87,7 @@ class Snooze(Steering):
 
 
 class Cancel(Steering):
-    """End this slot as cancelled, with a reason for the ledger; the schedule goes on. A one-time task is gone then."""
+    """End this slot as cancelled, with a reason for the ledger. The schedule continues; a one-time task is deleted."""
 
     @told("Cancel")
     def __init__(self, reason: str) -> None:
