@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 from slotwise.engine.loops.heartbeat import Heartbeat, LeaseWatch
 from slotwise.engine.loops.housekeeping import Deadlines, History, Reaper
 from slotwise.engine.loops.poller import Poller
-from slotwise.engine.loops.service import Outage, Service
+from slotwise.engine.loops.service import Outage, Service, ServiceOptions
 from slotwise.engine.loops.settler import Settler
 from slotwise.engine.loops.wakeup_listener import WakeUp
 from slotwise.engine.run.active_claims import ActiveClaims
@@ -96,7 +96,7 @@ class Worker:
 
     def _build(self, interceptors: tuple[Interceptor, ...]) -> None:
         self._outage = Outage(self.listeners, self.name, self.clock.elapsed)
-        service: dict[str, Any] = {
+        service: ServiceOptions = {
             "listeners": self.listeners,
             "worker": self.name,
             "is_transient": is_transient,
@@ -137,7 +137,7 @@ class Worker:
             isolation=self._isolation(),
         )
 
-    def _build_keepers(self, interval: timedelta, service: dict[str, Any]) -> None:
+    def _build_keepers(self, interval: timedelta, service: ServiceOptions) -> None:
         """Build the loops that renew claims and take over expired ones."""
         self.heartbeat = Heartbeat(
             self.store, self.active_claims, interval=interval, sign_in=self.entrance.membership.renew, **service

@@ -157,16 +157,16 @@ class JobContext:
         *,
         fence: Fence,
         schedule: Schedule | None = None,
-        read: Callable[[bytes | None], Any] = UNTYPED.decode,
+        read: Callable[[bytes | None], object] = UNTYPED.decode,
         client: Any = None,
-        state: Any = None,
+        state: object = None,
         stopping: Callable[[], bool] = lambda: False,
     ) -> None:
         self._hold = hold
         self._fence = fence
         self._stopping = stopping
         self._read = read
-        self._data: Any = self._MISSING
+        self._data: object = self._MISSING
         self.schedule = schedule
         #: A client bound to the registry: schedules further tasks.
         self.client = client

@@ -96,7 +96,7 @@ def _of_class(kind: Any, where: str) -> Any:
     return next((one for one in found if one is not None), None)
 
 
-def _filled(found: Any, given: Mapping[Any, Any]) -> Any:
+def _filled(found: Any, given: Mapping[object, object]) -> Any:
     """``found`` with its type variables replaced."""
     if isinstance(found, TypeVar):
         return given.get(found, found)

@@ -119,7 +119,7 @@ class OneTimeTask(ABC, Generic[T]):
 class FunctionJob(DistributedJob):
     """A job made from a function by ``@job``; calling it calls the function."""
 
-    def __init__(self, function: Callable[[JobContext], object], declared: dict[str, Any]) -> None:
+    def __init__(self, function: Callable[[JobContext], object], declared: dict[str, object]) -> None:
         self.execute = function  # type: ignore[method-assign]
         self.__dict__.update(declared)
         self.__doc__ = function.__doc__
@@ -134,7 +134,7 @@ class FunctionJob(DistributedJob):
 class FunctionTask(OneTimeTask[T]):
     """A one-time task made from a function by ``@task``; calling it calls the function."""
 
-    def __init__(self, function: Callable[[TaskContext[T]], object], declared: dict[str, Any]) -> None:
+    def __init__(self, function: Callable[[TaskContext[T]], object], declared: dict[str, object]) -> None:
         self.execute = function  # type: ignore[method-assign]
         self.__dict__.update(declared)
         self.__doc__ = function.__doc__
@@ -177,7 +177,7 @@ def task(*, name: str, **policies: Any) -> MakeTask:
     The annotation declares the type of its data: ``def send_mail(ctx: TaskContext[Mail])``.
     """
 
-    def make(function: Callable[[Any], object]) -> FunctionTask[Any]:
+    def make(function: Callable[[TaskContext[Any]], object]) -> FunctionTask[Any]:
         return FunctionTask(function, {"name": name, **policies})
 
     return make
@@ -197,7 +197,7 @@ def declared(source: object, attribute: str, default: Any = None) -> Any:
     return value() if inspect.ismethod(value) and _takes_nothing(value) else value
 
 
-def _takes_nothing(method: Callable[..., Any]) -> bool:
+def _takes_nothing(method: Callable[..., object]) -> bool:
     try:
         inspect.signature(method).bind()
     except TypeError:

@@ -11,9 +11,10 @@ import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Literal, ParamSpec, TypeAlias, TypeVar
 
 import tenacity
+from tenacity import RetryCallState as RetryState
 from tenacity.stop import stop_base
 from tenacity.wait import wait_base
 
@@ -289,11 +290,13 @@ class Retry:
             return None
         return _within_bounds(_FALLBACK(state)) if stops is None or pause is None else pause
 
-    def _pause(self, state: Any) -> timedelta:
+    def _pause(self, state: RetryState) -> timedelta:
         return _within_bounds(self.wait(state))
 
-    def _ask(self, strategy: Callable[[Any], _Answer], state: Any) -> _Answer | None:
-        """None if it raises: a user's code, asked while outcomes are written; those of others must not wait for it."""
+    def _ask(
+        self, strategy: Callable[[tenacity.RetryCallState], _Answer], state: tenacity.RetryCallState
+    ) -> _Answer | None:
+        """Return None if a user's strategy raises: other outcomes of the batch must not fail with it."""
         try:
             return strategy(state)
         except Exception:
@@ -301,14 +304,14 @@ class Retry:
             return None
 
 
-def _within_bounds(seconds: Any) -> timedelta:
+def _within_bounds(seconds: float) -> timedelta:
     """tenacity's own bound of an exponential wait lies beyond the calendar."""
     return timedelta(seconds=min(max(0.0, float(seconds)), LONGEST_WAIT.total_seconds()))
 
 
-def _retry_state(attempt: int, elapsed: timedelta) -> Any:
+def _retry_state(attempt: int, elapsed: timedelta) -> RetryState:
     """A tenacity state that knows the row's counters, as if one process had made all attempts."""
-    state = tenacity.RetryCallState(retry_object=tenacity.Retrying(), fn=None, args=(), kwargs={})
+    state = RetryState(retry_object=tenacity.Retrying(), fn=None, args=(), kwargs={})
     state.attempt_number = attempt
     state.outcome_timestamp = state.start_time + elapsed.total_seconds()
     future = tenacity.Future(attempt)

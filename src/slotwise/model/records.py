@@ -194,7 +194,7 @@ class Succeeded:
     """
 
     promised: bool = False
-    sequel: Any = None
+    sequel: FollowUps | None = None
     name = Outcome.SUCCEEDED
 
 

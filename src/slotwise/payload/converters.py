@@ -23,6 +23,7 @@ from typing import (
     NewType,
     NotRequired,
     Required,
+    TypeAlias,
     Union,
     get_args,
     get_origin,
@@ -33,21 +34,24 @@ from uuid import UUID
 
 from slotwise.errors import InvalidPayload
 
+#: One direction of a conversion; raises Misfit.
+Convert: TypeAlias = Callable[[Any], Any]
+
 
 @dataclass(frozen=True, slots=True)
 class Shape:
     """``write`` makes a plain value of a typed one, ``read`` the reverse; both raise Misfit for what does not fit."""
 
-    write: Callable[[Any], Any]
-    read: Callable[[Any], Any]
+    write: Convert
+    read: Convert
     #: Of which types the plain values may be.
     stored: frozenset[type] = frozenset()
     #: Typed and plain values are the same.
     is_plain: bool = False
     #: The plain values, where they are a few.
-    few: tuple[Any, ...] | None = None
+    few: tuple[object, ...] | None = None
     #: Keys of which each plain value has one of these values.
-    tags: Mapping[str, frozenset[Any]] = field(default_factory=dict)
+    tags: Mapping[str, frozenset[object]] = field(default_factory=dict)
 
     def may_be_taken_for(self, other: Shape) -> bool:
         """Whether a plain value of one may be read as another typed value by the other."""
@@ -59,7 +63,7 @@ class Shape:
             return other.may_be_taken_for(self)
         return not any(self.tags[key].isdisjoint(other.tags[key]) for key in self.tags.keys() & other.tags.keys())
 
-    def reads(self, value: Any) -> bool:
+    def reads(self, value: object) -> bool:
         try:
             self.read(value)
         except Misfit:
@@ -78,13 +82,13 @@ class Misfit(ValueError):
         return Misfit(self.problem, f"{place}{self.path}")
 
 
-def same(value: Any) -> Any:
+def same(value: object) -> object:
     return value
 
 
-def text_keyed(value: Any) -> Any:
+def text_keyed(value: object) -> object:
     """As it is: JSON would silently make texts of other keys, and the handler see other data than were given."""
-    place: Any
+    place: object
     if isinstance(value, dict):
         for place, each in value.items():
             if not isinstance(place, str):
@@ -108,7 +112,7 @@ PLAIN_TYPES = frozenset({type(None), bool, int, float, str, list, dict})
 ANYTHING = Shape(text_keyed, same, PLAIN_TYPES, is_plain=True)
 
 #: Types that JSON has no word for: as text, and how it is read again.
-TEXTS: dict[type, tuple[Callable[[Any], str], Callable[[str], Any]]] = {
+TEXTS: dict[type, tuple[Callable[[Any], str], Callable[[str], object]]] = {
     datetime: (datetime.isoformat, datetime.fromisoformat),
     date: (date.isoformat, date.fromisoformat),
     time: (time.isoformat, time.fromisoformat),
@@ -117,18 +121,18 @@ TEXTS: dict[type, tuple[Callable[[Any], str], Callable[[str], Any]]] = {
 }
 
 
-def called(kind: Any) -> str:
+def called(kind: object) -> str:
     return kind.__qualname__ if isinstance(kind, type) else str(kind)
 
 
-def wrong(kind: Any, value: Any) -> Misfit:
+def wrong(kind: object, value: object) -> Misfit:
     return Misfit(f"expected {called(kind)}, got {value!r:.80}")
 
 
 def scalar(kind: type) -> Shape:
     accepted: tuple[type, ...] = (int, float) if kind is float else (kind,)
 
-    def check(value: Any) -> Any:
+    def check(value: object) -> object:
         if not isinstance(value, accepted) or (isinstance(value, bool) and kind is not bool):
             raise wrong(kind, value)
         return value
@@ -139,12 +143,12 @@ def scalar(kind: type) -> Shape:
 def text(kind: type) -> Shape:
     to_text, from_text = TEXTS[kind]
 
-    def write(value: Any) -> str:
+    def write(value: object) -> str:
         if not isinstance(value, kind) or (kind is date and isinstance(value, datetime)):
             raise wrong(kind, value)
         return to_text(value)
 
-    def read(value: Any) -> Any:
+    def read(value: object) -> object:
         try:
             return from_text(value if isinstance(value, str) else None)  # type: ignore[arg-type]
         except (ValueError, TypeError, ArithmeticError, AttributeError):
@@ -153,18 +157,18 @@ def text(kind: type) -> Shape:
     return Shape(write, read, frozenset({str}))
 
 
-def among(kind: Any, plain: dict[Any, Any]) -> Shape:
+def among(kind: object, plain: Mapping[Any, object]) -> Shape:
     """One of a few values, each with its plain form."""
     values = {(type(stored), stored): value for value, stored in plain.items()}
 
-    def write(value: Any) -> Any:
+    def write(value: object) -> object:
         try:
             stored = plain[value]
         except (KeyError, TypeError):
             raise wrong(kind, value) from None
         return stored
 
-    def read(value: Any) -> Any:
+    def read(value: object) -> object:
         try:
             return values[type(value), value]
         except (KeyError, TypeError):
@@ -175,7 +179,7 @@ def among(kind: Any, plain: dict[Any, Any]) -> Shape:
     return Shape(write, read, frozenset(map(type, few)), is_plain=is_plain, few=few)
 
 
-def _items(convert: Callable[[Any], Any], values: Sequence[Any]) -> list[Any]:
+def _items(convert: Convert, values: Sequence[object]) -> list[object]:
     converted = []
     for place, value in enumerate(values):
         try:
@@ -185,13 +189,13 @@ def _items(convert: Callable[[Any], Any], values: Sequence[Any]) -> list[Any]:
     return converted
 
 
-def list_of(kind: Any, accepted: Any, make: Callable[[Any], Any], item: Shape) -> Shape:
-    def write(value: Any) -> list[Any]:
+def list_of(kind: object, accepted: Any, make: Convert, item: Shape) -> Shape:
+    def write(value: object) -> list[object]:
         if not isinstance(value, accepted):
             raise wrong(kind, value)
         return _items(item.write, list(value))
 
-    def read(value: Any) -> Any:
+    def read(value: object) -> object:
         if not isinstance(value, list | tuple):
             raise wrong(kind, value)
         return make(_items(item.read, value))
@@ -199,16 +203,16 @@ def list_of(kind: Any, accepted: Any, make: Callable[[Any], Any], item: Shape) -
     return Shape(write, read, frozenset({list}), is_plain=make is list and item.is_plain)
 
 
-def fixed(kind: Any, shapes: Sequence[Shape]) -> Shape:
+def fixed(kind: object, shapes: Sequence[Shape]) -> Shape:
     """A tuple with a type for each place."""
 
-    def checked(value: Any, accepted: Any) -> Any:
-        if not isinstance(value, accepted) or len(value) != len(shapes):
+    def checked(value: object, accepted: tuple[type, ...]) -> Sequence[object]:
+        if not isinstance(value, list | tuple) or not isinstance(value, accepted) or len(value) != len(shapes):
             raise wrong(kind, value)
         return value
 
     return Shape(
-        lambda value: [shape.write(each) for shape, each in zip(shapes, checked(value, tuple), strict=True)],
+        lambda value: [shape.write(each) for shape, each in zip(shapes, checked(value, (tuple,)), strict=True)],
         lambda value: tuple(
             shape.read(each) for shape, each in zip(shapes, checked(value, (list, tuple)), strict=True)
         ),
@@ -216,8 +220,8 @@ def fixed(kind: Any, shapes: Sequence[Shape]) -> Shape:
     )
 
 
-def dict_of(kind: Any, item: Shape) -> Shape:
-    def convert(value: Any, function: Callable[[Any], Any]) -> dict[str, Any]:
+def dict_of(kind: object, item: Shape) -> Shape:
+    def convert(value: object, function: Convert) -> dict[str, object]:
         if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
             raise wrong(kind, value)
         return {key: member(function, each, key) for key, each in value.items()}
@@ -230,13 +234,13 @@ def dict_of(kind: Any, item: Shape) -> Shape:
     )
 
 
-def refuse_more(names: Iterable[str], known: Iterable[str], kind: Any) -> None:
+def refuse_more(names: Iterable[str], known: Iterable[str], kind: object) -> None:
     """Raise Misfit for a name that is not among the known ones: its value would be left out, and nobody told."""
     if more := sorted(set(map(str, names)).difference(known)):
         raise Misfit(f"would be lost; {called(kind)} has {', '.join(known) or 'none'}", f".{more[0]}")
 
 
-def member(convert: Callable[[Any], Any], value: Any, name: str) -> Any:
+def member(convert: Convert, value: object, name: str) -> Any:
     try:
         return convert(value)
     except Misfit as misfit:
@@ -245,17 +249,17 @@ def member(convert: Callable[[Any], Any], value: Any, name: str) -> Any:
 
 def foreign(
     kind: type,
-    write: Callable[[Any], Any],
-    read: Callable[[Any], Any],
+    write: Convert,
+    read: Convert,
     *,
     names: Callable[[type], Iterable[str]],
     stored: frozenset[type] = frozenset({dict}),
-    tags: Mapping[str, frozenset[Any]],
+    tags: Mapping[str, frozenset[object]],
 ) -> Shape:
     """A model of a library. An instance may hold what its type forbids: what is written is read again, as later."""
     known = list(names(kind))
 
-    def checked(value: Any) -> Any:
+    def checked(value: object) -> object:
         if not isinstance(value, kind):
             raise wrong(kind, value)
         if type(value) is not kind:
@@ -264,7 +268,7 @@ def foreign(
         validated(plain)
         return plain
 
-    def validated(value: Any) -> Any:
+    def validated(value: object) -> object:
         try:
             return read(value)
         except ValueError as error:  # of both libraries, over several lines
@@ -275,7 +279,7 @@ def foreign(
 
 
 _WRAPPERS = (Annotated, Required, NotRequired)
-_LISTS: dict[Any, Callable[[Any], Any]] = {list: list, set: set, frozenset: frozenset, Sequence: list}
+_LISTS: dict[Any, Convert] = {list: list, set: set, frozenset: frozenset, Sequence: list}
 
 
 @lru_cache(maxsize=512)
@@ -316,7 +320,7 @@ def _compound(kind: Any) -> Shape:
     raise InvalidPayload(f"{kind} is no type for a payload; the keys of a dict are str, other generics cannot be read")
 
 
-def _union(kind: Any, arguments: Sequence[Any]) -> Shape:
+def _union(kind: object, arguments: Sequence[object]) -> Shape:
     shapes = [shape_of(argument) for argument in arguments]
     for (one, shape), (other, second) in combinations(zip(arguments, shapes, strict=True), 2):
         if shape.may_be_taken_for(second):
@@ -325,7 +329,7 @@ def _union(kind: Any, arguments: Sequence[Any]) -> Shape:
                 "them, a dataclass with a field for each, or a tagged union of pydantic or msgspec"
             )
 
-    def first(direction: Sequence[Callable[[Any], Any]], value: Any) -> Any:
+    def first(direction: Sequence[Convert], value: object) -> object:
         problems = []
         for function in direction:
             try:
@@ -378,22 +382,22 @@ def _msgspec(library: Any, kind: Any) -> Shape:
     )  # fmt: skip
 
 
-def _tags(hints: Mapping[str, Any]) -> dict[str, frozenset[Any]]:
+def _tags(hints: Mapping[str, object]) -> dict[str, frozenset[object]]:
     return {name: frozenset(get_args(hint)) for name, hint in hints.items() if get_origin(hint) is Literal}
 
 
-def _dumped(model: Any) -> Any:
+def _dumped(model: Any) -> object:
     """As the model itself reads it: by its aliases, without what it computes. Wrong values are told by reading."""
     return model.model_dump(mode="json", by_alias=True, round_trip=True, warnings=False)
 
 
-def _model_of(library: str, base: str, kind: type) -> Any:
+def _model_of(library: str, base: str, kind: type) -> object:
     """The library, if it is loaded and ``kind`` is a model of its."""
     module = sys.modules.get(library)
     return module if module is not None and issubclass(kind, getattr(module, base, ())) else None
 
 
-def _hints(kind: type) -> dict[str, Any]:
+def _hints(kind: type) -> dict[str, object]:
     try:
         return get_type_hints(kind, include_extras=True)
     except NameError as error:
@@ -405,14 +409,14 @@ def _data_class(kind: type) -> Shape:
     named = [spec.name for spec in dataclasses.fields(kind)]
     fields = {spec.name: shape_of(hints[spec.name]) for spec in dataclasses.fields(kind) if spec.init}
 
-    def write(value: Any) -> dict[str, Any]:
+    def write(value: object) -> dict[str, object]:
         if not isinstance(value, kind):
             raise wrong(kind, value)
         if type(value) is not kind:
             refuse_more((spec.name for spec in dataclasses.fields(value)), named, kind)  # type: ignore[arg-type]
         return {name: member(shape.write, getattr(value, name), name) for name, shape in fields.items()}
 
-    def read(value: Any) -> Any:
+    def read(value: object) -> object:
         if not isinstance(value, Mapping):
             raise wrong(kind, value)
         try:
@@ -431,7 +435,7 @@ def _typed_dict(kind: Any) -> Shape:
     required = {name for name, hint in hints.items() if get_origin(hint) is Required}
     required |= kind.__required_keys__ - optional
 
-    def convert(value: Any, direction: str) -> dict[str, Any]:
+    def convert(value: object, direction: str) -> dict[str, object]:
         if not isinstance(value, Mapping):
             raise wrong(kind, value)
         if missing := required - value.keys():

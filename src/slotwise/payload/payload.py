@@ -8,10 +8,12 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 from slotwise.errors import ConfigurationError, InvalidPayload
 from slotwise.payload.converters import ANYTHING, Misfit, Shape, member
+
+T = TypeVar("T")
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9.+-]{0,31}")
 
@@ -20,7 +22,11 @@ _encoder = json.JSONEncoder(separators=(",", ":"), allow_nan=False, ensure_ascii
 _dumps_ascii = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
 
 
-def _writer() -> Callable[[Any, int], Iterable[str]]:
+#: A value and its depth to pieces of JSON.
+Writer: TypeAlias = Callable[[object, int], Iterable[str]]
+
+
+def _writer() -> Writer:
     """What ``json`` makes anew for each value, made once: making it takes longer than writing a small payload.
 
     It does not look for a value that contains itself, and ends in a RecursionError there.
@@ -29,7 +35,7 @@ def _writer() -> Callable[[Any, int], Iterable[str]]:
     if make is None:
         return lambda value, _: (_encoder.encode(value),)
     words = json.encoder.encode_basestring
-    made: Callable[[Any, int], Iterable[str]] = make(None, _encoder.default, words, None, ":", ",", False, False, False)
+    made: Writer = make(None, _encoder.default, words, None, ":", ",", False, False, False)
     return made
 
 
@@ -46,7 +52,7 @@ class Codec(Protocol):
     def name(self) -> str:
         """1 to 32 of ``a-z0-9.+-``; it is stored with each payload."""
 
-    def encode(self, value: Any, /) -> bytes:
+    def encode(self, value: object, /) -> bytes:
         """Raises ValueError or TypeError for what it cannot say."""
 
     def decode(self, data: bytes, /) -> Any:
@@ -61,7 +67,7 @@ class JsonCodec:
 
     name = "json"
 
-    def encode(self, value: Any, /) -> bytes:
+    def encode(self, value: object, /) -> bytes:
         try:
             return "".join(_write(value, 0)).encode()
         except UnicodeEncodeError:  # half a surrogate pair, as in names of files: UTF-8 has none, JSON's escapes do
@@ -111,7 +117,7 @@ def codec_names() -> list[str]:
 _DEEPEST = 100
 
 
-def whole(given: Any, again: Any) -> Any:
+def whole(given: T, again: object) -> T:
     """As it is, if ``again``, written of what was read of it, has all its keys; else raise Misfit."""
     place: Any
     if isinstance(given, dict) and isinstance(again, dict):
@@ -128,7 +134,7 @@ def whole(given: Any, again: Any) -> Any:
     return given
 
 
-def unwritable(plain: Any) -> Misfit | None:
+def unwritable(plain: object) -> Misfit | None:
     """The first value that JSON cannot say, with its place and the cure; None if there is none."""
     try:
         _written(plain, 0)
@@ -137,7 +143,7 @@ def unwritable(plain: Any) -> Misfit | None:
     return None
 
 
-def _written(value: Any, depth: int) -> None:
+def _written(value: object, depth: int) -> None:
     place: Any
     if depth == _DEEPEST or value is None or isinstance(value, str | int):
         return
@@ -180,7 +186,7 @@ class Payload:
     version: int = 1
     upgrades: Mapping[int, Upgrade] = field(default_factory=dict)
 
-    def encode(self, data: Any, name: str) -> bytes | None:
+    def encode(self, data: object, name: str) -> bytes | None:
         """The bytes to store; None for no data. Raises InvalidPayload with the reason."""
         try:
             plain = self.shape.write(data)
@@ -213,7 +219,7 @@ class Payload:
             return self.typed(None)
         return self.typed(self._upgraded(*_decoded(stored)))
 
-    def _upgraded(self, plain: Any, version: int) -> Any:
+    def _upgraded(self, plain: object, version: int) -> object:
         if version > self.version:
             raise InvalidPayload(
                 f"task_data has version {version}, this worker knows {self.version}; deploy workers before those who "
@@ -228,7 +234,7 @@ class Payload:
                 ) from error
         return plain
 
-    def typed(self, plain: Any) -> Any:
+    def typed(self, plain: object) -> Any:
         """Plain values of this version as the task's type. Raises InvalidPayload."""
         try:
             return self.shape.read(plain)
@@ -237,7 +243,7 @@ class Payload:
         except Exception as error:  # a model's own validation may raise anything
             raise InvalidPayload(f"task_data is not what the task takes: {type(error).__name__}: {error}") from error
 
-    def given(self, plain: Any, name: str) -> Any:
+    def given(self, plain: object, name: str) -> Any:
         """As ``typed``, of what somebody writes by hand. InvalidPayload: also for keys that would be left out."""
         data = self.typed(plain)
         try:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 from functools import lru_cache
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 
 from slotwise.errors import InvalidSchedule
 from slotwise.schedules.base import Schedule, parse_instant
@@ -22,7 +22,8 @@ ARROW: Final = ">>"
 _MOST_SPLIT: Final = 1000  # more than any combinator takes, or any row of redeploys leaves behind
 
 Found = TypeVar("Found")
-Reader = Callable[[list[str], dict[str, Any]], Schedule]
+Options: TypeAlias = dict[str, Any]
+Reader: TypeAlias = Callable[[list[str], Options], Schedule]
 _COMBINED: Final = re.compile(r"([A-Za-z_]{2,})\s*\((.*)\)", re.DOTALL)
 
 
@@ -127,26 +128,26 @@ def _option(text: str, allowed: tuple[str, ...]) -> tuple[str, str]:
     return name, value
 
 
-def _cron(values: list[str], options: dict[str, Any]) -> Schedule:
+def _cron(values: list[str], options: Options) -> Schedule:
     return Cron(*values, **options)
 
 
-def _daily(values: list[str], options: dict[str, Any]) -> Schedule:
+def _daily(values: list[str], options: Options) -> Schedule:
     times, tz = values if len(values) == 2 else (*values, "UTC")
     return Daily(*times.split(","), tz=tz, **options)
 
 
-def _every(values: list[str], options: dict[str, Any]) -> Schedule:
+def _every(values: list[str], options: Options) -> Schedule:
     del options
     return Every(values[0], anchor=parse_instant(values[1])) if len(values) == 2 else Every(values[0])
 
 
-def _fixed_delay(values: list[str], options: dict[str, Any]) -> Schedule:
+def _fixed_delay(values: list[str], options: Options) -> Schedule:
     del options
     return FixedDelay(*values)
 
 
-def _once(values: list[str], options: dict[str, Any]) -> Schedule:
+def _once(values: list[str], options: Options) -> Schedule:
     del options
     return Once(*values)
 

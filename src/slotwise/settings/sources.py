@@ -40,9 +40,9 @@ def duration(least: str, most: str, why: str) -> Reader:
     low, high = parse_duration(least), parse_duration(most)
     form = "write for example 10s, 500ms or PT10S"
 
-    def read(label: str, value: Any) -> timedelta:
+    def read(label: str, value: object) -> timedelta:
         try:
-            span = parse_duration(value)
+            span = parse_duration(value)  # type: ignore[arg-type]
         except (ConfigurationError, ValueError, TypeError):
             raise _wrong(label, "a duration", value, form) from None
         if not low <= span <= high:
@@ -56,7 +56,7 @@ def duration(least: str, most: str, why: str) -> Reader:
 def whole(least: int, most: int, why: str) -> Reader:
     """A whole number between two bounds, both included; its decimal text too."""
 
-    def read(label: str, value: Any) -> int:
+    def read(label: str, value: object) -> int:
         number = value
         if isinstance(value, str) and re.fullmatch(r"\s*-?[0-9]{1,18}\s*", value):
             number = int(value)
@@ -70,7 +70,7 @@ def whole(least: int, most: int, why: str) -> Reader:
 def switch() -> Reader:
     """True or false, or a common word for them."""
 
-    def read(label: str, value: Any) -> bool:
+    def read(label: str, value: object) -> bool:
         word = str(value).strip().lower() if isinstance(value, str | bool) or value in (0, 1) else ""
         if word not in _WORDS_FOR_TRUE | _WORDS_FOR_FALSE:
             raise _wrong(label, "true or false", value, "write true or false")
@@ -83,7 +83,7 @@ def choice(*words: str) -> Reader:
     """One of some words, in any case."""
     by_fold = {word.casefold(): word for word in words}
 
-    def read(label: str, value: Any) -> str:
+    def read(label: str, value: object) -> str:
         word = by_fold.get(value.strip().casefold()) if isinstance(value, str) else None
         if word is None:
             raise _wrong(label, f"one of {', '.join(words)}", value, "write one of them")
@@ -95,7 +95,7 @@ def choice(*words: str) -> Reader:
 def secret() -> Reader:
     """A text that is not blank and never repeated in a message."""
 
-    def read(label: str, value: Any) -> str:
+    def read(label: str, value: object) -> str:
         if not isinstance(value, str) or not value.strip():
             kind = "blank" if isinstance(value, str) else f"of type {type(value).__name__}"
             raise InvalidSetting(
@@ -109,7 +109,7 @@ def secret() -> Reader:
 def identifier(longest: int) -> Reader:
     """A name that PostgreSQL takes without quotes and without folding."""
 
-    def read(label: str, value: Any) -> str:
+    def read(label: str, value: object) -> str:
         if not isinstance(value, str) or not _IDENTIFIER.fullmatch(value) or len(value) > longest:
             need = f"a lower-case name of at most {longest} characters"
             raise _wrong(label, need, value, f"it must match [a-z_][a-z0-9_]{{0,{longest - 1}}}")
@@ -123,7 +123,7 @@ def identifier(longest: int) -> Reader:
 def name(longest: int) -> Reader:
     """A printable text, not blank."""
 
-    def read(label: str, value: Any) -> str:
+    def read(label: str, value: object) -> str:
         text = value.strip() if isinstance(value, str) else ""
         if not text or not text.isprintable() or len(text) > longest:
             is_number = isinstance(value, int | float) and not isinstance(value, bool)  # TOML's or YAML's
@@ -138,7 +138,7 @@ def names(longest: int) -> Reader:
     """A set of names; a text is split at commas."""
     one = name(longest)
 
-    def read(label: str, value: Any) -> frozenset[str]:
+    def read(label: str, value: object) -> frozenset[str]:
         if isinstance(value, str):
             value = [part for part in value.split(",") if part.strip()]
         if not isinstance(value, Iterable) or isinstance(value, bytes | dict):
@@ -152,7 +152,7 @@ def words(longest: int) -> Reader:
     """As ``names``, and without blanks."""
     some = names(longest)
 
-    def read(label: str, value: Any) -> frozenset[str]:
+    def read(label: str, value: object) -> frozenset[str]:
         found: frozenset[str] = some(label, value)
         for word in sorted(found):
             if word.split() != [word]:
@@ -253,7 +253,7 @@ def from_file(config: Path | None, environ: Mapping[str, str], known: Collection
     return _layer(_table(path).items(), known, lambda key: f"{path.name}: {key}", _kebab)
 
 
-def place(name: str, value: object, readers: Mapping[str, Callable[[str, Any], object]]) -> str | None:
+def place(name: str, value: object, readers: Mapping[str, Reader]) -> str | None:
     """The variable, or else the file, that says this of a setting; None: neither does."""
     for layer in (from_environment(os.environ, readers), from_file(None, os.environ, readers)):
         if name in layer:

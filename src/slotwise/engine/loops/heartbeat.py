@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from typing import Any
+from typing import Unpack
 
-from slotwise.engine.loops.service import Service
+from slotwise.engine.loops.service import Service, ServiceOptions
 from slotwise.engine.loops.settler import settlement_events
 from slotwise.engine.run.active_claims import ActiveClaims, Holding
 from slotwise.model.events import ClaimLostEvent, ClaimSuspect, HeartbeatSent, about
@@ -27,7 +27,7 @@ class Heartbeat(Service):
         *,
         interval: timedelta,
         sign_in: Callable[[], float | None] = lambda: None,
-        **service: Any,
+        **service: Unpack[ServiceOptions],
     ) -> None:
         super().__init__(**service)
         self._store = store
@@ -117,7 +117,7 @@ class LeaseWatch(Service):
         *,
         interval: timedelta,
         hand_back: Callable[[Holding, str], bool],
-        **service: Any,
+        **service: Unpack[ServiceOptions],
     ) -> None:
         super().__init__(**service)
         self._active_claims = active_claims

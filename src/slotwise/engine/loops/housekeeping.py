@@ -8,9 +8,9 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Unpack
 
-from slotwise.engine.loops.service import Service
+from slotwise.engine.loops.service import Service, ServiceOptions
 from slotwise.engine.loops.settler import settlement_events
 from slotwise.engine.run.active_claims import Holding
 from slotwise.model.events import HandedBackEvent, Pruned, Reaped, Settled, SettledDead, about
@@ -80,7 +80,7 @@ class Reaper(Service):
         interval: timedelta,
         heartbeat_interval: timedelta,
         on_reaped: Callable[[], None] = lambda: None,
-        **service: Any,
+        **service: Unpack[ServiceOptions],
     ) -> None:
         super().__init__(**service)
         self._store = store
@@ -134,7 +134,7 @@ class Deadlines(Service):
 
     name = "deadlines"
 
-    def __init__(self, **service: Any) -> None:
+    def __init__(self, **service: Unpack[ServiceOptions]) -> None:
         super().__init__(**service)
         self._lock = threading.Lock()
         self._number = itertools.count()
@@ -186,7 +186,7 @@ class History(Service):
 
     name = "pruner"
 
-    def __init__(self, pruner: Pruner, **service: Any) -> None:
+    def __init__(self, pruner: Pruner, **service: Unpack[ServiceOptions]) -> None:
         super().__init__(**service)
         self._pruner = pruner
         self._walk: Iterator[Page] | None = None

@@ -6,9 +6,9 @@ import random
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Unpack
 
-from slotwise.engine.loops.service import AT_ONCE, Service
+from slotwise.engine.loops.service import AT_ONCE, Service, ServiceOptions
 from slotwise.engine.run.active_claims import ActiveClaims, Holding
 from slotwise.engine.run.runner import Runner
 from slotwise.jobs.definition import Definition
@@ -144,7 +144,7 @@ class Poller(Service):
         runner: Runner,
         peers: Peers,
         pass_on: Callable[[], None],
-        **service: Any,
+        **service: Unpack[ServiceOptions],
     ) -> None:
         super().__init__(**service)
         self._store = store

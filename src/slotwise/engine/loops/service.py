@@ -7,6 +7,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from datetime import timedelta
+from typing import Required, TypedDict
 
 from slotwise.jobs.policies import growing_pauses
 from slotwise.model.clock import Stopwatch, elapsed
@@ -75,6 +76,18 @@ class Outage:
 def _is_forbidden(error: BaseException) -> bool:
     """Whether the role lacks a permission: the message names it with the cure, so a traceback adds nothing."""
     return getattr(getattr(error, "orig", None), "sqlstate", None) == "42501"
+
+
+class ServiceOptions(TypedDict, total=False):
+    """The parameters that the loops of a worker share; see ``Service``."""
+
+    listeners: Required[Listeners]
+    worker: Required[str]
+    is_transient: Callable[[BaseException], bool]
+    first_pause: timedelta
+    longest_pause: timedelta
+    elapsed: Stopwatch
+    outage: Outage | None
 
 
 class Service(ABC):

@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, Unpack
 
-from slotwise.engine.loops.service import AT_ONCE, Service
+from slotwise.engine.loops.service import AT_ONCE, Service, ServiceOptions
 from slotwise.engine.run.active_claims import ActiveClaims, Holding
 from slotwise.jobs.policies import growing_pauses
 from slotwise.model.error_text import error_summary
@@ -58,7 +58,12 @@ class Settler(Service):
     name = "settler"
 
     def __init__(
-        self, store: Store, active_claims: ActiveClaims, *, on_free: Callable[[], None], **service: Any
+        self,
+        store: Store,
+        active_claims: ActiveClaims,
+        *,
+        on_free: Callable[[], None],
+        **service: Unpack[ServiceOptions],
     ) -> None:
         super().__init__(**service)
         self._store = store

@@ -8,9 +8,9 @@ import socket
 from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from datetime import timedelta
-from typing import Any
+from typing import Unpack
 
-from slotwise.engine.loops.service import AT_ONCE, Service
+from slotwise.engine.loops.service import AT_ONCE, Service, ServiceOptions
 from slotwise.jobs.policies import growing_pauses
 from slotwise.store.connect.database import Database
 from slotwise.store.connect.database_errors import describe
@@ -47,7 +47,7 @@ class WakeUp(Service):
         wake: Callable[[Collection[str]], None],
         obey: Callable[[], None],
         offset: Callable[[], timedelta] = lambda: AT_ONCE,
-        **service: Any,
+        **service: Unpack[ServiceOptions],
     ) -> None:
         """``names``: the tasks that run here. ``wake`` gets the notifications; ``obey`` is called for an order.
         ``offset``: see ``Peers``.

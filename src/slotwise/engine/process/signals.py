@@ -14,12 +14,15 @@ from contextlib import suppress
 from datetime import timedelta
 from queue import SimpleQueue
 from types import FrameType, TracebackType
-from typing import Any, Self
+from typing import Self, TypeAlias
 
 from slotwise.model.clock import Stopwatch, elapsed
 
 logger = logging.getLogger(__name__)
 
+
+#: What ``signal.signal`` returns; None: not set from Python.
+Handler: TypeAlias = Callable[[int, FrameType | None], object] | int | None
 
 NUMBERS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 #: A signal within this time after a counted one counts as the same request.
@@ -71,7 +74,7 @@ class StopSignals:
         self._react = react
         self._requests = Requests(elapsed)
         self._final = final
-        self._former: dict[int, Any] = {}
+        self._former: dict[int, Handler] = {}
         self._former_socket = -1
         #: The first signal that came, if any.
         self.first: int | None = None
@@ -185,7 +188,7 @@ class ProcessHook:
         self._stop = stop
         self._hurry = hurry
         self._pid = os.getpid()
-        self._former: dict[int, Any] = {}
+        self._former: dict[int, Handler] = {}
         self._requests = Requests()
         self._drained = False
         self._is_asked = False

@@ -21,13 +21,16 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeAlias
 
 from slotwise.engine.run.active_claims import Holding
 from slotwise.model.clock import elapsed
 from slotwise.model.durations import parse_duration
 from slotwise.model.records import Aborted, AttemptOutcome, Cancelled, Failed, FollowUps, HandedBack, Snoozed, Succeeded
 from slotwise.model.vocabulary import Outcome, Reason, Release
+
+#: A line of JSON between parent and child.
+Message: TypeAlias = dict[str, Any]
 
 #: The module that the child runs.
 MODULE = "slotwise.cli.isolated"
@@ -45,12 +48,12 @@ class Channel:
         self._socket = end
         self._rest = b""
 
-    def send(self, **said: Any) -> None:
+    def send(self, **said: object) -> None:
         """Send a message; one to a process that is gone is dropped."""
         with suppress(OSError):
             self._socket.sendall(json.dumps(said).encode() + b"\n")
 
-    def lines(self, timeout: float | None) -> Iterator[dict[str, Any]] | None:
+    def lines(self, timeout: float | None) -> Iterator[Message] | None:
         """Return the messages of at most ``timeout`` seconds, perhaps none; None if the other side is gone."""
         self._socket.settimeout(timeout)
         try:
@@ -71,7 +74,7 @@ class Channel:
 class Isolation:
     """Run attempts in child processes, each in a process group of its own."""
 
-    def __init__(self, settings: Mapping[str, Any], app: str | None, *, patience: timedelta) -> None:
+    def __init__(self, settings: Mapping[str, object], app: str | None, *, patience: timedelta) -> None:
         """``patience``: how long a handler may take to stop when asked."""
         self._settings = settings
         self._app = app
@@ -91,7 +94,7 @@ class Isolation:
         finally:
             ours.close()
 
-    def _order(self, holding: Holding) -> dict[str, Any]:
+    def _order(self, holding: Holding) -> Message:
         claim = holding.claim
         return {
             "app": self._app, "path": sys.path, "settings": self._settings, "task": claim.row.task_name,
@@ -111,7 +114,7 @@ class _Attempt:
         self._outcome: AttemptOutcome | None = None
         self._started = False
 
-    def run(self, order: dict[str, Any], begun: Callable[[], None], draining: Callable[[], bool]) -> AttemptOutcome:
+    def run(self, order: Message, begun: Callable[[], None], draining: Callable[[], bool]) -> AttemptOutcome:
         self._channel.send(**order)
         renewed, drains = self._holding.renewed, False
         try:
@@ -130,7 +133,7 @@ class _Attempt:
             status = self._child.wait()
         return self._outcome or self._end(status)
 
-    def _hear(self, word: dict[str, Any], begun: Callable[[], None]) -> None:
+    def _hear(self, word: Message, begun: Callable[[], None]) -> None:
         match word["say"]:
             case "starting":
                 self._started = True
@@ -169,9 +172,9 @@ class _Attempt:
         return Failed(f"its process ended {how}{when}", promised=self._started)
 
 
-def say_outcome(outcome: AttemptOutcome) -> dict[str, Any]:
+def say_outcome(outcome: AttemptOutcome) -> Message:
     """Return an outcome as JSON data."""
-    said: dict[str, Any] = {"say": "ended", "outcome": outcome.name}
+    said: Message = {"say": "ended", "outcome": outcome.name}
     match outcome:
         case Succeeded(promised=promised, sequel=sequel):
             if sequel is not None and (sequel.follows or sequel.arrivals):
@@ -192,13 +195,13 @@ def say_outcome(outcome: AttemptOutcome) -> dict[str, Any]:
     return said
 
 
-def _sequel_of(kept: Mapping[str, Any] | None) -> FollowUps | None:
+def _sequel_of(kept: Message | None) -> FollowUps | None:
     if kept is None:
         return None
     return FollowUps(result=None if kept["result"] is None else kept["result"].encode(), problem=kept["problem"])
 
 
-def outcome_of(said: Mapping[str, Any]) -> AttemptOutcome:
+def outcome_of(said: Message) -> AttemptOutcome:
     """Return the outcome that ``say_outcome`` encoded."""
     match said["outcome"]:
         case Outcome.SUCCEEDED:

@@ -7,10 +7,11 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import lru_cache
 from importlib import import_module
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
+from sqlalchemy.sql.compiler import SQLCompiler
 
 from slotwise.errors import ConfigurationError
 
@@ -27,7 +28,7 @@ class Joined:
     def __init__(self, connection: Any, wait: Callable[[Any], Any] = lambda result: result) -> None:
         self.driver, self._wait = connection, wait
 
-    def execute(self, statement: sa.Executable, parameters: Mapping[str, Any] | None = None) -> Rows:
+    def execute(self, statement: sa.Executable, parameters: Mapping[str, object] | None = None) -> Rows:
         """Execute a statement and return all its rows.
 
         A statement with ``parameters`` is kept by its caller, and compiled once.
@@ -38,8 +39,11 @@ class Joined:
         return Rows(self._wait(cursor.fetchall()) if cursor.description else [], cursor.rowcount)
 
 
-def _compile(statement: Any) -> Any:
-    return statement.compile(dialect=_COMPILER, compile_kwargs={"render_postcompile": True})
+def _compile(statement: sa.Executable) -> SQLCompiler:
+    assert isinstance(statement, sa.ClauseElement)
+    compiled = statement.compile(dialect=_COMPILER, compile_kwargs={"render_postcompile": True})
+    assert isinstance(compiled, SQLCompiler)
+    return compiled
 
 
 _compiled = lru_cache(maxsize=64)(_compile)
@@ -64,13 +68,17 @@ def _tuples() -> Any:
     return tuple_row
 
 
-def _psycopg(name: str, connection: Any) -> bool:
+#: An executor of SQLAlchemy statements in the caller's transaction.
+Joinable: TypeAlias = sa.Connection | Joined
+
+
+def _psycopg(name: str, connection: object) -> bool:
     """Whether this is an instance of the class of psycopg, without importing psycopg."""
     module = sys.modules.get("psycopg")
     return module is not None and isinstance(connection, getattr(module, name))
 
 
-def joined(connection: Any, database: str, where: str) -> Any:
+def joined(connection: object, database: str, where: str) -> Joinable:
     """Return an executor for the transaction of ``connection``, which must lead to this kind of ``database``.
 
     Raise ConfigurationError with the cure.
@@ -91,14 +99,14 @@ def joined(connection: Any, database: str, where: str) -> Any:
     return found
 
 
-def _commits_alone(connection: Any) -> bool:
+def _commits_alone(connection: Joinable) -> bool:
     """Whether each statement commits by itself; an open transaction of psycopg's autocommit counts as one."""
     driver = connection.driver if isinstance(connection, Joined) else connection.connection.driver_connection
     info = getattr(driver, "info", None)
     return getattr(driver, "autocommit", False) is True and int(getattr(info, "transaction_status", 0)) == 0
 
 
-def sqlalchemy_connection(connection: Any) -> sa.Connection:
+def sqlalchemy_connection(connection: object) -> sa.Connection:
     """Return the Connection, or that of a Session. Raise ConfigurationError with the cure."""
     if isinstance(connection, sa.Connection):
         return connection
@@ -117,7 +125,7 @@ def sqlalchemy_connection(connection: Any) -> sa.Connection:
     raise ConfigurationError(f"{kind} is not a SQLAlchemy Connection or Session")
 
 
-def within(connection: Any, work: Callable[[Any], None]) -> Awaitable[None] | None:
+def within(connection: object, work: Callable[[Joinable], None]) -> Awaitable[None] | None:
     """Do ``work`` in the transaction of ``connection``; return an awaitable if that is async."""
     if hasattr(connection, "run_sync") or _psycopg("AsyncConnection", connection):
         return call_within(connection, lambda inner: work(_taking_statements(inner)))
@@ -125,7 +133,7 @@ def within(connection: Any, work: Callable[[Any], None]) -> Awaitable[None] | No
     return None
 
 
-def _taking_statements(connection: Any) -> Any:
+def _taking_statements(connection: object) -> Joinable:
     if isinstance(connection, Joined):
         return connection
     return Joined(connection) if _psycopg("Connection", connection) else sqlalchemy_connection(connection)
@@ -158,7 +166,7 @@ def _require_greenlet() -> None:
 
 
 @contextmanager
-def whole(connection: Any) -> Iterator[None]:
+def whole(connection: Joinable) -> Iterator[None]:
     """Restore the caller's transaction after an error in here, by a savepoint.
 
     Both kinds of connections accept these statements.
@@ -177,7 +185,7 @@ def whole(connection: Any) -> Iterator[None]:
     connection.execute(sa.text("RELEASE SAVEPOINT slotwise"))
 
 
-def copy_into(connection: Any, statement: str, blocks: Callable[[str], Iterable[bytes]]) -> None:
+def copy_into(connection: Joinable, statement: str, blocks: Callable[[str], Iterable[bytes]]) -> None:
     """COPY blocks, each sent while the next is made; ``blocks`` gets the client encoding."""
     if isinstance(connection, Joined):
         driver, wait = connection.driver, connection._wait

@@ -20,10 +20,13 @@ import logging
 import threading
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from slotwise.model.clock import elapsed
 from slotwise.store.connect.database_errors import describe
+
+if TYPE_CHECKING:
+    from psycopg import Connection as Driver
 
 logger = logging.getLogger(__name__)
 
@@ -107,7 +110,7 @@ class WakeUps:
 class Hearing:
     """A connection that only listens. For one thread."""
 
-    def __init__(self, connection: Any, channel: str) -> None:
+    def __init__(self, connection: Driver, channel: str) -> None:
         """Take over a connection of psycopg; raise what LISTEN raises."""
         self._connection = connection
         try:
@@ -120,8 +123,7 @@ class Hearing:
 
     def fileno(self) -> int:
         """Return the descriptor that becomes readable for a notification or a broken connection."""
-        found: int = self._connection.fileno()
-        return found
+        return self._connection.fileno()
 
     def words(self) -> list[str]:
         """Return the notifications so far, without waiting. Raise when the connection has ended."""

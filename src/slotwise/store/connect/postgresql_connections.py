@@ -23,12 +23,12 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 from sqlalchemy import URL, Connection, Engine, create_engine, event
 from sqlalchemy.engine import ExceptionContext
 from sqlalchemy.exc import InvalidatePoolError
-from sqlalchemy.pool import NullPool, QueuePool
+from sqlalchemy.pool import ConnectionPoolEntry, NullPool, QueuePool
 
 from slotwise.errors import DatabaseProblem, InvalidSetting
 from slotwise.settings.settings import Settings
@@ -37,13 +37,17 @@ from slotwise.store.connect.dsn import connect_arguments, psycopg
 from slotwise.store.connect.notifications import Along, Hearing
 from slotwise.store.schema.column_types import Beyond
 
+if TYPE_CHECKING:
+    from psycopg import Connection as Driver
+    from psycopg.abc import AdaptContext, Buffer
+
 logger = logging.getLogger(__name__)
 
 
 class InstantLoader:
     """Load instants, also those outside Python's range: for these the driver raises, and the whole result is lost."""
 
-    def __init__(self, oid: int, context: Any = None) -> None:
+    def __init__(self, oid: int, context: AdaptContext | None = None) -> None:
         import psycopg as driver  # late: the connection has loaded it
 
         self.format = driver.pq.Format.TEXT
@@ -56,7 +60,7 @@ class InstantLoader:
 
     format: Any = 0
 
-    def load(self, data: Any) -> Any:
+    def load(self, data: Buffer) -> Any:
         written = bytes(data)
         if (found := self._loaded.get(written)) is None:
             found = self._loaded[written] = self._read(written)
@@ -108,10 +112,10 @@ def look_at_the_rested(engine: Engine) -> None:
     A server that shuts down leaves a message in the socket. A broken link leaves none, so finding out costs a trip.
     """
 
-    def checkin(_connection: object, record: Any) -> None:
+    def checkin(_connection: object, record: ConnectionPoolEntry) -> None:
         record.info["rests_since"] = time.monotonic()
 
-    def checkout(connection: Any, record: Any, _proxy: object) -> None:
+    def checkout(connection: Driver, record: ConnectionPoolEntry, _proxy: object) -> None:
         since = record.info.pop("rests_since", None)
         if since is None:
             return
@@ -120,7 +124,7 @@ def look_at_the_rested(engine: Engine) -> None:
         if time.monotonic() - since < REST_BEFORE_PING.total_seconds():
             return
         try:
-            engine.dialect.do_ping(connection)
+            engine.dialect.do_ping(connection)  # type: ignore[arg-type]
         except engine.dialect.loaded_dbapi.Error as error:
             raise InvalidatePoolError from error
 
@@ -128,7 +132,7 @@ def look_at_the_rested(engine: Engine) -> None:
     event.listen(engine, "checkout", checkout)
 
 
-def _was_spoken_to(connection: Any) -> bool:
+def _was_spoken_to(connection: Driver) -> bool:
     """Whether the server has sent something unasked: usually, it is shutting down."""
     try:
         return bool(select.select([connection.fileno()], [], [], 0)[0])
@@ -147,7 +151,7 @@ THRESHOLD = 5
 def keep_plans(engine: Engine, may_prepare: Callable[[], bool], *, at_once: bool = False) -> None:
     """Let busy connections of this engine prepare their statements, as long as ``may_prepare``; or all, ``at_once``."""
 
-    def checkout(connection: Any, record: Any, _proxy: object) -> None:
+    def checkout(connection: Driver, record: ConnectionPoolEntry, _proxy: object) -> None:
         now = time.monotonic()
         since, uses = record.info.setdefault("plans", (now, 0))
         life, busy, threshold = (LONG_LIFE, 0, 0) if at_once else (PLAN_LIFE, BUSY, THRESHOLD)
@@ -164,7 +168,7 @@ def keep_plans(engine: Engine, may_prepare: Callable[[], bool], *, at_once: bool
     event.listen(engine, "checkout", checkout)
 
 
-def _discard(engine: Engine, connection: Any) -> None:
+def _discard(engine: Engine, connection: Driver) -> None:
     try:
         connection.execute("DISCARD PLANS", prepare=False)
         connection.commit()
@@ -290,7 +294,7 @@ class PostgreSQLLink:
             with engine.begin() as connection:
                 yield connection
             return
-        told: dict[str, Any] = {} if along is None else {ALONG: along}
+        told: dict[str, object] = {} if along is None else {ALONG: along}
         with engine.connect().execution_options(isolation_level="AUTOCOMMIT", **told) as connection:
             yield connection
 
@@ -349,7 +353,7 @@ class PostgreSQLLink:
         parameters = deadlines | self._options | forms | _OURS | _ISOLATION
         engine = create_engine(self._url, hide_parameters=True, use_native_hstore=False, **pool)
 
-        def connect(*_: object) -> Any:
+        def connect(*_: object) -> Driver:
             return self._connect(role, parameters)
 
         def begin(connection: Connection) -> None:
@@ -366,7 +370,7 @@ class PostgreSQLLink:
         let_words_go_along(engine)
         return engine
 
-    def _connect(self, role: str, parameters: dict[str, str]) -> Any:
+    def _connect(self, role: str, parameters: dict[str, str]) -> Driver:
         connection = self._reach(role, parameters)
         # Sent with each BEGIN, so that it works behind a pooler as well. Whatever the defaults of role and database,
         # statements that read rows again after concurrent changes must see the new values.
@@ -376,7 +380,7 @@ class PostgreSQLLink:
             self._ask(connection)
         return connection
 
-    def _ask(self, connection: Any) -> None:
+    def _ask(self, connection: Driver) -> None:
         """Check, on the first connection, that the options reached the server; a pooler may have dropped them."""
         if not self._pooled:
             if connection.execute(_SOURCE).fetchone() != ("client",):
@@ -385,18 +389,18 @@ class PostgreSQLLink:
             self._is_direct = not self._pooled
         self._was_asked = True
 
-    def _reach(self, role: str, parameters: dict[str, str]) -> Any:
+    def _reach(self, role: str, parameters: dict[str, str]) -> Driver:
         driver = psycopg()
         if not self._pooled:
             try:
-                connection = driver.connect(**self._keywords(role), options=write_options(parameters))
+                connection: Driver = driver.connect(**self._keywords(role), options=write_options(parameters))
                 _insist_on_forms(connection)
                 return connection
             except driver.OperationalError as error:
                 if "unsupported startup parameter" not in str(error):
                     raise
                 self._notice_pooler()
-        return driver.connect(**self._keywords(role))
+        return cast("Driver", driver.connect(**self._keywords(role)))
 
     def _notice_pooler(self) -> None:
         if not self._pooled:
@@ -418,7 +422,7 @@ class PostgreSQLLink:
         self._is_direct = False
         context.is_disconnect = True
 
-    def _keywords(self, role: str) -> dict[str, Any]:
+    def _keywords(self, role: str) -> dict[str, object]:
         """Return the keywords for libpq; the user's own win."""
         settings = self._settings
         silence = settings.tcp_user_timeout.total_seconds()
@@ -445,7 +449,7 @@ def _set_local(connection: Connection, parameters: dict[str, str]) -> None:
     connection.exec_driver_sql(f"SELECT {calls}", words)
 
 
-def _insist_on_forms(connection: Any) -> None:
+def _insist_on_forms(connection: Driver) -> None:
     """Set the formats again: libpq sends PGTZ and PGDATESTYLE of the environment after our options."""
     for name, form in _FORMS.items():
         if not (connection.info.parameter_status(name) or "").startswith(form):
