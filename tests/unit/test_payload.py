@@ -316,9 +316,9 @@ def test_another_codec() -> None:
 @pytest.mark.parametrize(
     ("data", "words"),
     [
-        ({1: 2}, ": the keys of a dict are texts, got 1; write '1'"),
-        ({"lines": [{}, {None: 2}]}, ": lines[1]: the keys of a dict are texts, got None; write 'None'"),
-        (({True: 1},), ": [0]: the keys of a dict are texts, got True; write 'True'"),
+        ({1: 2}, ": dict keys must be strings, got 1; write '1'"),
+        ({"lines": [{}, {None: 2}]}, ": lines[1]: dict keys must be strings, got None; write 'None'"),
+        (({True: 1},), ": [0]: dict keys must be strings, got True; write 'True'"),
     ],
     ids=["number", "within", "tuple"],
 )

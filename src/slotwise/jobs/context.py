@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class Signal:
-    """Tells a running handler to stop, and why: lost, operator, timeout or shutdown. The first reason stays."""
+    """The stop signal of a handler, with its reason: lost, operator, timeout or shutdown. The first reason counts."""
 
     __slots__ = ("_callbacks", "_event", "_lock", "reason")
 
@@ -40,7 +40,7 @@ class Signal:
         return self._event.is_set()
 
     def set(self, reason: str) -> bool:
-        """Give the signal; True for whoever was first."""
+        """Set the signal; return True for the first caller only."""
         with self._lock:
             if self.reason is not None:
                 return False
@@ -52,7 +52,7 @@ class Signal:
         return True
 
     def on_set(self, callback: Callable[[], None]) -> None:
-        """Call ``callback`` when the signal is given, at once if it already was."""
+        """Call ``callback`` when the signal is set, at once if it already is."""
         with self._lock:
             if self.reason is None:
                 self._callbacks.append(callback)

@@ -1,4 +1,4 @@
-"""Who says what time it is: the database, or a test. The only file that may read this machine's clocks."""
+"""The clock: the database's, or a test's. Only this file may read the clocks of the host."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from typing import Protocol, TypeAlias
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _BOOT = getattr(time, "CLOCK_BOOTTIME", None)
 
-#: Seconds on a clock that never steps; only differences mean anything.
+#: Seconds on a monotonic clock; only differences are meaningful.
 Stopwatch: TypeAlias = Callable[[], float]
 
 
 class Clock(Protocol):
-    """What time it is for a process: instants are the database's, spans its own."""
+    """The time of a process: instants come from the database, spans from its own clock."""
 
     def override(self) -> datetime | None:
-        """What a statement puts in for "now"; None lets the database say it."""
+        """Return what a statement uses as "now"; None for the database's time."""
 
     def elapsed(self) -> float:
-        """Seconds on a clock that never steps."""
+        """Return seconds on a monotonic clock."""
 
 
 class DatabaseClock:
-    """The one clock of the contract: every statement asks the database itself."""
+    """The clock of the contract: every statement uses the database's own time."""
 
     def override(self) -> datetime | None:
         return None
@@ -35,10 +35,9 @@ class DatabaseClock:
 
 
 class ManualClock:
-    """A clock that moves only when told to; for tests and simulations. Safe to share between workers.
+    """A clock that moves only by ``tick`` and ``set``; for tests and simulations. Safe to share between workers.
 
-    ``tick`` lets time pass for all workers. ``set`` steps the database's clock: measured durations do not change with
-    it.
+    ``tick`` lets time pass for all workers. ``set`` steps the database's clock and leaves elapsed time alone.
 
     >>> clock = ManualClock(datetime(2026, 1, 1, tzinfo=UTC))
     >>> clock.tick(timedelta(hours=2))
@@ -61,7 +60,7 @@ class ManualClock:
         return self._elapsed
 
     def tick(self, by: timedelta) -> datetime:
-        """Let time pass and return the new time. Raises ValueError for a negative ``by``: that is a ``set``."""
+        """Let time pass and return the new time. Raise ValueError for a negative ``by``: use ``set``."""
         if by < timedelta(0):
             raise ValueError(f"tick({by}): time does not pass backwards; step the clock with set(now() - …)")
         self._elapsed += by.total_seconds()
@@ -69,19 +68,19 @@ class ManualClock:
         return self._now
 
     def set(self, to: datetime) -> datetime:
-        """Step to ``to``, either way, and return it."""
+        """Step to ``to``, forward or back, and return it."""
         self._now = to.astimezone(UTC)
         return self._now
 
 
 def host_now() -> datetime:
-    """This host's wall clock: SQLite's "database time", and the other end of the skew measurement. Nothing else."""
+    """Return this host's wall clock: the database time of SQLite, and one side of the clock drift. No other use."""
     return _EPOCH + timedelta(microseconds=time.time_ns() // 1000)
 
 
 def elapsed() -> float:
-    """Seconds on a clock that never steps and, where the system has one, goes on while the machine sleeps.
+    """Return seconds on a monotonic clock that, where the system has one, continues during suspend.
 
-    A worker measures what is left of its leases with it: a suspended laptop must not believe in old claims.
+    A worker measures its leases with it: a laptop must not trust old claims after a suspend.
     """
     return time.clock_gettime(_BOOT) if _BOOT is not None else time.monotonic()

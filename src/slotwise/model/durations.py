@@ -12,7 +12,7 @@ from slotwise.errors import InvalidSetting
 FORMS: Final = 'a timedelta, "250ms", "10s", "5m", "1h30m", "2d" or ISO 8601 as "PT10S"'
 LONGEST_TEXT: Final = 64
 
-#: A century: the present, so much later or earlier, is a time that schedules know.
+#: A century: the present plus or minus this lies within the years of schedules.
 LONGEST: Final = timedelta(days=36_500)
 
 _NUMBER = r"[0-9]{1,20}"
@@ -46,10 +46,10 @@ _UNITS: Final = (
 
 
 def parse_duration(value: timedelta | str) -> timedelta:
-    """The duration that a timedelta, a short text (`1h30m`) or an ISO 8601 text (`PT1H30M`) stands for.
+    """Return the duration of a timedelta, a short string (`1h30m`) or an ISO 8601 string (`PT1H30M`).
 
-    Never negative; zero is allowed, and at most 36,500 days. Bare numbers are refused, because they do not say their
-    unit. Raises InvalidSetting.
+    It is zero or more, and at most 36,500 days. Bare numbers are rejected because they have no unit.
+    Raise InvalidSetting.
     """
     if not isinstance(value, timedelta | str):
         raise InvalidSetting(f"{value!r:.40} has no unit; write {FORMS}")
@@ -60,9 +60,9 @@ def parse_duration(value: timedelta | str) -> timedelta:
 
 
 def format_duration(value: timedelta) -> str:
-    """The canonical short form: a whole number of the largest unit that fits, such as `90s`, `5m` or `250ms`.
+    """Return the canonical short form: a whole number of the largest unit that fits, such as `90s` or `250ms`.
 
-    Reads back through parse_duration, except that a negative duration (`-3s`) is for people only.
+    parse_duration reads it back, except a negative duration (`-3s`), which is for display only.
     """
     if value < timedelta(0):
         return "-" + format_duration(-value)
@@ -72,7 +72,7 @@ def format_duration(value: timedelta) -> str:
 
 
 def about(span: timedelta) -> str:
-    """A duration for people, in its two largest units: `250ms`, `15s`, `1m25s`, `18d10h`."""
+    """Return a duration for display, in its two largest units: `250ms`, `15s`, `1m25s`, `18d10h`."""
     if span >= timedelta(seconds=10):
         span = timedelta(seconds=round(span.total_seconds()))
     for (_, unit), (_, smaller) in pairwise(_UNITS[:4]):

@@ -13,20 +13,20 @@ _AS_KEYWORD = re.compile(
 
 
 def hide_password(text: str) -> str:
-    """The text with every password replaced by ``***``: in URLs, libpq strings, query options and reprs."""
+    """Replace every password by ``***``: in URLs, libpq strings, query options and reprs."""
     return _AS_KEYWORD.sub(r"\1***", _IN_URL.sub(r"\1***", text))
 
 
 _TRACEBACK = "Traceback (most recent call last):"
-#: What an exception group draws in front of its lines.
+#: The characters that an exception group draws before its lines.
 _DRAWN = " +|"
 LIMIT = 500
 
 
 def error_summary(error: str | None) -> str:
-    """Of a traceback the line that names the exception, the last one of a chain; else the first line.
+    """Return the line of a traceback that names the exception, the last one of a chain; else the first line.
 
-    What a driver adds below (the statement, a link) is left to the whole text. At most 500 characters.
+    Lines that a driver adds below (the statement, a link) are left out. At most 500 characters.
     """
     lines = (error or "").strip().splitlines()
     began = [place for place, line in enumerate(lines) if line == _TRACEBACK]

@@ -1,6 +1,6 @@
-"""What happens, as it happens: frozen events, and the fan-out to whoever listens.
+"""Events: frozen values, and their delivery to listeners.
 
-The ``name`` of an event is the word in the log, in the docs and in ``on``-filters alike.
+The ``name`` of an event is the same in the log, in the docs and in ``on`` filters.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Event:
     worker: str | None = None
 
     def facts(self) -> dict[str, Any]:
-        """The event's fields that are set, for a log line."""
+        """Return the fields that are set, for a log line."""
         found = {spec.name: getattr(self, spec.name) for spec in fields(self)}
         return {name: value for name, value in found.items() if value is not None}
 
@@ -46,7 +46,7 @@ class AttemptEvent(Event):
 
 
 def about(claim: Claim, worker: str | None = None) -> dict[str, Any]:
-    """The fields that every event of an attempt carries."""
+    """Return the fields that every event of an attempt carries."""
     row = claim.row
     return {
         "worker": worker or claim.holder,
@@ -103,7 +103,7 @@ class Settled(AttemptEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SettledDead(Settled):
-    """Nothing tries it again by itself: ``cure`` is the command that does."""
+    """A dead task or slot, which is not retried automatically: ``cure`` is the command for that."""
 
     level = logging.WARNING
     cure: str
@@ -117,11 +117,11 @@ class ClaimSuspect(AttemptEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimLostEvent(AttemptEvent):
-    """The claim is no longer ours; its outcome, if any, was refused."""
+    """The claim was lost; its outcome, if any, was rejected."""
 
     name = "claim-lost"
     level = logging.WARNING
-    #: For whoever asks what became of an attempt, as of ``Settled``.
+    #: The outcome of the attempt, as in ``Settled``.
     outcome: ClassVar[str] = Outcome.LOST
     error: ClassVar[str | None] = None
     reason: str | None = None
@@ -138,7 +138,7 @@ class HeartbeatSent(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reaped(AttemptEvent):
-    """A silent holder's claim was taken over; ``outcome`` says what becomes of the slot; ``rerun``: it runs again."""
+    """A dead holder's claim was taken over; ``outcome`` is that of the slot, ``rerun`` if it runs again."""
 
     name = "reaped"
     level = logging.WARNING
@@ -169,7 +169,7 @@ class SlotsSkipped(Event):
 
 
 def skipped(worker: str, row: Row, gap: Gap) -> SlotsSkipped:
-    """The event of one range."""
+    """Return the event of one range."""
     return SlotsSkipped(
         worker=worker, job=row.task_name, instance=row.task_instance, first=gap.first, last=gap.last, count=gap.count,
         reason=gap.reason,
@@ -178,7 +178,7 @@ def skipped(worker: str, row: Row, gap: Gap) -> SlotsSkipped:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pruned(Event):
-    """History that was too old has been taken out of the ledger."""
+    """Expired history was deleted from the ledger."""
 
     name = "pruned"
     slots: int
@@ -209,7 +209,7 @@ class PlanRefused(Planned):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotsMoved(Event):
-    """A row of ``job`` says ``stored``, and its schedule comes to ``computed`` by now; so it is for ``count`` rows."""
+    """``count`` rows of ``job`` store ``stored`` as their next slot, where the schedule now gives ``computed``."""
 
     name = "slots-moved"
     level = logging.WARNING
@@ -241,7 +241,7 @@ class DrainEnded(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DatabaseLost(Event):
-    """A loop cannot reach the database, or nothing can be written there, and waits, with growing pauses; said once."""
+    """A loop cannot reach or write the database, and waits with growing pauses; published once per outage."""
 
     name = "database-lost"
     level = logging.WARNING
@@ -259,10 +259,10 @@ Listener: TypeAlias = "Callable[[Event], None]"
 
 
 class Listeners:
-    """Tells everybody; a listener that fails is logged and changes nothing.
+    """Deliver events to all listeners; the error of a listener is logged and changes nothing.
 
-    Trouble (an event of level WARNING or above) is logged here, in one line, unless one of the listeners
-    ``writes_log``: a worker that waits for its database must not do so in silence.
+    An event of level WARNING or above is logged here, in one line, unless one of the listeners ``writes_log``: a
+    worker that waits for its database must not be silent.
     """
 
     __slots__ = ("_listeners", "_logs_trouble", "_wants")
@@ -275,14 +275,14 @@ class Listeners:
             self.add(listener)
 
     def hear(self, kind: type[Event]) -> bool:
-        """Whether anybody wants this kind of event: ask before making one on a hot path.
+        """Return whether a listener wants this kind of event: check it before creating one on a hot path.
 
-        A listener with a method ``wants(kind)`` is asked; any other wants all.
+        A listener with a method ``wants(kind)`` decides by that; any other wants all.
         """
         return any(wants(kind) for wants in self._wants)
 
     def add(self, listener: Listener) -> None:
-        """Tell this one, too, from now on."""
+        """Add a listener."""
         self._listeners = (*self._listeners, listener)
         self._wants = (*self._wants, getattr(listener, "wants", lambda kind: True))
         self._logs_trouble = self._logs_trouble and not getattr(listener, "writes_log", False)
@@ -295,6 +295,6 @@ class Listeners:
             try:
                 listener(event)
             except KeyboardInterrupt:
-                raise  # whoever published in the main thread is interrupted, not the listener
+                raise  # the interrupt is for the publisher in the main thread
             except BaseException:
                 logger.exception("a listener failed on %s; the event goes on to the others", event.name)

@@ -1,4 +1,4 @@
-"""Who a worker is: host, pid and a boot id, in one text that goes into ``picked_by``; and of which release."""
+"""The identity of a worker: host, pid and a boot id, in one string for ``picked_by``; and its release."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _LONGEST_HOST = 40
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """A process's name in the cluster. The boot id is new with every worker start, also under a reused pid."""
+    """The name of a process in the cluster. Each start has a new boot id, even under a reused pid."""
 
     host: str
     pid: int
@@ -29,7 +29,7 @@ class Identity:
 
 
 def own_version() -> str:
-    """The version of slotwise that is installed."""
+    """Return the installed version of slotwise."""
     try:
         return version("slotwise")
     except PackageNotFoundError:  # pragma: no cover - a source tree that was never installed

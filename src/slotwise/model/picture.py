@@ -1,4 +1,4 @@
-"""A picture of a few shapes, as SVG, which is written here, or as PNG, which Pillow draws, if it is there."""
+"""Pictures of a few shapes, as SVG, or as PNG if Pillow is installed."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from slotwise.errors import ConfigurationError
 
 _INK: Final = "#1f2933"
 _PAPER: Final = "#ffffff"
-#: A pixel of ours is so many of a PNG, for sharp text on sharp screens.
+#: Pixels of a PNG per pixel of a picture, for sharp text on dense screens.
 _SHARP: Final = 2
-#: What the font that Pillow brings along has not.
+#: Replacements for characters that Pillow's font lacks.
 _PLAINER: Final = str.maketrans({"×": "x", "–": "-", "µ": "u", "≤": "<=", "≥": ">="})
 
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """A filled rectangle; `told` is shown where a picture can."""
+    """A filled rectangle; `told` is its tooltip."""
 
     x: float
     y: float
@@ -32,7 +32,7 @@ class Box:
 
 @dataclass(frozen=True, slots=True)
 class Label:
-    """A line of text, its middle at `y`; it ends at `x` if `end`."""
+    """A line of text, centred vertically at `y`; it ends at `x` if `end`."""
 
     x: float
     y: float
@@ -44,7 +44,7 @@ class Label:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """From point to point."""
+    """A line from point to point."""
 
     points: Sequence[tuple[float, float]]
     colour: str
@@ -56,14 +56,14 @@ Shape: TypeAlias = Box | Label | Line
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """What is drawn, in pixels; what comes later lies above."""
+    """Shapes in pixels; later ones are drawn above."""
 
     width: int
     height: int
     shapes: tuple[Shape, ...]
 
     def write(self, file: Path) -> None:
-        """As PNG if its name ends so, else as SVG. Raises ConfigurationError if Pillow is needed and missing."""
+        """Write a PNG if the name ends so, else an SVG. Raise ConfigurationError if Pillow is needed and missing."""
         if file.suffix.lower() == ".png":
             _write_png(file, self)
         else:
@@ -71,7 +71,7 @@ class Picture:
 
 
 def svg(picture: Picture) -> str:
-    """The picture as an SVG document that needs nothing else."""
+    """Return the picture as a self-contained SVG document."""
     head = (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{picture.width}" height="{picture.height}" '
         f'viewBox="0 0 {picture.width} {picture.height}" font-family="system-ui, sans-serif" role="img">'

@@ -9,11 +9,11 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 from slotwise.model.vocabulary import Kind, Outcome, Reason, Release
 
-#: Where a row is parked that has nothing due: ended or disabled schedules, dead rows. Far enough in the future
-#: that no clean-up by age, ours or another program's, ever takes it for overdue.
+#: The due time of a row with nothing due: ended or disabled schedules, dead rows. So far in the future that no
+#: clean-up by age, ours or another program's, takes it for overdue.
 FOREVER = datetime(9000, 1, 1, tzinfo=UTC)
 
-#: Where all slots lie; arithmetic with other instants may leave the calendar.
+#: The years of all slots; arithmetic with other instants may overflow.
 KNOWN_YEARS = "the years 1900 to 8999"
 _EARLIEST = datetime(1900, 1, 1, tzinfo=UTC)
 
@@ -29,7 +29,7 @@ _TASK, _PLAN, _DETACHED = Kind.TASK, Kind.PLAN, Kind.DETACHED
 
 
 def is_known(instant: datetime) -> bool:
-    """Whether schedules know that time."""
+    """Return whether schedules cover this instant."""
     return _EARLIEST <= instant < FOREVER
 
 
@@ -49,7 +49,7 @@ class LedgerKey(NamedTuple):
 
 
 class Fence(NamedTuple):
-    """What every write to a held row names, besides the holder."""
+    """The key and version that every write to a held row checks, besides the holder."""
 
     key: Key
     token: int
@@ -59,7 +59,7 @@ class Fence(NamedTuple):
 class Row:
     """A row of ``scheduled_tasks`` as it was read; instants are aware UTC.
 
-    Nobody changes one; it is not frozen because one is made for each execution, which would take five times as long.
+    Treat it as immutable. It is not frozen because one is made per execution, and that would take five times as long.
     """
 
     task_name: str
@@ -84,7 +84,7 @@ class Row:
     first_version: int | None = None
     attempt: int = 0
     lost_count: int = 0
-    #: When the first of its attempts that failed was claimed.
+    #: When its first failed attempt was claimed.
     trying_since: datetime | None = None
     lease: timedelta | None = None
     #: The end of the tail that a catch-up runs slot by slot.
@@ -103,7 +103,7 @@ class Row:
 
     @property
     def fence(self) -> Fence:
-        # What the names' own constructors do, which are functions of Python: one is made for each execution.
+        # Does what the constructors of the named tuples do, without their Python functions: once per execution.
         fence: Fence = _new(Fence, (_new(Key, (self.task_name, self.task_instance)), self.version))
         return fence
 
@@ -121,34 +121,34 @@ class Row:
 
     @property
     def is_plan(self) -> bool:
-        """A job's own row: it lives on from slot to slot."""
+        """Whether this is a job's own row, which continues from slot to slot."""
         return self.kind is _PLAN
 
     @property
     def has_slot(self) -> bool:
-        """A job's slot, and not a one-time task."""
+        """Whether this is a job's slot, not a one-time task."""
         return self.kind is not _TASK
 
     @property
     def called_off_by(self) -> str | None:
-        """Who has asked the slot's attempt to stop: an operator, whose order is ``control``, or a newer slot."""
+        """The reason why the attempt was asked to stop: an operator's order (``control``) or a newer slot; or None."""
         if self.cancel_requested is None:
             return None
         return Reason.OVERLAP if self.control is None and self.has_slot else Reason.OPERATOR
 
     @property
     def is_detached(self) -> bool:
-        """A row of one slot beside the plan row; deleted when that slot is final."""
+        """Whether this is a row of one slot beside the plan row, deleted when that slot is final."""
         return self.kind is _DETACHED
 
     @property
     def ledger_key(self) -> LedgerKey | None:
-        """Where this row's slot stands in the ledger; None for a one-time task, which has no slot."""
+        """The ledger key of this row's slot; None for a one-time task."""
         return self.history_key if self.has_slot else None
 
     @property
     def history_key(self) -> LedgerKey | None:
-        """As ``ledger_key``; a one-time task's first due time stands in the place of a slot."""
+        """As ``ledger_key``, with a one-time task's first due time in place of a slot."""
         if self.slot is None:
             return None
         return LedgerKey(self.task_name, self.plan_instance or self.task_instance, self.slot)
@@ -156,13 +156,13 @@ class Row:
 
 @dataclass(slots=True, kw_only=True, unsafe_hash=True)
 class Claim:
-    """Proof of holding a row: its key, its version (the token) and the holder that took it. As a row, never changed."""
+    """Proof of holding a row: its key, its version (the token) and its holder. Treat it as immutable."""
 
     row: Row
     holder: str
     lease: timedelta
     claimed_at: datetime
-    #: Key and token: a row can be claimed again by its own former holder, so the key alone says nothing.
+    #: Key and token: the same holder can claim a row again, so the key alone proves nothing.
     fence: Fence = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -183,14 +183,14 @@ class Claim:
         return key.slot if key else None
 
 
-# How an attempt ended: a value before it is a write.
+# How an attempt ended, before it is written.
 
 
 @dataclass(frozen=True, slots=True)
 class Succeeded:
     """The handler returned. ``promised``: it called complete_in, so only the ledger can confirm it.
 
-    ``sequel``: what it leaves behind, a Sequel.
+    ``sequel``: its follow-ups and its result.
     """
 
     promised: bool = False
@@ -223,7 +223,7 @@ class Aborted:
 
 @dataclass(frozen=True, slots=True)
 class HandedBack:
-    """The claim was given back before its handler started: nothing is burnt."""
+    """The claim was handed back before its handler started; no attempt is used up."""
 
     reason: str = Reason.SHUTDOWN
     name = Release.HANDED_BACK
@@ -239,7 +239,7 @@ class Snoozed:
 
 @dataclass(frozen=True, slots=True)
 class Cancelled:
-    """The handler itself called the slot off, or somebody else did; ``error``: what it failed with all the same."""
+    """The handler, an operator or a newer slot cancelled the slot; ``error``: what it failed with nevertheless."""
 
     reason: str
     error: str | None = None
@@ -258,7 +258,7 @@ AttemptOutcome: TypeAlias = Succeeded | Failed | Snoozed | Cancelled | Aborted |
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
-    """What a transition writes on the slot's ledger row. ``forget`` deletes it: the slot never started."""
+    """What a transition writes to the slot's ledger row. ``forget`` deletes it: the slot never started."""
 
     outcome: Outcome
     reason: str | None = None
@@ -293,14 +293,14 @@ class LedgerEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transition:
-    """What a held row becomes when it is let go: another waiting row, or nothing (``remove``)."""
+    """What a held row becomes when it is released: another waiting row, or nothing (``remove``)."""
 
-    #: An Outcome or a Release; of a row that is set aside its state, as the database has it.
+    #: An Outcome or a Release; for a quarantined row its state, as the database has it.
     label: str
     row: dict[str, Any] | None
     record: Record | None = None
     gaps: tuple[Gap, ...] = ()
-    #: How a one-time task has ended, for those that keep a history.
+    #: How a one-time task ended, for tasks that keep a history.
     ended: Record | None = None
 
     @property
@@ -312,14 +312,14 @@ IfExists: TypeAlias = Literal["raise", "keep", "replace", "reschedule"]
 
 
 class When(NamedTuple):
-    """Due ``at``, or else ``delay`` after now."""
+    """A due time: ``at``, or else ``delay`` from now."""
 
     at: datetime | None
     delay: timedelta = timedelta(0)
 
 
 class Wanted(NamedTuple):
-    """A row that shall be; with ``waits_for`` it is blocked until so many others have arrived."""
+    """A row to insert; with ``waits_for`` it is blocked until that many others have arrived."""
 
     instance: str
     data: bytes | None
@@ -329,7 +329,7 @@ class Wanted(NamedTuple):
 
 
 class Follow(NamedTuple):
-    """A task that follows."""
+    """A task to schedule after this one."""
 
     task: str
     wanted: Wanted
@@ -338,7 +338,7 @@ class Follow(NamedTuple):
 
 @dataclass(slots=True)
 class FollowUps:
-    """Gathered while a handler runs, also from several threads of it."""
+    """Follow-up tasks, arrivals and the result of a handler, collected from all its threads."""
 
     follows: list[Follow] = field(default_factory=list)
     arrivals: list[Key] = field(default_factory=list)
@@ -347,5 +347,5 @@ class FollowUps:
     problem: str | None = None
 
 
-#: Race: two threads of one handler may both be the first to leave something behind.
+#: Race: two threads of one handler may both create the follow-ups.
 BEGINNING = threading.Lock()

@@ -40,21 +40,21 @@ Convert: TypeAlias = Callable[[Any], Any]
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """``write`` makes a plain value of a typed one, ``read`` the reverse; both raise Misfit for what does not fit."""
+    """A converter: ``write`` turns a typed value into a plain one, ``read`` the reverse; both raise Misfit."""
 
     write: Convert
     read: Convert
-    #: Of which types the plain values may be.
+    #: The types of the plain values.
     stored: frozenset[type] = frozenset()
     #: Typed and plain values are the same.
     is_plain: bool = False
-    #: The plain values, where they are a few.
+    #: The plain values, if there are only a few.
     few: tuple[object, ...] | None = None
-    #: Keys of which each plain value has one of these values.
+    #: Keys whose values tell plain values apart.
     tags: Mapping[str, frozenset[object]] = field(default_factory=dict)
 
     def may_be_taken_for(self, other: Shape) -> bool:
-        """Whether a plain value of one may be read as another typed value by the other."""
+        """Return whether a plain value of one may be read by the other as a different typed value."""
         if (self.is_plain and other.is_plain) or not self.stored & other.stored:
             return False
         if self.few is not None:
@@ -72,7 +72,7 @@ class Shape:
 
 
 class Misfit(ValueError):
-    """A value that is not of its type, and where within the whole it stands."""
+    """A value of the wrong type, with its path within the payload."""
 
     def __init__(self, problem: str, path: str = "") -> None:
         super().__init__(f"{path.lstrip('.')}: {problem}" if path else problem)
@@ -87,12 +87,12 @@ def same(value: object) -> object:
 
 
 def text_keyed(value: object) -> object:
-    """As it is: JSON would silently make texts of other keys, and the handler see other data than were given."""
+    """Return the value. Raise Misfit for a key that is no string: JSON would silently convert it."""
     place: object
     if isinstance(value, dict):
         for place, each in value.items():
             if not isinstance(place, str):
-                raise Misfit(f"the keys of a dict are texts, got {place!r:.80}; write {str(place)!r:.80}")
+                raise Misfit(f"dict keys must be strings, got {place!r:.80}; write {str(place)!r:.80}")
             if isinstance(each, _CONTAINERS):
                 member(text_keyed, each, place)
     elif isinstance(value, list | tuple):
@@ -106,12 +106,12 @@ def text_keyed(value: object) -> object:
 
 
 _CONTAINERS = (dict, list, tuple)
-#: What JSON tells apart.
+#: The types that JSON distinguishes.
 PLAIN_TYPES = frozenset({type(None), bool, int, float, str, list, dict})
-#: Whatever the codec can say.
+#: Any value that the codec can encode.
 ANYTHING = Shape(text_keyed, same, PLAIN_TYPES, is_plain=True)
 
-#: Types that JSON has no word for: as text, and how it is read again.
+#: Types without a JSON form: how they are written as strings and read again.
 TEXTS: dict[type, tuple[Callable[[Any], str], Callable[[str], object]]] = {
     datetime: (datetime.isoformat, datetime.fromisoformat),
     date: (date.isoformat, date.fromisoformat),
@@ -158,7 +158,7 @@ def text(kind: type) -> Shape:
 
 
 def among(kind: object, plain: Mapping[Any, object]) -> Shape:
-    """One of a few values, each with its plain form."""
+    """Return the converter for one of a few values, each with its plain form."""
     values = {(type(stored), stored): value for value, stored in plain.items()}
 
     def write(value: object) -> object:
@@ -204,7 +204,7 @@ def list_of(kind: object, accepted: Any, make: Convert, item: Shape) -> Shape:
 
 
 def fixed(kind: object, shapes: Sequence[Shape]) -> Shape:
-    """A tuple with a type for each place."""
+    """Return the converter for a tuple with a type for each place."""
 
     def checked(value: object, accepted: tuple[type, ...]) -> Sequence[object]:
         if not isinstance(value, list | tuple) or not isinstance(value, accepted) or len(value) != len(shapes):
@@ -235,7 +235,7 @@ def dict_of(kind: object, item: Shape) -> Shape:
 
 
 def refuse_more(names: Iterable[str], known: Iterable[str], kind: object) -> None:
-    """Raise Misfit for a name that is not among the known ones: its value would be left out, and nobody told."""
+    """Raise Misfit for an unknown name: its value would silently be lost."""
     if more := sorted(set(map(str, names)).difference(known)):
         raise Misfit(f"would be lost; {called(kind)} has {', '.join(known) or 'none'}", f".{more[0]}")
 
@@ -256,7 +256,7 @@ def foreign(
     stored: frozenset[type] = frozenset({dict}),
     tags: Mapping[str, frozenset[object]],
 ) -> Shape:
-    """A model of a library. An instance may hold what its type forbids: what is written is read again, as later."""
+    """Return the converter for a model of a library. A written value is read again, as an instance may be invalid."""
     known = list(names(kind))
 
     def checked(value: object) -> object:
@@ -271,7 +271,7 @@ def foreign(
     def validated(value: object) -> object:
         try:
             return read(value)
-        except ValueError as error:  # of both libraries, over several lines
+        except ValueError as error:  # both libraries raise it, with several lines
             said = [line for line in str(error).splitlines() if not line.lstrip().startswith("For further information")]
             raise Misfit(" ".join(" ".join(said).split())) from None
 
@@ -284,7 +284,7 @@ _LISTS: dict[Any, Convert] = {list: list, set: set, frozenset: frozenset, Sequen
 
 @lru_cache(maxsize=512)
 def shape_of(kind: Any) -> Shape:
-    """The shape of a type. Raises InvalidPayload for one that no payload can have."""
+    """Return the converter for a type. Raise InvalidPayload for one that no payload can have."""
     while isinstance(kind, NewType) or get_origin(kind) in _WRAPPERS or hasattr(kind, "__value__"):
         kind = getattr(kind, "__supertype__", None) or getattr(kind, "__value__", None) or get_args(kind)[0]
     if kind is Any or kind is object:
@@ -337,7 +337,7 @@ def _union(kind: object, arguments: Sequence[object]) -> Shape:
             except Misfit as misfit:
                 problems.append(misfit)
         deepest = max(problems, key=lambda misfit: len(misfit.path))
-        # None fits nothing but None: where there is one other type, what that says tells more
+        # None fits only None: with one other type, the error of that type is more helpful
         raise deepest if deepest.path or len(set(arguments) - {type(None)}) == 1 else wrong(kind, value)
 
     writers, readers = [shape.write for shape in shapes], [shape.read for shape in shapes]
@@ -350,7 +350,7 @@ def _union(kind: object, arguments: Sequence[object]) -> Shape:
 
 
 def _record(kind: type) -> Shape | None:
-    """A class with named parts, of whichever library."""
+    """Return the converter for a class with named fields, or None."""
     if issubclass(kind, enum.Enum):
         return among(kind, {member: member.value for member in kind})
     if (library := _model_of("pydantic", "BaseModel", kind)) is not None:
@@ -387,12 +387,12 @@ def _tags(hints: Mapping[str, object]) -> dict[str, frozenset[object]]:
 
 
 def _dumped(model: Any) -> object:
-    """As the model itself reads it: by its aliases, without what it computes. Wrong values are told by reading."""
+    """Dump a model as it reads itself: by aliases, without computed fields. Reading reports wrong values."""
     return model.model_dump(mode="json", by_alias=True, round_trip=True, warnings=False)
 
 
 def _model_of(library: str, base: str, kind: type) -> object:
-    """The library, if it is loaded and ``kind`` is a model of its."""
+    """Return the library if it is loaded and ``kind`` is one of its models."""
     module = sys.modules.get(library)
     return module if module is not None and issubclass(kind, getattr(module, base, ())) else None
 
@@ -430,7 +430,7 @@ def _data_class(kind: type) -> Shape:
 def _typed_dict(kind: Any) -> Shape:
     hints = _hints(kind)
     shapes = {name: shape_of(hint) for name, hint in hints.items()}
-    # annotations that were texts say so only once they are resolved
+    # string annotations show this only once resolved
     optional = {name for name, hint in hints.items() if get_origin(hint) is NotRequired}
     required = {name for name, hint in hints.items() if get_origin(hint) is Required}
     required |= kind.__required_keys__ - optional

@@ -27,9 +27,9 @@ Writer: TypeAlias = Callable[[object, int], Iterable[str]]
 
 
 def _writer() -> Writer:
-    """What ``json`` makes anew for each value, made once: making it takes longer than writing a small payload.
+    """Return the encoder that ``json`` creates for each value: creating it takes longer than a small payload.
 
-    It does not look for a value that contains itself, and ends in a RecursionError there.
+    It does not detect a value that contains itself, and raises RecursionError for it.
     """
     make = json.encoder.c_make_encoder  # type: ignore[attr-defined]
     if make is None:
@@ -43,47 +43,47 @@ _write = _writer()
 
 
 class Codec(Protocol):
-    """Turns plain values (None, bool, int, float, str, list, dict with text keys) into bytes and back.
+    """A codec: plain values (None, bool, int, float, str, list, dict with string keys) to bytes and back.
 
-    Whoever can write to the table feeds ``decode``: it must never run what it reads, as pickle does.
+    Any program that can write to the table feeds ``decode``, so it must never execute its input, as pickle does.
     """
 
     @property
     def name(self) -> str:
-        """1 to 32 of ``a-z0-9.+-``; it is stored with each payload."""
+        """The name, 1 to 32 of ``a-z0-9.+-``; it is stored with each payload."""
 
     def encode(self, value: object, /) -> bytes:
-        """Raises ValueError or TypeError for what it cannot say."""
+        """Return the bytes. Raise ValueError or TypeError for a value that cannot be encoded."""
 
     def decode(self, data: bytes, /) -> Any:
-        """Raises anything for bytes that it cannot read."""
+        """Return the value. May raise any exception for invalid bytes."""
 
 
 _scan: Callable[[str, int], tuple[Any, int]] = json.JSONDecoder().scan_once  # type: ignore[attr-defined]
 
 
 class JsonCodec:
-    """JSON in UTF-8, without NaN and infinities: what every other program can write and read."""
+    """JSON in UTF-8, without NaN and infinities, so that every program can read and write it."""
 
     name = "json"
 
     def encode(self, value: object, /) -> bytes:
         try:
             return "".join(_write(value, 0)).encode()
-        except UnicodeEncodeError:  # half a surrogate pair, as in names of files: UTF-8 has none, JSON's escapes do
+        except UnicodeEncodeError:  # lone surrogates, as in file names: UTF-8 has none, JSON's escapes do
             return _dumps_ascii(value).encode()
         except RecursionError:
-            return _encoder.encode(value).encode()  # says whether it contains itself, or is deep
+            return _encoder.encode(value).encode()  # reports whether it contains itself, or is too deep
 
     def decode(self, data: bytes, /) -> Any:
-        """As ``json.loads``, which takes five times as long to get to its scanner with a small payload."""
+        """Decode like ``json.loads``, which has five times the overhead with a small payload."""
         try:
             text = data.decode()
             value, end = _scan(text, 0)
             if end == len(text):
                 return value
         except (UnicodeDecodeError, StopIteration, json.JSONDecodeError):
-            pass  # white space around it, another encoding, or no JSON: json.loads tells
+            pass  # white space around it, another encoding, or no JSON: left to json.loads
         return json.loads(data)
 
 
@@ -92,9 +92,9 @@ _codecs: dict[str, Codec] = {JSON.name: JSON}
 
 
 def register_codec(codec: Codec) -> None:
-    """Make a codec known under its name, in every process that schedules or runs tasks with it.
+    """Register a codec under its name; do so in every process that schedules or runs tasks with it.
 
-    Raises ConfigurationError for a name that is taken, or cannot be one.
+    Raise ConfigurationError for a name that is taken or invalid.
     """
     name = getattr(codec, "name", None)
     if not isinstance(name, str) or _NAME.fullmatch(name) is None:
@@ -104,21 +104,21 @@ def register_codec(codec: Codec) -> None:
 
 
 def codec_named(name: str) -> Codec | None:
-    """The codec that is registered under ``name``."""
+    """Return the codec registered under ``name``, or None."""
     return _codecs.get(name)
 
 
 def codec_names() -> list[str]:
-    """What is registered, for messages."""
+    """Return the registered names, for messages."""
     return sorted(_codecs)
 
 
-#: What lies deeper contains itself, or is deep.
+#: A value that is nested deeper contains itself, or is too deep.
 _DEEPEST = 100
 
 
 def whole(given: T, again: object) -> T:
-    """As it is, if ``again``, written of what was read of it, has all its keys; else raise Misfit."""
+    """Return ``given``. Raise Misfit if ``again``, its round trip through the type, lacks one of its keys."""
     place: Any
     if isinstance(given, dict) and isinstance(again, dict):
         if more := sorted(given.keys() - again.keys()):
@@ -135,7 +135,7 @@ def whole(given: T, again: object) -> T:
 
 
 def unwritable(plain: object) -> Misfit | None:
-    """The first value that JSON cannot say, with its place and the cure; None if there is none."""
+    """Return the first value that JSON cannot express, with its path and the cure, or None."""
     try:
         _written(plain, 0)
     except Misfit as misfit:
@@ -166,10 +166,10 @@ def _written(value: object, depth: int) -> None:
         )
 
 
-#: The largest payload; whatever is larger belongs into a table or an object store, with its key as the payload.
+#: The largest payload, in bytes; store a larger one elsewhere, with its key as the payload.
 PAYLOAD_LIMIT = 1_048_576
 
-# Bare JSON of the first version stands alone, so that any program can write it; all else says what it is.
+# JSON of the first version has no header, so that any program can write it; all else has one.
 _MAGIC = b"slotwise/"
 _HEADER = re.compile(rb"slotwise/([a-z0-9.+-]+)/([0-9]{1,9})\n")
 
@@ -178,7 +178,7 @@ Upgrade = Callable[[Any], Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Payload:
-    """How a task's data is written and read; without a type, it is whatever the codec can say."""
+    """How a task's data is written and read; without a type, any value that the codec can encode."""
 
     kind: Any = Any
     shape: Shape = ANYTHING
@@ -187,7 +187,7 @@ class Payload:
     upgrades: Mapping[int, Upgrade] = field(default_factory=dict)
 
     def encode(self, data: object, name: str) -> bytes | None:
-        """The bytes to store; None for no data. Raises InvalidPayload with the reason."""
+        """Return the bytes to store; None for no data. Raise InvalidPayload with the reason."""
         try:
             plain = self.shape.write(data)
             if plain is None:
@@ -214,7 +214,7 @@ class Payload:
         return f"slotwise/{self.codec.name}/{self.version}\n".encode() + body
 
     def decode(self, stored: bytes | None) -> Any:
-        """The data, brought to this version. Raises InvalidPayload for what no further attempt can mend."""
+        """Return the data, upgraded to this version. Raise InvalidPayload for unreadable data."""
         if stored is None:
             return self.typed(None)
         return self.typed(self._upgraded(*_decoded(stored)))
@@ -235,16 +235,16 @@ class Payload:
         return plain
 
     def typed(self, plain: object) -> Any:
-        """Plain values of this version as the task's type. Raises InvalidPayload."""
+        """Convert plain values of this version to the task's type. Raise InvalidPayload."""
         try:
             return self.shape.read(plain)
         except Misfit as misfit:
             raise InvalidPayload(f"task_data is not what the task takes: {misfit}") from None
-        except Exception as error:  # a model's own validation may raise anything
+        except Exception as error:  # a model's own validation may raise any exception
             raise InvalidPayload(f"task_data is not what the task takes: {type(error).__name__}: {error}") from error
 
     def given(self, plain: object, name: str) -> Any:
-        """As ``typed``, of what somebody writes by hand. InvalidPayload: also for keys that would be left out."""
+        """As ``typed``, for data typed by hand: raise InvalidPayload for unknown keys as well."""
         data = self.typed(plain)
         try:
             whole(plain, self.shape.write(data))
@@ -253,29 +253,29 @@ class Payload:
         return data
 
 
-#: For jobs, and for tasks of which nothing else is known: JSON as it is.
+#: The payload of jobs and of unknown tasks: untyped JSON.
 UNTYPED = Payload()
 
 
 def plain(stored: bytes | None) -> Any:
-    """The plain values that are stored, of whichever version. Raises InvalidPayload."""
+    """Return the stored plain values, of any version. Raise InvalidPayload."""
     return None if stored is None else _decoded(stored)[0]
 
 
 def _decoded(stored: bytes) -> tuple[Any, int]:
-    """Plain values and their version."""
+    """Return plain values and their version."""
     name, version, body = _taken_apart(stored)
     codec = codec_named(name)
     if codec is None:
         raise InvalidPayload(f"task_data needs the codec {name!r}; registered are {', '.join(codec_names())}")
     try:
         return codec.decode(body), version
-    except Exception as error:  # a codec may be anybody's
+    except Exception as error:  # a user's codec may raise any exception
         raise InvalidPayload(f"task_data cannot be read as {name.upper()}: {error}") from None
 
 
 def _taken_apart(stored: bytes) -> tuple[str, int, bytes]:
-    """Codec, version and body."""
+    """Split stored bytes into codec, version and body."""
     header = _HEADER.match(stored) if stored.startswith(_MAGIC) else None
     if header is None:
         return JSON.name, 1, stored

@@ -22,7 +22,7 @@ _WORDS_FOR_FALSE = frozenset({"0", "false", "no", "off"})
 
 
 def spell(value: object) -> str:
-    """A value as it stands in a message."""
+    """Return a value as it appears in a message."""
     return format_duration(value) if isinstance(value, timedelta) else hide_password(repr(value))
 
 
@@ -31,12 +31,12 @@ def _wrong(label: str, need: str, value: object, cure: str) -> InvalidSetting:
 
 
 def optional(read: Reader) -> Reader:
-    """None, or what the reader reads."""
+    """Return a reader that also accepts None."""
     return lambda label, value: None if value is None else read(label, value)
 
 
 def duration(least: str, most: str, why: str) -> Reader:
-    """A duration between two bounds, both included."""
+    """Read a duration between two bounds, both included."""
     low, high = parse_duration(least), parse_duration(most)
     form = "write for example 10s, 500ms or PT10S"
 
@@ -54,7 +54,7 @@ def duration(least: str, most: str, why: str) -> Reader:
 
 
 def whole(least: int, most: int, why: str) -> Reader:
-    """A whole number between two bounds, both included; its decimal text too."""
+    """Read a whole number between two bounds, both included; also as a decimal string."""
 
     def read(label: str, value: object) -> int:
         number = value
@@ -68,7 +68,7 @@ def whole(least: int, most: int, why: str) -> Reader:
 
 
 def switch() -> Reader:
-    """True or false, or a common word for them."""
+    """Read true or false, or a common word for them."""
 
     def read(label: str, value: object) -> bool:
         word = str(value).strip().lower() if isinstance(value, str | bool) or value in (0, 1) else ""
@@ -80,7 +80,7 @@ def switch() -> Reader:
 
 
 def choice(*words: str) -> Reader:
-    """One of some words, in any case."""
+    """Read one of these words, in any case."""
     by_fold = {word.casefold(): word for word in words}
 
     def read(label: str, value: object) -> str:
@@ -93,7 +93,7 @@ def choice(*words: str) -> Reader:
 
 
 def secret() -> Reader:
-    """A text that is not blank and never repeated in a message."""
+    """Read a string that is not blank, and never show it in a message."""
 
     def read(label: str, value: object) -> str:
         if not isinstance(value, str) or not value.strip():
@@ -107,7 +107,7 @@ def secret() -> Reader:
 
 
 def identifier(longest: int) -> Reader:
-    """A name that PostgreSQL takes without quotes and without folding."""
+    """Read a name that PostgreSQL accepts without quotes and without folding."""
 
     def read(label: str, value: object) -> str:
         if not isinstance(value, str) or not _IDENTIFIER.fullmatch(value) or len(value) > longest:
@@ -121,7 +121,7 @@ def identifier(longest: int) -> Reader:
 
 
 def name(longest: int) -> Reader:
-    """A printable text, not blank."""
+    """Read a printable string that is not blank."""
 
     def read(label: str, value: object) -> str:
         text = value.strip() if isinstance(value, str) else ""
@@ -135,7 +135,7 @@ def name(longest: int) -> Reader:
 
 
 def names(longest: int) -> Reader:
-    """A set of names; a text is split at commas."""
+    """Read a set of names; a string is split at commas."""
     one = name(longest)
 
     def read(label: str, value: object) -> frozenset[str]:
@@ -149,7 +149,7 @@ def names(longest: int) -> Reader:
 
 
 def words(longest: int) -> Reader:
-    """As ``names``, and without blanks."""
+    """Read names without blanks."""
     some = names(longest)
 
     def read(label: str, value: object) -> frozenset[str]:
@@ -163,7 +163,7 @@ def words(longest: int) -> Reader:
 
 
 def pairs(longest: int) -> Reader:
-    """Names, each with a text: a table, or lines such as ``name = text``."""
+    """Read names with strings: a table, or lines such as ``name = text``."""
     one, form = name(longest), "write a table, or lines such as: nightly-report = 0 3 * * *"
 
     def read(label: str, value: Any) -> frozenset[tuple[str, str]]:
@@ -180,12 +180,12 @@ def pairs(longest: int) -> Reader:
 
 
 def _lines(text: str) -> list[list[str]]:
-    """The lines at their first equals sign; one without is a list of one."""
+    """Split each line at its first equals sign; a line without one gives a list of one."""
     return [[part.strip() for part in line.split("=", 1)] for line in text.splitlines() if line.strip()]
 
 
-#: The reader, and with it the range, of every setting. PostgreSQL's longest name has 63 bytes; what follows
-#: the prefix (tables, their indexes) needs up to 31 of them.
+#: The reader, and with it the range, of every setting. Names in PostgreSQL have at most 63 bytes; tables and indexes
+#: need up to 31 of them after the prefix.
 READERS: Final[Mapping[str, Reader]] = {
     "database_url": optional(secret()),
     "schema": optional(identifier(63)),
@@ -242,7 +242,7 @@ OTHERS_VARIABLES = frozenset(
 
 
 def from_file(config: Path | None, environ: Mapping[str, str], known: Collection[str]) -> Layer:
-    """The settings of the file; empty where none was named and neither of the defaults is there."""
+    """Return the settings of the file; empty if none was named and no default file exists."""
     named = config or environ.get("SLOTWISE_CONFIG")
     there = [Path(named)] if named else [path for path in map(Path, DEFAULT_FILES) if path.is_file()]
     if not there:
@@ -254,7 +254,7 @@ def from_file(config: Path | None, environ: Mapping[str, str], known: Collection
 
 
 def place(name: str, value: object, readers: Mapping[str, Reader]) -> str | None:
-    """The variable, or else the file, that says this of a setting; None: neither does."""
+    """Return the variable, or else the file, that sets this value; None if neither does."""
     for layer in (from_environment(os.environ, readers), from_file(None, os.environ, readers)):
         if name in layer:
             label, given = layer[name]
@@ -263,7 +263,7 @@ def place(name: str, value: object, readers: Mapping[str, Reader]) -> str | None
 
 
 def from_environment(environ: Mapping[str, str], known: Collection[str]) -> Layer:
-    """The settings of the environment; `DATABASE_URL` where `SLOTWISE_DATABASE_URL` is not set."""
+    """Return the settings of the environment; `DATABASE_URL` where `SLOTWISE_DATABASE_URL` is not set."""
     ours = (
         (variable.removeprefix(PREFIX), text)
         for variable, text in environ.items()
@@ -276,7 +276,7 @@ def from_environment(environ: Mapping[str, str], known: Collection[str]) -> Laye
 
 
 def from_keywords(keywords: Mapping[str, object], known: Collection[str]) -> Layer:
-    """The settings given by keyword."""
+    """Return the settings given by keyword."""
     return _layer(keywords.items(), known, str, str)
 
 
@@ -337,7 +337,7 @@ def _yaml(path: Path, text: str) -> dict[str, Any]:
         return {}
     if not isinstance(content, dict) or not all(isinstance(key, str) for key in content):
         raise InvalidSetting(f"{path}: settings are names with values; write for example poll-interval: 10s")
-    keys = [key.value for key, _ in tree.value]  # the reader itself lets the last of several win
+    keys = [key.value for key, _ in tree.value]  # the YAML reader silently uses the last of several
     if twice := {key for key in keys if keys.count(key) > 1}:
         raise InvalidSetting(f"{path}: {min(twice)} is there twice; keep one of them")
     return content
