@@ -2,4 +2,4 @@
 
 from __future__ import annotations
 
-pytest_plugins = ["tests.databases", "tests.kit.progress", "tests.ledger_author"]
+pytest_plugins = ["tests.databases", "tests.kit.progress", "tests.kit.selection", "tests.ledger_author"]

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from tests.docs.markdown import PAGES, ROOT, name_of
 
 INTERNALS = ROOT / "docs" / "internals.md"
@@ -18,6 +19,7 @@ OPEN = ("cli", "engine", "schedules", "store", "store/dialects")
 NOT_STATEMENTS = {"WITH", "SELECT", "UPDATE", "COMMANDS", "POLICIES"}
 
 
+@pytest.mark.extended
 def test_site_builds(tmp_path: Path) -> None:
     """mkdocs is strict: a broken link, an unknown name or an orphan is an error. Nothing is fetched."""
     command = [

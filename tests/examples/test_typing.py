@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.extended
+
 SAMPLES = Path(__file__).parent / "typing"
 GOOD = ["classes.py", "functions.py", "tasks.py"]
 MISTAKES = ["wrong.py", "wrong_tasks.py"]

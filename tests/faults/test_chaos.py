@@ -123,6 +123,7 @@ class Storm:
         assert "succeeded" not in hopeless
 
 
+@pytest.mark.extended
 @pytest.mark.timeout(300)
 def test_a_storm_breaks_no_law(bench: MakeBench, own_server: EmbeddedPostgres) -> None:
     """One fault after the other: ledger, schedule and handlers agree, and nothing ran too often or not at all."""

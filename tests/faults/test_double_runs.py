@@ -49,6 +49,7 @@ def test_four_workers_whose_clocks_disagree_start_each_slot_once(bench: MakeBenc
     assert [str(one) for one in stage.verdict(until=until - SECOND).findings if one.law != "overlap"] == []
 
 
+@pytest.mark.extended
 def test_tasks_that_wait_behind_others_for_longer_than_a_lease_run_once(bench: MakeBench) -> None:
     """Two workers of one thread each, and runs longer than the lease: what was claimed and waits is no one else's."""
     stage = bench("linger", threads="1", missed_heartbeats_limit=WIDE)

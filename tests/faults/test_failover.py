@@ -17,6 +17,8 @@ from tests.faults.conftest import MakeBench
 from slotwise.embedded import EmbeddedPostgres
 from slotwise.errors import PostgresMissing
 
+pytestmark = pytest.mark.extended
+
 CAST = "rerun,give-up,completing"
 
 

@@ -158,6 +158,7 @@ def crowd_at_work(bench: MakeBench, server: EmbeddedPostgres, span: tuple[float,
     assert crowd.count("picked") == 0
 
 
+@pytest.mark.extended
 def test_a_crowd_of_held_rows_gets_along(bench: MakeBench, own_server: EmbeddedPostgres) -> None:
     """No deadlock that the server saw, no claim lost or doubted; one row that a user keeps locked holds up no other."""
     crowd_at_work(bench, own_server, (2.0, 4.0), 0)

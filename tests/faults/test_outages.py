@@ -10,6 +10,7 @@ from contextlib import closing, contextmanager
 from datetime import timedelta
 
 import psycopg
+import pytest
 from tests.faults.bench import HEARTBEAT, LEASE, POLL, SELDOM, SLACK, WIDE, WIDE_LEASE, Bench, Player, Seen, loaded
 from tests.faults.conftest import MakeBench
 from tests.integration.test_wakeup_listener import Scene, mail
@@ -46,6 +47,7 @@ def expect_one_complaint_each(stage: Bench, after: Seen, *players: Player) -> No
     assert Counter(seen.worker for seen in loud) == Counter(players), "\n".join(map(str, loud))
 
 
+@pytest.mark.extended
 def test_a_worker_waits_for_a_database_that_is_down_at_its_start(
     bench: MakeBench, own_server: EmbeddedPostgres
 ) -> None:
@@ -67,6 +69,7 @@ def test_a_worker_waits_for_a_database_that_is_down_at_its_start(
     leave(stage)
 
 
+@pytest.mark.extended
 def test_wake_ups_are_heard_again_after_a_restart(own_server: EmbeddedPostgres) -> None:
     """With a poll in an hour it is a word that starts a task, on whatever connection it listens now."""
     with closing(Scene(own_server.dsn, mail)) as scene:
@@ -141,6 +144,7 @@ def test_a_paused_database_takes_no_work_away(bench: MakeBench, own_server: Embe
     assert stage.events.all("reaped") == []
 
 
+@pytest.mark.extended
 def test_a_read_only_server_burns_no_attempt(bench: MakeBench, own_server: EmbeddedPostgres) -> None:
     """25006 is the database's trouble, not the job's: nothing fails, nothing is counted, work goes on afterwards."""
     stage = bench("give-up,completing", url=own_server.dsn, shutdown_grace="30s")
@@ -169,6 +173,7 @@ def _set_read_only(server: EmbeddedPostgres, value: str) -> None:
         connection.execute("select pg_reload_conf()")
 
 
+@pytest.mark.extended
 def test_heartbeats_go_through_when_no_connection_is_left(bench: MakeBench, own_server: EmbeddedPostgres) -> None:
     """Others take all connections for longer than a lease: no claim is lost; a worker that starts meanwhile waits."""
     stage = bench("hold-long,rerun", url=own_server.dsn, missed_heartbeats_limit=WIDE, shutdown_grace="30s")
@@ -205,6 +210,7 @@ def _all_connections(server: EmbeddedPostgres) -> Iterator[list[psycopg.Connecti
             connection.close()
 
 
+@pytest.mark.extended
 def test_a_row_that_somebody_else_has_locked_costs_no_claim(bench: MakeBench) -> None:
     """A settlement that waits for a row which somebody else has locked does not stop the heartbeats of its worker."""
     stage = bench("hold-long,rerun", missed_heartbeats_limit=WIDE, shutdown_grace="30s")

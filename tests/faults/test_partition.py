@@ -32,6 +32,13 @@ def leave(stage: Bench, *jobs: str) -> None:
     stage.expect_clean(until=until)
 
 
+#: Whether the server gets the commit whose answer is lost.
+LOST = pytest.mark.parametrize(
+    "forward",
+    [pytest.param(True, id="the reply"), pytest.param(False, id="the request", marks=pytest.mark.extended)],
+)
+
+
 @pytest.mark.skipif(not CAN_CUT, reason="a link is cut with a filter of Linux on a socket")
 def test_a_worker_behind_a_black_hole_steps_down_and_comes_back(bench: MakeBench, proxy: Proxy) -> None:
     """Packets vanish without a reset: it notices within seconds, stops its handler by the end of the lease, rejoins."""
@@ -62,7 +69,7 @@ def test_a_worker_behind_a_black_hole_steps_down_and_comes_back(bench: MakeBench
     leave(stage, "hold-async", "rerun")
 
 
-@pytest.mark.parametrize("forward", [True, False], ids=["the reply", "the request"])
+@LOST
 def test_a_settlement_whose_commit_is_in_doubt_is_neither_lost_nor_repeated(
     bench: MakeBench, proxy: Proxy, forward: bool
 ) -> None:
@@ -80,8 +87,10 @@ def test_a_settlement_whose_commit_is_in_doubt_is_neither_lost_nor_repeated(
     )
 
 
-@pytest.mark.parametrize("forward", [True, False], ids=["the reply", "the request"])
-@pytest.mark.parametrize("words", [CLAIM, MARK], ids=["claim", "mark"])
+@LOST
+@pytest.mark.parametrize(
+    "words", [pytest.param(CLAIM, id="claim", marks=pytest.mark.extended), pytest.param(MARK, id="mark")]
+)
 def test_a_start_whose_commit_is_in_doubt_is_neither_lost_nor_repeated(
     bench: MakeBench, proxy: Proxy, words: dict[str, bytes], forward: bool
 ) -> None:
@@ -98,7 +107,7 @@ def test_a_start_whose_commit_is_in_doubt_is_neither_lost_nor_repeated(
         assert stage.events.all("handed-back")
 
 
-@pytest.mark.parametrize("forward", [True, False], ids=["the reply", "the request"])
+@LOST
 def test_a_completion_whose_commit_is_in_doubt_is_neither_lost_nor_repeated(
     bench: MakeBench, proxy: Proxy, forward: bool
 ) -> None:
@@ -140,6 +149,7 @@ def test_a_mark_that_comes_too_late_starts_nothing(bench: MakeBench, proxy: Prox
     assert stage.events.all("handler-start", job=claim["job"], token=claim["token"]) == []
 
 
+@pytest.mark.extended
 def test_all_sessions_ended_by_the_server_cost_nothing(bench: MakeBench) -> None:
     """pg_terminate_backend for everybody, again and again: no worker ends, no attempt is lost."""
     stage = bench("rerun,give-up,async,completing", missed_heartbeats_limit=WIDE)

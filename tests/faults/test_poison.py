@@ -39,6 +39,7 @@ def test_a_slot_that_kills_its_workers_ends_as_dead(bench: MakeBench) -> None:
 LOOP_PATIENCE = 5.0
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     ("job", "patience"), [("deaf", 0.0), pytest.param("deaf-async", LOOP_PATIENCE, marks=pytest.mark.slow)]
 )
@@ -87,6 +88,7 @@ def test_a_busy_handler_keeps_its_claim(bench: MakeBench) -> None:
     assert stage.events.all("reaped", "claim-lost") == []
 
 
+@pytest.mark.extended
 def test_a_handler_that_blocks_the_event_loop_keeps_its_claim_and_others_go_elsewhere(bench: MakeBench) -> None:
     """Heartbeats do not need the loop; what cannot start because of it is handed back, and starts elsewhere."""
     stage = bench("blocks,async", missed_heartbeats_limit=WIDE)
@@ -102,6 +104,7 @@ def test_a_handler_that_blocks_the_event_loop_keeps_its_claim_and_others_go_else
     assert stage.events.all("reaped", "claim-lost") == []
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("task", ["harm", "harm-async"])
 def test_whatever_a_handler_raises_is_its_own_failure(bench: MakeBench, task: str) -> None:
     """BaseException, exits, no memory, no text: the row is dead and says why, the worker serves on."""
@@ -122,6 +125,7 @@ def test_whatever_a_handler_raises_is_its_own_failure(bench: MakeBench, task: st
     assert worker.wait() == 0
 
 
+@pytest.mark.extended
 def test_a_task_that_ends_the_event_loop_ends_no_other_work(bench: MakeBench) -> None:
     """SystemExit in a task beside the handler ends asyncio's loop: the worker's other async jobs run all the same."""
     stage = bench("exit-beside,async,rerun")
@@ -158,6 +162,7 @@ insert into scheduled_tasks (task_name, task_instance, task_data, execution_time
 values (%s, %s, %s, now(), now(), false, 1000)"""
 
 
+@pytest.mark.extended
 def test_payloads_that_cannot_be_read_do_not_hold_up_the_others(bench: MakeBench) -> None:
     """Rows written by SQL, claimed in one look: what can be read runs, the rest is set aside with a reason."""
     stage = bench("note", threads="20")

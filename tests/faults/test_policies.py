@@ -25,6 +25,8 @@ from slotwise.store.reading.reader import Reader
 from slotwise.store.schema.column_types import from_micros
 from slotwise.store.slots.store import Store
 
+pytestmark = pytest.mark.extended
+
 SECOND = timedelta(seconds=1)
 RANKS = ("rank-90", "rank-50", "rank-10")
 CAST = ("abreast", "replaced", "queued", "queued-all", "apart", "spread", "in-time", "paced", "isolated", *RANKS)

@@ -54,6 +54,7 @@ def test_after_sigterm_aborted_work_starts_elsewhere_at_once(bench: MakeBench) -
     assert (row.outcome, row.attempts, row.lost, row.aborted) == ("succeeded", 2, 0, 1)
 
 
+@pytest.mark.extended
 def test_after_sigterm_unstarted_work_starts_elsewhere_at_once(bench: MakeBench) -> None:
     """A claim whose handler has not started when the drain begins is handed back, and nothing is burnt."""
     stage = bench("give-up")
@@ -72,6 +73,7 @@ def test_after_sigterm_unstarted_work_starts_elsewhere_at_once(bench: MakeBench)
     leave(stage)
 
 
+@pytest.mark.extended
 def test_a_drain_longer_than_the_lease_takes_nothing_away(bench: MakeBench) -> None:
     """Heartbeats go on while running handlers end: nobody else starts what a draining worker still runs."""
     stage = bench("hold-long", shutdown_grace="60s", missed_heartbeats_limit=WIDE)

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from datetime import timedelta
 
+import pytest
 from tests.faults.bench import SETTINGS, eventually, loaded
 from tests.faults.conftest import MakeBench
 
 COUNT = 10_000
 
 
+@pytest.mark.extended
 def test_each_of_ten_thousand_tasks_runs_once(bench: MakeBench) -> None:
     """Two processes with ten threads each run 10,000 rows in 30 s: none twice, none lost, none left."""
     stage = bench("note", poll_interval="50ms")

@@ -85,6 +85,7 @@ def test_the_outcome_of_a_zombie_is_refused_where_its_id_lives_again(bench: Make
     assert {seen.worker for seen in stage.events.all("settled", instance="bill")} == {other}
 
 
+@pytest.mark.extended
 def test_an_async_zombie_is_cancelled(bench: MakeBench) -> None:
     """When it wakes up it learns that its claim is gone, its handler is cancelled, and its outcome is refused."""
     stage = bench("hold-async")

@@ -43,6 +43,7 @@ def run_bench(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, 
     return found
 
 
+@pytest.mark.extended
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("cells", PARTS.values(), ids=PARTS)
 def test_every_cell_works_and_every_id_ran_once(

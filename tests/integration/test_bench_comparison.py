@@ -60,6 +60,7 @@ def broken(folder: Path) -> str:
     return interpreter(folder / "environment", folder / "source")
 
 
+@pytest.mark.extended
 @pytest.mark.timeout(300)
 def test_this_version_is_compared_with_itself(
     capsys: pytest.CaptureFixture[str], postgres: EmbeddedPostgres | GivenPostgres, tmp_path: Path
@@ -143,6 +144,7 @@ def test_options_of_the_other_kind_of_run_are_refused(arguments: list[str], comp
 # -- the end of a comparison ----------------------------------------------------------------------------------
 
 
+@pytest.mark.extended
 @pytest.mark.timeout(180)
 @pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="processes are found by their environment")
 def test_a_comparison_that_is_stopped_leaves_nothing_behind(tmp_path: Path) -> None:

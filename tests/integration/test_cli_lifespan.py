@@ -12,6 +12,8 @@ from tests.integration.shell import Shell
 
 from slotwise.cli.shared import exits
 
+pytestmark = pytest.mark.extended
+
 JOBS = """
 import asyncio, contextlib, os, time
 from slotwise import Every, JobRegistry, job

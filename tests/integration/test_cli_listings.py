@@ -442,6 +442,7 @@ def test_no_database(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeyp
     assert (answer["healthy"], len(answer["problems"])) == (False, 1)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     ("closed", "command"),
     [
@@ -460,6 +461,7 @@ def test_closed_streams(tmp_path: Path, sqlite_url: str, closed: str, command: s
     assert (done.returncode, done.stdout, done.stderr) == (exits.OK, "", "")
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("json_", [[], ["--json"]], ids=["table", "json"])
 def test_closed_pipe(tmp_path: Path, pg_url: str, json_: list[str]) -> None:
     """Through ``| head`` nobody complains: neither a traceback nor a word."""

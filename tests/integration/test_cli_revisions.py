@@ -12,6 +12,8 @@ from tests.integration.shell import Process, Shell
 
 from slotwise.cli.shared import exits
 
+pytestmark = pytest.mark.extended
+
 JOBS = """
 import os
 from slotwise import Every, JobRegistry, job

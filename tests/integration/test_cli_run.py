@@ -157,6 +157,7 @@ def test_failed(shell: Shell, pg_url: str, job: str, words: list[str], reason: s
     assert (line.outcome, line.reason) == ("failed", reason)
 
 
+@pytest.mark.extended
 def test_json(shell: Shell) -> None:
     """For programs: how it ended, as one object."""
     told = json.loads(shell.run("run", "bad", "--json").stdout)
@@ -164,6 +165,7 @@ def test_json(shell: Shell) -> None:
     assert told["error"].endswith("ValueError: no way")
 
 
+@pytest.mark.extended
 def test_json_has_stdout_for_itself(shell: Shell) -> None:
     """What the handler prints goes to stderr, so that a program can read the answer."""
     done = shell.run("run", "off", "--json")
@@ -171,6 +173,7 @@ def test_json_has_stdout_for_itself(shell: Shell) -> None:
     assert "ran off\n" in done.stderr
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     ("job", "words"),
     [
@@ -205,6 +208,7 @@ def test_interrupted(shell: Shell, pg_url: str, job: str, number: int, status: i
     assert not any("Traceback" in event.get("text", "") for event in process.seen)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("times", [1, 2])
 def test_deaf(shell: Shell, pg_url: str, times: int) -> None:
     """A handler that does not listen is left behind, after a while or at the second Ctrl-C, and the process ends."""
@@ -220,6 +224,7 @@ def test_deaf(shell: Shell, pg_url: str, times: int) -> None:
     assert "went on" not in process.out
 
 
+@pytest.mark.extended
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 def test_a_fork_is_not_the_command(shell: Shell) -> None:
     """A signal to a child that the handler forked ends the child, at once, and is no request to us."""
@@ -227,6 +232,7 @@ def test_a_fork_is_not_the_command(shell: Shell) -> None:
     assert (done.returncode, done.stdout) == (exits.OK, f"child ended with {-signal.SIGTERM}\n"), done.stderr
 
 
+@pytest.mark.extended
 def test_async_and_lifespan(shell: Shell) -> None:
     """``async def`` handlers run, within the lifespan, which is left before the process ends."""
     done = shell.run("run", "loop", "--app", "jobs:with_loop", NAP="0.1")
@@ -248,6 +254,7 @@ def test_heartbeats(shell: Shell, pg_url: str) -> None:
     assert (worker.stop(), reaping.stop()) == (exits.OK, exits.OK)
 
 
+@pytest.mark.extended
 def test_without_tables(shell: Shell, pg_empty_url: str) -> None:
     """No tables: one line with the cure."""
     done = shell.run("run", "good", "--database-url", pg_empty_url)
@@ -256,6 +263,7 @@ def test_without_tables(shell: Shell, pg_empty_url: str) -> None:
     assert len(done.stderr.splitlines()) == 1
 
 
+@pytest.mark.extended
 def test_unreachable(shell: Shell) -> None:
     """No database: it does not wait, and says where it looked."""
     done = shell.run("run", "good", "--database-url", "postgresql://a:secret@127.0.0.1:1/c")
@@ -264,11 +272,13 @@ def test_unreachable(shell: Shell) -> None:
     assert "secret" not in done.stderr
 
 
+@pytest.mark.extended
 def test_sqlite(shell: Shell, sqlite_url: str) -> None:
     """On SQLite as well."""
     assert shell.run("run", "good", "--database-url", sqlite_url).returncode == exits.OK
 
 
+@pytest.mark.extended
 def test_as_module_and_as_script(shell: Shell) -> None:
     """The console script is the module; the current directory stands at the end of the path in both."""
     shell.write("alembic.py", "raise AssertionError('the application hides somebody else')\n")

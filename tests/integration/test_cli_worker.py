@@ -111,7 +111,14 @@ def started(shell: Shell, job: str, *arguments: str, **environment: str) -> Proc
     return worker
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP], ids=lambda number: number.name)
+@pytest.mark.parametrize(
+    "number",
+    [
+        pytest.param(signal.SIGTERM, id="SIGTERM"),
+        pytest.param(signal.SIGINT, id="SIGINT", marks=pytest.mark.extended),
+        pytest.param(signal.SIGHUP, id="SIGHUP", marks=pytest.mark.extended),
+    ],
+)
 def test_drain(shell: Shell, pg_url: str, number: int) -> None:
     """Each signal: what runs may finish, then the process ends with 0; nothing of it is left in the tables."""
     worker = started(shell, "nap", "--threads", "1")
@@ -132,6 +139,7 @@ def test_second_signal(shell: Shell, pg_url: str) -> None:
     assert [line.outcome for line in ledger(pg_url, "polite")] == ["cancelled"]
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("processes", ["1", "2"])
 def test_under_timeout(shell: Shell, pg_url: str, processes: str) -> None:
     """`timeout` signals its child and then the group that the child is in: one request, what runs may finish."""
@@ -186,6 +194,7 @@ def test_what_does_not_stop_runs_nowhere_else(shell: Shell) -> None:
     assert min(at for attempt, at in of_slot if attempt == "2") > last_of_first - 0.5
 
 
+@pytest.mark.extended
 def test_a_lifespan_that_is_never_left(shell: Shell) -> None:
     """It cannot keep the process: what is left to it is bounded."""
     worker = shell.worker("--app", "jobs:living", "--shutdown-grace", "0s", LEAVE="3600")
@@ -194,6 +203,7 @@ def test_a_lifespan_that_is_never_left(shell: Shell) -> None:
     assert any("its lifespan was not left" in event["message"] for event in worker.events("log"))
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("job", ["thread", "executor"])
 def test_forgotten_threads(shell: Shell, job: str) -> None:
     """Threads that the application forgot do not keep the process."""
@@ -202,6 +212,7 @@ def test_forgotten_threads(shell: Shell, job: str) -> None:
     assert any("go on" in event.get("message", "") for event in worker.events("log"))
 
 
+@pytest.mark.extended
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 def test_a_fork_is_not_the_worker(shell: Shell) -> None:
     """A pool that a handler makes and ends, by SIGTERM to its processes, ends; the worker goes on."""
@@ -232,6 +243,7 @@ def test_events(shell: Shell) -> None:
     assert not list(worker.events("text")), "a line that is not JSON"
 
 
+@pytest.mark.extended
 def test_human(shell: Shell) -> None:
     """For people: readable lines, and at the usual level only what matters."""
     worker = shell.start("worker")
@@ -243,6 +255,7 @@ def test_human(shell: Shell) -> None:
     assert "\x1b" not in text
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("format", [["--json"], ["--log-format", "json"]], ids=" ".join)
 def test_json(shell: Shell, format: list[str]) -> None:
     """For programs, in both spellings."""
@@ -251,6 +264,7 @@ def test_json(shell: Shell, format: list[str]) -> None:
     assert worker.stop() == exits.OK
 
 
+@pytest.mark.extended
 def test_own_logging(shell: Shell) -> None:
     """An application that configures logging keeps its own; our events come out through it."""
     worker = shell.start("worker", "--app", "jobs:silenced", SILENCE="1")
@@ -258,6 +272,7 @@ def test_own_logging(shell: Shell) -> None:
     assert worker.stop() == exits.OK
 
 
+@pytest.mark.extended
 def test_command_line_wins(shell: Shell) -> None:
     """Options outrank what the code says."""
     worker = shell.worker("--only", "bad", "--threads", "3", "--worker-name", "one", ONLY="tick")
@@ -266,6 +281,7 @@ def test_command_line_wins(shell: Shell) -> None:
     assert worker.stop() == exits.OK
 
 
+@pytest.mark.extended
 def test_customize_wins(shell: Shell) -> None:
     """What the application's own function says last outranks the command line."""
     worker = shell.worker("--app", "jobs:customized", "--threads", "3", "--worker-name", "one")
@@ -274,6 +290,7 @@ def test_customize_wins(shell: Shell) -> None:
     assert worker.stop() == exits.OK
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     ("arguments", "status", "words"),
     [
@@ -336,6 +353,7 @@ class TestDatabaseAway:
         assert "secret" not in str(worker.seen)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     ("change", "words"),
     [
@@ -356,6 +374,7 @@ def test_a_database_that_refuses(shell: Shell, pg_url: str, change: dict[str, st
     assert "s3cr" not in done.stderr
 
 
+@pytest.mark.extended
 def test_a_database_that_refuses_later(shell: Shell, databases: Databases) -> None:
     """After a good start the same words may come from a server that is being replaced: the worker waits."""
     with databases.provisioned() as url:

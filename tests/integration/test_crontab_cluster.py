@@ -145,6 +145,7 @@ def test_three_workers_share_every_minute(shell: Shell) -> None:
     assert len(ran) == 12 * len(seen) >= 36
 
 
+@pytest.mark.extended
 def test_a_worker_of_several_processes(shell: Shell, pg_url: str) -> None:
     """Its children read the crontab themselves, as it was named to their parent."""
     file, record = record_all(shell, "SHELL=/bin/sh\nSLOTWISE_TIMEOUT=1m\n@hourly root a\n@daily root b\n")
@@ -157,6 +158,7 @@ def test_a_worker_of_several_processes(shell: Shell, pg_url: str) -> None:
     assert set(runs(record)) == {(name, slot.isoformat().replace("+00:00", "Z")) for name, slot in slots.items()}
 
 
+@pytest.mark.extended
 def test_one_line_in_the_foreground(shell: Shell, pg_url: str) -> None:
     """`slotwise run` takes a crontab as a worker does."""
     file = crontab(shell, "@hourly echo ran; exit 3\n")
@@ -166,6 +168,7 @@ def test_one_line_in_the_foreground(shell: Shell, pg_url: str) -> None:
     assert "exit status 3; its last line: ran" in done.stderr
 
 
+@pytest.mark.extended
 def test_application_and_crontab_together(shell: Shell, pg_url: str) -> None:
     """One worker can run both; what commands get of its environment is named."""
     shell.write(
@@ -204,6 +207,7 @@ def test_output_exit_status_and_input(shell: Shell, pg_url: str) -> None:
     assert "exit status 7; its last line: oops" in shown.stdout
 
 
+@pytest.mark.extended
 def test_a_timeout_of_the_crontab(shell: Shell, pg_url: str) -> None:
     """A variable above the lines; the whole group is gone when the attempt ends."""
     file = crontab(shell, "SLOTWISE_TIMEOUT=500ms\n@hourly sleep 300 & echo $!; wait\n")
@@ -217,6 +221,7 @@ def test_a_timeout_of_the_crontab(shell: Shell, pg_url: str) -> None:
     assert "timed out after 500ms" in str(line.error)
 
 
+@pytest.mark.extended
 def test_shutdown_ends_commands(shell: Shell, pg_url: str) -> None:
     """At a second SIGTERM commands are asked to end; the worker ends well, and the slot runs again on the next one."""
     file = crontab(shell, "@hourly echo $$; exec sleep 300\n")
@@ -236,6 +241,7 @@ def test_shutdown_ends_commands(shell: Shell, pg_url: str) -> None:
     after.signal_again(signal.SIGTERM).end()
 
 
+@pytest.mark.extended
 def test_a_killed_workers_commands_end_and_run_elsewhere(shell: Shell, pg_url: str) -> None:
     """SIGKILL: the command ends with its worker, and the slot runs again on the other one."""
     file = crontab(shell, "@hourly echo $$; exec sleep 300\n")

@@ -17,6 +17,8 @@ from pathlib import Path
 import psycopg
 import pytest
 
+pytestmark = pytest.mark.extended
+
 DEADLINE = 110.0
 
 

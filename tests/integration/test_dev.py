@@ -66,6 +66,7 @@ def dev(checkout: Path, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, cwd="/", check=False)
 
 
+@pytest.mark.extended
 def test_it_sets_itself_up_once_and_passes_everything_on(checkout: Path) -> None:
     """From nothing: environment, installation, program; its arguments, directory and exit status are right."""
     first = dev(checkout, "test", "-k", "two words")
@@ -105,6 +106,7 @@ def _lose_python(venv: Path) -> None:
     (venv / "bin/python").unlink()
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("lose", [_lose_pip, pytest.param(_lose_python, marks=pytest.mark.slow)])
 def test_what_was_made_half_is_made_anew(checkout: Path, lose: Callable[[Path], None]) -> None:
     """Ctrl-C at any moment of the first run costs no more than another run."""
@@ -128,6 +130,7 @@ def _what_is_outdated_is_installed_again(checkout: Path) -> None:
     assert steps(dev(moved, "test")) == []
 
 
+@pytest.mark.extended
 def test_a_failing_installation_is_told_and_can_be_repeated(checkout: Path) -> None:
     """No program runs in half an environment; the next run goes on where this one stopped."""
     (checkout / "backend.py").write_text("")

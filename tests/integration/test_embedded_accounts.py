@@ -18,6 +18,8 @@ from slotwise.embedded.binaries import BIN, BINDIR_VARIABLE, WHEEL, Search, exec
 from slotwise.embedded.cluster import FLEETING, Cluster
 from slotwise.errors import DatabaseUnreachable
 
+pytestmark = pytest.mark.extended
+
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can run a server as somebody else")
 
 

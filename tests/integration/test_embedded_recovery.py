@@ -21,6 +21,8 @@ from slotwise.embedded.directories import FileLock
 from slotwise.embedded.postmaster import Postmaster
 from slotwise.errors import DatabaseUnreachable
 
+pytestmark = pytest.mark.extended
+
 
 @pytest.fixture
 def server(open_path: Path) -> Iterator[EmbeddedPostgres]:

@@ -16,6 +16,8 @@ import pytest
 from slotwise.embedded import EmbeddedPostgres
 from slotwise.embedded.postmaster import Postmaster
 
+pytestmark = pytest.mark.extended
+
 USER = Path(__file__).with_name("embedded_user.py")
 PATIENCE = 60.0
 

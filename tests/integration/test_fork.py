@@ -73,6 +73,7 @@ def run(text: str, url: str, directory: Path) -> list[str]:
     return done.stdout.splitlines()
 
 
+@pytest.mark.extended
 def test_a_preloading_server(url: str, tmp_path: Path) -> None:
     """The parent schedules, forks, and schedules again; children schedule and run workers; nobody's connection is
     another's, and the parent's is the same before and after."""
@@ -139,6 +140,7 @@ def test_a_fork_beside_a_running_worker(pg_url: str, tmp_path: Path) -> None:
     assert said == ["True", "True", "0"]
 
 
+@pytest.mark.extended
 def test_a_fork_in_the_middle_of_sqlite(sqlite_url: str, tmp_path: Path) -> None:
     """SQLite would believe in locks that only the parent has, wait for them for ever, or harm the file: refused in one
     line, at each use. The parent goes on."""
@@ -168,6 +170,7 @@ def test_a_fork_in_the_middle_of_sqlite(sqlite_url: str, tmp_path: Path) -> None
     assert said == ["True", "1", "True", "2"]
 
 
+@pytest.mark.extended
 def test_a_database_in_memory_is_copied_with_its_process(tmp_path: Path) -> None:
     """It is not closed, which would be its end."""
     said = run(

@@ -260,6 +260,7 @@ def test_what_has_committed_is_done(place: Place, run: Run) -> None:
         assert sorted(connection.scalars(sa.text("SELECT name FROM paid"))) == sorted(names)
 
 
+@pytest.mark.extended
 def test_a_lifespan_that_cannot_be_entered_there(place: Place, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """The attempt has failed, and says why in one line; its handler has not run."""
     monkeypatch.setenv("ONLY", "unborn")
@@ -283,6 +284,7 @@ def test_a_timeout_is_the_end(place: Place, run: Run) -> None:
     place.wait(lambda: not is_alive(int(notes["helper"][1].split()[1])), 10)
 
 
+@pytest.mark.extended
 def test_what_it_starts_can_be_ended(place: Place, run: Run) -> None:
     """By SIGTERM, as anywhere else: what a handler forks or starts does not ignore signals."""
     run("starts")
@@ -340,6 +342,7 @@ registry = JobRegistry(jobs=[waits])
 """
 
 
+@pytest.mark.extended
 def test_who_waits_for_a_database_ends_without_its_parent(tmp_path: Path) -> None:
     """A child looks for its claim where nobody answers: the end of the socket is its end, too.
 

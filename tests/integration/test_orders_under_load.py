@@ -10,12 +10,15 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import pytest
 import sqlalchemy as sa
 
 from slotwise import Every, JobContext, JobRegistry, Overlap, job
 from slotwise.errors import ConfigurationError
 from slotwise.store.connect.database import Database
 from slotwise.store.slots.store import Store
+
+pytestmark = pytest.mark.extended
 
 JOBS, OPERATORS, SECONDS, ENOUGH = 20, 4, 8.0, 30
 

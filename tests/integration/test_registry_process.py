@@ -115,6 +115,7 @@ def test_a_signal_drains_and_then_ends_the_process(start: Start, sqlite_url: str
     assert waiting_rows(sqlite_url) == []
 
 
+@pytest.mark.extended
 def test_sigint_drains_and_then_interrupts(start: Start) -> None:
     """KeyboardInterrupt comes to the main thread as it would have, after the drain."""
     script = start(
@@ -153,6 +154,7 @@ def test_a_second_signal_cancels(start: Start, sqlite_url: str, number: int) -> 
     assert status == (-signal.SIGTERM if number == signal.SIGTERM else -signal.SIGINT)
 
 
+@pytest.mark.extended
 def test_the_former_handler_has_its_turn(start: Start) -> None:
     """After the drain, with the signal's number; it may end the process as it likes."""
     script = start(
@@ -178,6 +180,7 @@ def test_the_end_of_the_script_drains(start: Start, sqlite_url: str) -> None:
     assert waiting_rows(sqlite_url) == []
 
 
+@pytest.mark.extended
 def test_pools_still_work_in_the_drain_at_the_end(start: Start, sqlite_url: str) -> None:
     """A handler that finishes after the script's last line may still use threads, as ``asyncio.to_thread`` does."""
     script = start(
@@ -205,6 +208,7 @@ def test_pools_still_work_in_the_drain_at_the_end(start: Start, sqlite_url: str)
     assert waiting_rows(sqlite_url) == []
 
 
+@pytest.mark.extended
 def test_the_script_has_not_ended_while_its_threads_run(start: Start, sqlite_url: str) -> None:
     """What a thread of the script's own still schedules still runs."""
     script = start(
@@ -222,6 +226,7 @@ def test_the_script_has_not_ended_while_its_threads_run(start: Start, sqlite_url
     assert waiting_rows(sqlite_url) == []
 
 
+@pytest.mark.extended
 def test_a_script_that_fails_drains_too(start: Start) -> None:
     """And its error is what one sees."""
     script = start("run(a_registry()); 1 / 0")
@@ -252,6 +257,7 @@ def test_stop_puts_everything_back(start: Start) -> None:
     assert script.end() == (0, ["False", "True"] * 4 + ["['MainThread']"])
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     ("how", "text"),
     [
@@ -286,6 +292,7 @@ def test_where_the_process_is_somebody_elses(start: Start, how: str, text: str) 
     assert script.end() == (-signal.SIGTERM, [])
 
 
+@pytest.mark.extended
 def test_a_signal_that_was_switched_off_stays_off(start: Start) -> None:
     """`nohup`, or `command &` in a script: SIGINT is not for us."""
     script = start(
@@ -303,6 +310,7 @@ def test_a_signal_that_was_switched_off_stays_off(start: Start) -> None:
     assert status == -signal.SIGTERM
 
 
+@pytest.mark.extended
 def test_a_drain_that_fails_still_ends_the_process(start: Start) -> None:
     """The lifespan cannot be left: it is logged, and the signal has its turn."""
     script = start(
@@ -321,6 +329,7 @@ def test_a_drain_that_fails_still_ends_the_process(start: Start) -> None:
     assert "cannot leave" in script.err
 
 
+@pytest.mark.extended
 def test_a_signal_during_the_scripts_own_stop(start: Start) -> None:
     """The drain goes on to its end, once; then the signal has its turn."""
     script = start(
@@ -340,6 +349,7 @@ def test_a_signal_during_the_scripts_own_stop(start: Start) -> None:
     assert "finished None" in said
 
 
+@pytest.mark.extended
 def test_a_start_that_waits_for_its_database_ends_at_once(start: Start) -> None:
     """There is nothing to drain; and while it waits, it says so, even if nobody listens."""
     script = start(
@@ -356,6 +366,7 @@ def test_a_start_that_waits_for_its_database_ends_at_once(start: Start) -> None:
     assert "127.0.0.1" in script.err
 
 
+@pytest.mark.extended
 def test_ctrl_c_ends_a_start_that_waits_for_its_database(start: Start) -> None:
     """And leaves nothing behind."""
     script = start(

@@ -95,6 +95,7 @@ def test_pool(shell: Shell) -> None:
     assert len(list(pool.events("drain-end"))) == 3
 
 
+@pytest.mark.extended
 def test_processes_in_code(shell: Shell) -> None:
     """The number of processes may stand in the code, too."""
     pool = shell.worker("--app", "jobs:two")
@@ -116,6 +117,7 @@ def test_restart(shell: Shell, number: signal.Signals) -> None:
     assert pool.stop() == exits.OK
 
 
+@pytest.mark.extended
 def test_dying_at_once(shell: Shell) -> None:
     """Children that keep dying are started again after pauses that grow; the others work on."""
     pool = shell.worker("--processes", "2", DIE="early")
@@ -128,6 +130,7 @@ def test_dying_at_once(shell: Shell) -> None:
     assert pool.stop() == exits.OK
 
 
+@pytest.mark.extended
 def test_poison(shell: Shell, store: Store) -> None:
     """A handler that takes its process down: started again, and the slot is given up in the end."""
     pool = shell.worker("--processes", "2", DIE="late", EVERY="1d", SLOTWISE_MISSED_HEARTBEATS_LIMIT="3")
@@ -141,6 +144,7 @@ def test_poison(shell: Shell, store: Store) -> None:
     assert pool.stop() == exits.OK
 
 
+@pytest.mark.extended
 def test_second_signal(shell: Shell, store: Store) -> None:
     """The second one is passed on, too: what runs is told to stop."""
     pool = shell.worker("--processes", "2", "--shutdown-grace", "1h", ONLY="polite")
@@ -163,6 +167,7 @@ def test_a_stop_of_the_whole_group_drains(shell: Shell, store: Store) -> None:
     assert "succeeded" in {line.outcome for line in ledger(store, "brief")}
 
 
+@pytest.mark.extended
 def test_a_second_stop_of_the_whole_group_cancels(shell: Shell, store: Store) -> None:
     """Later than a second it is another request, for the supervisor as for its children."""
     pool = shell.worker("--processes", "2", "--shutdown-grace", "60s", ONLY="polite")
@@ -178,6 +183,7 @@ def test_a_second_stop_of_the_whole_group_cancels(shell: Shell, store: Store) ->
     assert "cancelled" in {line.outcome for line in ledger(store, "polite")}
 
 
+@pytest.mark.extended
 def test_many_signals(shell: Shell) -> None:
     """Signals that reach children which have drained, and are ending, do not count as their death."""
     pool = shell.worker("--processes", "3")
@@ -186,6 +192,7 @@ def test_many_signals(shell: Shell) -> None:
     assert pool.signal(signal.SIGTERM).end() == exits.OK
 
 
+@pytest.mark.extended
 def test_unfinished(shell: Shell) -> None:
     """A handler that does not listen: the status says that something was handed back."""
     pool = shell.worker("--processes", "2", "--shutdown-grace", "0s", ONLY="deaf")
@@ -194,6 +201,7 @@ def test_unfinished(shell: Shell) -> None:
     assert pool.stop() == exits.UNFINISHED
 
 
+@pytest.mark.extended
 def test_frozen_child(shell: Shell) -> None:
     """A child that cannot react is killed at the third signal."""
     pool = shell.worker("--processes", "2")
@@ -221,6 +229,7 @@ def test_supervisor_dies(shell: Shell, store: Store) -> None:
     assert not Reader(store).workers()
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP], ids=lambda number: number.name)
 def test_terminal(shell: Shell, number: int) -> None:
     """A terminal's signal reaches the whole group; each child still gets it once: nothing is cancelled."""
@@ -231,6 +240,7 @@ def test_terminal(shell: Shell, number: int) -> None:
     assert not any("cancelling" in event.get("message", "") for event in pool.seen)
 
 
+@pytest.mark.extended
 def test_stop_while_starting(shell: Shell) -> None:
     """Stopped before any child is up: it ends in order all the same."""
     pool = shell.worker("--processes", "3")
@@ -259,6 +269,7 @@ def text_of(store: Store) -> str | None:
         return connection.scalar(sa.select(store.tables.tasks.c.schedule))
 
 
+@pytest.mark.extended
 def test_given_revision(shell: Shell, store: Store) -> None:
     """A revision that is given is the one of all children."""
     pool = shell.worker("--processes", "2", "--revision", "42")
@@ -268,6 +279,7 @@ def test_given_revision(shell: Shell, store: Store) -> None:
     assert pool.stop() == exits.OK
 
 
+@pytest.mark.extended
 def test_clean_lifetime(shell: Shell, store: Store) -> None:
     """A pool of two runs each slot once; a drain in the middle loses none. One that is busy may be late for some."""
     pool = shell.worker("--processes", "2")

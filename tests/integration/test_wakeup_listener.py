@@ -309,6 +309,7 @@ def test_one_word_per_transaction_and_only_of_what_is_due_soon(pg_url: str) -> N
     registry.database.close()
 
 
+@pytest.mark.extended
 def test_many_words_of_a_process_become_few(pg_url: str) -> None:
     """The first at once, then one at the end of each pause: none is lost, most are one."""
     registry = JobRegistry(tasks=[mail], database_url=pg_url, process_hook=False)
@@ -332,6 +333,7 @@ def test_many_words_of_a_process_become_few(pg_url: str) -> None:
     assert len(said) <= min(2 * pauses + 3, 999)
 
 
+@pytest.mark.extended
 def test_many_chunks_say_little(pg_url: str) -> None:
     """The first at once, the others in lumps; the last is not forgotten."""
     registry = JobRegistry(tasks=[mail], database_url=pg_url, process_hook=False)
@@ -384,6 +386,7 @@ def test_it_listens_again_and_looks_for_what_it_has_missed(pg_url: str) -> None:
         scene.heard.wait("settled", 2)
 
 
+@pytest.mark.extended
 @pytest.mark.skipif(not CAN_CUT, reason="a black hole takes Linux")
 def test_a_black_hole_is_noticed_and_left(pg_url: str) -> None:
     """Nothing comes and nothing ends the connection: keepalives do, and it is made again."""
@@ -444,6 +447,7 @@ def test_a_stop_while_it_waits_for_its_own_word(pg_url: str) -> None:
         assert ear.join(timedelta(seconds=10))
 
 
+@pytest.mark.extended
 def test_where_words_do_not_get_through_it_gives_up(
     pg_url: str, pg_empty_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:

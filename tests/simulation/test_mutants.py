@@ -16,7 +16,7 @@ from slotwise.store.connect.database import Database
 from slotwise.testing.worker import IN_MEMORY, provision
 
 #: A world takes seconds, and on a busy machine a minute: what is looked for is a breach, not speed.
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.timeout(600), pytest.mark.extended]
 
 #: So many worlds may pass before a mutant must have been found out.
 WORLDS = 20

@@ -128,6 +128,7 @@ def test_a_recovery_keeps_to_its_rate(rare_seed: int) -> None:
 RECOVERIES = 20
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("mutant", OF_RECOVERY.values(), ids=OF_RECOVERY)
 def test_a_budget_without_a_rule_is_found_out(mutant: Mutant) -> None:
     """The law is trusted after it has failed."""

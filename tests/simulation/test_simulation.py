@@ -9,6 +9,7 @@ A broken law is told with its seed and with the last 50 events of the slot.
 
 from __future__ import annotations
 
+import pytest
 from tests.simulation.world import World
 
 from slotwise.settings.settings import Settings
@@ -50,6 +51,8 @@ HAPPENINGS = [
 WORLDS = 20
 
 
+@pytest.mark.extended
+@pytest.mark.timeout(600)
 def test_the_worlds_are_not_idle() -> None:
     """A checker that sees nothing finds nothing: each kind of accident and of end occurs."""
     missing, starts, successes = set(HAPPENINGS), 0, 0

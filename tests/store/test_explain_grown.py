@@ -14,6 +14,8 @@ from tests.store.explained import Explained, nodes, scanned
 from slotwise.client.client import Client
 from slotwise.store.slots.retention import Pruner
 
+pytestmark = pytest.mark.extended
+
 ROWS = 20_000
 
 GROW = f"""
