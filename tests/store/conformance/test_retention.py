@@ -6,6 +6,7 @@ from datetime import timedelta
 
 import pytest
 import sqlalchemy as sa
+from tests.kit.breaks import always
 from tests.store.bench import Bench, a_job, a_task, at
 
 from slotwise.errors import ConfigurationError
@@ -178,3 +179,16 @@ def test_a_result_stays_for_as_long_as_its_task_said(bench: Bench) -> None:
     assert adds.client.result("add", "1") is not None
     bench.clock.set(at(180))
     assert prune(bench, timedelta(0), timedelta(0)) == Page(slots=1)
+
+
+def test_without_its_floor_a_pruner_reopens_a_slot(bench: Bench) -> None:
+    """A broken pruner is found out: where the newest decided slot goes, too, a job that is made anew runs it again."""
+    ran(bench, "plain", range(1, 4))
+    bench.clock.set(at(100_000))
+    with always(Pruner._floor, at(100_000)).at_large():
+        assert prune(bench) == Page(slots=3)
+    assert bench.outcomes("plain") == []
+    bench.delete("plain")
+    bench.clock.set(at(1.5))
+    bench.plan("plain")
+    assert bench.row("plain").slot == at(2)
