@@ -1,0 +1,38 @@
+"""The page of laws and their tests is true: each named test exists, and runs in the five minutes."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+
+from tests.docs.markdown import ROOT
+
+PAGE = ROOT / "docs" / "proofs.md"
+
+
+def rows() -> list[tuple[str, list[str]]]:
+    """Each promise, with its tests."""
+    cells = re.findall(r"^\| (?!law |promise |---)(.+?) \| (.+?) \|$", PAGE.read_text(), re.M)
+    return [(promise, re.findall(r"`(tests/[\w/]+\.py::\w+)`", tests)) for promise, tests in cells]
+
+
+def test_every_law_has_tests() -> None:
+    """Nine laws and the guarantees, each with a test at least."""
+    promises = rows()
+    assert [promise[:2] for promise, _ in promises[:9]] == [f"{number}." for number in range(1, 10)]
+    assert len(promises) > 9 + 3
+    assert [promise for promise, tests in promises if not tests] == []
+
+
+def test_the_tests_of_laws_run_in_the_five_minutes() -> None:
+    """With the selection that ``python3 dev.py test`` uses, which is pytest's usual one in this project."""
+    named = {test for _, tests in rows() for test in tests}
+    files = sorted({test.partition("::")[0] for test in named})
+    run = subprocess.run(
+        [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider", *files],
+        cwd=ROOT, capture_output=True, text=True, timeout=110,
+    )  # fmt: skip
+    assert run.returncode == 0, run.stdout + run.stderr
+    collected = {line.partition("[")[0] for line in run.stdout.splitlines() if "::" in line}
+    assert sorted(named - collected) == []
