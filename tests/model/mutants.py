@@ -59,7 +59,6 @@ MUTANTS: dict[str, Mutant] = {
         points.CALLED_OFF, lambda result, a: (result[0], a.outcome if a.outcome.name == "failed" else result[1])
     ),
     "what was called off does not start": always(points.IS_CALLED_OFF, False),
-    "who has run for too long has failed": always(points.TIMED_OUT, None),
     # where overlap and catch-up meet
     "what came while nobody held the job is catch-up's": answering(points.JUDGED, _changed(unheld_since=None)),
     "a row that waits holds its job until one poll interval after it is due": answering(
@@ -93,19 +92,10 @@ MUTANTS: dict[str, Mutant] = {
     "a backfill has a pace": always(points.BACKFILLS_NEWEST_START, LONG_AGO),
     "a slot that is called off lets the next one go": always(points.HAS_A_PLACE, False),
     # deploys and restores
-    "a deploy comes after all that was decided": answering(points.ACTIVATION, lambda _, a: a.now),
     "a new row begins after all that was decided": given(points.FIRST_SLOT, row=_row(watermark=None)),
     "gaps count as decided": answering(points.NEWEST_DECIDED, lambda _, a: a.in_ledger),
     "a deploy brings no two starts together": always(points.KEEP_DISTANCE, None),
-    "a restored queue finds what had begun": always(points.DISOWN, False),
     "a slot that has ended lets its row move on": answering(points.FINAL, _changed(row=None, gaps=())),
 }
-
-#: No script leads there: nothing runs for too long, no clock is put back, no queue is restored.
-BEYOND_SCRIPTS = frozenset({
-    "who has run for too long has failed",
-    "a deploy comes after all that was decided",
-    "a restored queue finds what had begun",
-})  # fmt: skip
 
 MUTANTS = {rule: replace(mutant, caches=points.CACHES) for rule, mutant in MUTANTS.items()}

@@ -26,7 +26,6 @@ IS_FORFEITED = ending._is_forfeited
 TRIES = ending._tries
 SNOOZED = ending._snoozed
 CALLED_OFF = ending._called_off
-TIMED_OUT = runner.timed_out
 IS_CALLED_OFF = runner._is_called_off
 FOLLOWING_HAS_COME = FastFinish.has_come
 AS_CLAIMED = EndingsByRow._as_claimed
@@ -59,9 +58,7 @@ HAS_A_PLACE = slot_operations._has_a_place
 # the ledger, deploys and restores
 LEDGER_ENTRY = claims_by_row._entry
 KEEP_AS_ENDED = ledger.close_reopened
-DISOWN = ledger.disown
 NEWEST_DECIDED = decided_slots._newest_of
-ACTIVATION = planner.activation_of
 FIRST_SLOT = planner.first_slot
 KEEP_DISTANCE = Planner._keep_distance
 

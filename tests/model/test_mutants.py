@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from tests.kit.breaks import Mutant
-from tests.model.mutants import BEYOND_SCRIPTS, MUTANTS
+from tests.model.mutants import MUTANTS
 from tests.model.policies import Terms
 from tests.model.script import Step
 from tests.model.test_contract import GIVEN, play, play_drawn
@@ -81,7 +81,7 @@ def test_a_point_is_there(mutant: Mutant) -> None:
         pass
 
 
-@pytest.mark.parametrize("rule", [rule for rule in MUTANTS if rule not in BEYOND_SCRIPTS])
+@pytest.mark.parametrize("rule", MUTANTS)
 def test_a_product_without_a_rule_is_found_out(plain: Database, rule: str) -> None:
     """By a known script, or else by a generated one."""
     with MUTANTS[rule].at_large():

@@ -50,7 +50,6 @@ MUTANTS: dict[str, Mutant] = {
         + answering(points.OPEN_ENTRY, _by_slot)
     ),
     "what did not run is written down": always(points.GAPS, None),
-    "a reaper looks again before it takes over": always(points.HAS_STIRRED, False),
     "a job that gives up marks its start": always(points.MARK_RUNNING, True),
     "what the dead held is taken over": always(points.TAKE_OVER, []),
     "the highest priority goes first": always(points.RANK, []),

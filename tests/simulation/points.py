@@ -6,7 +6,7 @@ from slotwise.decide.fast_finish import onward
 from slotwise.jobs.definition import Definition
 from slotwise.store.dialects.claims_by_row import ClaimsByRow
 from slotwise.store.dialects.endings_by_row import EndingsByRow
-from slotwise.store.slots import recovery_rate, settlements
+from slotwise.store.slots import recovery_rate
 from slotwise.store.slots.limits import Limits
 from slotwise.store.slots.recovery_rate import RecoveryRate
 from slotwise.store.slots.store import Store
@@ -27,7 +27,6 @@ OPEN_ENTRY = EndingsByRow._open_entry
 ADVANCE = EndingsByRow.advance
 GAPS = EndingsByRow.gaps
 TAKE_OVER = Store.take_over
-HAS_STIRRED = settlements._has_stirred
 
 # the rate of a recovery
 HAS_ROOM = recovery_rate._has_room

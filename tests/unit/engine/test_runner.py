@@ -13,9 +13,11 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from tests.kit.breaks import always
 from tests.unit.engine.parts import NOON, PATIENCE, Gate, Rig
 
 from slotwise import Cancel, Every, Fail, JobCancelled, JobContext, Snooze, job, task
+from slotwise.engine.run import runner
 from slotwise.engine.run.runner import ERROR_LIMIT, error_text
 from slotwise.model.clock import ManualClock, elapsed
 from slotwise.model.events import HandlerEnded
@@ -406,6 +408,12 @@ def test_no_word_of_a_handler_undoes_its_timeout(word: Exception) -> None:
         holding.signal.set("timeout")
         gate.open()
         assert rig.end() == Failed("timed out")
+
+
+def test_a_runner_that_forgets_timeouts_is_found_out() -> None:
+    """The test above is trusted after it has failed."""
+    with always(runner.timed_out, None).at_large(), pytest.raises(AssertionError):
+        test_no_word_of_a_handler_undoes_its_timeout(Snooze("10m"))
 
 
 @BOTH
