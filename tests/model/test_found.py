@@ -162,6 +162,9 @@ FOUND: dict[str, tuple[Terms, Times, list[Step]]] = {
         Terms(catching="all", pace=seconds(15), gives_up=True), every(60),
         [later(400), step("poll", pick=0), step("cancel", pick=0, which=False), run(1), run(0)],
     ),
+    "a pause moved the due time of a retry": (
+        Terms(attempts=2), every(60), [run(60), step("fail", pick=0, final=False), PAUSE, later(60), PAUSE, run(1)],
+    ),
     "a trigger at the very instant of a slot took its place": (
         Terms(overlap="queue"), every(60),
         [

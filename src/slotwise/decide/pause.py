@@ -51,10 +51,7 @@ def slept(row: Row, schedule: Schedule, now: datetime) -> Passed | None:
     if not row.attempt:
         schedule = undecided(schedule, row.slot, row.watermark)
     last = first if schedule.from_end else schedule.latest_before(now + TICK, floor=first - TICK) or first
-    passed = _passing(row, schedule, span(schedule, first, last, Reason.PAUSED), now)
-    if row.attempt:  # its retry has slept, too, and holds the job from now on
-        passed = replace(passed, row={**passed.row, **decide.moved(row, max(row.due, now))})
-    return passed
+    return _passing(row, schedule, span(schedule, first, last, Reason.PAUSED), now)
 
 
 def skipping(row: Row, schedule: Schedule, now: datetime) -> Passed | None:
