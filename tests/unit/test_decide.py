@@ -985,19 +985,16 @@ def test_a_slot_that_finds_its_place(overlap: Overlap, abreast: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("row", "now", "catch_up", "replaces"),
+    ("now", "catch_up", "replaces"),
     [
-        pytest.param({}, at(0), CatchUp.all(), ("schedule", "catch_up"), id="in time"),
-        pytest.param({}, at(1), CatchUp.latest(), ("schedule", "catch_up"), id="late"),
-        pytest.param({}, at(1), CatchUp.all(), ("schedule",), id="late, and all run"),
-        pytest.param(
-            {"origin": "catch_up", "catch_up_until": at(5)}, at(7), CatchUp.all(), (), id="one of many that all run"
-        ),
+        pytest.param(at(0), CatchUp.all(), ("schedule", "catch_up"), id="in time"),
+        pytest.param(at(1), CatchUp.latest(), ("schedule", "catch_up"), id="late"),
+        pytest.param(at(1), CatchUp.all(), ("schedule",), id="late, and all run"),
     ],
 )
-def test_who_is_asked_to_stop(row: dict[str, Any], now: datetime, catch_up: CatchUp, replaces: tuple[str, ...]) -> None:
+def test_who_is_asked_to_stop(now: datetime, catch_up: CatchUp, replaces: tuple[str, ...]) -> None:
     """A slot that waits replaces what runs, but for slots that all run."""
-    decision = claim(plan_row(**row), MINUTELY, now, None, definition(overlap=REPLACE, catch_up=catch_up), 1)
+    decision = claim(plan_row(), MINUTELY, now, None, definition(overlap=REPLACE, catch_up=catch_up), 1)
     assert isinstance(decision, decide.Advance)
     assert decision.replaces == replaces
 
