@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from tests.kit.breaks import Mutant, always, answering, constant, given
 from tests.model import points
 
+from slotwise.jobs.policies import Overlap
+from slotwise.model.records import Died
+
 LONG_AGO = datetime(1990, 1, 1, tzinfo=UTC)
+NOTHING = timedelta(0)
+A_DAY = timedelta(days=1)
 
 
 def _changed(**changes: Any) -> Any:
@@ -32,10 +38,34 @@ def _row(**changes: Any) -> Any:
     return lambda a: replace(a.row, **changes)
 
 
+def _since(instant: Callable[[Any], datetime]) -> Any:
+    """The columns of a row that waits, and holds its job until this instant."""
+
+    def change(columns: dict[str, Any], a: Any) -> dict[str, Any]:
+        is_ahead = columns.get("unheld_since") is not None and columns["unheld_since"] > a.self.now
+        return {**columns, "unheld_since": instant(a)} if is_ahead else columns
+
+    return change
+
+
+def _for_queued_ones(changes: Any) -> Any:
+    """As ``_defined``, at the end of a slot of a queue that started late: it was queued."""
+
+    def change(a: Any) -> Any:
+        is_queued = a.ending.definition.overlap.mode == "queue" and a.ending.began - a.row.slot > a.ending.poll
+        return _defined(changes)(a) if is_queued else a.ending
+
+    return change
+
+
+def _ended_after(run: timedelta) -> Any:
+    """The end of an attempt whose handler took this long."""
+    return lambda a: replace(a.ending, held_until=(a.ending.began or a.ending.now) + run)
+
+
 #: By what the product does not do then.
 MUTANTS: dict[str, Mutant] = {
     # losses
-    "a claim that is lost was held until its last heartbeat": answering(points.HELD_UNTIL, lambda _, a: a.now),
     "a slot is dead after max_lost": given(points.LOST, ending=_defined(lambda job: {"max_lost": job.max_lost + 1})),
     "a hand-back does not count": given(points.HAND_BACK, row=lambda a: replace(a.row, attempt=a.row.attempt + 1)),
     "a slot with a row of its own is not forgotten": answering(
@@ -52,36 +82,72 @@ MUTANTS: dict[str, Mutant] = {
     "the ledger starts a slot that gives up once": given(points.LEDGER_ENTRY, strict=lambda a: False),
     "a slot that gives up stays as it ended": always(points.KEEP_AS_ENDED, None),
     # retries
-    "no retry falls behind the next slot": always(points.IS_FORFEITED, False),
     "a lost attempt is no try": given(points.TRIES, row=_row(lost_count=0)),
     "a snoozed attempt is no try": answering(points.SNOOZED, _record(aborted=0)),
     "what was called off is not tried again": answering(
         points.CALLED_OFF, lambda result, a: (result[0], a.outcome if a.outcome.name == "failed" else result[1])
     ),
     "what was called off does not start": always(points.IS_CALLED_OFF, False),
-    # where overlap and catch-up meet
+    # where policies meet, rule 1: how long a job is held
+    "a claim that is lost held the job to its last heartbeat": answering(
+        points.HELD_UNTIL, lambda held_until, a: a.now if isinstance(a.outcome, Died) else held_until
+    ),
+    "a handler held the job to its end, and not to its settlement": given(
+        points.HELD_UNTIL, ended_ago=lambda a: NOTHING
+    ),
+    "a row that waits holds its job until it is due": answering(points.WAITING, _since(lambda a: a.self.held_until)),
+    "a row that waits holds its job for a poll interval more": answering(
+        points.WAITING, _since(lambda a: a.self.spaced(a.due))
+    ),
+    # rule 2: unheld_since is judged by the next ending
     "what came while nobody held the job is catch-up's": answering(points.JUDGED, _changed(unheld_since=None)),
-    "a row that waits holds its job until one poll interval after it is due": answering(
-        points.WAITING, lambda columns, _: {**columns, "unheld_since": None}
+    "without such a slot, unheld_since is cleared": answering(points.JUDGED, lambda _, a: a.row),
+    # rule 3: overlap
+    "overlap decides up to unheld_since": given(points.OVERLAPPED, row=_row(unheld_since=None)),
+    "a queue keeps its newest slots anew at each settlement": given(
+        points.OVERLAPPED, ending=_for_queued_ones(lambda job: {"overlap": Overlap.queue_all()})
     ),
-    # catch-up
-    "a catch-up has a maximum": given(points.CHOOSE_MISSED, catch_up=lambda a: replace(a.catch_up, max=None)),
-    "a catch-up has a window": given(points.LATEST_START, catch_up=lambda a: replace(a.catch_up, window=None)),
-    "a catch-up has a pace": given(
-        points.TAIL, ending=_defined(lambda job: {"catch_up": replace(job.catch_up, pace=None)})
-    ),
-    "a queue minds start_within": given(points.CHOOSE_MISSED, start_within=lambda a: None),
-    "slots are collapsed only once": always(points.WAS_HANDED_BACK, False),
-    "two starts are min_interval apart": answering(points.SPACED, lambda _, a: a.due),
-    # overlap
     "a queue has a maximum": given(
         points.CHOOSE_OVERLAPPED,
         overlap=lambda a: replace(a.overlap, mode="queue_all") if a.overlap.mode == "queue" else a.overlap,
     ),
+    "a queue does not lift start_within": given(points.CHOOSE_MISSED, start_within=lambda a: None),
     "slots of a run are its overlap's": always(points.FOLLOWING_HAS_COME, False),
+    # rule 4: catch-up
+    "a catch-up has a maximum": given(points.CHOOSE_MISSED, catch_up=lambda a: replace(a.catch_up, max=None)),
+    "a catch-up has a window": given(points.LATEST_START, catch_up=lambda a: replace(a.catch_up, window=None)),
+    "slots are collapsed only once": always(points.WAS_HANDED_BACK, False),
+    # rule 5: the tail of all
+    "a tail ends with what has come by its first start": always(points.END_OF_TAIL, None),
+    "an absence extends a tail": answering(points.END_OF_TAIL, lambda until, a: until and a.row.catch_up_until),
+    "what came during the tail of a fast job is a new tail": given(points.TAIL, ending=_ended_after(A_DAY)),
+    "what came during the tail of a slow job is overlap's": given(points.TAIL, ending=_ended_after(NOTHING)),
+    "a catch-up has a pace": given(
+        points.TAIL, ending=_defined(lambda job: {"catch_up": replace(job.catch_up, pace=None)})
+    ),
+    "a catch-up side by side has a pace": given(
+        points.START_BESIDE,
+        definition=lambda a: replace(a.definition, catch_up=replace(a.definition.catch_up, pace=None)),
+    ),
+    "two starts are min_interval apart": answering(points.SPACED, lambda _, a: a.due),
+    # rule 6: allow and cancel_previous
     "so many run side by side": given(points.AT_CLAIM, taken=lambda a: a.taken - 1),
+    "a slot that is looked at in time, and finds no place, is overlap's": given(
+        points.CONCURRENT_SLOTS, look=lambda a: replace(a.look, poll=-A_DAY)
+    ),
+    "a slot that is looked at late waits for a place": given(
+        points.CONCURRENT_SLOTS, look=lambda a: replace(a.look, poll=A_DAY)
+    ),
     "what waits for its retry is stopped at once": answering(
         points.ASKED_TO_STOP, lambda result, _: {"cancel_requested": result["cancel_requested"]}
+    ),
+    # rule 7: retries and moved due times
+    "no retry falls behind the next slot": always(points.IS_FORFEITED, False),
+    "slots that have come are in no retry's way": given(
+        points.FOLLOWING, ending=lambda a: replace(a.ending, now=LONG_AGO)
+    ),
+    "who moves a due time moves unheld_since along": answering(
+        points.MOVED_DUE, lambda columns, a: {**columns, "unheld_since": a.row.unheld_since}
     ),
     # orders
     "a pause leaves a retry alone": answering(points.FIRST_UNBEGUN, lambda _, a: a.row.slot),

@@ -18,9 +18,77 @@ from slotwise.store.connect.database import Database
 SCRIPTS = 1000
 REAP = step("reap")
 SUCCEED = step("succeed", pick=0)
+FAIL = step("fail", pick=0, final=False)
+CRASH = step("crash", pick=0)
+
+RETRY_SOON = Terms(attempts=2, past=True)
+RETRY_LATER = Terms(attempts=2, retry_pause=seconds(50), past=True)
+ALL_BUT_FEW = Terms(catching="all", max=2)
+
+#: Rule by rule, what shows that overlap and catch-up meet elsewhere. By the name of the mutant.
+POLICIES_MEET: dict[str, tuple[Terms, Times, list[Step]]] = {
+    "a claim that is lost held the job to its last heartbeat": (
+        Terms(), every(60), [run(60), CRASH, later(400), REAP, run(20), SUCCEED],
+    ),
+    "a handler held the job to its end, and not to its settlement": (
+        Terms(), every(20), [run(20), step("end_late", pick=0, kind="succeed", by=seconds(30))],
+    ),
+    "a row that waits holds its job until it is due": (RETRY_LATER, every(20), [run(20), FAIL, run(50), SUCCEED]),
+    "a row that waits holds its job for a poll interval more": (
+        RETRY_LATER, every(60), [run(60), later(5), FAIL, run(56), SUCCEED],
+    ),
+    "what came while nobody held the job is catch-up's": (RETRY_SOON, every(60), [run(60), FAIL, run(200), SUCCEED]),
+    "without such a slot, unheld_since is cleared": (
+        RETRY_SOON, every(60), [run(60), FAIL, run(20), *[later(50)] * 2, SUCCEED],
+    ),
+    "overlap decides up to unheld_since": (
+        Terms(overlap="queue"), every(60), [run(60), *[later(50)] * 2, SUCCEED, run(200), SUCCEED],
+    ),
+    "a queue keeps its newest slots anew at each settlement": (
+        Terms(overlap="queue", most=2), every(60),
+        [run(60), *[later(50)] * 3, SUCCEED, run(1), *[later(50)] * 2, SUCCEED],
+    ),
+    "a queue has a maximum": (Terms(overlap="queue"), every(60), [run(60), *[later(50)] * 3, SUCCEED]),
+    "a queue does not lift start_within": (
+        Terms(overlap="queue_all", start_within=seconds(30)), every(60),
+        [run(60), *[later(50)] * 2, SUCCEED, run(1)],
+    ),
+    "slots of a run are its overlap's": (Terms(), every(60), [run(60), *[later(50)] * 2, SUCCEED]),
+    "a catch-up has a maximum": (ALL_BUT_FEW, every(60), [run(400)]),
+    "a catch-up has a window": (Terms(catching="all", window=seconds(60)), every(60), [run(400)]),
+    "a tail ends with what has come by its first start": (
+        ALL_BUT_FEW, every(60), [run(200), *[later(50)] * 3, SUCCEED, run(1)],
+    ),
+    "an absence extends a tail": (ALL_BUT_FEW, every(60), [run(200), SUCCEED, run(400)]),
+    "what came during the tail of a fast job is a new tail": (
+        Terms(catching="all"), every(60), [run(170), SUCCEED, run(1), later(10), SUCCEED],
+    ),
+    "what came during the tail of a slow job is overlap's": (
+        Terms(catching="all"), every(60), [run(170), SUCCEED, run(1), *[later(50)] * 2, SUCCEED],
+    ),
+    "a catch-up has a pace": (Terms(catching="all", pace=seconds(15)), every(60), [run(170), SUCCEED]),
+    "a catch-up side by side has a pace": (
+        Terms(catching="all", overlap="allow", most=2, pace=seconds(15)), every(60), [run(400)],
+    ),
+    "so many run side by side": (Terms(overlap="allow"), every(60), [run(60), run(60)]),
+    "a slot that is looked at in time, and finds no place, is overlap's": (
+        Terms(overlap="allow"), every(60), [run(60), run(60)],
+    ),
+    "a slot that is looked at late waits for a place": (
+        Terms(overlap="allow"), every(60), [run(60), later(50), run(50)],
+    ),
+    "no retry falls behind the next slot": (
+        Terms(attempts=2, retry_pause=seconds(50)), every(60), [run(60), later(20), FAIL],
+    ),
+    "slots that have come are in no retry's way": (Terms(catching="all", attempts=2), every(60), [run(400), FAIL]),
+    "who moves a due time moves unheld_since along": (
+        RETRY_LATER, every(60), [run(60), FAIL, step("cancel", pick=0, which=True), run(60)],
+    ),
+}  # fmt: skip
 
 #: Scripts in which the product and a rule that is broken differ, where those that once found something show nothing.
 SHOWN: dict[str, tuple[Terms, Times, list[Step]]] = {
+    **POLICIES_MEET,
     "complete_in outlives its holder": (
         Terms(), every(300), [run(300), step("complete", pick=0, kind="crash"), later(400), REAP],
     ),
@@ -85,11 +153,19 @@ def test_a_point_is_there(mutant: Mutant) -> None:
 def test_a_product_without_a_rule_is_found_out(plain: Database, rule: str) -> None:
     """By a known script, or else by a generated one."""
     with MUTANTS[rule].at_large():
-        assert _fails_a_known_script(plain) or _fails_a_generated_script(plain)
+        assert _fails_a_known_script(plain, rule) or _fails_a_generated_script(plain)
 
 
-def _fails_a_known_script(database: Database) -> bool:
-    return any(_fails(database, *known) for known in (*SHOWN.values(), *FOUND.values()))
+@pytest.mark.parametrize("rule", POLICIES_MEET)
+def test_where_policies_meet_each_rule_has_its_script(plain: Database, rule: str) -> None:
+    with MUTANTS[rule].at_large():
+        assert _fails(plain, *POLICIES_MEET[rule])
+
+
+def _fails_a_known_script(database: Database, rule: str) -> bool:
+    """The rule's own script is the first."""
+    own = [SHOWN[rule]] if rule in SHOWN else []
+    return any(_fails(database, *known) for known in (*own, *SHOWN.values(), *FOUND.values()))
 
 
 def _fails(database: Database, terms: Terms, times: Times, script: list[Step]) -> bool:
