@@ -213,7 +213,7 @@ class Endings(Contract):
         tail = [slot for slot in come if slot <= self.catch_up_until]
         meanwhile = [slot for slot in come if slot > self.catch_up_until]
         latest = first_start + self.poll - self.terms.wait
-        if tail and (not meanwhile or any(self.terms.catches_up_on(slot, latest) for slot in tail)):
+        if any(self.terms.catches_up_on(slot, latest) for slot in tail):
             self._wait_for(tail[0], first_start)
         elif meanwhile and (started is None or held_until - started < self._interval_to(come[0])):
             self.catch_up_until = self.come(first_start)[-1]

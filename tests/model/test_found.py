@@ -9,7 +9,7 @@ import pytest
 from tests.model.cluster import JOB, Cluster
 from tests.model.policies import Terms
 from tests.model.script import Script, Step
-from tests.model.timeline import Times, after_the_end, every
+from tests.model.timeline import Times, after_the_end, either, every
 
 from slotwise.store.connect.database import Database
 
@@ -164,6 +164,17 @@ FOUND: dict[str, tuple[Terms, Times, list[Step]]] = {
     ),
     "a pause moved the due time of a retry": (
         Terms(attempts=2), every(60), [run(60), step("fail", pick=0, final=False), PAUSE, later(60), PAUSE, run(1)],
+    ),
+    "an absence at the end of a tail's last slot was overlap's": (
+        Terms(catching="all", max=1), every(60),
+        [run(200), *[later(50)] * 2, step("complete", pick=0, kind="crash"), later(400), step("reap")],
+    ),
+    "a slot that had waited for another to stop ran alone after an absence": (
+        Terms(overlap="cancel_previous"), every(60), [run(60), run(60), step("succeed", pick=0), run(60)],
+    ),
+    "the slots of a tail that were all too late waited for a claim": (
+        Terms(catching="all", window=seconds(60)), either(every(300), every(300, 7)),
+        [run(310), *[later(50)] * 2, step("succeed", pick=0), run(1)],
     ),
     "a trigger at the very instant of a slot took its place": (
         Terms(overlap="queue"), every(60),

@@ -131,9 +131,7 @@ TOO_LATE = gap(1, 2, "late")
             {"overlap": Overlap.queue()}, {"until": 0}, 0.5, 4.5, 4.5, 4, 4.5, None, (gap(1, 3, "overlap"),),
             id="a long run, the last one, with a queue",
         ),
-        pytest.param(
-            {}, {"until": 0}, 0.5, 3.5, 6.5, 4, 4, None, (gap(1, 3, "overlap"),), id="a long run, settled late"
-        ),
+        pytest.param({}, {"until": 0}, 0.5, 3.5, 6.5, 1, 6.5, at(6), (), id="a long run, the last one, settled late"),
         pytest.param({}, {"until": 2}, 2.5, 2.7, 6.5, 1, 6.5, at(6), (), id="settled late: what came since is of it"),
         pytest.param(
             {}, {"until": 1, "attempt": 2, "unheld_since": at(1.2)}, 4.5, 5.2, 5.2, 1, 5.2, at(5), (),
@@ -166,13 +164,13 @@ def test_what_each_end_leaves(
     assert done.row["unheld_since"] == (at(due) + POLL if is_held else None)
 
 
-def test_a_lost_run_is_as_long_as_its_heartbeats() -> None:
-    """What came due after the last one is not overlapped by it."""
+def test_an_absence_after_the_last_heartbeat_extends_the_tail() -> None:
+    """Also after its last slot: the tail is not through before that is settled."""
     ledger = LedgerEntry(outcome="running", token=1_000, final=False, aborted=0, started=at(0.5))
     row = row_of(0, until=0, last_heartbeat=at(3.5))
     done = decide.at_finish(row, definition(on_lost="give_up"), MINUTELY, Died(), at(6.5), ledger, poll=POLL)
     assert done.row is not None
-    assert (done.row["slot"], done.row["catch_up_until"], done.gaps) == (at(4), None, (gap(1, 3, "overlap"),))
+    assert (done.row["slot"], done.row["catch_up_until"], done.gaps) == (at(1), at(6), ())
 
 
 # Whole. -----------------------------------------------------------------------------------------------------------

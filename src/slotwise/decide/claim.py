@@ -187,7 +187,7 @@ def _concurrent_slots(row: Row, slot: datetime, look: _Look, definition: Definit
     waits_on = stops and row.unheld_since is not None and newest <= row.unheld_since
     if not (waits_on or (is_full and now - slot <= look.poll)):
         if not is_full:
-            return _choose(row, slot, look)
+            return _choose(replace(row, unheld_since=None), slot, look)
         # With "all", the slots of a catch-up do not stop each other.
         replaced = () if not stops else (Origin.SCHEDULE,) if definition.catch_up.mode == "all" else PLANNED
         return Advance(row=_waiting_for_a_place(row, schedule, slot, now), replaces=replaced)

@@ -60,10 +60,10 @@ def _tail(row: Row, ending: Ending, schedule: Schedule, base: datetime) -> _Wait
     if catch_up.pace is not None and ending.began is not None:  # None: called off before it started
         due = max(due, ending.began + catch_up.pace)
     slot, until = schedule.running.next_after(base), row.catch_up_until
+    newest = newest_come(schedule, until or base, ending.now)
+    if newest is not None and newest + schedule.wait(newest) > ending.held_until + ending.poll:
+        until = newest  # it came after the handler's end, and this settlement had to wait
     if slot is not None and until is not None and slot <= until:
-        newest = newest_come(schedule, until, ending.now)
-        if newest is not None and newest + schedule.wait(newest) > ending.held_until + ending.poll:
-            until = newest  # it came after the handler's end, and this settlement had to wait
         then = due + ending.poll - schedule.wait(slot)
         choice = choose_missed(catch_up, ending.definition.start_within, schedule.running, slot, then, until)
         if choice.slot is not None:
