@@ -23,16 +23,16 @@ finished = threading.Event()
 @task(name="example-split")
 def split(ctx: TaskContext[list[str]]) -> None:
     print(f"splitting {len(ctx.data)} pages")
-    ctx.then(add_up, len(ctx.data), id="book", waits_for=len(ctx.data))
+    ctx.then(add_up, len(ctx.data), id="book", countdown=len(ctx.data))
     for number, text in enumerate(ctx.data, start=1):
         ctx.then(count_words, {"page": str(number), "text": text}, id=f"page-{number}")
 
 
-@task(name="example-count-words", keep_result="1h")
+@task(name="example-count-words", result_retention="1h")
 def count_words(ctx: TaskContext[dict[str, str]]) -> int:
     words = len(ctx.data["text"].split())
     print(f"page {ctx.data['page']} has {words} words")
-    ctx.arrive(add_up, "book")
+    ctx.count_down(add_up, "book")
     return words
 
 

@@ -21,7 +21,7 @@ from slotwise import JobContext, JobRegistry, OneTimeTask, Retry
 
 class Deliver(OneTimeTask):
     name = "example-deliver"
-    retry = Retry.exponential(attempts=5, first=timedelta(milliseconds=200), cap=timedelta(seconds=5))
+    retry = Retry.exponential(max_attempts=5, initial=timedelta(milliseconds=200), max_wait=timedelta(seconds=5))
 
     def __init__(self) -> None:
         self.delivered = threading.Event()

@@ -52,8 +52,8 @@ if TYPE_CHECKING:
     from slotwise.client.client import Client
     from slotwise.contrib.command import CommandJob
     from slotwise.registry.registry import JobRegistry
-    from slotwise.store.queue.insert import Tally
-    from slotwise.store.queue.task_views import TaskEnd, TaskLine
+    from slotwise.store.queue.insert import BulkResult
+    from slotwise.store.queue.task_views import TaskResult, TaskInfo
 
 __all__ = [
     "AnyOf",
@@ -98,10 +98,10 @@ __all__ = [
     "Settings",
     "SlotwiseError",
     "Snooze",
-    "Tally",
+    "BulkResult",
     "TaskContext",
-    "TaskEnd",
-    "TaskLine",
+    "TaskResult",
+    "TaskInfo",
     "UnknownTask",
     "job",
     "parse_schedule",
@@ -115,9 +115,9 @@ _LATE = {
     "Client": "slotwise.client.client",
     "Item": "slotwise.client.arguments",
     "Receipt": "slotwise.client.arguments",
-    "Tally": "slotwise.store.queue.insert",
-    "TaskEnd": "slotwise.store.queue.task_views",
-    "TaskLine": "slotwise.store.queue.task_views",
+    "BulkResult": "slotwise.store.queue.insert",
+    "TaskResult": "slotwise.store.queue.task_views",
+    "TaskInfo": "slotwise.store.queue.task_views",
     "CommandJob": "slotwise.contrib.command",
     "JobRegistry": "slotwise.registry.registry",
 }

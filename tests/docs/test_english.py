@@ -39,7 +39,7 @@ AVOID = {
     r"\ball the same\b": "nevertheless",
     r"\bthat is (?-i:none)\b": "say what is invalid",
     r"\bone another'?s word\b|\bpeer's word\b|\bwithout a word\b": "notification",
-    r"\b(?:be driven|drive) (?:it )?again\b": "re-drive",
+    r"\b(?:be driven|drive) (?:it )?again\b": "retry",
     r"\bits own words\b": "its own terms",
     r"\bhands? (?:it )?to whatever\b": "pass to",
 }

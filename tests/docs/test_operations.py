@@ -128,7 +128,7 @@ def note(ctx: JobContext) -> None:
     ran.set()
 
 
-@task(name="fails", retry=Retry(attempts=1))
+@task(name="fails", retry=Retry(max_attempts=1))
 def fails(ctx: JobContext) -> None:
     """Fails for good."""
     raise RuntimeError("for good")
@@ -186,7 +186,7 @@ def test_deletes_take_what_they_name(pg_url: str) -> None:
     with ManualWorker([hourly, fails], pg_url, ManualClock(datetime(2020, 1, 1, tzinfo=UTC))) as worker:
         worker.client.schedule(fails)
         worker.run_due()
-        worker.client.schedule(fails, in_="1h")
+        worker.client.schedule(fails, delay="1h")
         with worker.store.transaction() as connection:
             connection.exec_driver_sql(deletes)
             left = connection.execute(sa.select(worker.store.tables.tasks.c.state)).scalars().all()

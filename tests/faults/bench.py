@@ -88,7 +88,7 @@ class Seen:
         return f"{self.at:9.3f} {self.worker!s:<8} {json.dumps(shown)[:300]}"
 
 
-_DULL = ("time", "level", "logger", "message", "worker", "instance")
+_DULL = ("time", "level", "logger", "message", "worker", "id")
 
 
 class Events:
@@ -347,7 +347,7 @@ class Bench:
         """No slot was told as ended by two workers."""
         finals = ("succeeded", "failed", "lost", "dead", "skipped")
         ended = [
-            (seen["job"], seen["instance"], seen["slot"], seen["token"])
+            (seen["job"], seen["id"], seen["slot"], seen["token"])
             for seen in self.events.all("settled", outcome=lambda outcome: outcome in finals)
             if seen["reason"] != "retry" and seen["slot"]
         ]

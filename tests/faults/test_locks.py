@@ -54,18 +54,18 @@ def operate(stage: Bench, crowd: Crowd, over: threading.Event, seed: int) -> Cou
     """Whatever operators and clients may do to rows that are held; what cannot be done is said."""
     lot, told = random.Random(seed), Counter[str]()
     client = stage.registry.client
-    controls = client.controls.by(f"operator-{seed}")
+    operations = client.operations.by(f"operator-{seed}")
     while not over.is_set():
         job, id = lot.choice(JOBS), lot.choice(crowd.newest)
         orders = {
             "cancel": lambda id=id: client.cancel("stay", id).status,
-            "reschedule": lambda id=id: client.reschedule("stay", id, in_="1h").status,
+            "reschedule": lambda id=id: client.reschedule("stay", id, delay="1h").status,
             "replace": lambda id=id: client.schedule("stay", 1, id=id, if_exists="keep").status,
-            "pause": lambda job=job: controls.pause(job),
-            "resume": lambda job=job: controls.resume(job),
-            "trigger": lambda job=job: controls.trigger(job),
-            "stop": lambda job=job: controls.cancel(job),
-            "skip": lambda job=job: controls.skip_next(job),
+            "pause": lambda job=job: operations.pause(job),
+            "resume": lambda job=job: operations.resume(job),
+            "trigger": lambda job=job: operations.trigger(job),
+            "stop": lambda job=job: operations.cancel(job),
+            "skip": lambda job=job: operations.skip_next(job),
         }
         word = lot.choices(list(orders), [1, 2, 2, 1, 2, 2, 1, 1])[0]
         try:
@@ -81,7 +81,7 @@ def move(stage: Bench, crowd: Crowd, over: threading.Event, seed: int) -> Counte
     lot, told = random.Random(seed), Counter[str]()
     while not over.is_set():
         many = [Item(1, id=id) for id in lot.sample(crowd.newest, MANY)]
-        stage.registry.client.schedule_many("stay", many, in_="1h", if_exists="reschedule")
+        stage.registry.client.schedule_many("stay", many, delay="1h", if_exists="reschedule")
         told["many"] += 1
     return told
 
@@ -114,11 +114,11 @@ def stays_locked(stage: Bench) -> None:
     """While one row is locked, hundreds of others are settled; when its lock ends, so is that one."""
     with a_users_lock(stage, "locked"):
         began = stage.mark()
-        stage.wait("handler-end", instance="locked")
+        stage.wait("handler-end", id="locked")
         stage.rest(2 * HEARTBEAT)
         eventually(lambda: len(settled_since(stage, began)) > HELD / 10)
-        assert stage.events.all("settled", instance="locked") == []
-    end = stage.wait("settled", instance="locked")
+        assert stage.events.all("settled", id="locked") == []
+    end = stage.wait("settled", id="locked")
     assert (end["outcome"], end["attempt"]) == ("succeeded", 1)
 
 
@@ -132,7 +132,7 @@ def crowd_at_work(bench: MakeBench, server: EmbeddedPostgres, span: tuple[float,
     crowd, over = Crowd(stage, random.Random(1)), threading.Event()
     crowd.fill(span)
     stage.registry.client.schedule("stay", 1.5, id="locked")
-    stage.wait("handler-start", instance="locked")
+    stage.wait("handler-start", id="locked")
     eventually(lambda: crowd.count("picked") >= HELD * 0.9)
     assert {seen.worker for seen in stage.events.all("claimed", job="stay")} == set(crew)
     with ThreadPoolExecutor(OPERATORS + MOVERS) as others:
@@ -148,7 +148,7 @@ def crowd_at_work(bench: MakeBench, server: EmbeddedPostgres, span: tuple[float,
             expect_no_deadlock(server)  # whatever else went wrong, by then that is why
         done = sum((one.result() for one in told), Counter[str]())
     for job in JOBS:
-        stage.registry.client.controls.resume(job)
+        stage.registry.client.operations.resume(job)
     assert set(stage.end_all()) == {0}
     expect_no_deadlock(server)
     assert stage.events.all("reaped", "claim-lost", "claim-suspect", "database-lost") == []

@@ -114,9 +114,9 @@ def test_whatever_a_handler_raises_is_its_own_failure(bench: MakeBench, task: st
     for what in HARM:
         stage.registry.client.schedule(task, what, id=what)
     for what in HARM:
-        stage.wait("settled", instance=what)
+        stage.wait("settled", id=what)
     stage.registry.client.schedule("note", "afterwards", id="afterwards")
-    stage.wait("settled", instance="afterwards", outcome="succeeded")
+    stage.wait("settled", id="afterwards", outcome="succeeded")
     leave(stage, "async")
     rows = stage.rows("select task_instance, state, last_error from scheduled_tasks where task_name = :task", task=task)
     assert {row.task_instance: row.state for row in rows} == {what: "dead" for what in HARM if what != "nothing"}
@@ -171,7 +171,7 @@ def test_payloads_that_cannot_be_read_do_not_hold_up_the_others(bench: MakeBench
             connection.exec_driver_sql(ROW, (Note.name, name, payload))
     worker = stage.start("worker")
     for name in PAYLOADS:
-        stage.wait("settled", instance=name)
+        stage.wait("settled", id=name)
     claims = stage.events.all("claimed")
     polls = [seen for seen in stage.events.all("poll-begin") if claims[0].number < seen.number < claims[-1].number]
     assert (len(claims), polls) == (len(PAYLOADS), [])

@@ -54,7 +54,7 @@ class Scene:
         for job in ("queued", "queued-all"):
             self.stage.wait("settled", job=job)
         eventually(lambda: self.stage.starts("isolated"))
-        self.stage.registry.client.controls.cancel("isolated", note="it hangs")
+        self.stage.registry.client.operations.cancel("isolated", note="it hangs")
         self.stage.wait("settled", job="isolated", outcome="cancelled")
 
     def a_worker_is_killed(self) -> None:

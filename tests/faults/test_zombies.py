@@ -71,18 +71,18 @@ def test_the_outcome_of_a_zombie_is_refused_where_its_id_lives_again(bench: Make
     eventually(lambda: stage.starts("linger"))
     zombie.freeze()
     other = stage.start("other")
-    stage.wait("settled", instance="bill", by=other)
+    stage.wait("settled", id="bill", by=other)
     assert stage.registry.client.schedule("linger", 3, id="bill").status == "scheduled"
-    anew = stage.wait("handler-start", by=other, after=stage.wait("settled", instance="bill", by=other))
+    anew = stage.wait("handler-start", by=other, after=stage.wait("settled", id="bill", by=other))
     zombie.thaw()
     stage.wait("claim-lost", by=zombie, job="linger", token=first["token"])
-    last = stage.wait("settled", instance="bill", token=anew["token"])
+    last = stage.wait("settled", id="bill", token=anew["token"])
     assert (last.worker, last["outcome"], last["attempt"]) == (other, "succeeded", 1)
     stage.wait_for_empty_queue()
     stage.end_all()
     tokens = [line.token for line in stage.starts("linger")]
     assert (tokens, len(tokens)) == (sorted(set(tokens)), 3)
-    assert {seen.worker for seen in stage.events.all("settled", instance="bill")} == {other}
+    assert {seen.worker for seen in stage.events.all("settled", id="bill")} == {other}
 
 
 @pytest.mark.extended

@@ -66,7 +66,7 @@ def ask(say: Say) -> Ask:
 def test_jobs_are_listed_with_how_many_instances_they_have(say: Say, ask: Ask) -> None:
     """One line for all of them, and the command that lists them."""
     (listed,) = ask("jobs", "list")
-    assert (listed["job"], listed["instance"], listed["instances"]) == ("feed", "recurring", 25)
+    assert (listed["job"], listed["id"], listed["instances"]) == ("feed", "recurring", 25)
     assert "feed: 25 recurring instances; see: slotwise jobs instances feed" in say("jobs", "list")
 
 
@@ -74,22 +74,22 @@ def test_jobs_are_listed_with_how_many_instances_they_have(say: Say, ask: Ask) -
 def test_instances_are_listed_by_id(say: Say, ask: Ask, monkeypatch: pytest.MonkeyPatch, page: int) -> None:
     """Twenty, or as many as are wanted; the command for what comes next goes on exactly there."""
     monkeypatch.setattr("slotwise.cli.jobs.PAGE", page)
-    everything = [line["instance"] for line in ask("jobs", "instances", "feed", "--all")]
+    everything = [line["id"] for line in ask("jobs", "instances", "feed", "--all")]
     assert everything == [f"c-{number:02}" for number in range(25)]
     told = say("jobs", "instances", "feed")
     assert "… more: slotwise jobs instances feed --after c-19" in told
-    assert [line["instance"] for line in ask("jobs", "instances", "feed", "--after", "c-19")] == everything[20:]
-    failing = [line["instance"] for line in ask("jobs", "instances", "feed", "--all") if line["consecutive_failures"]]
+    assert [line["id"] for line in ask("jobs", "instances", "feed", "--after", "c-19")] == everything[20:]
+    failing = [line["id"] for line in ask("jobs", "instances", "feed", "--all") if line["consecutive_failures"]]
     assert failing == ["c-07"]
 
 
 def test_one_instance(say: Say, ask: Ask) -> None:
     """Its row, and its slots apart from all others'."""
     shown = ask("jobs", "show", "feed", "--id", "c-07")
-    assert (shown["instance"], shown["next_slot"], shown["consecutive_failures"]) == ("c-07", "2026-01-01T14:00:00Z", 1)
+    assert (shown["id"], shown["next_slot"], shown["consecutive_failures"]) == ("c-07", "2026-01-01T14:00:00Z", 1)
     assert say("jobs", "show", "feed", "--id", "c-07").splitlines()[1].split() == ["instance", "c-07"]
     lines = ask("slots", "feed", "--id", "c-07")
-    assert [(line["instance"], line["outcome"]) for line in lines] == [("c-07", "waiting"), ("c-07", "failed")]
+    assert [(line["id"], line["outcome"]) for line in lines] == [("c-07", "waiting"), ("c-07", "failed")]
     assert say("slots", "feed", "-n", "3").split()[0] == "INSTANCE"
     assert len(ask("slots", "feed", "--all")) == 50
     assert len(ask("slots", "feed", "-n", "3")) >= 6

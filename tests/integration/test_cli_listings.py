@@ -217,7 +217,7 @@ class TestSlots:
         assert capsys.readouterr().err == "error: no job 'reports' in this database; known are report\n"
 
     @pytest.mark.parametrize(
-        "command", ["slots report --id nope", f"explain report {NOON.isoformat()} --instance nope"]
+        "command", ["slots report --id nope", f"explain report {NOON.isoformat()} --id nope"]
     )
     def test_unknown_instance(self, history: Store, capsys: pytest.CaptureFixture[str], command: str) -> None:
         """The job has a row, and slots; the instance has none, and that is said."""

@@ -16,7 +16,7 @@ from slotwise.model.clock import host_now
 from slotwise.testing import ManualClock, ManualWorker
 
 
-@job(name="minutely", schedule=Every("1m"), retry=Retry(attempts=1))
+@job(name="minutely", schedule=Every("1m"), retry=Retry(max_attempts=1))
 def minutely(ctx: JobContext) -> None:
     """Fails in its third minute."""
     if ctx.slot.minute == 3:
@@ -62,7 +62,7 @@ def test_pause_and_resume(worker: ManualWorker, say: Callable[..., str]) -> None
     assert f"slots of one job skipped; next slot {expected}" in say("resume", "minutely")
     assert json.loads(say("resume", "minutely", "--json"))["next_slot"] is None
     assert say("resume", "minutely") == "minutely: not paused\n"
-    resumed, paused = json.loads(say("controls", "minutely", "--json"))
+    resumed, paused = json.loads(say("audit", "minutely", "--json"))
     assert (paused["command"], paused["author"], paused["note"]) == ("pause", "ada", "full")
     assert resumed["command"] == "resume"
 
@@ -89,12 +89,12 @@ def test_listings_know_of_pauses(worker: ManualWorker, say: Callable[..., str]) 
 def test_a_pause_of_all_is_in_sight(worker: ManualWorker, capsys: pytest.CaptureFixture[str]) -> None:
     """Whoever lists jobs, or resumes one, is told why nothing starts; a job that nobody knows has no orders."""
     assert status(["pause", "--all", "--yes", "--note", "disk"]) == exits.OK
-    for arguments in (["jobs", "list"], ["resume", "minutely"], ["controls", "minutely"]):
+    for arguments in (["jobs", "list"], ["resume", "minutely"], ["audit", "minutely"]):
         capsys.readouterr()
         assert status(arguments) == exits.OK
         err = capsys.readouterr().err
         assert ", by ada: disk; nothing starts before: slotwise resume --all" in err
-    assert status(["controls", "minutley"]) == exits.FAILED
+    assert status(["audit", "minutley"]) == exits.FAILED
     assert "no job 'minutley' in this database; known are " in capsys.readouterr().err
 
 
@@ -176,9 +176,9 @@ def test_delete(worker: ManualWorker, say: Callable[..., str]) -> None:
 
 def test_controls_are_a_table(worker: ManualWorker, say: Callable[..., str]) -> None:
     """For people: when, who, what, and with what."""
-    assert say("controls") == "no orders yet\n"
+    assert say("audit") == "no orders yet\n"
     say("backfill", "minutely", "--from", "2019-12-31", "--to", "2020-01-01", "--yes")
-    head, line = say("controls").splitlines()
+    head, line = say("audit").splitlines()
     assert head.split() == ["AT", "AUTHOR", "ORDER", "JOB", "SLOT", "WITH", "NOTE"]
     assert "ada" in line
     assert "slots=1441" in line
@@ -187,7 +187,7 @@ def test_controls_are_a_table(worker: ManualWorker, say: Callable[..., str]) -> 
 ORDERS = ["pause", "resume", "trigger", "skip-next", "cancel", "retry", "backfill", "delete"]
 
 
-@pytest.mark.parametrize("name", [*ORDERS, "controls"])
+@pytest.mark.parametrize("name", [*ORDERS, "audit"])
 def test_every_order_shows_examples(name: str, say: Callable[..., str]) -> None:
     """And takes what all orders take."""
     text = say(name, "--help")

@@ -132,7 +132,7 @@ def test_an_orphan_of_another_application(worker: ManualWorker, say: Callable[..
 
 def test_explain_from_the_shell(worker: ManualWorker, say: Callable[..., str]) -> None:
     """Sentences for people, an object for programs; the slot as a listing shows it."""
-    slot = worker.client.controls.by("ada").trigger("same", note="please")
+    slot = worker.client.operations.by("ada").trigger("same", note="please")
     shown = slot.replace(microsecond=slot.microsecond // 1000 * 1000).isoformat()
     head, *sentences = say("explain", "same", shown).splitlines()
     assert head.startswith("same 20")

@@ -18,7 +18,7 @@ from slotwise.cli.shared import exits
 from slotwise.settings.settings import Settings
 from slotwise.store.connect.database import Database
 from slotwise.store.reading.reader import Reader
-from slotwise.store.reading.views import SlotLine
+from slotwise.store.reading.views import SlotInfo
 from slotwise.store.slots.store import Store
 
 JOBS = """
@@ -43,7 +43,7 @@ def once(ctx):
 def bad(ctx):
     raise ValueError("no way")
 
-@job(name="again", schedule=Every("1d"), retry=Retry.exponential(3, first=timedelta(hours=1)))
+@job(name="again", schedule=Every("1d"), retry=Retry.exponential(max_attempts=3, initial=timedelta(hours=1)))
 def again(ctx):
     raise ValueError("no way")
 
@@ -107,7 +107,7 @@ def shell(tmp_path: Path, pg_url: str) -> Iterator[Shell]:
     made.close()
 
 
-def ledger(url: str, job: str) -> list[SlotLine]:
+def ledger(url: str, job: str) -> list[SlotInfo]:
     """The slots of a job, the newest first."""
     database = Database(Settings.load(environ={}, database_url=url))
     try:

@@ -67,7 +67,7 @@ def test_data_from_a_file(ask: Callable[..., Any], tmp_path: Path, monkeypatch: 
 
 def test_the_life_of_a_task(ask: Callable[..., Any]) -> None:
     """Each command answers what the client answers."""
-    assert ask("schedule", "mail", "--data", '{"n": 1}', "--id", "7", "--in", "1h")["status"] == "scheduled"
+    assert ask("schedule", "mail", "--data", '{"n": 1}', "--id", "7", "--delay", "1h")["status"] == "scheduled"
     assert ask("schedule", "mail", "--id", "7", "--if-exists", "keep")["status"] == "exists"
     (line,) = ask("list", "mail")
     assert (line["task"], line["id"], line["state"], line["priority"]) == ("mail", "7", "waiting", 50)
@@ -82,7 +82,7 @@ def test_the_life_of_a_task(ask: Callable[..., Any]) -> None:
 def test_dead_tasks(url: str, ask: Callable[..., Any], capsys: pytest.CaptureFixture[str]) -> None:
     """Found, understood, and driven again: some, or all when one is sure."""
 
-    @task(name="mail", retry=None, history="failures")
+    @task(name="mail", retry=None, record="failures")
     def mail(ctx: TaskContext[int]) -> None:
         raise ValueError("boom")
 
@@ -95,13 +95,13 @@ def test_dead_tasks(url: str, ask: Callable[..., Any], capsys: pytest.CaptureFix
     shown = ask("show", "mail", "1")
     assert "ValueError: boom" in shown["task"]["last_error"]
     assert [end["outcome"] for end in shown["history"]] == ["failed"]
-    assert ask("redrive", "mail", "--dry-run") == {"task": "mail", "scheduled": ["0", "1", "2"], "dry_run": True}
-    assert ask("redrive", "mail", "1", "7", "--dry-run", code=exits.FAILED)["scheduled"] == ["1"]
+    assert ask("retry", "mail", "--dry-run") == {"task": "mail", "scheduled": ["0", "1", "2"], "dry_run": True}
+    assert ask("retry", "mail", "1", "7", "--dry-run", code=exits.FAILED)["scheduled"] == ["1"]
     assert ask("reschedule", "mail", "1", code=exits.FAILED)["status"] == "exists"
-    assert ask("redrive", "mail", "1") == {"task": "mail", "scheduled": ["1"], "dry_run": False}
-    assert status(["tasks", "redrive", "mail"]) == exits.USAGE
+    assert ask("retry", "mail", "1") == {"task": "mail", "scheduled": ["1"], "dry_run": False}
+    assert status(["tasks", "retry", "mail"]) == exits.USAGE
     assert "--yes" in capsys.readouterr().err
-    assert ask("redrive", "mail", "--yes")["scheduled"] == ["0", "2"]
+    assert ask("retry", "mail", "--yes")["scheduled"] == ["0", "2"]
 
 
 @pytest.mark.parametrize(
@@ -111,11 +111,11 @@ def test_dead_tasks(url: str, ask: Callable[..., Any], capsys: pytest.CaptureFix
         (["cancel", "mail", "7", "8"], exits.FAILED, "no task 'mail' has the id '7', '8': it has ended, or never was"),
         (["reschedule", "mail", "7"], exits.FAILED, "no task 'mail' has the id '7'"),
         (["retry", "mail", "7"], exits.FAILED, "no task 'mail' has the id '7'"),
-        (["redrive", "mail", "7"], exits.FAILED, "no dead task 'mail' has the id '7'"),
+        (["retry", "mail", "7"], exits.FAILED, "no dead task 'mail' has the id '7'"),
         (["schedule", "mail", "--data", "{"], exits.USAGE, "'{' is no JSON"),
         (["schedule", "mail", "--data", "@no/such"], exits.USAGE, "'@no/such' cannot be read: No such file"),
         (["schedule", "mail", "--at", "soon"], exits.USAGE, "'soon' is not an instant"),
-        (["schedule", "mail", "--in", "5"], exits.USAGE, "'5' is no duration"),
+        (["schedule", "mail", "--delay", "5"], exits.USAGE, "'5' is no duration"),
         (["list", "--after", "7"], exits.USAGE, "--after needs the NAME"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
@@ -165,7 +165,7 @@ def test_for_people(ask: Callable[..., Any], capsys: pytest.CaptureFixture[str])
     assert status(["tasks", "list"]) == exits.OK
     assert capsys.readouterr().out == "no such tasks\n"
     ask("schedule", "mail", "--data", '"ü"', "--id", "7")
-    ask("schedule", "mail", "--id", "8", "--in", "1h")
+    ask("schedule", "mail", "--id", "8", "--delay", "1h")
     for command in (["list"], ["show", "mail", "8"]):
         assert status(["tasks", *command]) == exits.OK
         assert "waiting" in capsys.readouterr().out
@@ -176,7 +176,7 @@ def test_counts(url: str, ask: Callable[..., Any], capsys: Any, monkeypatch: pyt
     with ManualWorker([task(name=name)(lambda ctx: None) for name in ("mail", "other")], url) as worker:
         client = worker.client
         client.schedule_many("mail", range(3), at=datetime(2100, 1, 1, tzinfo=UTC))
-        client.schedule("mail", id="blocked", waits_for=1)
+        client.schedule("mail", id="blocked", countdown=1)
         client.schedule("other", at=datetime(2026, 1, 1, tzinfo=UTC))
         (claim,) = worker.poll()
         worker.finish(claim, Failed("no", final=True))
@@ -200,7 +200,7 @@ def test_counts(url: str, ask: Callable[..., Any], capsys: Any, monkeypatch: pyt
 def test_a_page_and_the_next(ask: Callable[..., Any], capsys: pytest.CaptureFixture[str]) -> None:
     """Where there is more, it is said how one goes on."""
     for number in range(3):
-        ask("schedule", "mail", "--id", f"no {number}", "--in", "1h")
+        ask("schedule", "mail", "--id", f"no {number}", "--delay", "1h")
     assert status(["tasks", "list", "mail", "--state", "waiting", "-n", "2"]) == exits.OK
     assert capsys.readouterr().err == "… more: slotwise tasks list mail --after 'no 1' --state waiting\n"
     assert status(["tasks", "list", "mail", "-n", "3"]) == exits.OK
@@ -210,7 +210,7 @@ def test_a_page_and_the_next(ask: Callable[..., Any], capsys: pytest.CaptureFixt
 def test_some_and_all_are_cancelled(ask: Callable[..., Any], capsys: pytest.CaptureFixture[str]) -> None:
     """Several ids, all of a state, or all; rehearsed first; never by a slip."""
     for number in range(5):
-        ask("schedule", "mail", "--id", str(number), "--in", "1h")
+        ask("schedule", "mail", "--id", str(number), "--delay", "1h")
     assert ask("cancel", "mail", "0", "7", "--dry-run", code=exits.FAILED) == [
         {"task": "mail", "id": "0", "status": "cancelled", "dry_run": True},
         {"task": "mail", "id": "7", "status": "gone", "dry_run": True},
@@ -229,7 +229,7 @@ def test_some_and_all_are_cancelled(ask: Callable[..., Any], capsys: pytest.Capt
 def test_tasks_are_tried_again_now(url: str, ask: Callable[..., Any]) -> None:
     """A dead one, and one that waits for its next attempt; a rehearsal changes nothing."""
 
-    @task(name="mail", retry=Retry.exponential(2, first="366d", cap="366d"))
+    @task(name="mail", retry=Retry.exponential(max_attempts=2, initial="366d", max_wait="366d"))
     def mail(ctx: TaskContext[str]) -> None:
         raise Fail("never") if ctx.data == "dead" else OSError("later")
 
@@ -254,7 +254,7 @@ def test_a_due_task_that_no_live_worker_can_take(url: str, ask: Callable[..., An
 
     registry = JobRegistry(tasks=[render], database_url=url, process_hook=False, heartbeat_interval="1h")
     registry.client.schedule(render, id="now", at=datetime(2026, 1, 1, tzinfo=UTC))
-    registry.client.schedule(render, id="later", in_="1h")
+    registry.client.schedule(render, id="later", delay="1h")
     with registry:
         lines = {line["id"]: (line["state"], line["reason"]) for line in ask("list", "render")}
         reason = "no live worker that knows it carries gpu"

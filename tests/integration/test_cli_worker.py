@@ -17,7 +17,7 @@ from slotwise.cli.shared import exits
 from slotwise.settings.settings import Settings
 from slotwise.store.connect.database import Database
 from slotwise.store.reading.reader import Reader
-from slotwise.store.reading.views import SlotLine
+from slotwise.store.reading.views import SlotInfo
 from slotwise.store.slots.store import Store
 
 JOBS = """
@@ -76,7 +76,7 @@ logging.getLogger("shop").info("imported")
 only = os.environ.get("ONLY", "tick")
 registry = JobRegistry(jobs=[tick, nap, polite, deaf, bad, thread, executor, pool], only=only, poll_interval="200ms")
 living = JobRegistry(jobs=[stays], lifespan=slow_life, poll_interval="200ms")
-customized = JobRegistry(jobs=[tick], threads=2, customize=lambda settings: settings.with_(worker_name="last"))
+customized = JobRegistry(jobs=[tick], threads=2, customize=lambda settings: settings.replace(worker_name="last"))
 silenced = JobRegistry(jobs=[tick])
 if "SILENCE" in os.environ:
     import logging.config
@@ -95,7 +95,7 @@ def shell(tmp_path: Path, pg_url: str) -> Iterator[Shell]:
     made.close()
 
 
-def ledger(url: str, job: str) -> list[SlotLine]:
+def ledger(url: str, job: str) -> list[SlotInfo]:
     """The slots of a job, the newest first."""
     database = Database(Settings.load(environ={}, database_url=url))
     try:

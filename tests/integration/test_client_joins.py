@@ -56,10 +56,10 @@ def everything(client: Any, connection: Any) -> None:
     for copy in (False, True):
         with pytest.raises(InstanceExists, match="items\\[1\\]: task 'mail' with id 'd'"):
             client.schedule_many(mail, [Item({}, id="x"), Item({}, id="d")], copy=copy, connection=connection)
-    assert client.reschedule(mail, "new", in_="1h", connection=connection).status == "scheduled"
+    assert client.reschedule(mail, "new", delay="1h", connection=connection).status == "scheduled"
     assert client.get(mail, "new", connection=connection).data == {"n": 2}
     assert client.cancel(mail, "old", connection=connection).status == "cancelled"
-    assert client.redrive(mail, connection=connection) == []
+    assert client.retry(mail, connection=connection) == []
     assert [line.id for line in client.list(connection=connection)] == ["c", "d", "new"]
 
 
@@ -124,10 +124,10 @@ async def everything_awaited(client: Any, connection: Any) -> None:
     for copy in (False, True):
         with pytest.raises(InstanceExists, match="items\\[1\\]: task 'mail' with id 'd'"):
             await client.schedule_many(mail, [Item({}, id="x"), Item({}, id="d")], copy=copy, connection=connection)
-    assert (await client.reschedule(mail, "new", in_="1h", connection=connection)).status == "scheduled"
+    assert (await client.reschedule(mail, "new", delay="1h", connection=connection)).status == "scheduled"
     assert (await client.get(mail, "new", connection=connection)).data == {"n": 2}
     assert (await client.cancel(mail, "old", connection=connection)).status == "cancelled"
-    assert await client.redrive(mail, connection=connection) == []
+    assert await client.retry(mail, connection=connection) == []
     assert await client.cancel_all(mail, state="dead", connection=connection) == 0
     assert [line.id for line in await client.list(connection=connection)] == ["c", "d", "new"]
     if isinstance(connection, psycopg.AsyncConnection):
@@ -175,14 +175,14 @@ def test_the_wrong_kind_of_connection(registry: JobRegistry, pg_url: str) -> Non
         lambda client, **own: client.schedule(mail, {"n": 2}, id="old", if_exists="replace", **own),
         lambda client, **own: client.schedule(mail, {"n": 2}, id="old", if_exists="reschedule", **own),
         lambda client, **own: client.schedule_many(mail, [{}] * 300, **own),
-        lambda client, **own: client.reschedule(mail, "old", in_="1h", **own),
+        lambda client, **own: client.reschedule(mail, "old", delay="1h", **own),
         lambda client, **own: client.cancel(mail, "old", **own),
-        lambda client, **own: client.redrive(mail, **own),
+        lambda client, **own: client.retry(mail, **own),
         lambda client, **own: client.get(mail, "old", **own),
         lambda client, **own: client.list(mail, **own),
         lambda client, **own: client.history(mail, "old", **own),
     ],
-    ids=["schedule", "replace", "put off", "many", "reschedule", "cancel", "redrive", "get", "list", "history"],
+    ids=["schedule", "replace", "put off", "many", "reschedule", "cancel", "retry", "get", "list", "history"],
 )
 def test_each_call_is_one_statement(registry: JobRegistry, pg_url: str, command: Callable[..., Any]) -> None:
     """Whatever it does, where nothing stands in its way; the word that wakes workers is part of it."""
@@ -204,10 +204,10 @@ def test_a_chunk_whose_ids_must_be_new_is_one_trip(registry: JobRegistry) -> Non
         sent.append((statement.split()[0], connection.connection.dbapi_connection.autocommit))
 
     sa.event.listen(registry.database.main, "before_cursor_execute", listen)
-    registry.client.schedule_many(mail, [Item({"n": 1}, id="a"), Item({"n": 2}, id="b")], in_="1h")
+    registry.client.schedule_many(mail, [Item({"n": 1}, id="a"), Item({"n": 2}, id="b")], delay="1h")
     assert sent == [("INSERT", True)]
     with pytest.raises(InstanceExists, match=r"items\[1\]: task 'mail' with id 'b'"):
-        registry.client.schedule_many(mail, [Item({"n": 3}, id="c"), Item({"n": 4}, id="b")], in_="1h")
+        registry.client.schedule_many(mail, [Item({"n": 3}, id="c"), Item({"n": 4}, id="b")], delay="1h")
     assert [line.id for line in registry.client.list(mail)] == ["a", "b"]
 
 

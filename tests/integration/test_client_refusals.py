@@ -44,8 +44,8 @@ CALLS: dict[str, Callable[[Client], Any]] = {
     "list": lambda client: client.list(),
     "recurring": lambda client: client.schedule_recurring(hourly, "1", Every("1h")),
     "aio": lambda client: asyncio.run(client.aio.get(send, "1")),
-    "orders": lambda client: list(client.controls.orders()),
-    "paused": lambda client: client.controls.all_paused(),
+    "orders": lambda client: list(client.operations.orders()),
+    "paused": lambda client: client.operations.all_paused(),
 }
 
 

@@ -22,7 +22,7 @@ from slotwise.contrib.crontab import read_crontabs
 from slotwise.settings.settings import Settings
 from slotwise.store.connect.database import Database
 from slotwise.store.reading.reader import Reader
-from slotwise.store.reading.views import SlotLine
+from slotwise.store.reading.views import SlotInfo
 from slotwise.store.slots.store import Store
 
 ME = pwd.getpwuid(os.geteuid()).pw_name
@@ -83,7 +83,7 @@ def make_due(url: str, file: Path, *, system: bool = False) -> dict[str, datetim
     return slots
 
 
-def ledger(url: str, job: str) -> list[SlotLine]:
+def ledger(url: str, job: str) -> list[SlotInfo]:
     database = Database(Settings.load(environ={}, database_url=url))
     try:
         return list(Reader(Store(database, {})).slots(job))

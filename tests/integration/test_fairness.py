@@ -49,7 +49,7 @@ def test_a_flood_keeps_nobody_waiting(pg_url: str) -> None:
     counts = Counts()
     names = ["a", *(f"idle-{number}" for number in range(20)), "flood", "z"]
     tasks = [task(name=name)(counts.note) for name in names]
-    limits = [task(name="few", max_running=1)(counts.note), task(name="slow", max_starts="5/s")(counts.note)]
+    limits = [task(name="few", concurrency=1)(counts.note), task(name="slow", rate_limit="5/s")(counts.note)]
     registry = JobRegistry(tasks=[*tasks, *limits], database_url=pg_url, process_hook=False)
     with psycopg.connect(pg_url) as sql:
         sql.execute(_FLOOD)

@@ -17,7 +17,7 @@ from slotwise.cli.shared import exits
 from slotwise.errors import ConfigurationError
 from slotwise.jobs.definition import Definition, define
 from slotwise.simulate.forecast import Outage, forecast, remarkable
-from slotwise.store.reading.views import SlotLine
+from slotwise.store.reading.views import SlotInfo
 
 START = datetime(2026, 10, 24, tzinfo=UTC)
 HOUR = timedelta(hours=1)
@@ -165,7 +165,7 @@ def test_simulate_for_programs(say: Callable[..., str]) -> None:
     assert [(line["job"], line["local"], line["note"]) for line in lines] == [
         ("nightly", "2026-10-24 02:30:00 CEST", ""), ("nightly", "2026-10-25 02:30:00 CEST", "the first time"),
     ]  # fmt: skip
-    assert set(lines[0]) > set(SlotLine.__dataclass_fields__)
+    assert set(lines[0]) > set(SlotInfo.__dataclass_fields__)
 
 
 @pytest.mark.parametrize(

@@ -118,7 +118,7 @@ def test_a_fork_beside_a_running_worker(pg_url: str, tmp_path: Path) -> None:
             assert registry.worker is None
             assert registry.stop() == 0
             registry.client.schedule(work, "child")
-            registry.configured(threads=3)
+            registry._configured(threads=3)
             registry.start()
             with registry.database.main.connect() as connection:
                 assert connection.exec_driver_sql(workers).scalar() == 2

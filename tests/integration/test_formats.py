@@ -23,7 +23,7 @@ from slotwise.settings.settings import Settings
 from slotwise.store.connect.database import Database
 from slotwise.store.reading.reader import Reader
 
-DEFINITIONS = (a_job("plain"), a_task("mail", retry=Retry.exponential(attempts=3, first=timedelta(seconds=1))))
+DEFINITIONS = (a_job("plain"), a_task("mail", retry=Retry.exponential(max_attempts=3, initial=timedelta(seconds=1))))
 SAID = "\u65e5\u672c: nothing \u00e0 faire"
 
 
@@ -117,7 +117,7 @@ def calls_with_a_letter(
     bench: Bench, utf8: psycopg.Connection, latin1: psycopg.Connection
 ) -> list[tuple[str, Callable[[], object]]]:
     """Free texts of all kinds, and where they stand."""
-    client, controls = bench.client, bench.client.controls
+    client, operations = bench.client, bench.client.operations
     return [
         ("task 'mail'", lambda: client.schedule("mail", id=SAID)),
         ("task 'mail'", lambda: client.schedule("mail", id=SAID, connection=utf8)),
@@ -127,7 +127,7 @@ def calls_with_a_letter(
         ("task 'mail'", lambda: client.cancel("mail", SAID)),
         (f"task {SAID!r}", lambda: client.list(SAID)),
         ("task 'plain'", lambda: client.schedule_recurring("plain", SAID, "EVERY|5m")),
-        ("this order", lambda: controls.pause("plain", note=SAID)),
+        ("this order", lambda: operations.pause("plain", note=SAID)),
         (f"job {SAID!r}", lambda: bench.beside(a_job(SAID)).plan(SAID)),
     ]
 

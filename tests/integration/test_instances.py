@@ -22,10 +22,10 @@ class Note(OneTimeTask[dict[str, int]]):
     """A task with typed data, which recurs."""
 
     name = "note"
-    retry = Retry(attempts=1)
+    retry = Retry(max_attempts=1)
 
     def execute(self, ctx: Any) -> None:
-        seen.append((ctx.instance, ctx.slot, ctx.data))
+        seen.append((ctx.id, ctx.slot, ctx.data))
 
 
 seen: list[tuple[Any, ...]] = []
@@ -34,7 +34,7 @@ seen: list[tuple[Any, ...]] = []
 @job(name="feed", schedule=Disabled())
 def feed(ctx: JobContext) -> None:
     """Writes down what it is told."""
-    seen.append((ctx.instance, ctx.slot, ctx.interval_start, ctx.data, ctx.idempotency_key, ctx.collapsed))
+    seen.append((ctx.id, ctx.slot, ctx.interval_start, ctx.data, ctx.idempotency_key, ctx.missed_count))
 
 
 @pytest.mark.parametrize("url", ["pg_url", "sqlite_url"])
@@ -78,14 +78,14 @@ def test_orders_are_about_one_instance(request: pytest.FixtureRequest, url: str)
     with ManualWorker([feed], request.getfixturevalue(url), ManualClock(NOON)) as worker:
         for number, id in enumerate(("a", "b"), start=1):
             worker.client.schedule_recurring(feed, id, "EVERY|1h", {"n": number})
-        controls = worker.client.controls
-        slot = controls.trigger("feed", instance="a")
-        assert controls.skip_next("feed", instance="b") == NOON + HOUR
+        operations = worker.client.operations
+        slot = operations.trigger("feed", id="a")
+        assert operations.skip_next("feed", id="b") == NOON + HOUR
         worker.run_due()
         assert seen == [("a", slot, NOON, {"n": 1}, f"feed/a/{slot.isoformat()}", 0)]
         worker.tick("1h")
-        assert [(event.instance, event.outcome) for event in settled(worker)] == [("a", "succeeded")]
-        found = controls.backfill("feed", NOON - HOUR, NOON + HOUR, instance="b")
+        assert [(event.id, event.outcome) for event in settled(worker)] == [("a", "succeeded")]
+        found = operations.backfill("feed", NOON - HOUR, NOON + HOUR, id="b")
         assert found.slots == (NOON - HOUR, NOON, NOON + HOUR)
         while settled(worker):
             pass
@@ -94,11 +94,11 @@ def test_orders_are_about_one_instance(request: pytest.FixtureRequest, url: str)
         failing = next(claim for claim in worker.poll() if claim.row.task_instance == "a")
         worker.finish(failing, Failed("boom"))
         worker.settle()
-        controls.retry("feed", NOON + 2 * HOUR, instance="a")
+        operations.retry("feed", NOON + 2 * HOUR, id="a")
         assert [event.outcome for event in settled(worker)] == ["succeeded", "succeeded"]
         assert ("a", NOON + 2 * HOUR) in [one[:2] for one in seen]
         with pytest.raises(UnknownTask, match="no recurring instance 'c'"):
-            controls.trigger("feed", instance="c")
+            operations.trigger("feed", id="c")
 
 
 def settled(worker: ManualWorker) -> list[Settled]:

@@ -115,17 +115,17 @@ def pay(ctx):
         connection.execute(sa.text("INSERT INTO paid VALUES (:name)"), {"name": ctx.name})
         ctx.complete_in(connection)
 
-@task(name="paid-and-killed", isolation="process", retry=Retry(attempts=2))
+@task(name="paid-and-killed", isolation="process", retry=Retry(max_attempts=2))
 def paid_and_killed(ctx):
     pay(ctx)
     os.kill(os.getpid(), signal.SIGKILL)
 
-@task(name="paid-and-deaf", isolation="process", timeout="1s", retry=Retry(attempts=2))
+@task(name="paid-and-deaf", isolation="process", timeout="1s", retry=Retry(max_attempts=2))
 def paid_and_deaf(ctx):
     pay(ctx)
     time.sleep(600)
 
-@task(name="paid-too-late", isolation="process", timeout="500ms", retry=Retry(attempts=2))
+@task(name="paid-too-late", isolation="process", timeout="500ms", retry=Retry(max_attempts=2))
 def paid_too_late(ctx):
     ctx.wait(60)
     pay(ctx)
@@ -329,7 +329,7 @@ def test_without_an_application_it_is_refused() -> None:
     subject = job(name="alone", schedule=Once("2026-01-01T00:00Z"), isolation="process")(print)
     registry = JobRegistry(jobs=[subject], database_url="sqlite://")
     with pytest.raises(ConfigurationError, match='alone: isolation="process" needs to import the application again'):
-        registry.make_worker()
+        registry._make_worker()
 
 
 WAITING = """

@@ -45,20 +45,20 @@ def give_orders(registry: JobRegistry, until: float, seed: int) -> Counter[str]:
     A machine that is busy takes longer for as many.
     """
     dice, done = random.Random(seed), Counter[str]()
-    controls = registry.client.controls.by(f"operator-{seed}")
+    operations = registry.client.operations.by(f"operator-{seed}")
     while time.monotonic() < until or done.total() < ENOUGH:
         name = f"busy-{dice.randrange(JOBS)}"
         now = datetime.now(UTC)
         orders = {
-            "pause": lambda name=name: controls.pause(name),
-            "resume": lambda name=name: controls.resume(name, replay=dice.random() < 0.3),
-            "trigger": lambda name=name: controls.trigger(name, overlap=dice.choice(["beside", "queue", "skip"])),
-            "skip-next": lambda name=name: controls.skip_next(name),
-            "cancel": lambda name=name: controls.cancel(name),
-            "backfill": lambda name=name, now=now: controls.backfill(
-                name, now - timedelta(seconds=6), now, at_once=2, failed=True
+            "pause": lambda name=name: operations.pause(name),
+            "resume": lambda name=name: operations.resume(name, replay=dice.random() < 0.3),
+            "trigger": lambda name=name: operations.trigger(name, overlap=dice.choice(["beside", "queue", "skip"])),
+            "skip-next": lambda name=name: operations.skip_next(name),
+            "cancel": lambda name=name: operations.cancel(name),
+            "backfill": lambda name=name, now=now: operations.backfill(
+                name, now - timedelta(seconds=6), now, concurrency=2, failed=True
             ),
-            "pause-all": lambda: (controls.pause_all(), time.sleep(0.1), controls.resume_all()),
+            "pause-all": lambda: (operations.pause_all(), time.sleep(0.1), operations.resume_all()),
         }
         word = dice.choices(list(orders), [3, 6, 4, 3, 2, 2, 1])[0]
         try:
@@ -82,10 +82,10 @@ def test_orders_beside_a_cluster_at_work(pg_url: str) -> None:
         done = sum(
             operators.map(lambda seed: give_orders(registries[seed % 2], until, seed), range(OPERATORS)), Counter()
         )
-        controls = registries[0].client.controls
-        controls.resume_all()
+        operations = registries[0].client.operations
+        operations.resume_all()
         for number in range(JOBS):
-            controls.resume(f"busy-{number}")
+            operations.resume(f"busy-{number}")
     assert set(done) >= {"pause", "resume", "trigger", "skip-next", "backfill"}
     database = Database(registries[0].settings)
     store = Store(database, {})

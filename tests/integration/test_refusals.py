@@ -19,7 +19,7 @@ from slotwise import Every, JobContext, job, task
 from slotwise.cli.entry import status
 from slotwise.cli.shared import exits
 from slotwise.client.client import Client
-from slotwise.client.operations import Controls
+from slotwise.client.operations import Operations
 from slotwise.errors import DatabaseRefused
 from slotwise.settings.settings import Settings
 from slotwise.store.connect.database import Database
@@ -112,7 +112,7 @@ def _granted(pg_url: str, role: str, text: str) -> None:
 
 
 def test_what_the_page_grants_is_enough_for_every_order(pg_url: str, role: str) -> None:
-    """And for the worker that obeys: nothing that Controls can do is left out."""
+    """And for the worker that obeys: nothing that Operations can do is left out."""
     _granted(pg_url, role, _page()[0])
 
     @job(name="hourly", schedule=Every("1h"))
@@ -121,7 +121,7 @@ def test_what_the_page_grants_is_enough_for_every_order(pg_url: str, role: str) 
 
     with ManualWorker([hourly], os.environ["DATABASE_URL"]) as worker:
         worker.plan()
-        give = worker.client.controls.by("ada")
+        give = worker.client.operations.by("ada")
         slot = give.trigger("hourly")
         worker.run_due()
         begin = worker.clock.now()
@@ -133,9 +133,9 @@ def test_what_the_page_grants_is_enough_for_every_order(pg_url: str, role: str) 
             "backfill": lambda: give.backfill("hourly", begin - timedelta(hours=5), begin, forgotten=True),
             "cancel_backfill": lambda: give.cancel_backfill("hourly"), "new_epoch": give.new_epoch,
             "settle_until": lambda: give.settle_until(begin), "orders": lambda: list(give.orders()),
-            "delete": lambda: give.delete("hourly", known=True),
+            "delete": lambda: give.delete("hourly", force=True),
         }  # fmt: skip
-        assert {name for name in vars(Controls) if not name.startswith("_")} - {"by"} == set(given)
+        assert {name for name in vars(Operations) if not name.startswith("_")} - {"by"} == set(given)
         for order in given.values():
             order()
 
@@ -151,8 +151,8 @@ def test_what_the_page_grants_to_an_application(pg_url: str, role: str) -> None:
         more: list[tuple[str, Callable[[], object]]] = [
             ("UPDATE", lambda: client.schedule("mail", id="1", if_exists="replace")),
             ("UPDATE", lambda: client.schedule("mail", id="1", if_exists="reschedule")),
-            ("UPDATE", lambda: client.reschedule("mail", "1", in_="1h")),
-            ("UPDATE", lambda: client.redrive("mail")),
+            ("UPDATE", lambda: client.reschedule("mail", "1", delay="1h")),
+            ("UPDATE", lambda: client.retry("mail")),
             ("UPDATE, DELETE", lambda: client.cancel("mail", "1")),
             ("UPDATE, DELETE", lambda: client.cancel_all("mail")),
         ]

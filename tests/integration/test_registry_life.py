@@ -98,7 +98,7 @@ def test_start_and_stop_as_often_as_one_likes(url: str, heard: Heard) -> None:
         with pytest.raises(ConfigurationError, match="the registry is running already; stop it first"):
             registry.start()
         with pytest.raises(ConfigurationError, match="stop it before changing its settings"):
-            registry.configured(threads=3)
+            registry._configured(threads=3)
         assert registry.stop() == 0
         assert registry.stop() == 0
     assert [event.change for event in heard.of("planned")] == ["added", "kept", "kept"]
@@ -288,7 +288,7 @@ def test_a_stop_in_the_last_line_of_a_start_settles_what_runs_already(url: str, 
 def test_a_slot_in_the_foreground_keeps_its_claim(url: str, heard: Heard, monkeypatch: pytest.MonkeyPatch) -> None:
     """Race: a heartbeat between the commit of the claim and its arrival in the holdings must not hand it back."""
     registry = a_registry(url, heard)
-    run = registry.make_run("hourly")
+    run = registry._make_run("hourly")
     claim = run._claim
 
     def claim_with_a_heartbeat_after_it() -> Any:
@@ -316,7 +316,7 @@ def test_a_deaf_slot_in_the_foreground_ends_all_the_same(
         monkeypatch.setattr(f"slotwise.engine.{place}", timedelta(milliseconds=100))
     deaf = job(name="deaf", schedule=Every("1d"))(blocks)
     registry = a_registry(url, heard, deaf, lifespan=Life(), shutdown_grace="0s")
-    run = registry.make_run("deaf")
+    run = registry._make_run("deaf")
     with ThreadPoolExecutor(1) as threads:
         ended = threads.submit(run.run)
         assert entered.wait(PATIENCE)
@@ -447,7 +447,7 @@ def test_a_drain_lets_handlers_finish(url: str, heard: Heard) -> None:
     go.set()
     stopper.join(PATIENCE)
     assert stopped == [0]
-    assert [event.instance for event in heard.of("settled", outcome="succeeded")] == ["running"]
+    assert [event.id for event in heard.of("settled", outcome="succeeded")] == ["running"]
     assert rows(registry, "select task_instance, attempt from scheduled_tasks") == [("waiting", 0)]
     registry.database.close()
 
@@ -604,7 +604,7 @@ def test_bad_rows_disturb_nobody(url: str, heard: Heard) -> None:
     with registry:
         registry.client.schedule("mail", id="good")
         heard.wait("settled", 2)
-    assert {event.instance: event.outcome for event in heard.of("settled")} == {"bad": "dead", "good": "succeeded"}
+    assert {event.id: event.outcome for event in heard.of("settled")} == {"bad": "dead", "good": "succeeded"}
     left = rows(registry, "select task_name, state, last_error, attempt from scheduled_tasks order by task_name")
     assert [row[:2] for row in left] == [("hourly", None), ("mail", "dead"), ("of-another-service", None)]
     assert "task_data cannot be read as JSON" in left[1][2]
@@ -618,7 +618,7 @@ def test_a_retry_strategy_with_a_mistake_disturbs_nobody(url: str, heard: Heard)
     def fail(ctx: JobContext) -> None:
         raise ValueError
 
-    bad = task(name="bad", retry=Retry(attempts=3, wait=lambda state: 1 / 0))(fail)  # type: ignore[arg-type]
+    bad = task(name="bad", retry=Retry(max_attempts=3, wait=lambda state: 1 / 0))(fail)  # type: ignore[arg-type]
     registry = a_registry(url, heard, bad, MAIL)
     with registry:
         registry.client.schedule("bad")
@@ -689,7 +689,7 @@ def test_one_row_that_cannot_be_written(
         heard.wait("settled", 2)
         heard.wait("settle-sent", len(heard.of("settle-sent")) + 2)  # it is tried again
         execute_beside(registry, "drop trigger refuse on scheduled_tasks")
-        heard.wait("settled", instance="bad")
+        heard.wait("settled", id="bad")
     assert heard.of("claim-lost") == []
     assert caplog.text.count("the outcome of mail/bad cannot be written yet") == 1
 
@@ -701,7 +701,7 @@ def test_a_batch_that_breaks_half_way(pg_url: str, heard: Heard) -> None:
     names = ["bad", "good", "also good", "later"]
     for name in names:
         registry.client.schedule("mail", id=name)
-    store = registry.make_worker().store
+    store = registry._make_worker().store
     _, claims = store.claim("w:1:a", 4, lease=timedelta(minutes=1), names=["mail"])
     claims.sort(key=lambda claim: names.index(claim.key.task_instance))
     settled = store.settle([(claim, Failed("boom", final=True)) for claim in claims])

@@ -60,7 +60,7 @@ class Shop:
         """One slot of a job, or one task, with this handler."""
         subject: object = job(name="buy", schedule=Every("100ms"), **policies)(handler)
         if kind == "task":
-            subject = task(name="buy", retry=Retry.exponential(2, first=SOON))(handler)
+            subject = task(name="buy", retry=Retry.exponential(max_attempts=2, initial=SOON))(handler)
         registry = JobRegistry(
             **sorted_out(subject),
             listeners=[self.heard],

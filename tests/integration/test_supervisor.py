@@ -19,7 +19,7 @@ from slotwise.engine.process.signals import ECHO
 from slotwise.settings.settings import Settings
 from slotwise.store.connect.database import Database
 from slotwise.store.reading.reader import Reader
-from slotwise.store.reading.views import SlotLine
+from slotwise.store.reading.views import SlotInfo
 from slotwise.store.slots.store import Store
 
 JOBS = """
@@ -74,7 +74,7 @@ def store(pg_url: str) -> Iterator[Store]:
     database.close()
 
 
-def ledger(store: Store, job: str) -> list[SlotLine]:
+def ledger(store: Store, job: str) -> list[SlotInfo]:
     return list(Reader(store).slots(job))
 
 

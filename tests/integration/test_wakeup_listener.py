@@ -19,7 +19,7 @@ from tests.databases import Databases
 from tests.faults.proxy import CAN_CUT, Proxy
 from tests.integration.hearing import PATIENCE, Heard
 
-from slotwise import Cron, Every, Item, JobContext, JobRegistry, Tally, job, task
+from slotwise import Cron, Every, Item, JobContext, JobRegistry, BulkResult, job, task
 from slotwise.client.bulk import GATHER
 from slotwise.engine.loops.wakeup_listener import WakeUp
 from slotwise.engine.worker import Worker
@@ -141,22 +141,22 @@ def in_an_async_connection(scene: Scene) -> None:
 
 
 def moved(scene: Scene) -> None:
-    scene.client.schedule(mail, id="later", in_="2h")
+    scene.client.schedule(mail, id="later", delay="2h")
     scene.client.reschedule(mail, "later")
 
 
 def moved_in_a_connection(scene: Scene) -> None:
-    scene.client.schedule(mail, id="later", in_="2h")
+    scene.client.schedule(mail, id="later", delay="2h")
     with psycopg.connect(scene.url) as connection:
         scene.client.reschedule(mail, "later", connection=connection)
 
 
-def redriven(scene: Scene) -> None:
+def retried(scene: Scene) -> None:
     scene.client.schedule(dead, id="7")
     scene.heard.wait("settled", outcome="dead")
     with psycopg.connect(scene.url) as connection:
         connection.execute("UPDATE scheduled_tasks SET task_data = '1' WHERE task_name = 'dead'")
-    scene.client.redrive(dead)
+    scene.client.retry(dead)
 
 
 def recurs(scene: Scene) -> None:
@@ -166,9 +166,9 @@ def recurs(scene: Scene) -> None:
 
 
 def resumed(scene: Scene) -> None:
-    scene.client.controls.pause("rare")
-    scene.client.controls.trigger("rare")
-    scene.client.controls.resume("rare")
+    scene.client.operations.pause("rare")
+    scene.client.operations.trigger("rare")
+    scene.client.operations.resume("rare")
 
 
 def plan(scene: Scene, again: Any) -> None:
@@ -201,7 +201,7 @@ def run_alone(scene: Scene) -> None:
     soon = job(name="rare", schedule=Once(datetime.now(UTC) + timedelta(seconds=1)))(nothing)
     heard = Heard()
     alone = JobRegistry(jobs=[soon], listeners=[heard], database_url=scene.url, process_hook=False)
-    assert alone.make_run("rare").run().succeeded
+    assert alone._make_run("rare").run().succeeded
     alone.database.close()
     assert [event.change for event in heard.of("planned")] == ["added"]
     scene.heard.wait("settled", before + 1, outcome="succeeded")
@@ -233,7 +233,7 @@ FROM_ELSEWHERE: dict[str, Callable[[Scene], Any]] = {
     "schedule": lambda scene: scene.client.schedule(mail),
     "schedule-soon": lambda scene: scene.client.schedule(mail, at=datetime.now(UTC) + timedelta(milliseconds=200)),
     "schedule-many": lambda scene: scene.client.schedule_many(mail, [None]),
-    "schedule-many-late": lambda scene: scene.client.schedule_many(mail, [Item(None, at=LONG_AGO)], in_="2h"),
+    "schedule-many-late": lambda scene: scene.client.schedule_many(mail, [Item(None, at=LONG_AGO)], delay="2h"),
     "copy": lambda scene: scene.client.schedule_many(mail, [None], copy=True),
     "awaited": lambda scene: asyncio.run(scene.client.aio.schedule(mail)),
     "connection": in_a_connection,
@@ -242,9 +242,9 @@ FROM_ELSEWHERE: dict[str, Callable[[Scene], Any]] = {
     "async-connection": in_an_async_connection,
     "reschedule": moved,
     "reschedule-in-connection": moved_in_a_connection,
-    "redrive": redriven,
+    "retry": retried,
     "recurring": recurs,
-    "trigger": lambda scene: scene.client.controls.trigger("rare"),
+    "trigger": lambda scene: scene.client.operations.trigger("rare"),
     "resume": resumed,
     "then": lambda scene: scene.client.schedule(leads_on),
     "then-elsewhere": left_behind_elsewhere,
@@ -292,12 +292,12 @@ def test_one_word_per_transaction_and_only_of_what_is_due_soon(pg_url: str) -> N
     with psycopg.connect(pg_url, autocommit=True) as ear, psycopg.connect(pg_url) as connection:
         ear.execute("LISTEN scheduled_wake")
         client = registry.client
-        client.schedule(mail, in_="1h")
-        client.schedule(mail, waits_for=1)
-        client.schedule_many(mail, [None], in_="1h")
-        client.schedule(mail, in_="1h", connection=connection)
-        client.schedule(mail, waits_for=1, connection=connection)
-        client.schedule_many(mail, [None], in_="1h", connection=connection)
+        client.schedule(mail, delay="1h")
+        client.schedule(mail, countdown=1)
+        client.schedule_many(mail, [None], delay="1h")
+        client.schedule(mail, delay="1h", connection=connection)
+        client.schedule(mail, countdown=1, connection=connection)
+        client.schedule_many(mail, [None], delay="1h", connection=connection)
         connection.commit()
         for _ in range(3):
             client.schedule(mail, connection=connection)
@@ -341,12 +341,12 @@ def test_many_chunks_say_little(pg_url: str) -> None:
         ear.execute("LISTEN scheduled_wake")
         said: list[int] = []
 
-        def listen(tally: Tally) -> None:
+        def listen(tally: BulkResult) -> None:
             if tally.scheduled in (1, 50):
                 said.append(len(list(ear.notifies(timeout=PATIENCE, stop_after=1))))
 
         begun = time.monotonic()
-        registry.client.schedule_many(mail, [None] * 50, chunk=1, progress=listen)
+        registry.client.schedule_many(mail, [None] * 50, chunk_size=1, progress=listen)
         registry.database.close()
         lumps = timedelta(seconds=time.monotonic() - begun) / GATHER
         assert all(said)

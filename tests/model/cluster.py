@@ -11,7 +11,7 @@ from tests.model.orders import Orders
 from tests.model.policies import Terms
 from tests.model.timeline import Timeline, Times, every
 
-from slotwise.client.operations import Controls
+from slotwise.client.operations import Operations
 from slotwise.errors import ClaimLost
 from slotwise.jobs.definition import define
 from slotwise.jobs.job import job
@@ -69,13 +69,13 @@ class Cluster:
         return Member(worker)
 
     @property
-    def controls(self) -> Controls:
-        return self.members[0].worker.client.controls
+    def operations(self) -> Operations:
+        return self.members[0].worker.client.operations
 
     @property
-    def anybody(self) -> Controls:
+    def anybody(self) -> Operations:
         """Orders from where the job's code is not known."""
-        return Controls(lambda: self._stranger.store)
+        return Operations(lambda: self._stranger.store)
 
     # -- time ---------------------------------------------------------------------------------------------------
 
@@ -118,7 +118,7 @@ class Cluster:
                         self._took_over(event)
 
     def _took_over(self, event: Reaped) -> None:
-        course = self.courses[event.holder, event.instance, event.token]
+        course = self.courses[event.holder, event.id, event.token]
         assert (course.holder, course.token) == (event.holder, event.token), f"{event} took what nobody held"
         assert course.beat is not None
         assert self.model.now - course.beat >= LEASE, f"{event} took from the living"

@@ -106,7 +106,7 @@ class Terms:
             "allow": Overlap.allow(self.most), "cancel_previous": Overlap.cancel_previous(),
         }  # fmt: skip
         retry = Retry(
-            attempts=self.attempts,
+            max_attempts=self.attempts,
             wait=tenacity.wait_fixed(self.retry_pause.total_seconds()),
             past_next_slot=self.past,
         )

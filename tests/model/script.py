@@ -143,29 +143,29 @@ class Script:
 
     def pause_or_resume(self, replay: bool) -> None:
         if self.model.is_paused:
-            self.cluster.controls.resume(JOB, replay=replay)
+            self.cluster.operations.resume(JOB, replay=replay)
             self.model.resume(replay=replay)
         else:
-            self.cluster.controls.pause(JOB)
+            self.cluster.operations.pause(JOB)
             self.model.pause()
 
     def pause_or_resume_all(self, replay: bool) -> None:
         if self.model.all_paused:
-            self.cluster.controls.resume_all(replay=replay)
+            self.cluster.operations.resume_all(replay=replay)
             self.model.resume_all(replay=replay)
         else:
-            self.cluster.controls.pause_all()
+            self.cluster.operations.pause_all()
             self.model.all_paused = True
 
     def skip_next(self) -> None:
         if self.model.skippable() is not None:
-            self.cluster.controls.skip_next(JOB)
+            self.cluster.operations.skip_next(JOB)
             self.model.skip_next()
 
     def trigger(self, rule: str) -> None:
         if rule != "beside" and any(course.rule for course in self.model.courses):
             rule = "beside"
-        slot = self.cluster.controls.trigger(JOB, overlap=rule)
+        slot = self.cluster.operations.trigger(JOB, overlap=rule)
         self.model.trigger(slot, None if rule == "beside" else rule)
 
     def cancel(self, pick: int, which: bool) -> None:
@@ -174,7 +174,7 @@ class Script:
             if course.attempt or course.holder or not course.is_plan
         ]  # fmt: skip
         slot = known[pick % len(known)] if which and known else None
-        self.cluster.controls.cancel(JOB, slot)
+        self.cluster.operations.cancel(JOB, slot)
         self.model.cancel(slot)
 
     def retry(self, pick: int) -> None:
@@ -190,14 +190,14 @@ class Script:
         if first > last:
             return
         slots = self.model.missing(first, last, failed=failed)
-        found = self.cluster.controls.backfill(
-            JOB, first, last, at_once=at_once, failed=failed, pace=timedelta(seconds=pace) if pace else None
+        found = self.cluster.operations.backfill(
+            JOB, first, last, concurrency=at_once, failed=failed, pace=timedelta(seconds=pace) if pace else None
         )
         assert list(found.slots) == slots, f"backfills {found.slots}, expected {slots}"
         self.model.backfill(slots, timedelta(seconds=pace), at_once)
 
     def cancel_backfill(self) -> None:
-        self.cluster.controls.cancel_backfill(JOB)
+        self.cluster.operations.cancel_backfill(JOB)
         self.model.cancel_backfill()
 
     # -- deploys ------------------------------------------------------------------------------------------------
@@ -219,7 +219,7 @@ class Script:
         """Delete the job, and plan it again."""
         if any(course.holder for course in self.model.courses) or self.cluster.times.delay is not None:
             return
-        self.cluster.controls.delete(JOB, known=True)
+        self.cluster.operations.delete(JOB, force=True)
         self.model.delete()
         self.cluster.plan()
         self.model.create(self.cluster.times)

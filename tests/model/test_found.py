@@ -200,7 +200,7 @@ def test_triggers_that_mind_each_other_do_not_keep_each_other_from_running(
     """Ordered twice, and claimed at once: the first runs, the second waits for it, or is skipped."""
     cluster = Cluster(plain, Terms(), every(300))
     for _ in range(2):
-        cluster.controls.trigger(JOB, overlap=rule)  # type: ignore[arg-type]
+        cluster.operations.trigger(JOB, overlap=rule)  # type: ignore[arg-type]
     worker, started = cluster.members[0].worker, 0
     for _ in range(4):
         claims = worker.poll()

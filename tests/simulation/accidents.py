@@ -92,7 +92,7 @@ class Accidents(Stage):
         for name in ("mail", "once", "few", "few", "few", "slow", "slow", "slow"):
             number = self.rng.randrange(4)
             delay = timedelta(seconds=self.rng.randrange(30))
-            agent.worker.client.schedule(name, number, id=f"{number}", in_=delay, if_exists="keep")
+            agent.worker.client.schedule(name, number, id=f"{number}", delay=delay, if_exists="keep")
 
     def _restore(self, _: Agent) -> None:
         """The queue is put back as it was some time ago, the ledger is not; all workers are started anew.

@@ -23,7 +23,7 @@ TAG = "narrow"
 
 def subjects(changing: Schedule) -> list[object]:
     """The retry has no jitter, so that a seed says all."""
-    retry = Retry(attempts=3, wait=tenacity.wait_fixed(4))
+    retry = Retry(max_attempts=3, wait=tenacity.wait_fixed(4))
     paced = CatchUp.all(max=6, pace="7s")
     return [
         job(name="rerun", schedule=Every("20s"))(print),
@@ -41,6 +41,6 @@ def subjects(changing: Schedule) -> list[object]:
         job(name="changing", schedule=changing)(print),
         task(name="mail", retry=retry)(print),
         task(name="once", on_lost="give_up", priority=90)(print),
-        task(name="few", max_running=2, retry=retry)(print),
-        task(name="slow", max_starts="2/30s")(print),
+        task(name="few", concurrency=2, retry=retry)(print),
+        task(name="slow", rate_limit="2/30s")(print),
     ]

@@ -22,7 +22,7 @@ class ClaimLaws:
     trace: Trace
     definitions: Mapping[str, Definition]
     after_restores: bool = False
-    #: The claims of each task with ``max_starts``, since the clock was last stepped.
+    #: The claims of each task with ``rate_limit``, since the clock was last stepped.
     counted: defaultdict[str, list[datetime]] = field(default_factory=lambda: defaultdict(list))
     #: The last claim of each job's schedule.
     before: dict[str, Claim] = field(default_factory=dict)
@@ -31,7 +31,7 @@ class ClaimLaws:
         definition, row = self.definitions[claim.row.task_name], claim.row
         if set(definition.runs_on) - set(tags):
             raise self._broken("runs_on", f"claimed by a worker that carries {set(tags) or 'nothing'}", claim)
-        if definition.max_starts is not None:
+        if definition.rate_limit is not None:
             self._keeps_its_rate(claim, definition)
         if row.is_plan or row.origin in PLANNED:
             self._in_time(claim, definition)
@@ -43,13 +43,13 @@ class ClaimLaws:
         self.counted.clear()
 
     def _keeps_its_rate(self, claim: Claim, definition: Definition) -> None:
-        """max_starts: so many within any window, whatever became of them."""
-        rate, claimed = definition.max_starts, self.counted[definition.name]
+        """rate_limit: so many within any window, whatever became of them."""
+        rate, claimed = definition.rate_limit, self.counted[definition.name]
         assert rate is not None
         claimed.append(claim.claimed_at)
         within = sum(claim.claimed_at - at < rate.window for at in claimed)
         if within > rate.count:
-            raise self._broken("max_starts", f"{within} within {rate.window}", claim)
+            raise self._broken("rate_limit", f"{within} within {rate.window}", claim)
 
     def _in_time(self, claim: Claim, definition: Definition) -> None:
         """start_within: a slot's first attempt is not claimed later than that after its time."""

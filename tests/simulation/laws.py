@@ -101,7 +101,7 @@ class Laws:
     def ended(self, event: Settled | Reaped) -> None:
         """At most one attempt completes a slot."""
         holder = event.holder if isinstance(event, Reaped) else str(event.worker)
-        slot = self.claims[event.job, event.instance, event.token, holder]
+        slot = self.claims[event.job, event.id, event.token, holder]
         if event.outcome == "failed":
             self.failures[slot] += 1
         if event.outcome == "succeeded" and not (self.after_restores and isinstance(event, Reaped)):
@@ -111,7 +111,7 @@ class Laws:
 
     def taken_over(self, event: Reaped, alive: Collection[Fence]) -> None:
         """Nobody loses a claim who stirred, or has every reason to believe in it."""
-        if Fence(Key(event.job, event.instance), event.token) in alive:
+        if Fence(Key(event.job, event.id), event.token) in alive:
             text = f"token {event.token} was taken from a holder that lives"
             raise self.trace.fail("death is observed", text, event.job, event.slot)
 

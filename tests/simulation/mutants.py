@@ -54,8 +54,8 @@ MUTANTS: dict[str, Mutant] = {
     "what the dead held is taken over": always(points.TAKE_OVER, []),
     "the highest priority goes first": always(points.RANK, []),
     "tags decide who may run it": always(points.MAY_RUN_ON, True),
-    "so many start within a time": _task_without("max_starts"),
-    "so many run at a time": _task_without("max_running"),
+    "so many start within a time": _task_without("rate_limit"),
+    "so many run at a time": _task_without("concurrency"),
     "a slot with a row of its own is not forgotten": OF_THE_MODEL["a slot with a row of its own is not forgotten"],
 }  # fmt: skip
 

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from tests.kit.laws import Ledger
 from tests.simulation.order_laws import OrderLaws
 
-from slotwise.client.operations import Controls
+from slotwise.client.operations import Operations
 from slotwise.errors import ConfigurationError
 from slotwise.model.vocabulary import ENDED_BADLY
 from slotwise.store.schema.tables import Tables
@@ -35,55 +35,55 @@ class Operator:
             self._cancel_backfill, self._pause, self._resume, self._resume, self._pause_all,
         ]  # fmt: skip
 
-    def order(self, controls: Controls, ledger: Ledger, now: datetime) -> str:
+    def order(self, operations: Operations, ledger: Ledger, now: datetime) -> str:
         """One order, whatever comes to mind; what it was."""
         job, give = self._rng.choice(self._jobs), self._rng.choice(self._orders)
         if self._laws.all_paused:
             give = self._resume_all
         try:
-            return f"orders: {give(controls, job, ledger, now)}"
+            return f"orders: {give(operations, job, ledger, now)}"
         except ConfigurationError as error:
             return f"is refused: {str(error)[:60]}"
 
-    def let_all_go_on(self, controls: Controls, ledger: Ledger, now: datetime) -> None:
+    def let_all_go_on(self, operations: Operations, ledger: Ledger, now: datetime) -> None:
         """At the end nothing stays paused."""
         if self._laws.all_paused:
-            self._resume_all(controls, "", ledger, now)
+            self._resume_all(operations, "", ledger, now)
         for job in _asleep(ledger):
-            self._resume_job(controls, job)
+            self._resume_job(operations, job)
 
     # -- orders -------------------------------------------------------------------------------------------------
 
-    def _trigger(self, controls: Controls, job: str, ledger: Ledger, now: datetime) -> str:
+    def _trigger(self, operations: Operations, job: str, ledger: Ledger, now: datetime) -> str:
         rule: Any = self._rng.choice(("beside", "beside", "queue", "skip"))
-        slot = controls.trigger(job, overlap=rule)
+        slot = operations.trigger(job, overlap=rule)
         self._laws.ordered("trigger")
         self._laws.wants(job, [slot])
         return f"trigger {job} ({rule}): {slot}"
 
-    def _skip_next(self, controls: Controls, job: str, ledger: Ledger, now: datetime) -> str:
-        slot = controls.skip_next(job)
+    def _skip_next(self, operations: Operations, job: str, ledger: Ledger, now: datetime) -> str:
+        slot = operations.skip_next(job)
         self._laws.ordered("skip-next")
         self._laws.leaves_out(job, slot)
         return f"skip-next {job}: {slot}"
 
-    def _cancel(self, controls: Controls, job: str, ledger: Ledger, now: datetime) -> str:
-        return self._called_off(job, controls.cancel(job))
+    def _cancel(self, operations: Operations, job: str, ledger: Ledger, now: datetime) -> str:
+        return self._called_off(job, operations.cancel(job))
 
-    def _cancel_one(self, controls: Controls, job: str, ledger: Ledger, now: datetime) -> str:
+    def _cancel_one(self, operations: Operations, job: str, ledger: Ledger, now: datetime) -> str:
         """What runs, or waits for its retry, or beside the plan row."""
         rows = [row for row in ledger.rows if row["slot"] and row["schedule"] and (row["attempt"] or row["origin"])]
         if not rows:
             return "nothing"
         row = self._rng.choice(sorted(rows, key=lambda row: (row["task_name"], row["slot"])))
-        return self._called_off(row["task_name"], controls.cancel(row["task_name"], row["slot"]))
+        return self._called_off(row["task_name"], operations.cancel(row["task_name"], row["slot"]))
 
     def _called_off(self, job: str, slots: list[datetime]) -> str:
         self._laws.ordered("cancel", len(slots))
         self._laws.calls_off(job, slots)
         return f"cancel {job}: {', '.join(map(str, slots))}"
 
-    def _retry(self, controls: Controls, job: str, ledger: Ledger, now: datetime) -> str:
+    def _retry(self, operations: Operations, job: str, ledger: Ledger, now: datetime) -> str:
         ended = [
             (name, slot) for (name, slot), entry in ledger.slots.items()
             if entry["finished"] and entry["outcome"] in ENDED_BADLY and name in self._jobs
@@ -91,17 +91,17 @@ class Operator:
         if not ended:
             return "nothing"
         job, slot = self._rng.choice(sorted(ended))
-        controls.retry(job, slot)
+        operations.retry(job, slot)
         self._reopened(job, slot)
         self._laws.ordered("retry")
         self._laws.wants(job, [slot], again=True)
         return f"retry {job} {slot}"
 
-    def _backfill(self, controls: Controls, job: str, ledger: Ledger, now: datetime) -> str:
+    def _backfill(self, operations: Operations, job: str, ledger: Ledger, now: datetime) -> str:
         last = now - timedelta(seconds=self._rng.randrange(240))
-        found = controls.backfill(
+        found = operations.backfill(
             job, last - timedelta(minutes=2), last, pace=self._rng.choice((None, "3s")),
-            at_once=self._rng.choice((1, 2)), failed=self._rng.random() < 0.5,
+            concurrency=self._rng.choice((1, 2)), failed=self._rng.random() < 0.5,
         )  # fmt: skip
         for slot in found.slots:
             self._reopened(job, slot)
@@ -109,35 +109,35 @@ class Operator:
         self._laws.wants(job, found.slots, again=True)
         return f"backfill {job}: {len(found.slots)} slots to {last}"
 
-    def _cancel_backfill(self, controls: Controls, job: str, ledger: Ledger, now: datetime) -> str:
+    def _cancel_backfill(self, operations: Operations, job: str, ledger: Ledger, now: datetime) -> str:
         queued = sorted({row["task_name"] for row in ledger.rows if row["state"] == "queued"})
         job = self._rng.choice(queued) if queued else job
-        count = controls.cancel_backfill(job)
+        count = operations.cancel_backfill(job)
         self._laws.ordered("cancel-backfill", 1 if count else 0)
         return f"cancel-backfill {job}: {count}"
 
-    def _pause(self, controls: Controls, job: str, ledger: Ledger, now: datetime) -> str:
-        self._laws.ordered("pause", int(controls.pause(job)))
+    def _pause(self, operations: Operations, job: str, ledger: Ledger, now: datetime) -> str:
+        self._laws.ordered("pause", int(operations.pause(job)))
         self._laws.paused.add(job)
         return f"pause {job}"
 
-    def _resume(self, controls: Controls, job: str, ledger: Ledger, now: datetime) -> str:
+    def _resume(self, operations: Operations, job: str, ledger: Ledger, now: datetime) -> str:
         asleep = _asleep(ledger)
-        return self._resume_job(controls, self._rng.choice(asleep)) if asleep else "nothing"
+        return self._resume_job(operations, self._rng.choice(asleep)) if asleep else "nothing"
 
-    def _resume_job(self, controls: Controls, job: str) -> str:
-        controls.resume(job, replay=self._rng.random() < 0.5)
+    def _resume_job(self, operations: Operations, job: str) -> str:
+        operations.resume(job, replay=self._rng.random() < 0.5)
         self._laws.ordered("resume")
         self._laws.paused.discard(job)
         return f"resume {job}"
 
-    def _pause_all(self, controls: Controls, job: str, ledger: Ledger, now: datetime) -> str:
-        self._laws.ordered("pause", int(controls.pause_all()))
+    def _pause_all(self, operations: Operations, job: str, ledger: Ledger, now: datetime) -> str:
+        self._laws.ordered("pause", int(operations.pause_all()))
         self._laws.all_paused = True
         return "pause all"
 
-    def _resume_all(self, controls: Controls, job: str, ledger: Ledger, now: datetime) -> str:
-        controls.resume_all(replay=self._rng.random() < 0.5)
+    def _resume_all(self, operations: Operations, job: str, ledger: Ledger, now: datetime) -> str:
+        operations.resume_all(replay=self._rng.random() < 0.5)
         self._laws.ordered("resume")
         self._laws.all_paused = False
         return "resume all"

@@ -29,15 +29,15 @@ class RowLaws:
         self._left_out_by_overlap(ledger)
 
     def _places(self, ledger: Ledger) -> None:
-        """Of a job's slots only so many run, or wait for a retry, as its overlap allows; of a task, as max_running."""
+        """Of a job's slots only so many run, or wait for a retry, as its overlap allows; of a task, as concurrency."""
         beside = Counter(row["task_name"] for row in ledger.rows if row["plan_instance"] and row["origin"] in PLANNED)
         for job, count in beside.items():
             if count > self.definitions[job].overlap.max and not self.after_restores:
                 raise self.trace.fail("overlap", f"{count} side by side", job, None)
         for name, count in Counter(row["task_name"] for row in ledger.rows if row["picked"]).items():
-            most = self.definitions[name].max_running
+            most = self.definitions[name].concurrency
             if most is not None and count > most:
-                raise self.trace.fail("max_running", f"{count} at a time", name, None)
+                raise self.trace.fail("concurrency", f"{count} at a time", name, None)
 
     def _left_out_by_overlap(self, ledger: Ledger) -> None:
         """queue(n) leaves out only what n newer slots have come after; queue_all leaves out nothing."""

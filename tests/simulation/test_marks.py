@@ -27,7 +27,7 @@ class Flood:
     def __init__(self, seed: int, database: Database) -> None:
         self.rng = random.Random(seed)
         self.clock = ManualClock(NOON)
-        retry = Retry.exponential(9, first=timedelta(milliseconds=100))
+        retry = Retry.exponential(max_attempts=9, initial=timedelta(milliseconds=100))
         tasks = [task(name=name, retry=retry)(print) for name in NAMES]
         self.worker = ManualWorker(tasks, database, self.clock, threads=LIMIT)
         self.tables = self.worker.store.tables.tasks

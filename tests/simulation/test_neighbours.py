@@ -34,7 +34,7 @@ def test_only_the_poison_is_dead(kind: str, request: pytest.FixtureRequest) -> N
     if kind == "sqlite":
         provision(database)
     clock = ManualClock(NOON)
-    work = task(name="work", retry=Retry(attempts=1))(print)
+    work = task(name="work", retry=Retry(max_attempts=1))(print)
     workers = [SimulatedWorker([work], database, clock) for _ in range(2)]
     for instance in (*INNOCENT[:3], "poison", *INNOCENT[3:]):
         workers[0].client.schedule("work", id=instance)

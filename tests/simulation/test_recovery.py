@@ -29,7 +29,7 @@ SECOND, RATE = timedelta(seconds=1), 4
 
 JOBS = [
     *(job(name=f"late-{number}", schedule=Every("1h"))(print) for number in range(5)),
-    *(job(name=f"missed-{number}", schedule=Every("3m"), retry=Retry(attempts=3))(print) for number in range(4)),
+    *(job(name=f"missed-{number}", schedule=Every("3m"), retry=Retry(max_attempts=3))(print) for number in range(4)),
     job(name="all", schedule=Every("3m"), catch_up=CatchUp.all())(print),
     job(name="beside", schedule=Every("4m"), overlap=Overlap.allow(2), catch_up=CatchUp.all())(print),
     job(name="giving", schedule=Every("3m"), on_lost="give_up")(print),

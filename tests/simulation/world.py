@@ -16,7 +16,7 @@ from tests.simulation.agent import Agent
 from tests.simulation.laws import Laws
 from tests.simulation.operators import audit
 
-from slotwise.client.operations import Controls
+from slotwise.client.operations import Operations
 from slotwise.errors import ClaimLost
 from slotwise.model.records import AttemptOutcome, Claim, Failed, Row, Succeeded
 from slotwise.store.schema.column_types import to_micros
@@ -199,8 +199,8 @@ class World(Accidents):
             said = self.operator.order(self._controls(), self._read(), self.clock.now())
         self.trace.add(self.clock.now(), "human", said)
 
-    def _controls(self) -> Controls:
-        return self.agents[0].worker.client.controls
+    def _controls(self) -> Operations:
+        return self.agents[0].worker.client.operations
 
     # -- after the storm ----------------------------------------------------------------------------------------
 

@@ -51,7 +51,7 @@ DEFINITIONS = (
     a_job("plain"),
     a_job("strict", on_lost="give_up"),
     a_job("delayed", FixedDelay(2 * MINUTE)),
-    a_job("retried", retry=Retry.exponential(3, first=timedelta(seconds=1))),
+    a_job("retried", retry=Retry.exponential(max_attempts=3, initial=timedelta(seconds=1))),
     a_job("off", Disabled()),
     a_task("mail"),
     a_task("once", on_lost="give_up"),

@@ -163,12 +163,12 @@ def _plan_changed(stage: Stage) -> Callable[[], Any]:
 
 def _schedule(stage: Stage) -> Callable[[], Any]:
     client = Client(lambda: stage.store)
-    return lambda: client.schedule("mail", {"n": 1}, id="1", in_="10s")
+    return lambda: client.schedule("mail", {"n": 1}, id="1", delay="10s")
 
 
 def _schedule_many(stage: Stage) -> Callable[[], Any]:
     client = Client(lambda: stage.store)
-    return lambda: client.schedule_many("mail", [{"n": 1}, None], in_="10s", if_exists="replace")
+    return lambda: client.schedule_many("mail", [{"n": 1}, None], delay="10s", if_exists="replace")
 
 
 def _guard(stage: Stage) -> Callable[[], Any]:

@@ -223,11 +223,11 @@ def test_lines_say_who_goes_by_it(desk: Desk) -> None:
 
 def test_a_paused_row_follows_and_sleeps_on(desk: Desk) -> None:
     """Its days are the new ones when it goes on."""
-    desk.bench.client.controls.pause("open")
+    desk.bench.client.operations.pause("open")
     desk.close(FRIDAY)
     desk.bench.clock.set(nine(FRIDAY))
     assert desk.bench.claim("open") == []
-    desk.bench.client.controls.resume("open")
+    desk.bench.client.operations.resume("open")
     assert desk.slot() == nine(MONDAY)
 
 

@@ -237,8 +237,8 @@ def test_a_late_claim_stays_on_its_indexes(stage: Stage) -> None:
 
 def test_the_next_slot_of_a_backfill_is_found_beside_its_plan(stage: Stage) -> None:
     """The end of one lets the next one go: which of them run is asked of the few rows beside that job's, not of all."""
-    controls = Client(lambda: stage.store).controls
-    found = controls.backfill(
+    operations = Client(lambda: stage.store).operations
+    found = operations.backfill(
         "job-007", datetime(2019, 12, 1, tzinfo=UTC), MARK - timedelta(days=1), pace=timedelta(seconds=1)
     )
     assert len(found.slots) > 2
@@ -272,10 +272,10 @@ def test_a_start_finds_its_jobs_by_their_keys(stage: Stage, mode: str) -> None:
     [
         lambda client: client.list(state="dead"),
         lambda client: client.list("task-007", state="paused"),
-        lambda client: client.redrive("task-007"),
+        lambda client: client.retry("task-007"),
         lambda client: client.cancel_all("task-007", state="blocked"),
     ],
-    ids=["list", "list of one", "redrive", "cancel"],
+    ids=["list", "list of one", "retry", "cancel"],
 )
 def test_what_is_parked_is_found_among_many_that_wait(stage: Stage, play: Callable[[Client], Any], mode: str) -> None:
     """Few rows are dead, paused or blocked: they have an index, and no row that waits is read."""
@@ -355,8 +355,8 @@ def test_a_mark_bounds_the_look_at_its_queue(stage: Stage, mode: str) -> None:
 @pytest.mark.parametrize("mode", ["custom", "generic"])
 def test_one_instance_and_its_slots_are_found_among_many(stage: Stage, mode: str) -> None:
     """By the row's key and by an index of the rows beside one: an order to one of many reads none of the others."""
-    controls = Client(lambda: stage.store).controls
-    looks = [sent for sent in stage.sent(lambda: controls.trigger("job-007", dry_run=True)) if " OR " in sent[0]]
+    operations = Client(lambda: stage.store).operations
+    looks = [sent for sent in stage.sent(lambda: operations.trigger("job-007", dry_run=True)) if " OR " in sent[0]]
     assert len(looks) == 2  # whom to lock, and whether the slot is free
     for look in looks:
         plan = stage.plan(look, mode)

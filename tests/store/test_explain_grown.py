@@ -42,8 +42,8 @@ def grown(databases: Databases) -> Iterator[Explained]:
         stage.close()
 
 
-def _redrive(stage: Explained) -> int:
-    return len(Client(lambda: stage.store).redrive("mail"))
+def _retry(stage: Explained) -> int:
+    return len(Client(lambda: stage.store).retry("mail"))
 
 
 def _cancel_waiting(stage: Explained) -> int:
@@ -55,11 +55,11 @@ def _cancel(stage: Explained) -> int:
 
 
 def _prune(stage: Explained) -> int:
-    return sum(page.slots for page in Pruner(stage.store, keep=timedelta(0), keep_failures=timedelta(0)).pages())
+    return sum(page.slots for page in Pruner(stage.store, keep=timedelta(0), failure_retention=timedelta(0)).pages())
 
 
 VERBS: list[tuple[Callable[[Explained], int], int]] = [
-    (_redrive, ROWS // 2), (_cancel_waiting, ROWS), (_cancel, 0), (_prune, ROWS),
+    (_retry, ROWS // 2), (_cancel_waiting, ROWS), (_cancel, 0), (_prune, ROWS),
 ]  # fmt: skip
 
 

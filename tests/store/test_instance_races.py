@@ -14,11 +14,11 @@ from slotwise.schedules import Every
 @pytest.mark.parametrize("order", ["pause", "delete"])
 def test_an_order_waits_for_an_instance_that_is_being_made(pg_bench: Bench, order: str) -> None:
     """It is committed first, and the order is for it, too: the new row sleeps, or goes."""
-    controls = pg_bench.client.controls.by("ada")
+    operations = pg_bench.client.operations.by("ada")
     with ThreadPoolExecutor(1) as pool:
         with pg_bench.store.transaction() as connection:
             pg_bench.client.schedule_recurring("plain", "late", Every("1m"), connection=connection)
-            ordered = pool.submit(getattr(controls, order), "plain")
+            ordered = pool.submit(getattr(operations, order), "plain")
             wait_until_blocked(pg_bench)
             pg_bench.client.schedule_recurring("plain", "later", Every("1m"), connection=connection)
         assert ordered.result(30)

@@ -79,12 +79,12 @@ def _finish(bench: Bench) -> Callable[[], Any]:
 def _reschedule(bench: Bench) -> Callable[[], Any]:
     mails(bench)
     items = [Item(1, id=id) for id in reversed(IDS)]
-    return lambda: bench.client.schedule_many("mail", items, in_="1h", if_exists="reschedule")
+    return lambda: bench.client.schedule_many("mail", items, delay="1h", if_exists="reschedule")
 
 
 def _order(bench: Bench) -> Callable[[], Any]:
     feeds(bench)
-    return lambda: bench.client.controls.pause("feed")
+    return lambda: bench.client.operations.pause("feed")
 
 
 def _calendar(bench: Bench) -> Callable[[], Any]:

@@ -57,7 +57,7 @@ def test_two_that_schedule_the_same_id(rival: Rival, commits: bool, status: str)
 
 COMMANDS: dict[str, Callable[[Bench], Receipt]] = {
     "replace": lambda bench: bench.client.schedule("mail", 2, id="1", if_exists="replace"),
-    "reschedule": lambda bench: bench.client.reschedule("mail", "1", in_="1h"),
+    "reschedule": lambda bench: bench.client.reschedule("mail", "1", delay="1h"),
     "cancel": lambda bench: bench.client.cancel("mail", "1"),
 }
 
@@ -132,7 +132,7 @@ def test_the_next_chunk_is_gathered_while_a_copy_is_written(rival: Rival) -> Non
         rival.connection.rollback()
         yield Item(2, id="2")
 
-    assert client.schedule_many("mail", items(), chunk=1, copy=True).scheduled == 2
+    assert client.schedule_many("mail", items(), chunk_size=1, copy=True).scheduled == 2
     assert {line.id for line in client.list("mail")} == {"1", "2"}
 
 

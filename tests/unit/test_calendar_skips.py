@@ -17,7 +17,7 @@ from slotwise.decide.slot_choice import around, due_at, passed_over, slot_after
 from slotwise.model.records import TICK, Gap
 from slotwise.schedules import Calendar, succeed
 from slotwise.store.reading.reader import Reader
-from slotwise.store.reading.views import SlotLine
+from slotwise.store.reading.views import SlotInfo
 from slotwise.testing import ManualClock, ManualWorker
 
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
@@ -99,7 +99,7 @@ class Job(DistributedJob):
             setattr(self, word, value)
 
     def execute(self, ctx: JobContext) -> None:
-        self.ran.append((ctx.slot, ctx.collapsed, ctx.interval_start))
+        self.ran.append((ctx.slot, ctx.missed_count, ctx.interval_start))
 
 
 @contextmanager
@@ -111,7 +111,7 @@ def at_work(schedule: Schedule, **policies: Any) -> Iterator[tuple[ManualWorker,
 
 def told(worker: ManualWorker) -> list[tuple[datetime, datetime | None, str, str | None, int]]:
     """Ledger and gaps, the oldest first."""
-    lines: list[SlotLine] = list(Reader(worker.store).slots("job"))
+    lines: list[SlotInfo] = list(Reader(worker.store).slots("job"))
     return sorted((line.slot, line.last, line.outcome, line.reason, line.count) for line in lines)
 
 

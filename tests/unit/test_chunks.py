@@ -62,11 +62,11 @@ ITSELF.append(ITSELF)
     [
         (Item(1, id=" "), ConfigurationError, "items[2] (id ' '): schedule('mail', id=' '): an id cannot be blank"),
         (Item(1, id=7), ConfigurationError, "items[2]: schedule('mail', id=7): an id is a text"),  # type: ignore[arg-type]
-        (Item(1, id="x", in_="5"), InvalidSetting, "items[2] (id 'x'): schedule('mail', in_='5'): "),
+        (Item(1, id="x", delay="5"), InvalidSetting, "items[2] (id 'x'): schedule('mail', delay='5'): "),
         (
-            Item(1, id="x", in_="5s", at=datetime(2026, 1, 1, tzinfo=UTC)),
+            Item(1, id="x", delay="5s", at=datetime(2026, 1, 1, tzinfo=UTC)),
             ConfigurationError,
-            "items[2] (id 'x'): schedule('mail'): both at and in_",
+            "items[2] (id 'x'): schedule('mail'): both at and delay",
         ),
         (Item(1, priority=40_000), ConfigurationError, "items[2]: schedule_many('mail', priority=40000)"),
         ({1, 2}, InvalidPayload, "items[2]: the data for task 'mail' cannot be written as JSON"),

@@ -20,7 +20,7 @@ from slotwise.model import events
 
 NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
 SETTLED = events.Settled(
-    worker="host:1:f00", job="nightly", instance="recurring", slot=NOON, attempt=2, token=17, outcome="failed",
+    worker="host:1:f00", job="nightly", id="recurring", slot=NOON, attempt=2, token=17, outcome="failed",
     error="ValueError: no\n\x1b[31mway",
 )  # fmt: skip
 DOCUMENTED = {
@@ -92,7 +92,7 @@ def test_json_line(stream: io.StringIO) -> None:
     datetime.fromisoformat(line.pop("time"))
     assert line.pop("message").startswith("settled job=nightly")
     assert line == {
-        "level": "INFO", "event": "settled", "logger": "slotwise", "job": "nightly", "instance": "recurring",
+        "level": "INFO", "event": "settled", "logger": "slotwise", "job": "nightly", "id": "recurring",
         "slot": "2026-01-31T12:00:00Z", "attempt": 2, "outcome": "failed", "error": SETTLED.error, "token": 17,
         "worker": "host:1:f00",
     }  # fmt: skip

@@ -21,7 +21,7 @@ from slotwise.errors import CommandFailed
 from slotwise.jobs.definition import define
 from slotwise.model.error_text import error_summary
 from slotwise.store.reading.reader import Reader
-from slotwise.store.reading.views import SlotLine
+from slotwise.store.reading.views import SlotInfo
 from slotwise.testing import ManualWorker
 
 AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
@@ -31,7 +31,7 @@ def a_job(command: Any = "true", **given: Any) -> CommandJob:
     return CommandJob(name="job", schedule=Every("1m"), command=command, **given)
 
 
-def run(command: Any, **given: Any) -> SlotLine:
+def run(command: Any, **given: Any) -> SlotInfo:
     """One slot, in a worker's hands; its line in the ledger."""
     with ManualWorker([a_job(command, **given)]) as worker:
         worker.tick("1m")
@@ -132,7 +132,7 @@ def test_what_could_never_run_is_refused(given: dict[str, Any], words: str) -> N
 
 def test_it_is_a_job_like_any_other() -> None:
     """Policies are keywords, and reach the definition; its timeout is the engine's, and there is no other."""
-    retry = Retry(attempts=2)
+    retry = Retry(max_attempts=2)
     definition = define(a_job(["true"], retry=retry, max_lost=5, timeout="1h"))
     assert (definition.name, definition.retry, definition.max_lost) == ("job", retry, 5)
     assert definition.timeout == timedelta(hours=1)

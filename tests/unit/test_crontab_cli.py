@@ -126,7 +126,7 @@ def test_check_reads_the_standard_input(monkeypatch: pytest.MonkeyPatch, capsys:
     os.close(writing)
     with os.fdopen(reading) as given:
         monkeypatch.setattr(sys, "stdin", given)
-        words = ["crontab", "check", "--json", "--format", "system", "--tz", "Europe/Vienna", "-"]
+        words = ["crontab", "check", "--json", "--crontab-format", "system", "--crontab-tz", "Europe/Vienna", "-"]
         assert status(words) == exits.OK
     (job,) = json.loads(capsys.readouterr().out)["jobs"]
     assert (job["file"], job["user"], job["zone"]) == ("(stdin)", "www-data", "Europe/Vienna")
@@ -147,7 +147,7 @@ def test_import_makes_a_module_that_runs_the_same(tmp_path: Path, capsys: Captur
     text = f'SLOTWISE_TIMEOUT=90s\nSLOTWISE_ON_LOST=give_up\n{SYSTEM}CRON_TZ=Europe/Vienna\n# say "it\'s"\n'
     text += '0 2 * * * nobody mail \'a b\' "c"%it\'s "d"%\\%\n'
     file = write(tmp_path / "crontab", text)
-    assert status(["crontab", "import", "--format", "system", str(file)]) == exits.OK
+    assert status(["crontab", "import", "--crontab-format", "system", str(file)]) == exits.OK
     module = write(tmp_path / "imported.py", capsys.readouterr().out)
     found = runpy.run_path(str(module))
     assert isinstance(found["registry"], JobRegistry)

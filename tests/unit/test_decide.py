@@ -79,7 +79,7 @@ def entry(outcome: str, *, token: int = TOKEN, aborted: int = 0, started: dateti
 
 
 def retry(attempts: int = 3, seconds: float = 10) -> Retry:
-    return Retry(attempts=attempts, wait=tenacity.wait_fixed(seconds))
+    return Retry(max_attempts=attempts, wait=tenacity.wait_fixed(seconds))
 
 
 def finish(
@@ -422,7 +422,7 @@ def test_which_failures_are_retried(
 )
 def test_strategies_count_the_time_from_the_first_attempt_that_failed(row: Row, again: bool) -> None:
     """Not from the slot: a catch-up may fail once, too."""
-    policy = Retry(attempts=9, wait=tenacity.wait_none(), stop=tenacity.stop_after_delay(60), past_next_slot=True)
+    policy = Retry(max_attempts=9, wait=tenacity.wait_none(), stop=tenacity.stop_after_delay(60), past_next_slot=True)
     done = finish(Failed("x"), row=row, now=at(300), retry=policy)
     assert (done.label == "failed" and columns(done)["execution_time"] == at(300)) is again
 
@@ -792,7 +792,7 @@ def test_a_schedule_that_has_ended_stays_ended() -> None:
 @pytest.mark.parametrize(("past", "slot"), [(False, at(1)), (True, at(0))], ids=["by default", "told otherwise"])
 def test_a_retry_beyond_the_next_slot(past: bool, slot: datetime) -> None:
     """It is not made, unless told otherwise; then the next slot comes due while this one waits."""
-    wanted = Retry(attempts=3, wait=tenacity.wait_fixed(90), past_next_slot=past)
+    wanted = Retry(max_attempts=3, wait=tenacity.wait_fixed(90), past_next_slot=past)
     done = finish(Failed("boom"), retry=wanted)
     assert part(done, "slot") == (slot,)
     assert done.record is not None
@@ -808,7 +808,7 @@ def test_a_slot_without_tries_left_gives_none_up() -> None:
 
 def test_slots_that_came_due_while_a_retry_waited() -> None:
     """They are the job's overlap."""
-    wanted = Retry(attempts=3, wait=tenacity.wait_fixed(90), past_next_slot=True)
+    wanted = Retry(max_attempts=3, wait=tenacity.wait_fixed(90), past_next_slot=True)
     transition = finish(Succeeded(), row=plan_row(attempt=2), now=at(2.5), retry=wanted)
     assert part(transition, "slot") == (at(3),)
     assert transition.gaps == (Gap(first=at(1), last=at(2), count=2, reason="overlap"),)
@@ -816,7 +816,7 @@ def test_slots_that_came_due_while_a_retry_waited() -> None:
 
 # -- how long a job is held, and which slots come while nobody holds it ---------------------------------------------
 
-BEYOND = Retry(attempts=3, wait=tenacity.wait_fixed(90), past_next_slot=True)
+BEYOND = Retry(max_attempts=3, wait=tenacity.wait_fixed(90), past_next_slot=True)
 
 
 @pytest.mark.parametrize(

@@ -339,13 +339,13 @@ class RetryService:
             "retry",
             RetryService(),
             "Report.retry is a RetryService, expected Retry or None; write "
-            "Retry.exponential(attempts=3), or rename your own attribute",
+            "Retry.exponential(max_attempts=3), or rename your own attribute",
         ),
         ("catch_up", "latest", "Report.catch_up is 'latest', expected CatchUp; write CatchUp.latest(), or rename"),
         ("catch_up", "newest", "write CatchUp.latest(), .none(), .first() or .all(), or rename your own attribute"),
         ("overlap", "skip", "Report.overlap is 'skip', expected Overlap; write Overlap.skip(), or rename"),
         ("overlap", None, "Report.overlap is None, expected Overlap"),
-        ("retry", 3, "Report.retry is 3, expected Retry or None; write Retry.exponential(attempts=3), or rename"),
+        ("retry", 3, "Report.retry is 3, expected Retry or None; write Retry.exponential(max_attempts=3), or rename"),
         ("on_lost", 3, 'Report.on_lost is 3, expected str; write "rerun" or "give_up"'),
         ("on_lost", "retry", 'expected "rerun" or "give_up"'),
         ("max_lost", "3", "Report.max_lost is '3', expected int; write 3, or rename"),
@@ -420,8 +420,8 @@ def test_a_task_has_no_slots(word: str) -> None:
 
 def test_a_retry_contradicts_giving_up() -> None:
     """At most one start, or further attempts: one of them."""
-    assert "retry contradicts" in refusal(a_job(on_lost="give_up", retry=Retry(attempts=2)))
-    assert "retry contradicts" in refusal(a_task(on_lost="give_up", retry=Retry(attempts=2)))
+    assert "retry contradicts" in refusal(a_job(on_lost="give_up", retry=Retry(max_attempts=2)))
+    assert "retry contradicts" in refusal(a_task(on_lost="give_up", retry=Retry(max_attempts=2)))
     assert define(a_task(on_lost="give_up")).retry is None
 
 

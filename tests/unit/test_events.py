@@ -40,7 +40,7 @@ def test_an_attempts_event_says_where_it_is_from() -> None:
     """Job, instance, slot, attempt, token, worker; what is not known is left out."""
     claim = a_claim("report")
     assert Claimed(**about(claim)).facts() == {
-        "worker": "host:1:a", "job": "report", "instance": "recurring", "slot": NOON, "attempt": 1,
+        "worker": "host:1:a", "job": "report", "id": "recurring", "slot": NOON, "attempt": 1,
         "token": claim.token,
     }  # fmt: skip
     assert about(claim, "other")["worker"] == "other"

@@ -36,7 +36,7 @@ POLICIES = {
     "all": {"catch_up": CatchUp.all(max=3)},
     "first": {"catch_up": CatchUp.first()},
     "gives up": {"on_lost": "give_up"},
-    "retried": {"retry": Retry.exponential(3, first=timedelta(seconds=1))},
+    "retried": {"retry": Retry.exponential(max_attempts=3, initial=timedelta(seconds=1))},
 }
 
 
@@ -87,8 +87,8 @@ def test_a_text_that_nobody_can_read_is_said_so_each_time() -> None:
     "definition",
     [
         a_job("apart", min_interval="10s"),
-        a_task("told", history="all"),
-        a_task("kept", keep_result="1d"),
+        a_task("told", record="all"),
+        a_task("kept", result_retention="1d"),
     ],
     ids=lambda found: found.name,
 )

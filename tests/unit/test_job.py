@@ -37,7 +37,7 @@ def test_a_slot_covers_what_came_since_the_one_before() -> None:
     """From the slot before up to the slot itself."""
     ctx = a_context(Every("5m"))
     assert (ctx.slot, ctx.interval_start, ctx.interval_end) == (NOON, NOON - 5 * MINUTE, NOON)
-    assert (ctx.name, ctx.instance, ctx.attempt, ctx.worker) == ("report", "recurring", 1, "host:1:a")
+    assert (ctx.name, ctx.id, ctx.attempt, ctx.worker) == ("report", "recurring", 1, "host:1:a")
 
 
 def test_a_fixed_delay_has_no_interval() -> None:
@@ -59,7 +59,7 @@ def _task_context(**columns: Any) -> JobContext:
 def test_a_catch_up_says_so() -> None:
     """And for how many it stands."""
     ctx = a_context(origin="catch_up", collapsed=3)
-    assert (ctx.is_catch_up, ctx.collapsed) == (True, 3)
+    assert (ctx.is_catch_up, ctx.missed_count) == (True, 3)
     assert not a_context().is_catch_up
 
 

@@ -75,13 +75,13 @@ def test_an_outage_is_caught_up_as_in_a_worker(worker: ManualWorker, minutely: M
     worker.tick("1h")
     worker.run_due()
     assert minutely.slots == [MIDNIGHT + 60 * MINUTE]
-    assert minutely.contexts[0].collapsed == 59
+    assert minutely.contexts[0].missed_count == 59
 
 
 def test_a_handler_that_raises_is_an_outcome() -> None:
     """As in a worker: the test looks at what became of the attempt."""
 
-    @job(name="fails", schedule=Every("1m"), retry=Retry.exponential(2, first=timedelta(seconds=1)))
+    @job(name="fails", schedule=Every("1m"), retry=Retry.exponential(max_attempts=2, initial=timedelta(seconds=1)))
     def fails(ctx: JobContext) -> None:
         raise ValueError(f"attempt {ctx.attempt}")
 
@@ -130,7 +130,7 @@ def test_a_registry_brings_all_it_has() -> None:
 
     registry = JobRegistry(tasks=[greet], interceptors=[interceptor], heartbeat_interval="3s")
     with ManualWorker(registry) as worker:
-        worker.client.schedule(greet, {"name": "Ada"}, in_="1m")
+        worker.client.schedule(greet, {"name": "Ada"}, delay="1m")
         assert worker.run_due() == []
         worker.tick("1m")
         assert [event.outcome for event in worker.run_due()] == ["succeeded"]
@@ -310,7 +310,7 @@ def kept(ctx: JobContext) -> None:
 
 def test_history_goes_when_it_is_too_old() -> None:
     """A round of the pruner, as a worker makes it each hour; it tells what went."""
-    with ManualWorker([kept], keep_history="1d") as worker:
+    with ManualWorker([kept], retention="1d") as worker:
         for _ in range(30):
             worker.tick("1h")
             worker.run_due()

@@ -18,13 +18,13 @@ NOTHING = timedelta(0)
 
 def test_all_attempts_count() -> None:
     """Three attempts are two retries."""
-    retry = Retry(attempts=3, wait=tenacity.wait_fixed(5))
+    retry = Retry(max_attempts=3, wait=tenacity.wait_fixed(5))
     assert [retry.delay_after(attempt, NOTHING) for attempt in (1, 2, 3, 4)] == [5 * SECOND, 5 * SECOND, None, None]
 
 
 def test_exponential_doubles_up_to_its_cap() -> None:
     """With up to the first wait of jitter on top, so that those who failed together do not come back together."""
-    retry = Retry.exponential(10, first=2 * SECOND, cap=10 * SECOND)
+    retry = Retry.exponential(max_attempts=10, initial=2 * SECOND, max_wait=10 * SECOND)
     for attempt, least in zip(range(1, 8), [2, 4, 8, 10, 10, 10, 10], strict=True):
         delay = retry.delay_after(attempt, NOTHING)
         assert delay is not None
@@ -35,7 +35,7 @@ def test_exponential_doubles_up_to_its_cap() -> None:
 def test_tenacitys_strategies_are_asked_from_the_rows_counters() -> None:
     """Another process, another worker, another day: the same answer."""
     chain = tenacity.wait_chain(*[tenacity.wait_fixed(seconds) for seconds in (1, 2, 3)])
-    retry = Retry(attempts=99, wait=chain, stop=tenacity.stop_after_delay(60) | tenacity.stop_after_attempt(5))
+    retry = Retry(max_attempts=99, wait=chain, stop=tenacity.stop_after_delay(60) | tenacity.stop_after_attempt(5))
     assert retry.delay_after(2, 10 * SECOND) == 2 * SECOND
     assert retry.delay_after(4, 59 * SECOND) == 3 * SECOND
     assert retry.delay_after(2, 60 * SECOND) is None
@@ -44,7 +44,7 @@ def test_tenacitys_strategies_are_asked_from_the_rows_counters() -> None:
 
 def test_a_stop_that_looks_ahead_knows_the_pause() -> None:
     """tenacity's stop_before_delay: no attempt begins after its time."""
-    retry = Retry(attempts=99, wait=tenacity.wait_fixed(20), stop=tenacity.stop_before_delay(60))
+    retry = Retry(max_attempts=99, wait=tenacity.wait_fixed(20), stop=tenacity.stop_before_delay(60))
     assert retry.delay_after(1, 39 * SECOND) == 20 * SECOND
     assert retry.delay_after(1, 40 * SECOND) is None
 
@@ -71,7 +71,7 @@ def test_no_pause_leaves_the_calendar(seconds: float, expected: timedelta) -> No
 
 def test_an_exponential_wait_without_a_bound() -> None:
     """Its fiftieth pause would last for thirty million years."""
-    assert Retry(attempts=99, wait=tenacity.wait_exponential()).delay_after(50, NOTHING) == LONGEST_WAIT
+    assert Retry(max_attempts=99, wait=tenacity.wait_exponential()).delay_after(50, NOTHING) == LONGEST_WAIT
 
 
 def _raises(state: Any) -> float:
@@ -96,9 +96,9 @@ def test_a_strategy_with_a_mistake(strategies: dict[str, Any], caplog: pytest.Lo
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"attempts": 0}, "Retry(attempts=0): expected a whole number, 1 or more"),
-        ({"attempts": True}, "Retry(attempts=True): expected a whole number"),
-        ({"attempts": "3"}, "Retry(attempts='3'): expected a whole number"),
+        ({"max_attempts": 0}, "Retry(max_attempts=0): expected a whole number, 1 or more"),
+        ({"max_attempts": True}, "Retry(max_attempts=True): expected a whole number"),
+        ({"max_attempts": "3"}, "Retry(max_attempts='3'): expected a whole number"),
         ({"wait": 5}, "Retry(wait=5): expected one of tenacity's wait_* objects"),
         ({"stop": 5}, "Retry(stop=5): expected one of tenacity's stop_* objects"),
     ],
@@ -113,10 +113,10 @@ def test_what_is_no_retry(options: dict[str, Any], words: str) -> None:
 @pytest.mark.parametrize("first", ["10m", timedelta(minutes=6)])
 def test_no_first_wait_is_longer_than_the_longest(first: Any) -> None:
     """Every wait would be the cap, whatever was written; as long as the cap is fine, and one that is not given is."""
-    with pytest.raises(InvalidJob, match=r"first=(10|6)m, cap=5m\): the first wait is longer than the longest"):
-        Retry.exponential(3, first=first, cap="5m")
-    for longest in ({}, {"cap": first}):
-        delay = Retry.exponential(3, first=first, **longest).delay_after(1, NOTHING)
+    with pytest.raises(InvalidJob, match=r"initial=(10|6)m, max_wait=5m\): the first wait is longer than the longest"):
+        Retry.exponential(max_attempts=3, initial=first, max_wait="5m")
+    for longest in ({}, {"max_wait": first}):
+        delay = Retry.exponential(max_attempts=3, initial=first, **longest).delay_after(1, NOTHING)
         assert delay is not None
         assert delay >= timedelta(minutes=6)
 

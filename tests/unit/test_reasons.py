@@ -12,7 +12,7 @@ from slotwise.explain.facts import Facts
 from slotwise.model.records import Row
 from slotwise.model.vocabulary import REASONS
 from slotwise.schedules import Calendar, Cron
-from slotwise.store.reading.views import SlotLine
+from slotwise.store.reading.views import SlotInfo
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 #: Of a Thursday; the next day is closed, and so is the week's end after it.
@@ -32,7 +32,7 @@ def waiting_for(slot: datetime, schedule: str = str(NINE)) -> Row:
     return Row(task_name="a", task_instance="recurring", execution_time=slot, version=1, schedule=schedule, slot=slot)
 
 
-def facts_of(*, plan: Row, slot: datetime, now: datetime = NOON, entry: SlotLine | None = None) -> Facts:
+def facts_of(*, plan: Row, slot: datetime, now: datetime = NOON, entry: SlotInfo | None = None) -> Facts:
     """Nothing else is known."""
     return Facts(
         job="a", slot=slot, now=now, entry=entry, gap=None, plan=plan, row=None, runs_on=None, before=None,
@@ -40,12 +40,12 @@ def facts_of(*, plan: Row, slot: datetime, now: datetime = NOON, entry: SlotLine
     )  # fmt: skip
 
 
-def told(line: SlotLine) -> str:
+def told(line: SlotInfo) -> str:
     plan = waiting_for(line.slot if line.finished is None else NOON + timedelta(hours=1), "EVERY|1m")
     return " ".join(explain(facts_of(plan=plan, slot=line.slot, entry=line)).sentences)
 
 
-LINE = SlotLine(slot=NOON, outcome="skipped", reason=None)
+LINE = SlotInfo(slot=NOON, outcome="skipped", reason=None)
 BEGUN = replace(
     LINE, attempts=1, started=NOON, worker="w", finished=NOON + timedelta(seconds=3), took=timedelta(seconds=3)
 )
@@ -135,7 +135,7 @@ def test_what_never_began_under_cancel_previous() -> None:
     ],
     ids=["begun before", "never begun", "snoozed", "stopped"],
 )
-def test_what_waits_is_told_from_what_began(line: SlotLine, words: str) -> None:
+def test_what_waits_is_told_from_what_began(line: SlotInfo, words: str) -> None:
     """A claim that never began is not taken for the attempt before it, nor a wish of the handler for an end."""
     assert words in told(replace(line, finished=None))
 

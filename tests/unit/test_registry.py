@@ -159,12 +159,12 @@ def test_customize_runs_last_and_wins(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def customize(settings: Settings) -> Settings:
         seen.append(settings.threads)
-        return settings.with_(threads=50, poll_interval=settings.poll_interval * 2)
+        return settings.replace(threads=50, poll_interval=settings.poll_interval * 2)
 
     seen: list[int | None] = []
     built = JobRegistry.builder().customize(customize).with_job(tick).poll_interval("5s").build()
     assert (built.settings.threads, built.settings.poll_interval) == (50, timedelta(seconds=10))
-    built.configured(threads=7, heartbeat_interval="1s")
+    built._configured(threads=7, heartbeat_interval="1s")
     assert seen == [2, 7]
     assert (built.settings.threads, built.settings.heartbeat_interval) == (50, timedelta(seconds=1))
     assert built.settings.poll_interval == timedelta(seconds=10)  # doubled once, not twice
@@ -269,7 +269,7 @@ BAD_JOBS = [
     pytest.param({"jobs": [a_job(on_loss="rerun")]}, "NightlyReport.on_loss: did you mean on_lost?", id="on_loss"),
     pytest.param(
         {"jobs": [a_job(retry=RetryService())]},
-        "NightlyReport.retry is a RetryService, expected Retry or None; write Retry.exponential(attempts=3)",
+        "NightlyReport.retry is a RetryService, expected Retry or None; write Retry.exponential(max_attempts=3)",
         id="retry",
     ),
     pytest.param({"jobs": [Retrying()]}, "retry is a method, expected Retry or None", id="a method with arguments"),
@@ -342,9 +342,9 @@ def test_an_address_of_others_is_refused_when_it_is_used(monkeypatch: pytest.Mon
     registry = JobRegistry(jobs=[tick])
     with pytest.raises(InvalidSetting, match="mysql databases are not supported"):
         registry.start()
-    registry.configured(database_url="sqlite://")
+    registry._configured(database_url="sqlite://")
     with pytest.raises(InvalidSetting, match="'nonsense' is not a database address"):
-        registry.configured(database_url="nonsense")
+        registry._configured(database_url="nonsense")
     monkeypatch.setenv("SLOTWISE_DATABASE_URL", "nonsense")
     with pytest.raises(InvalidSetting, match="'nonsense' is not a database address"):
         JobRegistry(jobs=[tick])
@@ -439,7 +439,7 @@ async def handler(ctx): ...
 registry = JobRegistry(
     jobs=[job(name="a", schedule=Every("1s"))(handler)], database_url="postgresql://nobody@192.0.2.1/x"
 )
-registry.configured(threads=3)
+registry._configured(threads=3)
 assert state() == before, (before, state())
 """
 

@@ -93,7 +93,7 @@ def test_spellings_of_keys(elsewhere: Path, key: str) -> None:
     assert Settings.load(environ={}, **keyword).poll_interval == seconds(4)
     variable = "SLOTWISE_" + key.replace("-", "_")
     assert Settings.load(environ={variable: "5s"}).poll_interval == seconds(5)
-    assert Settings().with_(**{key: "6s"}).poll_interval == seconds(6)
+    assert Settings().replace(**{key: "6s"}).poll_interval == seconds(6)
 
 
 @pytest.mark.parametrize(
@@ -362,12 +362,12 @@ class TestDerived:
 def test_with_is_checked_and_leaves_the_original() -> None:
     """A changed copy is checked like a new one; None can be put."""
     settings = Settings(threads=3)
-    assert settings.with_(threads=None, poll_interval="2s") == Settings(poll_interval=seconds(2))
+    assert settings.replace(threads=None, poll_interval="2s") == Settings(poll_interval=seconds(2))
     assert settings.threads == 3
     with pytest.raises(InvalidSetting, match="did you mean threads"):
-        settings.with_(thread=1)
+        settings.replace(thread=1)
     with pytest.raises(InvalidSetting, match="processes must be"):
-        settings.with_(processes=0)
+        settings.replace(processes=0)
 
 
 def test_frozen() -> None:

@@ -51,17 +51,17 @@ def make_jobs(schedules: list[tuple[float, float]], note: Callable[[int], None],
 
 def _task(note: Callable[[int], None], *, is_async: bool, name: str = TASK) -> FunctionTask:
     def run(ctx: JobContext) -> None:
-        note(int(ctx.instance))
+        note(int(ctx.id))
 
     async def run_async(ctx: JobContext) -> None:
-        note(int(ctx.instance))
+        note(int(ctx.id))
 
     return task(name=name)(run_async if is_async else run)
 
 
 def _slow(note: Callable[[int], None], seconds: float) -> FunctionTask:
     def run(ctx: JobContext) -> None:
-        note(int(ctx.instance))
+        note(int(ctx.id))
         if seconds:
             time.sleep(seconds)
 

@@ -27,7 +27,7 @@ from slotwise.model.durations import format_duration
 from slotwise.model.error_text import error_summary
 from slotwise.store.connect.database_errors import describe
 from slotwise.store.reading.views import Health, Unreadable
-from slotwise.store.schema.worker_rows import WorkerLine
+from slotwise.store.schema.worker_rows import WorkerInfo
 
 _COLUMNS = ("WORKER", "STATE", "RUNNING", "TAGS", "STARTED", "LAST SEEN", "SKEW", "VERSION")
 
@@ -54,7 +54,7 @@ def workers(given: Given) -> None:
         print_table([*_COLUMNS, *["REVISION"] * told], [_row(line, now, told) for line in lines])
 
 
-def _row(line: WorkerLine, now: datetime, told: bool) -> list[str | Text]:
+def _row(line: WorkerInfo, now: datetime, told: bool) -> list[str | Text]:
     return [
         line.worker,
         outcome(line.state if line.live else "gone"),

@@ -161,11 +161,11 @@ def new_epoch(given: Given, author: str | None, note: str | None, dry_run: bool,
     Tokens continue above all earlier ones, claims end and are taken over, and the installation gets a new id, so that
     complete_in rejects clients of the former database.
     """
-    with given.operations(author) as (controls, _):
-        found = controls.new_epoch(dry_run=True)
+    with given.operations(author) as (operations, _):
+        found = operations.new_epoch(dry_run=True)
         if not dry_run:
             confirm(f"{found.claims} claims will end, {found.rows} rows get new tokens.", sure=yes)
-            found = controls.new_epoch(note=note)
+            found = operations.new_epoch(note=note)
     text = f"a new epoch: {found.rows} rows, {found.claims} claims ended"
     print_result(given, text, dry_run=dry_run, installation=found.installation, rows=found.rows, claims=found.claims)
 
@@ -188,12 +188,12 @@ def settle_until(given: Given, until: datetime, author: str | None, note: str | 
 
     Slots that wait for a retry end as cancelled (settled). One-time tasks stay: check those that are due.
     """
-    with given.operations(author) as (controls, _):
-        found = controls.settle_until(until, dry_run=True)
+    with given.operations(author) as (operations, _):
+        found = operations.settle_until(until, dry_run=True)
         slots = sum(one.slots for one in found)
         if not dry_run:
             confirm(f"{slots} slots of {len(found)} jobs up to {iso(until)} will not run.", sure=yes)
-            found = controls.settle_until(until, note=note)
+            found = operations.settle_until(until, note=note)
     jobs = {one.job if one.instance == "recurring" else f"{one.job}/{one.instance}": one.slots for one in found}
     text = f"{sum(jobs.values())} slots of {len(jobs)} jobs settled"
     print_result(given, text, dry_run=dry_run, until=until, jobs=jobs)

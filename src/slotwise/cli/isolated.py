@@ -113,7 +113,7 @@ def _find_claim(worker: Worker, order: dict[str, Any], channel: Channel) -> tupl
 def _worker(order: dict[str, Any], channel: Channel) -> Worker:
     """The application's worker. Only its runner is used, with the same handler, interceptors and lifespan."""
     sys.path[:] = order["path"]
-    registry: JobRegistry = load_registry(order["app"], Path.cwd()).configured(**order["settings"] | {"only": []})
+    registry: JobRegistry = load_registry(order["app"], Path.cwd())._configured(**order["settings"] | {"only": []})
     configure(registry.settings.log_format, registry.settings.log_level)
     alone = replace(registry.definitions[order["task"]], isolation=None)
     registry.definitions = {**registry.definitions, alone.name: alone}
@@ -123,7 +123,7 @@ def _worker(order: dict[str, Any], channel: Channel) -> Worker:
             channel.send(say="starting")
 
     registry.listeners = (tell,)
-    return registry.make_worker()
+    return registry._make_worker()
 
 
 def _listen(channel: Channel, holding: Holding, worker: Worker) -> None:

@@ -34,7 +34,7 @@ from slotwise.model.vocabulary import State
 from slotwise.store.planning.revision import Revision
 from slotwise.store.reading.ledger_reader import PAGE
 from slotwise.store.reading.reader import Reader
-from slotwise.store.reading.views import JobLine
+from slotwise.store.reading.views import JobInfo
 
 _COLUMNS = ("JOB", "STATE", "NEXT SLOT", "LAST SUCCESS", "FAILURES", "SCHEDULE")
 
@@ -50,7 +50,7 @@ class _Entry:
     """A job in the database, in the application, or in both."""
 
     name: str
-    line: JobLine | None
+    line: JobInfo | None
     definition: Definition | None
     compared: bool
 
@@ -116,7 +116,7 @@ def list_jobs(given: Given) -> None:
             click.echo(f"{escaped(line.job)}: {_refused(line)}", err=True)
 
 
-def _plight(line: JobLine) -> str:
+def _plight(line: JobInfo) -> str:
     match line.state:
         case State.UNROUTABLE:
             return "is due, and unroutable"
@@ -140,7 +140,7 @@ def _definitions(given: Given) -> Mapping[str, Definition] | None:
     return {found.name: found for found in given.registry().jobs}
 
 
-def _entries(lines: Sequence[JobLine], definitions: Mapping[str, Definition] | None) -> list[_Entry]:
+def _entries(lines: Sequence[JobInfo], definitions: Mapping[str, Definition] | None) -> list[_Entry]:
     rows = {line.job: line for line in lines}
     found = definitions or {}
     return [
@@ -158,7 +158,7 @@ def _row(entry: _Entry, now: datetime) -> list[str | Text]:
     return [entry.name, *_cells(line, now), *code]
 
 
-def _cells(line: JobLine, now: datetime) -> list[str | Text]:
+def _cells(line: JobInfo, now: datetime) -> list[str | Text]:
     """All columns but the name."""
     failures = str(line.consecutive_failures) if line.consecutive_failures else "–"
     return [outcome(line.state), moment(line.next_slot), ago(line.last_success, now), failures, line.schedule]
@@ -198,7 +198,7 @@ def list_instances(given: Given, name: str, count: int, everything: bool, after:
         click.echo(f"… more: {again}", err=True)
 
 
-def _instances(reader: Reader, name: str, after: str) -> Iterator[JobLine]:
+def _instances(reader: Reader, name: str, after: str) -> Iterator[JobInfo]:
     """Read page by page, while the caller iterates."""
     while page := reader.instances(name, limit=PAGE, after=after):
         yield from page
@@ -233,7 +233,7 @@ def show_job(given: Given, name: str, instance: str | None) -> None:
     print_fields(_fields(line))
 
 
-def _fields(line: JobLine) -> list[tuple[str, str | Text]]:
+def _fields(line: JobInfo) -> list[tuple[str, str | Text]]:
     return [
         ("job", line.job),
         *([("instance", line.instance)] if line.instance != RECURRING else []),
@@ -256,12 +256,12 @@ def _fields(line: JobLine) -> list[tuple[str, str | Text]]:
     ]
 
 
-def _planned_by(line: JobLine) -> str:
+def _planned_by(line: JobInfo) -> str:
     """The deploy that planned its schedule."""
     return str(Revision(text=line.revision, started=line.deployed)) if line.revision or line.deployed else "–"
 
 
-def _refused(line: JobLine) -> str:
+def _refused(line: JobInfo) -> str:
     """The live workers whose schedule was refused."""
     whose = Counter(worker["revision"] for worker in line.refused)
     told = ", ".join(f"{count} with revision {revision or 'none'}" for revision, count in whose.items())

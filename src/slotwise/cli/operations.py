@@ -1,4 +1,4 @@
-"""Operations on jobs, one command each, and ``slotwise controls``, which lists them from the audit."""
+"""Operations on jobs, one command each, and ``slotwise audit``, which lists them from the audit."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from slotwise.store.schema.audit_rows import Order
     examples="""
     slotwise trigger nightly-report
     slotwise trigger nightly-report --overlap queue        not beside one that runs already
-    slotwise trigger report --instance customer-7          one of its recurring instances
+    slotwise trigger report --id customer-7          one of its recurring instances
     slotwise trigger nightly-report --note "after the import" --json
     """,
 )
@@ -68,8 +68,8 @@ def trigger(
     Its slot is the database's time of this request. The next slot stays as it is, and the job's statistics count the
     run. If the job is paused, the run waits until it is resumed; "slotwise run" does not wait.
     """
-    with given.operations(author) as (controls, _):
-        slot = controls.trigger(name, instance=instance, overlap=overlap, note=note, dry_run=dry_run)
+    with given.operations(author) as (operations, _):
+        slot = operations.trigger(name, instance=instance, overlap=overlap, note=note, dry_run=dry_run)
     print_result(given, f"{name}: triggered as slot {iso(slot)}", dry_run=dry_run, job=name, slot=slot)
 
 
@@ -101,12 +101,12 @@ def pause(
     Running handlers continue. Slots of the pause are skipped when the job is resumed, and stay in the ledger.
     """
     one = _job_or_all(name, everything)
-    with given.operations(author) as (controls, _):
+    with given.operations(author) as (operations, _):
         if one is not None:
-            changed = controls.pause(one, note=note, dry_run=dry_run)
+            changed = operations.pause(one, note=note, dry_run=dry_run)
         else:
             confirm("Nothing will start any more, on any worker.", sure=yes or dry_run)
-            changed = controls.pause_all(note=note, dry_run=dry_run)
+            changed = operations.pause_all(note=note, dry_run=dry_run)
     subject = one or "all"
     text = f"{subject}: paused" if changed else f"{subject}: paused already"
     print_result(given, text, dry_run=dry_run, job=one, changed=changed)
@@ -143,15 +143,15 @@ def resume(
     Slots that came due during the pause end as skipped (paused), unless --replay leaves them to the job's catch-up.
     """
     one = _job_or_all(name, everything)
-    with given.operations(author) as (controls, _):
+    with given.operations(author) as (operations, _):
         if one is not None:
-            found: list[Resumed] | None = controls.resume(one, replay=replay, note=note, dry_run=dry_run)
+            found: list[Resumed] | None = operations.resume(one, replay=replay, note=note, dry_run=dry_run)
         else:
-            expected = controls.resume_all(replay=replay, dry_run=True)
+            expected = operations.resume_all(replay=replay, dry_run=True)
             if expected is not None and not dry_run:
                 confirm(f"{_skipped(expected)} will be skipped, and all goes on.", sure=yes)
-            found = controls.resume_all(replay=replay, note=note, dry_run=dry_run)
-        paused = None if one is None or given.json else controls.all_paused()
+            found = operations.resume_all(replay=replay, note=note, dry_run=dry_run)
+        paused = None if one is None or given.json else operations.all_paused()
     subject = one or "all"
     warn_paused(paused)
     if not found and (one is not None or found is None):
@@ -208,8 +208,8 @@ def skip_next(
 
     With SLOT, skip it only if it is the next one, so that two operators do not skip two slots.
     """
-    with given.operations(author) as (controls, _):
-        skipped = controls.skip_next(name, slot, instance=instance, note=note, dry_run=dry_run)
+    with given.operations(author) as (operations, _):
+        skipped = operations.skip_next(name, slot, instance=instance, note=note, dry_run=dry_run)
     print_result(given, f"{name}: slot {iso(skipped)} skipped", dry_run=dry_run, job=name, slot=skipped)
 
 
@@ -224,13 +224,13 @@ def skip_next(
     slotwise cancel nightly-report                         its running handlers
     slotwise cancel nightly-report 2026-01-31T02:00Z       this slot, even if it waits for its retry
     slotwise cancel nightly-report --backfill              slots of its backfills that have not begun
-    slotwise cancel report --instance customer-7           one of its recurring instances
+    slotwise cancel report --id customer-7           one of its recurring instances
     """,
 )
 @click.argument("name")
 @click.argument("slot", required=False, callback=instant)
 @click.option("--backfill", is_flag=True, help="Cancel the slots of backfills that have not begun.")
-@click.option("--instance", metavar="ID", help="This recurring instance only.")
+@click.option("--id", metavar="ID", help="This recurring instance only.")
 @operation
 @yes
 @common
@@ -249,21 +249,21 @@ def cancel(
     """Ask the running handlers of the job NAME to stop; the request arrives with their worker's next heartbeat.
 
     The slot ends as cancelled, without another attempt; the schedule continues. With SLOT, cancel only that slot, even
-    if it waits for its retry. For a task with recurring instances, cancel all of them, or the one of --instance.
-    Without --instance, SLOT is the job's own.
+    if it waits for its retry. For a task with recurring instances, cancel all of them, or the one of --id.
+    Without --id, SLOT is the job's own.
     """
     if backfill and slot is not None:
         raise click.UsageError("--backfill cancels all slots that wait; leave SLOT out")
-    with given.operations(author) as (controls, reader):
+    with given.operations(author) as (operations, reader):
         if backfill:
-            waiting = controls.cancel_backfill(name, instance=instance, dry_run=True)
+            waiting = operations.cancel_backfill(name, instance=instance, dry_run=True)
             if waiting and not dry_run:
                 confirm(f"{waiting} slots of {name} will not run.", sure=yes)
-            count = controls.cancel_backfill(name, instance=instance, note=note, dry_run=dry_run)
+            count = operations.cancel_backfill(name, instance=instance, note=note, dry_run=dry_run)
             print_result(given, f"{name}: {count} slots called off", dry_run=dry_run, job=name, count=count)
             return exits.OK if count else exits.FAILED
         wanted = None if slot is None else exact_slot(reader, name, instance or RECURRING, slot)
-        found = controls.cancel(name, wanted, instance=instance, note=note, dry_run=dry_run)
+        found = operations.cancel(name, wanted, instance=instance, note=note, dry_run=dry_run)
     asked = ", ".join(map(iso, found))
     text = f"{name}: asked {asked} to stop" if found else f"{name}: nothing runs"
     print_result(given, text, dry_run=dry_run, job=name, slots=found)
@@ -298,9 +298,9 @@ def retry(
     It is the same slot, with the same idempotency key, and its attempts are counted on. The schedule continues.
     A slot of a job with on_lost="give_up" starts only once: this command rejects it with --app, else the worker does.
     """
-    with given.operations(author) as (controls, reader):
+    with given.operations(author) as (operations, reader):
         wanted = exact_slot(reader, name, instance, slot)
-        controls.retry(name, wanted, instance=instance, note=note, dry_run=dry_run)
+        operations.retry(name, wanted, instance=instance, note=note, dry_run=dry_run)
     print_result(given, f"{name}: slot {iso(wanted)} is tried again", dry_run=dry_run, job=name, slot=wanted)
 
 
@@ -309,7 +309,7 @@ def retry(
     short_help="Run the slots of a range that never ran.",
     examples="""
     slotwise backfill nightly-report --from 2026-01-01 --to 2026-01-31 --dry-run
-    slotwise backfill nightly-report --from 30d --to now --pace 1m --at-once 2 --yes
+    slotwise backfill nightly-report --from 30d --to now --pace 1m --concurrency 2 --yes
     slotwise cancel nightly-report --backfill              cancel the slots that have not begun
     """,
 )
@@ -319,7 +319,7 @@ def retry(
 @click.option(
     "--pace", metavar="DURATION", callback=duration, help="Time from the start of one slot until the next is due."
 )
-@click.option("--at-once", type=click.IntRange(1), default=1, show_default=True, help="How many run at a time.")
+@click.option("--concurrency", type=click.IntRange(1), default=1, show_default=True, help="How many run at a time.")
 @click.option("--failed", is_flag=True, help="Also slots that ended as failed, dead, lost or cancelled.")
 @click.option("--forgotten", is_flag=True, help="Also times whose history was pruned, so that it is unknown what ran.")
 @instance
@@ -347,9 +347,9 @@ def backfill(
     Slots that ran, run or wait are not changed, and neither are slots that the schedule has not decided yet. Times are
     ISO 8601, in local time unless they have an offset; a duration is subtracted from now.
     """
-    with given.operations(author) as (controls, _):
+    with given.operations(author) as (operations, _):
         order = partial(
-            controls.backfill, name, first, last,
+            operations.backfill, name, first, last,
             instance=instance, pace=pace, at_once=at_once, failed=failed, forgotten=forgotten,
         )  # fmt: skip
         preview = order(dry_run=True)
@@ -398,11 +398,11 @@ def delete(
 
     The command fails while the job runs, and while a live worker registers it.
     """
-    with given.operations(author) as (controls, _):
-        rows = controls.delete(name, known=known, dry_run=True)
+    with given.operations(author) as (operations, _):
+        rows = operations.delete(name, known=known, dry_run=True)
         if not dry_run:
             confirm(f"{name} will not run any more.", sure=yes)
-            rows = controls.delete(name, known=known, note=note)
+            rows = operations.delete(name, known=known, note=note)
     print_result(
         given, f"{name}: {rows} {'row' if rows == 1 else 'rows'} deleted", dry_run=dry_run, job=name, rows=rows
     )
@@ -412,8 +412,8 @@ def delete(
     cls=Command,
     short_help="List the operations on jobs: author, time and reason.",
     examples="""
-    slotwise controls
-    slotwise controls nightly-report -n 50 --json
+    slotwise audit
+    slotwise audit nightly-report -n 50 --json
     """,
 )
 @click.argument("name", required=False)

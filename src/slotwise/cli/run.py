@@ -59,7 +59,7 @@ def run(given: Given, name: str, crontabs: CrontabChoice) -> int:
     settings = given.settings()
     configure(settings.log_format, _level(given, settings))
     registry = given.registry(crontabs.jobs()).listen(LogListener())
-    single = registry.make_run(name)
+    single = registry._make_run(name)
     signals = StopSignals(_reaction(single))
     try:
         with signals, _output_for_answers(given.json), lifespan_of(single.worker):

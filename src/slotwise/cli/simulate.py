@@ -21,7 +21,7 @@ from slotwise.model.records import KNOWN_YEARS, is_known
 from slotwise.model.vocabulary import Outcome
 from slotwise.schedules.preview import clock, marked
 from slotwise.simulate.forecast import LONGEST, Forecast, Outage, forecast, remarkable
-from slotwise.store.reading.views import SlotLine
+from slotwise.store.reading.views import SlotInfo
 
 _OUTAGE = re.compile(r"(?P<start>.+)/(?P<length>[^/]+)")
 
@@ -140,7 +140,7 @@ def _print(found: Forecast, jobs: Mapping[str, Definition], count: int | None, e
         )
 
 
-def _sums(name: str, lines: Sequence[SlotLine]) -> list[str]:
+def _sums(name: str, lines: Sequence[SlotInfo]) -> list[str]:
     ran = [line for line in lines if line.outcome == Outcome.SUCCEEDED]
     late = sum(line.started is not None and line.started - line.slot >= timedelta(seconds=1) for line in ran)
     skipped = Counter[str]()
@@ -155,13 +155,13 @@ def _counts(counter: Counter[str]) -> str:
     return ", ".join(f"{count} {word}" for word, count in sorted(counter.items())) or "–"
 
 
-def _row(job: Definition, line: SlotLine) -> list[str]:
+def _row(job: Definition, line: SlotInfo) -> list[str]:
     zone = _zone(job)
     slot = f"{line.slot:%Y-%m-%dT%H:%M:%SZ}" + (f" … {line.last:%Y-%m-%dT%H:%M:%SZ}" if line.last else "")
     return [slot, clock(line.slot, zone), line.outcome, _why(job, line)]
 
 
-def _why(job: Definition, line: SlotLine) -> str:
+def _why(job: Definition, line: SlotInfo) -> str:
     parts = [line.reason or "", f"{line.count} slots" if line.last else "", _note(job, line)]
     if line.started is not None and line.started - line.slot >= timedelta(seconds=1):
         parts.append(f"{span(line.started - line.slot)} late")
@@ -172,7 +172,7 @@ def _why(job: Definition, line: SlotLine) -> str:
     return "; ".join(filter(None, parts)) or "–"
 
 
-def _note(job: Definition, line: SlotLine) -> str:
+def _note(job: Definition, line: SlotInfo) -> str:
     """The effect of a clock change on the slot."""
     return marked(job.schedule, line.slot, _zone(job)) if job.schedule is not None and line.last is None else ""
 

@@ -29,7 +29,7 @@ from slotwise.model.error_text import error_summary
 from slotwise.model.records import RECURRING
 from slotwise.model.vocabulary import Outcome, State
 from slotwise.store.reading.reader import Reader
-from slotwise.store.reading.views import SlotLine
+from slotwise.store.reading.views import SlotInfo
 
 _COLUMNS = ("SLOT", "OUTCOME", "WHY", "ORIGIN", "TRIES", "STARTED", "TOOK", "WORKER")
 LINES = 20
@@ -92,7 +92,7 @@ def slots(
                 click.echo(f"one-time tasks have no slots; see: slotwise tasks list {shlex.quote(name)}", err=True)
 
 
-def _page(found: Iterator[SlotLine], count: int) -> tuple[list[SlotLine], bool]:
+def _page(found: Iterator[SlotInfo], count: int) -> tuple[list[SlotInfo], bool]:
     """Take one page of lines; return whether there are more. A slot and a gap that end together stay together."""
     lines = list(islice(found, count))
     for line in found:
@@ -102,7 +102,7 @@ def _page(found: Iterator[SlotLine], count: int) -> tuple[list[SlotLine], bool]:
     return lines, False
 
 
-def _print(name: str, standing: list[SlotLine], lines: list[SlotLine]) -> None:
+def _print(name: str, standing: list[SlotInfo], lines: list[SlotInfo]) -> None:
     if not standing and not lines:
         click.echo(f"{name}: no slots in this range")
         return
@@ -121,7 +121,7 @@ def _again(name: str, instance: str | None, since: datetime | None) -> str:
     return f"slotwise slots {' '.join(said)}"
 
 
-def _row(line: SlotLine) -> list[str | Text]:
+def _row(line: SlotInfo) -> list[str | Text]:
     return [
         _slot(line),
         outcome(line.outcome),
@@ -134,18 +134,18 @@ def _row(line: SlotLine) -> list[str | Text]:
     ]
 
 
-def _slot(line: SlotLine) -> str:
+def _slot(line: SlotInfo) -> str:
     if line.last is None:
         return moment(line.slot)
     return f"{moment(line.slot)} … {moment(line.last)}"
 
 
-def _lag(line: SlotLine) -> str:
+def _lag(line: SlotInfo) -> str:
     """The delay from the slot to its start."""
     return "–" if line.started is None else f"+{span(line.started - line.slot)}"
 
 
-def _why(line: SlotLine) -> str:
+def _why(line: SlotInfo) -> str:
     parts = [line.reason] if line.reason else []
     if line.last is not None:
         parts.append(f"{line.count} slots" + (f", {line.run_since} of them run since" if line.run_since else ""))
@@ -169,7 +169,7 @@ def _why(line: SlotLine) -> str:
 )
 @click.argument("name")
 @click.argument("slot", callback=instant)
-@click.option("--instance", default=RECURRING, metavar="ID", help="An instance that was scheduled at run time.")
+@click.option("--id", default=RECURRING, metavar="ID", help="An instance that was scheduled at run time.")
 @common
 @pass_given
 def explain(given: Given, name: str, slot: datetime, instance: str) -> None:

@@ -50,7 +50,7 @@ from slotwise.model.error_text import error_summary
 from slotwise.model.records import IfExists
 from slotwise.model.vocabulary import State
 from slotwise.store.queue.queue_rows import Status
-from slotwise.store.queue.task_views import TaskEnd, TaskLine
+from slotwise.store.queue.task_views import TaskResult, TaskInfo
 from slotwise.store.reading.reader import Reader
 from slotwise.store.reading.task_counts import MOST, TaskCount, TaskCounts
 from slotwise.store.slots.store import Store
@@ -65,7 +65,7 @@ LINES = 50
     slotwise tasks count
     slotwise tasks list --state dead
     slotwise tasks show send-mail welcome-42
-    slotwise tasks redrive send-mail --dry-run
+    slotwise tasks retry send-mail --dry-run
     """,
 )
 @common
@@ -154,14 +154,14 @@ def _tell_reasons(reasons: dict[str, str]) -> None:
         click.echo(f"{escaped(task)} is due, and unroutable: {escaped(reason)}", err=True)
 
 
-def _next_page(last: TaskLine, name: str | None, state: str | None) -> str:
+def _next_page(last: TaskInfo, name: str | None, state: str | None) -> str:
     if name is None:
         return "name the task, or raise -n"
     words = ["slotwise", "tasks", "list", name, "--after", last.id, *(["--state", state] if state else [])]
     return shlex.join(words)
 
 
-def _routed(reader: Reader, lines: Sequence[TaskLine]) -> tuple[list[TaskLine], dict[str, str]]:
+def _routed(reader: Reader, lines: Sequence[TaskInfo]) -> tuple[list[TaskInfo], dict[str, str]]:
     """Mark due tasks that no live worker claims as unroutable; return the lines, and the reasons by task name."""
     now = reader.now()
     due = {line.task for line in lines if line.state == State.WAITING and line.due is not None and line.due <= now}
@@ -175,16 +175,16 @@ def _routed(reader: Reader, lines: Sequence[TaskLine]) -> tuple[list[TaskLine], 
     ], reasons
 
 
-def _task_json(line: TaskLine, reasons: dict[str, str]) -> dict[str, object]:
+def _task_json(line: TaskInfo, reasons: dict[str, str]) -> dict[str, object]:
     reason = reasons.get(line.task) if line.state == State.UNROUTABLE else None
     return {**_without_bytes(line), "reason": reason}
 
 
-def _without_bytes(line: TaskLine | TaskEnd) -> dict[str, object]:
+def _without_bytes(line: TaskInfo | TaskResult) -> dict[str, object]:
     return {name: value for name, value in as_json(line).items() if name not in ("payload", "stored")}
 
 
-def _row(line: TaskLine) -> list[str | Text]:
+def _row(line: TaskInfo) -> list[str | Text]:
     numbers = [str(line.priority), str(line.attempt)]
     return [line.task, line.id, outcome(line.state), moment(line.due), *numbers, error_summary(line.last_error) or "–"]
 
@@ -219,14 +219,14 @@ def show_task(given: Given, name: str, id: str) -> None:
     print_fields(chain(*(_line_fields(one, reasons) for one in lines), *map(_end_fields, ends)))
 
 
-def _data(line: TaskLine) -> object:
+def _data(line: TaskInfo) -> object:
     try:
         return line.data
     except InvalidPayload as error:
         return f"unreadable: {error}"
 
 
-def _line_fields(line: TaskLine, reasons: dict[str, str]) -> list[tuple[str, str | Text]]:
+def _line_fields(line: TaskInfo, reasons: dict[str, str]) -> list[tuple[str, str | Text]]:
     return [
         ("task", line.task),
         ("id", line.id),
@@ -243,7 +243,7 @@ def _line_fields(line: TaskLine, reasons: dict[str, str]) -> list[tuple[str, str
     ]
 
 
-def _end_fields(end: TaskEnd) -> list[tuple[str, str | Text]]:
+def _end_fields(end: TaskResult) -> list[tuple[str, str | Text]]:
     fields: list[tuple[str, str | Text]] = [("ended", moment(end.finished)), ("outcome", outcome(end.outcome))]
     if end.error:
         fields.append(("error", error_summary(end.error) or ""))
@@ -260,7 +260,7 @@ def _at(ctx: click.Context, option: click.Parameter, text: str | None) -> dateti
         found = None if text is None else read_instant(text)
     except ValueError:
         raise click.BadParameter(f"{text!r:.60} is not {FORMS}", ctx, option) from None
-    if found is not None and ctx.params.get("in_") is not None:
+    if found is not None and ctx.params.get("delay") is not None:
         raise _both(ctx)
     return found
 
@@ -273,7 +273,7 @@ def _delay(ctx: click.Context, option: click.Parameter, text: str | None) -> tim
 
 
 def _both(ctx: click.Context) -> click.UsageError:
-    return click.UsageError("--at and --in are both given; drop one of them", ctx)
+    return click.UsageError("--at and --delay are both given; drop one of them", ctx)
 
 
 def id_of(ctx: click.Context, option: click.Parameter, text: str | None) -> str | None:
@@ -299,10 +299,10 @@ def _written(text: str) -> str:
 
 
 class Due(TypedDict):
-    """The values of ``--at`` and ``--in``."""
+    """The values of ``--at`` and ``--delay``."""
 
     at: datetime | None
-    in_: timedelta | None
+    delay: timedelta | None
 
 
 class When(Due):
@@ -311,7 +311,7 @@ class When(Due):
 
 due = with_options(
     click.option("--at", metavar="INSTANT", callback=_at, help="ISO 8601; in local time unless it has an offset."),
-    click.option("--in", "in_", metavar="DURATION", callback=_delay, help="Delay from now: 10m, 2h."),
+    click.option("--delay", "delay", metavar="DURATION", callback=_delay, help="Delay from now: 10m, 2h."),
 )
 
 
@@ -352,7 +352,7 @@ def _unknown(name: str, app: str, known: Sequence[str]) -> UnknownTask:
 
 @tasks.command(
     "schedule", cls=Command, short_help="Schedule a task.",
-    examples="""slotwise tasks schedule send-mail --data '{"to": "ann@example.com"}' --id welcome-42 --in 10m""",
+    examples="""slotwise tasks schedule send-mail --data '{"to": "ann@example.com"}' --id welcome-42 --delay 10m""",
 )  # fmt: skip
 @click.argument("name")
 @click.option("--data", metavar="JSON", callback=data_of, help="Its data; @FILE or @- reads a file or stdin.")
@@ -370,7 +370,7 @@ def schedule_task(
 ) -> None:
     """Schedule the task NAME. With --app or SLOTWISE_APP the application must have it, and validates its data."""
     with _scheduling(given, name) as client:
-        receipt = client.schedule(name, client.typed(name, data), id=id, if_exists=if_exists, **when)
+        receipt = client.schedule(name, client._typed(name, data), id=id, if_exists=if_exists, **when)
     _print_receipt(given, receipt)
 
 
@@ -379,7 +379,7 @@ def schedule_task(
     cls=Command,
     short_help="Change the time of a waiting task.",
     notes=NOTES,
-    examples="slotwise tasks reschedule send-mail welcome-42 --in 1h",
+    examples="slotwise tasks reschedule send-mail welcome-42 --delay 1h",
 )
 @click.argument("name")
 @click.argument("id")
@@ -388,7 +388,7 @@ def schedule_task(
 @common
 @pass_given
 def reschedule_task(given: Given, /, name: str, id: str, **when: Unpack[When]) -> None:
-    """Change the time of the task ID of NAME; without --at and --in, it runs now."""
+    """Change the time of the task ID of NAME; without --at and --delay, it runs now."""
     with task_desk(given) as (client, _):
         _print_receipts(given, [client.reschedule(name, id, **when)])
 
@@ -417,7 +417,7 @@ def retry_tasks(given: Given, name: str, ids: tuple[str, ...], dry_run: bool) ->
 
 def _retried(client: Client, name: str, id: str) -> Receipt:
     moved = client.reschedule(name, id)
-    if moved.status != "exists" or not client.redrive(name, [id]):
+    if moved.status != "exists" or not client.retry(name, [id]):
         return moved
     return Receipt(task=name, id=id, status="scheduled")
 
@@ -481,14 +481,14 @@ def _ids(client: Client, name: str, state: str | None) -> list[str]:
 
 
 @tasks.command(
-    "redrive",
+    "retry",
     cls=Command,
     short_help="Run dead tasks again.",
     notes=NOTES,
     examples="""
-    slotwise tasks redrive send-mail welcome-42
-    slotwise tasks redrive send-mail --dry-run
-    slotwise tasks redrive send-mail --in 1h --yes
+    slotwise tasks retry send-mail welcome-42
+    slotwise tasks retry send-mail --dry-run
+    slotwise tasks retry send-mail --delay 1h --yes
     """,
 )
 @click.argument("name")
@@ -498,7 +498,7 @@ def _ids(client: Client, name: str, state: str | None) -> list[str]:
 @yes
 @common
 @pass_given
-def redrive_tasks(
+def retry_tasks(
     given: Given, /, name: str, ids: tuple[str, ...], dry_run: bool, yes: bool, **when: Unpack[Due]
 ) -> None:
     """Run dead tasks of NAME again, with all their attempts: those with these IDS, or all."""
@@ -508,7 +508,7 @@ def redrive_tasks(
         if dry_run:
             driven = [id for id in _ids(client, name, State.DEAD) if not ids or id in ids]
         else:
-            driven = client.redrive(name, list(ids) or None, **when)
+            driven = client.retry(name, list(ids) or None, **when)
     print_result(given, f"{len(driven)} of {name} wait again", dry_run=dry_run, task=name, scheduled=driven)
     if missing := sorted(set(ids).difference(driven)):
         raise UnknownTask(f"no dead task {name!r} has the id {_some(missing)}; see: slotwise tasks list --state dead")
@@ -529,7 +529,7 @@ def _print_receipts(given: Given, receipts: Sequence[Receipt], *, dry_run: bool 
         for receipt in receipts:
             _print_receipt(given, receipt, dry_run=dry_run)
     _refuse(receipts, "gone", "no task {name!r} has the id {ids}: it has ended, or never was")
-    _refuse(receipts, "exists", "dead, and stays so: of {name!r} {ids}; run: slotwise tasks redrive")
+    _refuse(receipts, "exists", "dead, and stays so: of {name!r} {ids}; run: slotwise tasks retry")
 
 
 def _refuse(receipts: Sequence[Receipt], status: Status, text: str) -> None:

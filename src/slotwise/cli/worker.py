@@ -76,7 +76,7 @@ def worker(given: Given, lifeline: int | None, born: float | None, crontabs: Cro
     _enable_loggers()
     if lifeline is None and registry.settings.processes > 1:
         return supervise(given, registry.settings.processes, crontabs)
-    made = registry.listen(LogListener()).make_worker(born=born)
+    made = registry.listen(LogListener())._make_worker(born=born)
     if isinstance(handler.formatter, JsonFormatter):
         handler.formatter.worker = made.name
     return serve(made, Lifeline(lifeline) if lifeline is not None else None)

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from slotwise.client.client import Client
     from slotwise.model.records import IfExists
     from slotwise.schedules import Schedule
-    from slotwise.store.queue.insert import Tally
-    from slotwise.store.queue.task_views import TaskEnd, TaskLine
+    from slotwise.store.queue.insert import BulkResult
+    from slotwise.store.queue.task_views import TaskResult, TaskInfo
 
 
 class AsyncClient:
@@ -36,10 +36,10 @@ class AsyncClient:
         *,
         id: str | None = None,
         at: datetime | None = None,
-        in_: timedelta | str | None = None,
+        delay: timedelta | str | None = None,
         priority: int | None = None,
         if_exists: IfExists = "raise",
-        waits_for: int = 0,
+        countdown: int = 0,
         connection: Any = None,
     ) -> Receipt:
         """As Client.schedule."""
@@ -50,10 +50,10 @@ class AsyncClient:
                 data,
                 id=id,
                 at=at,
-                in_=in_,
+                delay=delay,
                 priority=priority,
                 if_exists=if_exists,
-                waits_for=waits_for,
+                countdown=countdown,
                 connection=inner,
             ),
         )
@@ -64,19 +64,19 @@ class AsyncClient:
         items: Iterable[T | Item[T]],
         *,
         at: datetime | None = None,
-        in_: timedelta | str | None = None,
+        delay: timedelta | str | None = None,
         priority: int | None = None,
         if_exists: IfExists = "raise",
         chunk: int | None = None,
         copy: bool = False,
-        progress: Callable[[Tally], object] = lambda tally: None,
+        progress: Callable[[BulkResult], object] = lambda tally: None,
         connection: Any = None,
-    ) -> Tally:
+    ) -> BulkResult:
         """As Client.schedule_many; without ``connection``, ``items`` and ``progress`` are used on a thread."""
         return await self._call(
             connection,
             lambda inner: self._client.schedule_many(
-                task, items, at=at, in_=in_, priority=priority, if_exists=if_exists, chunk=chunk, copy=copy,
+                task, items, at=at, delay=delay, priority=priority, if_exists=if_exists, chunk=chunk, copy=copy,
                 progress=progress, connection=inner,
             ),
         )  # fmt: skip
@@ -87,14 +87,14 @@ class AsyncClient:
         id: str,
         *,
         at: datetime | None = None,
-        in_: timedelta | str | None = None,
+        delay: timedelta | str | None = None,
         priority: int | None = None,
         connection: Any = None,
     ) -> Receipt:
         """As Client.reschedule."""
         return await self._call(
             connection,
-            lambda inner: self._client.reschedule(task, id, at=at, in_=in_, priority=priority, connection=inner),
+            lambda inner: self._client.reschedule(task, id, at=at, delay=delay, priority=priority, connection=inner),
         )
 
     async def cancel(self, task: Task[Any], id: str, *, connection: Any = None) -> Receipt:
@@ -105,21 +105,21 @@ class AsyncClient:
         """As Client.cancel_all."""
         return await self._call(connection, lambda inner: self._client.cancel_all(task, state=state, connection=inner))
 
-    async def redrive(
+    async def retry(
         self,
         task: Task[Any],
         ids: Iterable[str] | None = None,
         *,
         at: datetime | None = None,
-        in_: timedelta | str | None = None,
+        delay: timedelta | str | None = None,
         connection: Any = None,
     ) -> builtins.list[str]:
-        """As Client.redrive."""
+        """As Client.retry."""
         return await self._call(
-            connection, lambda inner: self._client.redrive(task, ids, at=at, in_=in_, connection=inner)
+            connection, lambda inner: self._client.retry(task, ids, at=at, delay=delay, connection=inner)
         )
 
-    async def get(self, task: Task[Any], id: str, *, connection: Any = None) -> TaskLine | None:
+    async def get(self, task: Task[Any], id: str, *, connection: Any = None) -> TaskInfo | None:
         """As Client.get."""
         return await self._call(connection, lambda inner: self._client.get(task, id, connection=inner))
 
@@ -128,10 +128,10 @@ class AsyncClient:
         task: Task[Any] | None = None,
         *,
         state: str | None = None,
-        after: TaskLine | str | None = None,
+        after: TaskInfo | str | None = None,
         limit: int = 100,
         connection: Any = None,
-    ) -> builtins.list[TaskLine]:
+    ) -> builtins.list[TaskInfo]:
         """As Client.list."""
         return await self._call(
             connection,
@@ -160,11 +160,11 @@ class AsyncClient:
         """As Client.unschedule_recurring; ``connection`` is one of SQLAlchemy."""
         return await self._call(connection, lambda inner: self._client.unschedule_recurring(task, id, connection=inner))
 
-    async def history(self, task: Task[Any], id: str, *, connection: Any = None) -> builtins.list[TaskEnd]:
+    async def history(self, task: Task[Any], id: str, *, connection: Any = None) -> builtins.list[TaskResult]:
         """As Client.history."""
         return await self._call(connection, lambda inner: self._client.history(task, id, connection=inner))
 
-    async def result(self, task: Task[Any], id: str, *, connection: Any = None) -> TaskEnd | None:
+    async def result(self, task: Task[Any], id: str, *, connection: Any = None) -> TaskResult | None:
         """As Client.result."""
         return await self._call(connection, lambda inner: self._client.result(task, id, connection=inner))
 

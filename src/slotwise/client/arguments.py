@@ -58,7 +58,7 @@ class Item(Generic[T]):
     _: KW_ONLY
     id: str | None = None
     at: datetime | None = None
-    in_: timedelta | str | None = None
+    delay: timedelta | str | None = None
     priority: int | None = None
 
 
@@ -147,14 +147,14 @@ def wrong_id(given: Any) -> str | None:
     return "this id is of a job's own rows; take another"
 
 
-def checked_due(at: Any, in_: Any, name: str, call: str = "schedule") -> tuple[datetime | None, timedelta]:
+def checked_due(at: Any, delay: Any, name: str, call: str = "schedule") -> tuple[datetime | None, timedelta]:
     """The instant, or else how long after now."""
     where = f"{call}({name!r}"
     if at is None:
-        delay = _delay(in_, where) if in_ is not None else timedelta(0)
+        delay = _delay(delay, where) if delay is not None else timedelta(0)
         return None, delay
-    if in_ is not None:
-        raise ConfigurationError(f"{where}): both at and in_ are given; drop one of them")
+    if delay is not None:
+        raise ConfigurationError(f"{where}): both at and delay are given; drop one of them")
     if not isinstance(at, datetime):
         raise ConfigurationError(f"{where}, at={at!r}): expected a datetime; e.g. datetime(…, tzinfo=UTC)")
     if at.utcoffset() is None:
@@ -166,11 +166,11 @@ def checked_due(at: Any, in_: Any, name: str, call: str = "schedule") -> tuple[d
     return at.astimezone(UTC), timedelta(0)
 
 
-def _delay(in_: Any, where: str) -> timedelta:
+def _delay(delay: Any, where: str) -> timedelta:
     try:
-        return parse_duration(in_)
+        return parse_duration(delay)
     except InvalidSetting as error:
-        raise InvalidSetting(f"{where}, in_={in_!r:.60}): {error}") from None
+        raise InvalidSetting(f"{where}, delay={delay!r:.60}): {error}") from None
 
 
 def payload_for(task: Any, name: str, known: Definition | None) -> Payload:
@@ -180,8 +180,8 @@ def payload_for(task: Any, name: str, known: Definition | None) -> Payload:
     return UNTYPED if isinstance(task, str) or _is_job(task) else payload_of(task, name)
 
 
-def when(at: Any, in_: Any, name: str, call: str = "schedule") -> When:
-    return When(*checked_due(at, in_, name, call))
+def when(at: Any, delay: Any, name: str, call: str = "schedule") -> When:
+    return When(*checked_due(at, delay, name, call))
 
 
 def is_soon(due: When, within: timedelta | None) -> bool:
@@ -195,7 +195,7 @@ def wanted(item: Any, name: str, payload: Payload, ids: Iterator[str], usual: Wh
     """A row for one of many."""
     if not isinstance(item, Item):
         return Wanted(next(ids), payload.encode(item, name), usual, priority)
-    due = usual if item.at is None and item.in_ is None else when(item.at, item.in_, name)
+    due = usual if item.at is None and item.delay is None else when(item.at, item.delay, name)
     instance = next(ids) if item.id is None else checked_id(item.id, name)
     rank = priority if item.priority is None else weight(item.priority, None, f"schedule_many({name!r}")
     return Wanted(instance, payload.encode(item.data, name), due, rank)
@@ -214,7 +214,7 @@ def taken(name: str, instance: str | None, state: str | None = None) -> Instance
         case State.RUNNING:
             said = "running; choose another id, or if_exists='keep'"
         case State.DEAD:
-            said = "dead; re-drive it, or put this one in its place with if_exists='replace'"
+            said = "dead; retry it, or put this one in its place with if_exists='replace'"
         case _:
             said = "already scheduled; choose another id, or if_exists='keep'"
     return InstanceExists(f"task {name!r} {which} {said}")

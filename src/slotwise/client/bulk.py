@@ -15,7 +15,7 @@ from slotwise.errors import ConfigurationError, InstanceExists
 from slotwise.jobs.context import T
 from slotwise.model.records import IfExists
 from slotwise.store.connect.caller_transaction import whole
-from slotwise.store.queue.insert import Taken, Tally
+from slotwise.store.queue.insert import Taken, BulkResult
 from slotwise.store.queue.queue import Queue
 
 #: Rows in one statement; and in one COPY, which takes what a commit takes however many there are.
@@ -33,14 +33,14 @@ class Bulk(Calls):
         items: Iterable[T | Item[T]],
         *,
         at: datetime | None = None,
-        in_: timedelta | str | None = None,
+        delay: timedelta | str | None = None,
         priority: int | None = None,
         if_exists: IfExists = "raise",
         chunk: int | None = None,
         copy: bool = False,
-        progress: Callable[[Tally], object] = lambda tally: None,
+        progress: Callable[[BulkResult], object] = lambda tally: None,
         connection: Any = None,
-    ) -> Tally:
+    ) -> BulkResult:
         """Schedule a task for each of ``items`` (its data, or an Item), ``chunk`` of them per statement.
 
         ``items`` are consumed as they come, so any number of them needs little memory. A chunk has 1,000 items, with
@@ -58,7 +58,7 @@ class Bulk(Calls):
         size = (COPY_CHUNK if copy else CHUNK) if chunk is None else chunk
         if not isinstance(size, int) or not 1 <= size <= 10_000:
             raise ConfigurationError(f"schedule_many({name!r}, chunk={chunk!r}): expected 1 to 10,000")
-        usual, rank = when(at, in_, name), weight(priority, known, f"schedule_many({name!r}")
+        usual, rank = when(at, delay, name), weight(priority, known, f"schedule_many({name!r}")
         joining = partial(self._joining, connection, name)
         tell = partial(self._tell_of, name) if connection is None else _nobody
         load = _Load(name, joining, if_exists, is_own=connection is None, copy=copy, tell=tell, progress=progress)
@@ -97,9 +97,9 @@ class _Load:
         is_own: bool,
         copy: bool,
         tell: Callable[[Chunk, bool], bool],
-        progress: Callable[[Tally], object],
+        progress: Callable[[BulkResult], object],
     ) -> None:
-        self.tally = Tally()
+        self.tally = BulkResult()
         self._name, self._joining, self._if_exists = name, joining, if_exists
         self._is_own, self._copy, self._tell, self._progress = is_own, copy, tell, progress
         self._told = False
@@ -126,7 +126,7 @@ class _Load:
                 stack.callback(answer)
                 self._under_way = chunk, stack.pop_all()
                 return
-        self._account(chunk, Tally(scheduled=len(chunk.rows)))
+        self._account(chunk, BulkResult(scheduled=len(chunk.rows)))
 
     def conclude(self) -> None:
         """Wait for what is under way."""
@@ -135,9 +135,9 @@ class _Load:
         (chunk, answer), self._under_way = self._under_way, None
         with self._naming_what_is_taken(chunk):
             answer.close()
-        self._account(chunk, Tally(scheduled=len(chunk.rows)))
+        self._account(chunk, BulkResult(scheduled=len(chunk.rows)))
 
-    def _account(self, chunk: Chunk, tally: Tally) -> None:
+    def _account(self, chunk: Chunk, tally: BulkResult) -> None:
         self.tally += tally
         self._told = self._tell(chunk, self._told)
         self._progress(self.tally)

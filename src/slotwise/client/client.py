@@ -32,10 +32,10 @@ from slotwise.model.records import Follow, IfExists, Key, Wanted
 from slotwise.model.vocabulary import Outcome, State
 from slotwise.store.connect.notifications import ORDERS
 from slotwise.store.queue.queue import AT_ONCE
-from slotwise.store.queue.task_views import TaskEnd, TaskLine, task_end, task_line
+from slotwise.store.queue.task_views import TaskResult, TaskInfo, task_result, task_info
 
 if TYPE_CHECKING:
-    from slotwise.client.operations import Controls
+    from slotwise.client.operations import Operations
 
 #: Rows that ``list`` gives at once.
 PAGE = 100
@@ -56,11 +56,11 @@ class Client(Bulk, Recurring):
     """
 
     @functools.cached_property
-    def controls(self) -> Controls:
+    def operations(self) -> Operations:
         """Operations on jobs: pause, trigger, cancel, retry and others."""
-        from slotwise.client.operations import Controls  # late: most workers and clients give none
+        from slotwise.client.operations import Operations  # late: most workers and clients give none
 
-        return Controls(self._make_store, self._wake)
+        return Operations(self._make_store, self._wake)
 
     @property
     def aio(self) -> AsyncClient:
@@ -74,29 +74,29 @@ class Client(Bulk, Recurring):
         *,
         id: str | None = None,
         at: datetime | None = None,
-        in_: timedelta | str | None = None,
+        delay: timedelta | str | None = None,
         priority: int | None = None,
         if_exists: IfExists = "raise",
-        waits_for: int = 0,
+        countdown: int = 0,
         connection: Any = None,
     ) -> Receipt:
         """Schedule ``task`` with ``data``; the receipt has its id.
 
-        ``at`` (aware) or ``in_`` (``timedelta`` or ``"10s"``) set the due time, by the database's clock; without them
+        ``at`` (aware) or ``delay`` (``timedelta`` or ``"10s"``) set the due time, by the database's clock; without them
         it is due now. ``id`` has at most 250 characters; the default is a new one. If a task with this id exists,
         waiting, dead or running: "raise" raises InstanceExists, "keep" leaves it unchanged, "replace" replaces it
         unless it runs, "reschedule" gives it this time and priority and keeps its data.
-        ``waits_for``: the task is blocked until this many handlers have called ``ctx.arrive`` with its id.
+        ``countdown``: the task is blocked until this many handlers have called ``ctx.count_down`` with its id.
         """
-        name, row, _ = self.follow(
-            task, data, id=id, at=at, in_=in_, priority=priority, if_exists=if_exists, waits_for=waits_for
+        name, row, _ = self._follow(
+            task, data, id=id, at=at, delay=delay, priority=priority, if_exists=if_exists, countdown=countdown
         )
-        word = name if is_soon(row.when, self._horizon) and not waits_for else None
+        word = name if is_soon(row.when, self._horizon) and not countdown else None
         with self._joining(connection, name, word=word) as (queue, own):
             status = queue.put(own, name, row, if_exists)
             if if_exists == "raise" and status != "scheduled":
                 found = queue.find(own, Key(name, row.instance))
-                raise taken(name, row.instance, task_line(found).state if found else None)
+                raise taken(name, row.instance, task_info(found).state if found else None)
         return self._done(connection, Receipt(task=name, id=row.instance, status=status))
 
     def follow(
@@ -106,23 +106,23 @@ class Client(Bulk, Recurring):
         *,
         id: str | None = None,
         at: datetime | None = None,
-        in_: timedelta | str | None = None,
+        delay: timedelta | str | None = None,
         priority: int | None = None,
         if_exists: IfExists = "keep",
-        waits_for: int = 0,
+        countdown: int = 0,
     ) -> Follow:
         """The follow-up of ``ctx.then``: validated, and not written yet."""
         name, known = self._known(task)
         refuse_a_job(name, known is not None and known.is_job)
         checked_choice(if_exists, name)
-        if not isinstance(waits_for, int) or isinstance(waits_for, bool) or not 0 <= waits_for <= MOST_ARRIVALS:
+        if not isinstance(countdown, int) or isinstance(countdown, bool) or not 0 <= countdown <= MOST_ARRIVALS:
             raise ConfigurationError(
-                f"schedule({name!r}, waits_for={waits_for!r}): a whole number, 0 to {MOST_ARRIVALS:,}"
+                f"schedule({name!r}, countdown={countdown!r}): a whole number, 0 to {MOST_ARRIVALS:,}"
             )
         instance = next(fresh_ids()) if id is None else checked_id(id, name)
-        due, rank = when(at, in_, name), weight(priority, known, f"schedule({name!r}")
+        due, rank = when(at, delay, name), weight(priority, known, f"schedule({name!r}")
         return Follow(
-            name, Wanted(instance, payload_for(task, name, known).encode(data, name), due, rank, waits_for), if_exists
+            name, Wanted(instance, payload_for(task, name, known).encode(data, name), due, rank, countdown), if_exists
         )
 
     def typed(self, name: str, plain: Any) -> Any:
@@ -150,16 +150,16 @@ class Client(Bulk, Recurring):
         id: str,
         *,
         at: datetime | None = None,
-        in_: timedelta | str | None = None,
+        delay: timedelta | str | None = None,
         priority: int | None = None,
         connection: Any = None,
     ) -> Receipt:
         """Change the due time, and optionally the priority, of a waiting task: "scheduled". By default it is due now.
 
         "running": a worker holds it; the time applies to the next attempt, if there is one. "exists": it is dead and
-        unchanged; re-drive it. "gone": it has ended, or never existed.
+        unchanged; retry it. "gone": it has ended, or never existed.
         """
-        key, due = self.key(task, id, "reschedule"), when(at, in_, task_name(task), "reschedule")
+        key, due = self._key(task, id, "reschedule"), when(at, delay, task_name(task), "reschedule")
         rank = None if priority is None else weight(priority, None, f"reschedule({key.task_name!r}")
         word = key.task_name if is_soon(due, self._horizon) else None
         return self._done(
@@ -172,7 +172,7 @@ class Client(Bulk, Recurring):
         "running": its handler is asked to stop (``ctx.cancelled``), and no other attempt is made: it ends as cancelled,
         unless it succeeds.
         """
-        key = self.key(task, id, "cancel")
+        key = self._key(task, id, "cancel")
         receipt = self._command(connection, key, lambda queue, own: queue.cancel(own, key))
         return self._done(connection, receipt, ORDERS if receipt.status == "running" else None)
 
@@ -194,47 +194,47 @@ class Client(Bulk, Recurring):
                 return count
             count, last = count + len(some), some[-1]
 
-    def redrive(
+    def retry(
         self,
         task: Task[Any],
         ids: Iterable[str] | None = None,
         *,
         at: datetime | None = None,
-        in_: timedelta | str | None = None,
+        delay: timedelta | str | None = None,
         connection: Any = None,
     ) -> list[str]:
         """Run dead tasks again, with all their attempts; return their ids.
 
         Without ``ids`` all dead ones, in transactions of 500 each; in the caller's transaction 500 at most.
         """
-        name = self._named(task, "redrive")
+        name = self._named(task, "retry")
         if isinstance(ids, str):
-            raise ConfigurationError(f"redrive({name!r}, ids={ids!r:.60}): expected several ids; write [{ids!r:.60}]")
-        chosen = None if ids is None else [checked_id(one, name, "redrive") for one in ids]
-        due, driven = when(at, in_, name, "redrive"), []
+            raise ConfigurationError(f"retry({name!r}, ids={ids!r:.60}): expected several ids; write [{ids!r:.60}]")
+        chosen = None if ids is None else [checked_id(one, name, "retry") for one in ids]
+        due, driven = when(at, delay, name, "retry"), []
         while True:
             with self._joining(connection, name) as (queue, own):
-                some = queue.redrive(own, name, chosen, due)
+                some = queue.retry(own, name, chosen, due)
             driven += some
             if len(some) < AT_ONCE or connection is not None:
                 return self._done(connection, driven, name if is_soon(due, self._horizon) else None)
 
-    def get(self, task: Task[Any], id: str, *, connection: Any = None) -> TaskLine | None:
+    def get(self, task: Task[Any], id: str, *, connection: Any = None) -> TaskInfo | None:
         """One task with its data and state; None if it has ended, or never existed."""
-        key = self.key(task, id, "get")
+        key = self._key(task, id, "get")
         with self._joining(connection, key.task_name) as (queue, own):
             found = queue.find(own, key)
-        return None if found is None else task_line(found)
+        return None if found is None else task_info(found)
 
     def list(
         self,
         task: Task[Any] | None = None,
         *,
         state: str | None = None,
-        after: TaskLine | str | None = None,
+        after: TaskInfo | str | None = None,
         limit: int = PAGE,
         connection: Any = None,
-    ) -> list[TaskLine]:
+    ) -> list[TaskInfo]:
         """One page of tasks by name and id, without their data: of all tasks or of one, in any state or in one.
 
         ``state`` is waiting, running, paused, blocked or dead. ``after`` is the last line of the previous page, or
@@ -246,18 +246,18 @@ class Client(Bulk, Recurring):
         if not isinstance(limit, int) or isinstance(limit, bool) or limit < 1:
             raise ConfigurationError(f"list(limit={limit!r}): expected a whole number, 1 or more")
         if isinstance(after, str) and task is None:
-            raise ConfigurationError(f"list(after={after!r:.60}): ids are a task's; name the task, or pass a TaskLine")
-        place = Key(after.task, after.id) if isinstance(after, TaskLine) else Key(name or "", after) if after else None
+            raise ConfigurationError(f"list(after={after!r:.60}): ids are a task's; name the task, or pass a TaskInfo")
+        place = Key(after.task, after.id) if isinstance(after, TaskInfo) else Key(name or "", after) if after else None
         with self._joining(connection, name or "") as (queue, own):
-            return [task_line(row) for row in queue.page(own, name=name, state=state, after=place, size=limit)]
+            return [task_info(row) for row in queue.page(own, name=name, state=state, after=place, size=limit)]
 
-    def history(self, task: Task[Any], id: str, *, connection: Any = None) -> builtins.list[TaskEnd]:
-        """The recorded ends of tasks under this id, the newest first; see ``history`` and ``keep_result``."""
-        key = self.key(task, id, "history")
+    def history(self, task: Task[Any], id: str, *, connection: Any = None) -> builtins.list[TaskResult]:
+        """The recorded ends of tasks under this id, the newest first; see ``history`` and ``result_retention``."""
+        key = self._key(task, id, "history")
         with self._joining(connection, key.task_name) as (queue, own):
-            return [task_end(row) for row in queue.ends(own, key)]
+            return [task_result(row) for row in queue.ends(own, key)]
 
-    def result(self, task: Task[Any], id: str, *, connection: Any = None) -> TaskEnd | None:
+    def result(self, task: Task[Any], id: str, *, connection: Any = None) -> TaskResult | None:
         """The newest successful end under this id, with its ``result``; None if none is stored."""
         ends = self.history(task, id, connection=connection)
         return next((end for end in ends if end.outcome == Outcome.SUCCEEDED), None)

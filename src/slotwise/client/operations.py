@@ -34,7 +34,7 @@ Result = TypeVar("Result")
 TRIES = 4
 
 
-class Controls:
+class Operations:
     """Pause and resume, trigger, skip, cancel, retry, backfill and delete: jobs by name, or as registered.
 
     Each operation is one transaction and is recorded in the audit table with its author, time and ``note``. The default
@@ -56,9 +56,9 @@ class Controls:
         self._wake = wake
         self._author = author
 
-    def by(self, author: str) -> Controls:
+    def by(self, author: str) -> Operations:
         """The same operations under another author, for example the user of a web page."""
-        return Controls(self._make_store, self._wake, author=author)
+        return Operations(self._make_store, self._wake, author=author)
 
     # -- pause and resume -------------------------------------------------------------------------------------
 
@@ -179,7 +179,7 @@ class Controls:
         *,
         instance: str = RECURRING,
         pace: timedelta | str | None = None,
-        at_once: int = 1,
+        concurrency: int = 1,
         failed: bool = False,
         forgotten: bool = False,
         note: str | None = None,
@@ -187,19 +187,19 @@ class Controls:
     ) -> Backfill:
         """Run the slots from ``first`` to ``last`` that never ran, the oldest first, beside the schedule.
 
-        ``at_once`` of them run side by side, each due ``pace`` after the start of the previous one. ``failed``: also
+        ``concurrency`` of them run side by side, each due ``pace`` after the start of the previous one. ``failed``: also
         those that ended as failed, dead, lost or cancelled. At most 10,000 slots; call it with ``dry_run`` first.
         If history was pruned, the ledger cannot say what ran: rejected, unless ``forgotten`` slots may run again.
         """
         name, begin, end = _name(job), _instant(first), _instant(last)
-        if not isinstance(at_once, int) or isinstance(at_once, bool) or at_once < 1:
-            raise ConfigurationError(f"backfill(at_once={at_once!r}): expected a whole number, 1 or more")
+        if not isinstance(concurrency, int) or isinstance(concurrency, bool) or concurrency < 1:
+            raise ConfigurationError(f"backfill(concurrency={concurrency!r}): expected a whole number, 1 or more")
         gap = None if pace is None else parse_duration(pace)
         if begin > end:
             raise ConfigurationError(f"backfill from {begin.isoformat()} to {end.isoformat()}: the end comes first")
         return self._order(
             lambda at: backfill.backfill(
-                at, name, begin, end, pace=gap, at_once=at_once, failed=failed, forgotten=forgotten, instance=instance
+                at, name, begin, end, pace=gap, concurrency=concurrency, failed=failed, forgotten=forgotten, instance=instance
             ),
             note,
             dry_run,

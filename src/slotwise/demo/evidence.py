@@ -67,7 +67,7 @@ class HandlerLog:
     def write(self, ctx: JobContext, mark: Mark, note: str = "") -> None:
         """Append one line."""
         line = {
-            "mark": mark, "job": ctx.name, "instance": ctx.instance,
+            "mark": mark, "job": ctx.name, "instance": ctx.id,
             "slot": ctx.slot.isoformat() if ctx.slot else None, "attempt": ctx.attempt, "token": ctx.token,
             "pid": os.getpid(), "at": time.time(), "note": note,
         }  # fmt: skip
@@ -201,7 +201,7 @@ def _rule(job: Definition, schedules: Mapping[str, Schedule], completes: Collect
         name=job.name,
         schedule=schedules.get(job.name) or job.schedule or parse_schedule("-"),
         gives_up=job.gives_up,
-        tries=job.retry.attempts if job.retry else 1,
+        tries=job.retry.max_attempts if job.retry else 1,
         abreast=job.overlap.max if job.overlap.mode == "allow" else 1,
         completes=job.name in completes,
     )

@@ -47,7 +47,7 @@ class Flaky(DistributedJob):
 
     name = "flaky"
     schedule = Every("6s")
-    retry = Retry.exponential(4, first=timedelta(milliseconds=200))
+    retry = Retry.exponential(max_attempts=4, initial=timedelta(milliseconds=200))
 
     def execute(self, ctx: JobContext) -> None:
         with log.attempt(ctx):

@@ -17,7 +17,7 @@ from slotwise.demo.evidence import OK, Evidence, HandlerLog, LedgerRow, Line, ga
 from slotwise.model.records import TICK
 from slotwise.model.vocabulary import Outcome
 
-__all__ = ["Finding", "HandlerLog", "Tally", "Verdict", "gather", "judge"]
+__all__ = ["Finding", "HandlerLog", "BulkResult", "Verdict", "gather", "judge"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +35,7 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tally:
+class BulkResult:
     """Slots, counted; ``taken_over`` are those that a dead worker left and another one ended."""
 
     due: int = 0
@@ -50,8 +50,8 @@ class Tally:
     missing: int = 0
     twice: int = 0
 
-    def __add__(self, other: Tally) -> Tally:
-        return Tally(**{name: getattr(self, name) + getattr(other, name) for name in self.__slots__})
+    def __add__(self, other: BulkResult) -> BulkResult:
+        return BulkResult(**{name: getattr(self, name) + getattr(other, name) for name in self.__slots__})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,8 +59,8 @@ class Verdict:
     """Without findings every law held, and both witnesses say the same."""
 
     findings: tuple[Finding, ...]
-    tally: Tally
-    jobs: Mapping[str, Tally]
+    tally: BulkResult
+    jobs: Mapping[str, BulkResult]
 
     @property
     def clean(self) -> bool:
@@ -73,7 +73,7 @@ class Verdict:
 def judge(evidence: Iterable[Evidence], *, until: datetime | None = None, live: Collection[str] = ()) -> Verdict:
     """Every broken law. Slots due up to ``until`` must have been decided; only ``live`` workers may hold a row."""
     findings: list[Finding] = []
-    tallies: dict[str, Tally] = {}
+    tallies: dict[str, BulkResult] = {}
     for one in evidence:
         broken = [
             Finding(law=law, job=one.rule.name, slot=slot, text=text)
@@ -87,7 +87,7 @@ def judge(evidence: Iterable[Evidence], *, until: datetime | None = None, live: 
         ]
         findings += broken
         tallies[one.rule.name] = _tally(one, broken)
-    return Verdict(findings=tuple(findings), tally=sum(tallies.values(), Tally()), jobs=tallies)
+    return Verdict(findings=tuple(findings), tally=sum(tallies.values(), BulkResult()), jobs=tallies)
 
 
 #: Law, slot, and what is wrong.
@@ -245,10 +245,10 @@ def _is_let_go(one: Evidence, line: Line) -> bool:
 # -- the sum ------------------------------------------------------------------------------------------------------
 
 
-def _tally(one: Evidence, broken: Sequence[Finding]) -> Tally:
+def _tally(one: Evidence, broken: Sequence[Finding]) -> BulkResult:
     outcomes = Counter(row.outcome for row in one.ledger.values() if row.finished)
     laws = Counter(finding.law for finding in broken)
-    return Tally(
+    return BulkResult(
         due=len(_due(one)),
         ran=len(_by_slot(one)),
         succeeded=outcomes[Outcome.SUCCEEDED],

@@ -117,7 +117,7 @@ class Worker:
             offset=self.entrance.membership.peers.offset, **service,
         )  # fmt: skip
         self._build_keepers(self.settings.heartbeat_interval, service)
-        keep = Pruner(self.store, keep=self.settings.keep_history, keep_failures=self.settings.keep_failures)
+        keep = Pruner(self.store, keep=self.settings.retention, failure_retention=self.settings.failure_retention)
         self.history = History(keep, **service)
         self._shutdown = self._make_shutdown()
 

@@ -12,7 +12,7 @@ from slotwise.jobs.definition import Definition
 from slotwise.model.durations import about, format_duration
 from slotwise.model.records import TICK, Row
 from slotwise.model.vocabulary import Origin, Outcome, Reason, State
-from slotwise.store.reading.views import SlotLine
+from slotwise.store.reading.views import SlotInfo
 from slotwise.store.schema.audit_rows import Order
 from slotwise.store.schema.column_types import from_micros
 
@@ -39,7 +39,7 @@ def slots(count: int) -> str:
     return "one slot" if count == 1 else f"{count} slots"
 
 
-def skipped(facts: Facts, line: SlotLine, definition: Definition | None) -> Iterator[str]:
+def skipped(facts: Facts, line: SlotInfo, definition: Definition | None) -> Iterator[str]:
     if line.last is not None:
         yield (
             f"It did not run: it is one of {slots(line.count)} from {when(line.slot)} to {when(line.last)} "
@@ -55,7 +55,7 @@ def skipped(facts: Facts, line: SlotLine, definition: Definition | None) -> Iter
         yield f"That was decided at {when(line.finished)}."
 
 
-def _why_skipped(facts: Facts, line: SlotLine, definition: Definition | None) -> str | None:
+def _why_skipped(facts: Facts, line: SlotInfo, definition: Definition | None) -> str | None:
     match line.reason:
         case Reason.COLLAPSED:
             return f"{reasons.skipped(Reason.COLLAPSED)} {_instead_of_all(facts, line)}"
@@ -69,7 +69,7 @@ def _why_skipped(facts: Facts, line: SlotLine, definition: Definition | None) ->
             return reasons.skipped(reason)
 
 
-def _instead_of_all(facts: Facts, line: SlotLine) -> str:
+def _instead_of_all(facts: Facts, line: SlotInfo) -> str:
     """Who stands for it: of neighbours that stand for others, the one that had come, or began, by that decision."""
     before, after, last = facts.before, facts.after, line.last or line.slot
     if after is not None and after.collapsed and (line.finished is None or after.slot <= line.finished):
@@ -81,7 +81,7 @@ def _instead_of_all(facts: Facts, line: SlotLine) -> str:
     return "One runs for all, or it was beyond the newest that a catch-up of all runs (its max)."
 
 
-def _too_late(facts: Facts, line: SlotLine, definition: Definition) -> str | None:
+def _too_late(facts: Facts, line: SlotInfo, definition: Definition) -> str | None:
     """Under ``CatchUp.none``: of those within the grace only the newest runs."""
     wait = facts.schedule.wait(facts.slot) if facts.schedule is not None else timedelta(0)
     limits = filter(None, (definition.catch_up.grace, definition.start_within))
@@ -102,7 +102,7 @@ def _overlapped(facts: Facts) -> str | None:
     return f"It came while {when(held.slot)} was held, or waited for its retry's time{times}."
 
 
-def _pause(facts: Facts, line: SlotLine) -> str | None:
+def _pause(facts: Facts, line: SlotInfo) -> str | None:
     resumed = line.finished or facts.now
     for order in facts.orders:
         if order.command == "pause" and order.at <= resumed:
@@ -160,7 +160,7 @@ _ORIGINS: dict[str, str] = {
 }
 
 
-def _began(facts: Facts, entry: SlotLine) -> Iterator[str]:
+def _began(facts: Facts, entry: SlotInfo) -> Iterator[str]:
     if entry.outcome == Outcome.CANCELLED and entry.finished is not None and not entry.attempts:
         yield f"It did not run: {reasons.unbegun(entry.reason)} at {when(entry.finished)}, before it began."
         yield from _instead(facts, entry)
@@ -178,18 +178,18 @@ def _began(facts: Facts, entry: SlotLine) -> Iterator[str]:
         yield f"The last error: {entry.error.strip().splitlines()[-1]}"
 
 
-def _instead(facts: Facts, entry: SlotLine) -> Iterator[str]:
+def _instead(facts: Facts, entry: SlotInfo) -> Iterator[str]:
     if entry.reason == Reason.OVERLAP and entry.finished is not None and facts.after is not None:
         yield f"The newer one that began next is {when(facts.after.slot)}."
 
 
-def _late(entry: SlotLine) -> str:
+def _late(entry: SlotInfo) -> str:
     assert entry.started is not None
     delay = entry.started - entry.slot
     return "on time," if delay < timedelta(seconds=1) else f"{about(delay)} after its time,"
 
 
-def _ending(facts: Facts, entry: SlotLine) -> str:
+def _ending(facts: Facts, entry: SlotInfo) -> str:
     row = facts.row or facts.plan
     if entry.finished is None and entry.outcome in (Outcome.RUNNING, Outcome.CLAIMED):
         return _under_way(facts, entry, row)
@@ -203,12 +203,12 @@ def _ending(facts: Facts, entry: SlotLine) -> str:
     return reasons.ended(entry.outcome, entry.reason, f"at {when(entry.finished)}{took}")
 
 
-def _because(entry: SlotLine) -> str:
+def _because(entry: SlotInfo) -> str:
     why = reasons.again(entry.reason)
     return f" ({why})" if why else ""
 
 
-def _under_way(facts: Facts, entry: SlotLine, row: Row | None) -> str:
+def _under_way(facts: Facts, entry: SlotInfo, row: Row | None) -> str:
     if entry.outcome == Outcome.CLAIMED and row is not None and row.slot == facts.slot and not row.picked:
         due = when(row.parked_due or row.execution_time)
         claim = "Its next claim" if entry.started is not None and entry.attempts else "It"

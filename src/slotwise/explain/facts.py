@@ -13,10 +13,10 @@ from slotwise.errors import InvalidSchedule
 from slotwise.model.records import RECURRING, TICK, Row
 from slotwise.schedules import Schedule, parse_schedule
 from slotwise.store.operations.pauses import Paused, all_paused
-from slotwise.store.reading.views import SlotLine, gap_line, obstacle, slot_line
+from slotwise.store.reading.views import SlotInfo, gap_info, obstacle, slot_info
 from slotwise.store.schema.audit_rows import Order, order_in
 from slotwise.store.schema.rows import row_of
-from slotwise.store.schema.worker_rows import WorkerLine, worker_line
+from slotwise.store.schema.worker_rows import WorkerInfo, worker_info
 from slotwise.store.slots.retention import pruned_until
 from slotwise.store.slots.store import Store
 
@@ -29,17 +29,17 @@ class Facts:
     job: str
     slot: datetime
     now: datetime
-    entry: SlotLine | None
-    gap: SlotLine | None
+    entry: SlotInfo | None
+    gap: SlotInfo | None
     plan: Row | None
     row: Row | None
     runs_on: str | None
-    before: SlotLine | None
-    after: SlotLine | None
+    before: SlotInfo | None
+    after: SlotInfo | None
     orders: Sequence[Order]
     paused: Paused | None
     pruned_until: datetime | None
-    workers: Sequence[WorkerLine]
+    workers: Sequence[WorkerInfo]
 
     @property
     def schedule(self) -> Schedule | None:
@@ -93,12 +93,12 @@ class _Look:
         self._job, self._slot, self._instance = job, slot, instance
         self.tasks = store.tables.tasks
 
-    def entry(self) -> SlotLine | None:
+    def entry(self) -> SlotInfo | None:
         slots = self._store.tables.slots
         found = self._first(sa.select(slots).where(*self._of(slots), slots.c.slot == self._slot))
-        return None if found is None else slot_line(found)
+        return None if found is None else slot_info(found)
 
-    def gap(self) -> SlotLine | None:
+    def gap(self) -> SlotInfo | None:
         """The newest range that has this slot; ranges may overlap, where a queue was restored.
 
         Of those that begin before it, the nearest hundred: a slot in none would be sought in all of them.
@@ -107,15 +107,15 @@ class _Look:
         begun = sa.select(gaps).where(*self._of(gaps), gaps.c.first_slot <= self._slot)
         near = begun.order_by(gaps.c.first_slot.desc()).limit(100).subquery()
         found = self._first(sa.select(near).where(near.c.last_slot >= self._slot).order_by(near.c.first_slot.desc()))
-        return None if found is None else gap_line(found)
+        return None if found is None else gap_info(found)
 
-    def neighbour(self, *, later: bool) -> SlotLine | None:
+    def neighbour(self, *, later: bool) -> SlotInfo | None:
         slots = self._store.tables.slots
         beyond = slots.c.slot > self._slot if later else slots.c.slot < self._slot
         order = slots.c.slot.asc() if later else slots.c.slot.desc()
         started = sa.select(slots).where(*self._of(slots), beyond, slots.c.started.is_not(None)).order_by(order)
         found = self._first(started)
-        return None if found is None else slot_line(found)
+        return None if found is None else slot_info(found)
 
     def row(self, *conditions: sa.ColumnElement[bool]) -> Row | None:
         columns = self._store.dialect.row_columns
@@ -138,10 +138,10 @@ class _Look:
         orders = [order_in(row) for row in found.mappings()]
         return [order for order in orders if order.is_about_all or order.instance == self._instance]
 
-    def workers(self) -> list[WorkerLine]:
+    def workers(self) -> list[WorkerInfo]:
         workers, now = self._store.tables.workers, self._store.dialect.now(self._connection)
         rows = self._connection.execute(sa.select(workers, sa.literal(0).label("running"))).mappings()
-        return [worker_line(row, now) for row in rows]
+        return [worker_info(row, now) for row in rows]
 
     def _of(self, table: sa.Table) -> list[sa.ColumnElement[bool]]:
         return [table.c.task_name == self._job, table.c.task_instance == self._instance]

@@ -105,7 +105,7 @@ class Fail(Steering):
 
 
 _BOTH = (
-    "ctx.then and ctx.arrive come with the settlement, complete_in before it; beside complete_in write: "
+    "ctx.then and ctx.count_down come with the settlement, complete_in before it; beside complete_in write: "
     "ctx.client.schedule(…, connection=…)"
 )
 _NOBODY_THERE = (
@@ -334,23 +334,23 @@ class JobContext:
         *,
         id: str | None = None,
         at: datetime | None = None,
-        in_: timedelta | str | None = None,
+        delay: timedelta | str | None = None,
         priority: int | None = None,
         if_exists: IfExists = "keep",
-        waits_for: int = 0,
+        countdown: int = 0,
     ) -> str:
         """Schedule a follow-up task if, and only if, this attempt succeeds: both commit together. Return its id.
 
-        The arguments are those of ``client.schedule``; ``in_`` counts from the end of this attempt. ``if_exists`` is
-        "keep" by default; "raise" is rejected. With the id of this very task (``id=ctx.instance``) the follow-up
-        replaces it. ``waits_for``: the follow-up is blocked until this many handlers have called ``arrive`` with its
+        The arguments are those of ``client.schedule``; ``delay`` counts from the end of this attempt. ``if_exists`` is
+        "keep" by default; "raise" is rejected. With the id of this very task (``id=ctx.id``) the follow-up
+        replaces it. ``countdown``: the follow-up is blocked until this many handlers have called ``arrive`` with its
         id. Raises what ``client.schedule`` raises, and ConfigurationError together with ``complete_in``: there pass
         ``connection`` to ``client.schedule`` instead.
         """
         if if_exists == "raise":
             raise ConfigurationError(_NOBODY_THERE)
-        follow: Follow = self.client.follow(
-            task, data, id=id, at=at, in_=in_, priority=priority, if_exists=if_exists, waits_for=waits_for
+        follow: Follow = self.client._follow(
+            task, data, id=id, at=at, delay=delay, priority=priority, if_exists=if_exists, countdown=countdown
         )
         self._sequel().follows.append(follow)
         return follow.wanted.instance
@@ -361,7 +361,7 @@ class JobContext:
         Repeated calls in one attempt count once. An arrival for an id that is not blocked is ignored, with a WARNING in
         the worker's log.
         """
-        self._sequel().arrivals.append(self.client.key(task, id))
+        self._sequel().arrivals.append(self.client._key(task, id))
 
     def _sequel(self) -> FollowUps:
         if self._hold.promised or self._hold.ended:

@@ -160,7 +160,7 @@ _MODES = {
 }
 _EXAMPLES = {
     "catch_up": "CatchUp.latest(), .none(), .first() or .all()", "overlap": "Overlap.skip(), .queue() or .allow(2)",
-    "on_lost": '"rerun" or "give_up"', "max_lost": "a whole number such as 3", "retry": "Retry.exponential(attempts=3)",
+    "on_lost": '"rerun" or "give_up"', "max_lost": "a whole number such as 3", "retry": "Retry.exponential(max_attempts=3)",
     "priority": "a whole number such as 50", "isolation": '"process"', "history": '"none", "failures" or "all"',
     "max_running": "a whole number such as 3", "max_starts": '"100/m": how many in which time',
     **dict.fromkeys(_DURATIONS, '"5m" or a timedelta'),
@@ -307,7 +307,7 @@ def _cure(word: str, value: object, source: object) -> str:
     elif word in _MODES and text in _MODES[word]:
         cure = f"write {word.title().replace('_', '')}.{text}()"
     elif word == "retry" and number:
-        cure = f"write Retry.exponential(attempts={value})"
+        cure = f"write Retry.exponential(max_attempts={value})"
     elif word == "runs_on":
         cure = 'write a set of tags: {"gpu"}'
     else:

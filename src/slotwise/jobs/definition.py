@@ -62,9 +62,9 @@ class Definition:
     priority: int = USUAL_PRIORITY
     runs_on: frozenset[str] = frozenset()
     history: str = "none"
-    keep_result: timedelta | None = None
-    max_running: int | None = None
-    max_starts: Rate | None = None
+    result_retention: timedelta | None = None
+    concurrency: int | None = None
+    rate_limit: Rate | None = None
     isolation: str | None = None
 
     @property
@@ -84,12 +84,12 @@ class Definition:
     @property
     def is_limited(self) -> bool:
         """Not all that is due may start: it is claimed by itself."""
-        return self.max_running is not None or self.max_starts is not None
+        return self.concurrency is not None or self.rate_limit is not None
 
     @property
     def leaves_traces(self) -> bool:
         """Its success is more than the end of its row."""
-        return self.history == "all" or self.keep_result is not None
+        return self.history == "all" or self.result_retention is not None
 
     @property
     def gives_up(self) -> bool:

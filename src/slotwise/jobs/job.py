@@ -97,13 +97,13 @@ class OneTimeTask(ABC, Generic[T]):
     #: The type of the data, where the brackets after OneTimeTask cannot say it.
     payload: Any
     #: How many of these may run at a time in the whole cluster; None: as many as there is capacity for.
-    max_running: int | None
+    concurrency: int | None
     #: How many of these may start in which time, in the whole cluster: ``"100/m"``; None: as many as are due.
-    max_starts: str | None
+    rate_limit: str | None
     #: Which ends the ledger keeps: ``"none"``, ``"failures"`` (also cancelled and lost ones) or ``"all"``.
     history: str
     #: How long what the handler returns is kept for ``client.result`` (``timedelta`` or ``"7d"``); None: not at all.
-    keep_result: timedelta | str | None
+    result_retention: timedelta | str | None
     #: Rises with each change of the data that older workers, or rows that wait, cannot take as it is.
     payload_version: int
     #: For each older version a function from its plain data (dicts, lists, …) to that of the next.

@@ -111,7 +111,7 @@ class CatchUp:
     """What happens to slots that came due while no worker held the job.
 
     ``CatchUp.latest()`` (the default): one run for the whole outage, with the newest missed slot;
-    ``ctx.collapsed`` is the number of older ones, and the ledger lists them as skipped (collapsed).
+    ``ctx.missed_count`` is the number of older ones, and the ledger lists them as skipped (collapsed).
     ``CatchUp.none()``: a slot that is later than ``grace`` does not run, and of several within it only the newest
     does; the others are skipped (late).
     ``CatchUp.first()``: one run, with the oldest missed slot.
@@ -244,7 +244,7 @@ class Retry:
 
     def __post_init__(self) -> None:
         if not isinstance(self.attempts, int) or isinstance(self.attempts, bool) or self.attempts < 1:
-            raise InvalidJob(f"Retry(attempts={self.attempts!r}): expected a whole number, 1 or more")
+            raise InvalidJob(f"Retry(max_attempts={self.attempts!r}): expected a whole number, 1 or more")
         if not callable(self.wait):
             raise InvalidJob(f"Retry(wait={self.wait!r}): expected one of tenacity's wait_* objects")
         if self.stop is not None and not callable(self.stop):
@@ -269,7 +269,7 @@ class Retry:
         longest = max(shortest, USUAL_CAP) if cap is None else _span("Retry.exponential", "cap", cap)
         if shortest > longest:
             raise InvalidJob(
-                f"Retry.exponential(first={format_duration(shortest)}, cap={format_duration(longest)}): the first wait "
+                f"Retry.exponential(initial={format_duration(shortest)}, max_wait={format_duration(longest)}): the first wait "
                 "is longer than the longest; give a longer cap"
             )
         return cls(attempts=attempts, wait=_doubling(shortest, longest), past_next_slot=past_next_slot)
@@ -331,7 +331,7 @@ def _doubling(first: timedelta, cap: timedelta) -> wait_base:
 _FALLBACK = _doubling(timedelta(seconds=2), timedelta(hours=1))
 
 #: One-time tasks try ten times unless told otherwise.
-TASK_RETRY = Retry.exponential(10, first=timedelta(seconds=2), cap=timedelta(hours=1))
+TASK_RETRY = Retry.exponential(max_attempts=10, initial=timedelta(seconds=2), max_wait=timedelta(hours=1))
 
 
 def pause_after_loss(lost: int, key: tuple[str, str] = ("", "")) -> timedelta:

@@ -223,7 +223,7 @@ class Payload:
         if version > self.version:
             raise InvalidPayload(
                 f"task_data has version {version}, this worker knows {self.version}; deploy workers before those who "
-                "schedule, then re-drive the task"
+                "schedule, then retry the task"
             )
         for older in range(version, self.version):
             try:

@@ -98,7 +98,7 @@ class JobRegistry:
         """Apply further settings, such as those of the command line, then ``customize`` again. Not while running."""
         if self._running():
             raise ConfigurationError("the registry is running; stop it before changing its settings")
-        asked = self._asked.with_(**settings)
+        asked = self._asked.replace(**settings)
         self.settings, self._asked = customized(asked, self._customize), asked
         self.definitions = {**self.definitions, **by_settings(self._written, self.settings)}
         if self._database is not None:
@@ -142,13 +142,13 @@ class JobRegistry:
         Raises UnknownTask, SchemaMissing, SchemaMismatch, ClaimLost, and the errors of an unavailable database.
         """
         try:
-            return self.make_run(name).run()
+            return self._make_run(name).run()
         finally:
             self.database.close()
 
     def make_run(self, name: str) -> SingleRun:
         """The object behind ``run_now``, so that another thread can cancel it."""
-        return SingleRun(self._make_worker(self.settings.with_(only=frozenset())), name)
+        return SingleRun(self._make_worker(self.settings.replace(only=frozenset())), name)
 
     def make_worker(self, *, host_loop: asyncio.AbstractEventLoop | None = None, born: float | None = None) -> Worker:
         """A worker that has not started; ``start`` makes the usual one. ``born``: as for the Worker."""
@@ -197,7 +197,7 @@ class JobRegistry:
         nothing is left running.
         """
         refuse_own_loop(host_loop)
-        worker = self.make_worker(host_loop=host_loop)
+        worker = self._make_worker(host_loop=host_loop)
         with self._turn:
             if self._running():
                 raise ConfigurationError("the registry is running already; stop it first")

@@ -117,7 +117,7 @@ def _customized(settings: Settings, customize: Customize) -> Settings:
     customized = customize(settings)
     if not isinstance(customized, Settings):
         raise ConfigurationError(
-            f"customize returned {type(customized).__name__}; return the settings, e.g. settings.with_(threads=4)"
+            f"customize returned {type(customized).__name__}; return the settings, e.g. settings.replace(threads=4)"
         )
     return customized
 

@@ -92,10 +92,10 @@ class Settings:
     wake_up_url: str | None = None
     """Where to listen: an address that leads to the same database past a pooler; None is ``database_url``."""
 
-    keep_history: timedelta = timedelta(days=90)
+    retention: timedelta = timedelta(days=90)
     """How old slots that succeeded or were skipped may become in the ledger; zero keeps them for ever."""
 
-    keep_failures: timedelta = timedelta(days=365)
+    failure_retention: timedelta = timedelta(days=365)
     """The same for slots that ended as failed, dead, lost or cancelled."""
 
     app: str | None = None

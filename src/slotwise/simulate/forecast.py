@@ -22,7 +22,7 @@ from slotwise.model.vocabulary import Origin, Outcome, Reason
 from slotwise.settings.settings import Settings
 from slotwise.store.connect.database import Database
 from slotwise.store.reading.reader import Reader
-from slotwise.store.reading.views import SlotLine
+from slotwise.store.reading.views import SlotInfo
 from slotwise.store.slots.store import Store
 from slotwise.testing.worker import IN_MEMORY, ManualWorker, provision
 
@@ -47,7 +47,7 @@ class Forecast:
     start: datetime
     until: datetime
     complete: bool
-    slots: Mapping[str, Sequence[SlotLine]]
+    slots: Mapping[str, Sequence[SlotInfo]]
 
 
 def forecast(
@@ -223,7 +223,7 @@ def _stub(definition: Definition) -> object:
     return job(name=definition.name, schedule=definition.schedule, **policies)(nothing)  # type: ignore[arg-type]
 
 
-def remarkable(lines: Sequence[SlotLine]) -> Iterator[SlotLine]:
+def remarkable(lines: Sequence[SlotInfo]) -> Iterator[SlotInfo]:
     """What did not run as planned: all but slots of the schedule that succeeded on time."""
     for line in lines:
         on_time = line.started is not None and line.started - line.slot < _BLINK

@@ -317,4 +317,4 @@ def _settings(registry: JobRegistry | None, url: str | Database, given: dict[str
         given = {"table_prefix": place.table_prefix, "schema": place.schema, **given}
         url = place.database_url or IN_MEMORY
     base = registry.settings if registry else Settings()
-    return base.with_(database_url=url, **given)
+    return base.replace(database_url=url, **given)

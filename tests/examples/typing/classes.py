@@ -24,7 +24,7 @@ class Asynchronous(DistributedJob):
     schedule = Daily("02:00", "14:00", tz="Europe/Vienna")
 
     async def execute(self, ctx: JobContext) -> int:
-        return ctx.collapsed
+        return ctx.missed_count
 
 
 class WithPolicies(DistributedJob):
@@ -34,7 +34,7 @@ class WithPolicies(DistributedJob):
     overlap = Overlap.skip()
     on_lost = "rerun"
     max_lost = 5
-    retry = Retry.exponential(attempts=4)
+    retry = Retry.exponential(max_attempts=4)
 
     def execute(self, ctx: JobContext) -> str:
         return "done"
@@ -81,7 +81,7 @@ class WithProperty(DistributedJob):
 
 class Task(OneTimeTask):
     name = "task"
-    retry = Retry(attempts=2)
+    retry = Retry(max_attempts=2)
 
     def execute(self, ctx: JobContext) -> None:
         print(ctx.data["to"])

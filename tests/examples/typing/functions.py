@@ -19,7 +19,7 @@ def synchronous(ctx: JobContext) -> None: ...
 async def asynchronous(ctx: JobContext) -> None: ...
 
 
-@task(name="send-mail", retry=Retry.exponential(attempts=3, first=timedelta(seconds=1)))
+@task(name="send-mail", retry=Retry.exponential(max_attempts=3, initial=timedelta(seconds=1)))
 def send_mail(ctx: JobContext) -> None: ...
 
 
@@ -39,7 +39,7 @@ def timed(ctx: JobContext) -> Generator[None, None, None]:
 
 
 def narrower(settings: Settings) -> Settings:
-    return settings.with_(threads=2)
+    return settings.replace(threads=2)
 
 
 registry = JobRegistry(
@@ -71,9 +71,9 @@ built = (
 
 def enqueue(client: Client, connection: sa.Connection) -> Receipt:
     client.schedule(send_mail, {"to": "ann@example.com"})
-    client.schedule("send-mail", in_="10m", if_exists="keep", id="one")
+    client.schedule("send-mail", delay="10m", if_exists="keep", id="one")
     client.schedule(fetch, at=datetime(2026, 1, 1, tzinfo=UTC), connection=connection)
-    return client.schedule(fetch, in_=timedelta(minutes=1))
+    return client.schedule(fetch, delay=timedelta(minutes=1))
 
 
 async def serve() -> None:

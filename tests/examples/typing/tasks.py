@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Generic, TypedDict, TypeVar, assert_type
 
-from slotwise import Client, Item, JobContext, OneTimeTask, Receipt, Tally, TaskContext, TaskEnd, TaskLine, task
+from slotwise import Client, Item, JobContext, OneTimeTask, Receipt, BulkResult, TaskContext, TaskResult, TaskInfo, task
 
 
 @dataclass
@@ -60,11 +60,11 @@ def bill(ctx: TaskContext[Order]) -> None:
 async def fetch(ctx: TaskContext[str | None]) -> None: ...
 
 
-@task(name="chain", history="failures", keep_result="1h", max_running=2, max_starts="100/m")
+@task(name="chain", record="failures", result_retention="1h", concurrency=2, rate_limit="100/m")
 def chain(ctx: TaskContext[int]) -> int:
-    assert_type(ctx.then(SendMail, Mail("ann@example.com"), in_="1m"), str)
-    ctx.then("by-name", [1], id=ctx.instance, waits_for=2, if_exists="replace")
-    ctx.arrive(Ship, "7")
+    assert_type(ctx.then(SendMail, Mail("ann@example.com"), delay="1m"), str)
+    ctx.then("by-name", [1], id=ctx.id, countdown=2, if_exists="replace")
+    ctx.count_down(Ship, "7")
     return ctx.data
 
 
@@ -75,7 +75,7 @@ def anything(ctx: JobContext) -> Any:
 
 def enqueue(client: Client) -> None:
     client.schedule(SendMail, Mail("ann@example.com"))
-    client.schedule(SendMail(), Mail("ann@example.com"), in_="10m")
+    client.schedule(SendMail(), Mail("ann@example.com"), delay="10m")
     client.schedule(PrintedMail, Mail("ann@example.com"))
     client.schedule(Ship, Order(number=1))
     client.schedule(bill, Order(number=1))
@@ -87,18 +87,18 @@ def enqueue(client: Client) -> None:
 
 def command(client: Client) -> None:
     assert_type(client.schedule(SendMail, Mail("ann@example.com"), if_exists="replace"), Receipt)
-    assert_type(client.schedule_many(SendMail, [Mail("ann@example.com")], copy=True), Tally)
-    assert_type(client.schedule_many(SendMail, [Item(Mail("ann@example.com"), id="1")], progress=print), Tally)
-    assert_type(client.reschedule(SendMail, "1", in_="1h", priority=90), Receipt)
+    assert_type(client.schedule_many(SendMail, [Mail("ann@example.com")], copy=True), BulkResult)
+    assert_type(client.schedule_many(SendMail, [Item(Mail("ann@example.com"), id="1")], progress=print), BulkResult)
+    assert_type(client.reschedule(SendMail, "1", delay="1h", priority=90), Receipt)
     assert_type(client.cancel("send-mail", "1"), Receipt)
-    assert_type(client.redrive(SendMail, ["1"]), list[str])
-    assert_type(client.get(SendMail, "1"), TaskLine | None)
-    assert_type(client.list(SendMail, state="dead"), list[TaskLine])
-    assert_type(client.result(chain, "1"), TaskEnd | None)
+    assert_type(client.retry(SendMail, ["1"]), list[str])
+    assert_type(client.get(SendMail, "1"), TaskInfo | None)
+    assert_type(client.list(SendMail, state="dead"), list[TaskInfo])
+    assert_type(client.result(chain, "1"), TaskResult | None)
 
 
 async def command_awaited(client: Client, connection: object) -> None:
     assert_type(await client.aio.schedule(SendMail, Mail("ann@example.com"), connection=connection), Receipt)
-    assert_type(await client.aio.schedule_many(bill, [Order(number=1)]), Tally)
-    assert_type(await client.aio.list(), list[TaskLine])
-    assert_type(await client.aio.history(chain, "1"), list[TaskEnd])
+    assert_type(await client.aio.schedule_many(bill, [Order(number=1)]), BulkResult)
+    assert_type(await client.aio.list(), list[TaskInfo])
+    assert_type(await client.aio.history(chain, "1"), list[TaskResult])

@@ -15,7 +15,7 @@ class Note(OneTimeTask):
     """Writes down that it ran, and with what."""
 
     name = "note"
-    retry = Retry.exponential(3, first=timedelta(milliseconds=20))
+    retry = Retry.exponential(max_attempts=3, initial=timedelta(milliseconds=20))
 
     def execute(self, ctx: JobContext) -> None:
         LOG.write(ctx, "start", repr(ctx.data))
@@ -60,9 +60,9 @@ class Pay(OneTimeTask):
     def execute(self, ctx: JobContext) -> None:
         with LOG.attempt(ctx):
             with engine().begin() as connection:
-                leave_effect(connection, ctx.name, ctx.instance, ctx.token)
+                leave_effect(connection, ctx.name, ctx.id, ctx.token)
                 ctx.complete_in(connection)
-            tell("committed", job=ctx.name, instance=ctx.instance, token=ctx.token)
-            if first_in_cluster(ctx.instance):
+            tell("committed", job=ctx.name, instance=ctx.id, token=ctx.token)
+            if first_in_cluster(ctx.id):
                 ctx.wait(60)
                 ctx.check()

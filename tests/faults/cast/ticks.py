@@ -46,7 +46,7 @@ class Retrying(DistributedJob):
 
     name = "retrying"
     schedule = Every("1s")
-    retry = Retry.exponential(3, first=timedelta(milliseconds=50))
+    retry = Retry.exponential(max_attempts=3, initial=timedelta(milliseconds=50))
 
     def execute(self, ctx: JobContext) -> None:
         with LOG.attempt(ctx):

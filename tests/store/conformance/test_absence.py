@@ -77,7 +77,7 @@ def test_an_outage_while_an_attempt_is_due(
     database: Database, way: str, catch_up: CatchUp, runs: slice, reason: str
 ) -> None:
     """Slots 1 to 3 come while slot 0 is held; 4 to 6 while its next attempt is due and nobody lives."""
-    retry = Retry(attempts=2, past_next_slot=True)
+    retry = Retry(max_attempts=2, past_next_slot=True)
     with working(database, catch_up=catch_up, retry=retry) as (worker, _):
         worker.tick("1s")
         claim = begin(worker)

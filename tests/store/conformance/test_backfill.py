@@ -9,7 +9,7 @@ import pytest
 import sqlalchemy as sa
 from tests.store.bench import Bench, at
 
-from slotwise.client.operations import Controls
+from slotwise.client.operations import Operations
 from slotwise.errors import ConfigurationError
 from slotwise.explain.explanation import explain
 from slotwise.explain.facts import facts
@@ -18,28 +18,28 @@ from slotwise.store.reading.reader import Reader
 
 
 @pytest.fixture
-def controls(bench: Bench) -> Controls:
+def operations(bench: Bench) -> Operations:
     """Of an operator, ten minutes after noon: 1 ran, 2 failed, 3 was skipped alone, 4 to 9 in a gap, 10 ran."""
     bench.tick()
     bench.settle(bench.claim_one("plain"))
     bench.tick()
     bench.settle(bench.claim_one("plain"), Failed("boom"))
-    controls = bench.client.controls.by("ada")
-    assert controls.skip_next("plain") == at(3)
+    operations = bench.client.operations.by("ada")
+    assert operations.skip_next("plain") == at(3)
     bench.tick(8)
     bench.settle(bench.claim_one("plain"))
     assert bench.gaps("plain") == [(4, 9, 6, "collapsed")]
-    return controls
+    return operations
 
 
 def started(claims: list[Claim]) -> list[datetime | None]:
     return [claim.slot for claim in claims]
 
 
-def test_what_never_ran_runs(bench: Bench, controls: Controls) -> None:
+def test_what_never_ran_runs(bench: Bench, operations: Operations) -> None:
     """The oldest first, one after another; what did run, or failed, is left alone, and so is the plan row."""
     before = bench.row("plain")
-    found = controls.backfill("plain", at(1), at(10), note="lost a day")
+    found = operations.backfill("plain", at(1), at(10), note="lost a day")
     assert list(found.slots) == [at(minute) for minute in range(3, 10)]
     assert (found.present, found.first, found.last) == (3, at(1), at(10))
     for minute in range(3, 10):
@@ -54,7 +54,7 @@ def test_what_never_ran_runs(bench: Bench, controls: Controls) -> None:
     ]  # fmt: skip
 
 
-def test_a_range_knows_what_has_run_since(bench: Bench, controls: Controls) -> None:
+def test_a_range_knows_what_has_run_since(bench: Bench, operations: Operations) -> None:
     """It stays one line, and says how many slots have lines of their own; one that waits is explained as such.
 
     What was triggered in that time, and what others run, is none of them.
@@ -65,7 +65,7 @@ def test_a_range_knows_what_has_run_since(bench: Bench, controls: Controls) -> N
         triggered = row | {"slot": at(5.5), "origin": "trigger"}
         others = row | {"slot": at(6), "origin": "backfill", "task_instance": "another"}
         connection.execute(sa.insert(slots), [triggered, others])
-    controls.backfill("plain", at(4), at(7))
+    operations.backfill("plain", at(4), at(7))
     told = [explain(facts(bench.store, "plain", at(minute))).outcome for minute in (5, 9)]
     assert told == ["waiting", "skipped"]
     for _ in range(3):
@@ -74,33 +74,33 @@ def test_a_range_knows_what_has_run_since(bench: Bench, controls: Controls) -> N
     assert (gap.slot, gap.last, gap.count, gap.run_since) == (at(4), at(9), 6, 3)
 
 
-def test_failed_ones_too(bench: Bench, controls: Controls) -> None:
+def test_failed_ones_too(bench: Bench, operations: Operations) -> None:
     """When asked: as the same slot, its attempts counted on."""
-    found = controls.backfill("plain", at(1), at(2), failed=True)
+    found = operations.backfill("plain", at(1), at(2), failed=True)
     assert found.slots == (at(2),)
     claim = bench.claim_one("plain")
     assert (claim.slot, claim.row.attempt) == (at(2), 2)
 
 
-def test_a_backfill_is_previewed(bench: Bench, controls: Controls) -> None:
+def test_a_backfill_is_previewed(bench: Bench, operations: Operations) -> None:
     """A rehearsal says which slots would run, and leaves nothing behind."""
-    found = controls.backfill("plain", at(1), at(10), dry_run=True)
+    found = operations.backfill("plain", at(1), at(10), dry_run=True)
     assert len(found.slots) == 7
     assert bench.claim("plain") == []
     assert bench.outcomes("plain")[2] == (3, "skipped")
-    assert [order.command for order in controls.orders()] == ["skip-next"]
+    assert [order.operation for order in bench.inspect.audit()] == ["skip-next"]
 
 
-def test_a_second_backfill_adds_only_what_lacks(bench: Bench, controls: Controls) -> None:
+def test_a_second_backfill_adds_only_what_lacks(bench: Bench, operations: Operations) -> None:
     """A slot that waits already is not missing."""
-    controls.backfill("plain", at(4), at(6))
-    assert controls.backfill("plain", at(3), at(7)).slots == (at(3), at(7))
-    assert controls.backfill("plain", at(3), at(7)).slots == ()
+    operations.backfill("plain", at(4), at(6))
+    assert operations.backfill("plain", at(3), at(7)).slots == (at(3), at(7))
+    assert operations.backfill("plain", at(3), at(7)).slots == ()
 
 
-def test_so_many_at_once(bench: Bench, controls: Controls) -> None:
+def test_so_many_at_once(bench: Bench, operations: Operations) -> None:
     """Each that ends lets the next one go; one that is handed back, or tried again, does not."""
-    controls.backfill("plain", at(1), at(10), at_once=3)
+    operations.backfill("plain", at(1), at(10), concurrency=3)
     first, second, third = bench.claim("plain")
     assert started([first, second, third]) == [at(3), at(4), at(5)]
     bench.settle(second)
@@ -110,12 +110,12 @@ def test_so_many_at_once(bench: Bench, controls: Controls) -> None:
 
 
 @pytest.mark.parametrize("end", ["runs", "is called off"])
-def test_a_place_stays_with_its_backfill(bench: Bench, controls: Controls, end: str) -> None:
+def test_a_place_stays_with_its_backfill(bench: Bench, operations: Operations, end: str) -> None:
     """Another backfill of the job that comes to its end hands its place to nobody."""
-    controls.backfill("plain", at(4), at(9))
-    controls.backfill("plain", at(3), at(3))
+    operations.backfill("plain", at(4), at(9))
+    operations.backfill("plain", at(3), at(3))
     if end == "is called off":
-        controls.cancel("plain", at(3))
+        operations.cancel("plain", at(3))
     claims = {claim.slot: claim for claim in bench.claim("plain")}
     if end == "runs":
         bench.settle(claims.pop(at(3)))
@@ -125,9 +125,9 @@ def test_a_place_stays_with_its_backfill(bench: Bench, controls: Controls, end: 
     assert started(bench.claim("plain")) == [at(5)]
 
 
-def test_a_lost_slot_lets_none_go(bench: Bench, controls: Controls) -> None:
+def test_a_lost_slot_lets_none_go(bench: Bench, operations: Operations) -> None:
     """It runs again first."""
-    controls.backfill("plain", at(1), at(10))
+    operations.backfill("plain", at(1), at(10))
     claim = bench.claim_one("plain")
     bench.clock.tick(timedelta(seconds=30))
     bench.take_over(claim)
@@ -135,16 +135,16 @@ def test_a_lost_slot_lets_none_go(bench: Bench, controls: Controls) -> None:
 
 
 @pytest.mark.parametrize(
-    ("at_once", "dues"),
+    ("concurrency", "dues"),
     [
         pytest.param(1, [0, 10, 20, 30], id="one"),
         pytest.param(2, [0, 10, 20, 30], id="two"),
     ],
 )
-def test_starts_are_a_pace_apart(bench: Bench, controls: Controls, at_once: int, dues: list[int]) -> None:
+def test_starts_are_a_pace_apart(bench: Bench, operations: Operations, concurrency: int, dues: list[int]) -> None:
     """However short the runs are, and however many may run at once."""
     begun = bench.clock.now()
-    controls.backfill("plain", at(3), at(6), pace="10s", at_once=at_once)
+    operations.backfill("plain", at(3), at(6), pace="10s", concurrency=concurrency)
     starts = []
     for _ in range(31):
         for claim in bench.claim("plain"):
@@ -154,10 +154,10 @@ def test_starts_are_a_pace_apart(bench: Bench, controls: Controls, at_once: int,
     assert starts == dues
 
 
-def test_starts_are_a_pace_apart_however_long_each_runs(bench: Bench, controls: Controls) -> None:
+def test_starts_are_a_pace_apart_however_long_each_runs(bench: Bench, operations: Operations) -> None:
     """One that has run for long, and one that was short, end together: what follows them does not start together."""
     begun = bench.clock.now()
-    controls.backfill("plain", at(3), at(7), pace="10s", at_once=2)
+    operations.backfill("plain", at(3), at(7), pace="10s", concurrency=2)
     starts, long = [], bench.claim_one("plain")
     for second in range(60):
         for claim in bench.claim("plain"):
@@ -167,17 +167,17 @@ def test_starts_are_a_pace_apart_however_long_each_runs(bench: Bench, controls: 
             bench.settle(long)
         bench.clock.tick(timedelta(seconds=1))
     assert starts == [10, 20, 30, 40]
-    assert next(controls.orders()).arguments["pace"] == "10s"
+    assert next(bench.inspect.audit()).arguments["pace"] == "10s"
 
 
-def test_starts_are_a_pace_apart_when_one_that_waits_is_cancelled(bench: Bench, controls: Controls) -> None:
+def test_starts_are_a_pace_apart_when_one_that_waits_is_cancelled(bench: Bench, operations: Operations) -> None:
     """It has run in vain before, and the start of then is not what the pace counts from."""
     for _ in range(4):
         bench.tick()
         bench.settle(bench.claim_one("plain"), Failed("boom"))
     begun = bench.clock.now()
-    controls.backfill("plain", at(11), at(14), pace="10s", failed=True)
-    controls.cancel("plain", at(12))
+    operations.backfill("plain", at(11), at(14), pace="10s", failed=True)
+    operations.cancel("plain", at(12))
     starts = []
     for _ in range(31):
         for claim in bench.claim("plain"):
@@ -193,32 +193,32 @@ def test_starts_are_a_pace_apart_when_one_that_waits_is_cancelled(bench: Bench, 
     assert third - second >= 10
 
 
-def test_history_before_the_job_was_there(bench: Bench, controls: Controls) -> None:
+def test_history_before_the_job_was_there(bench: Bench, operations: Operations) -> None:
     """Slots that no row has ever known are missing, too; their handler learns the interval."""
-    found = controls.backfill("plain", at(-3), at(0))
+    found = operations.backfill("plain", at(-3), at(0))
     assert found.slots == tuple(at(minute) for minute in (-3, -2, -1, 0))
     claim = bench.claim_one("plain")
     assert (claim.slot, claim.row.schedule) == (at(-3), bench.row("plain").schedule)
 
 
-def test_what_is_to_come_is_left_to_the_schedule(bench: Bench, controls: Controls) -> None:
+def test_what_is_to_come_is_left_to_the_schedule(bench: Bench, operations: Operations) -> None:
     """Also what is due by now, and waits."""
     bench.tick(3)
-    found = controls.backfill("plain", at(10), at(100))
+    found = operations.backfill("plain", at(10), at(100))
     assert (found.slots, found.last) == ((), at(11) - timedelta(microseconds=1))
     assert (found.present, found.undecided) == (1, 3)  # 11 to 13 have come
-    assert controls.backfill("plain", at(12), at(12)).undecided == 1
-    assert controls.backfill("plain", at(1), at(10), dry_run=True).undecided == 0
+    assert operations.backfill("plain", at(12), at(12)).undecided == 1
+    assert operations.backfill("plain", at(1), at(10), dry_run=True).undecided == 0
 
 
-def test_no_slot_runs_before_its_time(bench: Bench, controls: Controls) -> None:
+def test_no_slot_runs_before_its_time(bench: Bench, operations: Operations) -> None:
     """One that was left out is missing when its time has come, and not before."""
-    slot = controls.skip_next("plain")
+    slot = operations.skip_next("plain")
     assert slot > bench.clock.now()
     with pytest.raises(ConfigurationError, match="is yet to come, and what comes is the schedule's"):
-        controls.backfill("plain", slot, slot)
+        operations.backfill("plain", slot, slot)
     bench.clock.set(slot)
-    assert controls.backfill("plain", slot, slot).slots == (slot,)
+    assert operations.backfill("plain", slot, slot).slots == (slot,)
 
 
 @pytest.mark.parametrize(
@@ -229,60 +229,60 @@ def test_no_slot_runs_before_its_time(bench: Bench, controls: Controls) -> None:
         pytest.param("plain", at(-300_000), "at most 200000 are looked at", id="far too many"),
     ],
 )
-def test_a_backfill_has_limits(bench: Bench, controls: Controls, job: str, first: datetime, words: str) -> None:
+def test_a_backfill_has_limits(bench: Bench, operations: Operations, job: str, first: datetime, words: str) -> None:
     """One line with the cure; nothing is half done."""
     with pytest.raises(ConfigurationError, match=words):
-        controls.backfill(job, first, at(10))
-    assert [order.command for order in controls.orders()] == ["skip-next"]
+        operations.backfill(job, first, at(10))
+    assert [order.operation for order in bench.inspect.audit()] == ["skip-next"]
 
 
-@pytest.mark.parametrize("at_once", [0, -1, True, 1.5])
-def test_at_once_is_a_whole_number(controls: Controls, at_once: Any) -> None:
+@pytest.mark.parametrize("concurrency", [0, -1, True, 1.5])
+def test_at_once_is_a_whole_number(operations: Operations, concurrency: Any) -> None:
     """One or more."""
     with pytest.raises(ConfigurationError, match="whole number"):
-        controls.backfill("plain", at(1), at(2), at_once=at_once)
+        operations.backfill("plain", at(1), at(2), concurrency=concurrency)
 
 
-def test_a_backfill_is_called_off(bench: Bench, controls: Controls) -> None:
+def test_a_backfill_is_called_off(bench: Bench, operations: Operations) -> None:
     """What has not begun ends as it was, or as cancelled; what runs goes on, and lets nothing go."""
-    controls.backfill("plain", at(1), at(10))
+    operations.backfill("plain", at(1), at(10))
     claim = bench.claim_one("plain")
-    assert controls.cancel_backfill("plain") == 6
+    assert operations.cancel_backfill("plain") == 6
     bench.settle(claim)
     assert bench.claim("plain") == []
     assert bench.outcomes("plain") == [
         (1, "succeeded"), (2, "failed"), (3, "succeeded"), *((minute, "cancelled") for minute in range(4, 10)),
         (10, "succeeded"),
     ]  # fmt: skip
-    assert controls.cancel_backfill("plain") == 0
+    assert operations.cancel_backfill("plain") == 0
 
 
-def test_a_slot_of_a_backfill_that_is_cancelled_lets_the_next_one_go(bench: Bench, controls: Controls) -> None:
+def test_a_slot_of_a_backfill_that_is_cancelled_lets_the_next_one_go(bench: Bench, operations: Operations) -> None:
     """A chain does not break where an operator takes a link out."""
-    controls.backfill("plain", at(1), at(10))
-    controls.cancel("plain", at(3))
+    operations.backfill("plain", at(1), at(10))
+    operations.cancel("plain", at(3))
     assert bench.outcomes("plain")[2] == (3, "skipped")
     assert started(bench.claim("plain")) == [at(4)]
 
 
-def test_a_backfill_sleeps_with_its_job(bench: Bench, controls: Controls) -> None:
+def test_a_backfill_sleeps_with_its_job(bench: Bench, operations: Operations) -> None:
     """What waits, and what is let go meanwhile."""
-    controls.backfill("plain", at(1), at(10))
+    operations.backfill("plain", at(1), at(10))
     claim = bench.claim_one("plain")
-    controls.pause("plain")
+    operations.pause("plain")
     bench.settle(claim)
     assert bench.claim("plain") == []
-    controls.resume("plain")
+    operations.resume("plain")
     assert started(bench.claim("plain")) == [at(4)]
 
 
 def test_a_job_that_gives_up_runs_what_never_started(bench: Bench) -> None:
     """At most one start is none so far: skipped slots may run, once."""
-    controls = bench.client.controls
-    assert controls.skip_next("strict") == at(1)
+    operations = bench.client.operations
+    assert operations.skip_next("strict") == at(1)
     bench.tick(2)
     bench.settle(bench.claim_one("strict"))
-    controls.backfill("strict", at(1), at(2))
+    operations.backfill("strict", at(1), at(2))
     claim = bench.claim_one("strict")
     assert claim.slot == at(1)
     assert bench.store.mark_running(claim)

@@ -227,7 +227,7 @@ def test_a_task_that_cannot_be_settled_is_dead(bench: Bench, monkeypatch: pytest
     """It stays, and says why; when somebody wished for its next attempt does not outlive it."""
     bench.client.schedule("mail", id="1")
     claim = bench.claim_one("mail")
-    assert bench.client.reschedule("mail", "1", in_="1h").status == "running"
+    assert bench.client.reschedule("mail", "1", delay="1h").status == "running"
     _break("mail", monkeypatch)
     done = bench.settle(claim)
     assert done is not None

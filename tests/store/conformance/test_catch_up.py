@@ -116,7 +116,7 @@ def test_a_year_of_seconds_is_one_row(database: Database) -> None:
     """The newest runs for all; nobody has walked through the others, or this test would take minutes."""
 
     def handler(ctx: JobContext) -> None:
-        assert ctx.collapsed == seconds - 1
+        assert ctx.missed_count == seconds - 1
 
     seconds = 365 * 86_400
     subject = job(name="secondly", schedule=Every("1s"))(handler)

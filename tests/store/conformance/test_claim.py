@@ -340,7 +340,7 @@ def test_of_slots_that_were_lost_before_only_so_many(bench: Bench, lost: int, ta
 def test_next_due_can_leave_them_out(bench: Bench) -> None:
     """Whoever may not take a row that was lost before need not wake up for it."""
     bench.client.schedule("mail", id="1")
-    bench.client.schedule("mail", id="2", in_="1m")
+    bench.client.schedule("mail", id="2", delay="1m")
     bench.change("mail", "1", lost_count=1)
     assert (bench.store.next_due(["mail"]), bench.store.next_due(["mail"], lost=0)) == (timedelta(0), MINUTE)
 

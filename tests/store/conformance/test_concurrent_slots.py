@@ -127,7 +127,7 @@ def test_a_slot_is_settled_though_its_plan_row_cannot_be_told(database: Database
 
 def test_a_slot_that_waits_for_its_retry_holds_its_place(database: Database) -> None:
     """Its retry comes before the next slot; until then nobody else has its place."""
-    retry = Retry(attempts=2, wait=lambda state: 90, past_next_slot=True)  # type: ignore[arg-type, return-value]
+    retry = Retry(max_attempts=2, wait=lambda state: 90, past_next_slot=True)  # type: ignore[arg-type, return-value]
     with workers(database, overlap=Overlap.allow(1), retry=retry) as (one,):
         one.tick("1s")
         begun(one)
@@ -231,7 +231,7 @@ def test_missed_slots_run_side_by_side(database: Database) -> None:
 def test_a_trigger_stands_beside_the_overlap_rules(database: Database) -> None:
     """It takes no place from the schedule's slots."""
     with workers(database, overlap=Overlap.allow(1)) as (one,):
-        one.client.controls.trigger("minutely")
+        one.client.operations.trigger("minutely")
         assert len(one.poll()) == 1
         one.tick("1s")
         assert begun(one) == [0]
@@ -274,7 +274,7 @@ def test_a_slot_that_ends_well_all_the_same(database: Database) -> None:
 
 def test_a_replaced_slot_has_no_retry(database: Database) -> None:
     """Waiting for its next attempt, it ends as soon as a newer one is due."""
-    retry = Retry(attempts=5, wait=lambda state: 90, past_next_slot=True)  # type: ignore[arg-type, return-value]
+    retry = Retry(max_attempts=5, wait=lambda state: 90, past_next_slot=True)  # type: ignore[arg-type, return-value]
     with workers(database, overlap=Overlap.cancel_previous(), retry=retry) as (one,):
         one.tick("1s")
         begun(one)
@@ -310,7 +310,7 @@ def test_who_asked_is_told_apart(database: Database) -> None:
     with workers(database, overlap=Overlap.cancel_previous()) as (one,):
         one.tick("1s")
         begun(one)
-        one.client.controls.cancel("minutely")
+        one.client.operations.cancel("minutely")
         one.beat()
         assert one.cancel_reason(on(one, 0)) == "operator"
         end(one, 0, Aborted("operator"))

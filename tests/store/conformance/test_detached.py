@@ -147,7 +147,7 @@ def test_a_detached_row_that_was_handed_back_is_called_off(bench: Bench, on_lost
     """It ends as cancelled: it never began."""
     detached(bench, at(-5), on_lost)
     bench.settle(bench.claim_one(on_lost), HandedBack())
-    bench.client.controls.cancel(on_lost, at(-5))
+    bench.client.operations.cancel(on_lost, at(-5))
     entry = bench.slot(on_lost)
     assert (entry["outcome"], entry["reason"], entry["finished"]) == ("cancelled", "operator", bench.clock.now())
 

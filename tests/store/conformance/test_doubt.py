@@ -183,14 +183,14 @@ def test_a_mark_in_doubt_starts_nothing(apart: Bench, proxy: Proxy, forward: boo
 @lost
 def test_an_order_in_doubt(apart: Bench, proxy: Proxy, forward: bool) -> None:
     """An operator's order is carried out once: one run, one slot left out, one line each in the audit."""
-    controls = apart.client.controls
+    operations = apart.client.operations
     proxy.lose_commit(said=ORDER, forward=forward)
-    triggered = controls.trigger("plain")
+    triggered = operations.trigger("plain")
     assert proxy.lost.is_set()
     proxy.lose_commit(said=ORDER, forward=forward)
-    skipped = controls.skip_next("plain")
+    skipped = operations.skip_next("plain")
     assert proxy.lost.is_set()
-    given = [(order.command, order.slot) for order in controls.orders()]
+    given = [(order.operation, order.slot) for order in bench.inspect.audit()]
     assert given == [("skip-next", at(1)), ("trigger", triggered)]
     assert (skipped, apart.row("plain").slot) == (at(1), at(2))
     assert [claim.slot for claim in apart.claim("plain")] == [triggered]

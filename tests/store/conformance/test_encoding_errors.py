@@ -28,7 +28,7 @@ def test_what_a_handler_says(database: Database, raised: Exception, outcome: str
     def handler(ctx: Any) -> None:
         raise raised
 
-    with ManualWorker([task(name="t", history="all", retry=None)(handler)], database) as worker:
+    with ManualWorker([task(name="t", record="all", retry=None)(handler)], database) as worker:
         worker.client.schedule("t", id="1")
         assert [ended.outcome for ended in worker.run_due()] == ["dead" if outcome == "failed" else outcome]
         line = worker.client.get("t", "1")
@@ -42,20 +42,20 @@ def test_what_a_handler_says(database: Database, raised: Exception, outcome: str
     ("order", "words"),
     [
         (
-            lambda bench: bench.client.controls.pause("plain", note="a\x00b"),
+            lambda bench: bench.client.operations.pause("plain", note="a\x00b"),
             "note='a\\x00b': no database can keep a NUL",
         ),
         (
-            lambda bench: bench.client.controls.by("a\x00b").pause("plain"),
+            lambda bench: bench.client.operations.by("a\x00b").pause("plain"),
             "author='a\\x00b': no database can keep a NUL",
         ),
-        (lambda bench: bench.client.controls.pause("plain", note=5), "note=5: expected a text; write note='5'"),
-        (lambda bench: bench.client.controls.by(5).pause("plain"), "author=5: expected a text; write author='5'"),
+        (lambda bench: bench.client.operations.pause("plain", note=5), "note=5: expected a text; write note='5'"),
+        (lambda bench: bench.client.operations.by(5).pause("plain"), "author=5: expected a text; write author='5'"),
         (
-            lambda bench: bench.client.controls.pause("plain", note="x" * 1_000_000),
+            lambda bench: bench.client.operations.pause("plain", note="x" * 1_000_000),
             "note has 1,000,000 characters, at mo",
         ),
-        (lambda bench: bench.client.controls.pause("pla\x00in"), ""),
+        (lambda bench: bench.client.operations.pause("pla\x00in"), ""),
     ],
     ids=["note", "author", "number", "author's number", "long", "name"],
 )
@@ -65,10 +65,10 @@ def test_what_is_said_of_an_order(bench: Bench, order: Any, words: str) -> None:
         order(bench)
     assert words in str(refused.value)
     assert "\n" not in str(refused.value)
-    assert list(bench.client.controls.orders()) == []
+    assert list(bench.inspect.audit()) == []
 
 
 def test_the_nearest_job_is_named(bench: Bench) -> None:
     """Of an order for one that nobody knows."""
     with pytest.raises(UnknownTask, match="no job 'plian' has a row; did you mean 'plain'\\? else start"):
-        bench.client.controls.pause("plian")
+        bench.client.operations.pause("plian")

@@ -41,7 +41,7 @@ def waits_for_its_retry(bench: Bench) -> None:
 def runs(bench: Bench) -> None:
     bench.tick()
     bench.claim_one("plain")
-    bench.client.controls.by("ada").cancel("plain", note="too slow")
+    bench.client.operations.by("ada").cancel("plain", note="too slow")
     bench.tick(0.5)
 
 
@@ -49,22 +49,22 @@ def called_off_unbegun(bench: Bench) -> None:
     """Claimed, and its handler never entered."""
     bench.tick(1.5)
     claim = bench.claim_one("plain")
-    bench.client.controls.by("ada").cancel("plain")
+    bench.client.operations.by("ada").cancel("plain")
     bench.tick()
     bench.settle(claim, HandedBack("operator"))
 
 
 def filled(bench: Bench) -> None:
     """By the second of three backfills: the first came before it, the last found nothing missing."""
-    controls = bench.client.controls
+    operations = bench.client.operations
     bench.tick(5)
     bench.settle(bench.claim_one("plain"))
-    controls.by("ada").backfill("plain", at(1), at(2), note="the first two")
-    controls.by("bob").backfill("plain", at(3), at(4), note="and the others")
+    operations.by("ada").backfill("plain", at(1), at(2), note="the first two")
+    operations.by("bob").backfill("plain", at(3), at(4), note="and the others")
     for claim in bench.claim("plain"):
         bench.settle(claim)
     bench.tick()
-    controls.by("cid").backfill("plain", at(1), at(4), note="in vain")
+    operations.by("cid").backfill("plain", at(1), at(4), note="in vain")
 
 
 def died_thrice(bench: Bench) -> None:
@@ -100,24 +100,24 @@ def overlapped_twice(bench: Bench) -> None:
 
 
 def paused(bench: Bench) -> None:
-    controls = bench.client.controls.by("ada")
-    controls.pause("plain", note="the disk is full")
+    operations = bench.client.operations.by("ada")
+    operations.pause("plain", note="the disk is full")
     bench.tick(5)
-    controls.resume("plain")
+    operations.resume("plain")
 
 
 def sleeps(bench: Bench) -> None:
-    bench.client.controls.by("ada").pause("plain", note="the disk is full")
+    bench.client.operations.by("ada").pause("plain", note="the disk is full")
     bench.tick(5)
 
 
 def all_sleeps(bench: Bench) -> None:
-    bench.client.controls.by("ada").pause_all(note="maintenance")
+    bench.client.operations.by("ada").pause_all(note="maintenance")
     bench.tick(5)
 
 
 def left_out(bench: Bench) -> None:
-    bench.client.controls.by("ada").skip_next("plain", note="holiday")
+    bench.client.operations.by("ada").skip_next("plain", note="holiday")
 
 
 def due(bench: Bench) -> None:
@@ -131,7 +131,7 @@ def held(bench: Bench) -> None:
 
 
 def deleted(bench: Bench) -> None:
-    bench.client.controls.by("ada").delete("plain", note="replaced")
+    bench.client.operations.by("ada").delete("plain", note="replaced")
 
 
 def planned_otherwise(bench: Bench) -> None:
@@ -245,12 +245,12 @@ def test_a_slot_to_come_of_a_paused_job_says_so(bench: Bench) -> None:
     for pause in (sleeps, all_sleeps):
         pause(bench)
         assert "It starts only if that is taken back before" in told(bench, at(40)).sentences[-1]
-        bench.client.controls.resume("plain")
+        bench.client.operations.resume("plain")
 
 
 def test_a_trigger_names_who_asked(bench: Bench) -> None:
     """Its slot is no slot of the schedule, and explained all the same."""
-    slot = bench.client.controls.by("ada").trigger("plain", note="once more")
+    slot = bench.client.operations.by("ada").trigger("plain", note="once more")
     waiting = told(bench, slot)
     assert (waiting.outcome, waiting.reason) == ("waiting", "trigger")
     bench.settle(bench.claim_one("plain"))
@@ -261,7 +261,7 @@ def test_a_trigger_names_who_asked(bench: Bench) -> None:
 
 def test_a_trigger_that_was_handed_back_waits(bench: Bench) -> None:
     """The ledger has it; it did not start, and nobody says so."""
-    slot = bench.client.controls.trigger("plain")
+    slot = bench.client.operations.trigger("plain")
     bench.settle(bench.claim_one("plain"), HandedBack())
     because = "It was handed back before it began (its worker was stopped)"
     assert told(bench, slot).sentences[0] == f"{because}, and is due again at 2026-01-01T12:00:00Z."
@@ -272,7 +272,7 @@ def test_a_slot_whose_row_went_with_a_restore_is_explained(bench: Bench) -> None
     backup = bench.backup()
     bench.tick()
     bench.settle(bench.claim_one("plain"))
-    slot = bench.client.controls.trigger("plain")
+    slot = bench.client.operations.trigger("plain")
     bench.claim_one("plain")
     bench.restore(backup)
     bench.tick()
@@ -288,7 +288,7 @@ def test_what_was_pruned_is_said(bench: Bench) -> None:
         bench.clock.set(at(minute))
         bench.settle(bench.claim_one("plain"))
     bench.clock.set(at(1000))
-    list(Pruner(bench.store, keep=MINUTE, keep_failures=MINUTE).pages())
+    list(Pruner(bench.store, keep=MINUTE, failure_retention=MINUTE).pages())
     bench.change("plain", first_version=to_micros(at(900)))
     text = " ".join(told(bench, at(1)).sentences)
     assert "was pruned" in text
@@ -309,19 +309,19 @@ def test_a_job_without_a_row(bench: Bench) -> None:
     gone = bench.beside(a_job("gone", Every("1m")))
     gone.plan("gone")
     gone.tick(3)
-    gone.client.controls.delete("gone")
+    gone.client.operations.delete("gone")
     assert told(gone, at(2), "gone").reason == "deleted"
     assert told(gone, at(9), "gone").outcome == "unknown"
 
 
 def test_a_queued_backfill_says_so(bench: Bench) -> None:
     """It waits for another slot of its backfill."""
-    bench.client.controls.backfill("plain", at(-3), at(-1))
+    bench.client.operations.backfill("plain", at(-3), at(-1))
     assert "another slot of its backfill" in " ".join(told(bench, at(-2)).sentences)
 
 
 def made_again(bench: Bench) -> None:
-    bench.client.controls.delete("strict", known=True)
+    bench.client.operations.delete("strict", force=True)
     bench.plan("strict")
 
 
@@ -338,7 +338,7 @@ def put_back(bench: Bench) -> None:
 
 def pruned(bench: Bench) -> None:
     bench.clock.set(at(2.2))
-    list(Pruner(bench.store, keep=MINUTE / 60, keep_failures=MINUTE / 60).pages())
+    list(Pruner(bench.store, keep=MINUTE / 60, failure_retention=MINUTE / 60).pages())
 
 
 @pytest.mark.parametrize("upheaval", [made_again, there_and_back, put_back, pruned], ids=lambda one: one.__name__)

@@ -25,7 +25,7 @@ class Office:
 
     def __init__(self, database: Database, handler: Handler, **declared: Any) -> None:
         self.ran: list[tuple[str, Any]] = []
-        first = task(name="first", **{"retry": Retry(attempts=2), **declared})(handler)
+        first = task(name="first", **{"retry": Retry(max_attempts=2), **declared})(handler)
         later = [task(name=name)(lambda ctx: self.ran.append((ctx.name, ctx.data))) for name in ("then", "join")]
         self.worker = ManualWorker([first, *later, job(name="tick", schedule=Every("1h"))(handler)], database,
                                    ManualClock(NOON))  # fmt: skip
@@ -46,7 +46,7 @@ def test_a_success_brings_what_follows(database: Database) -> None:
 
     def handler(ctx: Any) -> None:
         assert ctx.then("then", {"n": 1}, id="a") == "a"
-        ctx.then("then", {"n": 2}, id="b", in_="5m", priority=90)
+        ctx.then("then", {"n": 2}, id="b", delay="5m", priority=90)
         seen.append(office.ids("then"))
 
     office = Office(database, handler)
@@ -94,7 +94,7 @@ def test_a_task_in_its_own_place(database: Database) -> None:
     def handler(ctx: Any) -> None:
         links.append((ctx.data, ctx.attempt, ctx.idempotency_key))
         if ctx.data < 3:
-            ctx.then("first", ctx.data + 1, id=ctx.instance, in_="1m")
+            ctx.then("first", ctx.data + 1, id=ctx.id, delay="1m")
 
     office = Office(database, handler)
     office.client.schedule("first", 1, id="1")
@@ -125,16 +125,16 @@ def test_fan_out_and_fan_in(database: Database) -> None:
 
     def handler(ctx: Any) -> None:
         if ctx.data == "all":
-            ctx.then("join", "joined", id="j", waits_for=3)
+            ctx.then("join", "joined", id="j", countdown=3)
             for number in range(3):
                 ctx.then("first", number, id=str(10 + number))
         else:
             if ctx.data == 2 and ctx.attempt == 1:
-                ctx.arrive("join", "j")
+                ctx.count_down("join", "j")
                 raise ValueError("counts only when it succeeds")
-            ctx.arrive("join", "j")
+            ctx.count_down("join", "j")
 
-    office = Office(database, handler, retry=Retry.exponential(3, first="1m", cap="1m"))
+    office = Office(database, handler, retry=Retry.exponential(max_attempts=3, initial="1m", max_wait="1m"))
     office.run("all")
     line = office.client.get("join", "j")
     assert line is not None
@@ -149,11 +149,11 @@ def test_who_arrives_twice_counts_once(database: Database) -> None:
     """However often a handler says so; those of two attempts that succeed count twice."""
 
     def handler(ctx: Any) -> None:
-        ctx.arrive("join", "j")
-        ctx.arrive("join", "j")
+        ctx.count_down("join", "j")
+        ctx.count_down("join", "j")
 
     office = Office(database, handler)
-    office.client.schedule("join", id="j", waits_for=2)
+    office.client.schedule("join", id="j", countdown=2)
     office.run()
     line = office.client.get("join", "j")
     assert line is not None
@@ -164,9 +164,9 @@ def test_who_arrives_twice_counts_once(database: Database) -> None:
 
 def test_a_blocked_task_can_be_looked_at_moved_and_cancelled(bench: Bench) -> None:
     """It is one that waits, only for others than the clock."""
-    bench.client.schedule("mail", id="1", waits_for=1, in_="1m")
+    bench.client.schedule("mail", id="1", countdown=1, delay="1m")
     assert [line.id for line in bench.client.list(state="blocked")] == ["1"]
-    assert bench.client.reschedule("mail", "1", in_="1h").status == "scheduled"
+    assert bench.client.reschedule("mail", "1", delay="1h").status == "scheduled"
     line = bench.client.get("mail", "1")
     assert line is not None
     assert (line.state, line.due) == ("blocked", at(60))
@@ -180,10 +180,10 @@ def test_an_id_that_is_taken(database: Database, if_exists: Any) -> None:
     """Nobody can be told any more: it is as the handler said."""
 
     def handler(ctx: Any) -> None:
-        ctx.then("then", "new", id="a", in_="1m", if_exists=if_exists)
+        ctx.then("then", "new", id="a", delay="1m", if_exists=if_exists)
 
     office = Office(database, handler)
-    office.client.schedule("then", "old", id="a", in_="1h")
+    office.client.schedule("then", "old", id="a", delay="1h")
     office.run()
     line = office.client.get("then", "a")
     assert line is not None
@@ -204,8 +204,8 @@ def test_two_of_one_id(database: Database, before: Any, choice: Any, blocked: bo
     """In the order in which the handler said them, however each looks at what exists: the second finds the first."""
 
     def handler(ctx: Any) -> None:
-        ctx.then("then", "first", id="a", in_="1m", if_exists=before, waits_for=int(blocked))
-        ctx.then("then", "second", id="a", in_="2m", if_exists=choice)
+        ctx.then("then", "first", id="a", delay="1m", if_exists=before, countdown=int(blocked))
+        ctx.then("then", "second", id="a", delay="2m", if_exists=choice)
 
     office = Office(database, handler)
     office.run()
@@ -220,8 +220,8 @@ def test_what_follows_is_checked_where_it_is_said(database: Database) -> None:
     told: list[type[Exception]] = []
 
     def handler(ctx: Any) -> None:
-        for call in (lambda: ctx.then("then", {1}), lambda: ctx.then("then", waits_for=-1),
-                     lambda: ctx.arrive("join", "")):  # fmt: skip
+        for call in (lambda: ctx.then("then", {1}), lambda: ctx.then("then", countdown=-1),
+                     lambda: ctx.count_down("join", "")):  # fmt: skip
             try:
                 call()
             except (InvalidPayload, ConfigurationError) as error:
@@ -259,13 +259,13 @@ def failing(ctx: Any) -> str:
 
 @pytest.mark.parametrize(
     ("declared", "kept"),
-    [({}, []), ({"history": "failures"}, ["failed"]), ({"history": "all"}, ["failed", "succeeded"]),
-     ({"keep_result": "1h"}, ["succeeded"])],
+    [({}, []), ({"record": "failures"}, ["failed"]), ({"record": "all"}, ["failed", "succeeded"]),
+     ({"result_retention": "1h"}, ["succeeded"])],
     ids=["none", "failures", "all", "results only"],
 )  # fmt: skip
 def test_what_the_ledger_keeps(database: Database, declared: dict[str, Any], kept: list[str]) -> None:
     """As the task chose, with attempts, worker and error."""
-    office = Office(database, failing, **{"retry": Retry(attempts=1), **declared})
+    office = Office(database, failing, **{"retry": Retry(max_attempts=1), **declared})
     office.client.schedule("first", "fail", id="bad")
     office.client.schedule("first", "fine", id="good")
     office.worker.run_due()
@@ -286,10 +286,10 @@ def test_a_task_that_is_called_off_leaves_what_its_history_keeps(database: Datab
     def handler(ctx: Any) -> None:
         if ctx.data == "itself":
             raise Cancel("enough")
-        office.client.cancel("first", ctx.instance)
+        office.client.cancel("first", ctx.id)
         raise ValueError("boom")
 
-    office = Office(database, handler, history=history)
+    office = Office(database, handler, record=history)
     office.client.schedule_many("first", [Item("itself", id="a"), Item("asked", id="b")])
     ended = office.worker.run_due()
     assert [(one.outcome, one.reason) for one in ended] == [("cancelled", "enough"), ("cancelled", "operator")]
@@ -301,11 +301,11 @@ def test_a_task_that_is_called_off_leaves_what_its_history_keeps(database: Datab
 
 def test_a_task_that_is_driven_again_has_two_ends(database: Database) -> None:
     """The failure stays in the history when it has succeeded."""
-    office = Office(database, failing, retry=Retry(attempts=1), history="all")
+    office = Office(database, failing, retry=Retry(max_attempts=1), record="all")
     office.run("fail")
     office.worker.tick("1m")
     office.bench.change("first", "1", task_data=b'"fine"')
-    assert office.client.redrive("first") == ["1"]
+    assert office.client.retry("first") == ["1"]
     office.worker.run_due()
     assert [end.outcome for end in office.client.history("first", "1")] == ["succeeded", "failed"]
 
@@ -327,7 +327,7 @@ async def returns(ctx: Any) -> Any:
 )  # fmt: skip
 def test_a_result_can_be_fetched_for_a_while(database: Database, handler: Handler, result: Any) -> None:
     """As plain values, until its time is over."""
-    office = Office(database, handler, keep_result="1h")
+    office = Office(database, handler, result_retention="1h")
     assert office.client.result("first", "1") is None
     office.run([1, 2])
     end = office.client.result("first", "1")
@@ -345,7 +345,7 @@ def test_a_result_can_be_fetched_for_a_while(database: Database, handler: Handle
 )  # fmt: skip
 def test_a_result_that_cannot_be_kept(database: Database, result: Any, words: str) -> None:
     """The task has succeeded all the same: to do its work again would not mend it."""
-    office = Office(database, lambda ctx: result, keep_result="1h")
+    office = Office(database, lambda ctx: result, result_retention="1h")
     office.run()
     end = office.client.result("first", "1")
     assert end is not None
@@ -357,9 +357,9 @@ def test_a_result_that_cannot_be_kept(database: Database, result: Any, words: st
 @pytest.mark.parametrize(
     ("subject", "words"),
     [
-        (task(name="t", history="some")(failing), "history is 'some'; expected \"none\", \"failures\" or \"all\""),
-        (task(name="t", keep_result="0s")(failing), "keep_result is '0s'; expected more than zero"),
-        (job(name="t", schedule=Every("1h"), history="all")(failing), "this is for one-time tasks; remove it"),
+        (task(name="t", record="some")(failing), "record is 'some'; expected \"none\", \"failures\" or \"all\""),
+        (task(name="t", result_retention="0s")(failing), "result_retention is '0s'; expected more than zero"),
+        (job(name="t", schedule=Every("1h"), record="all")(failing), "this is for one-time tasks; remove it"),
     ],
     ids=["word", "zero", "job"],
 )  # fmt: skip

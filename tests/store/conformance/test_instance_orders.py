@@ -9,7 +9,7 @@ from functools import partial
 import pytest
 from tests.store.bench import MINUTE, Bench, a_job, at
 
-from slotwise.client.operations import Controls
+from slotwise.client.operations import Operations
 from slotwise.errors import ConfigurationError, UnknownTask
 from slotwise.explain.explanation import explain
 from slotwise.explain.facts import facts
@@ -20,7 +20,7 @@ from slotwise.store.connect.database import Database
 
 EACH = Every(MINUTE)
 DEFINITIONS = (
-    a_job("feed", Disabled(), retry=Retry.exponential(3, first=timedelta(seconds=1))),
+    a_job("feed", Disabled(), retry=Retry.exponential(max_attempts=3, initial=timedelta(seconds=1))),
     a_job("abreast", Disabled(), overlap=Overlap.allow(2)),
 )
 
@@ -36,8 +36,8 @@ def bench(database: Database) -> Bench:
 
 
 @pytest.fixture
-def controls(bench: Bench) -> Controls:
-    return bench.client.controls.by("ada")
+def operations(bench: Bench) -> Operations:
+    return bench.client.operations.by("ada")
 
 
 def endings(bench: Bench, name: str, instance: str) -> list[tuple[object, ...]]:
@@ -52,63 +52,63 @@ def endings(bench: Bench, name: str, instance: str) -> list[tuple[object, ...]]:
 # -- cancel -----------------------------------------------------------------------------------------------------
 
 
-def test_cancel_is_about_one_instance_or_about_all(bench: Bench, controls: Controls) -> None:
+def test_cancel_is_about_one_instance_or_about_all(bench: Bench, operations: Operations) -> None:
     """What runs of the one that is named; without a name, what runs of the job and of all its instances."""
     bench.tick()
     claims = bench.claim("feed")
     assert [claim.row.task_instance for claim in claims] == ["a", "b"]
-    assert controls.cancel("feed", instance="b") == [at(1)]
+    assert operations.cancel("feed", id="b") == [at(1)]
     assert [bench.row("feed", id).cancel_requested for id in "ab"] == [None, at(1)]
-    assert controls.cancel("feed", instance=RECURRING) == []
-    assert controls.cancel("feed") == [at(1), at(1)]
-    assert [(order.instance, order.slot) for order in controls.orders("feed")] == [
+    assert operations.cancel("feed", id=RECURRING) == []
+    assert operations.cancel("feed") == [at(1), at(1)]
+    assert [(order.id, order.slot) for order in bench.inspect.audit("feed")] == [
         ("b", at(1)), ("a", at(1)), ("b", at(1)),
     ]  # fmt: skip
 
 
-def test_cancel_of_a_slot_means_the_jobs_own_unless_an_instance_is_named(bench: Bench, controls: Controls) -> None:
+def test_cancel_of_a_slot_means_the_jobs_own_unless_an_instance_is_named(bench: Bench, operations: Operations) -> None:
     """Instances share their slots' times, and nobody else's slot is ended by mistake."""
     bench.tick()
     for claim in bench.claim("feed"):
         bench.settle(claim, Failed("oops"))
     with pytest.raises(ConfigurationError, match="does not run: it is not in the ledger"):
-        controls.cancel("feed", at(1))
-    assert controls.cancel("feed", at(1), instance="b") == [at(1)]
+        operations.cancel("feed", at(1))
+    assert operations.cancel("feed", at(1), id="b") == [at(1)]
     bench.tick(0.5)
     claims = {claim.row.task_instance: claim for claim in bench.claim("feed")}
     assert [claims[id].row.cancel_requested is not None for id in "ab"] == [False, True]
 
 
-def test_an_instance_is_a_text(bench: Bench, controls: Controls) -> None:
+def test_an_instance_is_a_text(bench: Bench, operations: Operations) -> None:
     """Whatever the order: said before the database is asked, with the cure."""
     orders: list[Callable[..., object]] = [
-        controls.trigger, controls.skip_next, controls.cancel, partial(controls.backfill, first=at(0), last=at(1)),
-        partial(controls.retry, slot=at(1)), controls.cancel_backfill,
+        operations.trigger, operations.skip_next, operations.cancel, partial(operations.backfill, first=at(0), last=at(1)),
+        partial(operations.retry, slot=at(1)), operations.cancel_backfill,
     ]  # fmt: skip
     for order in orders:
         with pytest.raises(ConfigurationError, match=r"^instance=3: it is a text; write instance='3'$"):
             order("plain", instance=3)
 
 
-def test_cancel_of_an_instance_that_is_not_there(bench: Bench, controls: Controls) -> None:
+def test_cancel_of_an_instance_that_is_not_there(bench: Bench, operations: Operations) -> None:
     """One line, with the cure."""
     with pytest.raises(UnknownTask, match="no recurring instance 'c'; see: slotwise jobs instances feed"):
-        controls.cancel("feed", instance="c")
+        operations.cancel("feed", id="c")
 
 
-def test_a_backfill_of_one_instance_is_called_off(bench: Bench, controls: Controls) -> None:
+def test_a_backfill_of_one_instance_is_called_off(bench: Bench, operations: Operations) -> None:
     """That of another one goes on; without a name all are called off."""
     for id in "ab":
-        controls.backfill("feed", at(-3), at(-1), instance=id)
-    assert controls.cancel_backfill("feed", instance="a") == 3
+        operations.backfill("feed", at(-3), at(-1), id=id)
+    assert operations.cancel_backfill("feed", id="a") == 3
     assert [claim.row.plan_instance for claim in bench.claim("feed")] == ["b"]
     assert endings(bench, "feed", "a") == [(at(minute), "cancelled", "operator") for minute in (-3, -2, -1)]
-    assert controls.cancel_backfill("feed") == 2
+    assert operations.cancel_backfill("feed") == 2
 
 
-def test_an_order_to_one_instance_explains_no_other(bench: Bench, controls: Controls) -> None:
+def test_an_order_to_one_instance_explains_no_other(bench: Bench, operations: Operations) -> None:
     """Each is told of its own orders, though slots have the same time."""
-    controls.skip_next("feed", instance="b", note="a holiday")
+    operations.skip_next("feed", id="b", note="a holiday")
     told = {id: " ".join(explain(facts(bench.store, "feed", at(1), id)).sentences) for id in "ab"}
     assert "a holiday" in told["b"]
     assert "ada" not in told["a"]
@@ -117,10 +117,10 @@ def test_an_order_to_one_instance_explains_no_other(bench: Bench, controls: Cont
 # -- deleted ----------------------------------------------------------------------------------------------------
 
 
-def test_what_waits_ends_with_its_instance(bench: Bench, controls: Controls) -> None:
+def test_what_waits_ends_with_its_instance(bench: Bench, operations: Operations) -> None:
     """Triggers and backfills were for that instance: none of them starts, and the ledger says why. Others go on."""
-    triggers = {id: controls.trigger("feed", instance=id) for id in "ab"}
-    controls.backfill("feed", at(-2), at(-1), instance="a")
+    triggers = {id: operations.trigger("feed", id=id) for id in "ab"}
+    operations.backfill("feed", at(-2), at(-1), id="a")
     bench.client.unschedule_recurring("feed", "a")
     assert endings(bench, "feed", "a") == [
         (slot, "cancelled", "deleted") for slot in (at(-2), at(-1), triggers["a"])
@@ -128,9 +128,9 @@ def test_what_waits_ends_with_its_instance(bench: Bench, controls: Controls) -> 
     assert [(claim.row.plan_instance, claim.slot) for claim in bench.claim("feed")] == [("b", triggers["b"])]
 
 
-def test_what_runs_beside_a_deleted_instance_runs_to_its_end(bench: Bench, controls: Controls) -> None:
+def test_what_runs_beside_a_deleted_instance_runs_to_its_end(bench: Bench, operations: Operations) -> None:
     """It keeps its claim; a good end counts, and what would wait for another attempt does not come back."""
-    slots = [controls.trigger("feed", instance="a") for _ in range(2)]
+    slots = [operations.trigger("feed", id="a") for _ in range(2)]
     claims = sorted(bench.claim("feed"), key=lambda claim: str(claim.slot))
     bench.client.unschedule_recurring("feed", "a")
     assert bench.store.beat(claims[0].holder, claims) == set()
@@ -153,23 +153,23 @@ def test_slots_beside_each_other_end_with_their_instance(bench: Bench) -> None:
     assert bench.find("abreast", mine.row.task_instance) is None
 
 
-def test_no_order_reaches_an_instance_that_is_deleted_but_cancel(bench: Bench, controls: Controls) -> None:
+def test_no_order_reaches_an_instance_that_is_deleted_but_cancel(bench: Bench, operations: Operations) -> None:
     """It only runs to its end: a trigger would never find its row, and what runs can be asked to stop."""
     bench.tick()
     claim = next(claim for claim in bench.claim("feed") if claim.row.task_instance == "a")
     bench.client.unschedule_recurring("feed", "a")
     with pytest.raises(UnknownTask, match="no recurring instance 'a'"):
-        controls.trigger("feed", instance="a")
-    assert controls.cancel("feed", instance="a") == [at(1)]
+        operations.trigger("feed", id="a")
+    assert operations.cancel("feed", id="a") == [at(1)]
     bench.settle(claim, Aborted("operator"))
     assert endings(bench, "feed", "a") == [(at(1), "cancelled", "operator")]
 
 
-def test_an_instance_of_a_paused_job_that_is_made_again_sleeps_on(bench: Bench, controls: Controls) -> None:
+def test_an_instance_of_a_paused_job_that_is_made_again_sleeps_on(bench: Bench, operations: Operations) -> None:
     """Deleted while it ran, and wanted again before its end: the pause is the job's."""
     bench.tick()
     claim = next(claim for claim in bench.claim("feed") if claim.row.task_instance == "a")
-    controls.pause("feed")
+    operations.pause("feed")
     bench.client.unschedule_recurring("feed", "a")
     bench.client.schedule_recurring("feed", "a", EACH)
     bench.settle(claim)

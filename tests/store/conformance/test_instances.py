@@ -22,7 +22,7 @@ DEFINITIONS = (
     a_job("strict", Disabled(), on_lost="give_up"),
     a_job("all", Disabled(), catch_up=CatchUp.all()),
     a_job("queue", Disabled(), overlap=Overlap.queue(2)),
-    a_job("retried", Disabled(), retry=Retry.exponential(3, first=timedelta(seconds=1))),
+    a_job("retried", Disabled(), retry=Retry.exponential(max_attempts=3, initial=timedelta(seconds=1))),
     a_job("abreast", Disabled(), overlap=Overlap.allow(2)),
     a_job("tagged", Disabled(), runs_on=["gpu"], priority=90, spread=MINUTE),
     a_task("mail"),
@@ -329,12 +329,12 @@ def test_tags_priority_and_spread_are_the_tasks(bench: Bench) -> None:
 def test_an_instance_of_a_paused_job_sleeps(bench: Bench) -> None:
     """A pause is the job's, also for what comes later; a change does not wake it, and it goes on with the job."""
     bench.client.schedule_recurring("feed", "a", EACH)
-    bench.client.controls.pause("feed")
+    bench.client.operations.pause("feed")
     bench.client.schedule_recurring("feed", "b", EACH)
     bench.client.schedule_recurring("feed", "a", "EVERY|2m")
     bench.tick(3)
     assert bench.claim("feed") == []
-    bench.client.controls.resume("feed")
+    bench.client.operations.resume("feed")
     assert {bench.row("feed", id).slot for id in "ab"} == {at(4)}
     bench.tick(1)
     assert {claim.row.task_instance for claim in bench.claim("feed")} == {"a", "b"}

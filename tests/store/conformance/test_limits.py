@@ -20,7 +20,7 @@ from slotwise.testing import ManualClock, ManualWorker
 @pytest.fixture
 def limited(database: Database) -> Bench:
     """Of ``few`` two may run at a time; ``mail`` is as any other; a hundred of each are due."""
-    bench = Bench(database, [a_task("few", max_running=2), a_task("mail"), a_job("plain")]).planned()
+    bench = Bench(database, [a_task("few", concurrency=2), a_task("mail"), a_job("plain")]).planned()
     bench.client.schedule_many("few", range(100))
     bench.client.schedule_many("mail", range(100))
     return bench
@@ -66,7 +66,7 @@ def test_other_tasks_are_claimed_as_ever(limited: Bench) -> None:
 
 def test_who_counts_keeps_others_from_counting(pg_database: Database) -> None:
     """Else two that count at once would both take the last place; the other does not wait, and looks again."""
-    bench = Bench(pg_database, [a_task("few", max_running=1)])
+    bench = Bench(pg_database, [a_task("few", concurrency=1)])
     bench.client.schedule_many("few", range(3))
     with pg_database.main.begin() as connection:
         assert bench.store.dialect.alone(connection, "few")
@@ -77,7 +77,7 @@ def test_who_counts_keeps_others_from_counting(pg_database: Database) -> None:
 @pytest.fixture
 def paced(database: Database) -> Bench:
     """Of ``few`` ten may start in a minute; twenty-five are due."""
-    bench = Bench(database, [a_task("few", max_starts="10/m")])
+    bench = Bench(database, [a_task("few", rate_limit="10/m")])
     bench.client.schedule_many("few", range(25))
     return bench
 
@@ -126,7 +126,7 @@ def test_a_claim_that_is_rolled_back_leaves_no_start(paced: Bench) -> None:
 def test_a_start_outlives_whoever_made_it(paced: Bench) -> None:
     """It stands in the database: a worker that starts anew finds it; another limit is held by the same starts."""
     assert len(claimed(paced, "host:1:a")) == 10
-    deployed = Bench(paced.database, [a_task("few", max_starts="12/30s")], clock=paced.clock)
+    deployed = Bench(paced.database, [a_task("few", rate_limit="12/30s")], clock=paced.clock)
     assert len(claimed(deployed, "host:2:b")) == 2
     deployed.tick(0.51)
     assert len(claimed(deployed, "host:2:b")) == 12
@@ -136,7 +136,7 @@ def test_a_clock_that_is_put_back_blocks_nobody_for_long(paced: Bench) -> None:
     """Starts that lie in the future by more than the window count no more."""
     paced.client.schedule_many("few", range(25), at=at(-600))
     assert len(claimed(paced, "host:1:a")) == 10
-    earlier = Bench(paced.database, [a_task("few", max_starts="10/m")], ManualClock(at(-60)))
+    earlier = Bench(paced.database, [a_task("few", rate_limit="10/m")], ManualClock(at(-60)))
     assert len(claimed(earlier, "host:1:a")) == 10
     assert claimed(earlier, "host:1:a") == []
 
@@ -153,7 +153,7 @@ def test_only_the_starts_of_one_window_are_kept(paced: Bench) -> None:
 
 def test_both_limits_hold(database: Database) -> None:
     """The lower one."""
-    bench = Bench(database, [a_task("few", max_running=2, max_starts="3/m")])
+    bench = Bench(database, [a_task("few", concurrency=2, rate_limit="3/m")])
     bench.client.schedule_many("few", range(9))
     one, two = claimed(bench, "host:1:a")
     bench.settle(one)
@@ -163,7 +163,7 @@ def test_both_limits_hold(database: Database) -> None:
 
 def test_rows_of_every_kind_count(database: Database) -> None:
     """Those of recurring instances, and those that were lost before."""
-    bench = Bench(database, [a_task("few", max_starts="2/m")])
+    bench = Bench(database, [a_task("few", rate_limit="2/m")])
     bench.client.schedule_recurring("few", "often", Every("1m"))
     bench.client.schedule("few", id="once")
     bench.tick(1)
@@ -174,7 +174,7 @@ def test_rows_of_every_kind_count(database: Database) -> None:
     assert claimed(bench, "host:1:a") == []
 
 
-@pytest.mark.parametrize("limit", [{"max_running": 50}, {"max_starts": "50/h"}], ids=["max_running", "max_starts"])
+@pytest.mark.parametrize("limit", [{"concurrency": 50}, {"rate_limit": "50/h"}], ids=["concurrency", "rate_limit"])
 def test_many_that_claim_at_once(pg_database: Database, limit: dict[str, Any]) -> None:
     """However their transactions meet: never one more than may, and none is forgotten."""
     bench = Bench(pg_database, [a_task("few", **limit)])
@@ -205,7 +205,7 @@ def nothing(ctx: Any) -> None:
 
 def test_a_worker_keeps_to_the_limit_and_fills_the_rest(database: Database) -> None:
     """Its other threads run what may run."""
-    floor = Floor(database, [task(name="few", max_running=2)(nothing), task(name="many")(nothing)], threads=10)
+    floor = Floor(database, [task(name="few", concurrency=2)(nothing), task(name="many")(nothing)], threads=10)
     floor.client.schedule_many("few", range(20))
     floor.client.schedule_many("many", range(20))
     names = floor.names(floor.worker.poll())
@@ -218,7 +218,7 @@ def test_a_worker_keeps_to_the_limit_and_fills_the_rest(database: Database) -> N
 
 def test_a_task_with_a_limit_may_take_the_last_place(database: Database) -> None:
     """Whose turn comes after it finds no room, and that is no error."""
-    floor = Floor(database, [task(name="few", max_running=2)(nothing), task(name="many")(nothing)], threads=10)
+    floor = Floor(database, [task(name="few", concurrency=2)(nothing), task(name="many")(nothing)], threads=10)
     floor.client.schedule_many("few", range(3))
     floor.client.schedule_many("many", range(3))
     taken = []
@@ -246,18 +246,18 @@ def test_a_flood_of_one_task(database: Database) -> None:
 @pytest.mark.parametrize(
     ("subject", "words"),
     [
-        (task(name="t", max_running=0)(nothing), "max_running is 0; expected a whole number, 1 or more"),
-        (task(name="t", max_running="2")(nothing), "max_running is '2', expected int or None; write 2"),
-        (task(name="t", max_starts="100")(nothing), "max_starts: '100' is no rate; write how many in which time"),
-        (task(name="t", max_starts="0/m")(nothing), "max_starts: '0/m' is no rate"),
+        (task(name="t", concurrency=0)(nothing), "concurrency is 0; expected a whole number, 1 or more"),
+        (task(name="t", concurrency="2")(nothing), "concurrency is '2', expected int or None; write 2"),
+        (task(name="t", rate_limit="100")(nothing), "rate_limit: '100' is no rate; write how many in which time"),
+        (task(name="t", rate_limit="0/m")(nothing), "rate_limit: '0/m' is no rate"),
         (
-            task(name="t", max_starts="5/fortnight")(nothing),
-            "max_starts: '5/fortnight': 'fortnight' is no length of time",
+            task(name="t", rate_limit="5/fortnight")(nothing),
+            "rate_limit: '5/fortnight': 'fortnight' is no length of time",
         ),
-        (task(name="t", max_starts="5/10ms")(nothing), "the time must be from 100ms to 366d"),
-        (task(name="t", max_starts=5)(nothing), 'max_starts is 5, expected str or None; write "100/m"'),
-        (task(name="t", rate_limit="5/s")(nothing), "did you mean max_starts?"),
-        (job(name="t", schedule=Every("1h"), max_running=1)(nothing), "remove it, overlap says how many run"),
+        (task(name="t", rate_limit="5/10ms")(nothing), "the time must be from 100ms to 366d"),
+        (task(name="t", rate_limit=5)(nothing), 'rate_limit is 5, expected str or None; write "100/m"'),
+        (task(name="t", rate_limit="5/s")(nothing), "did you mean rate_limit?"),
+        (job(name="t", schedule=Every("1h"), concurrency=1)(nothing), "remove it, overlap says how many run"),
     ],
     ids=["zero", "text", "no time", "none", "no unit", "too short", "a number", "another word", "job"],
 )

@@ -38,7 +38,7 @@ def test_of_many_workers_the_one_with_the_tags_takes_it(database: Database) -> N
     """Its retries too: whoever lacks a tag leaves them alone, however often it looks."""
     tried: list[str] = []
 
-    @task(name="render", runs_on={"gpu", "big"}, retry=Retry(attempts=2, wait=wait_fixed(60)))
+    @task(name="render", runs_on={"gpu", "big"}, retry=Retry(max_attempts=2, wait=wait_fixed(60)))
     def render(ctx: JobContext) -> None:
         tried.append(ctx.worker)
         if ctx.attempt == 1:

@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 from tests.store.bench import Bench, a_job, at
 
-from slotwise.client.operations import Controls
+from slotwise.client.operations import Operations
 from slotwise.errors import ConfigurationError, UnknownTask
 from slotwise.jobs.policies import CatchUp, Overlap
 from slotwise.model.records import FOREVER, Failed, HandedBack, Succeeded
@@ -16,20 +16,20 @@ from slotwise.store.operations.trigger import Enqueue
 
 
 @pytest.fixture
-def controls(bench: Bench) -> Controls:
-    return bench.client.controls.by("ada")
+def operations(bench: Bench) -> Operations:
+    return bench.client.operations.by("ada")
 
 
-def test_a_paused_job_does_not_start(bench: Bench, controls: Controls) -> None:
+def test_a_paused_job_does_not_start(bench: Bench, operations: Operations) -> None:
     """Its row sleeps far away, for whoever does not know of states; the others go on."""
-    assert controls.pause("plain", note="disk is full")
-    assert not controls.pause("plain")
+    assert operations.pause("plain", note="disk is full")
+    assert not operations.pause("plain")
     bench.tick()
     assert {claim.row.task_name for claim in bench.claim()} == {"strict", "delayed", "retried"}
     row = bench.row("plain")
     assert (row.state, row.execution_time, row.slot) == ("paused", FOREVER, at(1))
-    (order,) = controls.orders("plain")
-    assert (order.command, order.author, order.note, order.job, order.at) == (
+    (order,) = bench.inspect.audit("plain")
+    assert (order.operation, order.author, order.note, order.job, order.at) == (
         "pause", "ada", "disk is full", "plain", at(0),
     )  # fmt: skip
 
@@ -45,16 +45,16 @@ def test_a_paused_job_does_not_start(bench: Bench, controls: Controls) -> None:
 )
 def test_slots_of_the_pause_are_skipped(
     bench: Bench,
-    controls: Controls,
+    operations: Operations,
     minutes: float,
     skipped: int,
     outcomes: list[tuple[float, str]],
     gaps: list[tuple[float, float, int, str]],
 ) -> None:
     """They end as skipped (paused), in one row; the job goes on with the next one."""
-    controls.pause("plain")
+    operations.pause("plain")
     bench.tick(minutes)
-    (resumed,) = controls.resume("plain")
+    (resumed,) = operations.resume("plain")
     assert (resumed.skipped, resumed.next_slot) == (skipped, at(int(minutes) + 1))
     assert (bench.outcomes("plain"), bench.gaps("plain")) == (outcomes, gaps)
     assert bench.claim("plain") == []
@@ -63,33 +63,33 @@ def test_slots_of_the_pause_are_skipped(
     assert (claim.slot, claim.row.origin, claim.row.collapsed) == (at(int(minutes) + 1), None, 0)
 
 
-def test_resume_replays_when_asked(bench: Bench, controls: Controls) -> None:
+def test_resume_replays_when_asked(bench: Bench, operations: Operations) -> None:
     """Then the slots of the pause are the job's catch-up's."""
-    controls.pause("plain")
+    operations.pause("plain")
     bench.tick(5)
-    controls.resume("plain", replay=True)
+    operations.resume("plain", replay=True)
     assert bench.claim_one("plain").slot == at(5)
     assert bench.gaps("plain") == [(1, 4, 4, "collapsed")]
 
 
-def test_resume_of_what_is_not_paused_changes_nothing(bench: Bench, controls: Controls) -> None:
+def test_resume_of_what_is_not_paused_changes_nothing(bench: Bench, operations: Operations) -> None:
     """And is not an order: nothing stands in the audit."""
     before = bench.row("plain")
-    assert controls.resume("plain") == []
-    assert controls.resume_all() is None
+    assert operations.resume("plain") == []
+    assert operations.resume_all() is None
     assert bench.row("plain") == before
-    assert list(controls.orders()) == []
+    assert list(bench.inspect.audit()) == []
 
 
 @pytest.mark.parametrize("outcome", [Succeeded(), Failed("boom"), HandedBack()], ids=lambda outcome: outcome.name)
 def test_a_pause_leaves_the_claim_alone(
-    bench: Bench, controls: Controls, outcome: Succeeded | Failed | HandedBack
+    bench: Bench, operations: Operations, outcome: Succeeded | Failed | HandedBack
 ) -> None:
     """Neither version, slot nor due time of a held row change; its settlement puts the row to sleep."""
     bench.tick()
     claim = bench.claim_one("retried")
     before = bench.row("retried")
-    controls.pause("retried")
+    operations.pause("retried")
     held = bench.row("retried")
     assert (held.version, held.slot, held.execution_time, held.picked) == (
         before.version, before.slot, before.execution_time, True,
@@ -100,33 +100,33 @@ def test_a_pause_leaves_the_claim_alone(
     assert (row.state, row.execution_time, row.picked) == ("paused", FOREVER, False)
     bench.tick(0.5)
     assert bench.claim("retried") == []
-    controls.resume("retried")
+    operations.resume("retried")
     assert bench.row("retried").state is None
     bench.tick(0.5)
     assert len(bench.claim("retried")) == 1
 
 
-def test_a_holder_may_die_under_a_pause(bench: Bench, controls: Controls) -> None:
+def test_a_holder_may_die_under_a_pause(bench: Bench, operations: Operations) -> None:
     """The row is taken over, and sleeps; the slot runs again after the resumption."""
     bench.tick()
     claim = bench.claim_one("plain")
-    controls.pause("plain")
+    operations.pause("plain")
     bench.tick()
     (settled,) = bench.take_over(claim)
     assert settled.transition is not None
     assert bench.row("plain").state == "paused"
-    controls.resume("plain")
+    operations.resume("plain")
     assert bench.claim_one("plain").slot == at(1)
 
 
-def test_a_pending_retry_sleeps_through_a_pause(bench: Bench, controls: Controls) -> None:
+def test_a_pending_retry_sleeps_through_a_pause(bench: Bench, operations: Operations) -> None:
     """It goes on as the same slot, next attempt; the slots that came meanwhile are skipped."""
     bench.tick()
     bench.settle(bench.claim_one("retried"), Failed("boom"))
-    controls.pause("retried")
+    operations.pause("retried")
     bench.tick(5)
     assert bench.claim("retried") == []
-    (resumed,) = controls.resume("retried")
+    (resumed,) = operations.resume("retried")
     assert resumed.skipped == 5
     assert bench.gaps("retried") == [(2, 6, 5, "paused")]
     claim = bench.claim_one("retried")
@@ -136,13 +136,13 @@ def test_a_pending_retry_sleeps_through_a_pause(bench: Bench, controls: Controls
     assert bench.outcomes("retried") == [(1, "succeeded")]
 
 
-def test_what_came_while_it_was_held_is_overlaps(bench: Bench, controls: Controls) -> None:
+def test_what_came_while_it_was_held_is_overlaps(bench: Bench, operations: Operations) -> None:
     """A pause that begins and ends during a run decides nothing."""
     bench.tick()
     claim = bench.claim_one("plain")
-    controls.pause("plain")
+    operations.pause("plain")
     bench.tick(3)
-    controls.resume("plain")
+    operations.resume("plain")
     bench.settle(claim)
     assert bench.gaps("plain") == [(2, 4, 3, "overlap")]
     assert bench.row("plain").slot == at(5)
@@ -157,66 +157,66 @@ def test_a_tail_of_slots_is_skipped_with_the_pause(bench: Bench, policy: dict[st
     claim = tail.claim_one("tail")
     tail.tick(2)
     tail.settle(claim)
-    tail.client.controls.pause("tail")
+    tail.client.operations.pause("tail")
     tail.tick(1)
-    tail.client.controls.resume("tail")
+    tail.client.operations.resume("tail")
     row = tail.row("tail")
     assert (row.slot, row.catch_up_until, row.origin) == (at(7), None, None)
     assert tail.gaps("tail")[-1][1:] == (6, tail.gaps("tail")[-1][2], "paused")
 
 
-def test_a_fixed_delay_skips_the_slot_that_waited(bench: Bench, controls: Controls) -> None:
+def test_a_fixed_delay_skips_the_slot_that_waited(bench: Bench, operations: Operations) -> None:
     """The next one is its delay after the resumption."""
-    controls.pause("delayed")
+    operations.pause("delayed")
     bench.tick(10)
-    (resumed,) = controls.resume("delayed")
+    (resumed,) = operations.resume("delayed")
     assert (resumed.skipped, resumed.next_slot) == (1, at(12))
 
 
-def test_detached_rows_sleep_too(bench: Bench, controls: Controls) -> None:
+def test_detached_rows_sleep_too(bench: Bench, operations: Operations) -> None:
     """Those that wait, and those that are asked for meanwhile; they run after the resumption."""
-    first = controls.trigger("plain")
-    controls.pause("plain")
+    first = operations.trigger("plain")
+    operations.pause("plain")
     bench.tick(0.1)
-    second = controls.trigger("plain")
+    second = operations.trigger("plain")
     assert bench.claim("plain") == []
-    controls.resume("plain")
+    operations.resume("plain")
     assert [claim.slot for claim in bench.claim("plain")] == [first, second]
 
 
-def test_an_operator_may_run_a_paused_job_by_hand(bench: Bench, controls: Controls) -> None:
+def test_an_operator_may_run_a_paused_job_by_hand(bench: Bench, operations: Operations) -> None:
     """In the foreground, under a pause of the job or of all."""
-    controls.pause("plain")
-    controls.pause_all()
+    operations.pause("plain")
+    operations.pause_all()
     assert Enqueue(bench.store).claim_trigger("host:1:a", "plain", lease=timedelta(minutes=1), strict=False)
 
 
-def test_planning_does_not_wake_a_paused_job(bench: Bench, controls: Controls) -> None:
+def test_planning_does_not_wake_a_paused_job(bench: Bench, operations: Operations) -> None:
     """A deploy changes its schedule; it sleeps on, and goes on by the new one."""
-    controls.pause("plain")
+    operations.pause("plain")
     beside = bench.beside(a_job("plain", Every("10m")))
     beside.plan("plain")
     row = bench.row("plain")
     assert (row.state, row.execution_time) == ("paused", FOREVER)
-    controls.resume("plain")
+    operations.resume("plain")
     row = bench.row("plain")
     assert (row.state, row.execution_time, row.slot) == (None, at(10), at(10))
 
 
-def test_a_pause_of_all_holds_for_everything(bench: Bench, controls: Controls) -> None:
+def test_a_pause_of_all_holds_for_everything(bench: Bench, operations: Operations) -> None:
     """Also for jobs and tasks that come later; the poller sleeps, instead of looking again and again."""
-    assert controls.pause_all(note="maintenance")
-    assert not controls.pause_all()
+    assert operations.pause_all(note="maintenance")
+    assert not operations.pause_all()
     later = bench.beside(a_job("later", Every("1m")))
     later.plan("later")
     later.client.schedule("mail")
     later.tick(3)
     assert later.claim() == []
     assert later.store.next_due(sorted(later.definitions)) is None
-    paused = controls.all_paused()
+    paused = bench.inspect.all_paused()
     assert paused is not None
     assert (paused.author, paused.note, paused.since) == ("ada", "maintenance", at(0))
-    resumed = controls.resume_all()
+    resumed = operations.resume_all()
     assert resumed is not None
     assert {line.job: line.skipped for line in resumed} == {
         "plain": 3, "strict": 3, "retried": 3, "later": 3, "delayed": 1,
@@ -225,37 +225,37 @@ def test_a_pause_of_all_holds_for_everything(bench: Bench, controls: Controls) -
     assert [claim.row.task_name for claim in later.claim()] == ["mail"]
 
 
-def test_a_pause_of_all_lets_what_runs_go_on(bench: Bench, controls: Controls) -> None:
+def test_a_pause_of_all_lets_what_runs_go_on(bench: Bench, operations: Operations) -> None:
     """It is settled as ever, and what is paused by name stays so when all is resumed."""
     bench.tick()
     claim = bench.claim_one("plain")
-    controls.pause("strict")
-    controls.pause_all()
+    operations.pause("strict")
+    operations.pause_all()
     assert bench.settle(claim) is not None
-    controls.resume_all()
+    operations.resume_all()
     assert bench.row("strict").state == "paused"
 
 
-def test_all_may_be_replayed(bench: Bench, controls: Controls) -> None:
+def test_all_may_be_replayed(bench: Bench, operations: Operations) -> None:
     """Then nothing is skipped."""
-    controls.pause_all()
+    operations.pause_all()
     bench.tick(3)
-    assert controls.resume_all(replay=True) == []
+    assert operations.resume_all(replay=True) == []
     assert bench.claim_one("plain").slot == at(3)
 
 
-def test_a_rehearsal_changes_nothing(bench: Bench, controls: Controls) -> None:
+def test_a_rehearsal_changes_nothing(bench: Bench, operations: Operations) -> None:
     """It says what would happen."""
-    controls.pause("plain")
+    operations.pause("plain")
     bench.tick(5)
     before = bench.row("plain")
-    (resumed,) = controls.resume("plain", dry_run=True)
+    (resumed,) = operations.resume("plain", dry_run=True)
     assert resumed.skipped == 5
-    assert controls.pause_all(dry_run=True)
-    assert controls.all_paused() is None
+    assert operations.pause_all(dry_run=True)
+    assert bench.inspect.all_paused() is None
     assert bench.row("plain") == before
     assert bench.gaps("plain") == []
-    assert len(list(controls.orders())) == 1
+    assert len(list(bench.inspect.audit())) == 1
 
 
 @pytest.mark.parametrize(
@@ -265,19 +265,19 @@ def test_a_rehearsal_changes_nothing(bench: Bench, controls: Controls) -> None:
         pytest.param("mail", ConfigurationError, "one-time task", id="a task"),
     ],
 )
-def test_who_cannot_be_paused(bench: Bench, controls: Controls, job: str, error: type[Exception], words: str) -> None:
+def test_who_cannot_be_paused(bench: Bench, operations: Operations, job: str, error: type[Exception], words: str) -> None:
     """One line, and nothing in the audit."""
     bench.client.schedule("mail")
     with pytest.raises(error, match=words):
-        controls.pause(job)
-    assert list(controls.orders()) == []
+        operations.pause(job)
+    assert list(bench.inspect.audit()) == []
 
 
-def test_a_row_that_cannot_be_read_is_resumed(bench: Bench, controls: Controls) -> None:
+def test_a_row_that_cannot_be_read_is_resumed(bench: Bench, operations: Operations) -> None:
     """What a newer release wrote is left to its workers, with all its slots."""
-    controls.pause("plain")
+    operations.pause("plain")
     bench.change("plain", schedule="MOON|full")
     bench.tick(3)
-    (resumed,) = controls.resume("plain")
+    (resumed,) = operations.resume("plain")
     assert resumed.skipped == 0
     assert bench.row("plain").state is None

@@ -86,7 +86,7 @@ def test_a_retry_is_never_too_late(database: Database) -> None:
         if ctx.attempt == 1:
             raise ConnectionError("busy")
 
-    retry = Retry.exponential(3, first=timedelta(seconds=20))
+    retry = Retry.exponential(max_attempts=3, initial=timedelta(seconds=20))
     with working(database, fail_once, start_within="5s", retry=retry) as (worker, started):
         worker.tick("1s")
         drain(worker)

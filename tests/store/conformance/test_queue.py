@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tests.store.bench import Bench, at
 
-from slotwise import ConfigurationError, Every, InstanceExists, Item, Receipt, Tally
+from slotwise import ConfigurationError, Every, InstanceExists, Item, Receipt, BulkResult
 from slotwise.model.records import FOREVER, RECURRING, Failed, HandedBack, Key, Row, Snoozed, Succeeded, Wanted, When
 from slotwise.store.dialects.postgresql.queue import queue_of
 from slotwise.store.schema.column_types import to_micros
@@ -35,14 +35,14 @@ Command = Callable[[Bench], Receipt]
 
 
 def schedule(**options: Any) -> Command:
-    return lambda bench: bench.client.schedule("mail", 2, id="1", in_="1h", priority=90, **options)
+    return lambda bench: bench.client.schedule("mail", 2, id="1", delay="1h", priority=90, **options)
 
 
 COMMANDS: dict[str, Command] = {
     "keep": schedule(if_exists="keep"),
     "replace": schedule(if_exists="replace"),
     "reschedule": schedule(if_exists="reschedule"),
-    "move": lambda bench: bench.client.reschedule("mail", "1", in_="1h", priority=90),
+    "move": lambda bench: bench.client.reschedule("mail", "1", delay="1h", priority=90),
     "cancel": lambda bench: bench.client.cancel("mail", "1"),
 }
 
@@ -82,7 +82,7 @@ def test_what_a_command_answers(bench: Bench, command: str, state: str, status: 
         ("waiting", "is already scheduled; choose another id, or if_exists='keep'"),
         ("retrying", "is already scheduled; choose another id, or if_exists='keep'"),
         ("paused", "is already scheduled; choose another id, or if_exists='keep'"),
-        ("dead", "is dead; re-drive it, or put this one in its place with if_exists='replace'"),
+        ("dead", "is dead; retry it, or put this one in its place with if_exists='replace'"),
         ("running", "is running; choose another id, or if_exists='keep'"),
     ],
 )
@@ -99,15 +99,15 @@ def test_an_id_that_is_taken_is_told_with_what_has_it(bench: Bench, state: str, 
     ("call", "words"),
     [
         (
-            lambda client: client.redrive("mail", "abc"),
-            "redrive('mail', ids='abc'): expected several ids; write ['abc']",
+            lambda client: client.retry("mail", "abc"),
+            "retry('mail', ids='abc'): expected several ids; write ['abc']",
         ),
         (lambda client: client.list(limit=-1), "list(limit=-1): expected a whole number, 1 or more"),
         (lambda client: client.list(limit="3"), "list(limit='3'): expected a whole number, 1 or more"),
-        (lambda client: client.list(after="a"), "list(after='a'): ids are a task's; name the task, or pass a TaskLine"),
+        (lambda client: client.list(after="a"), "list(after='a'): ids are a task's; name the task, or pass a TaskInfo"),
         (
-            lambda client: client.schedule("mail", waits_for=2**31),
-            "waits_for=2147483648): a whole number, 0 to 2,147,483,647",
+            lambda client: client.schedule("mail", countdown=2**31),
+            "countdown=2147483648): a whole number, 0 to 2,147,483,647",
         ),
     ],
     ids=["a text as ids", "below 1", "no number", "no task", "too many"],
@@ -147,7 +147,7 @@ def test_a_held_row_keeps_what_it_was_claimed_with(bench: Bench, if_exists: str)
     bench.client.schedule("mail", 1, id="1")
     claim = bench.claim_one("mail")
     before = bench.row("mail", "1")
-    bench.client.schedule("mail", 2, id="1", in_="1h", if_exists=if_exists)  # type: ignore[arg-type]
+    bench.client.schedule("mail", 2, id="1", delay="1h", if_exists=if_exists)  # type: ignore[arg-type]
     after = bench.row("mail", "1")
     assert (after.version, after.slot, after.execution_time, after.task_data) == (
         before.version, before.slot, before.execution_time, before.task_data,
@@ -204,10 +204,10 @@ def test_jobs_are_not_touched(bench: Bench) -> None:
 @pytest.mark.parametrize("copy", [False, True], ids=["unnest", "copy"])
 def test_many(bench: Bench, copy: bool) -> None:
     """Each with its own data, id, time and priority where it has them, in the order of the chunks."""
-    told: list[Tally] = []
-    items = [7, None, Item("x\\y\n\t,é", id="a\\b,c"), Item({}, at=at(9), priority=90), Item(1, in_="1m")]
-    tally = bench.client.schedule_many("mail", items, in_="2m", chunk=2, copy=copy, progress=told.append)
-    assert tally == Tally(scheduled=5)
+    told: list[BulkResult] = []
+    items = [7, None, Item("x\\y\n\t,é", id="a\\b,c"), Item({}, at=at(9), priority=90), Item(1, delay="1m")]
+    tally = bench.client.schedule_many("mail", items, delay="2m", chunk_size=2, copy=copy, progress=told.append)
+    assert tally == BulkResult(scheduled=5)
     assert [one.total for one in told] == [2, 4, 5]
     rows = [bench.row("mail", line.id) for line in bench.client.list("mail")]
     assert sorted((row.task_data or b"", row.execution_time, row.priority) for row in rows) == sorted(
@@ -241,9 +241,9 @@ def test_many_of_which_some_exist(bench: Bench, if_exists: str) -> None:
 def test_many_of_which_one_is_taken(bench: Bench, copy: bool) -> None:
     """An error; its chunk is not written, chunks before it stay."""
     bench.client.schedule("mail", id="3")
-    told: list[Tally] = []
+    told: list[BulkResult] = []
     with pytest.raises(InstanceExists, match=r"^items\[3\]: task 'mail' with id '3' is already scheduled; choose"):
-        bench.client.schedule_many("mail", [Item(0, id=str(n)) for n in range(6)], chunk=2, copy=copy,
+        bench.client.schedule_many("mail", [Item(0, id=str(n)) for n in range(6)], chunk_size=2, copy=copy,
                                    progress=told.append)  # fmt: skip
     assert [one.scheduled for one in told] == [2]
     assert [line.id for line in bench.client.list("mail")] == ["0", "1", "3"]
@@ -252,17 +252,17 @@ def test_many_of_which_one_is_taken(bench: Bench, copy: bool) -> None:
 @pytest.mark.parametrize("chunk", [1, 2, 3, 10])
 @pytest.mark.parametrize(
     ("if_exists", "tally", "data"),
-    [("keep", Tally(scheduled=3, exists=1), b"0"), ("replace", Tally(scheduled=4), b"2"), ("raise", None, b"0")],
+    [("keep", BulkResult(scheduled=3, exists=1), b"0"), ("replace", BulkResult(scheduled=4), b"2"), ("raise", None, b"0")],
     ids=["keep", "replace", "raise"],
 )
-def test_an_id_that_stands_twice(bench: Bench, if_exists: Any, tally: Tally | None, data: bytes, chunk: int) -> None:
+def test_an_id_that_stands_twice(bench: Bench, if_exists: Any, tally: BulkResult | None, data: bytes, chunk: int) -> None:
     """The second finds the first, wherever chunks end."""
     items = [Item(place, id=id) for place, id in enumerate("abac")]
     if tally is None:
         with pytest.raises(InstanceExists, match=r"^items\[2\]: task 'mail' with id 'a'"):
-            bench.client.schedule_many("mail", items, chunk=chunk)
+            bench.client.schedule_many("mail", items, chunk_size=chunk)
     else:
-        assert bench.client.schedule_many("mail", items, chunk=chunk, if_exists=if_exists) == tally
+        assert bench.client.schedule_many("mail", items, chunk_size=chunk, if_exists=if_exists) == tally
     assert bench.row("mail", "a").task_data == data
     assert len(bench.client.list("mail")) == (2 if tally is None else 3)
 
@@ -270,7 +270,7 @@ def test_an_id_that_stands_twice(bench: Bench, if_exists: Any, tally: Tally | No
 @pytest.mark.parametrize("copy", [False, True], ids=["unnest", "copy"])
 def test_many_from_a_stream_that_takes_its_time(bench: Bench, copy: bool) -> None:
     """Each chunk is written as soon as it is full, whether or not another item ever comes; if one fails, it stays."""
-    told: list[Tally] = []
+    told: list[BulkResult] = []
 
     def items() -> Iterator[Item[int]]:
         for number in range(4):
@@ -280,7 +280,7 @@ def test_many_from_a_stream_that_takes_its_time(bench: Bench, copy: bool) -> Non
         raise LookupError("no more")
 
     with pytest.raises(LookupError):
-        bench.client.schedule_many("mail", items(), chunk=2, copy=copy, progress=told.append)
+        bench.client.schedule_many("mail", items(), chunk_size=2, copy=copy, progress=told.append)
     assert [one.scheduled for one in told] == [2, 4]
     assert len(bench.client.list("mail")) == 4
 
@@ -294,7 +294,7 @@ def test_many_from_a_stream(bench: Bench) -> None:
             written.append(len(bench.client.list("mail")))
             yield number
 
-    bench.client.schedule_many("mail", items(), chunk=2)
+    bench.client.schedule_many("mail", items(), chunk_size=2)
     assert written == [0, 0, 2, 2, 4]
 
 
@@ -312,9 +312,9 @@ def test_dead_tasks_are_driven_again(bench: Bench) -> None:
     """Those named, or all: with all their attempts, due now, the same task as before by its key; once."""
     killed(bench, "1", "2", "3")
     before = bench.row("mail", "1")
-    assert bench.client.redrive("mail", ["1", "9"]) == ["1"]
-    assert bench.client.redrive("mail", ["1"]) == []
-    assert bench.client.redrive("mail", in_="5m") == ["2", "3"]
+    assert bench.client.retry("mail", ["1", "9"]) == ["1"]
+    assert bench.client.retry("mail", ["1"]) == []
+    assert bench.client.retry("mail", delay="5m") == ["2", "3"]
     row = bench.row("mail", "1")
     assert (row.state, row.execution_time, row.attempt) == (None, at(0), 0)
     assert row.first_version == before.first_version
@@ -330,19 +330,19 @@ def test_whoever_is_driven_again_has_all_its_tries(bench: Bench) -> None:
         bench.tick(1_000)
         bench.settle(bench.claim_one("mail"), Failed("boom"))
     assert bench.row("mail", "1").state == "dead"
-    bench.client.redrive("mail")
+    bench.client.retry("mail")
     bench.settle(bench.claim_one("mail"), Failed("boom"))
     row = bench.row("mail", "1")
     assert (row.state, row.attempt, row.consecutive_failures) == (None, 1, 1)
 
 
 def test_a_running_task_that_is_cancelled_goes(bench: Bench) -> None:
-    """Its id is free, and no redrive brings it back."""
+    """Its id is free, and no retry brings it back."""
     bench.client.schedule("mail", id="1")
     claim = bench.claim_one("mail")
     assert bench.client.cancel("mail", "1").status == "running"
     bench.settle(claim, Failed("boom"))
-    assert bench.client.redrive("mail") == []
+    assert bench.client.retry("mail") == []
     assert bench.client.schedule("mail", id="1").status == "scheduled"
 
 
@@ -351,7 +351,7 @@ def test_more_dead_tasks_than_one_statement_takes(bench: Bench) -> None:
     bench.client.schedule_many("mail", range(501))
     with bench.store.transaction() as connection:
         connection.execute(bench.tables.tasks.update().values(state="dead", execution_time=FOREVER))
-    assert len(bench.client.redrive("mail")) == 501
+    assert len(bench.client.retry("mail")) == 501
     assert bench.client.list("mail", state="dead") == []
 
 
@@ -377,7 +377,7 @@ def test_all_are_cancelled(bench: Bench, state: str | None, left: list[str]) -> 
         client.schedule("mail", id=id)
     bench.change("mail", "dead", state="dead")
     bench.change("mail", "asleep", state="paused")
-    client.schedule("mail", id="blocked", waits_for=1)
+    client.schedule("mail", id="blocked", countdown=1)
     client.schedule_recurring("mail", "often", Every("1h"))
     client.schedule("plain-task", id="other")
     assert client.cancel_all("mail", state=state) == 6 - len(left)
@@ -397,7 +397,7 @@ def test_more_are_cancelled_than_one_statement_takes(bench: Bench) -> None:
 def test_a_task_as_it_is_read(bench: Bench) -> None:
     """Its state, its times, its counters and its data."""
     assert bench.client.get("mail", "1") is None
-    bench.client.schedule("mail", {"n": 1}, id="1", in_="1m", priority=10)
+    bench.client.schedule("mail", {"n": 1}, id="1", delay="1m", priority=10)
     line = bench.client.get("mail", "1")
     assert line is not None
     assert (line.state, line.due, line.scheduled, line.priority, line.data) == ("waiting", at(1), at(0), 10, {"n": 1})

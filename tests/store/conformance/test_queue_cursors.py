@@ -65,7 +65,7 @@ def test_each_queue_has_its_own(bench: Bench) -> None:
 def test_nothing_else_is_different(bench: Bench) -> None:
     """What is not due, paused, dead, held or of others is left, and the limit holds."""
     fill(bench)
-    bench.client.schedule("mail", id="later", in_="1h")
+    bench.client.schedule("mail", id="later", delay="1h")
     bench.client.schedule("strange", id="strange", at=at(0.5))
     bench.change("mail", "4", state="paused")
     bench.change("mail", "2", lost_count=1)

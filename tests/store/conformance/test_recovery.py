@@ -6,14 +6,14 @@ import pytest
 import sqlalchemy as sa
 from tests.store.bench import Bench, at
 
-from slotwise.client.operations import Controls
+from slotwise.client.operations import Operations
 from slotwise.model.records import Failed, Succeeded
 from slotwise.store.schema.column_types import to_micros
 
 
 @pytest.fixture
-def controls(bench: Bench) -> Controls:
-    return bench.client.controls
+def operations(bench: Bench) -> Operations:
+    return bench.client.operations
 
 
 def installation(bench: Bench) -> str:
@@ -23,12 +23,12 @@ def installation(bench: Bench) -> str:
 
 
 @pytest.mark.parametrize("name", ["plain", "strict"])
-def test_a_new_epoch_ends_all_claims(bench: Bench, controls: Controls, name: str) -> None:
+def test_a_new_epoch_ends_all_claims(bench: Bench, operations: Operations, name: str) -> None:
     """Their holders are refused, and a reaper takes over; the slot is settled as after any death."""
     before = installation(bench)
     bench.tick()
     claim = bench.claim_one(name)
-    epoch = controls.new_epoch()
+    epoch = operations.new_epoch()
     assert (epoch.claims, epoch.installation) == (1, installation(bench))
     assert installation(bench) != before
     assert bench.settle(claim, Succeeded()) is None
@@ -42,19 +42,19 @@ def test_a_new_epoch_ends_all_claims(bench: Bench, controls: Controls, name: str
     assert bench.claim_one(name).token > row.version
 
 
-def test_tokens_rise_above_all_of_before(bench: Bench, controls: Controls) -> None:
+def test_tokens_rise_above_all_of_before(bench: Bench, operations: Operations) -> None:
     """Of rows, too, that nobody holds: whatever was given out in the time that is lost."""
     bench.tick(60)
-    controls.new_epoch()
+    operations.new_epoch()
     assert bench.row("plain").version >= to_micros(at(60))
 
 
-def test_slots_up_to_now_are_settled(bench: Bench, controls: Controls) -> None:
+def test_slots_up_to_now_are_settled(bench: Bench, operations: Operations) -> None:
     """They are skipped, as one gap; a retry that waits is cancelled; what is to come comes."""
     bench.tick()
     bench.settle(bench.claim_one("retried"), Failed("boom"))
     bench.tick(4)
-    found = {one.job: (one.slots, one.next_slot) for one in controls.settle_until(at(5))}
+    found = {one.job: (one.slots, one.next_slot) for one in operations.settle_until(at(5))}
     assert found == {
         "plain": (5, at(6)), "strict": (5, at(6)), "retried": (5, at(6)), "delayed": (1, at(7)),
     }  # fmt: skip
@@ -66,29 +66,29 @@ def test_slots_up_to_now_are_settled(bench: Bench, controls: Controls) -> None:
     assert bench.claim_one("plain").slot == at(6)
 
 
-def test_settled_up_to_an_instant(bench: Bench, controls: Controls) -> None:
+def test_settled_up_to_an_instant(bench: Bench, operations: Operations) -> None:
     """Slots after it are the job's catch-up's."""
     bench.tick(5)
-    controls.settle_until(at(3))
+    operations.settle_until(at(3))
     assert bench.claim_one("plain").slot == at(5)
     assert bench.gaps("plain") == [(1, 3, 3, "settled")]
 
 
-def test_what_is_paused_sleeps_on(bench: Bench, controls: Controls) -> None:
+def test_what_is_paused_sleeps_on(bench: Bench, operations: Operations) -> None:
     """Its slots are settled all the same."""
-    controls.pause("plain")
+    operations.pause("plain")
     bench.tick(5)
-    controls.settle_until(at(5))
+    operations.settle_until(at(5))
     assert bench.row("plain").state == "paused"
-    (resumed,) = controls.resume("plain")
+    (resumed,) = operations.resume("plain")
     assert (resumed.skipped, resumed.next_slot) == (0, at(6))
     assert bench.row("plain").execution_time == at(6)
 
 
-def test_both_can_be_rehearsed(bench: Bench, controls: Controls) -> None:
+def test_both_can_be_rehearsed(bench: Bench, operations: Operations) -> None:
     """And leave nothing behind."""
     before = installation(bench), bench.row("plain")
     bench.tick(5)
-    assert controls.new_epoch(dry_run=True).claims == 0
-    assert len(controls.settle_until(at(5), dry_run=True)) == 4
+    assert operations.new_epoch(dry_run=True).claims == 0
+    assert len(operations.settle_until(at(5), dry_run=True)) == 4
     assert (installation(bench), bench.row("plain")) == before

@@ -37,11 +37,11 @@ def cluster(
 
     def make(name: str) -> object:
         return job(name=name, schedule=schedule, **policies)(
-            lambda ctx: starts.append((clock.now(), ctx.name, ctx.collapsed))
+            lambda ctx: starts.append((clock.now(), ctx.name, ctx.missed_count))
         )
 
     subjects = [make(f"job-{number:02}") for number in range(jobs)]
-    workers, limited = [], Database(database.settings.with_(recovery_rate=rate))
+    workers, limited = [], Database(database.settings.replace(recovery_rate=rate))
     for name in ("a", "b"):
         worker = ManualWorker(subjects, limited, clock, worker_name=name, threads=50)
         worker.plan()
@@ -184,7 +184,7 @@ def test_who_comes_at_the_same_time_does_not_wait(pg_bench: Bench) -> None:
 
 def test_a_row_that_a_restore_left_behind_is_asked(database: Database) -> None:
     """It waited for the retry of a slot that has ended since; the one that starts instead is a late one."""
-    retry = Retry(attempts=2, wait=tenacity.wait_none())
+    retry = Retry(max_attempts=2, wait=tenacity.wait_none())
     with cluster(database, 1, Every("1m"), 3, retry=retry) as (workers, starts):
         bench = Bench(database, [], workers[0].clock)
         workers[0].tick(SECOND)

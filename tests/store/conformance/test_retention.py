@@ -16,8 +16,8 @@ from slotwise.store.slots.retention import Page, Pruner
 HOUR = timedelta(hours=1)
 
 
-def prune(bench: Bench, keep: timedelta = HOUR, keep_failures: timedelta = 2 * HOUR) -> Page:
-    pages = list(Pruner(bench.store, keep=keep, keep_failures=keep_failures).pages())
+def prune(bench: Bench, keep: timedelta = HOUR, failure_retention: timedelta = 2 * HOUR) -> Page:
+    pages = list(Pruner(bench.store, keep=keep, failure_retention=failure_retention).pages())
     return Page(sum(page.slots for page in pages), sum(page.gaps for page in pages))
 
 
@@ -43,7 +43,7 @@ def test_the_newest_decided_slot_stays(bench: Bench) -> None:
     """However old it is, beside newer triggers, which decide nothing; so no slot that has started starts again."""
     ran(bench, "plain", range(1, 4))
     bench.clock.set(at(3.5))
-    bench.client.controls.trigger("plain")
+    bench.client.operations.trigger("plain")
     bench.settle(bench.claim_one("plain"))
     bench.clock.set(at(100_000))
     assert prune(bench) == Page(slots=3)
@@ -83,17 +83,17 @@ def test_what_has_not_ended_stays(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize(
-    ("keep", "keep_failures", "left"),
+    ("keep", "failure_retention", "left"),
     [
         pytest.param(timedelta(0), HOUR, [1, 3, 4], id="only failures go"),
         pytest.param(HOUR, timedelta(0), [2, 4], id="failures stay"),
     ],
 )
-def test_zero_keeps_for_ever(bench: Bench, keep: timedelta, keep_failures: timedelta, left: list[int]) -> None:
+def test_zero_keeps_for_ever(bench: Bench, keep: timedelta, failure_retention: timedelta, left: list[int]) -> None:
     """Of one kind, or of the other."""
     ran(bench, "plain", range(1, 5), failing=2)
     bench.clock.set(at(100_000))
-    prune(bench, keep, keep_failures)
+    prune(bench, keep, failure_retention)
     assert [minute for minute, _ in bench.outcomes("plain")] == left
 
 
@@ -103,21 +103,21 @@ def test_small_batches(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     ran(bench, "plain", range(1, 12))
     ran(bench, "strict", range(12, 14))
     bench.clock.set(at(100_000))
-    pages = list(Pruner(bench.store, keep=HOUR, keep_failures=HOUR).pages())
+    pages = list(Pruner(bench.store, keep=HOUR, failure_retention=HOUR).pages())
     assert max(page.slots for page in pages) == 4
     assert sum(page.slots for page in pages) == 10 + 1
 
 
 def test_workers_take_turns(bench: Bench) -> None:
     """One of them goes through the ledger in each interval, whichever comes first."""
-    one, two = (Pruner(bench.store, keep=HOUR, keep_failures=HOUR) for _ in range(2))
+    one, two = (Pruner(bench.store, keep=HOUR, failure_retention=HOUR) for _ in range(2))
     assert one.take_turn(HOUR)
     assert not two.take_turn(HOUR)
     bench.tick(60)
     assert two.take_turn(HOUR)
     assert not one.take_turn(HOUR)
     bench.tick(60)
-    assert Pruner(bench.store, keep=timedelta(0), keep_failures=timedelta(0)).take_turn(HOUR)  # for kept results
+    assert Pruner(bench.store, keep=timedelta(0), failure_retention=timedelta(0)).take_turn(HOUR)  # for kept results
 
 
 def test_pruning_reopens_nothing(bench: Bench) -> None:
@@ -128,10 +128,10 @@ def test_pruning_reopens_nothing(bench: Bench) -> None:
     ran(bench, "plain", range(2, 6))
     bench.clock.set(at(100_000))
     prune(bench)
-    controls = bench.client.controls
+    operations = bench.client.operations
     with pytest.raises(ConfigurationError, match="nobody knows what ran"):
-        controls.backfill("plain", at(1), at(5))
-    assert len(controls.backfill("plain", at(1), at(5), forgotten=True, dry_run=True).slots) == 4
+        operations.backfill("plain", at(1), at(5))
+    assert len(operations.backfill("plain", at(1), at(5), forgotten=True, dry_run=True).slots) == 4
     bench.restore(backup)
     assert bench.claim_one("plain").slot == at(100_000)
 
@@ -150,7 +150,7 @@ def test_pruning_amid_a_backfill_reopens_nothing(pg_bench: Bench) -> None:
     sa.event.listen(pg_bench.database.main, "before_cursor_execute", prune_first)
     try:
         with pytest.raises(ConfigurationError, match="nobody knows what ran"):
-            pg_bench.client.controls.backfill("strict", at(1), at(5))
+            pg_bench.client.operations.backfill("strict", at(1), at(5))
     finally:
         sa.event.remove(pg_bench.database.main, "before_cursor_execute", prune_first)
     assert pages == [Page(slots=4)]
@@ -163,7 +163,7 @@ def test_jobs_that_are_gone_are_pruned_too(bench: Bench) -> None:
     for minute in range(1, 4):
         gone.clock.set(at(minute))
         gone.settle(gone.claim_one("gone"))
-    gone.client.controls.delete("gone")
+    gone.client.operations.delete("gone")
     bench.clock.set(at(100_000))
     prune(bench)
     assert bench.outcomes("gone") == [(3, "succeeded")]
@@ -171,7 +171,7 @@ def test_jobs_that_are_gone_are_pruned_too(bench: Bench) -> None:
 
 def test_a_result_stays_for_as_long_as_its_task_said(bench: Bench) -> None:
     """Longer or shorter than other history, and also where all of that is kept."""
-    adds = bench.beside(a_task("add", keep_result="3h"))
+    adds = bench.beside(a_task("add", result_retention="3h"))
     adds.client.schedule("add", id="1")
     adds.settle(adds.claim_one("add"), Succeeded(sequel=FollowUps(result=b"6")))
     bench.clock.set(at(179))

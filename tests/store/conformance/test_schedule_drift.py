@@ -25,7 +25,7 @@ DEFINITIONS = (
     a_job("off", Disabled()),
     a_job("all", catch_up=CatchUp.all()),
     a_job("queue", overlap=Overlap.queue(3)),
-    a_job("retried", retry=Retry.exponential(3, first=timedelta(seconds=1))),
+    a_job("retried", retry=Retry.exponential(max_attempts=3, initial=timedelta(seconds=1))),
     a_job("spread", spread="30s", min_interval="50s"),
     a_task("mail"),
 )
@@ -104,7 +104,7 @@ def test_a_worker_says_it_at_its_start(bench: Bench, url: str) -> None:
     plain = job(name="plain", schedule=Every(MINUTE))(lambda ctx: None)
     registry = JobRegistry(jobs=[plain], database_url=url, listeners=[told.append])
     try:
-        registry.make_worker().plan()
+        registry._make_worker().plan()
     finally:
         registry.database.close()
     (said,) = [event for event in told if isinstance(event, events.SlotsMoved)]

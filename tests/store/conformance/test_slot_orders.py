@@ -11,15 +11,15 @@ import pytest
 import sqlalchemy as sa
 from tests.store.bench import Bench, at
 
-from slotwise.client.operations import Controls
+from slotwise.client.operations import Operations
 from slotwise.errors import ConfigurationError, UnknownTask
 from slotwise.model.records import RECURRING, Aborted, AttemptOutcome, Cancelled, Failed, HandedBack, Snoozed, Succeeded
 from slotwise.store.reading.worker_registry import Badge, WorkerRegistry
 
 
 @pytest.fixture
-def controls(bench: Bench) -> Controls:
-    return bench.client.controls.by("ada")
+def operations(bench: Bench) -> Operations:
+    return bench.client.operations.by("ada")
 
 
 def failed(bench: Bench, name: str = "plain") -> None:
@@ -44,26 +44,26 @@ def told(bench: Bench) -> tuple[datetime | None, datetime | None, int]:
     return row.last_success, row.last_failure, row.consecutive_failures
 
 
-def test_a_trigger_leaves_the_schedule_alone(bench: Bench, controls: Controls) -> None:
+def test_a_trigger_leaves_the_schedule_alone(bench: Bench, operations: Operations) -> None:
     """It runs beside; its slot is the time of the request. The job's statistics count it."""
     failed(bench)
     before = plan_of(bench)
     bench.tick(0.5)
-    slot = controls.trigger("plain", note="please")
+    slot = operations.trigger("plain", note="please")
     claim = bench.claim_one("plain")
     assert (slot, claim.slot, claim.row.origin) == (at(1.5), at(1.5), "trigger")
     bench.tick(0.1)
     bench.settle(claim)
     assert (plan_of(bench), told(bench)) == (before, (at(1.6), at(1), 0))
-    (order,) = controls.orders("plain")
-    assert (order.command, order.slot, order.note) == ("trigger", slot, "please")
+    (order,) = bench.inspect.audit("plain")
+    assert (order.operation, order.slot, order.note) == ("trigger", slot, "please")
 
 
-def test_a_trigger_may_wait_for_what_runs(bench: Bench, controls: Controls) -> None:
+def test_a_trigger_may_wait_for_what_runs(bench: Bench, operations: Operations) -> None:
     """Of the schedule, or of other triggers; it looks again each second, and nothing is burnt meanwhile."""
     bench.tick()
     claim = bench.claim_one("plain")
-    slots = [controls.trigger("plain", overlap="queue") for _ in range(2)]
+    slots = [operations.trigger("plain", overlap="queue") for _ in range(2)]
     assert bench.claim("plain") == []
     bench.settle(claim)
     bench.clock.tick(timedelta(seconds=1))
@@ -79,24 +79,24 @@ def test_a_trigger_may_wait_for_what_runs(bench: Bench, controls: Controls) -> N
     assert sorted(entry["outcome"] for entry in bench.slots("plain")) == ["running", "succeeded", "succeeded"]
 
 
-def test_a_trigger_may_give_way(bench: Bench, controls: Controls) -> None:
+def test_a_trigger_may_give_way(bench: Bench, operations: Operations) -> None:
     """It is skipped while something of the job runs, and the ledger says so; else it runs."""
     bench.tick()
     claim = bench.claim_one("plain")
-    slot = controls.trigger("plain", overlap="skip")
+    slot = operations.trigger("plain", overlap="skip")
     assert bench.claim("plain") == []
     entry = bench.slots("plain")[-1]
     assert (entry["slot"], entry["outcome"], entry["reason"]) == (slot, "skipped", "overlap")
     assert entry["origin"] == "trigger"
     bench.settle(claim)
-    slot = controls.trigger("plain", overlap="skip")
+    slot = operations.trigger("plain", overlap="skip")
     assert bench.claim_one("plain").slot == slot
 
 
-def test_of_two_triggers_that_mind_each_other_one_starts(bench: Bench, controls: Controls) -> None:
+def test_of_two_triggers_that_mind_each_other_one_starts(bench: Bench, operations: Operations) -> None:
     """Whoever claims at once: the plan row's lock lets them take turns."""
     for _ in range(8):
-        controls.trigger("plain", overlap="queue")
+        operations.trigger("plain", overlap="queue")
 
     def work(number: int) -> int:
         return len(bench.claim("plain", holder=f"host:{number}:x", limit=2))
@@ -108,9 +108,9 @@ def test_of_two_triggers_that_mind_each_other_one_starts(bench: Bench, controls:
     assert sum(entry["outcome"] == "running" for entry in bench.slots("plain")) == 1
 
 
-def test_a_strict_job_minds_others_too(bench: Bench, controls: Controls) -> None:
+def test_a_strict_job_minds_others_too(bench: Bench, operations: Operations) -> None:
     """Its mark is still to come."""
-    controls.trigger("strict", overlap="queue")
+    operations.trigger("strict", overlap="queue")
     claim = bench.claim_one("strict")
     assert bench.slot("strict")["outcome"] == "claimed"
     assert bench.store.mark_running(claim)
@@ -126,23 +126,23 @@ def test_a_strict_job_minds_others_too(bench: Bench, controls: Controls) -> None
     ],
 )
 def test_runs_that_end_together_are_counted_in_their_order(
-    bench: Bench, controls: Controls, outcomes: list[AttemptOutcome], failures: int
+    bench: Bench, operations: Operations, outcomes: list[AttemptOutcome], failures: int
 ) -> None:
     """One write for all of them; one failure of the schedule went before."""
     failed(bench)
     claims = []
     for _ in outcomes:
-        controls.trigger("plain")
+        operations.trigger("plain")
         bench.tick(0.1)
         claims += bench.claim("plain")
     bench.store.settle(list(zip(reversed(claims), reversed(outcomes), strict=True)))
     assert told(bench)[2] == failures
 
 
-def test_a_trigger_is_counted_while_another_worker_holds_the_job(bench: Bench, controls: Controls) -> None:
+def test_a_trigger_is_counted_while_another_worker_holds_the_job(bench: Bench, operations: Operations) -> None:
     """The holder keeps its claim: version, slot and due time stay; and what it settles then begins from that."""
     failed(bench)
-    controls.trigger("plain")
+    operations.trigger("plain")
     triggered = bench.claim_one("plain")
     bench.tick()
     held = bench.claim_one("plain", "host:2:b")
@@ -153,13 +153,13 @@ def test_a_trigger_is_counted_while_another_worker_holds_the_job(bench: Bench, c
     assert told(bench) == (None, at(2), 3)
 
 
-def test_a_reaper_does_not_wait_to_count(bench: Bench, controls: Controls) -> None:
+def test_a_reaper_does_not_wait_to_count(bench: Bench, operations: Operations) -> None:
     """A job whose row somebody has locked is left out; the slot has ended all the same."""
     if bench.store.dialect.name == "sqlite":
         pytest.skip("one writer at a time: there is nobody to wait for")
     tasks = bench.tables.tasks
     mine = [tasks.c.task_name == "strict", tasks.c.task_instance == RECURRING]
-    controls.trigger("strict")
+    operations.trigger("strict")
     claim = bench.claim_one("strict")
     assert bench.store.mark_running(claim)
     bench.tick(2)
@@ -175,9 +175,9 @@ def test_a_reaper_does_not_wait_to_count(bench: Bench, controls: Controls) -> No
 # -- skip the next ----------------------------------------------------------------------------------------------
 
 
-def test_the_next_slot_is_skipped(bench: Bench, controls: Controls) -> None:
+def test_the_next_slot_is_skipped(bench: Bench, operations: Operations) -> None:
     """The ledger says so, and the row waits for the one after it."""
-    assert controls.skip_next("plain") == at(1)
+    assert operations.skip_next("plain") == at(1)
     entry = bench.slot("plain")
     assert (entry["slot"], entry["outcome"], entry["reason"]) == (at(1), "skipped", "operator")
     bench.tick()
@@ -186,11 +186,11 @@ def test_the_next_slot_is_skipped(bench: Bench, controls: Controls) -> None:
     assert bench.claim_one("plain").slot == at(2)
 
 
-def test_of_a_slot_that_runs_the_following_one_is_skipped(bench: Bench, controls: Controls) -> None:
+def test_of_a_slot_that_runs_the_following_one_is_skipped(bench: Bench, operations: Operations) -> None:
     """What has begun goes on; neither version, slot nor due time of the held row change."""
     bench.tick()
     claim = bench.claim_one("plain")
-    assert [controls.skip_next("plain"), controls.skip_next("plain")] == [at(2), at(3)]
+    assert [operations.skip_next("plain"), operations.skip_next("plain")] == [at(2), at(3)]
     row = bench.row("plain")
     assert (row.version, row.slot, row.execution_time) == (claim.token, at(1), at(1))
     assert bench.settle(claim) is not None
@@ -199,12 +199,12 @@ def test_of_a_slot_that_runs_the_following_one_is_skipped(bench: Bench, controls
 
 
 def test_a_slot_that_is_handed_back_before_one_that_is_skipped_does_not_vanish(
-    bench: Bench, controls: Controls
+    bench: Bench, operations: Operations
 ) -> None:
     """Though the ledger knows a newer one: what has not begun is missed, and written down; that one stays skipped."""
     bench.tick()
     claim = bench.claim_one("plain")
-    controls.skip_next("plain")
+    operations.skip_next("plain")
     bench.settle(claim, HandedBack())
     bench.tick(5)
     assert bench.claim_one("plain").slot == at(6)
@@ -212,29 +212,29 @@ def test_a_slot_that_is_handed_back_before_one_that_is_skipped_does_not_vanish(
     assert bench.outcomes("plain") == [(1, "skipped"), (2, "skipped"), (6, "running")]
 
 
-def test_two_operators_do_not_skip_two_slots(bench: Bench, controls: Controls) -> None:
+def test_two_operators_do_not_skip_two_slots(bench: Bench, operations: Operations) -> None:
     """Who says which slot he means is told that it is not the next one any more."""
-    controls.skip_next("plain", at(1))
+    operations.skip_next("plain", at(1))
     with pytest.raises(ConfigurationError, match="the next slot of job 'plain' is 2026-01-01T12:02:00"):
-        controls.skip_next("plain", at(1))
+        operations.skip_next("plain", at(1))
     assert bench.outcomes("plain") == [(1, "skipped")]
 
 
-def test_a_paused_job_sleeps_on_when_a_slot_is_skipped(bench: Bench, controls: Controls) -> None:
+def test_a_paused_job_sleeps_on_when_a_slot_is_skipped(bench: Bench, operations: Operations) -> None:
     """And wakes for the one after it."""
-    controls.pause("plain")
-    controls.skip_next("plain")
+    operations.pause("plain")
+    operations.skip_next("plain")
     assert bench.row("plain").state == "paused"
-    controls.resume("plain")
+    operations.resume("plain")
     row = bench.row("plain")
     assert (row.state, row.slot, row.execution_time) == (None, at(2), at(2))
 
 
-def test_a_disabled_job_has_no_next_slot(bench: Bench, controls: Controls) -> None:
+def test_a_disabled_job_has_no_next_slot(bench: Bench, operations: Operations) -> None:
     """One line, and no order."""
     with pytest.raises(ConfigurationError, match="no next slot"):
-        controls.skip_next("off")
-    assert list(controls.orders()) == []
+        operations.skip_next("off")
+    assert list(bench.inspect.audit()) == []
 
 
 # -- cancel -----------------------------------------------------------------------------------------------------
@@ -253,12 +253,12 @@ def test_a_disabled_job_has_no_next_slot(bench: Bench, controls: Controls) -> No
     ],
 )
 def test_a_cancelled_slot_ends(
-    bench: Bench, controls: Controls, outcome: AttemptOutcome, ended: str, reason: str | None
+    bench: Bench, operations: Operations, outcome: AttemptOutcome, ended: str, reason: str | None
 ) -> None:
     """With this attempt, whatever becomes of it: no retry, no rerun; the schedule goes on."""
     bench.tick()
     claim = bench.claim_one("retried")
-    assert controls.cancel("retried") == [at(1)]
+    assert operations.cancel("retried") == [at(1)]
     held = bench.row("retried")
     assert (held.version, held.cancel_requested) == (claim.token, at(1))
     bench.settle(claim, outcome)
@@ -268,23 +268,23 @@ def test_a_cancelled_slot_ends(
     assert (row.slot, row.cancel_requested, row.attempt) == (at(2), None, 0)
 
 
-def test_a_slot_of_a_dead_holder_is_cancelled_too(bench: Bench, controls: Controls) -> None:
+def test_a_slot_of_a_dead_holder_is_cancelled_too(bench: Bench, operations: Operations) -> None:
     """The order outlives whoever was to obey it."""
     bench.tick()
     claim = bench.claim_one("plain")
-    controls.cancel("plain")
+    operations.cancel("plain")
     bench.tick()
     bench.take_over(claim)
     entry = bench.slots("plain")[0]
     assert (entry["outcome"], entry["reason"]) == ("cancelled", "operator")
 
 
-def test_a_slot_that_waits_for_its_retry_is_cancelled(bench: Bench, controls: Controls) -> None:
+def test_a_slot_that_waits_for_its_retry_is_cancelled(bench: Bench, operations: Operations) -> None:
     """A worker takes it at once, sees the order, and ends it without a start; the attempt is not counted, nor noted."""
     bench.tick()
     bench.settle(bench.claim_one("retried"), Failed("boom"))
     bench.tick(0.01)
-    assert controls.cancel("retried", at(1)) == [at(1)]
+    assert operations.cancel("retried", at(1)) == [at(1)]
     claim = bench.claim_one("retried")
     assert claim.row.cancel_requested == at(1.01)
     bench.settle(claim, HandedBack("operator"))
@@ -293,10 +293,10 @@ def test_a_slot_that_waits_for_its_retry_is_cancelled(bench: Bench, controls: Co
     assert entry["started"] == at(1)
 
 
-def test_a_waiting_trigger_is_called_off(bench: Bench, controls: Controls) -> None:
+def test_a_waiting_trigger_is_called_off(bench: Bench, operations: Operations) -> None:
     """It is written down, and its row goes."""
-    slot = controls.trigger("plain")
-    assert controls.cancel("plain", slot) == [slot]
+    slot = operations.trigger("plain")
+    assert operations.cancel("plain", slot) == [slot]
     assert bench.claim("plain") == []
     entry = bench.slot("plain")
     assert (entry["slot"], entry["outcome"], entry["reason"], entry["origin"]) == (
@@ -304,27 +304,27 @@ def test_a_waiting_trigger_is_called_off(bench: Bench, controls: Controls) -> No
     )  # fmt: skip
 
 
-def test_only_what_runs_is_cancelled(bench: Bench, controls: Controls) -> None:
+def test_only_what_runs_is_cancelled(bench: Bench, operations: Operations) -> None:
     """Nothing runs: nothing to do. A slot that has ended, or not begun, is refused in one line."""
-    assert controls.cancel("plain") == []
+    assert operations.cancel("plain") == []
     with pytest.raises(ConfigurationError, match="skip-next plain"):
-        controls.cancel("plain", at(1))
+        operations.cancel("plain", at(1))
     failed(bench)
     with pytest.raises(ConfigurationError, match="does not run: failed"):
-        controls.cancel("plain", at(1))
+        operations.cancel("plain", at(1))
 
 
 # -- retry ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("how", ["failed", "dead", "cancelled"])
-def test_a_slot_that_ended_badly_runs_once_more(bench: Bench, controls: Controls, how: str) -> None:
+def test_a_slot_that_ended_badly_runs_once_more(bench: Bench, operations: Operations, how: str) -> None:
     """As the same slot, its attempts counted on, while the schedule goes on beside."""
     failed(bench)
     with bench.store.transaction() as connection:
         connection.execute(bench.tables.slots.update().values(outcome=how))
     before = plan_of(bench)
-    controls.retry("plain", at(1))
+    operations.retry("plain", at(1))
     claim = bench.claim_one("plain")
     assert (claim.slot, claim.row.attempt, claim.row.origin) == (at(1), 2, "retry")
     assert bench.slot("plain")["outcome"] == "running"
@@ -334,13 +334,13 @@ def test_a_slot_that_ended_badly_runs_once_more(bench: Bench, controls: Controls
     assert (plan_of(bench), told(bench)) == (before, (at(1), at(1), 0))
 
 
-def test_operators_who_retry_at_once_make_one_attempt(bench: Bench, controls: Controls) -> None:
+def test_operators_who_retry_at_once_make_one_attempt(bench: Bench, operations: Operations) -> None:
     """The second is told that the slot has not ended."""
     failed(bench)
 
     def ask(_: int) -> str:
         try:
-            controls.retry("plain", at(1))
+            operations.retry("plain", at(1))
         except ConfigurationError as error:
             return str(error)
         return "done"
@@ -359,37 +359,37 @@ def test_operators_who_retry_at_once_make_one_attempt(bench: Bench, controls: Co
         pytest.param("skipped", "slotwise backfill plain", id="skipped"),
     ],
 )
-def test_what_is_not_tried_again(bench: Bench, controls: Controls, outcome: str, words: str) -> None:
+def test_what_is_not_tried_again(bench: Bench, operations: Operations, outcome: str, words: str) -> None:
     """One line with the cure."""
     failed(bench)
     with bench.store.transaction() as connection:
         connection.execute(bench.tables.slots.update().values(outcome=outcome))
     with pytest.raises(ConfigurationError, match=words):
-        controls.retry("plain", at(1))
+        operations.retry("plain", at(1))
     with pytest.raises(ConfigurationError, match="not in the ledger"):
-        controls.retry("plain", at(-7))
+        operations.retry("plain", at(-7))
     with pytest.raises(ConfigurationError, match="is yet to come; for a run at once: slotwise trigger plain"):
-        controls.retry("plain", at(7000))
+        operations.retry("plain", at(7000))
 
 
-def test_what_waits_for_a_backfill_is_not_tried_again(bench: Bench, controls: Controls) -> None:
+def test_what_waits_for_a_backfill_is_not_tried_again(bench: Bench, operations: Operations) -> None:
     """It has ended as failed, and will not stay so."""
     failed(bench)
     bench.tick()
-    controls.backfill("plain", at(1), at(1), failed=True)
+    operations.backfill("plain", at(1), at(1), failed=True)
     with pytest.raises(ConfigurationError, match=r"has not ended: failed, and waits to run again \(backfill\)"):
-        controls.retry("plain", at(1))
+        operations.retry("plain", at(1))
 
 
-def test_a_slot_of_a_job_that_gives_up_starts_once(bench: Bench, controls: Controls) -> None:
+def test_a_slot_of_a_job_that_gives_up_starts_once(bench: Bench, operations: Operations) -> None:
     """Whoever knows the job refuses; whoever does not, is refused by the claim, and the slot stays as it ended."""
     bench.tick()
     claim = bench.claim_one("strict")
     assert bench.store.mark_running(claim)
     bench.settle(claim, Failed("boom"))
     with pytest.raises(ConfigurationError, match="start once"):
-        controls.retry("strict", at(1))
-    unknowing = Bench(bench.database, [], bench.clock).client.controls
+        operations.retry("strict", at(1))
+    unknowing = Bench(bench.database, [], bench.clock).client.operations
     for again in (
         lambda: unknowing.retry("strict", at(1)),
         lambda: unknowing.backfill("strict", at(1), at(1), failed=True),
@@ -406,12 +406,12 @@ def test_a_slot_of_a_job_that_gives_up_starts_once(bench: Bench, controls: Contr
 # -- delete -----------------------------------------------------------------------------------------------------
 
 
-def test_a_deleted_job_leaves_its_history(bench: Bench, controls: Controls) -> None:
+def test_a_deleted_job_leaves_its_history(bench: Bench, operations: Operations) -> None:
     """All its rows go; what had come and had not begun is written down, and no slot of it ever starts again."""
     failed(bench)
     bench.tick(3)
-    slot = controls.trigger("plain")
-    assert controls.delete("plain") == 2
+    slot = operations.trigger("plain")
+    assert operations.delete("plain") == 2
     assert bench.find("plain") is None
     assert bench.gaps("plain") == [(2, 4, 3, "deleted")]
     assert bench.slots("plain")[-1]["reason"] == "deleted"
@@ -421,31 +421,31 @@ def test_a_deleted_job_leaves_its_history(bench: Bench, controls: Controls) -> N
     assert bench.row("plain").slot == at(5)
 
 
-def test_a_pending_retry_ends_with_its_job(bench: Bench, controls: Controls) -> None:
+def test_a_pending_retry_ends_with_its_job(bench: Bench, operations: Operations) -> None:
     """Nothing vanishes."""
     bench.tick()
     bench.settle(bench.claim_one("retried"), Failed("boom"))
-    controls.delete("retried")
+    operations.delete("retried")
     entry = bench.slot("retried")
     assert (entry["outcome"], entry["reason"], entry["finished"]) == ("cancelled", "deleted", at(1))
 
 
 @pytest.mark.parametrize("minutes", [0, 3])
-def test_a_job_that_nobody_can_read_is_deleted(bench: Bench, controls: Controls, minutes: int) -> None:
+def test_a_job_that_nobody_can_read_is_deleted(bench: Bench, operations: Operations, minutes: int) -> None:
     """The slot that waits is skipped if it has come; of others nothing is known."""
     bench.tick(minutes)
     bench.change("plain", schedule="MOON|full")
-    assert controls.delete("plain") == 1
+    assert operations.delete("plain") == 1
     assert bench.find("plain") is None
     assert bench.outcomes("plain") == [(1, "skipped")] * bool(minutes)
 
 
-def test_a_job_that_runs_is_not_deleted(bench: Bench, controls: Controls) -> None:
+def test_a_job_that_runs_is_not_deleted(bench: Bench, operations: Operations) -> None:
     """One line that says where it runs."""
     bench.tick()
     bench.claim_one("plain")
     with pytest.raises(ConfigurationError, match="runs on host:1:a"):
-        controls.delete("plain")
+        operations.delete("plain")
 
 
 def known_by_a_worker(bench: Bench, *tasks: str) -> None:
@@ -456,40 +456,40 @@ def known_by_a_worker(bench: Bench, *tasks: str) -> None:
     WorkerRegistry(bench.store).sign_in(one, "running")
 
 
-def test_a_task_is_no_job(bench: Bench, controls: Controls) -> None:
+def test_a_task_is_no_job(bench: Bench, operations: Operations) -> None:
     """Where a worker that knows it lives, nobody is told to start one; the commands for tasks are named."""
     known_by_a_worker(bench, "mail")
     with pytest.raises(UnknownTask, match=r"it is a one-time task .for tasks: slotwise tasks list mail"):
-        controls.pause("mail")
+        operations.pause("mail")
     bench.client.schedule("mail", id="1")
     with pytest.raises(ConfigurationError, match=r"'mail' is a one-time task; .* slotwise tasks list mail"):
-        controls.trigger("mail")
+        operations.trigger("mail")
 
 
-def test_a_job_that_a_live_worker_knows_is_not_deleted(bench: Bench, controls: Controls) -> None:
+def test_a_job_that_a_live_worker_knows_is_not_deleted(bench: Bench, operations: Operations) -> None:
     """It would be planned again at that worker's next start; unless one insists."""
     known_by_a_worker(bench, "plain")
     with pytest.raises(ConfigurationError, match="worker h:1:a knows"):
-        controls.delete("plain")
-    assert controls.delete("plain", known=True, dry_run=True) == 1
+        operations.delete("plain")
+    assert operations.delete("plain", force=True, dry_run=True) == 1
     bench.tick(2)
-    assert controls.delete("plain") == 1
+    assert operations.delete("plain") == 1
 
 
-def test_orders_are_read_page_by_page(bench: Bench, controls: Controls, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_orders_are_read_page_by_page(bench: Bench, operations: Operations, monkeypatch: pytest.MonkeyPatch) -> None:
     """The newest first; those about all stand among those of each job."""
     monkeypatch.setattr("slotwise.store.reading.audit.PAGE", 2)
     for _ in range(3):
-        controls.skip_next("plain")
-    controls.pause_all()
-    controls.skip_next("strict")
-    assert [order.command for order in controls.orders("plain")] == ["pause", *["skip-next"] * 3]
-    assert len(list(controls.orders())) == 5
-    assert len(list(controls.orders(limit=3))) == 3
+        operations.skip_next("plain")
+    operations.pause_all()
+    operations.skip_next("strict")
+    assert [order.operation for order in bench.inspect.audit("plain")] == ["pause", *["skip-next"] * 3]
+    assert len(list(bench.inspect.audit())) == 5
+    assert len(list(bench.inspect.audit(limit=3))) == 3
 
 
 @pytest.mark.parametrize("year", [1, 9999])
 def test_no_slot_lies_beyond_what_schedules_know(bench: Bench, year: int) -> None:
     """An order about one is refused in a line, whatever it was to do with it."""
     with pytest.raises(ConfigurationError, match="is no slot's: those lie in the years 1900 to 8999"):
-        bench.client.controls.cancel("plain", datetime(year, 1, 1, tzinfo=UTC))
+        bench.client.operations.cancel("plain", datetime(year, 1, 1, tzinfo=UTC))

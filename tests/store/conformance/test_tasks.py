@@ -22,7 +22,7 @@ from slotwise.testing import ManualClock, ManualWorker
 def test_a_row_is_born_with_the_time(bench: Bench) -> None:
     """Its first version is the database's time in microseconds, so that tokens rise over every reuse."""
     bench.tick(7)
-    bench.client.schedule("mail", {"n": 1}, id="1", in_="90s", priority=90)
+    bench.client.schedule("mail", {"n": 1}, id="1", delay="90s", priority=90)
     row = bench.row("mail", "1")
     assert (row.version, row.first_version) == (to_micros(at(7)), to_micros(at(7)))
     assert (row.execution_time, row.slot, row.priority) == (at(8.5), at(8.5), 90)
@@ -105,7 +105,7 @@ def test_data_that_cannot_be_decoded(office: Office, data: bytes) -> None:
     office.row(data)
     office.bench.client.schedule("mail", {"fine": True}, id="2")
     office.worker.tick("1m")
-    outcomes = {event.job: event.outcome for event in office.worker.run_due() if event.instance != "1"}
+    outcomes = {event.job: event.outcome for event in office.worker.run_due() if event.id != "1"}
     assert outcomes == {"mail": "succeeded", "tick": "succeeded"}
     assert sorted(office.given, key=str) == [at(1), {"fine": True}]
     row = office.bench.row("mail", "1")

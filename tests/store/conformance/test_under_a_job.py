@@ -18,7 +18,7 @@ from slotwise.testing import ManualWorker
 
 def test_who_knows_the_job_makes_none(bench: Bench) -> None:
     """Neither at once, nor with the success of a handler."""
-    for call in (bench.client.schedule, bench.client.follow, lambda name: bench.client.key(name, "1")):
+    for call in (bench.client.schedule, bench.client._follow, lambda name: bench.client._key(name, "1")):
         with pytest.raises(InvalidJob, match="'plain' is a job, its schedule says when it runs"):
             call("plain")  # type: ignore[operator]
 
@@ -40,8 +40,8 @@ def test_a_name_one_letter_off(bench: Bench) -> None:
     client = Bench(bench.database, [a_task("send-mail")], bench.clock).client
     calls: dict[str, Any] = {
         "get": client.get, "cancel": client.cancel, "reschedule": client.reschedule, "history": client.history,
-        "redrive": lambda name, id: client.redrive(name, [id]), "list": lambda name, _: client.list(name),
-        "cancel_all": lambda name, _: client.cancel_all(name), "arrive": client.key,
+        "retry": lambda name, id: client.retry(name, [id]), "list": lambda name, _: client.list(name),
+        "cancel_all": lambda name, _: client.cancel_all(name), "arrive": client._key,
     }  # fmt: skip
     for name, call in calls.items():
         with pytest.raises(Exception, match=rf"^{name}\('sendmail'\): no task .* did you mean 'send-mail'\?"):
@@ -54,7 +54,7 @@ def test_a_name_one_letter_off(bench: Bench) -> None:
 
 def test_an_arrival_that_nothing_waits_for(database: Database, caplog: pytest.LogCaptureFixture) -> None:
     """Counts for nothing: the log says so, and the task has succeeded."""
-    first = task(name="first")(lambda ctx: ctx.arrive("join", "nobody"))
+    first = task(name="first")(lambda ctx: ctx.count_down("join", "nobody"))
     with ManualWorker([first, task(name="join")(print)], database) as worker:
         worker.client.schedule("first")
         assert [ended.outcome for ended in worker.run_due()] == ["succeeded"]

@@ -121,10 +121,10 @@ class Product:
         self.learn_due()
 
     def pause(self) -> None:
-        self.worker.client.controls.by("ada").pause("played")
+        self.worker.client.operations.by("ada").pause("played")
 
     def resume(self, *, replay: bool) -> None:
-        self.worker.client.controls.by("ada").resume("played", replay=replay)
+        self.worker.client.operations.by("ada").resume("played", replay=replay)
         self.learn_due()
 
     def deploy(self, every: int) -> None:

@@ -49,7 +49,7 @@ def test_whoever_was_served_goes_to_the_end(make_bench: MakeBench) -> None:
     assert claims(bench, 2) == [["t00"], ["t98"]]
 
 
-@pytest.mark.parametrize("limit", [{"max_running": 5}, {"max_starts": "1000/s"}], ids=["max_running", "max_starts"])
+@pytest.mark.parametrize("limit", [{"concurrency": 5}, {"rate_limit": "1000/s"}], ids=["concurrency", "rate_limit"])
 @pytest.mark.parametrize("flood", ["free", "limited"])
 def test_a_limit_is_no_reason_to_wait(make_bench: MakeBench, limit: dict[str, Any], flood: str) -> None:
     """Neither for the task with the limit, while others flood; nor for the others, while that one does."""
@@ -60,7 +60,7 @@ def test_a_limit_is_no_reason_to_wait(make_bench: MakeBench, limit: dict[str, An
 
 def test_a_full_task_is_left_alone(make_bench: MakeBench, gate: Gate) -> None:
     """While it runs as often as it may, polls ask for a place each quarter of a second, and after an end of ours."""
-    few = task(name="few", max_running=1)(lambda ctx: gate.pass_through())
+    few = task(name="few", concurrency=1)(lambda ctx: gate.pass_through())
     bench = make_bench(few, *named("many"), threads=5)
     schedule(bench, few=3)
     asked = count_asked(bench, "few")
@@ -93,7 +93,7 @@ def count_asked(bench: Bench, name: str) -> list[str]:
 
 def test_a_task_with_a_limit_and_nothing_due_is_not_claimed(make_bench: MakeBench) -> None:
     """One look for all of them."""
-    bench = make_bench(*named("a", "b", "c", max_running=1), *named("many"))
+    bench = make_bench(*named("a", "b", "c", concurrency=1), *named("many"))
     asked = [count_asked(bench, name) for name in ("a", "b", "c")]
     schedule(bench, many=3, b=1)
     bench.worker.poller.run_once()
@@ -105,5 +105,5 @@ def test_a_task_with_a_limit_and_nothing_due_is_not_claimed(make_bench: MakeBenc
 )
 def test_how_soon_a_place_is_looked_for(make_bench: MakeBench, rate: str, pause: float) -> None:
     """About as often as one comes back: never in a spin, nor too late."""
-    bench = make_bench(*named("few", max_starts=rate), threads=1)
+    bench = make_bench(*named("few", rate_limit=rate), threads=1)
     assert bench.worker.poller._fairness.shortest_pause == timedelta(seconds=pause)

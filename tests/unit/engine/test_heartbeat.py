@@ -181,7 +181,7 @@ def test_what_could_not_start_within_an_interval_goes_back(bench: Bench) -> None
     bench.clock.tick(timedelta(seconds=1))
     bench.worker.lease_watch.run_once()
     bench.worker.settler.flush()
-    assert [(event.instance, event.reason) for event in bench.said(HandedBackEvent)] == [
+    assert [(event.id, event.reason) for event in bench.said(HandedBackEvent)] == [
         (waiting.claim.key.task_instance, "queued")
     ]
     assert not waiting.begin()

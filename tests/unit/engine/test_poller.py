@@ -26,7 +26,7 @@ def test_it_sleeps_until_the_next_row_is_due(make_bench: MakeBench) -> None:
     """By the database's clock; a row that is due sooner shortens the sleep."""
     bench = make_bench(job(name="slow", schedule=Every("8s"))(nothing), mail)
     assert bench.worker.poller.run_once() == timedelta(seconds=8)
-    bench.registry.client.schedule(mail, in_="3s")
+    bench.registry.client.schedule(mail, delay="3s")
     assert bench.worker.poller.run_once() == timedelta(seconds=3)
     bench.clock.tick(timedelta(seconds=2))
     assert bench.worker.poller.run_once() == timedelta(seconds=1)
@@ -150,7 +150,7 @@ def test_a_claim_is_believed_in_from_before_it_was_sent(make_bench: MakeBench, n
     }
     bench = make_bench(subjects[name])
     if name == "mail":
-        bench.registry.client.schedule("mail", in_="1m")
+        bench.registry.client.schedule("mail", delay="1m")
     bench.clock.tick(timedelta(minutes=1))
     bench.delay_reply(question, timedelta(seconds=55))
     assert bench.worker.poller.run_once() == AT_ONCE
@@ -185,7 +185,7 @@ def test_who_has_no_room_tells_others_what_comes_due(make_bench: MakeBench, gate
     bench = make_bench(task(name="mail")(lambda ctx: gate.pass_through()), threads=1)
     client, poller = bench.registry.client, bench.worker.poller
     client.schedule("mail")
-    client.schedule("mail", in_="5s")
+    client.schedule("mail", delay="5s")
     assert poller.run_once() == AT_ONCE
     told(bench)
     assert poller.run_once() == CROWDED  # there may be room in a moment

@@ -77,7 +77,7 @@ def test_only_what_has_not_begun_can_be_handed_back(bench: Bench) -> None:
     assert not bench.worker.settler.hand_back(running, "shutdown")
     assert not bench.worker.settler.hand_back(waiting, "shutdown")
     bench.worker.settler.run_once()
-    assert [(event.instance, event.reason) for event in bench.said(HandedBackEvent)] == [
+    assert [(event.id, event.reason) for event in bench.said(HandedBackEvent)] == [
         (waiting.claim.key.task_instance, "shutdown")
     ]
     row = bench.row(waiting)
@@ -236,7 +236,7 @@ def test_what_its_holders_have_died_of_is_told_with_its_cure(bench: Bench, name:
     _, rows = bench.worker.store.look([name])
     bench.worker.reaper.take_over(rows)
     claim = holding.claim
-    cure = f"retry plain {claim.slot.isoformat()}" if claim.slot else f"tasks redrive mail {claim.key.task_instance}"
+    cure = f"retry plain {claim.slot.isoformat()}" if claim.slot else f"tasks retry mail {claim.key.task_instance}"
     (told,) = bench.said(SettledDead)
     assert (told.level, told.job, told.outcome) == (logging.WARNING, name, "dead")
     assert told.cure == f"slotwise {cure}"

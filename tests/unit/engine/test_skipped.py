@@ -71,4 +71,4 @@ def test_an_instance_is_named() -> None:
         worker.tick("2m30s")
         worker.run_due()
         found = [event.facts() for event in worker.events if isinstance(event, SlotsSkipped)]
-        assert sorted(facts["instance"] for facts in found) == ["customer-17", "recurring"]
+        assert sorted(facts["id"] for facts in found) == ["customer-17", "recurring"]

@@ -29,7 +29,7 @@ def test_what_nobody_wants_is_not_made(sqlite_url: str) -> None:
     """Of tasks and slots that succeed, from the poll to the settlement."""
     deaf, clock = Deaf(), ManualClock(NOON)
     registry = JobRegistry(jobs=[plain], tasks=[mail], listeners=[deaf], clock=clock, database_url=sqlite_url)
-    worker = registry.make_worker()
+    worker = registry._make_worker()
     worker.plan()
     deaf.told.clear()
     registry.client.schedule_many("mail", range(20))

@@ -22,7 +22,7 @@ from slotwise.settings.sources import READERS
 
 # A command imports the store and the application only when it runs: the help and the version need neither.
 if TYPE_CHECKING:
-    from slotwise.client.operations import Controls
+    from slotwise.client.operations import Operations
     from slotwise.contrib.command import CommandJob
     from slotwise.registry.registry import JobRegistry
     from slotwise.store.reading.reader import Reader
@@ -79,7 +79,7 @@ class Given:
             os.environ["SLOTWISE_CONFIG"] = str(Path(config).resolve())
         if app is None:
             return JobRegistry(jobs=jobs, **self.overrides)
-        return add_jobs(load_registry(app, self.app_dir).configured(**self.overrides), jobs)
+        return add_jobs(load_registry(app, self.app_dir)._configured(**self.overrides), jobs)
 
     def table_settings(self) -> Settings:
         """The settings that locate the tables.
@@ -117,15 +117,15 @@ class Given:
             yield Reader(store)
 
     @contextmanager
-    def operations(self, author: str | None = None) -> Iterator[tuple[Controls, Reader]]:
+    def operations(self, author: str | None = None) -> Iterator[tuple[Operations, Reader]]:
         """Open the tables for operations on jobs, and for reading; with ``--app``, the jobs are known."""
-        from slotwise.client.operations import Controls
+        from slotwise.client.operations import Operations
         from slotwise.store.reading.reader import Reader
 
         with self.store() as store:
             known = self.with_definitions(store)
-            controls = Controls(lambda: known)
-            yield controls.by(author) if author else controls, Reader(store)
+            operations = Operations(lambda: known)
+            yield operations.by(author) if author else operations, Reader(store)
 
     def with_definitions(self, store: Store) -> Store:
         """The same tables; with ``--app``, the store knows the application's jobs and tasks."""
@@ -258,7 +258,7 @@ dry_run = click.option("--dry-run", is_flag=True, help="Print what would change,
 #: For operations that change many rows.
 yes = click.option("--yes", is_flag=True, help="Do not ask.")
 #: For operations that may apply to one of a task's recurring instances.
-instance = click.option("--instance", default=RECURRING, metavar="ID", help="This recurring instance, not the job.")
+instance = click.option("--id", default=RECURRING, metavar="ID", help="This recurring instance, not the job.")
 #: The options of every operation on jobs.
 operation = with_options(
     click.option("--author", metavar="NAME", envvar="SLOTWISE_AUTHOR", help="Author in the audit; default: user@host."),

@@ -109,7 +109,7 @@ class Fairness:
 
 
 def _pause(task: Definition) -> timedelta:
-    rate = task.max_starts
+    rate = task.rate_limit
     return FULL_PAUSE if rate is None else max(min(FULL_PAUSE, rate.window / rate.count), LEAST_PAUSE)
 
 

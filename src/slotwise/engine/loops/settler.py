@@ -224,7 +224,7 @@ def _cure(claim: Claim) -> str:
     """Return the command that retries a dead task or a job's dead slot, or shows an instance's dead slot."""
     row, instance = claim.row, claim.row.plan_instance or claim.row.task_instance
     if claim.slot is None:
-        return shlex.join(["slotwise", "tasks", "redrive", row.task_name, instance])
+        return shlex.join(["slotwise", "tasks", "retry", row.task_name, instance])
     if instance != RECURRING:
         return shlex.join(["slotwise", "slots", row.task_name, "--id", instance])
     return shlex.join(["slotwise", "retry", row.task_name, claim.slot.isoformat()])

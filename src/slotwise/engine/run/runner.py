@@ -122,7 +122,7 @@ def kept(result: object, definition: Definition, sequel: FollowUps | None) -> Fo
     A result that cannot be kept is reported, and the task still succeeds: a retry would not help.
     """
     sequel = sequel or FollowUps()
-    if definition.keep_result is not None:
+    if definition.result_retention is not None:
         try:
             sequel.result = encoded(result)
         except InvalidPayload as error:

@@ -54,7 +54,7 @@ def backfill(
     last: datetime,
     *,
     pace: timedelta | None = None,
-    at_once: int = 1,
+    concurrency: int = 1,
     failed: bool = False,
     forgotten: bool = False,
     instance: str = RECURRING,
@@ -82,7 +82,7 @@ def backfill(
         )
     if missing:
         number = operation.sign(
-            "backfill", job=job, first=first.isoformat(), last=last.isoformat(), slots=len(missing), at_once=at_once,
+            "backfill", job=job, first=first.isoformat(), last=last.isoformat(), slots=len(missing), concurrency=concurrency,
             pace=None if pace is None else format_duration(pace), failed=failed or None,
             instance=None if instance == RECURRING else instance,
         )  # fmt: skip
@@ -90,7 +90,7 @@ def backfill(
         ledger.reopen(operation.connection, operation.store.dialect, row, missing, Reason.BACKFILL)
         if not forgotten:
             _refuse_forgotten(operation, job, first)
-        _detach(operation, row, missing, begun, number, pace or timedelta(0), at_once)
+        _detach(operation, row, missing, begun, number, pace or timedelta(0), concurrency)
     present, undecided = len(slots) - len(missing), schedule.running.count_between(max(last, first - TICK), come)
     return Backfill(job=job, first=first, last=last, slots=missing, present=present, undecided=undecided)
 
@@ -145,16 +145,16 @@ def _detach(
     begun: dict[datetime, tuple[int, datetime]],
     number: int,
     pace: timedelta,
-    at_once: int,
+    concurrency: int,
 ) -> None:
     for place, slot in enumerate(missing):
         due = operation.now + place * pace
-        waits: dict[str, Any] = {} if place < at_once else {"state": State.QUEUED, "parked_due": due}
+        waits: dict[str, Any] = {} if place < concurrency else {"state": State.QUEUED, "parked_due": due}
         attempts, ended = begun.get(slot, (0, None))
         detach(
             operation.connection, operation.store.dialect, operation.now,
             name=row.task_name, slot=slot, origin=Origin.BACKFILL,
-            plan_instance=row.task_instance, due=due if place < at_once else FOREVER, control=number,
+            plan_instance=row.task_instance, due=due if place < concurrency else FOREVER, control=number,
             attempt=attempts, last_failure=ended, **waits,
         )  # fmt: skip
 

@@ -20,7 +20,7 @@ from slotwise.store.connect.database_errors import in_its_letters
 from slotwise.store.schema.audit_rows import Author
 from slotwise.store.schema.rows import row_of
 from slotwise.store.schema.tables import is_plan, of_plan
-from slotwise.store.schema.worker_rows import worker_line
+from slotwise.store.schema.worker_rows import worker_info
 from slotwise.store.slots.store import Store
 
 Result = TypeVar("Result")
@@ -74,7 +74,7 @@ class Operation:
         """Whether a live worker does."""
         workers = self.store.tables.workers
         rows = self.connection.execute(sa.select(workers, sa.literal(0).label("running"))).mappings()
-        return any(line.live and name in line.tasks for line in (worker_line(row, self.now) for row in rows))
+        return any(line.live and name in line.tasks for line in (worker_info(row, self.now) for row in rows))
 
     def _jobs(self) -> Sequence[str]:
         """Some names of jobs, for a message."""

@@ -15,7 +15,7 @@ from slotwise.store.schema.column_types import Instant
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tally:
+class BulkResult:
     """The result of scheduling many: how many were scheduled, and how many existed already and were kept."""
 
     scheduled: int = 0
@@ -25,8 +25,8 @@ class Tally:
     def total(self) -> int:
         return self.scheduled + self.exists
 
-    def __add__(self, other: Tally) -> Tally:
-        return Tally(scheduled=self.scheduled + other.scheduled, exists=self.exists + other.exists)
+    def __add__(self, other: BulkResult) -> BulkResult:
+        return BulkResult(scheduled=self.scheduled + other.scheduled, exists=self.exists + other.exists)
 
 
 class Taken(Exception):
@@ -54,10 +54,10 @@ class Puts(QueueRows):
         # Race: the task that had the id may have ended since. It was there.
         return self._answer(connection, statement, key, absent="exists", **parameters)
 
-    def put_many(self, connection: Any, name: str, wanted: Sequence[Wanted], if_exists: IfExists) -> Tally:
+    def put_many(self, connection: Any, name: str, wanted: Sequence[Wanted], if_exists: IfExists) -> BulkResult:
         """As ``put``, for a chunk of rows with different ids."""
         scheduled = [self.put(connection, name, one, if_exists) for one in wanted].count("scheduled")
-        return Tally(scheduled=scheduled, exists=len(wanted) - scheduled)
+        return BulkResult(scheduled=scheduled, exists=len(wanted) - scheduled)
 
     def put_new(self, connection: Any, name: str, wanted: Sequence[Wanted], *, copy: bool = False) -> None:
         """Insert a chunk of rows whose ids must be new, by COPY if that is quick here. Raises Taken: some are not.

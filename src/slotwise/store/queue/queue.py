@@ -1,4 +1,4 @@
-"""One-time tasks as rows: put, move, cancel, re-drive and read them, each in the caller's transaction.
+"""One-time tasks as rows: put, move, cancel, retry and read them, each in the caller's transaction.
 
 Of a held row only columns of its own are written (``wanted_due``, ``cancel_requested``), which its settlement reads and
 clears. Jobs and their detached rows are never touched. The form for SQLite, where whoever writes is alone; in
@@ -18,7 +18,7 @@ from slotwise.store.queue.insert import Puts
 from slotwise.store.queue.queue_rows import Status, named
 from slotwise.store.queue.task_reader import TaskReader
 
-#: Rows that are re-driven, or removed, in one statement.
+#: Rows that are retried, or removed, in one statement.
 AT_ONCE = 500
 
 
@@ -70,7 +70,7 @@ class Queue(Puts, TaskReader):
             return "running"
         return "cancelled" if connection.execute(tasks.delete().where(*mine, ~tasks.c.picked)).rowcount else "gone"
 
-    def redrive(self, connection: Any, name: str, instances: Sequence[str] | None, when: When) -> list[str]:
+    def retry(self, connection: Any, name: str, instances: Sequence[str] | None, when: When) -> list[str]:
         """Dead rows of a task wait again, as if they had never been tried; up to 500 of them, by id."""
         tasks = self._tasks
         dead = [tasks.c.task_name == name, tasks.c.state == State.DEAD, *self._plain()]

@@ -15,7 +15,7 @@ from slotwise.store.schema.rows import utc
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TaskLine:
+class TaskInfo:
     """A one-time task that has not succeeded. ``state``: waiting, running, paused, blocked or dead."""
 
     task: str
@@ -41,8 +41,8 @@ class TaskLine:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TaskEnd:
-    """How a one-time task ended, if its ``history`` or ``keep_result`` records it."""
+class TaskResult:
+    """How a one-time task ended, if its ``history`` or ``result_retention`` records it."""
 
     task: str
     id: str
@@ -65,23 +65,23 @@ class TaskEnd:
         return plain(self.stored)
 
 
-def task_end(values: Sequence[Any]) -> TaskEnd:
+def task_result(values: Sequence[Any]) -> TaskResult:
     """An end of the columns that the queue reads."""
     row = dict(zip(END_COLUMNS, map(utc, values), strict=True))
     stored = row.pop("result")
-    return TaskEnd(
+    return TaskResult(
         task=row.pop("task_name"), id=row.pop("task_instance"), stored=None if stored is None else bytes(stored), **row
     )
 
 
-def task_line(values: Sequence[Any]) -> TaskLine:
+def task_info(values: Sequence[Any]) -> TaskInfo:
     """A line of the columns that the queue reads; the payload may follow them."""
     row = dict(zip(TASK_COLUMNS, map(utc, values), strict=False))
     payload = values[len(TASK_COLUMNS)] if len(values) > len(TASK_COLUMNS) else None
     state = State.RUNNING if row["picked"] else row["state"] or State.WAITING
     due = row["parked_due"] if state in (State.PAUSED, State.BLOCKED) else row["execution_time"]
     born = row["first_version"]
-    return TaskLine(
+    return TaskInfo(
         task=row["task_name"], id=row["task_instance"], state=state, due=None if state == State.DEAD else due,
         priority=50 if row["priority"] is None else row["priority"], attempt=row["attempt"], worker=row["picked_by"],
         scheduled=from_micros(born) if born is not None and born > 1_000_000_000_000_000 else None,

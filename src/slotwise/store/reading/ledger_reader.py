@@ -10,7 +10,7 @@ import sqlalchemy as sa
 
 from slotwise.model.records import RECURRING
 from slotwise.model.vocabulary import Origin, State
-from slotwise.store.reading.views import SlotLine, gap_line, slot_line, waiting_line
+from slotwise.store.reading.views import SlotInfo, gap_info, slot_info, waiting_info
 from slotwise.store.schema.rows import utc
 from slotwise.store.schema.tables import HAS_SLOT, OF_INSTANCES, is_detached, of_plan
 from slotwise.store.slots.store import Store
@@ -29,7 +29,7 @@ class LedgerReader:
 
     def standing(
         self, name: str, instance: str | None = None, *, limit: int | None = None, since: datetime | None = None
-    ) -> list[SlotLine]:
+    ) -> list[SlotInfo]:
         """Slots that have not ended: those that wait (the schedule's next, triggers, retries), then those that run.
 
         Each the latest first. A slot that waits for a retry is one line, with what the ledger says of the last attempt.
@@ -47,9 +47,9 @@ class LedgerReader:
         for row, key in zip(reversed(rows), reversed(keys), strict=True):
             line = begun.get(key)
             if not row["picked"]:
-                waiting.append(waiting_line(row, line))
+                waiting.append(waiting_info(row, line))
             elif line is not None:
-                running.append(slot_line(line))
+                running.append(slot_info(line))
         return waiting + running
 
     def _standing(
@@ -100,7 +100,7 @@ class LedgerReader:
         since: datetime | None = None,
         before: datetime | None = None,
         ended: bool = False,
-    ) -> Iterator[SlotLine]:
+    ) -> Iterator[SlotInfo]:
         """Ledger and gaps of a job, merged, the newest first, read page by page as far as they are wanted.
 
         A gap stands where its last slot stands. ``before`` goes on where an earlier listing ended. ``ended``: without
@@ -129,10 +129,10 @@ class LedgerReader:
             found |= {utc(row["slot"]) for row in self._rows(sa.select(table.c.slot).where(*within))}
         return sorted(found)
 
-    def slot(self, name: str, slot: datetime, instance: str = RECURRING) -> SlotLine | None:
+    def slot(self, name: str, slot: datetime, instance: str = RECURRING) -> SlotInfo | None:
         """One slot of a job, or of an instance, as the ledger has it."""
         found = self._rows(_of(self._slots, name, instance).where(self._slots.c.slot == slot))
-        return slot_line(found[0]) if found else None
+        return slot_info(found[0]) if found else None
 
     def _page(
         self,
@@ -142,16 +142,16 @@ class LedgerReader:
         since: datetime | None,
         cursor: _Place | None,
         ended: bool,
-    ) -> list[tuple[_Place, SlotLine]]:
+    ) -> list[tuple[_Place, SlotInfo]]:
         """Race: what is written between two pages is newer than the first one's end; it is later, not missed."""
-        lines: list[tuple[_Place, SlotLine]] = []
+        lines: list[tuple[_Place, SlotInfo]] = []
         for ledger in self._ledgers(name, instance):
             ended_only = ledger.where(*(~stands for stands in self._stand())) if ended else ledger
             rows = self._rows(_cut(ended_only, self._slots.c.slot, self._slots, 1, size, since, cursor))
-            lines += [(_Place(utc(row["slot"]), 1, row["task_instance"]), slot_line(row)) for row in rows]
+            lines += [(_Place(utc(row["slot"]), 1, row["task_instance"]), slot_info(row)) for row in rows]
         gaps = _of(self._gaps, name, instance).add_columns(self._run_since())
         cut = _cut(gaps, self._gaps.c.last_slot, self._gaps, 0, size, since, cursor)
-        lines += [(_Place(utc(row["last_slot"]), 0, row["task_instance"]), gap_line(row)) for row in self._rows(cut)]
+        lines += [(_Place(utc(row["last_slot"]), 0, row["task_instance"]), gap_info(row)) for row in self._rows(cut)]
         return sorted(lines, key=lambda line: line[0], reverse=True)[:size]
 
     def _run_since(self) -> sa.ColumnElement[int]:

@@ -15,11 +15,11 @@ from slotwise.model.records import RECURRING
 from slotwise.model.vocabulary import State
 from slotwise.store.operations.pauses import Paused, all_paused, is_all_paused
 from slotwise.store.reading.ledger_reader import LedgerReader
-from slotwise.store.reading.views import Health, JobLine, Unreadable, job_line, obstacle, paused_by
+from slotwise.store.reading.views import Health, JobInfo, Unreadable, job_info, obstacle, paused_by
 from slotwise.store.schema.column_types import Beyond
 from slotwise.store.schema.rows import utc
 from slotwise.store.schema.tables import is_plan, is_task
-from slotwise.store.schema.worker_rows import WorkerLine, worker_line
+from slotwise.store.schema.worker_rows import WorkerInfo, worker_info
 
 #: Why nobody claims a one-time row, where its name is a job's.
 UNDER_A_JOB = "it is a one-time row under the name of a job, which only its schedule runs; see: slotwise tasks cancel"
@@ -38,26 +38,26 @@ class Reader(LedgerReader):
 
     # -- jobs -------------------------------------------------------------------------------------------------
 
-    def jobs(self) -> list[JobLine]:
+    def jobs(self) -> list[JobInfo]:
         """All jobs that have a row of their own, by name."""
         return self._jobs(
             self._plans().where(self._tasks.c.task_instance == RECURRING).order_by(self._tasks.c.task_name)
         )
 
-    def job(self, name: str, instance: str = RECURRING) -> JobLine | None:
+    def job(self, name: str, instance: str = RECURRING) -> JobInfo | None:
         """A job's own row, or that of an instance."""
         found = self._jobs(
             self._plans().where(self._tasks.c.task_name == name, self._tasks.c.task_instance == instance)
         )
         return found[0] if found else None
 
-    def _jobs(self, statement: sa.Select[Any]) -> list[JobLine]:
+    def _jobs(self, statement: sa.Select[Any]) -> list[JobInfo]:
         workers, now = self.workers(), self.now()
         rows = self._rows(statement)
         pauses = self._pauses(
             [row["control"] for row in rows if row["state"] == State.PAUSED and row["control"] is not None]
         )
-        lines = [(job_line(row, workers, now), pauses.get(row["control"])) for row in rows]
+        lines = [(job_info(row, workers, now), pauses.get(row["control"])) for row in rows]
         return [line if pause is None else replace(line, reason=pause) for line, pause in lines]
 
     def _pauses(self, orders: Sequence[int]) -> dict[int, str]:
@@ -66,7 +66,7 @@ class Reader(LedgerReader):
         rows = self._rows(sa.select(controls).where(controls.c.id.in_(orders))) if orders else []
         return {row["id"]: paused_by(row["author"], utc(row["at"]), row["note"]) for row in rows}
 
-    def instances(self, name: str, *, limit: int, after: str = "") -> list[JobLine]:
+    def instances(self, name: str, *, limit: int, after: str = "") -> list[JobInfo]:
         """Recurring instances of a task, by id, from the one after ``after``."""
         id = self._tasks.c.task_instance
         wanted = self._plans().where(self._tasks.c.task_name == name, id != RECURRING, id > after)
@@ -110,7 +110,7 @@ class Reader(LedgerReader):
 
     # -- workers and health -----------------------------------------------------------------------------------
 
-    def workers(self) -> list[WorkerLine]:
+    def workers(self) -> list[WorkerInfo]:
         """All workers that have signed in and not out, the newest first."""
         tasks, workers = self._tasks, self._workers
         held = (
@@ -122,7 +122,7 @@ class Reader(LedgerReader):
         with self._store.transaction() as connection:
             now = self._store.dialect.now(connection)
             rows = connection.execute(sa.select(workers, held).order_by(workers.c.started.desc())).mappings().all()
-        return [worker_line(row, now) for row in rows]
+        return [worker_info(row, now) for row in rows]
 
     def stranded(self, names: Collection[str]) -> dict[str, str]:
         """Those of these one-time tasks that no live worker takes, and why."""

@@ -12,11 +12,11 @@ from slotwise.decide import UNREADABLE
 from slotwise.model.records import FOREVER, RECURRING
 from slotwise.model.vocabulary import Origin, Outcome, Reason, State
 from slotwise.store.schema.rows import utc
-from slotwise.store.schema.worker_rows import WorkerLine, tags_of
+from slotwise.store.schema.worker_rows import WorkerInfo, tags_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JobLine:
+class JobInfo:
     """A job's own row, or an instance's. ``state``: waiting, running, paused, dead, ended (nothing is due any more),
     unroutable: due, and no live worker can take it, or unreadable; ``reason`` says why, or who paused it.
 
@@ -45,7 +45,7 @@ class JobLine:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SlotLine:
+class SlotInfo:
     """A slot as the ledger has it; or a gap: then ``count`` slots from ``slot`` to ``last`` did not run. ``run_since``
     of them have a line of their own, as a backfill has run them after all.
 
@@ -115,7 +115,7 @@ class Health:
     paused: str | None = None
 
 
-def obstacle(name: str, runs_on: str | None, workers: Sequence[WorkerLine]) -> str | None:
+def obstacle(name: str, runs_on: str | None, workers: Sequence[WorkerInfo]) -> str | None:
     """Why no live worker takes this task; None if one does.
 
     A job's row says what it asks for (``runs_on``), that of a one-time task does not: there the workers' word counts.
@@ -133,7 +133,7 @@ def obstacle(name: str, runs_on: str | None, workers: Sequence[WorkerLine]) -> s
     return f"no live worker that knows it carries {' and '.join(wanted)}"
 
 
-def job_line(row: sa.RowMapping, workers: Sequence[WorkerLine], now: datetime) -> JobLine:
+def job_info(row: sa.RowMapping, workers: Sequence[WorkerInfo], now: datetime) -> JobInfo:
     """A job's own row, at ``now``; with what its workers think of it."""
     due_time = row["parked_due"] or row["execution_time"]
     parked = row["slot"] is None or due_time >= FOREVER
@@ -143,7 +143,7 @@ def job_line(row: sa.RowMapping, workers: Sequence[WorkerLine], now: datetime) -
     state = State.UNROUTABLE if reason else state
     if state in (State.WAITING, State.UNROUTABLE, State.ENDED) and (row["last_error"] or "").startswith(UNREADABLE):
         state, reason = State.UNREADABLE, row["last_error"].removeprefix(UNREADABLE)
-    return JobLine(
+    return JobInfo(
         job=row["task_name"], instance=row["task_instance"], state=state, reason=reason,
         schedule=row["schedule"],
         next_slot=None if parked else utc(row["slot"]), due=None if parked else utc(due_time),
@@ -165,9 +165,9 @@ def paused_by(author: str, since: datetime, note: str | None) -> str:
     return f"paused by {author} at {since.astimezone(UTC).isoformat(timespec='seconds')}{said}"
 
 
-def waiting_line(row: sa.RowMapping, begun: sa.RowMapping | None = None) -> SlotLine:
+def waiting_info(row: sa.RowMapping, begun: sa.RowMapping | None = None) -> SlotInfo:
     """A slot that waits in the queue; with what the ledger says of its last attempt, if there was one."""
-    line = SlotLine(
+    line = SlotInfo(
         slot=utc(row["slot"]), outcome=row["state"] or State.WAITING, reason=Reason.RETRY if row["attempt"] else None,
         origin=row["origin"] or Origin.SCHEDULE, attempts=row["attempt"], collapsed=row["collapsed"],
         due=utc(row["parked_due"] or row["execution_time"]),
@@ -176,17 +176,17 @@ def waiting_line(row: sa.RowMapping, begun: sa.RowMapping | None = None) -> Slot
     )  # fmt: skip
     if begun is None:
         return line
-    last = slot_line(begun)
+    last = slot_info(begun)
     return replace(
         line, reason=last.reason or line.reason, worker=last.worker, token=last.token, started=last.started,
         finished=last.finished, took=last.took, error=last.error or line.error,
     )  # fmt: skip
 
 
-def slot_line(row: sa.RowMapping) -> SlotLine:
+def slot_info(row: sa.RowMapping) -> SlotInfo:
     """A row of the ledger. What was claimed, and ended before its handler began, has not started."""
     started, finished = utc(row["started"]) if row["attempts"] else None, utc(row["finished"])
-    return SlotLine(
+    return SlotInfo(
         slot=utc(row["slot"]), outcome=row["outcome"], reason=row["reason"], origin=row["origin"],
         attempts=row["attempts"], collapsed=row["collapsed"], worker=row["worker"], token=row["token"],
         started=started, finished=finished, took=finished - started if started and finished else None,
@@ -194,9 +194,9 @@ def slot_line(row: sa.RowMapping) -> SlotLine:
     )  # fmt: skip
 
 
-def gap_line(row: sa.RowMapping) -> SlotLine:
+def gap_info(row: sa.RowMapping) -> SlotInfo:
     """A row of the gaps, in a listing with ``run_since``."""
-    return SlotLine(
+    return SlotInfo(
         slot=utc(row["first_slot"]), last=utc(row["last_slot"]), count=row["count"], run_since=row.get("run_since", 0),
         outcome=Outcome.SKIPPED, reason=row["reason"], origin=Origin.SCHEDULE, finished=utc(row["created"]),
         instance=row["task_instance"],

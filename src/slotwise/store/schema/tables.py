@@ -236,7 +236,7 @@ class Tables:
         )
 
     def _starts(self) -> Table:
-        """How many of a task with ``max_starts`` have started, until about when."""
+        """How many of a task with ``rate_limit`` have started, until about when."""
         return Table(
             f"{self.prefix}starts",
             self.metadata,

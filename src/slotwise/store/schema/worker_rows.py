@@ -13,7 +13,7 @@ from slotwise.store.schema.rows import utc
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerLine:
+class WorkerInfo:
     """A worker's row; ``live``: it was seen within its lease, by the database's time."""
 
     worker: str
@@ -41,9 +41,9 @@ def tags_of(text: str | None) -> list[str]:
     return found
 
 
-def worker_line(row: sa.RowMapping, now: datetime) -> WorkerLine:
+def worker_info(row: sa.RowMapping, now: datetime) -> WorkerInfo:
     """A worker's row; whether it lives, at ``now``."""
-    return WorkerLine(
+    return WorkerInfo(
         worker=row["worker"], host=row["host"], pid=row["pid"], state=row["state"],
         live=row["last_seen"] + row["lease"] >= now, capacity=row["capacity"], running=row["running"],
         tags=json.loads(row["tags"] or "[]"), tasks=json.loads(row["tasks"] or "[]"), version=row["version"],

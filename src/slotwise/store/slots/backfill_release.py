@@ -37,7 +37,7 @@ def release_next(
     full: list[int] = []
     while (found := _oldest(connection, dialect, family, full)) is not None:
         said = json.loads(found.arguments or "{}")
-        if "at_once" not in said or _going(connection, dialect, row, found.control) < said["at_once"]:
+        if "concurrency" not in said or _going(connection, dialect, row, found.control) < said["concurrency"]:
             break
         full.append(found.control)
     else:

@@ -47,7 +47,7 @@ class FollowUpWriter:
         for key, arrived in groupby(sorted(key for sequel in succeeded for key in set(sequel.arrivals))):
             if not self._queue.arrive(connection, key, len(list(arrived))):
                 logger.warning(
-                    "ctx.arrive: no task %r with the id %r is blocked; this arrival counts for nothing", *key
+                    "ctx.count_down: no task %r with the id %r is blocked; this arrival counts for nothing", *key
                 )
         rows = [row for end in ends if (row := _history(end)) is not None]
         if rows:
@@ -77,7 +77,7 @@ def _history(end: End) -> dict[str, Any] | None:
     if ended is None:
         return None
     is_success = ended.outcome == Outcome.SUCCEEDED
-    kept = is_success and definition.keep_result is not None
+    kept = is_success and definition.result_retention is not None
     if not kept and (definition.history == "none" or (definition.history == "failures" and is_success)):
         return None
     sequel = end.sequel if kept else None
@@ -87,5 +87,5 @@ def _history(end: End) -> dict[str, Any] | None:
         "lost": row.lost_count + ended.lost, "token": row.version, "worker": end.claim.holder,
         "started": end.claim.claimed_at, "finished": now, "error": sequel.problem if sequel else ended.error,
         "result": sequel.result if sequel else None,
-        "expires": now + definition.keep_result if kept and definition.keep_result else None,
+        "expires": now + definition.result_retention if kept and definition.result_retention else None,
     }  # fmt: skip

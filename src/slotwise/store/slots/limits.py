@@ -1,4 +1,4 @@
-"""How many more of a task may start now: ``max_running`` by live claims, ``max_starts`` by the last starts.
+"""How many more of a task may start now: ``concurrency`` by live claims, ``rate_limit`` by the last starts.
 
 A claim writes how many it has started in its own transaction: both stand, or neither. Nothing is counted down: a start
 counts until its window has passed, by the database's time, whatever becomes of it and of whoever made it.
@@ -40,18 +40,18 @@ class Limits:
             return limit
         if not self._dialect.alone(connection, task.name):
             return 0
-        if task.max_running is not None:
-            limit = min(limit, task.max_running - self._running(connection, task.name))
-        if task.max_starts is not None and limit > 0:
-            limit = min(limit, task.max_starts.count - self._started(connection, task.name, task.max_starts))
+        if task.concurrency is not None:
+            limit = min(limit, task.concurrency - self._running(connection, task.name))
+        if task.rate_limit is not None and limit > 0:
+            limit = min(limit, task.rate_limit.count - self._started(connection, task.name, task.rate_limit))
         return max(limit, 0)
 
     def note(self, connection: sa.Connection, names: Sequence[str], count: int, now: datetime | None) -> None:
         """So many have been claimed at ``now``."""
         task = self._task(names)
-        if task is None or task.max_starts is None or now is None or not count:
+        if task is None or task.rate_limit is None or now is None or not count:
             return
-        starts, rate = self._dialect.tables.starts, task.max_starts
+        starts, rate = self._dialect.tables.starts, task.rate_limit
         mine = starts.c.task_name == task.name
         connection.execute(starts.delete().where(mine, ~self._counts(rate, now)))
         new = self._dialect.insert(starts).values(task_name=task.name, at=_later(now, rate.grain), count=count)

@@ -40,12 +40,12 @@ class _Place(NamedTuple):
 
 
 class Pruner:
-    """``keep`` and ``keep_failures``: how old history may become; zero keeps it for ever."""
+    """``keep`` and ``failure_retention``: how old history may become; zero keeps it for ever."""
 
-    def __init__(self, store: Store, *, keep: timedelta, keep_failures: timedelta) -> None:
+    def __init__(self, store: Store, *, keep: timedelta, failure_retention: timedelta) -> None:
         self._store = store
         self._keep = keep
-        self._keep_failures = keep_failures
+        self._keep_failures = failure_retention
 
     def take_turn(self, interval: timedelta) -> bool:
         """Whether nobody has gone through the ledger for ``interval``; then it is this one's turn."""

@@ -23,7 +23,7 @@ from slotwise.store.connect.caller_transaction import copy_into
 from slotwise.store.connect.notifications import channel_of
 from slotwise.store.dialects.postgresql.copy_format import COPIED, blocks
 from slotwise.store.dialects.postgresql.pipelined_copy import copy_ahead
-from slotwise.store.queue.insert import Puts, Taken, Tally
+from slotwise.store.queue.insert import Puts, Taken, BulkResult
 from slotwise.store.queue.queue_rows import QueueRows, Status, named
 from slotwise.store.schema.column_types import Instant
 
@@ -108,10 +108,10 @@ class PostgresPuts(PostgresRows, Puts):
         insert = self._or(if_exists, self._dialect.insert(self._tasks).values(**row))
         return insert.returning(columns.picked, *self._word())
 
-    def put_many(self, connection: Any, name: str, wanted: Sequence[Wanted], if_exists: IfExists) -> Tally:
+    def put_many(self, connection: Any, name: str, wanted: Sequence[Wanted], if_exists: IfExists) -> BulkResult:
         """One statement."""
         scheduled = self._put_chunk(connection, name, wanted, if_exists)
-        return Tally(scheduled=scheduled, exists=len(wanted) - scheduled)
+        return BulkResult(scheduled=scheduled, exists=len(wanted) - scheduled)
 
     def _put_chunk(self, connection: Any, name: str, wanted: Sequence[Wanted], if_exists: IfExists | None) -> int:
         """How many it has scheduled; None: all, or else it fails. Ids are sorted: two chunks that meet in several of

@@ -16,7 +16,7 @@ from slotwise.testing import ManualWorker
 PATIENCE = 30.0
 
 
-@job(name="hourly", schedule=Every("1h"), retry=Retry.exponential(3, first="1m"))
+@job(name="hourly", schedule=Every("1h"), retry=Retry.exponential(max_attempts=3, initial="1m"))
 def hourly(ctx: JobContext) -> None:
     """Never comes to a good end."""
     raise RuntimeError("boom")
@@ -28,7 +28,7 @@ def test_a_heartbeat_brings_the_order() -> None:
         worker.tick("1h")
         (claim,) = worker.poll()
         assert worker.begin(claim)
-        assert worker.client.controls.cancel("hourly") == [claim.slot]
+        assert worker.client.operations.cancel("hourly") == [claim.slot]
         signal = worker._holding(claim).signal
         assert not signal.is_set
         worker.beat()
@@ -43,7 +43,7 @@ def test_a_retry_that_is_cancelled_does_not_start() -> None:
         (ended,) = worker.run_due()
         assert isinstance(ended, Settled)
         assert ended.reason == "retry"
-        worker.client.controls.cancel("hourly", ended.slot)
+        worker.client.operations.cancel("hourly", ended.slot)
         (ended,) = worker.run_due()
         assert not isinstance(ended, HandedBackEvent)
         assert (ended.outcome, ended.reason) == ("cancelled", "operator")  # type: ignore[union-attr]
@@ -72,10 +72,10 @@ def test_a_running_handler_is_cancelled(fixture: str, request: pytest.FixtureReq
         heartbeat_interval="300ms", poll_interval="300ms", process_hook=False,
     )  # fmt: skip
     with registry:
-        controls = registry.client.controls
-        slot = controls.trigger("endless")
+        operations = registry.client.operations
+        slot = operations.trigger("endless")
         assert begun.wait(PATIENCE)
-        assert controls.cancel(endless) == [slot]
+        assert operations.cancel(endless) == [slot]
         assert settled.wait(PATIENCE)
         line = Reader(registry.worker.store).slot("endless", slot) if registry.worker else None
     assert reasons == ["operator"]
@@ -93,7 +93,7 @@ def test_a_backfill_knows_its_intervals() -> None:
 
     with ManualWorker([daily]) as worker:
         day = worker.clock.now()
-        worker.client.controls.backfill("daily", day - timedelta(days=2), day - timedelta(days=1))
+        worker.client.operations.backfill("daily", day - timedelta(days=2), day - timedelta(days=1))
         worker.run_due()
     days = [day - timedelta(days=back) for back in (2, 1)]
     assert seen == [
