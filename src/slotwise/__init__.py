@@ -32,6 +32,7 @@ from slotwise.errors import (
 from slotwise.jobs.context import Cancel, Fail, JobContext, Snooze, TaskContext
 from slotwise.jobs.job import DistributedJob, OneTimeTask, job, task
 from slotwise.jobs.policies import CatchUp, Overlap, Retry
+from slotwise.model.vocabulary import register_reason
 from slotwise.payload.payload import register_codec
 from slotwise.schedules import (
     AnyOf,
@@ -50,13 +51,22 @@ from slotwise.settings.settings import Settings
 if TYPE_CHECKING:
     from slotwise.client.arguments import Item, Receipt
     from slotwise.client.client import Client
+    from slotwise.client.operations import Operations
     from slotwise.contrib.command import CommandJob
+    from slotwise.explain.explanation import Explanation
+    from slotwise.registry.inspection import Inspection
     from slotwise.registry.registry import JobRegistry
     from slotwise.store.queue.insert import BulkResult
-    from slotwise.store.queue.task_views import TaskResult, TaskInfo
+    from slotwise.store.queue.task_views import TaskInfo, TaskResult
+    from slotwise.store.reading.task_counts import TaskCount
+    from slotwise.store.reading.views import Health, JobInfo, SlotInfo
+    from slotwise.store.schema.audit_rows import AuditEntry
+    from slotwise.store.schema.worker_rows import WorkerInfo
 
 __all__ = [
     "AnyOf",
+    "AuditEntry",
+    "BulkResult",
     "Calendar",
     "Cancel",
     "CatchUp",
@@ -74,8 +84,11 @@ __all__ = [
     "DistributedJob",
     "DriverMissing",
     "Every",
+    "Explanation",
     "Fail",
     "FixedDelay",
+    "Health",
+    "Inspection",
     "InstanceExists",
     "InvalidCrontab",
     "InvalidJob",
@@ -85,9 +98,11 @@ __all__ = [
     "Item",
     "JobCancelled",
     "JobContext",
+    "JobInfo",
     "JobRegistry",
     "Once",
     "OneTimeTask",
+    "Operations",
     "Overlap",
     "PlanMissing",
     "Receipt",
@@ -96,22 +111,34 @@ __all__ = [
     "SchemaMismatch",
     "SchemaMissing",
     "Settings",
+    "SlotInfo",
     "SlotwiseError",
     "Snooze",
-    "BulkResult",
     "TaskContext",
-    "TaskResult",
+    "TaskCount",
     "TaskInfo",
+    "TaskResult",
     "UnknownTask",
+    "WorkerInfo",
     "job",
     "parse_schedule",
     "register_codec",
+    "register_reason",
     "task",
 ]
 
 #: These bring the whole engine with SQLAlchemy and alembic: loaded when first used, for a pytest plugin imports
 #: this package in every run of its users' tests.
 _LATE = {
+    "Inspection": "slotwise.registry.inspection",
+    "Operations": "slotwise.client.operations",
+    "AuditEntry": "slotwise.store.schema.audit_rows",
+    "Explanation": "slotwise.explain.explanation",
+    "Health": "slotwise.store.reading.views",
+    "JobInfo": "slotwise.store.reading.views",
+    "SlotInfo": "slotwise.store.reading.views",
+    "TaskCount": "slotwise.store.reading.task_counts",
+    "WorkerInfo": "slotwise.store.schema.worker_rows",
     "Client": "slotwise.client.client",
     "Item": "slotwise.client.arguments",
     "Receipt": "slotwise.client.arguments",
@@ -128,3 +155,7 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'slotwise' has no attribute {name!r}")
     globals()[name] = found = getattr(import_module(_LATE[name]), name)
     return found
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -87,7 +87,7 @@ def test_one_instance(say: Say, ask: Ask) -> None:
     """Its row, and its slots apart from all others'."""
     shown = ask("jobs", "show", "feed", "--id", "c-07")
     assert (shown["id"], shown["next_slot"], shown["consecutive_failures"]) == ("c-07", "2026-01-01T14:00:00Z", 1)
-    assert say("jobs", "show", "feed", "--id", "c-07").splitlines()[1].split() == ["instance", "c-07"]
+    assert say("jobs", "show", "feed", "--id", "c-07").splitlines()[1].split() == ["id", "c-07"]
     lines = ask("slots", "feed", "--id", "c-07")
     assert [(line["id"], line["outcome"]) for line in lines] == [("c-07", "waiting"), ("c-07", "failed")]
     assert say("slots", "feed", "-n", "3").split()[0] == "INSTANCE"

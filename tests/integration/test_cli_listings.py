@@ -216,9 +216,7 @@ class TestSlots:
         assert status(["slots", "reports"]) == exits.FAILED
         assert capsys.readouterr().err == "error: no job 'reports' in this database; known are report\n"
 
-    @pytest.mark.parametrize(
-        "command", ["slots report --id nope", f"explain report {NOON.isoformat()} --id nope"]
-    )
+    @pytest.mark.parametrize("command", ["slots report --id nope", f"explain report {NOON.isoformat()} --id nope"])
     def test_unknown_instance(self, history: Store, capsys: pytest.CaptureFixture[str], command: str) -> None:
         """The job has a row, and slots; the instance has none, and that is said."""
         assert status(command.split()) == exits.FAILED
@@ -239,10 +237,11 @@ class TestJobs:
         ("row", "state"),
         [
             ({"execution_time": datetime.now(UTC) + timedelta(days=1)}, "waiting"),
-            ({}, "unroutable"),
+            ({}, "no live worker"),
             ({"picked": True, "picked_by": "host:1:f0"}, "running"),
             ({"state": "paused"}, "paused"),
             ({"slot": None, "execution_time": datetime(9000, 1, 1, tzinfo=UTC)}, "ended"),
+            ({"slot": None, "execution_time": datetime(9000, 1, 1, tzinfo=UTC), "schedule": "-"}, "disabled"),
         ],
         ids=lambda value: value if isinstance(value, str) else "",
     )
@@ -329,9 +328,10 @@ class TestWorkers:
         add(store, "workers", {"worker": "h:1:f0", "last_seen": store.now(), "tasks": '["a"]'} | worker)
         add(store, "tasks", {"task_name": "a", "schedule": "x", "slot": NOON, "runs_on": runs_on})
         (line,) = ask("jobs", "list")
-        assert (line["state"], line["reason"]) == ("unroutable" if reason else "waiting", reason)
+        stuck = "no live worker" if reason == "no worker is alive" else "unroutable"
+        assert (line["state"], line["reason"]) == (stuck if reason else "waiting", reason)
         assert status(["jobs", "list"]) == exits.OK
-        told = f"a is due, and unroutable: {reason}"
+        told = f"a is due, and unroutable: {reason}" if stuck == "unroutable" else f"a is due: {reason}"
         assert (told in capsys.readouterr().err) == (reason is not None)
         if runs_on and reason and "carries" in reason:  # else it is told as what it is: too few workers, or an orphan
             assert ask("health", "--max-rows=9", expected=exits.FAILED)["problems"] == [told]

@@ -63,8 +63,8 @@ def test_pause_and_resume(worker: ManualWorker, say: Callable[..., str]) -> None
     assert json.loads(say("resume", "minutely", "--json"))["next_slot"] is None
     assert say("resume", "minutely") == "minutely: not paused\n"
     resumed, paused = json.loads(say("audit", "minutely", "--json"))
-    assert (paused["command"], paused["author"], paused["note"]) == ("pause", "ada", "full")
-    assert resumed["command"] == "resume"
+    assert (paused["operation"], paused["author"], paused["note"]) == ("pause", "ada", "full")
+    assert resumed["operation"] == "resume"
 
 
 def test_listings_know_of_pauses(worker: ManualWorker, say: Callable[..., str]) -> None:
@@ -174,12 +174,12 @@ def test_delete(worker: ManualWorker, say: Callable[..., str]) -> None:
     assert len(json.loads(say("slots", "minutely", "--all", "--json"))) == 6
 
 
-def test_controls_are_a_table(worker: ManualWorker, say: Callable[..., str]) -> None:
+def test_the_audit_is_a_table(worker: ManualWorker, say: Callable[..., str]) -> None:
     """For people: when, who, what, and with what."""
-    assert say("audit") == "no orders yet\n"
+    assert say("audit") == "no operations yet\n"
     say("backfill", "minutely", "--from", "2019-12-31", "--to", "2020-01-01", "--yes")
     head, line = say("audit").splitlines()
-    assert head.split() == ["AT", "AUTHOR", "ORDER", "JOB", "SLOT", "WITH", "NOTE"]
+    assert head.split() == ["AT", "AUTHOR", "OPERATION", "JOB", "SLOT", "WITH", "NOTE"]
     assert "ada" in line
     assert "slots=1441" in line
 

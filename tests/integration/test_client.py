@@ -166,8 +166,8 @@ def test_an_id_is_taken_until_its_task_has_gone(office: Office) -> None:
     """Twice is an error, or the first stays, as one likes; afterwards the id is free."""
     assert office.client.schedule("send-mail", 1, id="order 7").id == "order 7"
     with pytest.raises(InstanceExists, match="'send-mail' with id 'order 7' is already scheduled; choose another id"):
-        office.client.schedule("send-mail", 2, id="order 7")
-    kept = office.client.schedule("send-mail", 3, id="order 7", if_exists="keep")
+        office.client.schedule("send-mail", 2, id="order 7", if_exists="raise")
+    kept = office.client.schedule("send-mail", 3, id="order 7")
     assert (kept.id, kept.status) == ("order 7", "exists")
     assert [bytes(row[2]) for row in office.rows()] == [b"1"]
     with office.application.begin() as connection:
@@ -219,7 +219,7 @@ def test_a_taken_id_leaves_the_callers_transaction_as_it_was(office: Office) -> 
     office.client.schedule("send-mail", id="1")
     with office.application.begin() as connection:
         with pytest.raises(InstanceExists):
-            office.client.schedule("send-mail", id="1", connection=connection)
+            office.client.schedule("send-mail", id="1", if_exists="raise", connection=connection)
         office.client.schedule("send-mail", id="2", connection=connection)
     assert len(office.rows()) == 2
 
@@ -322,7 +322,7 @@ def test_a_database_without_tables(kind: str, pg_empty_url: str, tmp_path: Path)
         ({"priority": "high"}, ConfigurationError, "priority='high'): a whole number"),
         ({"priority": True}, ConfigurationError, "a whole number"),
         ({"priority": 40_000}, ConfigurationError, "a whole number"),
-        ({"if_exists": "skip"}, ConfigurationError, "if_exists='skip'): write one of raise, keep, replace, reschedule"),
+        ({"if_exists": "skip"}, ConfigurationError, "if_exists='skip'): write one of keep, raise, replace, reschedule"),
         ({"data": {1, 2}}, InvalidJob, "the data for task 'send-mail' cannot be written as JSON"),
         ({"data": datetime(2026, 1, 1, tzinfo=UTC)}, InvalidJob, "is a datetime, for which JSON has no word"),
         ({"data": float("nan")}, InvalidJob, "cannot be written as JSON"),

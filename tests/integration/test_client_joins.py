@@ -49,13 +49,16 @@ def test_a_connection_of_psycopg(registry: JobRegistry, pg_url: str, commits: bo
 def everything(client: Any, connection: Any) -> None:
     """Each command once."""
     assert client.schedule(mail, {"n": 2}, id="new", connection=connection).status == "scheduled"
+    assert client.schedule(mail, {"n": 2}, id="new", connection=connection).status == "exists"
     with pytest.raises(InstanceExists):
-        client.schedule(mail, {"n": 2}, id="new", connection=connection)
+        client.schedule(mail, {"n": 2}, id="new", if_exists="raise", connection=connection)
     assert client.schedule_many(mail, [Item({}, id="c")], connection=connection).scheduled == 1
     assert client.schedule_many(mail, [Item({}, id="d")], copy=True, connection=connection).scheduled == 1
     for copy in (False, True):
         with pytest.raises(InstanceExists, match="items\\[1\\]: task 'mail' with id 'd'"):
-            client.schedule_many(mail, [Item({}, id="x"), Item({}, id="d")], copy=copy, connection=connection)
+            client.schedule_many(
+                mail, [Item({}, id="x"), Item({}, id="d")], if_exists="raise", copy=copy, connection=connection
+            )
     assert client.reschedule(mail, "new", delay="1h", connection=connection).status == "scheduled"
     assert client.get(mail, "new", connection=connection).data == {"n": 2}
     assert client.cancel(mail, "old", connection=connection).status == "cancelled"
@@ -71,7 +74,7 @@ def test_in_whatever_encoding_the_caller_speaks(registry: JobRegistry, pg_url: s
     with autocommit as connection, connection.transaction():
         registry.client.schedule_many(mail, items, copy=copy, connection=connection)
         with pytest.raises(InstanceExists, match=r"items\[0\]: task 'mail' with id 'ü'"):
-            registry.client.schedule_many(mail, items, copy=copy, connection=connection)
+            registry.client.schedule_many(mail, items, if_exists="raise", copy=copy, connection=connection)
     assert ids(registry) == ["ö", "ü"]
 
 
@@ -117,13 +120,16 @@ def test_an_async_connection(registry: JobRegistry, pg_url: str, connect: Callab
 
 async def everything_awaited(client: Any, connection: Any) -> None:
     assert (await client.schedule(mail, {"n": 2}, id="new", connection=connection)).status == "scheduled"
+    assert (await client.schedule(mail, {"n": 2}, id="new", connection=connection)).status == "exists"
     with pytest.raises(InstanceExists):
-        await client.schedule(mail, {"n": 2}, id="new", connection=connection)
+        await client.schedule(mail, {"n": 2}, id="new", if_exists="raise", connection=connection)
     assert (await client.schedule_many(mail, [Item({}, id="c")], connection=connection)).scheduled == 1
     assert (await client.schedule_many(mail, [Item({}, id="d")], copy=True, connection=connection)).scheduled == 1
     for copy in (False, True):
         with pytest.raises(InstanceExists, match="items\\[1\\]: task 'mail' with id 'd'"):
-            await client.schedule_many(mail, [Item({}, id="x"), Item({}, id="d")], copy=copy, connection=connection)
+            await client.schedule_many(
+                mail, [Item({}, id="x"), Item({}, id="d")], if_exists="raise", copy=copy, connection=connection
+            )
     assert (await client.reschedule(mail, "new", delay="1h", connection=connection)).status == "scheduled"
     assert (await client.get(mail, "new", connection=connection)).data == {"n": 2}
     assert (await client.cancel(mail, "old", connection=connection)).status == "cancelled"
@@ -207,7 +213,9 @@ def test_a_chunk_whose_ids_must_be_new_is_one_trip(registry: JobRegistry) -> Non
     registry.client.schedule_many(mail, [Item({"n": 1}, id="a"), Item({"n": 2}, id="b")], delay="1h")
     assert sent == [("INSERT", True)]
     with pytest.raises(InstanceExists, match=r"items\[1\]: task 'mail' with id 'b'"):
-        registry.client.schedule_many(mail, [Item({"n": 3}, id="c"), Item({"n": 4}, id="b")], delay="1h")
+        registry.client.schedule_many(
+            mail, [Item({"n": 3}, id="c"), Item({"n": 4}, id="b")], delay="1h", if_exists="raise"
+        )
     assert [line.id for line in registry.client.list(mail)] == ["a", "b"]
 
 

@@ -23,6 +23,7 @@ from slotwise import (
     job,
     task,
 )
+from slotwise.registry.inspection import Inspection
 
 
 @task(name="send")
@@ -44,8 +45,8 @@ CALLS: dict[str, Callable[[Client], Any]] = {
     "list": lambda client: client.list(),
     "recurring": lambda client: client.schedule_recurring(hourly, "1", Every("1h")),
     "aio": lambda client: asyncio.run(client.aio.get(send, "1")),
-    "orders": lambda client: list(client.operations.orders()),
-    "paused": lambda client: client.operations.all_paused(),
+    "audit": lambda client: Inspection(client._make_store).audit(),
+    "paused": lambda client: Inspection(client._make_store).all_paused(),
 }
 
 

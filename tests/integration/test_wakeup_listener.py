@@ -19,7 +19,7 @@ from tests.databases import Databases
 from tests.faults.proxy import CAN_CUT, Proxy
 from tests.integration.hearing import PATIENCE, Heard
 
-from slotwise import Cron, Every, Item, JobContext, JobRegistry, BulkResult, job, task
+from slotwise import BulkResult, Cron, Every, Item, JobContext, JobRegistry, job, task
 from slotwise.client.bulk import GATHER
 from slotwise.engine.loops.wakeup_listener import WakeUp
 from slotwise.engine.worker import Worker

@@ -16,6 +16,7 @@ from slotwise.jobs.job import job, task
 from slotwise.jobs.policies import Retry
 from slotwise.model.clock import ManualClock
 from slotwise.model.records import RECURRING, AttemptOutcome, Claim, Row, Succeeded, Transition
+from slotwise.registry.inspection import Inspection
 from slotwise.schedules import Disabled, Every, FixedDelay, Schedule
 from slotwise.store.connect.database import Database
 from slotwise.store.planning.planner import Plan, Planner
@@ -73,6 +74,7 @@ class Bench:
         self.store = Store(database, self.definitions, clock=self.clock)
         self.tables = self.store.tables
         self.client = Client(lambda: self.store)
+        self.inspect = Inspection(lambda: self.store)
 
     def beside(self, *definitions: Definition) -> Bench:
         """Another worker's store over the same tables and clock, with these definitions for those it shares."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from queue import Queue
 from typing import Any
 
 import pytest
@@ -304,7 +305,7 @@ def test_a_keyword_that_nobody_knows(make: Any, absent: str, present: str) -> No
             lambda: CatchUp.all(maxi=5),
             "CatchUp.all: got an unexpected keyword argument 'maxi'; write CatchUp.all(*, max",
         ),
-        (lambda: Retry.exponential(tries=5), "got an unexpected keyword argument 'tries'; write Retry.exponential(at"),
+        (lambda: Retry.exponential(tries=5), "got an unexpected keyword argument 'tries'; write Retry.exp"),
         (lambda: Snooze(), "Snooze: missing a required argument: 'duration'; write Snooze(duration)"),
         (lambda: Fail(), "Fail: missing a required argument: 'reason'; write Fail(reason)"),
         (lambda: Cancel("a", "b"), "Cancel: too many positional arguments; write Cancel(reason)"),
@@ -330,6 +331,38 @@ def test_near_misses_count_where_they_are_set() -> None:
 
 class RetryService:
     """A user's own object under a word of ours."""
+
+
+LOOKS_LIKE_OURS: list[tuple[str, Any, str]] = [
+    ("queue", "emails", "runs_on"), ("tags", ["gpu", "big"], "runs_on"), ("tags", {"gpu"}, "runs_on"),
+    ("rate", "5/m", "rate_limit"), ("retries", 3, "retry"), ("retries", Retry(), "retry"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("make", [a_job, a_task])
+@pytest.mark.parametrize(("name", "value", "meant"), LOOKS_LIKE_OURS)
+def test_a_setting_under_another_librarys_name(make: Any, name: str, value: Any, meant: str) -> None:
+    """Would change nothing: refused with the right name, as a class attribute, on self and as a keyword."""
+    if make is a_job and meant == "rate_limit":
+        meant = "min_interval"  # there is no rate_limit for jobs
+    assert refusal(make(**{name: value})).endswith(
+        f".{name}: did you mean {meant}? otherwise rename your own attribute"
+    )
+    subject = make()
+    vars(subject)[name] = value
+    assert f".{name}: did you mean {meant}?" in refusal(subject)
+    keyword = job(name="t", schedule=HOURLY, **{name: value}) if make is a_job else task(name="t", **{name: value})
+    assert refusal(keyword(print)).endswith(f".{name}: did you mean {meant}?")
+
+
+@pytest.mark.parametrize("make", [a_job, a_task])
+@pytest.mark.parametrize(
+    "value", [RetryService(), Queue(), [RetryService()], [], None, print, property(lambda self: 1 / 0)]
+)
+def test_an_injected_object_under_such_a_name(make: Any, value: Any) -> None:
+    """Is the user's own, and left alone; what a property gives is not asked."""
+    for name in ("queue", "tags", "rate", "retries"):
+        define(make(**{name: value}))
 
 
 @pytest.mark.parametrize(

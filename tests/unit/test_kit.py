@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from slotwise import ClaimLost, Disabled, DistributedJob, Every, InvalidJob, JobContext, JobRegistry, Retry, job, task
-from slotwise.model.events import Pruned
+from slotwise.model.events import Pruned, Settled
 from slotwise.model.records import Failed, HandedBack
 from slotwise.testing import ManualClock, ManualWorker
 
@@ -333,3 +333,34 @@ def test_what_cannot_be_a_list_of_jobs(given: Callable[[], Any], words: str) -> 
     """It says so as a registry does."""
     with pytest.raises(InvalidJob, match=re.escape(words)):
         ManualWorker(given())
+
+
+def test_an_error_that_is_not_worth_another_attempt_ends_the_slot() -> None:
+    """Of a job at once as failed, of a task as dead, whatever attempts are left; another error is tried again."""
+    errors: list[Exception] = [OSError("no route"), ValueError("no sense"), OSError("no route"), ValueError("no sense")]
+    retry = Retry.exponential(max_attempts=5, initial="1s", jitter="0s", retry_on=OSError)
+
+    def fails(ctx: JobContext) -> None:
+        raise errors.pop(0)
+
+    with ManualWorker(
+        [job(name="j", schedule=Every("1h"), retry=retry)(fails), task(name="t", retry=retry)(fails)]
+    ) as worker:
+        for step in ("1h", "1s", "1s"):
+            worker.tick(step)
+            worker.run_due()
+        worker.client.schedule("t", id="1")
+        for step in ("1s", "1s", "1s"):
+            worker.run_due()
+            worker.tick(step)
+        told = [
+            (event.job, event.attempt, event.outcome, event.reason)
+            for event in worker.events
+            if isinstance(event, Settled)
+        ]
+    assert told == [
+        ("j", 1, "failed", "retry"),
+        ("j", 2, "failed", None),
+        ("t", 1, "failed", "retry"),
+        ("t", 2, "dead", None),
+    ]

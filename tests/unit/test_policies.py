@@ -100,6 +100,9 @@ def test_a_strategy_with_a_mistake(strategies: dict[str, Any], caplog: pytest.Lo
         ({"max_attempts": True}, "Retry(max_attempts=True): expected a whole number"),
         ({"max_attempts": "3"}, "Retry(max_attempts='3'): expected a whole number"),
         ({"wait": 5}, "Retry(wait=5): expected one of tenacity's wait_* objects"),
+        ({"retry_on": "OSError"}, "Retry(retry_on='OSError'): expected an exception type, or a tuple of them"),
+        ({"give_up_on": (ValueError, 3)}, "Retry(give_up_on=(<class 'ValueError'>, 3)): expected an exception type"),
+        ({"give_up_on": [ValueError]}, "Retry(give_up_on=[<class 'ValueError'>]): expected an exception type"),
         ({"stop": 5}, "Retry(stop=5): expected one of tenacity's stop_* objects"),
     ],
 )
@@ -119,6 +122,34 @@ def test_no_first_wait_is_longer_than_the_longest(first: Any) -> None:
         delay = Retry.exponential(max_attempts=3, initial=first, **longest).delay_after(1, NOTHING)
         assert delay is not None
         assert delay >= timedelta(minutes=6)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "expected"),
+    [
+        ({}, OSError(), True),
+        ({"retry_on": OSError}, ConnectionError(), True),
+        ({"retry_on": OSError}, ValueError(), False),
+        ({"retry_on": (OSError, KeyError)}, KeyError(), True),
+        ({"retry_on": ()}, OSError(), False),
+        ({"give_up_on": ValueError}, UnicodeError(), False),
+        ({"give_up_on": ValueError}, OSError(), True),
+        ({"retry_on": OSError, "give_up_on": FileNotFoundError}, FileNotFoundError(), False),
+        ({"retry_on": OSError, "give_up_on": FileNotFoundError}, TimeoutError(), True),
+    ],
+)
+def test_some_errors_are_worth_another_attempt(options: dict[str, Any], error: Exception, expected: bool) -> None:
+    """Those of retry_on, all unless it is given, without those of give_up_on; subclasses as ``except`` has them."""
+    assert Retry(**options).retries(error) is expected
+    assert Retry.exponential(**options).retries(error) is expected
+
+
+def test_jitter_is_on_top_of_the_wait() -> None:
+    """A random part of it; as much as the first wait, unless it is given; and none, if that is wanted."""
+    for longest, options in ((5, {"jitter": "4s"}), (2, {}), (1, {"jitter": "0s"})):
+        waits = {Retry.exponential(initial="1s", **options).delay_after(1, NOTHING) for _ in range(20)}
+        assert all(wait is not None and SECOND <= wait <= longest * SECOND for wait in waits)
+        assert (len(waits) > 1) == (longest > 1)
 
 
 def test_tasks_are_tried_ten_times() -> None:

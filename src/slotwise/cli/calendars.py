@@ -300,7 +300,7 @@ def _change_json(change: Change) -> dict[str, object]:
         "added": [day.isoformat() for day in sorted(change.after.days - before)],
         "removed": [day.isoformat() for day in sorted(before - change.after.days)],
         "followed": [
-            {"job": one.job, "instance": one.instance, "next_slot": plain(one.next_slot), "refused": one.refused}
+            {"job": one.job, "id": one.instance, "next_slot": plain(one.next_slot), "refused": one.refused}
             for one in change.followed
         ],
     }

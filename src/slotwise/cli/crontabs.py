@@ -34,8 +34,8 @@ def crontab() -> None:
 
 _reading = with_options(
     click.argument("files", metavar="FILE...", nargs=-1, required=True),
-    format_option("--format", "form"),
-    zone_option("--tz"),
+    format_option("--crontab-format", "form"),
+    zone_option("--crontab-tz", "tz"),
 )
 
 
@@ -49,7 +49,7 @@ _reading = with_options(
     examples="""
     slotwise crontab check shop.crontab
     slotwise crontab check /etc/crontab /etc/cron.d --strict
-    crontab -l | slotwise crontab check --tz Europe/Vienna -
+    crontab -l | slotwise crontab check --crontab-tz Europe/Vienna -
     slotwise crontab check shop.crontab --json | jq -r '.problems[] | [.file, .line, .text] | @tsv'
     """,
 )

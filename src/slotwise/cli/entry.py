@@ -23,12 +23,12 @@ from slotwise.model.identity import own_version
 #: The module of each command. It is imported on first use: a health probe that runs every few seconds must not load
 #: the engine and the benchmark.
 COMMANDS: Final = {
+    "audit": "operations",
     "backfill": "operations",
     "bench": "bench",
     "calendar": "calendars",
     "cancel": "operations",
     "completion": "entry",
-    "controls": "operations",
     "crontab": "crontabs",
     "db": "db",
     "delete": "operations",

@@ -87,8 +87,8 @@ def list_jobs(given: Given) -> None:
 
     With --app, jobs are compared with the application: "orphan" is no longer in the code, "not planned" has
     no row before a worker starts, "changed" has different schedules in the code and in the row; the row decides.
-    A due job that no live worker can claim is "unroutable". A job whose row has an invalid value is "unreadable".
-    The reasons are printed below the list.
+    A due job is "no live worker" if none is up, and "unroutable" if no live worker can claim it. A job whose row has an
+    invalid value is "unreadable". The reasons are printed below the list.
 
     Below the list are also the jobs for which live workers have a schedule that a newer revision has replaced.
     """
@@ -118,6 +118,8 @@ def list_jobs(given: Given) -> None:
 
 def _plight(line: JobInfo) -> str:
     match line.state:
+        case State.NO_LIVE_WORKER:
+            return "is due"
         case State.UNROUTABLE:
             return "is due, and unroutable"
         case State.UNREADABLE:
@@ -170,7 +172,7 @@ def _cells(line: JobInfo, now: datetime) -> list[str | Text]:
     examples="""
     slotwise jobs instances poll-feed
     slotwise jobs instances poll-feed --after customer-17 -n 50
-    slotwise jobs instances poll-feed --all --json | jq -r '.[] | select(.consecutive_failures > 0) | .instance'
+    slotwise jobs instances poll-feed --all --json | jq -r '.[] | select(.consecutive_failures > 0) | .id'
     """,
 )
 @click.argument("name")
@@ -192,9 +194,9 @@ def list_instances(given: Given, name: str, count: int, everything: bool, after:
         click.echo(f"{name}: no recurring instances")
         return
     shown = lines if everything else lines[:count]
-    print_table(("INSTANCE", *_COLUMNS[1:]), [[line.instance, *_cells(line, now)] for line in shown])
+    print_table(("ID", *_COLUMNS[1:]), [[line.id, *_cells(line, now)] for line in shown])
     if len(shown) < len(lines):
-        again = f"slotwise jobs instances {shlex.quote(name)} --after {shlex.quote(shown[-1].instance)}"
+        again = f"slotwise jobs instances {shlex.quote(name)} --after {shlex.quote(shown[-1].id)}"
         click.echo(f"… more: {again}", err=True)
 
 
@@ -202,7 +204,7 @@ def _instances(reader: Reader, name: str, after: str) -> Iterator[JobInfo]:
     """Read page by page, while the caller iterates."""
     while page := reader.instances(name, limit=PAGE, after=after):
         yield from page
-        after = page[-1].instance
+        after = page[-1].id
 
 
 @jobs.command(
@@ -215,16 +217,16 @@ def _instances(reader: Reader, name: str, after: str) -> Iterator[JobInfo]:
     """,
 )
 @click.argument("name")
-@click.option("--id", "instance", metavar="ID", help="A recurring instance of it.")
+@click.option("--id", metavar="ID", help="A recurring instance of it.")
 @common
 @pass_given
-def show_job(given: Given, name: str, instance: str | None) -> None:
+def show_job(given: Given, name: str, id: str | None) -> None:
     """Show the row of the job NAME."""
     with given.reader() as reader:
-        line = reader.job(name, instance or RECURRING)
-        if line is None and instance is not None:
+        line = reader.job(name, id or RECURRING)
+        if line is None and id is not None:
             reader.known(name)
-            raise UnknownTask(f"{name!r} has no recurring instance {instance!r}; see: slotwise jobs instances {name}")
+            raise UnknownTask(f"{name!r} has no recurring instance {id!r}; see: slotwise jobs instances {name}")
         if line is None:
             raise UnknownTask(_unknown(name, [known.job for known in reader.jobs()]))
     if given.json:
@@ -236,7 +238,7 @@ def show_job(given: Given, name: str, instance: str | None) -> None:
 def _fields(line: JobInfo) -> list[tuple[str, str | Text]]:
     return [
         ("job", line.job),
-        *([("instance", line.instance)] if line.instance != RECURRING else []),
+        *([("id", line.id)] if line.id != RECURRING else []),
         ("state", outcome(line.state)),
         *([("reason", line.reason)] if line.reason else []),
         ("schedule", line.schedule),

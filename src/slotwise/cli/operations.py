@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from datetime import datetime, timedelta
 from functools import partial
-from itertools import islice
 from typing import Literal
 
 import click
@@ -18,7 +17,7 @@ from slotwise.cli.shared.options import (
     confirm,
     duration,
     exact_slot,
-    instance,
+    id_option,
     instant,
     operation,
     pass_given,
@@ -27,9 +26,11 @@ from slotwise.cli.shared.options import (
 from slotwise.cli.shared.output import moment, print_json_list, print_result, print_table, warn_paused
 from slotwise.contrib.logging import iso, plain
 from slotwise.model.records import RECURRING
+from slotwise.registry.inspection import Inspection
 from slotwise.store.operations.backfill import Backfill
 from slotwise.store.operations.pauses import Resumed
-from slotwise.store.schema.audit_rows import Order
+from slotwise.store.reading.reader import Reader
+from slotwise.store.schema.audit_rows import AuditEntry
 
 
 @click.command(
@@ -50,7 +51,7 @@ from slotwise.store.schema.audit_rows import Order
     show_default=True,
     help="If the job runs already: run beside it, wait for its end, or do not run.",
 )
-@instance
+@id_option
 @operation
 @common
 @pass_given
@@ -58,7 +59,7 @@ def trigger(
     given: Given,
     name: str,
     overlap: Literal["beside", "queue", "skip"],
-    instance: str,
+    id: str,
     author: str | None,
     note: str | None,
     dry_run: bool,
@@ -69,7 +70,7 @@ def trigger(
     run. If the job is paused, the run waits until it is resumed; "slotwise run" does not wait.
     """
     with given.operations(author) as (operations, _):
-        slot = operations.trigger(name, instance=instance, overlap=overlap, note=note, dry_run=dry_run)
+        slot = operations.trigger(name, id=id, overlap=overlap, note=note, dry_run=dry_run)
     print_result(given, f"{name}: triggered as slot {iso(slot)}", dry_run=dry_run, job=name, slot=slot)
 
 
@@ -143,7 +144,7 @@ def resume(
     Slots that came due during the pause end as skipped (paused), unless --replay leaves them to the job's catch-up.
     """
     one = _job_or_all(name, everything)
-    with given.operations(author) as (operations, _):
+    with given.operations(author) as (operations, reader):
         if one is not None:
             found: list[Resumed] | None = operations.resume(one, replay=replay, note=note, dry_run=dry_run)
         else:
@@ -151,7 +152,7 @@ def resume(
             if expected is not None and not dry_run:
                 confirm(f"{_skipped(expected)} will be skipped, and all goes on.", sure=yes)
             found = operations.resume_all(replay=replay, note=note, dry_run=dry_run)
-        paused = None if one is None or given.json else operations.all_paused()
+        paused = None if one is None or given.json else reader.all_paused()
     subject = one or "all"
     warn_paused(paused)
     if not found and (one is not None or found is None):
@@ -191,7 +192,7 @@ def _skipped(lines: list[Resumed]) -> str:
 )
 @click.argument("name")
 @click.argument("slot", required=False, callback=instant)
-@instance
+@id_option
 @operation
 @common
 @pass_given
@@ -199,7 +200,7 @@ def skip_next(
     given: Given,
     name: str,
     slot: datetime | None,
-    instance: str,
+    id: str,
     author: str | None,
     note: str | None,
     dry_run: bool,
@@ -209,7 +210,7 @@ def skip_next(
     With SLOT, skip it only if it is the next one, so that two operators do not skip two slots.
     """
     with given.operations(author) as (operations, _):
-        skipped = operations.skip_next(name, slot, instance=instance, note=note, dry_run=dry_run)
+        skipped = operations.skip_next(name, slot, id=id, note=note, dry_run=dry_run)
     print_result(given, f"{name}: slot {iso(skipped)} skipped", dry_run=dry_run, job=name, slot=skipped)
 
 
@@ -240,7 +241,7 @@ def cancel(
     name: str,
     slot: datetime | None,
     backfill: bool,
-    instance: str | None,
+    id: str | None,
     author: str | None,
     note: str | None,
     dry_run: bool,
@@ -256,14 +257,14 @@ def cancel(
         raise click.UsageError("--backfill cancels all slots that wait; leave SLOT out")
     with given.operations(author) as (operations, reader):
         if backfill:
-            waiting = operations.cancel_backfill(name, instance=instance, dry_run=True)
+            waiting = operations.cancel_backfill(name, id=id, dry_run=True)
             if waiting and not dry_run:
                 confirm(f"{waiting} slots of {name} will not run.", sure=yes)
-            count = operations.cancel_backfill(name, instance=instance, note=note, dry_run=dry_run)
+            count = operations.cancel_backfill(name, id=id, note=note, dry_run=dry_run)
             print_result(given, f"{name}: {count} slots called off", dry_run=dry_run, job=name, count=count)
             return exits.OK if count else exits.FAILED
-        wanted = None if slot is None else exact_slot(reader, name, instance or RECURRING, slot)
-        found = operations.cancel(name, wanted, instance=instance, note=note, dry_run=dry_run)
+        wanted = None if slot is None else exact_slot(reader, name, id or RECURRING, slot)
+        found = operations.cancel(name, wanted, id=id, note=note, dry_run=dry_run)
     asked = ", ".join(map(iso, found))
     text = f"{name}: asked {asked} to stop" if found else f"{name}: nothing runs"
     print_result(given, text, dry_run=dry_run, job=name, slots=found)
@@ -280,7 +281,7 @@ def cancel(
 )
 @click.argument("name")
 @click.argument("slot", callback=instant)
-@instance
+@id_option
 @operation
 @common
 @pass_given
@@ -288,7 +289,7 @@ def retry(
     given: Given,
     name: str,
     slot: datetime,
-    instance: str,
+    id: str,
     author: str | None,
     note: str | None,
     dry_run: bool,
@@ -299,8 +300,8 @@ def retry(
     A slot of a job with on_lost="give_up" starts only once: this command rejects it with --app, else the worker does.
     """
     with given.operations(author) as (operations, reader):
-        wanted = exact_slot(reader, name, instance, slot)
-        operations.retry(name, wanted, instance=instance, note=note, dry_run=dry_run)
+        wanted = exact_slot(reader, name, id, slot)
+        operations.retry(name, wanted, id=id, note=note, dry_run=dry_run)
     print_result(given, f"{name}: slot {iso(wanted)} is tried again", dry_run=dry_run, job=name, slot=wanted)
 
 
@@ -322,7 +323,7 @@ def retry(
 @click.option("--concurrency", type=click.IntRange(1), default=1, show_default=True, help="How many run at a time.")
 @click.option("--failed", is_flag=True, help="Also slots that ended as failed, dead, lost or cancelled.")
 @click.option("--forgotten", is_flag=True, help="Also times whose history was pruned, so that it is unknown what ran.")
-@instance
+@id_option
 @operation
 @yes
 @common
@@ -333,10 +334,10 @@ def backfill(
     first: datetime,
     last: datetime,
     pace: timedelta | None,
-    at_once: int,
+    concurrency: int,
     failed: bool,
     forgotten: bool,
-    instance: str,
+    id: str,
     author: str | None,
     note: str | None,
     dry_run: bool,
@@ -350,7 +351,7 @@ def backfill(
     with given.operations(author) as (operations, _):
         order = partial(
             operations.backfill, name, first, last,
-            instance=instance, pace=pace, at_once=at_once, failed=failed, forgotten=forgotten,
+            id=id, pace=pace, concurrency=concurrency, failed=failed, forgotten=forgotten,
         )  # fmt: skip
         preview = order(dry_run=True)
         if not given.json:
@@ -386,23 +387,23 @@ def _show_slots(found: Backfill) -> None:
     """,
 )
 @click.argument("name")
-@click.option("--known", is_flag=True, help="Even if a live worker registers the job, and will plan it again.")
+@click.option("--force", is_flag=True, help="Even if a live worker registers the job, and will plan it again.")
 @operation
 @yes
 @common
 @pass_given
 def delete(
-    given: Given, name: str, known: bool, author: str | None, note: str | None, dry_run: bool, yes: bool
+    given: Given, name: str, force: bool, author: str | None, note: str | None, dry_run: bool, yes: bool
 ) -> None:
     """Remove the rows of the job NAME. Its history stays, so that its slots never start again.
 
     The command fails while the job runs, and while a live worker registers it.
     """
     with given.operations(author) as (operations, _):
-        rows = operations.delete(name, known=known, dry_run=True)
+        rows = operations.delete(name, force=force, dry_run=True)
         if not dry_run:
             confirm(f"{name} will not run any more.", sure=yes)
-            rows = operations.delete(name, known=known, note=note)
+            rows = operations.delete(name, force=force, note=note)
     print_result(
         given, f"{name}: {rows} {'row' if rows == 1 else 'rows'} deleted", dry_run=dry_run, job=name, rows=rows
     )
@@ -420,33 +421,35 @@ def delete(
 @click.option("-n", "count", type=click.IntRange(1), default=20, show_default=True, help="At most so many lines.")
 @common
 @pass_given
-def controls(given: Given, name: str | None, count: int) -> None:
+def audit(given: Given, name: str | None, count: int) -> None:
     """List the operations on jobs, the newest first; with NAME, those on that job and those on all."""
-    with given.operations() as (found, reader):
-        paused = found.all_paused()
-        orders = list(islice(found.orders(name, limit=count), count))
-        if name is not None and all(order.job != name for order in orders):
+    with given.store() as store:
+        inspect, reader = Inspection(lambda: store), Reader(store)
+        paused = inspect.all_paused()
+        entries = inspect.audit(name, limit=count)
+        if name is not None and all(entry.job != name for entry in entries):
             reader.known(name)
     if given.json:
-        print_json_list(_audit_json(order) for order in orders)
+        print_json_list(_audit_json(entry) for entry in entries)
         return
     warn_paused(paused)
-    if not orders:
-        click.echo("no orders yet")
+    if not entries:
+        click.echo("no operations yet")
         return
-    print_table(("AT", "AUTHOR", "ORDER", "JOB", "SLOT", "WITH", "NOTE"), map(_audit_row, orders))
+    print_table(("AT", "AUTHOR", "OPERATION", "JOB", "SLOT", "WITH", "NOTE"), map(_audit_row, entries))
 
 
-def _audit_row(order: Order) -> list[str]:
-    said = ", ".join(f"{name}={value}" for name, value in order.arguments.items())
+def _audit_row(entry: AuditEntry) -> list[str]:
+    said = ", ".join(f"{name}={value}" for name, value in entry.arguments.items())
     return [
-        moment(order.at), order.author, order.command, order.job or "–", moment(order.slot), said or "–",
-        order.note or "–",
+        moment(entry.at), entry.author, entry.operation, entry.job or "–", moment(entry.slot), said or "–",
+        entry.note or "–",
     ]  # fmt: skip
 
 
-def _audit_json(order: Order) -> dict[str, object]:
+def _audit_json(entry: AuditEntry) -> dict[str, object]:
     return {
-        "id": order.id, "at": plain(order.at), "author": order.author, "command": order.command, "job": order.job,
-        "slot": plain(order.slot), "arguments": json.loads(json.dumps(order.arguments)), "note": order.note,
+        "number": entry.number, "at": plain(entry.at), "author": entry.author, "operation": entry.operation,
+        "job": entry.job, "slot": plain(entry.slot), "arguments": json.loads(json.dumps(entry.arguments)),
+        "note": entry.note,
     }  # fmt: skip

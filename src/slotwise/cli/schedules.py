@@ -6,33 +6,29 @@ import shlex
 from bisect import bisect_left
 from calendar import monthrange
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
-from functools import partial
 from itertools import accumulate, islice, pairwise
 from math import log
 from pathlib import Path
-from time import process_time
 from typing import Final
 from zoneinfo import ZoneInfo
 
 import click
 from rich.text import Text
 
-from slotwise.cli.shared import exits
 from slotwise.cli.shared.options import FORMS, Command, Given, Group, common, pass_given, read_instant
 from slotwise.cli.shared.output import print_json, print_json_list, print_table
 from slotwise.contrib.logging import plain
-from slotwise.errors import ConfigurationError, InvalidSchedule, InvalidSetting
+from slotwise.errors import ConfigurationError, InvalidSetting
 from slotwise.model.durations import LONGEST, parse_duration
 from slotwise.model.picture import Box, Label, Picture
 from slotwise.model.records import KNOWN_YEARS
 from slotwise.schedules import AnyOf, Calendar, Cron, Disabled, Schedule, parse_schedule
 from slotwise.schedules.base import first_beyond
 from slotwise.schedules.combinators import Spread
-from slotwise.schedules.days import days_of
 from slotwise.schedules.description import explain
 from slotwise.schedules.preview import Entry, clock, outlook
 from slotwise.schedules.timeline import zone_named
@@ -470,125 +466,3 @@ def instant(text: str | None, zone: ZoneInfo) -> datetime:
     except ValueError:
         forms = f"neither {FORMS} nor a duration of at most {LONGEST.days}d (2h)"
         raise click.UsageError(f"--after {text}: {forms}") from None
-
-
-NEXT: Final = timedelta(microseconds=50)
-SPARSE, COUNT, REFUSAL = (timedelta(milliseconds=5),) * 3
-
-USUAL: Final = (
-    "*/5 * * * *",
-    "CRON|0 2 * * *|Europe/Vienna",
-    "CRON|30 6 * * MON-FRI|America/New_York",
-    "CRON|* * * * * *|Europe/Vienna",
-    "DAILY|02:00,14:30|Europe/Vienna",
-    "EVERY|90s",
-    "EXCLUDING(CRON|0 9 * * *|Europe/Vienna; CO@1[SAT,SUN 2026:0101,0106,1224,1225]; following)",
-    "ANY(CRON|0 9 * * MON-FRI|Europe/Vienna; CRON|0 11 * * SAT|Europe/Vienna; EVERY|90s)",
-)
-#: The largest number of parts, and unions that are hard to count: zones, grids, dense parts.
-UNIONS: Final = (
-    "ANY(" + "; ".join(f"{number} {number % 24} * * {number % 7}" for number in range(32)) + ")",
-    "ANY(" + "; ".join(f"{number} {number % 24} * * *" for number in range(32)) + ")",
-    "ANY(CRON|*/2 * * * * *|Europe/Vienna; CRON|*/3 * * * * *|America/New_York; EVERY|7s)",
-    "ANY(*/5 * * * *; CRON|7 9-12 * * *|Europe/Vienna; EVERY|7h)",
-)
-#: Forty years pass between two of their slots.
-RARE: Final = ("0 2 29 2 MON", "0 0 29 2 7")
-HOSTILE: Final = (
-    "0," * 127 + "0 * * * *",
-    "*," * 119 + "* * 30 2 *",
-    "(" * 60_000,
-    "ANY(" * 9_000 + ")" * 9_000,
-    "ANY(" + "-;" * 30_000 + "-)",
-    "ANY(" + "0 0 30 2 *; " * 5_000 + "-)",
-    "EXCLUDING(" + "x, " * 20_000 + ")",
-    "EXCLUDING(0 9 * * *; CO@1[- " + "2026:" + "0101," * 12_000 + "]; skip)",
-    "CRON|0 2 * * *|" + "Europe/" * 9_000,
-    "DAILY|" + "02:00," * 10_000,
-    "CRON|0 2 * * *|America/Argentina/ComodRivadaviaXComodRivadaviaXComodRiva",
-    "0 0 30 2 *",
-    "9" * 255 + " * * * *",
-)
-_NOON: Final = datetime(2026, 6, 1, 12, 0, 30, tzinfo=UTC)
-_LEAP_MONDAY: Final = datetime(2072, 3, 1, tzinfo=UTC)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reading:
-    """The shortest time of one call, and its limit."""
-
-    what: str
-    schedule: str
-    took: timedelta
-    limit: timedelta
-
-
-def readings() -> Iterator[Reading]:
-    """Measure, and yield each reading."""
-    for text in USUAL:
-        yield _reading("next_after", text, NEXT, partial(parse_schedule(text).next_after, _NOON))
-    year = timedelta(days=365)
-    seconds = Cron("* * * * * *", "Europe/Vienna")
-    yield _reading("count a year", str(seconds), COUNT, lambda: seconds.count_between(_NOON - year, _NOON), times=5)
-    yield _reading("latest of a year", str(seconds), COUNT, lambda: seconds.latest_before(_NOON, floor=_NOON - year))
-    for text in UNIONS:
-        yield _reading(
-            "count a year", text, COUNT, partial(parse_schedule(text).count_between, _NOON - year, _NOON), times=1
-        )
-    for text in RARE:
-        rare = Cron(text, "Europe/Vienna", day_rule="and")
-        yield _reading("next_after, rare", text, SPARSE, partial(rare.next_after, _LEAP_MONDAY), times=5)
-    for text in HOSTILE:
-        yield _reading("refuse", text, REFUSAL, partial(_refused, text), times=1)
-
-
-def _refused(text: str) -> None:
-    days_of.cache_clear()  # as on the first call
-    with suppress(InvalidSchedule):
-        parse_schedule.__wrapped__(text)
-
-
-def _reading(what: str, text: str, limit: timedelta, call: Callable[[], object], times: int = 100) -> Reading:
-    """The minimum of some rounds, in CPU time, so that other load does not count."""
-    rounds = []
-    for _ in range(5):
-        started = process_time()
-        for _ in range(times):
-            call()
-        rounds.append(process_time() - started)
-    shown = text if len(text) <= 60 else f"{text[:40]}… ({len(text):,} characters)"
-    return Reading(what=what, schedule=shown, took=timedelta(seconds=min(rounds) / times), limit=limit)
-
-
-@schedule.command(
-    cls=Command,
-    notes="0  all within their limits\n1  something is not",
-    examples="slotwise schedule speed\nslotwise schedule speed --json | jq '.[] | select(.took > .limit)'",
-)
-@common
-@pass_given
-def speed(given: Given) -> int:
-    """Measure the CPU time of schedules on this machine, and compare it with the limits. Needs no database."""
-    found = list(readings())
-    if given.json:
-        print_json_list(found)
-    else:
-        print_table(("WHAT", "SCHEDULE", "TOOK", "LIMIT"), map(_reading_row, found))
-    return judged(found)
-
-
-def judged(found: list[Reading]) -> int:
-    """The exit status: 1 if a call exceeded its limit."""
-    return exits.FAILED if any(one.took > one.limit for one in found) else exits.OK
-
-
-def _reading_row(one: Reading) -> list[str | Text]:
-    style = "red" if one.took > one.limit else ""
-    return [one.what, one.schedule, Text(_spelled(one.took), style=style), _spelled(one.limit)]
-
-
-def _spelled(duration: timedelta) -> str:
-    micros = duration / timedelta(microseconds=1)
-    if micros < 1:
-        return "< 1 µs"
-    return f"{micros:.0f} µs" if micros < 1000 else f"{micros / 1000:.2f} ms"

@@ -167,8 +167,8 @@ def _why(job: Definition, line: SlotInfo) -> str:
         parts.append(f"{span(line.started - line.slot)} late")
     if line.error and line.outcome != Outcome.SUCCEEDED:
         parts.append(error_summary(line.error))
-    if line.collapsed:
-        parts.append(f"stands for {line.collapsed} more")
+    if line.missed_count:
+        parts.append(f"stands for {line.missed_count} more")
     return "; ".join(filter(None, parts)) or "–"
 
 

@@ -47,7 +47,7 @@ LINES = 20
     """,
 )
 @click.argument("name")
-@click.option("--id", "instance", metavar="ID", help="Only those of this recurring instance.")
+@click.option("--id", metavar="ID", help="Only those of this recurring instance.")
 @click.option("-n", "count", type=click.IntRange(1), default=LINES, show_default=True, help="At most so many lines.")
 @click.option("--all", "everything", is_flag=True, help="All lines.")
 @click.option("--since", callback=instant, metavar="TIME", help="Only slots since this instant.")
@@ -57,7 +57,7 @@ LINES = 20
 def slots(
     given: Given,
     name: str,
-    instance: str | None,
+    id: str | None,
     count: int,
     everything: bool,
     since: datetime | None,
@@ -69,19 +69,19 @@ def slots(
     """
     with given.store() as store:
         reader = Reader(store)
-        reader.known_instance(name, instance or RECURRING)
+        reader.known_instance(name, id or RECURRING)
         first = None if everything else count + 1
-        standing = reader.standing(name, instance, limit=first, since=since) if before is None else []
+        standing = reader.standing(name, id, limit=first, since=since) if before is None else []
         waits = not everything and len(standing) > count
         if waits:
-            standing = reader.standing(name, instance, limit=count, since=since)
+            standing = reader.standing(name, id, limit=count, since=since)
         limit = None if everything else count + 2
-        found = reader.slots(name, instance, limit=limit, since=since, before=before, ended=True)
+        found = reader.slots(name, id, limit=limit, since=since, before=before, ended=True)
         lines, more = (found, False) if everything else _page(found, count)
         if given.json:
             print_json_list(chain(standing, lines))
         else:
-            again, ended = _again(name, instance, since), list(lines)
+            again, ended = _again(name, id, since), list(lines)
             _print(name, standing, ended)
             if waits:
                 click.echo(f"… more slots wait after these: {again} --all", err=True)
@@ -107,16 +107,16 @@ def _print(name: str, standing: list[SlotInfo], lines: list[SlotInfo]) -> None:
         click.echo(f"{name}: no slots in this range")
         return
     shown = [*standing, *lines]
-    if any(line.instance != RECURRING for line in shown):
-        print_table(("INSTANCE", *_COLUMNS), [[line.instance, *_row(line)] for line in shown])
+    if any(line.id != RECURRING for line in shown):
+        print_table(("ID", *_COLUMNS), [[line.id, *_row(line)] for line in shown])
     else:
         print_table(_COLUMNS, map(_row, shown))
 
 
-def _again(name: str, instance: str | None, since: datetime | None) -> str:
+def _again(name: str, id: str | None, since: datetime | None) -> str:
     """The command that shows more, with the options of this one."""
     said = [shlex.quote(name)]
-    said += ["--id", shlex.quote(instance)] if instance else []
+    said += ["--id", shlex.quote(id)] if id else []
     said += ["--since", iso(since)] if since else []
     return f"slotwise slots {' '.join(said)}"
 
@@ -149,8 +149,8 @@ def _why(line: SlotInfo) -> str:
     parts = [line.reason] if line.reason else []
     if line.last is not None:
         parts.append(f"{line.count} slots" + (f", {line.run_since} of them run since" if line.run_since else ""))
-    if line.collapsed:
-        parts.append(f"stands for {line.collapsed} more")
+    if line.missed_count:
+        parts.append(f"stands for {line.missed_count} more")
     if line.outcome == State.WAITING and line.due is not None and line.due != line.slot:
         parts.append(f"due {moment(line.due)}")
     if line.error and line.outcome != Outcome.SUCCEEDED:
@@ -172,16 +172,16 @@ def _why(line: SlotInfo) -> str:
 @click.option("--id", default=RECURRING, metavar="ID", help="An instance that was scheduled at run time.")
 @common
 @pass_given
-def explain(given: Given, name: str, slot: datetime, instance: str) -> None:
+def explain(given: Given, name: str, slot: datetime, id: str) -> None:
     """Explain in sentences why SLOT of the job NAME ran, or did not: from ledger, gaps, operations and schedule.
 
     SLOT is an instant as the listings show it: ISO 8601, in local time unless it has an offset.
     """
     with given.store() as store:
         reader = Reader(store)
-        reader.known_instance(name, instance)
-        wanted = exact_slot(reader, name, instance, slot)
-        found = explain_slot(facts(store, name, wanted, instance), _definition(given, name))
+        reader.known_instance(name, id)
+        wanted = exact_slot(reader, name, id, slot)
+        found = explain_slot(facts(store, name, wanted, id), _definition(given, name))
     if given.json:
         print_json(found)
         return

@@ -50,11 +50,14 @@ from slotwise.model.error_text import error_summary
 from slotwise.model.records import IfExists
 from slotwise.model.vocabulary import State
 from slotwise.store.queue.queue_rows import Status
-from slotwise.store.queue.task_views import TaskResult, TaskInfo
+from slotwise.store.queue.task_views import TaskInfo, TaskResult
 from slotwise.store.reading.reader import Reader
 from slotwise.store.reading.task_counts import MOST, TaskCount, TaskCounts
+from slotwise.store.reading.views import state_of_stuck
 from slotwise.store.slots.store import Store
 
+#: States of due tasks that no live worker claims.
+STUCK = (State.NO_LIVE_WORKER, State.UNROUTABLE)
 #: Default number of lines in a listing.
 LINES = 50
 
@@ -92,7 +95,8 @@ def tasks() -> None:
 def list_tasks(given: Given, name: str | None, state: str | None, limit: int, after: str | None) -> None:
     """List tasks that have not succeeded, of all names or of NAME, by name and id.
 
-    A due task that no live worker can claim is "unroutable"; the reason is printed below the list.
+    A due task is "no live worker" if none is up, and "unroutable" if no live worker can claim it; the reason is printed
+    below the list.
     """
     if after is not None and name is None:
         raise click.UsageError("--after needs the NAME of the task")
@@ -151,7 +155,8 @@ def _counts(line: TaskCount) -> list[str | Text]:
 
 def _tell_reasons(reasons: dict[str, str]) -> None:
     for task, reason in sorted(reasons.items()):
-        click.echo(f"{escaped(task)} is due, and unroutable: {escaped(reason)}", err=True)
+        unroutable = ", and unroutable" if state_of_stuck(reason) == State.UNROUTABLE else ""
+        click.echo(f"{escaped(task)} is due{unroutable}: {escaped(reason)}", err=True)
 
 
 def _next_page(last: TaskInfo, name: str | None, state: str | None) -> str:
@@ -162,7 +167,7 @@ def _next_page(last: TaskInfo, name: str | None, state: str | None) -> str:
 
 
 def _routed(reader: Reader, lines: Sequence[TaskInfo]) -> tuple[list[TaskInfo], dict[str, str]]:
-    """Mark due tasks that no live worker claims as unroutable; return the lines, and the reasons by task name."""
+    """Set the state of due tasks that no live worker claims; return the lines, and the reasons by task name."""
     now = reader.now()
     due = {line.task for line in lines if line.state == State.WAITING and line.due is not None and line.due <= now}
     reasons = reader.stranded(due) if due else {}
@@ -171,12 +176,13 @@ def _routed(reader: Reader, lines: Sequence[TaskInfo]) -> tuple[list[TaskInfo], 
         for line in lines
     ]
     return [
-        replace(line, state=State.UNROUTABLE) if is_stuck else line for line, is_stuck in zip(lines, stuck, strict=True)
+        replace(line, state=state_of_stuck(reasons[line.task])) if is_stuck else line
+        for line, is_stuck in zip(lines, stuck, strict=True)
     ], reasons
 
 
 def _task_json(line: TaskInfo, reasons: dict[str, str]) -> dict[str, object]:
-    reason = reasons.get(line.task) if line.state == State.UNROUTABLE else None
+    reason = reasons.get(line.task) if line.state in STUCK else None
     return {**_without_bytes(line), "reason": reason}
 
 
@@ -231,7 +237,7 @@ def _line_fields(line: TaskInfo, reasons: dict[str, str]) -> list[tuple[str, str
         ("task", line.task),
         ("id", line.id),
         ("state", outcome(line.state)),
-        *([("reason", reasons[line.task])] if line.state == State.UNROUTABLE else []),
+        *([("reason", reasons[line.task])] if line.state in STUCK else []),
         ("due", moment(line.due)),
         ("scheduled", moment(line.scheduled)),
         ("priority", str(line.priority)),
@@ -360,7 +366,7 @@ def _unknown(name: str, app: str, known: Sequence[str]) -> UnknownTask:
 @due
 @click.option("--priority", type=PRIORITY, help="Higher first; default: the task's own with --app, else 50.")
 @click.option(
-    "--if-exists", type=click.Choice(["raise", "keep", "replace", "reschedule"]), default="raise", show_default=True,
+    "--if-exists", type=click.Choice(["keep", "raise", "replace", "reschedule"]), default="keep", show_default=True,
     help="What to do if the id is taken.",
 )  # fmt: skip
 @common
@@ -396,30 +402,39 @@ def reschedule_task(given: Given, /, name: str, id: str, **when: Unpack[When]) -
 @tasks.command(
     "retry",
     cls=Command,
-    short_help="Run failed tasks now.",
+    short_help="Run tasks again.",
     notes=NOTES,
     examples="""
     slotwise tasks retry send-mail welcome-42 welcome-43
-    slotwise tasks retry send-mail welcome-42 --dry-run
+    slotwise tasks retry send-mail --dry-run
+    slotwise tasks retry send-mail --delay 1h --yes
     """,
 )
 @click.argument("name")
-@click.argument("ids", nargs=-1, required=True)
+@click.argument("ids", nargs=-1)
+@due
 @dry_run
+@yes
 @common
 @pass_given
-def retry_tasks(given: Given, name: str, ids: tuple[str, ...], dry_run: bool) -> None:
-    """Run tasks of NAME now: those that wait for their next attempt, and dead ones, which get all their attempts."""
+def retry_tasks(
+    given: Given, /, name: str, ids: tuple[str, ...], dry_run: bool, yes: bool, **when: Unpack[Due]
+) -> None:
+    """Run tasks of NAME again: those with these IDS, or all dead ones.
+
+    A dead task gets all its attempts again. A task of IDS that waits for its next attempt runs now, too.
+    """
+    if not ids and not dry_run:
+        confirm(f"Let all dead tasks of {name} run again?", sure=yes)
     with task_desk(given) as (client, _):
-        retried = [_would(client, name, id, "scheduled") if dry_run else _retried(client, name, id) for id in ids]
-    _print_receipts(given, retried, dry_run=dry_run)
-
-
-def _retried(client: Client, name: str, id: str) -> Receipt:
-    moved = client.reschedule(name, id)
-    if moved.status != "exists" or not client.retry(name, [id]):
-        return moved
-    return Receipt(task=name, id=id, status="scheduled")
+        if ids:
+            receipts = (
+                [_would(client, name, id, "scheduled") for id in ids] if dry_run else client.retry(name, ids, **when)
+            )
+            _print_receipts(given, receipts, dry_run=dry_run)
+            return
+        found = _ids(client, name, State.DEAD) if dry_run else [one.id for one in client.retry(name, **when)]
+    print_result(given, f"{len(found)} of {name} wait again", dry_run=dry_run, task=name, scheduled=found)
 
 
 @tasks.command(
@@ -478,40 +493,6 @@ def _ids(client: Client, name: str, state: str | None) -> list[str]:
         found += [line.id for line in page if line.state != State.RUNNING]
         last = page[-1].id
     return found
-
-
-@tasks.command(
-    "retry",
-    cls=Command,
-    short_help="Run dead tasks again.",
-    notes=NOTES,
-    examples="""
-    slotwise tasks retry send-mail welcome-42
-    slotwise tasks retry send-mail --dry-run
-    slotwise tasks retry send-mail --delay 1h --yes
-    """,
-)
-@click.argument("name")
-@click.argument("ids", nargs=-1)
-@due
-@dry_run
-@yes
-@common
-@pass_given
-def retry_tasks(
-    given: Given, /, name: str, ids: tuple[str, ...], dry_run: bool, yes: bool, **when: Unpack[Due]
-) -> None:
-    """Run dead tasks of NAME again, with all their attempts: those with these IDS, or all."""
-    if not ids and not dry_run:
-        confirm(f"Let all dead tasks of {name} run again?", sure=yes)
-    with task_desk(given) as (client, _):
-        if dry_run:
-            driven = [id for id in _ids(client, name, State.DEAD) if not ids or id in ids]
-        else:
-            driven = client.retry(name, list(ids) or None, **when)
-    print_result(given, f"{len(driven)} of {name} wait again", dry_run=dry_run, task=name, scheduled=driven)
-    if missing := sorted(set(ids).difference(driven)):
-        raise UnknownTask(f"no dead task {name!r} has the id {_some(missing)}; see: slotwise tasks list --state dead")
 
 
 def _print_receipt(given: Given, receipt: Receipt, *, dry_run: bool = False) -> None:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from slotwise.model.records import IfExists
     from slotwise.schedules import Schedule
     from slotwise.store.queue.insert import BulkResult
-    from slotwise.store.queue.task_views import TaskResult, TaskInfo
+    from slotwise.store.queue.task_views import TaskInfo, TaskResult
 
 
 class AsyncClient:
@@ -38,7 +38,7 @@ class AsyncClient:
         at: datetime | None = None,
         delay: timedelta | str | None = None,
         priority: int | None = None,
-        if_exists: IfExists = "raise",
+        if_exists: IfExists = "keep",
         countdown: int = 0,
         connection: Any = None,
     ) -> Receipt:
@@ -66,8 +66,8 @@ class AsyncClient:
         at: datetime | None = None,
         delay: timedelta | str | None = None,
         priority: int | None = None,
-        if_exists: IfExists = "raise",
-        chunk: int | None = None,
+        if_exists: IfExists | None = None,
+        chunk_size: int | None = None,
         copy: bool = False,
         progress: Callable[[BulkResult], object] = lambda tally: None,
         connection: Any = None,
@@ -76,8 +76,8 @@ class AsyncClient:
         return await self._call(
             connection,
             lambda inner: self._client.schedule_many(
-                task, items, at=at, delay=delay, priority=priority, if_exists=if_exists, chunk=chunk, copy=copy,
-                progress=progress, connection=inner,
+                task, items, at=at, delay=delay, priority=priority, if_exists=if_exists,
+                chunk_size=chunk_size, copy=copy, progress=progress, connection=inner,
             ),
         )  # fmt: skip
 
@@ -108,12 +108,12 @@ class AsyncClient:
     async def retry(
         self,
         task: Task[Any],
-        ids: Iterable[str] | None = None,
+        ids: str | Iterable[str] | None = None,
         *,
         at: datetime | None = None,
         delay: timedelta | str | None = None,
         connection: Any = None,
-    ) -> builtins.list[str]:
+    ) -> builtins.list[Receipt]:
         """As Client.retry."""
         return await self._call(
             connection, lambda inner: self._client.retry(task, ids, at=at, delay=delay, connection=inner)

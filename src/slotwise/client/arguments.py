@@ -23,7 +23,7 @@ from slotwise.store.queue.queue_rows import Status
 
 ID_LIMIT = 250
 
-IF_EXISTS = ("raise", "keep", "replace", "reschedule")
+IF_EXISTS = ("keep", "raise", "replace", "reschedule")
 
 #: How ids begin that jobs give their rows.
 _OF_A_JOB = (f"{RECURRING}@", "trigger:")

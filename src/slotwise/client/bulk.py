@@ -15,7 +15,7 @@ from slotwise.errors import ConfigurationError, InstanceExists
 from slotwise.jobs.context import T
 from slotwise.model.records import IfExists
 from slotwise.store.connect.caller_transaction import whole
-from slotwise.store.queue.insert import Taken, BulkResult
+from slotwise.store.queue.insert import BulkResult, Taken
 from slotwise.store.queue.queue import Queue
 
 #: Rows in one statement; and in one COPY, which takes what a commit takes however many there are.
@@ -35,33 +35,34 @@ class Bulk(Calls):
         at: datetime | None = None,
         delay: timedelta | str | None = None,
         priority: int | None = None,
-        if_exists: IfExists = "raise",
-        chunk: int | None = None,
+        if_exists: IfExists | None = None,
+        chunk_size: int | None = None,
         copy: bool = False,
         progress: Callable[[BulkResult], object] = lambda tally: None,
         connection: Any = None,
     ) -> BulkResult:
-        """Schedule a task for each of ``items`` (its data, or an Item), ``chunk`` of them per statement.
+        """Schedule a task for each of ``items`` (its data, or an Item), ``chunk_size`` of them per statement.
 
         ``items`` are consumed as they come, so any number of them needs little memory. A chunk has 1,000 items, with
         ``copy`` 10,000, and fewer if they have more than 4 MiB of data. Without ``connection`` each chunk is committed,
         and ``progress`` is called with the result so far. An invalid item is reported with its index; its chunk is not
         written, earlier chunks are, also in the caller's transaction.
 
-        If items have ids, ``if_exists="keep"`` makes it safe to repeat the call. ``copy`` uses COPY, which is faster,
-        for new ids: one that is taken raises InstanceExists.
+        ``if_exists`` is as for ``schedule``: if items have ids, the default, "keep", makes it safe to repeat the call.
+        ``copy`` uses COPY, which is faster, for new ids: one that is taken raises InstanceExists.
         """
         name, known = self._known(task)
-        checked_choice(if_exists, name)
-        if copy and if_exists != "raise":
+        chosen: IfExists = if_exists or ("raise" if copy else "keep")
+        checked_choice(chosen, name)
+        if copy and chosen != "raise":
             raise ConfigurationError(f"schedule_many({name!r}): copy cannot look at rows that exist; drop if_exists")
-        size = (COPY_CHUNK if copy else CHUNK) if chunk is None else chunk
+        size = (COPY_CHUNK if copy else CHUNK) if chunk_size is None else chunk_size
         if not isinstance(size, int) or not 1 <= size <= 10_000:
-            raise ConfigurationError(f"schedule_many({name!r}, chunk={chunk!r}): expected 1 to 10,000")
+            raise ConfigurationError(f"schedule_many({name!r}, chunk_size={chunk_size!r}): expected 1 to 10,000")
         usual, rank = when(at, delay, name), weight(priority, known, f"schedule_many({name!r}")
         joining = partial(self._joining, connection, name)
         tell = partial(self._tell_of, name) if connection is None else _nobody
-        load = _Load(name, joining, if_exists, is_own=connection is None, copy=copy, tell=tell, progress=progress)
+        load = _Load(name, joining, chosen, is_own=connection is None, copy=copy, tell=tell, progress=progress)
         try:
             for one in chunks(items, name, payload_for(task, name, known), usual, rank, size):
                 load.conclude()
@@ -107,7 +108,7 @@ class _Load:
 
     def put(self, chunk: Chunk) -> None:
         """Write it, or begin to."""
-        if self._if_exists == "raise":
+        if self._if_exists == "raise" or (self._if_exists == "keep" and not chunk.named):
             self._put_new(chunk)
             return
         with self._joining() as (queue, own):

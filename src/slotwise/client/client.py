@@ -28,11 +28,11 @@ from slotwise.client.bulk import Bulk
 from slotwise.client.recurring import Recurring
 from slotwise.errors import ConfigurationError
 from slotwise.jobs.context import T
-from slotwise.model.records import Follow, IfExists, Key, Wanted
+from slotwise.model.records import Follow, IfExists, Key, Wanted, When
 from slotwise.model.vocabulary import Outcome, State
 from slotwise.store.connect.notifications import ORDERS
 from slotwise.store.queue.queue import AT_ONCE
-from slotwise.store.queue.task_views import TaskResult, TaskInfo, task_result, task_info
+from slotwise.store.queue.task_views import TaskInfo, TaskResult, task_info, task_result
 
 if TYPE_CHECKING:
     from slotwise.client.operations import Operations
@@ -76,7 +76,7 @@ class Client(Bulk, Recurring):
         at: datetime | None = None,
         delay: timedelta | str | None = None,
         priority: int | None = None,
-        if_exists: IfExists = "raise",
+        if_exists: IfExists = "keep",
         countdown: int = 0,
         connection: Any = None,
     ) -> Receipt:
@@ -84,8 +84,9 @@ class Client(Bulk, Recurring):
 
         ``at`` (aware) or ``delay`` (``timedelta`` or ``"10s"``) set the due time, by the database's clock; without them
         it is due now. ``id`` has at most 250 characters; the default is a new one. If a task with this id exists,
-        waiting, dead or running: "raise" raises InstanceExists, "keep" leaves it unchanged, "replace" replaces it
-        unless it runs, "reschedule" gives it this time and priority and keeps its data.
+        waiting, dead or running: "keep" leaves it unchanged (the receipt says "exists" or "running"), "raise" raises
+        InstanceExists, "replace" replaces it unless it runs, "reschedule" gives it this time and priority and keeps its
+        data.
         ``countdown``: the task is blocked until this many handlers have called ``ctx.count_down`` with its id.
         """
         name, row, _ = self._follow(
@@ -99,7 +100,7 @@ class Client(Bulk, Recurring):
                 raise taken(name, row.instance, task_info(found).state if found else None)
         return self._done(connection, Receipt(task=name, id=row.instance, status=status))
 
-    def follow(
+    def _follow(
         self,
         task: Task[T],
         data: T | None = None,
@@ -125,12 +126,12 @@ class Client(Bulk, Recurring):
             name, Wanted(instance, payload_for(task, name, known).encode(data, name), due, rank, countdown), if_exists
         )
 
-    def typed(self, name: str, plain: Any) -> Any:
+    def _typed(self, name: str, plain: Any) -> Any:
         """Plain values as the type of this task, if this process registers it. Raises InvalidPayload."""
         known = self._make_store().definitions.get(name)
         return plain if known is None else known.payload.given(plain, name)
 
-    def key(self, task: Task[Any], id: str, call: str = "arrive") -> Key:
+    def _key(self, task: Task[Any], id: str, call: str = "arrive") -> Key:
         """The validated key of the task and id that a call names."""
         name = self._named(task, call)
         return Key(name, checked_id(id, name, call))
@@ -162,9 +163,7 @@ class Client(Bulk, Recurring):
         key, due = self._key(task, id, "reschedule"), when(at, delay, task_name(task), "reschedule")
         rank = None if priority is None else weight(priority, None, f"reschedule({key.task_name!r}")
         word = key.task_name if is_soon(due, self._horizon) else None
-        return self._done(
-            connection, self._command(connection, key, lambda queue, own: queue.move(own, key, due, rank), word)
-        )
+        return self._done(connection, self._move(connection, key, due, rank, word))
 
     def cancel(self, task: Task[Any], id: str, *, connection: Any = None) -> Receipt:
         """Remove a task that waits, is paused or dead: "cancelled". If there is none: "gone".
@@ -197,27 +196,49 @@ class Client(Bulk, Recurring):
     def retry(
         self,
         task: Task[Any],
-        ids: Iterable[str] | None = None,
+        ids: str | Iterable[str] | None = None,
         *,
         at: datetime | None = None,
         delay: timedelta | str | None = None,
         connection: Any = None,
-    ) -> list[str]:
-        """Run dead tasks again, with all their attempts; return their ids.
+    ) -> builtins.list[Receipt]:
+        """Run a dead task again, with all its attempts; or several, or, without ``ids``, all dead ones.
 
-        Without ``ids`` all dead ones, in transactions of 500 each; in the caller's transaction 500 at most.
+        Without ``at`` and ``delay``: now. A task that waits, for instance for its next attempt, also runs at this time,
+        as after ``reschedule``. Returns a receipt for each id: "scheduled", "running" (if this attempt fails, the next
+        one is at this time), or "gone". Each statement has up to 500 ids, and without ``connection`` a transaction of
+        its own.
         """
         name = self._named(task, "retry")
-        if isinstance(ids, str):
-            raise ConfigurationError(f"retry({name!r}, ids={ids!r:.60}): expected several ids; write [{ids!r:.60}]")
-        chosen = None if ids is None else [checked_id(one, name, "retry") for one in ids]
-        due, driven = when(at, delay, name, "retry"), []
+        due = when(at, delay, name, "retry")
+        if ids is None:
+            found = self._retry_dead(connection, name, due)
+        else:
+            given = [ids] if isinstance(ids, str) else ids
+            found = self._retry_some(connection, name, [checked_id(one, name, "retry") for one in given], due)
+        return self._done(connection, found, name if is_soon(due, self._horizon) else None)
+
+    def _retry_dead(self, connection: Any, name: str, due: When) -> builtins.list[Receipt]:
+        found: builtins.list[str] = []
         while True:
             with self._joining(connection, name) as (queue, own):
-                some = queue.retry(own, name, chosen, due)
-            driven += some
-            if len(some) < AT_ONCE or connection is not None:
-                return self._done(connection, driven, name if is_soon(due, self._horizon) else None)
+                some = queue.retry(own, name, None, due)
+            found += some
+            if len(some) < AT_ONCE:
+                return [Receipt(task=name, id=id, status="scheduled") for id in found]
+
+    def _retry_some(self, connection: Any, name: str, ids: builtins.list[str], due: When) -> builtins.list[Receipt]:
+        dead: set[str] = set()
+        for start in range(0, len(ids), AT_ONCE):
+            with self._joining(connection, name) as (queue, own):
+                dead.update(queue.retry(own, name, ids[start : start + AT_ONCE], due))
+        return [
+            Receipt(task=name, id=id, status="scheduled") if id in dead else self._move(connection, Key(name, id), due)
+            for id in ids
+        ]
+
+    def _move(self, connection: Any, key: Key, due: When, rank: int | None = None, word: str | None = None) -> Receipt:
+        return self._command(connection, key, lambda queue, own: queue.move(own, key, due, rank), word)
 
     def get(self, task: Task[Any], id: str, *, connection: Any = None) -> TaskInfo | None:
         """One task with its data and state; None if it has ended, or never existed."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import getpass
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
@@ -19,11 +19,10 @@ from slotwise.store.connect.database_errors import is_transient
 from slotwise.store.connect.notifications import ORDERS
 from slotwise.store.operations import backfill, deletion, pauses, recovery, slot_operations
 from slotwise.store.operations.backfill import Backfill
-from slotwise.store.operations.pauses import Paused, Resumed
+from slotwise.store.operations.pauses import Resumed
 from slotwise.store.operations.recovery import Epoch, SettledJob
 from slotwise.store.operations.transaction import Operation, carry_out
-from slotwise.store.reading.audit import orders
-from slotwise.store.schema.audit_rows import Author, Order
+from slotwise.store.schema.audit_rows import Author
 
 if TYPE_CHECKING:
     from slotwise.store.slots.store import Store
@@ -42,7 +41,7 @@ class Operations:
     it back. Works without a worker in this process. It waits for the database, so call it from ``async def`` in
     ``asyncio.to_thread``.
 
-    ``instance`` is the id of a recurring instance of ``client.schedule_recurring``: the operation then applies to that
+    ``id`` is the id of a recurring instance of ``client.schedule_recurring``: the operation then applies to that
     instance, and its handler receives that instance's data.
 
     Raises UnknownTask for a job without a row, and ConfigurationError, in one line with the remedy, for an operation
@@ -67,7 +66,7 @@ class Operations:
 
         Running handlers finish. Slots that come due meanwhile are skipped (paused) when the job is resumed.
         """
-        name = _name(job)
+        name = name_of(job)
         return self._order(lambda at: pauses.pause(at, name), note, dry_run)
 
     def pause_all(self, *, note: str | None = None, dry_run: bool = False) -> bool:
@@ -78,7 +77,7 @@ class Operations:
         self, job: Any, *, replay: bool = False, note: str | None = None, dry_run: bool = False
     ) -> list[Resumed]:
         """Resume the job; empty if it was not paused. ``replay``: leave the slots of the pause to catch-up."""
-        name = _name(job)
+        name = name_of(job)
         return self._order(lambda at: pauses.resume(at, name, replay=replay), note, dry_run)
 
     def resume_all(
@@ -90,19 +89,13 @@ class Operations:
         """
         return self._order(lambda at: pauses.resume_all(at, replay=replay), note, dry_run)
 
-    def all_paused(self) -> Paused | None:
-        """The author, time and note of a pause of everything; None if there is none."""
-        store = self._make_store()
-        with store.database.in_words():
-            return pauses.is_all_paused(store)
-
     # -- single slots -----------------------------------------------------------------------------------------
 
     def trigger(
         self,
         job: Any,
         *,
-        instance: str = RECURRING,
+        id: str = RECURRING,
         overlap: Literal["beside", "queue", "skip"] = "beside",
         note: str | None = None,
         dry_run: bool = False,
@@ -113,49 +106,49 @@ class Operations:
         runs beside it, waits for its end (``queue``), or is skipped (``skip``; the ledger lists it). If the job is
         paused, it waits until the job is resumed.
         """
-        name = _name(job)
+        name = name_of(job)
         if overlap not in ("beside", "queue", "skip"):
             raise ConfigurationError(f"trigger(overlap={overlap!r}): write 'beside', 'queue' or 'skip'")
         rule = None if overlap == "beside" else overlap
-        return self._order(lambda at: slot_operations.trigger_now(at, name, rule, instance), note, dry_run)
+        return self._order(lambda at: slot_operations.trigger_now(at, name, rule, id), note, dry_run)
 
     def skip_next(
         self,
         job: Any,
         slot: datetime | None = None,
         *,
-        instance: str = RECURRING,
+        id: str = RECURRING,
         note: str | None = None,
         dry_run: bool = False,
     ) -> datetime:
         """Skip the next slot that has not begun (operator) and return it. ``slot``: only if it is this one."""
-        name, wanted = _name(job), None if slot is None else _instant(slot)
-        return self._order(lambda at: slot_operations.skip_next(at, name, wanted, instance), note, dry_run)
+        name, wanted = name_of(job), None if slot is None else instant_of(slot)
+        return self._order(lambda at: slot_operations.skip_next(at, name, wanted, id), note, dry_run)
 
     def cancel(
         self,
         job: Any,
         slot: datetime | None = None,
         *,
-        instance: str | None = None,
+        id: str | None = None,
         note: str | None = None,
         dry_run: bool = False,
     ) -> list[datetime]:
         """Ask what runs of the job to stop, or end the given slot, also if it waits for a retry; return the slots.
 
-        Without ``instance`` this applies to all its instances; a given slot is the job's own. Handlers learn it with
+        Without ``id`` this applies to all its instances; a given slot is the job's own. Handlers learn it with
         the next heartbeat: ``ctx.cancelled``, with the reason ``operator``; async ones are cancelled. The slot ends as
         cancelled, unless its handler succeeds.
         """
-        name, wanted = _name(job), None if slot is None else _instant(slot)
-        return self._order(lambda at: slot_operations.cancel(at, name, wanted, instance), note, dry_run)
+        name, wanted = name_of(job), None if slot is None else instant_of(slot)
+        return self._order(lambda at: slot_operations.cancel(at, name, wanted, id), note, dry_run)
 
     def retry(
         self,
         job: Any,
         slot: datetime,
         *,
-        instance: str = RECURRING,
+        id: str = RECURRING,
         note: str | None = None,
         dry_run: bool = False,
     ) -> None:
@@ -163,11 +156,11 @@ class Operations:
 
         A job with ``on_lost="give_up"`` starts a slot once, so its slots are rejected.
         """
-        name, wanted = _name(job), _instant(slot)
+        name, wanted = name_of(job), instant_of(slot)
         known = self._make_store().definitions.get(name)
         if known is not None and known.gives_up:
             raise ConfigurationError(f'job {name!r} has on_lost="give_up": its slots start once; trigger it instead')
-        self._order(lambda at: slot_operations.retry(at, name, wanted, instance), note, dry_run)
+        self._order(lambda at: slot_operations.retry(at, name, wanted, id), note, dry_run)
 
     # -- many slots -------------------------------------------------------------------------------------------
 
@@ -177,7 +170,7 @@ class Operations:
         first: datetime,
         last: datetime,
         *,
-        instance: str = RECURRING,
+        id: str = RECURRING,
         pace: timedelta | str | None = None,
         concurrency: int = 1,
         failed: bool = False,
@@ -187,11 +180,11 @@ class Operations:
     ) -> Backfill:
         """Run the slots from ``first`` to ``last`` that never ran, the oldest first, beside the schedule.
 
-        ``concurrency`` of them run side by side, each due ``pace`` after the start of the previous one. ``failed``: also
-        those that ended as failed, dead, lost or cancelled. At most 10,000 slots; call it with ``dry_run`` first.
+        ``concurrency`` of them run side by side, each due ``pace`` after the start of the previous one. ``failed``:
+        also those that ended as failed, dead, lost or cancelled. At most 10,000 slots; call it with ``dry_run`` first.
         If history was pruned, the ledger cannot say what ran: rejected, unless ``forgotten`` slots may run again.
         """
-        name, begin, end = _name(job), _instant(first), _instant(last)
+        name, begin, end = name_of(job), instant_of(first), instant_of(last)
         if not isinstance(concurrency, int) or isinstance(concurrency, bool) or concurrency < 1:
             raise ConfigurationError(f"backfill(concurrency={concurrency!r}): expected a whole number, 1 or more")
         gap = None if pace is None else parse_duration(pace)
@@ -199,28 +192,36 @@ class Operations:
             raise ConfigurationError(f"backfill from {begin.isoformat()} to {end.isoformat()}: the end comes first")
         return self._order(
             lambda at: backfill.backfill(
-                at, name, begin, end, pace=gap, concurrency=concurrency, failed=failed, forgotten=forgotten, instance=instance
+                at,
+                name,
+                begin,
+                end,
+                pace=gap,
+                concurrency=concurrency,
+                failed=failed,
+                forgotten=forgotten,
+                instance=id,
             ),
             note,
             dry_run,
         )
 
     def cancel_backfill(
-        self, job: Any, *, instance: str | None = None, note: str | None = None, dry_run: bool = False
+        self, job: Any, *, id: str | None = None, note: str | None = None, dry_run: bool = False
     ) -> int:
-        """Cancel the slots of the job's backfills that have not begun, without ``instance`` also of all its
+        """Cancel the slots of the job's backfills that have not begun, without ``id`` also of all its
         instances; return how many.
         """
-        name = _name(job)
-        return self._order(lambda at: slot_operations.call_off_backfill(at, name, instance), note, dry_run)
+        name = name_of(job)
+        return self._order(lambda at: slot_operations.call_off_backfill(at, name, id), note, dry_run)
 
-    def delete(self, job: Any, *, known: bool = False, note: str | None = None, dry_run: bool = False) -> int:
+    def delete(self, job: Any, *, force: bool = False, note: str | None = None, dry_run: bool = False) -> int:
         """Delete the rows of a job that is no longer in the code; return how many. Its history stays.
 
-        Rejected while it runs, and, unless ``known``, while a live worker registers it and would plan it again.
+        Rejected while it runs, and, unless ``force``, while a live worker registers it and would plan it again.
         """
-        name = _name(job)
-        return self._order(lambda at: deletion.delete(at, name, known=known), note, dry_run)
+        name = name_of(job)
+        return self._order(lambda at: deletion.delete(at, name, known=force), note, dry_run)
 
     # -- after a restore --------------------------------------------------------------------------------------
 
@@ -233,15 +234,8 @@ class Operations:
 
     def settle_until(self, until: datetime, *, note: str | None = None, dry_run: bool = False) -> list[SettledJob]:
         """After a restore: skip the waiting slots up to ``until`` (at most now) as settled; return them by job."""
-        instant = _instant(until)
+        instant = instant_of(until)
         return self._order(lambda at: recovery.settle_until(at, instant), note, dry_run)
-
-    # -- audit ------------------------------------------------------------------------------------------------
-
-    def orders(self, job: Any = None, *, limit: int | None = None) -> Iterator[Order]:
-        """The recorded operations, the newest first; with ``job``, those on it and those on everything."""
-        store = self._make_store()
-        return _in_words(store, orders(store, job=None if job is None else _name(job), limit=limit))
 
     # -- within -----------------------------------------------------------------------------------------------
 
@@ -269,11 +263,6 @@ class Operations:
         return result
 
 
-def _in_words(store: Store, found: Iterator[Order]) -> Iterator[Order]:
-    with store.database.in_words():
-        yield from found
-
-
 def _this_user() -> str:
     try:
         user = getpass.getuser()
@@ -282,14 +271,16 @@ def _this_user() -> str:
     return f"{user}@{socket.gethostname()}"
 
 
-def _name(job: Any) -> str:
+def name_of(job: Any) -> str:
+    """Return the name of a job, which may be given itself. Raises InvalidJob."""
     name = job if isinstance(job, str) else declared(job, "name")
     if not isinstance(name, str) or not name or not isinstance(job, str | DistributedJob | type):
         raise InvalidJob(f"{job!r} is not a job; pass a DistributedJob or its name")
     return name
 
 
-def _instant(given: datetime) -> datetime:
+def instant_of(given: datetime) -> datetime:
+    """Return a slot in UTC. Raises ConfigurationError for what can be none."""
     if not isinstance(given, datetime) or given.utcoffset() is None:
         raise ConfigurationError(f"{given!r} is not an instant; pass an aware datetime, e.g. datetime(…, tzinfo=UTC)")
     if not is_known(given):

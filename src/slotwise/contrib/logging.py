@@ -19,7 +19,7 @@ from slotwise.model.events import Event
 _STANDARD: Final = {*vars(logging.makeLogRecord({})), "message", "asctime", "taskName"}
 
 #: These come first, in this order, in both formats.
-_FIRST: Final = ("event", "job", "instance", "slot", "attempt", "outcome", "reason", "error", "took")
+_FIRST: Final = ("event", "job", "id", "slot", "attempt", "outcome", "reason", "error", "took")
 _LAST: Final = ("token", "worker")
 
 
@@ -138,7 +138,7 @@ def _ordered(facts: dict[str, object]) -> list[str]:
 
 def _pairs(facts: dict[str, object]) -> list[str]:
     """``name=value`` of each field, without the instance of a job's own row."""
-    shown = {name: value for name, value in facts.items() if (name, value) != ("instance", "recurring")}
+    shown = {name: value for name, value in facts.items() if (name, value) != ("id", "recurring")}
     return [f"{name}={_spelled(shown[name])}" for name in _ordered(shown) if name != "event"]
 
 

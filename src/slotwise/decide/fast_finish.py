@@ -32,7 +32,7 @@ class FastFinish:
 
 def is_usual(definition: Definition) -> bool:
     """Whether nothing that the job declares has a say in how a slot ends that was on time and succeeded."""
-    return definition.min_interval is None and definition.history == "none" and definition.result_retention is None
+    return definition.min_interval is None and definition.record == "none" and definition.result_retention is None
 
 
 _USUAL = Definition(name="usual", handler=lambda ctx: None, is_async=False)

@@ -17,7 +17,7 @@ from slotwise.demo.evidence import OK, Evidence, HandlerLog, LedgerRow, Line, ga
 from slotwise.model.records import TICK
 from slotwise.model.vocabulary import Outcome
 
-__all__ = ["Finding", "HandlerLog", "BulkResult", "Verdict", "gather", "judge"]
+__all__ = ["BulkResult", "Finding", "HandlerLog", "Verdict", "gather", "judge"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,7 @@ from slotwise.model.durations import about, format_duration
 from slotwise.model.records import TICK, Row
 from slotwise.model.vocabulary import Origin, Outcome, Reason, State
 from slotwise.store.reading.views import SlotInfo
-from slotwise.store.schema.audit_rows import Order
+from slotwise.store.schema.audit_rows import AuditEntry
 from slotwise.store.schema.column_types import from_micros
 
 
@@ -21,12 +21,12 @@ def paused_by(facts: Facts) -> str:
     if facts.paused is not None:
         note = f": {facts.paused.note}" if facts.paused.note else ""
         return f"All is paused since {when(facts.paused.since)}, by {facts.paused.author}{note}."
-    orders = [order for order in facts.orders if order.command == "pause" and order.job is not None]
+    orders = [order for order in facts.orders if order.operation == "pause" and order.job is not None]
     return said(orders[0]) if orders else "The job is paused."
 
 
-def said(order: Order) -> str:
-    what = order.command if order.job is not None else f"{order.command} of all"
+def said(order: AuditEntry) -> str:
+    what = order.operation if order.job is not None else f"{order.operation} of all"
     return f"At {when(order.at)} {order.author} gave the order {what}{f': {order.note}' if order.note else ''}."
 
 
@@ -72,9 +72,9 @@ def _why_skipped(facts: Facts, line: SlotInfo, definition: Definition | None) ->
 def _instead_of_all(facts: Facts, line: SlotInfo) -> str:
     """Who stands for it: of neighbours that stand for others, the one that had come, or began, by that decision."""
     before, after, last = facts.before, facts.after, line.last or line.slot
-    if after is not None and after.collapsed and (line.finished is None or after.slot <= line.finished):
+    if after is not None and after.missed_count and (line.finished is None or after.slot <= line.finished):
         return f"The newest that was missed, {when(after.slot)}, ran for all."
-    if before is not None and before.collapsed and before.started is not None and before.started >= last:
+    if before is not None and before.missed_count and before.started is not None and before.started >= last:
         return f"The oldest that was missed, {when(before.slot)}, ran for all."
     if after is not None:
         return "No other ran for it: it was beyond the newest that a catch-up of all runs (its max)."
@@ -105,7 +105,7 @@ def _overlapped(facts: Facts) -> str | None:
 def _pause(facts: Facts, line: SlotInfo) -> str | None:
     resumed = line.finished or facts.now
     for order in facts.orders:
-        if order.command == "pause" and order.at <= resumed:
+        if order.operation == "pause" and order.at <= resumed:
             return said(order)
     return reasons.skipped(Reason.PAUSED)
 
@@ -167,8 +167,8 @@ def _began(facts: Facts, entry: SlotInfo) -> Iterator[str]:
         return
     if entry.origin in _ORIGINS and entry.attempts:
         yield _ORIGINS[entry.origin]
-    if entry.collapsed:
-        yield f"It stands for {slots(entry.collapsed)} before it, which did not run."
+    if entry.missed_count:
+        yield f"It stands for {slots(entry.missed_count)} before it, which did not run."
     if entry.started is not None and entry.attempts:
         times = "" if entry.attempts <= 1 else f" (attempt {entry.attempts})"
         yield f"It started at {when(entry.started)}{times}, {_late(entry)} on {entry.worker}."
@@ -257,7 +257,7 @@ def _sleeps(facts: Facts, row: Row) -> Iterator[str]:
 def _without_trace(facts: Facts) -> tuple[str, str | None, list[str]]:
     schedule, plan = facts.schedule, facts.plan
     if plan is None:
-        gone = [said(order) for order in facts.orders if order.command == "delete"][:1]
+        gone = [said(order) for order in facts.orders if order.operation == "delete"][:1]
         return State.UNKNOWN, None, ["The job has no row, and neither ledger nor gaps know this slot.", *gone]
     if schedule is None:
         return State.UNKNOWN, None, [f"This release cannot read the schedule {plan.schedule!r}."]

@@ -14,7 +14,7 @@ from slotwise.model.records import RECURRING, TICK, Row
 from slotwise.schedules import Schedule, parse_schedule
 from slotwise.store.operations.pauses import Paused, all_paused
 from slotwise.store.reading.views import SlotInfo, gap_info, obstacle, slot_info
-from slotwise.store.schema.audit_rows import Order, order_in
+from slotwise.store.schema.audit_rows import AuditEntry, audit_entry
 from slotwise.store.schema.rows import row_of
 from slotwise.store.schema.worker_rows import WorkerInfo, worker_info
 from slotwise.store.slots.retention import pruned_until
@@ -36,7 +36,7 @@ class Facts:
     runs_on: str | None
     before: SlotInfo | None
     after: SlotInfo | None
-    orders: Sequence[Order]
+    orders: Sequence[AuditEntry]
     paused: Paused | None
     pruned_until: datetime | None
     workers: Sequence[WorkerInfo]
@@ -56,13 +56,13 @@ class Facts:
         return schedule is not None and not schedule.from_end and schedule.next_after(self.slot - TICK) == self.slot
 
     @property
-    def asked(self) -> list[Order]:
+    def asked(self) -> list[AuditEntry]:
         """The orders about this very slot, the oldest first; a backfill if the slot was among those that it found
         missing: it waits, or has started since.
         """
         began = self.entry.started if self.entry else None
 
-        def fills(order: Order) -> bool:
+        def fills(order: AuditEntry) -> bool:
             return order.covers(self.slot) and (self.row is not None or (began is not None and began >= order.at))
 
         return [order for order in reversed(self.orders) if order.slot == self.slot or fills(order)]
@@ -131,12 +131,12 @@ class _Look:
             )
         )
 
-    def orders(self) -> list[Order]:
+    def orders(self) -> list[AuditEntry]:
         controls = self._store.tables.controls
         about = (controls.c.task_name == self._job) | controls.c.task_name.is_(None)
         found = self._connection.execute(sa.select(controls).where(about).order_by(controls.c.id.desc()).limit(500))
-        orders = [order_in(row) for row in found.mappings()]
-        return [order for order in orders if order.is_about_all or order.instance == self._instance]
+        orders = [audit_entry(row) for row in found.mappings()]
+        return [order for order in orders if order.is_about_all or order.id == self._instance]
 
     def workers(self) -> list[WorkerInfo]:
         workers, now = self._store.tables.workers, self._store.dialect.now(self._connection)

@@ -189,8 +189,8 @@ class JobContext:
         return self._hold.claim.row.task_name
 
     @property
-    def instance(self) -> str:
-        """The instance: ``recurring`` for a job's own slots, the id for a one-time task or a recurring instance.
+    def id(self) -> str:
+        """The id of a one-time task or of a recurring instance; ``recurring`` for a job's own slots.
 
         Triggers, retries, backfills and slots that run side by side have the instance of their job.
         """
@@ -229,7 +229,7 @@ class JobContext:
         return self._hold.claim.row.origin == Origin.CATCH_UP
 
     @property
-    def collapsed(self) -> int:
+    def missed_count(self) -> int:
         """How many older missed slots this run stands for."""
         return self._hold.claim.row.collapsed
 
@@ -291,7 +291,7 @@ class JobContext:
     def check(self) -> None:
         """Raise JobCancelled if the handler should stop."""
         if self.cancelled:
-            raise JobCancelled(f"{self.name} {self.slot or self.instance} was asked to stop: {self.cancel_reason}")
+            raise JobCancelled(f"{self.name} {self.slot or self.id} was asked to stop: {self.cancel_reason}")
 
     def guard(self, connection: Any) -> Any:
         """Prove in the transaction of ``connection`` that this claim is valid, and keep it valid until the transaction
@@ -343,8 +343,8 @@ class JobContext:
 
         The arguments are those of ``client.schedule``; ``delay`` counts from the end of this attempt. ``if_exists`` is
         "keep" by default; "raise" is rejected. With the id of this very task (``id=ctx.id``) the follow-up
-        replaces it. ``countdown``: the follow-up is blocked until this many handlers have called ``arrive`` with its
-        id. Raises what ``client.schedule`` raises, and ConfigurationError together with ``complete_in``: there pass
+        replaces it. ``countdown``: the follow-up is blocked until this many handlers have called ``count_down`` with
+        its id. Raises what ``client.schedule`` raises, and ConfigurationError together with ``complete_in``: there pass
         ``connection`` to ``client.schedule`` instead.
         """
         if if_exists == "raise":
@@ -355,11 +355,11 @@ class JobContext:
         self._sequel().follows.append(follow)
         return follow.wanted.instance
 
-    def arrive(self, task: Any, id: str) -> None:
-        """When this attempt succeeds, count it as one arrival for a blocked task.
+    def count_down(self, task: Any, id: str) -> None:
+        """When this attempt succeeds, count the ``countdown`` of a blocked task down by one; at zero it may start.
 
-        Repeated calls in one attempt count once. An arrival for an id that is not blocked is ignored, with a WARNING in
-        the worker's log.
+        Repeated calls for one id in one attempt count once. A call for an id that is not blocked is ignored, with a
+        WARNING in the worker's log.
         """
         self._sequel().arrivals.append(self.client._key(task, id))
 

@@ -148,32 +148,38 @@ POLICIES: dict[str, tuple[tuple[type, ...], Any]] = {
     "priority": ((int,), USUAL_PRIORITY),
     "isolation": ((str, type(None)), None),
     "runs_on": ((tuple, list, set, frozenset), frozenset()),
-    "history": ((str,), "none"),
-    "keep_result": ((timedelta, str, type(None)), None),
-    "max_running": ((int, type(None)), None),
-    "max_starts": ((str, type(None)), None),
+    "record": ((str,), "none"),
+    "result_retention": ((timedelta, str, type(None)), None),
+    "concurrency": ((int, type(None)), None),
+    "rate_limit": ((str, type(None)), None),
 }
-_DURATIONS = {"start_within", "timeout", "min_interval", "spread", "keep_result"}
+_DURATIONS = {"start_within", "timeout", "min_interval", "spread", "result_retention"}
 _MODES = {
     "catch_up": ("none", "latest", "first", "all"),
     "overlap": ("skip", "queue", "queue_all", "cancel_previous"),
 }
 _EXAMPLES = {
     "catch_up": "CatchUp.latest(), .none(), .first() or .all()", "overlap": "Overlap.skip(), .queue() or .allow(2)",
-    "on_lost": '"rerun" or "give_up"', "max_lost": "a whole number such as 3", "retry": "Retry.exponential(max_attempts=3)",
-    "priority": "a whole number such as 50", "isolation": '"process"', "history": '"none", "failures" or "all"',
-    "max_running": "a whole number such as 3", "max_starts": '"100/m": how many in which time',
+    "on_lost": '"rerun" or "give_up"', "max_lost": "a whole number such as 3",
+    "retry": "Retry.exponential(max_attempts=3)",
+    "priority": "a whole number such as 50", "isolation": '"process"', "record": '"none", "failures" or "all"',
+    "concurrency": "a whole number such as 3", "rate_limit": '"100/m": how many in which time',
     **dict.fromkeys(_DURATIONS, '"5m" or a timedelta'),
 }  # fmt: skip
 _OF_JOBS = {"schedule", "catch_up", "overlap", "start_within", "min_interval", "spread"}
-_OF_TASKS = {"history", "keep_result", "max_running", "max_starts"}
+_OF_TASKS = {"record", "result_retention", "concurrency", "rate_limit"}
 _NOT_THE_USERS = (object, ABC, Generic, Protocol, DistributedJob, OneTimeTask)
 _ALIASES = {
     "on_dead": "on_lost", "misfire": "catch_up", "coalesce": "catch_up", "misfire_grace_time": "catch_up",
-    "retries": "retry", "max_retries": "retry", "max_instances": "overlap", "max_losses": "max_lost",
-    "rate_limit": "max_starts", "max_rate": "max_starts", "max_concurrency": "max_running",
+    "max_retries": "retry", "max_instances": "overlap", "max_losses": "max_lost",
+    "max_rate": "rate_limit", "max_concurrency": "concurrency",
     "prio": "priority", "isolated": "isolation",
 }  # fmt: skip
+#: Names that other libraries have for settings of ours, and that users have for objects of theirs: refused if the value
+#: is a setting's.
+_IF_A_SETTING = {"queue": "runs_on", "queues": "runs_on", "tags": "runs_on", "rate": "rate_limit", "retries": "retry"}
+#: What a job has in place of what only tasks have.
+_INSTEAD = {"rate_limit": "min_interval"}
 
 
 def instance_of(subject: object) -> DistributedJob | OneTimeTask:
@@ -274,17 +280,17 @@ def policy_of(source: object, where: str, word: str) -> Any:
         raise InvalidJob(f'{where}.on_lost is {value!r}; expected "rerun" or "give_up"')
     if word == "priority" and not is_priority(value):
         raise InvalidJob(f"{where}.priority is {value}; expected {PRIORITIES}")
-    if word == "history" and value not in ("none", "failures", "all"):
-        raise InvalidJob(f'{where}.history is {value!r}; expected "none", "failures" or "all"')
+    if word == "record" and value not in ("none", "failures", "all"):
+        raise InvalidJob(f'{where}.record is {value!r}; expected "none", "failures" or "all"')
     if word == "isolation" and value not in (None, "process"):
         raise InvalidJob(f'{where}.isolation is {value!r}; expected "process", or None')
     if word == "runs_on":
         return _tags(value, where)
     if word in _DURATIONS and value is not None:
         return _limit(cast("timedelta | str", value), where, word)
-    if word == "max_starts" and value is not None:
+    if word == "rate_limit" and value is not None:
         return _rate(cast("str", value), where)
-    if word in ("max_lost", "max_running") and isinstance(value, int) and value < 1:
+    if word in ("max_lost", "concurrency") and isinstance(value, int) and value < 1:
         raise InvalidJob(f"{where}.{word} is {value}; expected a whole number, 1 or more")
     return value
 
@@ -302,7 +308,7 @@ def _cure(word: str, value: object, source: object) -> str:
         cure = (
             f'{value} has no unit; write "{value}s"' if isinstance(value, int) else f"write timedelta(seconds={value})"
         )
-    elif word in ("max_lost", "max_running", "priority") and text.removeprefix("-").isdecimal():
+    elif word in ("max_lost", "concurrency", "priority") and text.removeprefix("-").isdecimal():
         cure = f"write {text}"
     elif word in _MODES and text in _MODES[word]:
         cure = f"write {word.title().replace('_', '')}.{text}()"
@@ -320,7 +326,7 @@ def _rate(text: str, where: str) -> Rate:
     try:
         return Rate.read(text)
     except InvalidSetting as error:
-        raise InvalidJob(f"{where}.max_starts: {error}") from None
+        raise InvalidJob(f"{where}.rate_limit: {error}") from None
 
 
 def _limit(value: timedelta | str, where: str, word: str) -> timedelta:
@@ -360,19 +366,33 @@ def refuse_near_misses(source: object, where: str) -> None:
     words = {*POLICIES, *PAYLOAD_WORDS} - _OF_JOBS if is_task else {"schedule", *POLICIES} - _OF_TASKS
     known = {"name", "execute", *words}
     if not is_task and (traces := own & _OF_TASKS):
-        limits = traces & {"max_running", "max_starts"}
-        cure = "overlap says how many run" if limits else "the ledger has every slot of a job"
+        limits = traces & {"concurrency", "rate_limit"}
+        cure = "use overlap or min_interval" if limits else "the ledger has every slot of a job"
         raise InvalidJob(f"{where}.{min(traces)}: this is for one-time tasks; remove it, {cure}")
     if is_task and (slots := own & _OF_JOBS):
         raise InvalidJob(f"{where}.{min(slots)}: a one-time task has no slots; make it a DistributedJob, or remove it")
     is_ours = isinstance(source, FunctionJob | FunctionTask)  # a keyword of the decorator is nobody's own attribute
     for name in sorted(own - known):
-        meant = _ALIASES.get(name) or _nearest(name, (*POLICIES, *(PAYLOAD_WORDS if is_task else ())))
+        if name in _IF_A_SETTING and not is_ours and not _is_a_setting(inspect.getattr_static(source, name)):
+            continue
+        meant = (
+            _ALIASES.get(name)
+            or _IF_A_SETTING.get(name)
+            or _nearest(name, (*POLICIES, *(PAYLOAD_WORDS if is_task else ())))
+        )
+        meant = meant if is_task or meant is None else _INSTEAD.get(meant, meant)
         if meant:
             otherwise = "" if is_ours else " otherwise rename your own attribute"
             raise InvalidJob(f"{where}.{name}: did you mean {meant}?{otherwise}")
         if is_ours:
             raise InvalidJob(f"{where}: unknown keyword {name}; known are {', '.join(sorted(known - {'execute'}))}")
+
+
+def _is_a_setting(value: object) -> bool:
+    """Return whether a value is of a kind that settings have: text, a number, texts, a Retry."""
+    if isinstance(value, list | tuple | set | frozenset):
+        return bool(value) and all(isinstance(one, str) for one in value)
+    return isinstance(value, str | int | float | Retry) and not isinstance(value, bool)
 
 
 def _nearest(name: str, words: Iterable[str]) -> str | None:

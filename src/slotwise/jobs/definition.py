@@ -61,7 +61,7 @@ class Definition:
     min_interval: timedelta | None = None
     priority: int = USUAL_PRIORITY
     runs_on: frozenset[str] = frozenset()
-    history: str = "none"
+    record: str = "none"
     result_retention: timedelta | None = None
     concurrency: int | None = None
     rate_limit: Rate | None = None
@@ -89,7 +89,7 @@ class Definition:
     @property
     def leaves_traces(self) -> bool:
         """Its success is more than the end of its row."""
-        return self.history == "all" or self.result_retention is not None
+        return self.record == "all" or self.result_retention is not None
 
     @property
     def gives_up(self) -> bool:

@@ -101,7 +101,7 @@ class OneTimeTask(ABC, Generic[T]):
     #: How many of these may start in which time, in the whole cluster: ``"100/m"``; None: as many as are due.
     rate_limit: str | None
     #: Which ends the ledger keeps: ``"none"``, ``"failures"`` (also cancelled and lost ones) or ``"all"``.
-    history: str
+    record: str
     #: How long what the handler returns is kept for ``client.result`` (``timedelta`` or ``"7d"``); None: not at all.
     result_retention: timedelta | str | None
     #: Rises with each change of the data that older workers, or rows that wait, cannot take as it is.

@@ -93,6 +93,8 @@ class Rate:
 
 
 _Answer = TypeVar("_Answer")
+#: One exception type or several, as ``except`` takes them.
+ErrorTypes: TypeAlias = type[BaseException] | tuple[type[BaseException], ...]
 OnLost: TypeAlias = Literal["rerun", "give_up"]
 
 #: Slots that may wait to run one after another; whoever wants more wants all of them.
@@ -225,54 +227,78 @@ def _whole(where: str, value: int) -> None:
 class Retry:
     """Further attempts of the same slot (or task) after a failure.
 
-    ``attempts`` counts failures, the first included; a snoozed or lost attempt, and one that a shutdown stopped, is not
-    a failure. ``wait`` is one of tenacity's ``wait_*`` objects. ``stop`` is one of its ``stop_*`` objects, which can
-    end the attempts earlier. Both are called with the row's own counters, so they hold across restarts and workers.
+    ``max_attempts`` counts failures, the first included; a snoozed or lost attempt, and one that a shutdown stopped, is
+    not a failure. ``wait`` is one of tenacity's ``wait_*`` objects. ``stop`` is one of its ``stop_*`` objects, which
+    can end the attempts earlier. Both are called with the row's own counters, so they hold across restarts and workers.
     Their time counts from the claim of the first failed attempt. If a strategy raises, the error is logged and the wait
     doubles from two seconds up to an hour. No wait is longer than a year.
 
     A job's retry that would fall at or after the next slot to come due is not made: the slot ends as failed and the
     schedule continues. With ``past_next_slot`` it is made, and overlap decides about slots that come due meanwhile.
 
-    Raises InvalidJob when ``attempts`` is below 1 or a strategy is of the wrong type.
+    ``retry_on`` and ``give_up_on`` are exception types, one or several: of other errors than those of ``retry_on``, and
+    of those of ``give_up_on``, the first is the last, as with ``Fail``. A timeout and a lost worker raise nothing
+    here, so neither applies to them.
+
+    Raises InvalidJob when ``max_attempts`` is below 1, or a strategy or an exception type is of the wrong type.
     """
 
-    attempts: int = 3
+    max_attempts: int = 3
     wait: wait_base = field(default_factory=lambda: tenacity.wait_random_exponential(multiplier=1, max=300))
     stop: stop_base | None = None
     past_next_slot: bool = False
+    retry_on: ErrorTypes | None = None
+    give_up_on: ErrorTypes = ()
 
     def __post_init__(self) -> None:
-        if not isinstance(self.attempts, int) or isinstance(self.attempts, bool) or self.attempts < 1:
-            raise InvalidJob(f"Retry(max_attempts={self.attempts!r}): expected a whole number, 1 or more")
+        if not isinstance(self.max_attempts, int) or isinstance(self.max_attempts, bool) or self.max_attempts < 1:
+            raise InvalidJob(f"Retry(max_attempts={self.max_attempts!r}): expected a whole number, 1 or more")
         if not callable(self.wait):
             raise InvalidJob(f"Retry(wait={self.wait!r}): expected one of tenacity's wait_* objects")
         if self.stop is not None and not callable(self.stop):
             raise InvalidJob(f"Retry(stop={self.stop!r}): expected one of tenacity's stop_* objects")
+        for word in ("retry_on", "give_up_on"):
+            given = getattr(self, word)
+            if given is not None and not _are_errors(given):
+                raise InvalidJob(f"Retry({word}={given!r:.60}): expected an exception type, or a tuple of them")
+
+    def retries(self, error: BaseException) -> bool:
+        """Return whether an attempt that raised this error may be followed by another one."""
+        wanted = self.retry_on is None or isinstance(error, self.retry_on)
+        return wanted and not isinstance(error, self.give_up_on)
 
     @classmethod
     @told("Retry.exponential")
     def exponential(
         cls,
-        attempts: int = 3,
+        max_attempts: int = 3,
         *,
-        first: timedelta | str = timedelta(seconds=1),
-        cap: timedelta | str | None = None,
+        initial: timedelta | str = timedelta(seconds=1),
+        max_wait: timedelta | str | None = None,
+        jitter: timedelta | str | None = None,
         past_next_slot: bool = False,
+        retry_on: ErrorTypes | None = None,
+        give_up_on: ErrorTypes = (),
     ) -> Retry:
-        """``attempts`` in all; the wait doubles from ``first`` up to ``cap``, with up to ``first`` of jitter on top.
+        """``max_attempts`` in all; the wait doubles from ``initial`` up to ``max_wait``, plus a random part of
+        ``jitter``.
 
-        The default of ``cap`` is five minutes, or ``first`` if that is longer. Durations are ``timedelta`` or strings
-        such as ``"10s"``. Raises InvalidJob for an invalid duration, and for a ``first`` that is longer than ``cap``.
+        The default of ``max_wait`` is five minutes, or ``initial`` if that is longer; the default of ``jitter`` is
+        ``initial``. Durations are ``timedelta`` or strings such as ``"10s"``. Raises InvalidJob for an invalid
+        duration, and for an ``initial`` that is longer than ``max_wait``.
         """
-        shortest = _span("Retry.exponential", "first", first)
-        longest = max(shortest, USUAL_CAP) if cap is None else _span("Retry.exponential", "cap", cap)
+        shortest = _span("Retry.exponential", "initial", initial)
+        longest = max(shortest, USUAL_CAP) if max_wait is None else _span("Retry.exponential", "max_wait", max_wait)
+        random = shortest if jitter is None else _span("Retry.exponential", "jitter", jitter)
         if shortest > longest:
             raise InvalidJob(
-                f"Retry.exponential(initial={format_duration(shortest)}, max_wait={format_duration(longest)}): the first wait "
-                "is longer than the longest; give a longer cap"
+                f"Retry.exponential(initial={format_duration(shortest)}, max_wait={format_duration(longest)}): "
+                "the first wait is longer than the longest; give a longer max_wait"
             )
-        return cls(attempts=attempts, wait=_doubling(shortest, longest), past_next_slot=past_next_slot)
+        return cls(
+            max_attempts=max_attempts, wait=_doubling(shortest, longest, random), past_next_slot=past_next_slot,
+            retry_on=retry_on, give_up_on=give_up_on,
+        )  # fmt: skip
 
     def delay_after(self, attempt: int, elapsed: timedelta) -> timedelta | None:
         """How long to wait after the failure of attempt number ``attempt`` (from 1), or None to give up.
@@ -280,7 +306,7 @@ class Retry:
         ``elapsed`` is the time since the claim of the first failed attempt, for strategies such as
         ``stop_after_delay``.
         """
-        if attempt >= self.attempts:
+        if attempt >= self.max_attempts:
             return None
         state = _retry_state(attempt, elapsed)
         pause = self._ask(self._pause, state)
@@ -320,11 +346,17 @@ def _retry_state(attempt: int, elapsed: timedelta) -> RetryState:
     return state
 
 
-def _doubling(first: timedelta, cap: timedelta) -> wait_base:
-    """From ``first``, doubling up to ``cap``, each with up to ``first`` of jitter on top."""
-    seconds = first.total_seconds()
+def _are_errors(given: object) -> bool:
+    several = given if isinstance(given, tuple) else (given,)
+    return all(isinstance(one, type) and issubclass(one, BaseException) for one in several)
+
+
+def _doubling(first: timedelta, cap: timedelta, jitter: timedelta | None = None) -> wait_base:
+    """From ``first``, doubling up to ``cap``, each with a random part of ``jitter`` (None: ``first``) on top."""
+    random = (first if jitter is None else jitter).total_seconds()
     return tenacity.wait_combine(
-        tenacity.wait_exponential(multiplier=seconds, max=cap.total_seconds()), tenacity.wait_random(0, seconds)
+        tenacity.wait_exponential(multiplier=first.total_seconds(), max=cap.total_seconds()),
+        tenacity.wait_random(0, random),
     )
 
 

@@ -39,7 +39,7 @@ class AttemptEvent(Event):
     """Something happened to one attempt."""
 
     job: str
-    instance: str
+    id: str
     slot: datetime | None
     attempt: int
     token: int
@@ -51,7 +51,7 @@ def about(claim: Claim, worker: str | None = None) -> dict[str, Any]:
     return {
         "worker": worker or claim.holder,
         "job": row.task_name,
-        "instance": row.task_instance,
+        "id": row.task_instance,
         "slot": claim.slot,
         "attempt": row.attempt,
         "token": row.version,
@@ -161,7 +161,7 @@ class SlotsSkipped(Event):
 
     name = "skipped"
     job: str
-    instance: str
+    id: str
     first: datetime
     last: datetime
     count: int
@@ -171,7 +171,7 @@ class SlotsSkipped(Event):
 def skipped(worker: str, row: Row, gap: Gap) -> SlotsSkipped:
     """Return the event of one range."""
     return SlotsSkipped(
-        worker=worker, job=row.task_name, instance=row.task_instance, first=gap.first, last=gap.last, count=gap.count,
+        worker=worker, job=row.task_name, id=row.task_instance, first=gap.first, last=gap.last, count=gap.count,
         reason=gap.reason,
     )  # fmt: skip
 
@@ -214,7 +214,7 @@ class SlotsMoved(Event):
     name = "slots-moved"
     level = logging.WARNING
     job: str
-    instance: str
+    id: str
     stored: datetime | None
     computed: datetime | None
     count: int

@@ -308,7 +308,7 @@ class Transition:
         return self.row is None
 
 
-IfExists: TypeAlias = Literal["raise", "keep", "replace", "reschedule"]
+IfExists: TypeAlias = Literal["keep", "raise", "replace", "reschedule"]
 
 
 class When(NamedTuple):

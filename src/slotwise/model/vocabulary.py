@@ -77,7 +77,9 @@ class State(_Word):
     WAITING = "waiting"
     RUNNING = "running"
     ENDED = "ended"
+    DISABLED = "disabled"
     UNROUTABLE = "unroutable"
+    NO_LIVE_WORKER = "no live worker"
     UNREADABLE = "unreadable"
     DRAINING = "draining"
     # A slot that neither ledger nor gaps know.

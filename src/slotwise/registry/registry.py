@@ -9,7 +9,7 @@ import threading
 from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from slotwise.client.client import Client
 from slotwise.engine.process.foreground import Ended, SingleRun
@@ -38,6 +38,10 @@ from slotwise.settings.settings import Settings
 from slotwise.store.connect.database import Database
 from slotwise.store.slots.recorders import Recorder
 from slotwise.store.slots.store import Store
+
+if TYPE_CHECKING:
+    from slotwise.client.operations import Operations
+    from slotwise.registry.inspection import Inspection
 
 
 class JobRegistry:
@@ -94,7 +98,7 @@ class JobRegistry:
         """The same, step by step: ``JobRegistry.builder().with_job(…).poll_interval("5s").build()``."""
         return RegistryBuilder()
 
-    def configured(self, **settings: Any) -> Self:
+    def _configured(self, **settings: Any) -> Self:
         """Apply further settings, such as those of the command line, then ``customize`` again. Not while running."""
         if self._running():
             raise ConfigurationError("the registry is running; stop it before changing its settings")
@@ -130,6 +134,18 @@ class JobRegistry:
         """The jobs, by name."""
         return [self.definitions[name] for name in sorted(self.definitions) if self.definitions[name].is_job]
 
+    @property
+    def operations(self) -> Operations:
+        """What operators order of jobs in the whole cluster: pause, trigger, cancel, retry, backfill and their kin."""
+        return self.client.operations
+
+    @property
+    def inspect(self) -> Inspection:
+        """What the tables say of jobs, slots, tasks and workers, for people and dashboards; changes nothing."""
+        from slotwise.registry.inspection import Inspection  # late: most workers are not asked
+
+        return Inspection(self._store)
+
     def listen(self, listener: Listener) -> Self:
         """Add a listener, for workers that are created from now on."""
         self.listeners = (*self.listeners, listener)
@@ -146,11 +162,11 @@ class JobRegistry:
         finally:
             self.database.close()
 
-    def make_run(self, name: str) -> SingleRun:
+    def _make_run(self, name: str) -> SingleRun:
         """The object behind ``run_now``, so that another thread can cancel it."""
-        return SingleRun(self._make_worker(self.settings.replace(only=frozenset())), name)
+        return SingleRun(self._build_worker(self.settings.replace(only=frozenset())), name)
 
-    def make_worker(self, *, host_loop: asyncio.AbstractEventLoop | None = None, born: float | None = None) -> Worker:
+    def _make_worker(self, *, host_loop: asyncio.AbstractEventLoop | None = None, born: float | None = None) -> Worker:
         """A worker that has not started; ``start`` makes the usual one. ``born``: as for the Worker."""
         unknown = sorted(self.settings.only - set(self.definitions))
         if unknown:
@@ -158,9 +174,9 @@ class JobRegistry:
                 f"only names {', '.join(map(repr, unknown))}, which is not registered; "
                 f"known: {', '.join(sorted(self.definitions))}"
             )
-        return self._make_worker(self.settings, host_loop, born)
+        return self._build_worker(self.settings, host_loop, born)
 
-    def _make_worker(
+    def _build_worker(
         self, settings: Settings, host_loop: asyncio.AbstractEventLoop | None = None, born: float | None = None
     ) -> Worker:
         isolated = sorted(name for name, found in self.definitions.items() if found.isolation)

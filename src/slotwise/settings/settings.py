@@ -145,7 +145,7 @@ class Settings:
         )
         return cls(**{name: READERS[name](label, value) for name, (label, value) in chosen.items()})
 
-    def with_(self, **changes: object) -> Settings:
+    def replace(self, **changes: object) -> Settings:
         """The same settings with some replaced; validated like new ones. None sets None."""
         chosen = sources.from_keywords(changes, READERS)
         values: dict[str, Any] = {name: value for name, (_, value) in chosen.items()}

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Self, TypeAlias, TypeVar
 
 from slotwise import migrate
 from slotwise.client.client import Client
+from slotwise.client.operations import Operations
 from slotwise.engine.loops.housekeeping import BREATH
 from slotwise.engine.loops.service import AT_ONCE
 from slotwise.engine.run.active_claims import Holding
@@ -20,6 +21,7 @@ from slotwise.model.clock import ManualClock
 from slotwise.model.durations import parse_duration
 from slotwise.model.events import ClaimLostEvent, Event, HandedBackEvent, Listeners, Pruned, Reaped, Settled
 from slotwise.model.records import AttemptOutcome, Claim, HandedBack, Succeeded
+from slotwise.registry.inspection import Inspection
 from slotwise.registry.registry import JobRegistry
 from slotwise.registry.validation import listed, unique
 from slotwise.settings.settings import Settings
@@ -131,6 +133,12 @@ class ManualWorker:
         self.store = self._worker.store
         #: Schedules one-time tasks.
         self.client = Client(lambda: self.store)
+        self.inspect = Inspection(lambda: self.store)
+
+    @property
+    def operations(self) -> Operations:
+        """As ``registry.operations``."""
+        return self.client.operations
 
     @property
     def name(self) -> str:

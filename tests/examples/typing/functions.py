@@ -8,7 +8,22 @@ from datetime import UTC, datetime, timedelta
 
 import sqlalchemy as sa
 
-from slotwise import Client, Every, FixedDelay, JobContext, JobRegistry, Receipt, Retry, Settings, job, task
+from slotwise import (
+    Client,
+    Every,
+    FixedDelay,
+    Health,
+    JobContext,
+    JobInfo,
+    JobRegistry,
+    Receipt,
+    Retry,
+    Settings,
+    SlotInfo,
+    WorkerInfo,
+    job,
+    task,
+)
 
 
 @job(name="synchronous", schedule=Every("1m"))
@@ -85,3 +100,15 @@ def script() -> int:
     with registry:
         pass
     return registry.stop(timedelta(seconds=5))
+
+
+def operate() -> str:
+    registry.operations.by("ada").trigger(synchronous, note="please")
+    lines: list[JobInfo] = registry.inspect.jobs()
+    slots: list[SlotInfo] = registry.inspect.slots(synchronous, limit=5)
+    health: Health = registry.inspect.health("5m")
+    return f"{lines} {slots} {health.overdue} {registry.inspect.audit()[0].operation}"
+
+
+async def look() -> list[WorkerInfo]:
+    return await registry.inspect.aio.workers()

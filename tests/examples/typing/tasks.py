@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Generic, TypedDict, TypeVar, assert_type
 
-from slotwise import Client, Item, JobContext, OneTimeTask, Receipt, BulkResult, TaskContext, TaskResult, TaskInfo, task
+from slotwise import BulkResult, Client, Item, JobContext, OneTimeTask, Receipt, TaskContext, TaskInfo, TaskResult, task
 
 
 @dataclass
@@ -91,7 +91,9 @@ def command(client: Client) -> None:
     assert_type(client.schedule_many(SendMail, [Item(Mail("ann@example.com"), id="1")], progress=print), BulkResult)
     assert_type(client.reschedule(SendMail, "1", delay="1h", priority=90), Receipt)
     assert_type(client.cancel("send-mail", "1"), Receipt)
-    assert_type(client.retry(SendMail, ["1"]), list[str])
+    assert_type(client.retry(SendMail, "1"), list[Receipt])
+    assert_type(client.retry(SendMail, ["1"], delay="1h"), list[Receipt])
+    assert_type(client.retry(SendMail), list[Receipt])
     assert_type(client.get(SendMail, "1"), TaskInfo | None)
     assert_type(client.list(SendMail, state="dead"), list[TaskInfo])
     assert_type(client.result(chain, "1"), TaskResult | None)
@@ -100,5 +102,6 @@ def command(client: Client) -> None:
 async def command_awaited(client: Client, connection: object) -> None:
     assert_type(await client.aio.schedule(SendMail, Mail("ann@example.com"), connection=connection), Receipt)
     assert_type(await client.aio.schedule_many(bill, [Order(number=1)]), BulkResult)
+    assert_type(await client.aio.retry(SendMail), list[Receipt])
     assert_type(await client.aio.list(), list[TaskInfo])
     assert_type(await client.aio.history(chain, "1"), list[TaskResult])

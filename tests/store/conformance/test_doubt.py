@@ -190,7 +190,7 @@ def test_an_order_in_doubt(apart: Bench, proxy: Proxy, forward: bool) -> None:
     proxy.lose_commit(said=ORDER, forward=forward)
     skipped = operations.skip_next("plain")
     assert proxy.lost.is_set()
-    given = [(order.operation, order.slot) for order in bench.inspect.audit()]
+    given = [(order.operation, order.slot) for order in apart.inspect.audit()]
     assert given == [("skip-next", at(1)), ("trigger", triggered)]
     assert (skipped, apart.row("plain").slot) == (at(1), at(2))
     assert [claim.slot for claim in apart.claim("plain")] == [triggered]

@@ -82,12 +82,13 @@ def test_cancel_of_a_slot_means_the_jobs_own_unless_an_instance_is_named(bench: 
 def test_an_instance_is_a_text(bench: Bench, operations: Operations) -> None:
     """Whatever the order: said before the database is asked, with the cure."""
     orders: list[Callable[..., object]] = [
-        operations.trigger, operations.skip_next, operations.cancel, partial(operations.backfill, first=at(0), last=at(1)),
+        operations.trigger, operations.skip_next, operations.cancel, 
+        partial(operations.backfill, first=at(0), last=at(1)),
         partial(operations.retry, slot=at(1)), operations.cancel_backfill,
     ]  # fmt: skip
     for order in orders:
-        with pytest.raises(ConfigurationError, match=r"^instance=3: it is a text; write instance='3'$"):
-            order("plain", instance=3)
+        with pytest.raises(ConfigurationError, match=r"^id=3: expected a string; write id='3'$"):
+            order("plain", id=3)
 
 
 def test_cancel_of_an_instance_that_is_not_there(bench: Bench, operations: Operations) -> None:

@@ -256,8 +256,8 @@ def test_a_flood_of_one_task(database: Database) -> None:
         ),
         (task(name="t", rate_limit="5/10ms")(nothing), "the time must be from 100ms to 366d"),
         (task(name="t", rate_limit=5)(nothing), 'rate_limit is 5, expected str or None; write "100/m"'),
-        (task(name="t", rate_limit="5/s")(nothing), "did you mean rate_limit?"),
-        (job(name="t", schedule=Every("1h"), concurrency=1)(nothing), "remove it, overlap says how many run"),
+        (task(name="t", max_rate="5/s")(nothing), "did you mean rate_limit?"),
+        (job(name="t", schedule=Every("1h"), concurrency=1)(nothing), "remove it, use overlap or min_interval"),
     ],
     ids=["zero", "text", "no time", "none", "no unit", "too short", "a number", "another word", "job"],
 )

@@ -265,7 +265,9 @@ def test_a_rehearsal_changes_nothing(bench: Bench, operations: Operations) -> No
         pytest.param("mail", ConfigurationError, "one-time task", id="a task"),
     ],
 )
-def test_who_cannot_be_paused(bench: Bench, operations: Operations, job: str, error: type[Exception], words: str) -> None:
+def test_who_cannot_be_paused(
+    bench: Bench, operations: Operations, job: str, error: type[Exception], words: str
+) -> None:
     """One line, and nothing in the audit."""
     bench.client.schedule("mail")
     with pytest.raises(error, match=words):

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tests.store.bench import Bench, at
 
-from slotwise import ConfigurationError, Every, InstanceExists, Item, Receipt, BulkResult
+from slotwise import BulkResult, ConfigurationError, Every, InstanceExists, Item, Receipt
 from slotwise.model.records import FOREVER, RECURRING, Failed, HandedBack, Key, Row, Snoozed, Succeeded, Wanted, When
 from slotwise.store.dialects.postgresql.queue import queue_of
 from slotwise.store.schema.column_types import to_micros
@@ -90,7 +90,7 @@ def test_an_id_that_is_taken_is_told_with_what_has_it(bench: Bench, state: str, 
     """What helps depends on it."""
     before = brought(bench, state)
     with pytest.raises(InstanceExists) as refused:
-        bench.client.schedule("mail", 2, id="1")
+        bench.client.schedule("mail", 2, id="1", if_exists="raise")
     assert str(refused.value) == f"task 'mail' with id '1' {words}"
     assert bench.find("mail", "1") == before
 
@@ -98,10 +98,7 @@ def test_an_id_that_is_taken_is_told_with_what_has_it(bench: Bench, state: str, 
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (
-            lambda client: client.retry("mail", "abc"),
-            "retry('mail', ids='abc'): expected several ids; write ['abc']",
-        ),
+        (lambda client: client.retry("mail", [7]), "retry('mail', id=7): an id is a text; write id='7'"),
         (lambda client: client.list(limit=-1), "list(limit=-1): expected a whole number, 1 or more"),
         (lambda client: client.list(limit="3"), "list(limit='3'): expected a whole number, 1 or more"),
         (lambda client: client.list(after="a"), "list(after='a'): ids are a task's; name the task, or pass a TaskInfo"),
@@ -110,7 +107,7 @@ def test_an_id_that_is_taken_is_told_with_what_has_it(bench: Bench, state: str, 
             "countdown=2147483648): a whole number, 0 to 2,147,483,647",
         ),
     ],
-    ids=["a text as ids", "below 1", "no number", "no task", "too many"],
+    ids=["a number as id", "below 1", "no number", "no task", "too many"],
 )
 def test_a_call_that_cannot_be_right(bench: Bench, call: Callable[[Any], object], words: str) -> None:
     """In one line, with the value and the cure."""
@@ -243,8 +240,8 @@ def test_many_of_which_one_is_taken(bench: Bench, copy: bool) -> None:
     bench.client.schedule("mail", id="3")
     told: list[BulkResult] = []
     with pytest.raises(InstanceExists, match=r"^items\[3\]: task 'mail' with id '3' is already scheduled; choose"):
-        bench.client.schedule_many("mail", [Item(0, id=str(n)) for n in range(6)], chunk_size=2, copy=copy,
-                                   progress=told.append)  # fmt: skip
+        bench.client.schedule_many("mail", [Item(0, id=str(n)) for n in range(6)], if_exists="raise", chunk_size=2,
+                                   copy=copy, progress=told.append)  # fmt: skip
     assert [one.scheduled for one in told] == [2]
     assert [line.id for line in bench.client.list("mail")] == ["0", "1", "3"]
 
@@ -252,15 +249,21 @@ def test_many_of_which_one_is_taken(bench: Bench, copy: bool) -> None:
 @pytest.mark.parametrize("chunk", [1, 2, 3, 10])
 @pytest.mark.parametrize(
     ("if_exists", "tally", "data"),
-    [("keep", BulkResult(scheduled=3, exists=1), b"0"), ("replace", BulkResult(scheduled=4), b"2"), ("raise", None, b"0")],
+    [
+        ("keep", BulkResult(scheduled=3, exists=1), b"0"),
+        ("replace", BulkResult(scheduled=4), b"2"),
+        ("raise", None, b"0"),
+    ],
     ids=["keep", "replace", "raise"],
 )
-def test_an_id_that_stands_twice(bench: Bench, if_exists: Any, tally: BulkResult | None, data: bytes, chunk: int) -> None:
+def test_an_id_that_stands_twice(
+    bench: Bench, if_exists: Any, tally: BulkResult | None, data: bytes, chunk: int
+) -> None:
     """The second finds the first, wherever chunks end."""
     items = [Item(place, id=id) for place, id in enumerate("abac")]
     if tally is None:
         with pytest.raises(InstanceExists, match=r"^items\[2\]: task 'mail' with id 'a'"):
-            bench.client.schedule_many("mail", items, chunk_size=chunk)
+            bench.client.schedule_many("mail", items, chunk_size=chunk, if_exists="raise")
     else:
         assert bench.client.schedule_many("mail", items, chunk_size=chunk, if_exists=if_exists) == tally
     assert bench.row("mail", "a").task_data == data
@@ -308,13 +311,33 @@ def killed(bench: Bench, *names: str) -> None:
         bench.settle(claim, Failed("boom", final=True))
 
 
+def told(receipts: list[Receipt]) -> dict[str, str]:
+    return {receipt.id: receipt.status for receipt in receipts}
+
+
+def test_one_retry_is_for_one_or_for_many_whatever_they_are(bench: Bench) -> None:
+    """A dead one has all its attempts again; one that waits for its next attempt has it now; the others stay."""
+    killed(bench, "dead")
+    bench.client.schedule("mail", id="waits")
+    bench.settle(bench.claim_one("mail"), Failed("boom"))
+    bench.client.schedule("mail", id="runs")
+    claim = bench.claim_one("mail")
+    assert told(bench.client.retry("mail", "dead")) == {"dead": "scheduled"}
+    statuses = {"dead": "scheduled", "waits": "scheduled", "runs": "running", "never": "gone"}
+    assert told(bench.client.retry("mail", statuses)) == statuses
+    rows = [bench.row("mail", id) for id in ("dead", "waits")]
+    assert [(row.attempt, row.execution_time) for row in rows] == [(0, at(0)), (1, at(0))]
+    bench.settle(claim)
+    assert sorted(claim.row.task_instance for claim in bench.claim("mail")) == ["dead", "waits"]
+
+
 def test_dead_tasks_are_driven_again(bench: Bench) -> None:
     """Those named, or all: with all their attempts, due now, the same task as before by its key; once."""
     killed(bench, "1", "2", "3")
     before = bench.row("mail", "1")
-    assert bench.client.retry("mail", ["1", "9"]) == ["1"]
-    assert bench.client.retry("mail", ["1"]) == []
-    assert bench.client.retry("mail", delay="5m") == ["2", "3"]
+    assert told(bench.client.retry("mail", ["1", "9"])) == {"1": "scheduled", "9": "gone"}
+    assert told(bench.client.retry("mail", delay="5m")) == {"2": "scheduled", "3": "scheduled"}
+    assert bench.client.retry("mail") == []
     row = bench.row("mail", "1")
     assert (row.state, row.execution_time, row.attempt) == (None, at(0), 0)
     assert row.first_version == before.first_version

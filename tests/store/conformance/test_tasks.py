@@ -34,8 +34,8 @@ def test_an_id_is_taken_once(bench: Bench) -> None:
     bench.client.schedule("mail", 1, id="1")
     before = bench.row("mail", "1")
     with pytest.raises(InstanceExists, match="'1' is already scheduled"):
-        bench.client.schedule("mail", 2, id="1")
-    assert bench.client.schedule("mail", 2, id="1", if_exists="keep").status == "exists"
+        bench.client.schedule("mail", 2, id="1", if_exists="raise")
+    assert bench.client.schedule("mail", 2, id="1").status == "exists"
     assert bench.row("mail", "1") == before
 
 
@@ -46,7 +46,8 @@ def test_an_id_of_a_dead_task_is_taken(bench: Bench) -> None:
     bench.client.schedule("mail", id="1")
     bench.settle(bench.claim_one("mail"), Failed("boom", final=True))
     with pytest.raises(InstanceExists):
-        bench.client.schedule("mail", id="1")
+        bench.client.schedule("mail", id="1", if_exists="raise")
+    assert bench.client.schedule("mail", id="1").status == "exists"
 
 
 def test_a_row_joins_the_callers_transaction(bench: Bench) -> None:

@@ -258,7 +258,7 @@ dry_run = click.option("--dry-run", is_flag=True, help="Print what would change,
 #: For operations that change many rows.
 yes = click.option("--yes", is_flag=True, help="Do not ask.")
 #: For operations that may apply to one of a task's recurring instances.
-instance = click.option("--id", default=RECURRING, metavar="ID", help="This recurring instance, not the job.")
+id_option = click.option("--id", default=RECURRING, metavar="ID", help="This recurring instance, not the job.")
 #: The options of every operation on jobs.
 operation = with_options(
     click.option("--author", metavar="NAME", envvar="SLOTWISE_AUTHOR", help="Author in the audit; default: user@host."),

@@ -198,7 +198,8 @@ def raised(error: BaseException, holding: Holding, definition: Definition) -> At
         text = error_text(error)
     except Exception:  # any exception must end the claim, even one whose traceback cannot be formatted
         text = type(error).__name__
-    return Failed(text, exception=error, promised=holding.promised)
+    final = definition.retry is not None and not definition.retry.retries(error)
+    return Failed(text, exception=error, final=final, promised=holding.promised)
 
 
 #: One entry per fork between the first process and this one. Asking the system for a process id takes as long as

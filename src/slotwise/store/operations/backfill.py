@@ -82,9 +82,9 @@ def backfill(
         )
     if missing:
         number = operation.sign(
-            "backfill", job=job, first=first.isoformat(), last=last.isoformat(), slots=len(missing), concurrency=concurrency,
-            pace=None if pace is None else format_duration(pace), failed=failed or None,
-            instance=None if instance == RECURRING else instance,
+            "backfill", job=job, first=first.isoformat(), last=last.isoformat(), slots=len(missing),
+            concurrency=concurrency, pace=None if pace is None else format_duration(pace), failed=failed or None,
+            id=None if instance == RECURRING else instance,
         )  # fmt: skip
         begun = _begun(operation, row, missing)
         ledger.reopen(operation.connection, operation.store.dialect, row, missing, Reason.BACKFILL)

@@ -36,7 +36,7 @@ def trigger_now(operation: Operation, job: str, overlap: str | None = None, inst
     ``overlap``: if something of the job runs when it would start, ``queue`` waits for its end, ``skip`` does not run.
     """
     operation.plan_row(job, instance)
-    number = operation.sign("trigger", job=job, overlap=overlap, instance=_named(instance))
+    number = operation.sign("trigger", job=job, overlap=overlap, id=_named(instance))
     key = trigger(operation.connection, operation.store.dialect, job, instance, control=number)
     controls, tasks = operation.store.tables.controls, operation.store.tables.tasks
     slot = utc(
@@ -60,7 +60,7 @@ def skip_next(operation: Operation, job: str, slot: datetime | None = None, inst
         raise ConfigurationError(
             f"the next slot of job {job!r} is {following.isoformat()}, not {slot.isoformat()}; nothing is skipped"
         )
-    operation.sign("skip-next", job=job, slot=following, instance=_named(instance))
+    operation.sign("skip-next", job=job, slot=following, id=_named(instance))
     operation.skip(row, *passed.gaps)
     operation.change(row, **{name: value for name, value in passed.row.items() if name != "state"})
     return following
@@ -80,7 +80,7 @@ def cancel(operation: Operation, job: str, slot: datetime | None = None, instanc
     ended = []
     for row in chosen:
         assert row.slot is not None
-        number = operation.sign("cancel", job=job, slot=row.slot, instance=_named(ledger_instance(row)))
+        number = operation.sign("cancel", job=job, slot=row.slot, id=_named(ledger_instance(row)))
         if row.picked:
             operation.change(row, cancel_requested=operation.now, control=number)
         elif row.attempt:
@@ -127,7 +127,7 @@ def call_off_backfill(operation: Operation, job: str, instance: str | None = Non
     found = _rows(operation, job, instance)
     rows = [row for row in found if row.origin == Origin.BACKFILL and not row.picked and not row.attempt]
     if rows:
-        operation.sign("cancel-backfill", job=job, slots=len(rows), instance=instance and _named(instance))
+        operation.sign("cancel-backfill", job=job, slots=len(rows), id=instance and _named(instance))
     for row in sorted(rows, key=lambda row: row.state == State.QUEUED, reverse=True):  # the last one releases nothing
         cancel_waiting(operation, row, Reason.OPERATOR)
     return len(rows)
@@ -151,7 +151,7 @@ def retry(operation: Operation, job: str, slot: datetime, instance: str = RECURR
             f"run it with: slotwise backfill {job}" if outcome == Outcome.SKIPPED else "trigger the job for another run"
         )
         raise ConfigurationError(f"{where} is {outcome}, which is not tried again; {cure}")
-    number = operation.sign("retry", job=job, slot=slot, instance=_named(instance))
+    number = operation.sign("retry", job=job, slot=slot, id=_named(instance))
     ledger.reopen(operation.connection, operation.store.dialect, plan, [slot], Reason.RETRY)
     key = detach(
         operation.connection, operation.store.dialect, operation.now,

@@ -93,7 +93,7 @@ class Operation:
     def family(self, job: str, instance: str = RECURRING) -> list[Row]:
         """Lock the job's own row, or that of an instance, and those beside it, whatever there is."""
         if not isinstance(instance, str):
-            raise ConfigurationError(f"instance={instance!r:.60}: it is a text; write instance={str(instance)!r:.60}")
+            raise ConfigurationError(f"id={instance!r:.60}: expected a string; write id={str(instance)!r:.60}")
         tasks = self.store.tables.tasks
         return self.rows(tasks.c.task_name == job, of_plan(tasks, instance))
 

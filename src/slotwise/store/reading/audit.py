@@ -7,17 +7,17 @@ from datetime import datetime
 
 import sqlalchemy as sa
 
-from slotwise.store.schema.audit_rows import Order, order_in
+from slotwise.store.schema.audit_rows import AuditEntry, audit_entry
 from slotwise.store.slots.store import Store
 
-#: Orders of one page.
+#: Entries of one page.
 PAGE = 500
 
 
-def orders(
+def audit_entries(
     store: Store, *, job: str | None = None, slot: datetime | None = None, limit: int | None = None
-) -> Iterator[Order]:
-    """The orders, the newest first, read page by page; with ``job``, those about it and those about all."""
+) -> Iterator[AuditEntry]:
+    """Yield the entries, the newest first, page by page; with ``job``, those on it and those on all jobs."""
     table = store.tables.controls
     wanted = sa.select(table).order_by(table.c.id.desc())
     if job is not None:
@@ -29,8 +29,8 @@ def orders(
         size = PAGE if left is None else min(left, PAGE)
         page = wanted if before is None else wanted.where(table.c.id < before)
         with store.transaction() as connection:
-            found = [order_in(row) for row in connection.execute(page.limit(size)).mappings()]
+            found = [audit_entry(row) for row in connection.execute(page.limit(size)).mappings()]
         yield from found
         if len(found) < size:
             return
-        before, left = found[-1].id, None if left is None else left - len(found)
+        before, left = found[-1].number, None if left is None else left - len(found)

@@ -11,20 +11,22 @@ import sqlalchemy as sa
 from slotwise.decide import UNREADABLE
 from slotwise.model.records import FOREVER, RECURRING
 from slotwise.model.vocabulary import Origin, Outcome, Reason, State
+from slotwise.schedules import Disabled
 from slotwise.store.schema.rows import utc
 from slotwise.store.schema.worker_rows import WorkerInfo, tags_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobInfo:
-    """A job's own row, or an instance's. ``state``: waiting, running, paused, dead, ended (nothing is due any more),
-    unroutable: due, and no live worker can take it, or unreadable; ``reason`` says why, or who paused it.
+    """A job's own row, or an instance's. ``state``: waiting, running, paused, dead, disabled, ended (the schedule has
+    no further slot), unreadable, or, where it is due, "no live worker", or unroutable: the live workers cannot take it.
+    ``reason`` says why, or who paused it.
 
     ``refused``: live workers whose own schedule for it was not taken over, each with its revision.
     """
 
     job: str
-    instance: str
+    id: str
     state: str
     schedule: str
     next_slot: datetime | None
@@ -60,7 +62,7 @@ class SlotInfo:
     reason: str | None = None
     origin: str | None = None
     attempts: int = 0
-    collapsed: int = 0
+    missed_count: int = 0
     worker: str | None = None
     token: int | None = None
     started: datetime | None = None
@@ -68,7 +70,7 @@ class SlotInfo:
     took: timedelta | None = None
     due: datetime | None = None
     error: str | None = None
-    instance: str = RECURRING
+    id: str = RECURRING
 
     @property
     def place(self) -> datetime:
@@ -115,6 +117,15 @@ class Health:
     paused: str | None = None
 
 
+#: Why nobody takes a task, where no worker lives.
+NO_WORKER_LIVES = "no worker is alive"
+
+
+def state_of_stuck(reason: str) -> State:
+    """The state of what is due and cannot be taken, by the reason that ``obstacle`` gives."""
+    return State.NO_LIVE_WORKER if reason == NO_WORKER_LIVES else State.UNROUTABLE
+
+
 def obstacle(name: str, runs_on: str | None, workers: Sequence[WorkerInfo]) -> str | None:
     """Why no live worker takes this task; None if one does.
 
@@ -122,7 +133,7 @@ def obstacle(name: str, runs_on: str | None, workers: Sequence[WorkerInfo]) -> s
     """
     live = [worker for worker in workers if worker.live and worker.state == State.RUNNING]
     if not live:
-        return "no worker is alive"
+        return NO_WORKER_LIVES
     knowing = [worker for worker in live if name in worker.tasks]
     if not knowing:
         return "no live worker knows it"
@@ -137,14 +148,15 @@ def job_info(row: sa.RowMapping, workers: Sequence[WorkerInfo], now: datetime) -
     """A job's own row, at ``now``; with what its workers think of it."""
     due_time = row["parked_due"] or row["execution_time"]
     parked = row["slot"] is None or due_time >= FOREVER
-    state = row["state"] or (State.RUNNING if row["picked"] else State.ENDED if parked else State.WAITING)
+    over = State.DISABLED if row["schedule"] == str(Disabled()) else State.ENDED
+    state = row["state"] or (State.RUNNING if row["picked"] else over if parked else State.WAITING)
     due = state == State.WAITING and row["execution_time"] <= now
     reason = obstacle(row["task_name"], row["runs_on"], workers) if due else None
-    state = State.UNROUTABLE if reason else state
-    if state in (State.WAITING, State.UNROUTABLE, State.ENDED) and (row["last_error"] or "").startswith(UNREADABLE):
+    state = state_of_stuck(reason) if reason else state
+    if not row["picked"] and not row["state"] and (row["last_error"] or "").startswith(UNREADABLE):
         state, reason = State.UNREADABLE, row["last_error"].removeprefix(UNREADABLE)
     return JobInfo(
-        job=row["task_name"], instance=row["task_instance"], state=state, reason=reason,
+        job=row["task_name"], id=row["task_instance"], state=state, reason=reason,
         schedule=row["schedule"],
         next_slot=None if parked else utc(row["slot"]), due=None if parked else utc(due_time),
         attempt=row["attempt"], worker=row["picked_by"], heartbeat=utc(row["last_heartbeat"]),
@@ -169,10 +181,10 @@ def waiting_info(row: sa.RowMapping, begun: sa.RowMapping | None = None) -> Slot
     """A slot that waits in the queue; with what the ledger says of its last attempt, if there was one."""
     line = SlotInfo(
         slot=utc(row["slot"]), outcome=row["state"] or State.WAITING, reason=Reason.RETRY if row["attempt"] else None,
-        origin=row["origin"] or Origin.SCHEDULE, attempts=row["attempt"], collapsed=row["collapsed"],
+        origin=row["origin"] or Origin.SCHEDULE, attempts=row["attempt"], missed_count=row["collapsed"],
         due=utc(row["parked_due"] or row["execution_time"]),
         error=row["last_error"] if row["attempt"] else None,  # else of the slot before
-        instance=row["plan_instance"] or row["task_instance"],
+        id=row["plan_instance"] or row["task_instance"],
     )  # fmt: skip
     if begun is None:
         return line
@@ -188,9 +200,9 @@ def slot_info(row: sa.RowMapping) -> SlotInfo:
     started, finished = utc(row["started"]) if row["attempts"] else None, utc(row["finished"])
     return SlotInfo(
         slot=utc(row["slot"]), outcome=row["outcome"], reason=row["reason"], origin=row["origin"],
-        attempts=row["attempts"], collapsed=row["collapsed"], worker=row["worker"], token=row["token"],
+        attempts=row["attempts"], missed_count=row["collapsed"], worker=row["worker"], token=row["token"],
         started=started, finished=finished, took=finished - started if started and finished else None,
-        error=row["error"], instance=row["task_instance"],
+        error=row["error"], id=row["task_instance"],
     )  # fmt: skip
 
 
@@ -199,5 +211,5 @@ def gap_info(row: sa.RowMapping) -> SlotInfo:
     return SlotInfo(
         slot=utc(row["first_slot"]), last=utc(row["last_slot"]), count=row["count"], run_since=row.get("run_since", 0),
         outcome=Outcome.SKIPPED, reason=row["reason"], origin=Origin.SCHEDULE, finished=utc(row["created"]),
-        instance=row["task_instance"],
+        id=row["task_instance"],
     )  # fmt: skip

@@ -18,22 +18,22 @@ AUTHOR_LIMIT, NOTE_LIMIT = 200, 10_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Order:
-    """An order as it stands in the audit table. ``job`` is None for one that concerns all."""
+class AuditEntry:
+    """An operation as it stands in the audit table; ``number`` is its place there, ``job`` None if it concerns all."""
 
-    id: int
+    number: int
     at: datetime
     author: str
-    command: str
+    operation: str
     job: str | None
     slot: datetime | None
     arguments: dict[str, Any]
     note: str | None
 
     @property
-    def instance(self) -> str:
-        """Which of the job's rows an order about a slot is about: its own, unless an instance was named."""
-        return str(self.arguments.get("instance", RECURRING))
+    def id(self) -> str:
+        """The id of the recurring instance that was named; else that of the job's own row."""
+        return str(self.arguments.get("id", RECURRING))
 
     @property
     def is_about_all(self) -> bool:
@@ -94,15 +94,15 @@ class Author:
         return int(connection.execute(statement).scalar_one())
 
 
-def order_of(connection: sa.Connection, tables: Tables, number: int) -> Order | None:
+def order_of(connection: sa.Connection, tables: Tables, number: int) -> AuditEntry | None:
     """The order of this number."""
     found = connection.execute(sa.select(tables.controls).where(tables.controls.c.id == number)).mappings().first()
-    return None if found is None else order_in(found)
+    return None if found is None else audit_entry(found)
 
 
-def order_in(row: sa.RowMapping) -> Order:
+def audit_entry(row: sa.RowMapping) -> AuditEntry:
     """The order of a row of the table."""
-    return Order(
-        id=row["id"], at=utc(row["at"]), author=row["author"], command=row["command"], job=row["task_name"],
+    return AuditEntry(
+        number=row["id"], at=utc(row["at"]), author=row["author"], operation=row["command"], job=row["task_name"],
         slot=utc(row["slot"]), arguments=json.loads(row["arguments"] or "{}"), note=row["note"],
     )  # fmt: skip

@@ -78,7 +78,7 @@ def _history(end: End) -> dict[str, Any] | None:
         return None
     is_success = ended.outcome == Outcome.SUCCEEDED
     kept = is_success and definition.result_retention is not None
-    if not kept and (definition.history == "none" or (definition.history == "failures" and is_success)):
+    if not kept and (definition.record == "none" or (definition.record == "failures" and is_success)):
         return None
     sequel = end.sequel if kept else None
     return {

@@ -233,7 +233,7 @@ class Settlements(Door):
             )
             for change in changes
         ]
-        return [end for end in ends if end.sequel is not None or end.definition.history != "none"]
+        return [end for end in ends if end.sequel is not None or end.definition.record != "none"]
 
     def _decide(self, held: Held, outcome: AttemptOutcome, entries: Entries, ended_ago: timedelta) -> Change:
         row, poll = held.row, self.poll

@@ -23,7 +23,7 @@ from slotwise.store.connect.caller_transaction import copy_into
 from slotwise.store.connect.notifications import channel_of
 from slotwise.store.dialects.postgresql.copy_format import COPIED, blocks
 from slotwise.store.dialects.postgresql.pipelined_copy import copy_ahead
-from slotwise.store.queue.insert import Puts, Taken, BulkResult
+from slotwise.store.queue.insert import BulkResult, Puts, Taken
 from slotwise.store.queue.queue_rows import QueueRows, Status, named
 from slotwise.store.schema.column_types import Instant
 
