@@ -87,7 +87,7 @@ class Snooze(Steering):
 
 
 class Cancel(Steering):
-    """End this slot as cancelled, with a reason for the ledger. The schedule continues; a one-time task is deleted."""
+    """End this slot as cancelled, with a reason for the ledger; the schedule continues. A one-time task is removed."""
 
     @told("Cancel")
     def __init__(self, reason: str) -> None:

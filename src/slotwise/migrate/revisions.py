@@ -159,7 +159,7 @@ def current(connection: sa.Connection, *, prefix: str = "scheduled_", schema: st
 
 
 def check(connection: sa.Connection, *, prefix: str = "scheduled_", schema: str | None = None) -> None:
-    """Raise SchemaMissing or SchemaMismatch, in one line with the remedy, unless all tables are right."""
+    """Raise SchemaMissing or SchemaMismatch, in one line with the command that cures it, unless all is in place."""
     found = current(connection, prefix=prefix, schema=schema)
     expected, upgrade = tables(prefix, schema, connection.dialect.name), _command("upgrade", prefix, schema)
     if found is None and not sa.inspect(connection).has_table(expected.slots.name, schema=schema):

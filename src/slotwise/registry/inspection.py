@@ -152,7 +152,7 @@ class Inspection:
             return reader.health(parse_duration(overdue_after))
 
     def all_paused(self) -> Paused | None:
-        """Return who paused all jobs and tasks, when and why; None if nobody did."""
+        """Return the author, time and note of a pause of all jobs and tasks; None if there is no such pause."""
         with self._reading() as reader:
             return reader.all_paused()
 

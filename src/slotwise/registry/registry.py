@@ -136,7 +136,7 @@ class JobRegistry:
 
     @property
     def operations(self) -> Operations:
-        """What operators order of jobs in the whole cluster: pause, trigger, cancel, retry, backfill and their kin."""
+        """Operations on jobs in the whole cluster: pause, resume, trigger, skip, cancel, retry, backfill, delete."""
         return self.client.operations
 
     @property

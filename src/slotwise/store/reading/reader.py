@@ -33,7 +33,7 @@ class Reader(LedgerReader):
         return self._store.now()
 
     def all_paused(self) -> Paused | None:
-        """Who paused all, when and why; None if nobody did."""
+        """Who paused all, when and why; None if there is no such pause."""
         return is_all_paused(self._store)
 
     # -- jobs -------------------------------------------------------------------------------------------------

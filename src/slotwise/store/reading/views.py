@@ -96,9 +96,9 @@ class Unreadable:
 class Health:
     """What the tables say about the cluster, at one instant.
 
-    ``overdue`` rows wait, ``silent`` ones are held past their lease, ``unreadable`` ones have a value that nobody can
-    use, and are neither. ``orphans`` do the one or the other, too, but
-    no live worker runs their tasks. ``refused``: jobs of which a live worker has another schedule than the row.
+    ``overdue`` rows wait, ``silent`` ones are held past their lease, ``unreadable`` ones have an invalid
+    value, and are neither. ``orphans`` wait or are held past their lease, too, but no live worker runs their tasks.
+    ``refused``: jobs of which a live worker has another schedule than the row.
     """
 
     now: datetime

@@ -19,7 +19,7 @@ AUTHOR_LIMIT, NOTE_LIMIT = 200, 10_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditEntry:
-    """An operation as it stands in the audit table; ``number`` is its place there, ``job`` None if it concerns all."""
+    """An operation in the audit table; ``number`` is its place there, ``job`` is None if it applies to all."""
 
     number: int
     at: datetime
