@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from slotwise.explain.explanation import Explanation
     from slotwise.registry.inspection import Inspection
     from slotwise.registry.registry import JobRegistry
-    from slotwise.store.queue.insert import BulkResult
+    from slotwise.store.dialects.task_statements import BulkResult
     from slotwise.store.queue.task_views import TaskInfo, TaskResult
     from slotwise.store.reading.task_counts import TaskCount
     from slotwise.store.reading.views import Health, JobInfo, SlotInfo
@@ -142,7 +142,7 @@ _LATE = {
     "Client": "slotwise.client.client",
     "Item": "slotwise.client.arguments",
     "Receipt": "slotwise.client.arguments",
-    "BulkResult": "slotwise.store.queue.insert",
+    "BulkResult": "slotwise.store.dialects.task_statements",
     "TaskResult": "slotwise.store.queue.task_views",
     "TaskInfo": "slotwise.store.queue.task_views",
     "CommandJob": "slotwise.contrib.command",

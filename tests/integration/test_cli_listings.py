@@ -90,7 +90,7 @@ class TestSlots:
     @pytest.mark.parametrize("page", [1, 2, 3, 7, 500], ids=lambda page: f"pages-of-{page}")
     def test_all(self, history: Store, ask: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, page: int) -> None:
         """Every line once, in order, whatever the size of a page: also where a slot and a gap end together."""
-        monkeypatch.setattr("slotwise.store.reading.ledger_reader.PAGE", page)
+        monkeypatch.setattr("slotwise.store.reading.reader.PAGE", page)
         waiting, *lines = ask("slots", "report", "--all")
         assert (waiting["outcome"], waiting["slot"]) == ("waiting", "2026-01-31T12:00:00Z")
         places = [line["last"] or line["slot"] for line in lines]

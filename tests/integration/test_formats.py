@@ -138,7 +138,7 @@ def runs_once(bench: Bench) -> None:
     bench.client.schedule("mail", {"to": "you"}, id="1")
     claims = bench.claim()
     assert {claim.row.task_name for claim in claims} == {"plain", "mail"}
-    assert bench.store.beat(claims[0].holder, claims) == set()
+    assert bench.store.held.beat(claims[0].holder, claims) == set()
     for claim in claims:
         bench.settle(claim)
     assert [row["outcome"] for row in bench.slots("plain")] == ["succeeded"]

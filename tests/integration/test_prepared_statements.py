@@ -84,9 +84,9 @@ def test_a_claim_is_prepared_at_once(pg_url: str) -> None:
     """And its plan is right when the table has grown, though it was made while that was empty and unknown."""
     store = Store(Database(Settings(database_url=pg_url)), {})
     store.database.verify()
-    store.claim_tasks("me", 10, lease=timedelta(seconds=9), names=["mail"])
-    store.due_tasks(["mail"])
-    store.next_due(["mail"])
+    store.claims.claim_tasks("me", 10, lease=timedelta(seconds=9), names=["mail"])
+    store.due.due_tasks(["mail"])
+    store.due.next_due(["mail"])
     with store.database.claims.begin() as connection:
         connection.exec_driver_sql(
             "INSERT INTO scheduled_tasks (task_name, task_instance, execution_time, picked, version)"

@@ -1,5 +1,5 @@
-"""Break the product at named points: a function, a method or a constant is replaced as a whole, for as long as a test
-looks. Nothing here depends on the text of the source, or on the file that a function stands in.
+"""Break the product at named points: a function or a method is replaced as a whole, for as long as a test looks.
+Nothing here depends on the text of the source, or on the file that a function stands in.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any, TypeAlias
 
 #: The arguments of a call, by name.
@@ -18,14 +18,6 @@ Arguments: TypeAlias = Any
 Replacement: TypeAlias = Callable[[Any], Any]
 
 PRODUCT = "slotwise"
-
-
-@dataclass(frozen=True)
-class Constant:
-    """A module's constant, for points that are no functions."""
-
-    module: ModuleType
-    name: str
 
 
 @dataclass(frozen=True)
@@ -94,30 +86,23 @@ def answering(point: Any, change: Callable[[Any, Arguments], Any]) -> Mutant:
     return Mutant(((point, replacement),))
 
 
-def constant(point: Constant, value: Any) -> Mutant:
-    """The constant is ``value``."""
-    return Mutant(((point, lambda original: value),))
-
-
 # -- where a point is found -------------------------------------------------------------------------------------------
 
 
 @contextmanager
 def _replaced(point: Any, replacement: Replacement) -> Iterator[None]:
-    original = getattr(point.module, point.name) if isinstance(point, Constant) else point
-    name = point.name if isinstance(point, Constant) else point.__name__
-    instead = replacement(original)
+    name, instead = point.__name__, replacement(point)
     owners = _owners(point)
-    assert _put(owners(), name, original, instead), f"nothing refers to {point}"
+    assert _put(owners(), name, point, instead), f"nothing refers to {point}"
     try:
         yield
     finally:
-        _put(owners(), name, instead, original)  # also in modules that were imported meanwhile
+        _put(owners(), name, instead, point)  # also in modules that were imported meanwhile
 
 
 def _owners(point: Any) -> Callable[[], list[Any]]:
-    """A method has one owner; a function or a constant is referred to by every module that imported it."""
-    path = "" if isinstance(point, Constant) else point.__qualname__.rpartition(".")[0]
+    """A method has one owner; a function is referred to by every module that imported it."""
+    path = point.__qualname__.rpartition(".")[0]
     if not path:
         return lambda: [
             module for name, module in list(sys.modules.items())

@@ -7,7 +7,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from tests.kit.breaks import Mutant, always, answering, constant, given
+from tests.kit.breaks import Arguments, Mutant, always, answering, given
 from tests.model import points
 
 from slotwise.jobs.policies import Overlap
@@ -63,6 +63,25 @@ def _ended_after(run: timedelta) -> Any:
     return lambda a: replace(a.ending, held_until=(a.ending.began or a.ending.now) + run)
 
 
+def _by_key(conditions: list[Any], _: Arguments) -> list[Any]:
+    """A row's name and instance: whoever holds it, and under which version."""
+    return conditions[:2]
+
+
+def _by_slot(conditions: list[Any], _: Arguments) -> list[Any]:
+    """The slot's ledger row, whoever has it."""
+    return conditions[:3]
+
+
+def _as_if_own(held: list[Any], a: Arguments) -> list[Any]:
+    """The rows that were locked, each as if it were still held under the claim."""
+    claims = {claim.key: claim for claim in a.claims}
+    return [
+        replace(one, row=replace(one.row, version=claims[one.row.key].token, picked_by=claims[one.row.key].holder))
+        for one in held
+    ]
+
+
 #: By what the product does not do then.
 MUTANTS: dict[str, Mutant] = {
     # losses
@@ -72,10 +91,11 @@ MUTANTS: dict[str, Mutant] = {
         points.HAND_BACK,
         lambda result, _: replace(result, record=replace(result.record, forget=result.record.attempts == 0)),
     ),
-    "the usual end minds the claim's version and holder": (
-        always(points.FOLLOWING_HAS_COME, False)
-        + answering(points.AS_CLAIMED, lambda conditions, _: conditions[:2])  # the row's key
-        + answering(points.OWN_ENTRY, lambda conditions, _: conditions[:3])  # the slot
+    "a settlement minds the claim's version and holder": (
+        answering(points.HELD, _by_key)
+        + answering(points.HOLD, _as_if_own)
+        + answering(points.AS_HELD, _by_key)
+        + answering(points.OPEN_ENTRY, _by_slot)
     ),
     "complete_in outlives its holder": always(points.HAS_COMPLETED, False),
     # give_up
@@ -112,7 +132,6 @@ MUTANTS: dict[str, Mutant] = {
         overlap=lambda a: replace(a.overlap, mode="queue_all") if a.overlap.mode == "queue" else a.overlap,
     ),
     "a queue does not lift start_within": given(points.CHOOSE_MISSED, start_within=lambda a: None),
-    "slots of a run are its overlap's": always(points.FOLLOWING_HAS_COME, False),
     # rule 4: catch-up
     "a catch-up has a maximum": given(points.CHOOSE_MISSED, catch_up=lambda a: replace(a.catch_up, max=None)),
     "a catch-up has a window": given(points.LATEST_START, catch_up=lambda a: replace(a.catch_up, window=None)),
@@ -152,7 +171,6 @@ MUTANTS: dict[str, Mutant] = {
     # orders
     "a pause leaves a retry alone": answering(points.FIRST_UNBEGUN, lambda _, a: a.row.slot),
     "a row that was paused while it was held sleeps": answering(points.PARKED, lambda _, a: a.transition),
-    "an order on a held row is read": constant(points.UNASKED, ()),
     "a skipped slot is skipped alone": answering(points.UNDECIDED, lambda _, a: a.schedule),
     "a trigger that minds others is skipped": answering(points.TRIGGERS_RULE, lambda rule, _: rule and "queue"),
     "a backfill has a pace": always(points.BACKFILLS_NEWEST_START, LONG_AGO),

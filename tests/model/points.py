@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from tests.kit.breaks import Constant
-
 from slotwise.decide import claim, ending, final, handback, pause, slot_choice
-from slotwise.decide.fast_finish import FastFinish, onward
+from slotwise.decide.fast_finish import onward
 from slotwise.decide.hold import Ending
 from slotwise.engine.run import runner
-from slotwise.store.dialects import claims_by_row, decided_slots, endings_by_row
-from slotwise.store.dialects.endings_by_row import EndingsByRow
+from slotwise.store.dialects import row_statements
+from slotwise.store.dialects.row_statements import RowStatements
+from slotwise.store.dialects.sqlite import SQLite
 from slotwise.store.operations import slot_operations
 from slotwise.store.planning import planner
 from slotwise.store.planning.planner import Planner
@@ -27,10 +26,10 @@ TRIES = ending._tries
 SNOOZED = ending._snoozed
 CALLED_OFF = ending._called_off
 IS_CALLED_OFF = runner._is_called_off
-FOLLOWING_HAS_COME = FastFinish.has_come
-AS_CLAIMED = EndingsByRow._as_claimed
-OWN_ENTRY = EndingsByRow._own_entry
-UNASKED = Constant(endings_by_row, "UNASKED")
+HELD = RowStatements.held
+HOLD = SQLite.hold
+AS_HELD = RowStatements._as_held
+OPEN_ENTRY = RowStatements._open_entry
 
 # where overlap and catch-up meet
 HELD_UNTIL = ending._held_until
@@ -62,9 +61,9 @@ BACKFILLS_NEWEST_START = backfill_release._newest
 HAS_A_PLACE = slot_operations._has_a_place
 
 # the ledger, deploys and restores
-LEDGER_ENTRY = claims_by_row._entry
+LEDGER_ENTRY = row_statements._entry
 KEEP_AS_ENDED = ledger.close_reopened
-NEWEST_DECIDED = decided_slots._newest_of
+NEWEST_DECIDED = row_statements._newest_of
 FIRST_SLOT = planner.first_slot
 KEEP_DISTANCE = Planner._keep_distance
 

@@ -10,28 +10,9 @@ from tests.model.mutants import MUTANTS as OF_THE_MODEL
 from tests.simulation import points
 
 
-def _by_key(conditions: list[Any], _: Arguments) -> list[Any]:
-    """A row's name and instance: whoever holds it, and under which version."""
-    return conditions[:2]
-
-
-def _by_slot(conditions: list[Any], _: Arguments) -> list[Any]:
-    """The slot's ledger row, whoever has it."""
-    return conditions[:3]
-
-
-def _as_if_own(held: list[Any], a: Arguments) -> list[Any]:
-    """The rows that were locked, each as if it were still held under the claim."""
-    claims = {claim.key: claim for claim in a.claims}
-    return [
-        replace(one, row=replace(one.row, version=claims[one.row.key].token, picked_by=claims[one.row.key].holder))
-        for one in held
-    ]
-
-
 def _without_row(a: Arguments) -> Any:
     """Forgets that the ledger has the slot already."""
-    slots = a.self.tables.slots
+    slots = a.self._tables.slots
     a.connection.execute(slots.delete().where(slots.c.task_name == a.row.task_name, slots.c.slot == a.row.slot))
     return a.row
 
@@ -42,13 +23,9 @@ def _task_without(limit: str) -> Mutant:
 
 #: By the rule that is not there then.
 MUTANTS: dict[str, Mutant] = {
-    "a settlement minds the claim's version and holder": (
-        always(points.ADVANCE, (None, set()))
-        + answering(points.HELD, _by_key)
-        + answering(points.HOLD, _as_if_own)
-        + answering(points.AS_HELD, _by_key)
-        + answering(points.OPEN_ENTRY, _by_slot)
-    ),
+    "a settlement minds the claim's version and holder": OF_THE_MODEL[
+        "a settlement minds the claim's version and holder"
+    ],
     "what did not run is written down": always(points.GAPS, None),
     "a job that gives up marks its start": always(points.MARK_RUNNING, True),
     "what the dead held is taken over": always(points.TAKE_OVER, []),

@@ -129,8 +129,8 @@ class World(Accidents):
     def _unknown(self, agent: Agent) -> list[Claim]:
         """What the database says this worker holds, and it does not know."""
         store, held = agent.worker.store, {claim.fence for claim in agent.worker.held}
-        found = [claim for claim in store.held_by(agent.worker.name) if claim.fence not in held]
-        again = [store.find_claim(*claim.key, claim.token, claim.holder) for claim in found]
+        found = [claim for claim in store.held.held_by(agent.worker.name) if claim.fence not in held]
+        again = [store.held.find_claim(*claim.key, claim.token, claim.holder) for claim in found]
         return [claim for claim in again if claim is not None and not self.laws.knows(claim)]
 
     def _left(self, agent: Agent) -> Sequence[Any]:

@@ -94,7 +94,7 @@ class Bench:
 
     def claim(self, *names: str, holder: str = "host:1:a", limit: int = 100, lease: timedelta = LEASE) -> list[Claim]:
         """What is due of these tasks (all), oldest first."""
-        _, claims = self.store.claim(holder, limit, lease=lease, names=names or sorted(self.definitions))
+        _, claims = self.store.claims.claim(holder, limit, lease=lease, names=names or sorted(self.definitions))
         return claims
 
     def claim_one(self, name: str, holder: str = "host:1:a", **options: Any) -> Claim:
@@ -103,13 +103,13 @@ class Bench:
 
     def settle(self, claim: Claim, outcome: AttemptOutcome | None = None) -> Transition | None:
         """What became of the row; None: the claim was lost."""
-        (settlement,) = self.store.settle([(claim, outcome or Succeeded())])
+        (settlement,) = self.store.settlements.settle([(claim, outcome or Succeeded())])
         assert settlement.error is None
         return settlement.transition
 
     def take_over(self, *claims: Claim) -> list[Settlement]:
         """What a reaper does that has seen these claims fall silent."""
-        return self.store.take_over([self.row(*claim.key) for claim in claims])
+        return self.store.settlements.take_over([self.row(*claim.key) for claim in claims])
 
     def tick(self, minutes: float = 1) -> datetime:
         return self.clock.tick(minutes * MINUTE)

@@ -41,7 +41,7 @@ class Stage:
             self.bench.change(name, slot=LONG_AGO, execution_time=LONG_AGO, next_slot=following)
 
     def claim(self, *names: str) -> list[Claim]:
-        return self.store.claim("host:1:a", 100, lease=LEASE, names=names or self.names)[1]
+        return self.store.claims.claim("host:1:a", 100, lease=LEASE, names=names or self.names)[1]
 
     def held(self, *names: str) -> list[Claim]:
         self.due(*(name for name in names if self.bench.definitions[name].is_job))
@@ -89,63 +89,63 @@ def _claim_instance(stage: Stage) -> Callable[[], Any]:
 
 def _mark(stage: Stage) -> Callable[[], Any]:
     (claim,) = stage.held("strict")
-    return lambda: stage.store.mark_running(claim)
+    return lambda: stage.store.held.mark_running(claim)
 
 
 def _settle(stage: Stage) -> Callable[[], Any]:
     claims = stage.held("plain", "mail")
-    return lambda: stage.store.settle([(claim, Succeeded()) for claim in claims])
+    return lambda: stage.store.settlements.settle([(claim, Succeeded()) for claim in claims])
 
 
 def _advance(stage: Stage) -> Callable[[], Any]:
     stage.due("plain")
     stage.bench.change("plain", slot=stage.store.now(), schedule=str(Every("3650d")))
     claims = stage.claim("plain")
-    return lambda: stage.store.settle([(claim, Succeeded()) for claim in claims])
+    return lambda: stage.store.settlements.settle([(claim, Succeeded()) for claim in claims])
 
 
 def _finish(stage: Stage) -> Callable[[], Any]:
     claims = stage.held("mail")
-    return lambda: stage.store.finish(claims)
+    return lambda: stage.store.settlements.finish(claims)
 
 
 def _settle_with_gap(stage: Stage) -> Callable[[], Any]:
     (claim,) = stage.held("plain")
     stage.bench.change("plain", slot=LONG_AGO, watermark=LONG_AGO)
-    return lambda: stage.store.settle([(claim, Failed("boom"))])
+    return lambda: stage.store.settlements.settle([(claim, Failed("boom"))])
 
 
 def _hand_back(stage: Stage) -> Callable[[], Any]:
     claims = stage.held("plain")
-    return lambda: stage.store.settle([(claim, HandedBack()) for claim in claims])
+    return lambda: stage.store.settlements.settle([(claim, HandedBack()) for claim in claims])
 
 
 def _take_over(stage: Stage) -> Callable[[], Any]:
     silent = [claim.row for claim in stage.held("plain", "mail")]
-    return lambda: stage.store.take_over(silent)
+    return lambda: stage.store.settlements.take_over(silent)
 
 
 def _beat(stage: Stage) -> Callable[[], Any]:
     claims = stage.held("plain", "strict")
-    stage.store.settle([(claims[0], Succeeded())])  # one of them is lost: it is read again
-    return lambda: stage.store.beat("host:1:a", claims)
+    stage.store.settlements.settle([(claims[0], Succeeded())])  # one of them is lost: it is read again
+    return lambda: stage.store.held.beat("host:1:a", claims)
 
 
 def _look(stage: Stage) -> Callable[[], Any]:
     stage.held("plain")
-    return lambda: stage.store.look(stage.names)
+    return lambda: stage.store.held.look(stage.names)
 
 
 def _held_by(stage: Stage) -> Callable[[], Any]:
-    return lambda: stage.store.held_by("host:1:a")
+    return lambda: stage.store.held.held_by("host:1:a")
 
 
 def _next_due(stage: Stage) -> Callable[[], Any]:
-    return lambda: stage.store.next_due(["mail", "plain"])
+    return lambda: stage.store.due.next_due(["mail", "plain"])
 
 
 def _due_tasks(stage: Stage) -> Callable[[], Any]:
-    return lambda: stage.store.due_tasks(["mail"])
+    return lambda: stage.store.due.due_tasks(["mail"])
 
 
 def _plan_new(stage: Stage) -> Callable[[], Any]:

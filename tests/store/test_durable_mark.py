@@ -58,7 +58,7 @@ def test_only_off_is_lifted_and_only_for_the_mark(pg_url: str, level: str, at_th
         with a_bench(pg_url, pooler=pooler) as bench:
             bench.planned().tick()
             claim = bench.claim_one("strict")
-            assert bench.store.mark_running(claim)
+            assert bench.store.held.mark_running(claim)
             bench.settle(claim)
         heard = connection.execute("SELECT outcome, synchronous_commit FROM heard").fetchall()
     assert heard == [("claimed", level), ("running", at_the_mark), ("succeeded", level)]
@@ -78,7 +78,7 @@ def test_a_mark_that_was_acknowledged_outlives_the_server(open_path: Path) -> No
             with psycopg.connect(server.dsn, autocommit=True) as connection:
                 connection.execute("CHECKPOINT")
             claim = bench.claim_one("strict")
-            assert bench.store.mark_running(claim)
+            assert bench.store.held.mark_running(claim)
             server._cluster.stop("immediate")
             server.start()
             bench.database.close()

@@ -74,11 +74,11 @@ class Stage(Explained):
     def __init__(self, url: str) -> None:
         super().__init__(url, [*JOBS, *TASKS])
         self.jobs, self.tasks = [found.name for found in JOBS], [found.name for found in TASKS]
-        self.store._batch_size = Whole(BATCHES[-1], time.monotonic)
+        self.store.claims._batch_size = Whole(BATCHES[-1], time.monotonic)
         self.driver.execute(FILL)
 
     def claim(self, names: list[str], limit: int) -> list[Claim]:
-        _, claims = self.store.claim("host:1:a", limit, lease=LEASE, names=names)
+        _, claims = self.store.claims.claim("host:1:a", limit, lease=LEASE, names=names)
         assert len(claims) == limit
         return claims
 
@@ -114,13 +114,13 @@ def _claim_anything(stage: Stage, size: int) -> list[Sent]:
 
 
 def _claim_one_kind(stage: Stage, size: int) -> list[Sent]:
-    return stage.sent(lambda: stage.store.claim("host:1:a", size, lease=LEASE, names=["task-007"]))
+    return stage.sent(lambda: stage.store.claims.claim("host:1:a", size, lease=LEASE, names=["task-007"]))
 
 
 def _advance_jobs(stage: Stage, size: int) -> list[Sent]:
     stage.driver.execute(OF_TODAY)
     claims = stage.claim(stage.jobs, size)
-    sent = stage.sent(lambda: stage.store.settle([(claim, Succeeded()) for claim in claims]))
+    sent = stage.sent(lambda: stage.store.settlements.settle([(claim, Succeeded()) for claim in claims]))
     assert len(sent) == 1
     return sent
 
@@ -139,64 +139,64 @@ def _claim_from_marks(stage: Stage, size: int) -> list[Sent]:
         )
     ]
     names = stage.tasks[:20]
-    return stage.sent(lambda: stage.store.claim_tasks("host:1:a", size, lease=LEASE, names=names, ranges=ranges))
+    return stage.sent(lambda: stage.store.claims.claim_tasks("host:1:a", size, lease=LEASE, names=names, ranges=ranges))
 
 
 def _settle_jobs(stage: Stage, size: int) -> list[Sent]:
     claims = stage.claim(stage.jobs, size)
-    return stage.sent(lambda: stage.store.settle([(claim, Succeeded()) for claim in claims]))
+    return stage.sent(lambda: stage.store.settlements.settle([(claim, Succeeded()) for claim in claims]))
 
 
 def _finish_tasks(stage: Stage, size: int) -> list[Sent]:
     claims = stage.claim(stage.tasks, size)
-    return stage.sent(lambda: stage.store.finish(claims))
+    return stage.sent(lambda: stage.store.settlements.finish(claims))
 
 
 def _settle_tasks(stage: Stage, size: int) -> list[Sent]:
     claims = stage.claim(stage.tasks, size)
-    return stage.sent(lambda: stage.store.settle([(claim, Succeeded()) for claim in claims]))
+    return stage.sent(lambda: stage.store.settlements.settle([(claim, Succeeded()) for claim in claims]))
 
 
 def _hand_back(stage: Stage, size: int) -> list[Sent]:
     claims = stage.claim(stage.jobs, size)
-    return stage.sent(lambda: stage.store.settle([(claim, HandedBack()) for claim in claims]))
+    return stage.sent(lambda: stage.store.settlements.settle([(claim, HandedBack()) for claim in claims]))
 
 
 def _take_over(stage: Stage, size: int) -> list[Sent]:
     claims = stage.claim(stage.jobs, size)
-    return stage.sent(lambda: stage.store.take_over([claim.row for claim in claims]))
+    return stage.sent(lambda: stage.store.settlements.take_over([claim.row for claim in claims]))
 
 
 def _beat(stage: Stage, size: int) -> list[Sent]:
     claims = stage.claim(stage.jobs, size)
-    stage.store.settle([(claims[0], HandedBack())])  # one is lost, so that it is read again
-    return stage.sent(lambda: stage.store.beat("host:1:a", claims))
+    stage.store.settlements.settle([(claims[0], HandedBack())])  # one is lost, so that it is read again
+    return stage.sent(lambda: stage.store.held.beat("host:1:a", claims))
 
 
 def _look(stage: Stage, size: int) -> list[Sent]:
     stage.claim(stage.jobs, size)
-    return stage.sent(lambda: stage.store.look([*stage.jobs, *stage.tasks]))
+    return stage.sent(lambda: stage.store.held.look([*stage.jobs, *stage.tasks]))
 
 
 def _look_for_some(stage: Stage, size: int) -> list[Sent]:
-    return stage.sent(lambda: stage.store.look(stage.tasks[:size]))
+    return stage.sent(lambda: stage.store.held.look(stage.tasks[:size]))
 
 
 def _next_due(stage: Stage, size: int) -> list[Sent]:
-    return stage.sent(lambda: stage.store.next_due(stage.tasks[:size]))
+    return stage.sent(lambda: stage.store.due.next_due(stage.tasks[:size]))
 
 
 def _next_due_of_all(stage: Stage, size: int) -> list[Sent]:
-    return stage.sent(lambda: stage.store.next_due([*stage.jobs, *stage.tasks]))
+    return stage.sent(lambda: stage.store.due.next_due([*stage.jobs, *stage.tasks]))
 
 
 def _due_tasks(stage: Stage, size: int) -> list[Sent]:
-    return stage.sent(lambda: stage.store.due_tasks(stage.tasks[:size]))
+    return stage.sent(lambda: stage.store.due.due_tasks(stage.tasks[:size]))
 
 
 def _held_by(stage: Stage, size: int) -> list[Sent]:
     stage.claim(stage.jobs, size)
-    return stage.sent(lambda: stage.store.held_by("host:1:a"))
+    return stage.sent(lambda: stage.store.held.held_by("host:1:a"))
 
 
 Verb = Callable[[Stage, int], list[Sent]]
@@ -227,7 +227,7 @@ def test_a_late_claim_stays_on_its_indexes(stage: Stage) -> None:
     stage.driver.execute(
         "UPDATE scheduled_tasks SET slot = '2026-01-01Z', next_slot = '2026-01-02Z' WHERE task_name = 'job-000'"
     )
-    statements = stage.sent(lambda: stage.store.claim("host:1:a", 1, lease=LEASE, names=["job-000"]))
+    statements = stage.sent(lambda: stage.store.claims.claim("host:1:a", 1, lease=LEASE, names=["job-000"]))
     assert len(statements) > 3
     for sent in statements:
         for mode in ("custom", "generic"):
@@ -244,7 +244,7 @@ def test_the_next_slot_of_a_backfill_is_found_beside_its_plan(stage: Stage) -> N
     assert len(found.slots) > 2
     try:
         (claim,) = [one for one in stage.claim(["job-007"], 2) if one.row.origin == "backfill"]
-        statements = stage.sent(lambda: stage.store.settle([(claim, Succeeded())]))
+        statements = stage.sent(lambda: stage.store.settlements.settle([(claim, Succeeded())]))
     finally:
         stage.driver.execute("DELETE FROM scheduled_tasks WHERE plan_instance IS NOT NULL")
     assert sum("scheduled_controls" in statement for statement, _ in statements) > 1

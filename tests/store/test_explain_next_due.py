@@ -40,7 +40,7 @@ class Stage(Explained):
 
     def looked(self) -> dict[str, Any]:
         """The generic plan of the look, with what it read: it is really run."""
-        ((statement, given),) = self.sent(lambda: self.store.next_due(self.names))
+        ((statement, given),) = self.sent(lambda: self.store.due.next_due(self.names))
         names = list(dict.fromkeys(re.findall(r"%\((\w+)\)s", statement)))
         numbered = re.sub(r"%\((\w+)\)s", lambda found: f"${names.index(found[1]) + 1}", statement)
         values = sql.SQL(", ").join(sql.Literal(given[name]) for name in names)

@@ -63,17 +63,17 @@ def mails(bench: Bench) -> Bench:
 
 def _settle_slots(bench: Bench) -> Callable[[], Any]:
     claims = sorted(feeds(bench).claim("feed"), key=lambda claim: claim.key, reverse=True)
-    return lambda: bench.store.settle([(claim, Failed("oops")) for claim in claims])
+    return lambda: bench.store.settlements.settle([(claim, Failed("oops")) for claim in claims])
 
 
 def _settle_tasks(bench: Bench) -> Callable[[], Any]:
     claims = sorted(mails(bench).claim("mail"), key=lambda claim: claim.key, reverse=True)
-    return lambda: bench.store.settle([(claim, Failed("oops")) for claim in claims])
+    return lambda: bench.store.settlements.settle([(claim, Failed("oops")) for claim in claims])
 
 
 def _finish(bench: Bench) -> Callable[[], Any]:
     claims = sorted(mails(bench).claim("mail"), key=lambda claim: claim.key, reverse=True)
-    return lambda: bench.store.finish(claims)
+    return lambda: bench.store.settlements.finish(claims)
 
 
 def _reschedule(bench: Bench) -> Callable[[], Any]:

@@ -56,10 +56,12 @@ class Cluster:
     def round(self) -> float:
         """Claim what is due in this second, settle it, and let a second pass; the seconds that the claim took."""
         started = time.perf_counter()
-        _, claims = self.store.claim("host:1:a", BATCH, lease=LEASE, names=["feed"])
+        _, claims = self.store.claims.claim("host:1:a", BATCH, lease=LEASE, names=["feed"])
         took = time.perf_counter() - started
         assert len(claims) == BATCH
-        assert all(settled.transition for settled in self.store.settle([(claim, Succeeded()) for claim in claims]))
+        assert all(
+            settled.transition for settled in self.store.settlements.settle([(claim, Succeeded()) for claim in claims])
+        )
         self.clock.tick(SECOND)
         return took
 

@@ -396,7 +396,7 @@ def test_our_rows_survive_javas_claim(pg: sa.Connection, pg_empty_url: str, lets
         if lets_go:
             assert java.execute(JAVA_LETS_GO).rowcount == taken - 1
         else:
-            found = bench.store.take_over([bench.row("plain"), bench.row("mail", "1")])
+            found = bench.store.settlements.take_over([bench.row("plain"), bench.row("mail", "1")])
             assert [one.transition and one.transition.label for one in found] == ["handed-back", "handed-back"]
         assert java.execute(JAVA_CLEANS_UP).rowcount == 0
     assert bench.settle(held) is not None  # what we hold, Java's statements leave alone

@@ -11,7 +11,7 @@ import pytest
 from tests.databases import Databases
 from tests.store.explained import Explained
 
-from slotwise.store.reading.ledger_reader import LedgerReader
+from slotwise.store.reading.reader import Reader
 from slotwise.store.slots.detached import trigger
 from slotwise.store.slots.ledger import end_orphans
 
@@ -35,7 +35,7 @@ ANALYZE;
 DEEP = datetime(2026, 1, 1, 8, tzinfo=UTC)
 IN_GAPS = datetime(2025, 1, 3, tzinfo=UTC)
 
-Look = Callable[[LedgerReader], Any]
+Look = Callable[[Reader], Any]
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +61,7 @@ def long(databases: Databases) -> Iterator[Explained]:
 def test_a_page_reads_itself_and_nothing_else(long: Explained, look: Look) -> None:
     """A few blocks for twenty lines, of a hundred thousand."""
     found: list[Any] = []
-    sent = long.sent(lambda: found.extend(look(LedgerReader(long.store))))
+    sent = long.sent(lambda: found.extend(look(Reader(long.store))))
     assert len(found) == 20
     for statement, parameters in sent:
         assert blocks(long, statement, parameters) < 150

@@ -24,7 +24,7 @@ def bench(pg_url: str) -> Iterator[Bench]:
 def lose(bench: Bench) -> None:
     """A task whose holder has died: the claim of slots takes it."""
     bench.client.schedule("mail", id="lost")
-    (claim,) = bench.store.claim_tasks("host:9:z", 1, lease=LEASE, names=["mail"])
+    (claim,) = bench.store.claims.claim_tasks("host:9:z", 1, lease=LEASE, names=["mail"])
     bench.take_over(claim)
     bench.change("mail", "lost", execution_time=bench.clock.now())
 
@@ -42,13 +42,13 @@ def test_what_a_claim_has_seen(bench: Bench, bring: Callable[[Bench], object], a
     """Slots, and tasks that were lost before, by whomever they are to be run."""
     bring(bench)
     bench.client.schedule("mail", id="1")
-    assert len(bench.store.claim_tasks("host:1:a", 10, lease=LEASE, names=["mail"])) == 1
-    assert bench.store.slots_may_be_due is are_due
+    assert len(bench.store.claims.claim_tasks("host:1:a", 10, lease=LEASE, names=["mail"])) == 1
+    assert bench.store.claims.slots_may_be_due is are_due
 
 
 def test_a_claim_that_finds_nothing_has_seen_nothing(bench: Bench) -> None:
     """Then slots are asked for."""
     bench.client.schedule("mail", id="1")
     for may_be in (False, True):
-        bench.store.claim_tasks("host:1:a", 10, lease=LEASE, names=["mail"])
-        assert bench.store.slots_may_be_due is may_be
+        bench.store.claims.claim_tasks("host:1:a", 10, lease=LEASE, names=["mail"])
+        assert bench.store.claims.slots_may_be_due is may_be

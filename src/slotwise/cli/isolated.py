@@ -99,7 +99,8 @@ def _find_claim(worker: Worker, order: dict[str, Any], channel: Channel) -> tupl
     words: list[dict[str, Any]] = []
     for pause in growing_pauses(FIRST_PAUSE, LONGEST_PAUSE):
         try:
-            return worker.store.find_claim(order["task"], order["instance"], order["token"], order["holder"]), words
+            fence = order["task"], order["instance"], order["token"], order["holder"]
+            return worker.store.held.find_claim(*fence), words
         except Exception as error:
             if not is_transient(error):
                 raise

@@ -32,8 +32,7 @@ from slotwise.model.error_text import error_summary
 from slotwise.model.records import RECURRING
 from slotwise.model.vocabulary import State
 from slotwise.store.planning.revision import Revision
-from slotwise.store.reading.ledger_reader import PAGE
-from slotwise.store.reading.reader import Reader
+from slotwise.store.reading.reader import PAGE, Reader
 from slotwise.store.reading.views import JobInfo
 
 _COLUMNS = ("JOB", "STATE", "NEXT SLOT", "LAST SUCCESS", "FAILURES", "SCHEDULE")

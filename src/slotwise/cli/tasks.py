@@ -49,7 +49,7 @@ from slotwise.jobs.declaration import LARGEST_PRIORITY
 from slotwise.model.error_text import error_summary
 from slotwise.model.records import IfExists
 from slotwise.model.vocabulary import State
-from slotwise.store.queue.queue_rows import Status
+from slotwise.store.dialects.task_statements import Status
 from slotwise.store.queue.task_views import TaskInfo, TaskResult
 from slotwise.store.reading.reader import Reader
 from slotwise.store.reading.task_counts import MOST, TaskCount, TaskCounts

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from slotwise.client.client import Client
     from slotwise.model.records import IfExists
     from slotwise.schedules import Schedule
-    from slotwise.store.queue.insert import BulkResult
+    from slotwise.store.dialects.task_statements import BulkResult
     from slotwise.store.queue.task_views import TaskInfo, TaskResult
 
 

@@ -19,7 +19,7 @@ from slotwise.model.durations import parse_duration
 from slotwise.model.records import KNOWN_YEARS, RECURRING, Wanted, When, is_known
 from slotwise.model.vocabulary import State
 from slotwise.payload.payload import UNTYPED, Payload
-from slotwise.store.queue.queue_rows import Status
+from slotwise.store.dialects.task_statements import Status
 
 ID_LIMIT = 250
 

@@ -15,7 +15,7 @@ from slotwise.errors import ConfigurationError, InstanceExists
 from slotwise.jobs.context import T
 from slotwise.model.records import IfExists
 from slotwise.store.connect.caller_transaction import whole
-from slotwise.store.queue.insert import BulkResult, Taken
+from slotwise.store.dialects.task_statements import BulkResult, Taken
 from slotwise.store.queue.queue import Queue
 
 #: Rows in one statement; and in one COPY, which takes what a commit takes however many there are.
@@ -112,7 +112,7 @@ class _Load:
             self._put_new(chunk)
             return
         with self._joining() as (queue, own):
-            tally = queue.put_many(own, self._name, chunk.rows, self._if_exists)
+            tally = queue.chunks.put_many(own, self._name, chunk.rows, self._if_exists)
         self._account(chunk, tally)
 
     def _put_new(self, chunk: Chunk) -> None:
@@ -122,8 +122,8 @@ class _Load:
             if not self._is_own and chunk.named:
                 stack.enter_context(whole(own))
             if not (self._copy and self._is_own):
-                queue.put_new(own, self._name, chunk.rows, copy=self._copy)
-            elif (answer := queue.copy_ahead(own, self._name, chunk.rows)) is not None:
+                queue.chunks.put_new(own, self._name, chunk.rows, copy=self._copy)
+            elif (answer := queue.chunks.copy_ahead(own, self._name, chunk.rows)) is not None:
                 stack.callback(answer)
                 self._under_way = chunk, stack.pop_all()
                 return
@@ -150,7 +150,7 @@ class _Load:
             yield
         except Taken:
             with self._joining() as (queue, own):
-                found = chunk.place_of(queue.taken(own, self._name, [row.instance for row in chunk.rows]))
+                found = chunk.place_of(queue.chunks.taken(own, self._name, [row.instance for row in chunk.rows]))
             if found is None:
                 raise taken(self._name, None) from None
             raise InstanceExists(f"items[{found[0]}]: {taken(self._name, found[1])}") from None

@@ -31,7 +31,7 @@ from slotwise.jobs.context import T
 from slotwise.model.records import Follow, IfExists, Key, Wanted, When
 from slotwise.model.vocabulary import Outcome, State
 from slotwise.store.connect.notifications import ORDERS
-from slotwise.store.queue.queue import AT_ONCE
+from slotwise.store.dialects.task_statements import AT_ONCE
 from slotwise.store.queue.task_views import TaskInfo, TaskResult, task_info, task_result
 
 if TYPE_CHECKING:
@@ -94,9 +94,9 @@ class Client(Bulk, Recurring):
         )
         word = name if is_soon(row.when, self._horizon) and not countdown else None
         with self._joining(connection, name, word=word) as (queue, own):
-            status = queue.put(own, name, row, if_exists)
+            status = queue.tasks.put(own, name, row, if_exists)
             if if_exists == "raise" and status != "scheduled":
-                found = queue.find(own, Key(name, row.instance))
+                found = queue.reader.find(own, Key(name, row.instance))
                 raise taken(name, row.instance, task_info(found).state if found else None)
         return self._done(connection, Receipt(task=name, id=row.instance, status=status))
 
@@ -172,7 +172,7 @@ class Client(Bulk, Recurring):
         unless it succeeds.
         """
         key = self._key(task, id, "cancel")
-        receipt = self._command(connection, key, lambda queue, own: queue.cancel(own, key))
+        receipt = self._command(connection, key, lambda queue, own: queue.tasks.cancel(own, key))
         return self._done(connection, receipt, ORDERS if receipt.status == "running" else None)
 
     def cancel_all(self, task: Task[Any], *, state: str | None = None, connection: Any = None) -> int:
@@ -188,7 +188,7 @@ class Client(Bulk, Recurring):
             )
         while True:
             with self._joining(connection, name) as (queue, own):
-                some = queue.remove(own, name, state, last)
+                some = queue.tasks.remove(own, name, state, last)
             if not some:
                 return count
             count, last = count + len(some), some[-1]
@@ -222,7 +222,7 @@ class Client(Bulk, Recurring):
         found: builtins.list[str] = []
         while True:
             with self._joining(connection, name) as (queue, own):
-                some = queue.retry(own, name, None, due)
+                some = queue.tasks.retry(own, name, None, due)
             found += some
             if len(some) < AT_ONCE:
                 return [Receipt(task=name, id=id, status="scheduled") for id in found]
@@ -231,20 +231,20 @@ class Client(Bulk, Recurring):
         dead: set[str] = set()
         for start in range(0, len(ids), AT_ONCE):
             with self._joining(connection, name) as (queue, own):
-                dead.update(queue.retry(own, name, ids[start : start + AT_ONCE], due))
+                dead.update(queue.tasks.retry(own, name, ids[start : start + AT_ONCE], due))
         return [
             Receipt(task=name, id=id, status="scheduled") if id in dead else self._move(connection, Key(name, id), due)
             for id in ids
         ]
 
     def _move(self, connection: Any, key: Key, due: When, rank: int | None = None, word: str | None = None) -> Receipt:
-        return self._command(connection, key, lambda queue, own: queue.move(own, key, due, rank), word)
+        return self._command(connection, key, lambda queue, own: queue.tasks.move(own, key, due, rank), word)
 
     def get(self, task: Task[Any], id: str, *, connection: Any = None) -> TaskInfo | None:
         """One task with its data and state; None if it has ended, or never existed."""
         key = self._key(task, id, "get")
         with self._joining(connection, key.task_name) as (queue, own):
-            found = queue.find(own, key)
+            found = queue.reader.find(own, key)
         return None if found is None else task_info(found)
 
     def list(
@@ -270,13 +270,13 @@ class Client(Bulk, Recurring):
             raise ConfigurationError(f"list(after={after!r:.60}): ids are a task's; name the task, or pass a TaskInfo")
         place = Key(after.task, after.id) if isinstance(after, TaskInfo) else Key(name or "", after) if after else None
         with self._joining(connection, name or "") as (queue, own):
-            return [task_info(row) for row in queue.page(own, name=name, state=state, after=place, size=limit)]
+            return [task_info(row) for row in queue.reader.page(own, name=name, state=state, after=place, size=limit)]
 
     def history(self, task: Task[Any], id: str, *, connection: Any = None) -> builtins.list[TaskResult]:
         """The recorded ends of tasks under this id, the newest first; see ``history`` and ``result_retention``."""
         key = self._key(task, id, "history")
         with self._joining(connection, key.task_name) as (queue, own):
-            return [task_result(row) for row in queue.ends(own, key)]
+            return [task_result(row) for row in queue.reader.ends(own, key)]
 
     def result(self, task: Task[Any], id: str, *, connection: Any = None) -> TaskResult | None:
         """The newest successful end under this id, with its ``result``; None if none is stored."""

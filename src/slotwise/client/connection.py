@@ -13,9 +13,8 @@ from slotwise.jobs.definition import Definition
 from slotwise.model.records import Key
 from slotwise.store.connect.caller_transaction import Result, joined, sqlalchemy_connection
 from slotwise.store.connect.database_errors import in_its_letters, lacks_tables
-from slotwise.store.dialects.postgresql.queue import queue_of
-from slotwise.store.queue.queue import Queue
-from slotwise.store.queue.queue_rows import Status
+from slotwise.store.dialects.task_statements import Status
+from slotwise.store.queue.queue import Queue, queue_of
 
 if TYPE_CHECKING:
     from slotwise.store.slots.store import Store

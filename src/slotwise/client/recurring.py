@@ -13,8 +13,8 @@ from slotwise.errors import ConfigurationError, UnknownTask
 from slotwise.jobs.context import T
 from slotwise.jobs.definition import check_schedule
 from slotwise.schedules import Schedule, parse_schedule
-from slotwise.store.dialects.postgresql.queue import queue_of
 from slotwise.store.planning.instances import Instance, Instances
+from slotwise.store.queue.queue import queue_of
 
 
 class Recurring(Calls):
@@ -56,7 +56,7 @@ class Recurring(Calls):
         new = Instance(task=name, id=instance, schedule=timing, data=payload, priority=rank)
         with self._beside(connection, store, name) as own:
             slot = Instances(store).put(own, new)
-            queue_of(store.dialect, self._horizon).say(own, name)
+            queue_of(store.dialect, self._horizon).tasks.say(own, name)
         return self._done(connection, slot)
 
     def unschedule_recurring(self, task: AnyTask[Any], id: str, *, connection: Any = None) -> bool:

@@ -25,10 +25,6 @@ class FastFinish:
     next_slot: datetime | None
     transition: Transition
 
-    def has_come(self, now: datetime) -> bool:
-        """Whether the slot that follows came due during the run: then its job's overlap decides about it."""
-        return self.slot is not None and self.slot <= now
-
 
 def is_usual(definition: Definition) -> bool:
     """Whether nothing that the job declares has a say in how a slot ends that was on time and succeeded."""

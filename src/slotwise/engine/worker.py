@@ -75,7 +75,7 @@ class Worker:
         self.clock = clock or DatabaseClock()
         self.active_claims = ActiveClaims(self.clock.elapsed)
         self.store = Store(database, self.definitions, clock=self.clock, poll=settings.poll_interval)
-        self.store.recorders = Recorders(recorders)
+        self.store.settlements.recorders = Recorders(recorders)
         self.state: Any = None
         self._database = database
         self._client = client
@@ -127,7 +127,7 @@ class Worker:
             definitions=self.definitions,
             active_claims=self.active_claims,
             listeners=self.listeners,
-            mark_running=self.store.mark_running,
+            mark_running=self.store.held.mark_running,
             make_context=Contexts(self.store, self._client, lambda: self.state, lambda: self.is_draining).make,
             on_end=self.settler.put,
             margin=self.settings.heartbeat_interval,

@@ -203,7 +203,7 @@ class _Play:
         if self._outages:
             instants.append(self._outages[0].end if self._worker is None else self._outages[0].start)
         if self._worker is not None:
-            due = self._worker.store.next_due(sorted(self._definitions))
+            due = self._worker.store.due.next_due(sorted(self._definitions))
             if due is not None:
                 instants.append(now + max(due, _BLINK if due <= timedelta(0) else due))
         return min(instants, default=self._end)

@@ -285,6 +285,6 @@ def test_a_job_that_gives_up_runs_what_never_started(bench: Bench) -> None:
     operations.backfill("strict", at(1), at(2))
     claim = bench.claim_one("strict")
     assert claim.slot == at(1)
-    assert bench.store.mark_running(claim)
+    assert bench.store.held.mark_running(claim)
     bench.settle(claim)
     assert bench.outcomes("strict") == [(1, "succeeded"), (2, "succeeded")]

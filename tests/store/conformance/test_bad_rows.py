@@ -59,7 +59,9 @@ def test_a_plan_row_that_nobody_can_read_is_put_off(bench: Bench, column: str, w
     bench.tick()
     write(bench, "plain", column, what)
     bench.client.schedule("mail", id="1")
-    found, claims = bench.store.claim("host:1:a", 100, lease=timedelta(minutes=1), names=["mail", "plain", "retried"])
+    found, claims = bench.store.claims.claim(
+        "host:1:a", 100, lease=timedelta(minutes=1), names=["mail", "plain", "retried"]
+    )
     assert (found, {claim.row.task_name for claim in claims}) == (3, {"mail", "retried"})
     row = stands(bench, "plain")
     assert (row.state, row.picked, row.execution_time) == (None, False, at(2))
@@ -85,7 +87,7 @@ def test_a_due_time_beyond_the_calendar_is_a_due_time(bench: Bench, what: str, d
     bench.client.schedule("mail", id="1")
     write(bench, "mail", "execution_time", what, "1")
     write(bench, "plain", "execution_time", what)
-    wait = bench.store.next_due(["mail", "plain"])
+    wait = bench.store.due.next_due(["mail", "plain"])
     assert wait is not None
     assert (wait < timedelta(0)) is due
     assert len(bench.claim("mail", "plain")) == (2 if due else 0)
@@ -119,10 +121,10 @@ def test_a_held_row_whose_version_is_at_the_end(bench: Bench, name: str, caplog:
     bench.tick()
     claim = bench.claim_one(name)
     write(bench, name, "version", str(LAST_TOKEN), claim.row.task_instance)
-    _, rows = bench.store.look([name])
-    (done,) = bench.store.take_over(rows)
+    _, rows = bench.store.held.look([name])
+    (done,) = bench.store.settlements.take_over(rows)
     assert (done.error, done.transition and done.transition.label) == (None, "dead" if name == "mail" else "postponed")
-    assert bench.store.look([name])[1] == []
+    assert bench.store.held.look([name])[1] == []
     row = stands(bench, name, claim.row.task_instance)
     assert (row.picked, row.version, row.last_error) == (False, LAST_TOKEN, f"unreadable: {NO_TOKEN}")
     assert bench.settle(claim) is None
@@ -178,7 +180,7 @@ def test_a_decision_that_fails_at_the_settlement(bench: Bench, outcome: Any, mon
     bench.tick()
     claims = bench.claim("plain", "retried", "strict")
     _break("plain", monkeypatch)
-    done = bench.store.settle([(claim, outcome) for claim in claims])
+    done = bench.store.settlements.settle([(claim, outcome) for claim in claims])
     assert all(one.transition for one in done)
     assert bench.slot("plain")["outcome"] == outcome.name
     row = stands(bench, "plain")
@@ -207,9 +209,9 @@ def test_whoever_has_stirred_is_not_let_go(bench: Bench, monkeypatch: pytest.Mon
     claim = bench.claim_one("plain")
     _break("plain", monkeypatch)
     bench.tick(0.1)
-    bench.store.beat(claim.holder, [claim])
+    bench.store.held.beat(claim.holder, [claim])
     stale = replace(claim.row, last_heartbeat=NOON)
-    assert bench.store.take_over([stale]) == []
+    assert bench.store.settlements.take_over([stale]) == []
     assert bench.row("plain").picked
 
 
@@ -217,7 +219,7 @@ def test_what_a_handler_says_fails_alone(bench: Bench) -> None:
     """A snooze beyond the calendar is the handler's mistake: its slot fails, and the schedule goes on."""
     bench.tick()
     claims = bench.claim("plain", "retried")
-    done = bench.store.settle([(claim, Snoozed(timedelta(days=4_000_000))) for claim in claims])
+    done = bench.store.settlements.settle([(claim, Snoozed(timedelta(days=4_000_000))) for claim in claims])
     assert [one.transition and one.transition.label for one in done] == ["failed", "failed"]
     assert "snoozed" in bench.slot("plain")["error"]
     assert bench.row("plain").slot == at(2)
@@ -241,6 +243,6 @@ def test_looks_stop_at_nothing(bench: Bench) -> None:
     claims: list[Claim] = bench.claim("plain", "retried")
     for column, what in (("slot", "BC"), ("execution_time", "-infinity"), ("last_heartbeat", "infinity")):
         write(bench, "plain", column, what)
-    _, rows = bench.store.look(["plain", "retried"])
-    assert len(rows) == len(bench.store.held_by("host:1:a")) == 2
-    assert bench.store.beat("host:1:a", claims) == set()
+    _, rows = bench.store.held.look(["plain", "retried"])
+    assert len(rows) == len(bench.store.held.held_by("host:1:a")) == 2
+    assert bench.store.held.beat("host:1:a", claims) == set()

@@ -84,7 +84,7 @@ def test_an_unknown_task_is_not_ours(bench: Bench) -> None:
     before = [bench.row("of-somebody-else", instance) for instance in ("1", "2")]
     bench.tick(1000)
     assert {claim.row.task_name for claim in bench.claim()} == {"plain", "strict", "delayed", "retried"}
-    _, held = bench.store.look(sorted(bench.definitions))
+    _, held = bench.store.held.look(sorted(bench.definitions))
     assert "of-somebody-else" not in {row.task_name for row in held}
     assert [bench.row("of-somebody-else", instance) for instance in ("1", "2")] == before
 
@@ -171,7 +171,7 @@ def test_a_conflict_never_stops_the_batch(bench: Bench) -> None:
     bench.change(  # as if the queue alone had been restored from before the run
         "plain", slot=at(1), next_slot=at(2), watermark=None, execution_time=at(1), picked=False, attempt=0
     )
-    found, claims = bench.store.claim("host:2:b", 100, lease=LEASE, names=["plain", "strict", "retried"])
+    found, claims = bench.store.claims.claim("host:2:b", 100, lease=LEASE, names=["plain", "strict", "retried"])
     assert found == 3
     assert {claim.row.task_name for claim in claims} == {"strict", "retried"}
     assert bench.outcomes("plain") == [(1, "succeeded")]
@@ -185,7 +185,7 @@ def test_a_row_that_cannot_be_read_is_put_off(bench: Bench, name: str, next_slot
     """What a newer release wrote into one row is left to those who can read it; nothing is burnt, all others start."""
     bench.change(name, schedule="MOON|full", next_slot=next_slot)
     bench.tick()
-    found, claims = bench.store.claim("host:1:a", 100, lease=LEASE, names=["retried", name])
+    found, claims = bench.store.claims.claim("host:1:a", 100, lease=LEASE, names=["retried", name])
     assert (found, [claim.row.task_name for claim in claims]) == (2, ["retried"])
     row = bench.row(name)
     assert (row.picked, row.slot, row.next_slot, row.attempt) == (False, at(1), next_slot, 0)
@@ -266,19 +266,19 @@ def test_a_tasks_token_is_the_time_or_one_more(bench: Bench) -> None:
 def test_next_due_is_the_earliest(bench: Bench, minutes: float, expected: timedelta) -> None:
     """How long a poller may sleep; zero or less: not at all."""
     bench.clock.set(at(minutes))
-    assert bench.store.next_due(sorted(bench.definitions)) == expected
+    assert bench.store.due.next_due(sorted(bench.definitions)) == expected
 
 
 def test_next_due_looks_at_what_could_be_claimed(bench: Bench) -> None:
     """Not at held, paused, or unknown rows; a disabled job is parked, far away."""
-    assert bench.store.next_due(["plain"]) == MINUTE
-    assert bench.store.next_due(["off"]) == FOREVER - NOON
+    assert bench.store.due.next_due(["plain"]) == MINUTE
+    assert bench.store.due.next_due(["off"]) == FOREVER - NOON
     bench.change("strict", state="paused")
-    assert bench.store.next_due(["strict"]) is None
+    assert bench.store.due.next_due(["strict"]) is None
     bench.tick()
     bench.claim_one("plain")
-    assert bench.store.next_due(["plain"]) is None
-    assert bench.store.next_due(["nobody"]) is None
+    assert bench.store.due.next_due(["plain"]) is None
+    assert bench.store.due.next_due(["nobody"]) is None
 
 
 def test_workers_that_claim_at_once_share_the_rows(bench: Bench) -> None:
@@ -318,7 +318,7 @@ def test_of_rows_that_were_lost_before_only_so_many(bench: Bench, lost: int, tak
     for instance in ("2", "4"):
         bench.change("mail", instance, lost_count=1)
     bench.tick()
-    _, claims = bench.store.claim("host:1:a", 3, lease=LEASE, names=["mail"], lost=lost)
+    _, claims = bench.store.claims.claim("host:1:a", 3, lease=LEASE, names=["mail"], lost=lost)
     found = [claim.row.task_instance for claim in claims]
     assert sorted(found) == sorted([*taken, "0", "1", "3"][:3])
 
@@ -333,7 +333,7 @@ def test_of_slots_that_were_lost_before_only_so_many(bench: Bench, lost: int, ta
     for minutes, name in enumerate(("plain", "retried")):
         bench.change(name, lost_count=1, execution_time=at(minutes / 10))
     names = [*bench.definitions, *(f"other-{number}" for number in range(others))]
-    _, claims = bench.store.claim_slots("host:1:a", 10, lease=LEASE, names=names, lost=lost)
+    _, claims = bench.store.claims.claim_slots("host:1:a", 10, lease=LEASE, names=names, lost=lost)
     assert sorted(claim.row.task_name for claim in claims) == sorted([*taken, "delayed", "strict"])
 
 
@@ -342,7 +342,7 @@ def test_next_due_can_leave_them_out(bench: Bench) -> None:
     bench.client.schedule("mail", id="1")
     bench.client.schedule("mail", id="2", delay="1m")
     bench.change("mail", "1", lost_count=1)
-    assert (bench.store.next_due(["mail"]), bench.store.next_due(["mail"], lost=0)) == (timedelta(0), MINUTE)
+    assert (bench.store.due.next_due(["mail"]), bench.store.due.next_due(["mail"], lost=0)) == (timedelta(0), MINUTE)
 
 
 @pytest.mark.parametrize("priority", [50, 90])

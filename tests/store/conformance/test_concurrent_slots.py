@@ -118,7 +118,7 @@ def test_a_slot_is_settled_though_its_plan_row_cannot_be_told(database: Database
         begun(one)
         claim = on(one, 0)
         sa.event.listen(database.main, "commit", leave_none)
-        (settlement,) = one.store.settle([(claim, Failed("boom"))])
+        (settlement,) = one.store.settlements.settle([(claim, Failed("boom"))])
         for what, listener in (("commit", leave_none), ("checkout", refuse)):
             sa.event.remove(database.main, what, listener)
     assert settlement.transition is not None

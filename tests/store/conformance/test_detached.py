@@ -63,9 +63,9 @@ def test_a_mark_that_comes_after_the_hand_back_starts_nothing(bench: Bench) -> N
     detached(bench, at(-5), "strict")
     claim = bench.claim_one("strict")
     assert bench.settle(claim, HandedBack("queued")) is not None
-    assert not bench.store.mark_running(claim)
+    assert not bench.store.held.mark_running(claim)
     again = bench.claim_one("strict", "host:2:b")
-    assert (again.slot, again.row.attempt, bench.store.mark_running(again)) == (at(-5), 1, True)
+    assert (again.slot, again.row.attempt, bench.store.held.mark_running(again)) == (at(-5), 1, True)
 
 
 def begun_after_a_backup(bench: Bench, name: str) -> Key:
@@ -78,7 +78,7 @@ def begun_after_a_backup(bench: Bench, name: str) -> Key:
     bench.tick(0.1)
     second = bench.claim_one(name, "host:2:b")
     if name == "strict":
-        assert bench.store.mark_running(second)
+        assert bench.store.held.mark_running(second)
     bench.restore(backup)
     bench.take_over(first)
     bench.tick(5)

@@ -50,12 +50,12 @@ def test_a_settlement_in_doubt(apart: Bench, proxy: Proxy, forward: bool) -> Non
     endings = [(claims[0], Succeeded()), (claims[1], Failed("boom"))]
     proxy.lose_commit(said=RELEASE, forward=forward)
     if forward:
-        done = apart.store.settle(endings)
+        done = apart.store.settlements.settle(endings)
     else:
         with pytest.raises(DBAPIError):
-            apart.store.settle(endings)
+            apart.store.settlements.settle(endings)
         assert apart.slot("plain")["outcome"] == "running"
-        done = apart.store.settle(endings)
+        done = apart.store.settlements.settle(endings)
     assert proxy.lost.is_set()
     assert [settlement.transition and settlement.transition.label for settlement in done] == ["succeeded", "failed"]
     assert apart.slot("plain")["outcome"] == "succeeded"
@@ -71,7 +71,7 @@ def test_what_is_settled_before_the_connection_breaks_is_told(apart: Bench, prox
     claims = apart.claim("plain", "retried")
     endings = [(claims[0], Succeeded()), (claims[1], Failed("boom"))]
     proxy.lose_commit(said=HOLD, forward=False)
-    usual, other = apart.store.settle(endings)
+    usual, other = apart.store.settlements.settle(endings)
     assert proxy.lost.is_set()
     assert usual.transition is not None
     assert usual.transition.label == "succeeded"
@@ -89,7 +89,7 @@ def test_what_is_settled_before_the_others_are_looked_at_is_told(apart: Bench, p
     with apart.database.main.begin() as somebody:
         somebody.execute(locked)
         proxy.lose_commit(said=LOOK, forward=False)
-        skipped, settled = apart.store.settle([(claim, Failed("boom")) for claim in claims], wait=False)
+        skipped, settled = apart.store.settlements.settle([(claim, Failed("boom")) for claim in claims], wait=False)
         somebody.rollback()
     assert isinstance(skipped.error, DBAPIError)
     assert settled.transition is not None
@@ -120,7 +120,7 @@ def test_a_claim_in_doubt(apart: Bench, proxy: Proxy, name: str, forward: bool) 
     proxy.lose_commit(said=CLAIM, forward=forward)
     with pytest.raises(DBAPIError):
         apart.claim(name, holder="host:1:a")
-    unknown = apart.store.held_by("host:1:a")
+    unknown = apart.store.held.held_by("host:1:a")
     assert [claim.key.task_name for claim in unknown] == ([name] if forward else [])
     for claim in unknown:
         assert apart.settle(claim, HandedBack("unknown")) is not None
@@ -139,7 +139,7 @@ def test_a_claim_by_itself_in_doubt(apart: Bench, proxy: Proxy, name: str, forwa
     with pytest.raises(DBAPIError):
         claim_tasks(apart, "host:1:a")
     assert proxy.lost.is_set()
-    unknown = apart.store.held_by("host:1:a")
+    unknown = apart.store.held.held_by("host:1:a")
     assert [claim.key for claim in unknown] == ([(name, "one")] if forward else [])
     for claim in unknown:
         assert apart.settle(claim, HandedBack("unknown")) is not None
@@ -154,7 +154,7 @@ def test_a_claim_by_itself_in_doubt_whose_holder_ends(apart: Bench, proxy: Proxy
     proxy.lose_statement(CLAIM, forward=True)
     with pytest.raises(DBAPIError):
         claim_tasks(apart, "host:1:a")
-    (silent,) = eventually(lambda: apart.store.held_by("host:1:a"))
+    (silent,) = eventually(lambda: apart.store.held.held_by("host:1:a"))
     assert claim_tasks(apart, "host:2:b") == []
     (taken,) = apart.take_over(silent)
     assert taken.transition is not None
@@ -163,7 +163,7 @@ def test_a_claim_by_itself_in_doubt_whose_holder_ends(apart: Bench, proxy: Proxy
 
 
 def claim_tasks(bench: Bench, holder: str) -> list[Claim]:
-    return bench.store.claim_tasks(holder, 100, lease=LEASE, names=["mail", "once"])
+    return bench.store.claims.claim_tasks(holder, 100, lease=LEASE, names=["mail", "once"])
 
 
 @lost
@@ -173,7 +173,7 @@ def test_a_mark_in_doubt_starts_nothing(apart: Bench, proxy: Proxy, forward: boo
     claim = apart.claim_one("strict")
     proxy.lose_commit(said=MARK, forward=forward)
     with pytest.raises(DBAPIError):
-        apart.store.mark_running(claim)
+        apart.store.held.mark_running(claim)
     assert apart.slot("strict")["outcome"] == ("running" if forward else "claimed")
     apart.settle(claim, HandedBack("mark not acknowledged"))
     assert apart.slots("strict") == []

@@ -356,7 +356,7 @@ def test_no_slot_that_gave_up_starts_again_and_explain_says_what_happened(
     upheaval(bench)
     for _ in range(9):
         for claim in bench.claim("strict"):
-            assert bench.store.mark_running(claim)
+            assert bench.store.held.mark_running(claim)
             started.append(claim)
             bench.settle(claim)
         bench.tick(0.5)
@@ -369,5 +369,5 @@ def test_no_slot_that_gave_up_starts_again_and_explain_says_what_happened(
 
 def _start(bench: Bench) -> Claim:
     claim = bench.claim_one("strict")
-    assert bench.store.mark_running(claim)
+    assert bench.store.held.mark_running(claim)
     return claim

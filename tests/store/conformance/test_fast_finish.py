@@ -23,11 +23,17 @@ from slotwise.store.slots.recorders import Recorders
 NAMES = ("plain", "retried", "strict")
 
 
+@pytest.fixture
+def bench(pg_bench: Bench) -> Bench:
+    """Only PostgreSQL has this way."""
+    return pg_bench
+
+
 def held(bench: Bench, *names: str) -> list[Claim]:
     """On time, started, and held by one worker."""
     bench.tick()
     claims = bench.claim(*names or NAMES)
-    assert all(bench.store.mark_running(claim) for claim in claims if claim.row.task_name == "strict")
+    assert all(bench.store.held.mark_running(claim) for claim in claims if claim.row.task_name == "strict")
     return claims
 
 
@@ -42,10 +48,10 @@ def test_it_writes_what_the_settlement_writes(bench: Bench) -> None:
     bench.change("retried", consecutive_failures=2, last_failure=at(0), last_error="boom")
     found = []
     for recorders in (Recorders(), Recorders([lambda connection, settled: None])):  # with one, it is the settlement
-        bench.store.recorders = recorders
+        bench.store.settlements.recorders = recorders
         backup = bench.backup()
         claims = held(bench)
-        settlements = bench.store.settle([(claim, SUCCEEDED) for claim in claims])
+        settlements = bench.store.settlements.settle([(claim, SUCCEEDED) for claim in claims])
         assert [one.transition and one.transition.label for one in settlements] == ["succeeded"] * len(claims)
         found.append(([bench.row(name) for name in NAMES], [bench.slots(name) for name in NAMES]))
         with bench.store.transaction() as connection:

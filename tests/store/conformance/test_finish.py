@@ -19,7 +19,7 @@ def held(bench: Bench, count: int = 3) -> list[Claim]:
 def test_all_of_them_are_gone(bench: Bench) -> None:
     """As after a settlement of each."""
     claims = held(bench)
-    assert bench.store.finish(claims)
+    assert bench.store.settlements.finish(claims)
     assert [bench.find("mail", f"{number}") for number in range(3)] == [None] * 3
 
 
@@ -37,7 +37,11 @@ def test_one_outside_its_fence_keeps_all(bench: Bench, wrong: dict[str, Any]) ->
     claims = held(bench)
     before = [bench.row("mail", f"{number}") for number in range(3)]
     bad = stale(claims[1], **wrong)
-    assert not bench.store.finish([bad]) if "holder" in wrong else not bench.store.finish([claims[0], bad])
+    assert (
+        not bench.store.settlements.finish([bad])
+        if "holder" in wrong
+        else not bench.store.settlements.finish([claims[0], bad])
+    )
     assert [bench.row("mail", f"{number}") for number in range(3)] == before
 
 
@@ -50,7 +54,7 @@ def test_whatever_was_asked_of_a_held_row_is_for_the_settlement(bench: Bench, as
     """A command wrote a column of its own meanwhile: that is decided with everything at hand."""
     claims = held(bench)
     bench.change("mail", "1", **asked)
-    assert not bench.store.finish(claims)
+    assert not bench.store.settlements.finish(claims)
     assert all(bench.row("mail", f"{number}") is not None for number in range(3))
 
 

@@ -279,11 +279,11 @@ def test_a_heartbeat_between_snapshot_and_guard_does_no_harm(pg_user: User, leve
     user, claim = pg_user, claimed(pg_user, kind)
     connection = user.transaction(level)
     user.bench.tick(0.2)
-    assert user.bench.store.beat(claim.holder, [claim]) == set()
+    assert user.bench.store.held.beat(claim.holder, [claim]) == set()
     getattr(user.fence, verb)(claim, connection)
     user.add_effect(connection)
     user.bench.tick(0.2)
-    assert user.bench.store.beat(claim.holder, [claim]) == set()  # and one under the guard is not kept waiting
+    assert user.bench.store.held.beat(claim.holder, [claim]) == set()  # and one under the guard is not kept waiting
     assert user.bench.row(*claim.key).last_heartbeat == at(1.4)
     connection.commit()
     connection.close()

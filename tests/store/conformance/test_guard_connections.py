@@ -155,7 +155,7 @@ def test_an_async_connection_to_sqlite(sqlite_bench: Bench, verb: str, kind: str
 
 def _beat(bench: Bench, claim: Any) -> None:
     bench.tick(0.2)
-    assert bench.store.beat(claim.holder, [claim]) == set()
+    assert bench.store.held.beat(claim.holder, [claim]) == set()
 
 
 @doors

@@ -28,7 +28,7 @@ def test_a_heartbeat_renews_all_held_claims(bench: Bench) -> None:
     claims = bench.claim(holder="host:1:a")
     before = {claim.key: bench.row(*claim.key) for claim in claims}
     bench.tick(0.2)
-    assert bench.store.beat("host:1:a", claims) == set()
+    assert bench.store.held.beat("host:1:a", claims) == set()
     for claim in claims:
         row = bench.row(*claim.key)
         assert row.last_heartbeat == at(1.2)
@@ -37,7 +37,7 @@ def test_a_heartbeat_renews_all_held_claims(bench: Bench) -> None:
 
 def test_nothing_held_is_nothing_lost(bench: Bench) -> None:
     """No claims, no statement."""
-    assert bench.store.beat("host:1:a", []) == set()
+    assert bench.store.held.beat("host:1:a", []) == set()
 
 
 def test_only_ones_own_claims_are_renewed(bench: Bench) -> None:
@@ -47,10 +47,10 @@ def test_only_ones_own_claims_are_renewed(bench: Bench) -> None:
     plain = held["plain"]
     bench.tick(0.2)
     asked = [stale(plain, version=-1), stale(held["strict"], key="other"), held["delayed"], held["retried"]]
-    assert bench.store.beat("host:1:a", asked) == {asked[0].fence, asked[1].fence}
+    assert bench.store.held.beat("host:1:a", asked) == {asked[0].fence, asked[1].fence}
     beats = {name: bench.row(name).last_heartbeat for name in held}
     assert beats == {"plain": at(1), "strict": at(1), "delayed": at(1.2), "retried": at(1.2)}
-    assert bench.store.beat("host:1:b", [stale(plain, holder="host:1:b")]) == {plain.fence}
+    assert bench.store.held.beat("host:1:b", [stale(plain, holder="host:1:b")]) == {plain.fence}
     assert bench.row("plain").last_heartbeat == at(1)
 
 
@@ -71,7 +71,7 @@ def test_a_claim_that_is_gone_is_lost(bench: Bench, how: str) -> None:
             assert bench.claim_one("plain", "host:1:a").token > claim.token
         case "deleted":
             bench.delete("plain")
-    assert bench.store.beat("host:1:a", [claim]) == {claim.fence}
+    assert bench.store.held.beat("host:1:a", [claim]) == {claim.fence}
 
 
 def test_a_row_claimed_again_by_its_own_holder(bench: Bench) -> None:
@@ -80,7 +80,7 @@ def test_a_row_claimed_again_by_its_own_holder(bench: Bench) -> None:
     old = bench.claim_one("plain", "host:1:a")
     bench.take_over(old)
     new = bench.claim_one("plain", "host:1:a")
-    assert bench.store.beat("host:1:a", [old, new]) == {old.fence}
+    assert bench.store.held.beat("host:1:a", [old, new]) == {old.fence}
 
 
 def test_skipped_is_not_lost(pg_bench: Bench) -> None:
@@ -90,7 +90,7 @@ def test_skipped_is_not_lost(pg_bench: Bench) -> None:
     plain, strict = bench.claim_one("plain"), bench.claim_one("strict")
     bench.tick(0.2)
     with locked(bench, plain):
-        assert bench.store.beat("host:1:a", [plain, strict]) == set()
+        assert bench.store.held.beat("host:1:a", [plain, strict]) == set()
     assert bench.row("plain").last_heartbeat == at(1)
     assert bench.row("strict").last_heartbeat == at(1.2)
 
@@ -103,8 +103,8 @@ def test_skipped_and_taken_is_lost(pg_bench: Bench) -> None:
     with locked(bench, claim) as connection:
         tasks = bench.tables.tasks
         connection.execute(tasks.update().where(tasks.c.task_name == "plain").values(version=tasks.c.version + 1))
-        assert bench.store.beat("host:1:a", [claim]) == set()
-    assert bench.store.beat("host:1:a", [claim]) == {claim.fence}
+        assert bench.store.held.beat("host:1:a", [claim]) == set()
+    assert bench.store.held.beat("host:1:a", [claim]) == {claim.fence}
 
 
 def test_a_heartbeat_waits_for_no_other(pg_bench: Bench) -> None:
@@ -117,7 +117,7 @@ def test_a_heartbeat_waits_for_no_other(pg_bench: Bench) -> None:
     try:
         taken[0].execute(sa.select(slots.c.token).with_for_update(read=True)).all()
         bench.tick(0.2)
-        assert bench.store.beat("host:1:a", [claim]) == set()
+        assert bench.store.held.beat("host:1:a", [claim]) == set()
     finally:
         for connection in taken:
             connection.close()
@@ -129,7 +129,7 @@ def test_what_a_worker_holds_without_knowing(bench: Bench) -> None:
     bench.tick()
     bench.claim_one("strict", "host:2:b")
     bench.claim_one("plain", "host:1:a")
-    (found,) = bench.store.held_by("host:1:a")
+    (found,) = bench.store.held.held_by("host:1:a")
     assert (found.key, found.holder, found.slot) == (bench.row("plain").key, "host:1:a", at(1))
     bench.settle(found, HandedBack("unknown"))
     assert bench.slots("plain") == []

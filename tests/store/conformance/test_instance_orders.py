@@ -134,7 +134,7 @@ def test_what_runs_beside_a_deleted_instance_runs_to_its_end(bench: Bench, opera
     slots = [operations.trigger("feed", id="a") for _ in range(2)]
     claims = sorted(bench.claim("feed"), key=lambda claim: str(claim.slot))
     bench.client.unschedule_recurring("feed", "a")
-    assert bench.store.beat(claims[0].holder, claims) == set()
+    assert bench.store.held.beat(claims[0].holder, claims) == set()
     bench.settle(claims[0])
     bench.settle(claims[1], Failed("oops"))
     bench.tick()

@@ -126,7 +126,7 @@ def test_one_that_runs_goes_when_it_has_ended(bench: Bench) -> None:
     claim = bench.claim_one("feed")
     assert bench.client.unschedule_recurring("feed", "a") is True
     assert bench.client.unschedule_recurring("feed", "a") is False
-    assert bench.store.beat(claim.holder, [claim]) == set()
+    assert bench.store.held.beat(claim.holder, [claim]) == set()
     transition = bench.settle(claim)
     assert transition is not None
     assert transition.remove
@@ -204,7 +204,7 @@ def test_strict_ones_start_once(bench: Bench) -> None:
     bench.tick()
     claim = bench.claim_one("strict")
     assert bench.slot("strict")["outcome"] == "claimed"
-    assert bench.store.mark_running(claim)
+    assert bench.store.held.mark_running(claim)
 
 
 def test_a_fixed_delay_begins_at_once(bench: Bench) -> None:

@@ -51,8 +51,8 @@ def test_workers_beside_each_other_meet_no_conflict(strict: Bench) -> None:
     def work(holder: str) -> int:
         count = 0
         while claims := bench.claim("mail", holder=holder, limit=10):
-            assert bench.store.beat(holder, claims) == set()
-            done = bench.store.settle([(claim, Succeeded()) for claim in claims])
+            assert bench.store.held.beat(holder, claims) == set()
+            done = bench.store.settlements.settle([(claim, Succeeded()) for claim in claims])
             count += sum(one.transition is not None for one in done)
         return count
 

@@ -80,7 +80,7 @@ def test_a_batch_is_decided_as_each_by_itself(database: Database) -> None:
         _outage(bench)
         taken, claims = 1, list[Any]()
         while taken:
-            taken, some = bench.store.claim("host:1:a", limit, lease=LEASE, names=sorted(bench.definitions))
+            taken, some = bench.store.claims.claim("host:1:a", limit, lease=LEASE, names=sorted(bench.definitions))
             claims += some
         found.append((sorted(claim.key for claim in claims), _seen(bench)))
     assert found[0] == found[1]
@@ -114,14 +114,14 @@ def test_a_strict_slot_is_not_claimed_again_after_a_restore(bench: Bench) -> Non
     assert bench.claim("strict", holder="host:2:b") == []
     assert bench.row("strict").slot == at(6)
     assert (bench.outcomes("strict"), bench.gaps("strict")) == ([(5, "cancelled")], [(1, 4, 4, "collapsed")])
-    assert not bench.store.mark_running(orphan)
+    assert not bench.store.held.mark_running(orphan)
 
 
 def test_a_strict_slot_that_started_is_decided(bench: Bench) -> None:
     """Law 2: nothing that may still run is counted among the missed slots. It ends as lost, and newer ones start."""
     backup = bench.backup()
     bench.tick(5)
-    assert bench.store.mark_running(bench.claim_one("strict", "host:1:a"))
+    assert bench.store.held.mark_running(bench.claim_one("strict", "host:1:a"))
     bench.restore(backup)
     bench.tick(1.5)
     assert bench.claim_one("strict", "host:2:b").slot == at(6)

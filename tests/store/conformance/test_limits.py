@@ -27,7 +27,7 @@ def limited(database: Database) -> Bench:
 
 
 def claimed(bench: Bench, holder: str, limit: int = 50) -> list[Claim]:
-    return bench.store.claim_tasks(holder, limit, lease=LEASE, names=["few"])
+    return bench.store.claims.claim_tasks(holder, limit, lease=LEASE, names=["few"])
 
 
 def test_no_more_are_claimed_than_may_run(limited: Bench) -> None:
@@ -53,7 +53,7 @@ def test_the_dead_count_until_they_are_taken_over(limited: Bench) -> None:
     limited.tick(10)
     assert claimed(limited, "host:2:b") == []
     limited.take_over(*claims)
-    again = limited.store.claim_slots("host:2:b", 50, lease=LEASE, names=["few"], lost=1)[1]
+    again = limited.store.claims.claim_slots("host:2:b", 50, lease=LEASE, names=["few"], lost=1)[1]
     assert [claim.row.lost_count for claim in again] == [1]
     assert len(claimed(limited, "host:2:b")) == 1
     assert claimed(limited, "host:3:c") == []
@@ -61,7 +61,7 @@ def test_the_dead_count_until_they_are_taken_over(limited: Bench) -> None:
 
 def test_other_tasks_are_claimed_as_ever(limited: Bench) -> None:
     """In the one statement that knows no limits."""
-    assert len(limited.store.claim_tasks("host:1:a", 50, lease=LEASE, names=["mail"])) == 50
+    assert len(limited.store.claims.claim_tasks("host:1:a", 50, lease=LEASE, names=["mail"])) == 50
 
 
 def test_who_counts_keeps_others_from_counting(pg_database: Database) -> None:
@@ -116,10 +116,10 @@ def test_a_claim_that_is_rolled_back_leaves_no_start(paced: Bench) -> None:
     def fail(*_: object, **__: object) -> None:
         raise ConnectionError("gone before the commit")
 
-    store._limits.note = fail  # type: ignore[method-assign]
+    store.claims._limits.note = fail  # type: ignore[method-assign]
     with pytest.raises(ConnectionError):
         claimed(paced, "host:1:a")
-    del store._limits.note  # type: ignore[method-assign]
+    del store.claims._limits.note  # type: ignore[method-assign]
     assert len(claimed(paced, "host:1:a")) == 10
 
 
@@ -167,7 +167,7 @@ def test_rows_of_every_kind_count(database: Database) -> None:
     bench.client.schedule_recurring("few", "often", Every("1m"))
     bench.client.schedule("few", id="once")
     bench.tick(1)
-    found, (slot,) = bench.store.claim_slots("host:1:a", 50, lease=LEASE, names=["few"])
+    found, (slot,) = bench.store.claims.claim_slots("host:1:a", 50, lease=LEASE, names=["few"])
     assert (found, slot.row.task_instance) == (1, "often")
     assert len(claimed(bench, "host:1:a")) == 1
     bench.client.schedule("few", id="again")

@@ -94,7 +94,7 @@ def test_a_pause_leaves_the_claim_alone(
     assert (held.version, held.slot, held.execution_time, held.picked) == (
         before.version, before.slot, before.execution_time, True,
     )  # fmt: skip
-    assert bench.store.beat(claim.holder, [claim]) == set()
+    assert bench.store.held.beat(claim.holder, [claim]) == set()
     bench.settle(claim, outcome)
     row = bench.row("retried")
     assert (row.state, row.execution_time, row.picked) == ("paused", FOREVER, False)
@@ -212,7 +212,7 @@ def test_a_pause_of_all_holds_for_everything(bench: Bench, operations: Operation
     later.client.schedule("mail")
     later.tick(3)
     assert later.claim() == []
-    assert later.store.next_due(sorted(later.definitions)) is None
+    assert later.store.due.next_due(sorted(later.definitions)) is None
     paused = bench.inspect.all_paused()
     assert paused is not None
     assert (paused.author, paused.note, paused.since) == ("ada", "maintenance", at(0))

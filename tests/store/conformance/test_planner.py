@@ -135,7 +135,7 @@ def test_a_held_row_gets_the_text_only(bench: Bench) -> None:
     assert (row.version, row.slot, row.next_slot, row.execution_time, row.picked) == (
         before.version, before.slot, before.next_slot, before.execution_time, True,
     )  # fmt: skip
-    assert bench.store.beat(claim.holder, [claim]) == set()
+    assert bench.store.held.beat(claim.holder, [claim]) == set()
     bench.settle(claim)  # by a worker that still has the old definition: the row's text decides
     assert waits_for(bench, "plain") == (at(5), at(10), at(5))
 
@@ -354,7 +354,7 @@ def test_restoring_the_queue_alone_reopens_nothing(bench: Bench, name: str, live
     for _ in range(lived):
         bench.tick()
         claim = bench.claim_one(name)
-        bench.store.mark_running(claim)
+        bench.store.held.mark_running(claim)
         bench.settle(claim)
     bench.restore(backup)
     assert bench.row(name).slot == at(1)
@@ -373,7 +373,7 @@ def test_restoring_a_held_row_reopens_nothing(bench: Bench) -> None:
     bench.settle(claim)
     bench.restore(backup)
     assert bench.row("plain").picked
-    bench.take_over(bench.store.held_by(claim.holder)[0])
+    bench.take_over(bench.store.held.held_by(claim.holder)[0])
     assert bench.claim("plain") == []
     assert waits_for(bench, "plain")[0] == at(2)
     assert bench.outcomes("plain") == [(1, "succeeded")]
@@ -415,13 +415,13 @@ def test_a_restored_holder_takes_no_decision_back(bench: Bench) -> None:
     bench.claim_one("plain")
     backup = bench.backup()
     bench.tick(3)
-    bench.settle(bench.store.held_by("host:1:a")[0])
+    bench.settle(bench.store.held.held_by("host:1:a")[0])
     bench.tick(2)
     bench.settle(bench.claim_one("plain"))
     decided = (bench.gaps("plain"), bench.outcomes("plain"))
     bench.restore(backup)
     bench.clock.set(at(3))
-    bench.take_over(bench.store.held_by("host:1:a")[0])
+    bench.take_over(bench.store.held.held_by("host:1:a")[0])
     assert bench.gaps("plain") == decided[0] == [(2, 4, 3, "overlap")]
     assert bench.outcomes("plain") == decided[1]
     bench.clock.set(at(6))
@@ -468,7 +468,7 @@ def test_a_restored_holder_leaves_nothing_open(bench: Bench, end: str) -> None:
     bench.settle(restored, HandedBack("shutdown"))
     bench.tick(0.1)
     again = bench.claim_one("strict", "host:2:b")
-    assert bench.store.mark_running(again)
+    assert bench.store.held.mark_running(again)
     bench.restore(backup)
     if end == "take-over":
         bench.take_over(restored)
@@ -485,7 +485,7 @@ def test_a_restored_holder_of_a_slot_that_was_forgotten(bench: Bench) -> None:
     bench.tick()
     claims = bench.claim("strict", "plain")
     backup = bench.backup()
-    bench.store.settle([(claim, HandedBack("shutdown")) for claim in claims])
+    bench.store.settlements.settle([(claim, HandedBack("shutdown")) for claim in claims])
     assert bench.slots("strict") == bench.slots("plain") == []
     bench.restore(backup)
     for claim in claims:
@@ -506,7 +506,7 @@ def test_give_up_starts_no_orphan_again(bench: Bench, marked: bool) -> None:
     bench.tick()
     orphan = bench.claim_one("strict", "host:1:a")
     if marked:
-        bench.store.mark_running(orphan)
+        bench.store.held.mark_running(orphan)
     bench.restore(backup)
     again = bench.claim("strict", holder="host:2:b")
     assert again == []
@@ -515,7 +515,7 @@ def test_give_up_starts_no_orphan_again(bench: Bench, marked: bool) -> None:
     assert (entry["outcome"], entry["reason"], entry["finished"]) == (
         "lost" if marked else "cancelled", "orphaned", at(1)
     )  # fmt: skip
-    assert not bench.store.mark_running(orphan)
+    assert not bench.store.held.mark_running(orphan)
     bench.tick()
     assert bench.claim_one("strict", "host:2:b").slot == at(2)
 
@@ -525,7 +525,7 @@ def test_a_deleted_row_leaves_no_slot_open(bench: Bench, name: str) -> None:
     """What was begun and stands in no row any more has ended, and says so, once the job is planned again."""
     bench.tick()
     claim = bench.claim_one(name)
-    bench.store.mark_running(claim)
+    bench.store.held.mark_running(claim)
     if name == "retried":
         bench.settle(claim, Failed("boom"))
     bench.delete(name)

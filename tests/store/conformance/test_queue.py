@@ -11,7 +11,7 @@ from tests.store.bench import Bench, at
 
 from slotwise import BulkResult, ConfigurationError, Every, InstanceExists, Item, Receipt
 from slotwise.model.records import FOREVER, RECURRING, Failed, HandedBack, Key, Row, Snoozed, Succeeded, Wanted, When
-from slotwise.store.dialects.postgresql.queue import queue_of
+from slotwise.store.queue.queue import queue_of
 from slotwise.store.schema.column_types import to_micros
 
 STATES = ("gone", "waiting", "retrying", "paused", "dead", "running")
@@ -186,11 +186,11 @@ def test_jobs_are_not_touched(bench: Bench) -> None:
         other.schedule("plain", id=RECURRING, if_exists="replace")
     queue, wanted = queue_of(bench.store.dialect), Wanted(RECURRING, None, When(None), 90)
     with bench.store.transaction() as connection:
-        assert queue.put(connection, "plain", wanted, "replace") == "exists"
-        assert queue.put(connection, "plain", wanted, "reschedule") == "exists"
-        assert queue.move(connection, key, When(None), 90) == "exists"
-        assert queue.cancel(connection, key) == "gone"
-        assert queue.find(connection, key) is None
+        assert queue.tasks.put(connection, "plain", wanted, "replace") == "exists"
+        assert queue.tasks.put(connection, "plain", wanted, "reschedule") == "exists"
+        assert queue.tasks.move(connection, key, When(None), 90) == "exists"
+        assert queue.tasks.cancel(connection, key) == "gone"
+        assert queue.reader.find(connection, key) is None
     assert other.list("plain") == []
     assert bench.row("plain") == before
 

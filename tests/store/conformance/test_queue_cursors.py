@@ -14,7 +14,7 @@ SECOND = timedelta(seconds=1)
 
 def claim(bench: Bench, ranges: Sequence[Range] | None, *names: str, limit: int = 100) -> list[str]:
     """The ids, in their order."""
-    found = bench.store.claim_tasks("host:1:a", limit, lease=LEASE, names=names or ("mail",), ranges=ranges)
+    found = bench.store.claims.claim_tasks("host:1:a", limit, lease=LEASE, names=names or ("mail",), ranges=ranges)
     return [one.row.task_instance for one in found]
 
 

@@ -52,7 +52,7 @@ def notes(bench: Bench) -> list[str]:
 
 def test_a_recorder_writes_with_the_settlement(noted: Bench) -> None:
     """What ended, how and why; a claim that is handed back, or lost, is settled by nobody."""
-    noted.store.recorders = Recorders([note])
+    noted.store.settlements.recorders = Recorders([note])
     noted.tick()
     plain, retried = noted.claim_one("plain"), noted.claim_one("retried")
     noted.settle(plain, HandedBack())
@@ -76,7 +76,7 @@ def test_tasks_that_succeed_are_recorded_too(noted: Bench) -> None:
 
 def test_takeovers_are_recorded_too(noted: Bench) -> None:
     """By whoever takes over."""
-    noted.store.recorders = Recorders([note])
+    noted.store.settlements.recorders = Recorders([note])
     noted.tick()
     claim = noted.claim_one("plain")
     noted.tick()
@@ -91,7 +91,7 @@ def test_takeovers_are_recorded_too(noted: Bench) -> None:
 )
 def test_a_recorder_that_fails_harms_nobody(noted: Bench, broken: object) -> None:
     """What it wrote is taken back; the slot settles, and the others record it."""
-    noted.store.recorders = Recorders([broken, note])  # type: ignore[list-item]
+    noted.store.settlements.recorders = Recorders([broken, note])  # type: ignore[list-item]
     noted.tick()
     assert noted.settle(noted.claim_one("plain")) is not None
     assert notes(noted) == ["plain succeeded None None"]

@@ -32,7 +32,7 @@ def test_a_new_epoch_ends_all_claims(bench: Bench, operations: Operations, name:
     assert (epoch.claims, epoch.installation) == (1, installation(bench))
     assert installation(bench) != before
     assert bench.settle(claim, Succeeded()) is None
-    assert bench.store.beat(claim.holder, [claim]) == {claim.fence}
+    assert bench.store.held.beat(claim.holder, [claim]) == {claim.fence}
     row = bench.row(name)
     assert row.version > max(claim.token, to_micros(at(1)))
     bench.tick()

@@ -327,7 +327,7 @@ def test_a_batch_settles_each_under_its_own_fence(bench: Bench) -> None:
         (claims["delayed", "recurring"], Succeeded()),
         (mails[2], Failed("retry me")),
     ]
-    labels = [done.transition.label if done.transition else None for done in bench.store.settle(endings)]
+    labels = [done.transition.label if done.transition else None for done in bench.store.settlements.settle(endings)]
     assert labels == ["succeeded", "handed-back", None, "failed", "dead", "succeeded", "failed"]
     left = {instance: bench.find("mail", instance) for instance in "0123"}
     states = {instance: row and (row.state, row.picked, row.attempt) for instance, row in left.items()}
@@ -341,7 +341,7 @@ def test_a_large_batch(bench: Bench) -> None:
     for number in range(500):
         bench.client.schedule("mail", id=f"{number}")
     claims = bench.claim("mail", limit=500)
-    done = bench.store.settle([(claim, Succeeded()) for claim in claims])
+    done = bench.store.settlements.settle([(claim, Succeeded()) for claim in claims])
     assert len(claims) == 500
     assert all(settlement.transition for settlement in done)
     with bench.store.transaction() as connection:
@@ -354,7 +354,7 @@ def test_the_same_ending_twice_in_a_batch(bench: Bench) -> None:
     """A handler that ends while its worker gives up on it: one of the two counts, the other changes nothing."""
     bench.tick()
     claim = bench.claim_one("plain")
-    bench.store.settle([(claim, Aborted("shutdown")), (claim, Succeeded())])
+    bench.store.settlements.settle([(claim, Aborted("shutdown")), (claim, Succeeded())])
     row = bench.row("plain")
     assert (row.picked, row.version) == (False, claim.token + 1)
 
@@ -367,7 +367,7 @@ def test_data_that_no_database_takes_stands_alone(pg_bench: Bench) -> None:
     claims = bench.claim("mail")
     endings: list[Any] = [(claim, Succeeded()) for claim in claims]
     endings[4] = (claims[4], Failed("NUL: \x00"))
-    done = bench.store.settle(endings)
+    done = bench.store.settlements.settle(endings)
     assert [settlement.claim for settlement in done] == claims
     assert all(settlement.transition for settlement in done)
     assert [bench.find("mail", f"{number}") is None for number in range(9)] == [number != 4 for number in range(9)]
@@ -393,10 +393,10 @@ def test_a_locked_row_costs_a_batch_one_wait(pg_url: str, table: str) -> None:
     with database.main.begin() as connection:
         locked = sa.select(found.c.slot).where(found.c.task_name == "job-7").with_for_update()
         connection.execute(locked).one()
-        done = bench.store.settle([(claim, Succeeded()) for claim in claims])
+        done = bench.store.settlements.settle([(claim, Succeeded()) for claim in claims])
         assert len(waits) == 1
         ours = next(claim for claim in claims if claim.row.task_name == "job-7")
-        (again,) = bench.store.settle([(ours, Succeeded())], wait=False)
+        (again,) = bench.store.settlements.settle([(ours, Succeeded())], wait=False)
         assert len(waits) == 1
     assert {one.claim.row.task_name for one in done if one.error is not None} == {"job-7"}
     assert all(one.transition for one in done if one.error is None)
@@ -411,7 +411,7 @@ def test_a_schedule_that_cannot_be_read_loses_no_outcome(bench: Bench, outcome: 
     bench.tick()
     claims = bench.claim("plain", "strict")
     bench.change("plain", schedule="MOON|full")
-    done = bench.store.settle([(claim, outcome) for claim in claims])
+    done = bench.store.settlements.settle([(claim, outcome) for claim in claims])
     assert all(settlement.transition for settlement in done)
     row = bench.row("plain")
     assert (row.picked, row.schedule) == (False, "MOON|full")
@@ -435,6 +435,8 @@ def test_two_workers_settle_at_once(bench: Bench) -> None:
     claims = bench.claim("mail", limit=200, lease=LEASE)
     shares = [claims[::2][::-1], claims[1::2], claims[::3], claims[::-1]]
     with ThreadPoolExecutor(4) as threads:
-        done = list(threads.map(lambda share: bench.store.settle([(one, Succeeded()) for one in share]), shares))
+        done = list(
+            threads.map(lambda share: bench.store.settlements.settle([(one, Succeeded()) for one in share]), shares)
+        )
     settled = [settlement.claim.key for share in done for settlement in share if settlement.transition]
     assert sorted(settled) == sorted(claim.key for claim in claims)

@@ -113,7 +113,7 @@ def test_a_strict_job_minds_others_too(bench: Bench, operations: Operations) -> 
     operations.trigger("strict", overlap="queue")
     claim = bench.claim_one("strict")
     assert bench.slot("strict")["outcome"] == "claimed"
-    assert bench.store.mark_running(claim)
+    assert bench.store.held.mark_running(claim)
 
 
 @pytest.mark.parametrize(
@@ -135,7 +135,7 @@ def test_runs_that_end_together_are_counted_in_their_order(
         operations.trigger("plain")
         bench.tick(0.1)
         claims += bench.claim("plain")
-    bench.store.settle(list(zip(reversed(claims), reversed(outcomes), strict=True)))
+    bench.store.settlements.settle(list(zip(reversed(claims), reversed(outcomes), strict=True)))
     assert told(bench)[2] == failures
 
 
@@ -161,7 +161,7 @@ def test_a_reaper_does_not_wait_to_count(bench: Bench, operations: Operations) -
     mine = [tasks.c.task_name == "strict", tasks.c.task_instance == RECURRING]
     operations.trigger("strict")
     claim = bench.claim_one("strict")
-    assert bench.store.mark_running(claim)
+    assert bench.store.held.mark_running(claim)
     bench.tick(2)
     with bench.store.transaction() as other:
         other.execute(sa.select(tasks.c.version).where(*mine).with_for_update())
@@ -385,7 +385,7 @@ def test_a_slot_of_a_job_that_gives_up_starts_once(bench: Bench, operations: Ope
     """Whoever knows the job refuses; whoever does not, is refused by the claim, and the slot stays as it ended."""
     bench.tick()
     claim = bench.claim_one("strict")
-    assert bench.store.mark_running(claim)
+    assert bench.store.held.mark_running(claim)
     bench.settle(claim, Failed("boom"))
     with pytest.raises(ConfigurationError, match="start once"):
         operations.retry("strict", at(1))

@@ -29,14 +29,14 @@ def test_what_a_reaper_sees(bench: Bench) -> None:
     bench.claim("plain", holder="host:1:a")
     bench.claim("strict", holder="host:2:b")
     bench.tick(0.5)
-    now, rows = bench.store.look(["plain", "strict", "delayed"])
+    now, rows = bench.store.held.look(["plain", "strict", "delayed"])
     assert now == at(1.5)
     seen = {row.task_name: (row.picked_by, row.last_heartbeat, row.lease, row.slot, row.attempt) for row in rows}
     assert seen == {
         "plain": ("host:1:a", at(1), timedelta(minutes=1), at(1), 1),
         "strict": ("host:2:b", at(1), timedelta(minutes=1), at(1), 1),
     }
-    assert bench.store.look(["delayed"]) == (at(1.5), [])
+    assert bench.store.held.look(["delayed"]) == (at(1.5), [])
 
 
 def test_the_dead_let_go(bench: Bench) -> None:
@@ -64,9 +64,9 @@ def test_a_job_that_gives_up_and_had_started(bench: Bench) -> None:
     """At most one start: the slot ends as lost, the schedule goes on."""
     bench.tick()
     claim = bench.claim_one("strict")
-    assert bench.store.mark_running(claim)
+    assert bench.store.held.mark_running(claim)
     bench.tick(1.2)
-    bench.store.beat(claim.holder, [claim])
+    bench.store.held.beat(claim.holder, [claim])
     bench.tick(2.3)
     assert labels(bench.take_over(claim)) == {"strict": "lost"}
     entry = bench.slots("strict")[0]
@@ -86,10 +86,10 @@ def test_a_job_that_gives_up_and_had_not_started(bench: Bench) -> None:
     bench.tick(1.5)
     assert labels(bench.take_over(claim)) == {"strict": "handed-back"}
     assert bench.slots("strict") == []
-    assert not bench.store.mark_running(claim)  # whoever wakes up now must not start
+    assert not bench.store.held.mark_running(claim)  # whoever wakes up now must not start
     again = bench.claim_one("strict", "host:2:b")
     assert (again.slot, again.row.attempt) == (at(2), 1)  # the newest of those missed meanwhile
-    assert bench.store.mark_running(again)
+    assert bench.store.held.mark_running(again)
 
 
 def test_a_mark_is_set_once(bench: Bench) -> None:
@@ -97,10 +97,10 @@ def test_a_mark_is_set_once(bench: Bench) -> None:
     bench.tick()
     claim = bench.claim_one("strict")
     bench.tick(0.1)
-    assert bench.store.mark_running(claim)
+    assert bench.store.held.mark_running(claim)
     entry = bench.slot("strict")
     assert (entry["outcome"], entry["started"]) == ("running", at(1.1))
-    assert not bench.store.mark_running(claim)
+    assert not bench.store.held.mark_running(claim)
 
 
 @pytest.mark.parametrize(
@@ -117,9 +117,9 @@ def test_a_mark_outside_its_fence_starts_nothing(bench: Bench, wrong: dict[str, 
     bench.tick()
     claim = bench.claim_one("strict")
     before = bench.slot("strict")
-    assert not bench.store.mark_running(stale(claim, **wrong))
+    assert not bench.store.held.mark_running(stale(claim, **wrong))
     assert bench.slot("strict") == before
-    assert bench.store.mark_running(claim)
+    assert bench.store.held.mark_running(claim)
 
 
 def test_a_poison_slot_ends_dead(bench: Bench) -> None:
@@ -153,14 +153,14 @@ def test_a_row_that_stirred_is_left(bench: Bench, stir: str) -> None:
     bench.tick(0.1)
     match stir:
         case "beat":
-            bench.store.beat("host:1:a", [claim])
+            bench.store.held.beat("host:1:a", [claim])
         case "settle":
             bench.settle(claim)
         case "claimed again":
             bench.take_over(claim)
             bench.claim_one("plain", "host:1:a")
     before = (bench.row("plain"), bench.slots("plain"))
-    assert bench.store.take_over([silent]) == []
+    assert bench.store.settlements.take_over([silent]) == []
     assert (bench.row("plain"), bench.slots("plain")) == before
 
 
@@ -171,7 +171,7 @@ def test_several_reapers_take_each_once(bench: Bench) -> None:
     claims = bench.claim("mail")
     silent = [claim.row for claim in claims]
     with ThreadPoolExecutor(4) as threads:
-        takings = list(threads.map(lambda batch: bench.store.take_over(batch), [silent] * 4))
+        takings = list(threads.map(lambda batch: bench.store.settlements.take_over(batch), [silent] * 4))
     taken = [settlement.claim.key for taking in takings for settlement in taking]
     assert sorted(taken) == sorted(claim.key for claim in claims)
 

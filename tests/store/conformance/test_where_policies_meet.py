@@ -89,7 +89,7 @@ class Product:
 
     def learn_due(self) -> None:
         """A look before that would find nothing; a case has thousands of them."""
-        pause = self.worker.store.next_due(["played"])
+        pause = self.worker.store.due.next_due(["played"])
         self.due = FOREVER if pause is None else self.clock.now() + pause
 
     def returned(self, slot: float) -> None:
@@ -116,8 +116,8 @@ class Product:
         self.worker = self._worker()
 
     def take_over(self, slot: float) -> None:
-        _, rows = self.worker.store.look(["played"])
-        assert self.worker.store.take_over([row for row in rows if row.slot == at(slot)])
+        _, rows = self.worker.store.held.look(["played"])
+        assert self.worker.store.settlements.take_over([row for row in rows if row.slot == at(slot)])
         self.learn_due()
 
     def pause(self) -> None:

@@ -72,7 +72,9 @@ class Bench:
         else:
             self.clock.tick(timedelta(minutes=1))
         sent = self.worker.clock.elapsed()
-        _, claims = self.worker.store.claim(self.worker.name, count, lease=self.worker.settings.lease, names=[name])
+        _, claims = self.worker.store.claims.claim(
+            self.worker.name, count, lease=self.worker.settings.lease, names=[name]
+        )
         return self.worker.active_claims.add(claims, sent)
 
     def end(self, holding: Holding, outcome: AttemptOutcome | None = None) -> None:
@@ -84,16 +86,16 @@ class Bench:
             self.worker.active_claims.remove(holding.claim)
             raise ConnectionError
 
-    def delay_reply(self, question: str, by: timedelta) -> None:
-        """The store answers this question as ever, and its reply takes that long to arrive."""
-        answer = getattr(self.worker.store, question)
+    def delay_reply(self, part: object, question: str, by: timedelta) -> None:
+        """This part of the store answers the question as ever, and its reply takes that long to arrive."""
+        answer = getattr(part, question)
 
         def delayed(*args: Any, **options: Any) -> Any:
             found = answer(*args, **options)
             self.clock.tick(by)
             return found
 
-        setattr(self.worker.store, question, delayed)
+        setattr(part, question, delayed)
 
     def said(self, kind: type[Event]) -> list[Any]:
         return [event for event in self.events if isinstance(event, kind)]

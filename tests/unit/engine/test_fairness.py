@@ -79,7 +79,7 @@ def test_a_full_task_is_left_alone(make_bench: MakeBench, gate: Gate) -> None:
 
 def count_asked(bench: Bench, name: str) -> list[str]:
     """What each claim of this task alone came to."""
-    asked, claim = [], bench.worker.store.claim_tasks
+    asked, claim = [], bench.worker.store.claims.claim_tasks
 
     def listening(holder: str, limit: int, *, names: Sequence[str], **rest: Any) -> Any:
         found = claim(holder, limit, names=names, **rest)
@@ -87,7 +87,7 @@ def count_asked(bench: Bench, name: str) -> list[str]:
             asked.append("taken" if found else "full")
         return found
 
-    bench.worker.store.claim_tasks = listening  # type: ignore[method-assign]
+    bench.worker.store.claims.claim_tasks = listening  # type: ignore[method-assign]
     return asked
 
 

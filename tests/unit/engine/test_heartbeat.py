@@ -31,7 +31,7 @@ def test_a_lease_is_renewed_from_before_the_heartbeat_was_sent(bench: Bench) -> 
     (holding,) = bench.hold()
     assert holding.begin()
     bench.clock.tick(timedelta(seconds=20))
-    bench.delay_reply("beat", timedelta(seconds=30))
+    bench.delay_reply(bench.worker.store.held, "beat", timedelta(seconds=30))
     assert bench.worker.heartbeat.run_once() == timedelta(0)
     assert holding.age() == timedelta(seconds=30)
     bench.clock.tick(holding.claim.lease - timedelta(seconds=30))
@@ -42,7 +42,7 @@ def test_a_lease_is_renewed_from_before_the_heartbeat_was_sent(bench: Bench) -> 
 def test_a_claim_that_was_taken_over_is_lost(bench: Bench) -> None:
     """Its handler is told, and it is said once."""
     lost, kept = bench.hold(2)
-    bench.worker.store.settle([(lost.claim, HandedBack("somebody"))])
+    bench.worker.store.settlements.settle([(lost.claim, HandedBack("somebody"))])
     for _ in range(2):
         bench.worker.heartbeat.run_once()
     assert (lost.lost, lost.signal.reason, kept.lost) == (True, "lost", False)
@@ -53,7 +53,7 @@ def test_a_settlement_on_its_way_is_no_loss(bench: Bench) -> None:
     """Race: the settlement has been committed, its reply not yet read: the claim is gone, and still in the holdings."""
     (holding,) = bench.hold()
     assert holding.end()
-    bench.worker.store.settle([(holding.claim, Succeeded())])
+    bench.worker.store.settlements.settle([(holding.claim, Succeeded())])
     bench.worker.heartbeat.run_once()
     assert bench.said(ClaimLostEvent) == []
     assert holding.signal.reason is None
@@ -83,17 +83,17 @@ def test_nothing_goes_back_that_is_claimed_during_the_look(bench: Bench) -> None
     """Race: no claim was under way before the look; one is committed before the look ends, and its reply is not here.
     So the look finds a row that the holdings do not have, and that is not lost.
     """
-    worker, look = bench.worker, bench.worker.store.held_by
+    worker, look = bench.worker, bench.worker.store.held.held_by
     bench.hold()
     bench.registry.client.schedule("mail", id="claimed meanwhile")
     with ExitStack() as under_way:
 
         def look_and_claim(holder: str) -> Sequence[Claim]:
             under_way.enter_context(worker.active_claims.claiming())
-            worker.store.claim(holder, 1, lease=worker.settings.lease, names=["mail"])
+            worker.store.claims.claim(holder, 1, lease=worker.settings.lease, names=["mail"])
             return look(holder)
 
-        worker.store.held_by = look_and_claim  # type: ignore[method-assign]
+        worker.store.held.held_by = look_and_claim  # type: ignore[method-assign]
         worker.heartbeat.run_once()
     standing = {claim.key.task_instance for claim in look(worker.name)}
     assert "claimed meanwhile" in standing
@@ -105,7 +105,7 @@ def test_an_unknown_claim_of_a_job_that_gives_up(bench: Bench, marked: bool, out
     """At most one start: where the mark stands, the handler may have started, so the slot does not start again."""
     (holding,) = bench.hold(name="strict")
     if marked:
-        assert bench.worker.store.mark_running(holding.claim)
+        assert bench.worker.store.held.mark_running(holding.claim)
     bench.lose_reply(holding)
     bench.worker.heartbeat.run_once()
     row = bench.row(holding)

@@ -152,7 +152,7 @@ def test_a_claim_is_believed_in_from_before_it_was_sent(make_bench: MakeBench, n
     if name == "mail":
         bench.registry.client.schedule("mail", delay="1m")
     bench.clock.tick(timedelta(minutes=1))
-    bench.delay_reply(question, timedelta(seconds=55))
+    bench.delay_reply(bench.worker.store.claims, question, timedelta(seconds=55))
     assert bench.worker.poller.run_once() == AT_ONCE
     (holding,) = bench.worker.active_claims
     assert (holding.claim.row.task_name, holding.age()) == (name, timedelta(seconds=55))

@@ -64,7 +64,7 @@ def crowded(make_bench: MakeBench) -> Bench:
     held = [a_claim("mail", instance=str(number), schedule=None) for number in range(MOST_AHEAD - 100)]
     bench.worker.active_claims.add(held, bench.clock.elapsed())
     _end_fast(bench)
-    bench.worker.store.slots_may_be_due = False
+    bench.worker.store.claims.slots_may_be_due = False
     return bench
 
 
@@ -98,7 +98,7 @@ def test_it_waits_no_longer_than_that(crowded: Bench) -> None:
 
 def test_slots_wait_for_no_batch(crowded: Bench) -> None:
     """Where the last claim has seen that some are due, they are claimed at once."""
-    crowded.worker.store.slots_may_be_due = True
+    crowded.worker.store.claims.slots_may_be_due = True
     crowded.worker.poller.run_once()
     assert len(crowded.said(PollBegan)) == 1
 

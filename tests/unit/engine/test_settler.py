@@ -87,7 +87,7 @@ def test_only_what_has_not_begun_can_be_handed_back(bench: Bench) -> None:
 def test_a_refused_outcome_is_a_lost_claim(bench: Bench) -> None:
     """Somebody else has the row: said once, and nothing is held any more."""
     (holding,) = bench.hold()
-    bench.worker.store.settle([(holding.claim, HandedBack("somebody"))])
+    bench.worker.store.settlements.settle([(holding.claim, HandedBack("somebody"))])
     bench.end(holding)
     bench.worker.settler.run_once()
     assert [event.reason for event in bench.said(ClaimLostEvent)] == [
@@ -153,14 +153,14 @@ def test_an_outage_is_waited_out_by_the_loop(
 def refusing(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> list[Settlement]:
     """Settlements come back with an error as long as the list that is returned is empty."""
     mended: list[Settlement] = []
-    whole = bench.worker.store.settle
+    whole = bench.worker.store.settlements.settle
 
     def settle(endings: Any, **options: Any) -> list[Settlement]:
         if mended:
             return whole(endings, **options)
         return [Settlement(claim=claim, error=TimeoutError("locked")) for claim, _ in endings]
 
-    monkeypatch.setattr(bench.worker.store, "settle", settle)
+    monkeypatch.setattr(bench.worker.store.settlements, "settle", settle)
     return mended
 
 
@@ -233,7 +233,7 @@ def test_what_its_holders_have_died_of_is_told_with_its_cure(bench: Bench, name:
     tasks = bench.worker.store.tables.tasks
     with bench.worker.store.transaction() as connection:
         connection.execute(tasks.update().where(tasks.c.picked).values(lost_count=2))
-    _, rows = bench.worker.store.look([name])
+    _, rows = bench.worker.store.held.look([name])
     bench.worker.reaper.take_over(rows)
     claim = holding.claim
     cure = f"retry plain {claim.slot.isoformat()}" if claim.slot else f"tasks retry mail {claim.key.task_instance}"

@@ -86,7 +86,7 @@ def _look(run: Run, url: str, cell: str, contender: str, *, limit: int = 100, wa
 def _claim(store: Store, limit: int, wanted: int) -> float:
     """Return the duration of a claim, in milliseconds."""
     began = elapsed()
-    found, _ = store.claim("bench", limit, lease=_CLAIM_LEASE, names=[TASK])
+    found, _ = store.claims.claim("bench", limit, lease=_CLAIM_LEASE, names=[TASK])
     if found != wanted:
         raise RanWrong(f"a claim found {found} rows where {wanted} are due; this run proves nothing")
     return (elapsed() - began) * 1e3
@@ -126,7 +126,7 @@ def _held(run: Run) -> Iterator[Reading]:
     registry = registry_for(url)
     store = Store(registry.database, registry.definitions)
     try:
-        claims = store.held_by(HOLDER)
+        claims = store.held.held_by(HOLDER)
         if len(claims) != count:
             raise RanWrong(f"held: {len(claims)} of {count} rows are held; this run proves nothing")
         for number in range(1, run.rounds + 1):
@@ -134,7 +134,7 @@ def _held(run: Run) -> Iterator[Reading]:
             spread = []
             for _ in range(BEATS):
                 began = elapsed()
-                if lost := store.beat(HOLDER, claims):
+                if lost := store.held.beat(HOLDER, claims):
                     raise RanWrong(f"held: a heartbeat lost {len(lost)} claims; this run proves nothing")
                 spread.append((elapsed() - began) * 1e3)
             figures = {"trip_ms": statistics.median(spread), "trip_max_ms": max(spread)}

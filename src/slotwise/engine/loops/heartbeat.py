@@ -38,7 +38,7 @@ class Heartbeat(Service):
     def run_once(self) -> timedelta:
         sent = self.elapsed()
         held = list(self._active_claims)
-        lost = self._store.beat(self.worker, [holding.claim for holding in held])
+        lost = self._store.held.beat(self.worker, [holding.claim for holding in held])
         for holding in held:
             if holding.claim.fence in lost:
                 self._lose(holding)
@@ -55,7 +55,7 @@ class Heartbeat(Service):
     def _look_at_rows(self) -> None:
         """Obey orders written in held rows, and hand back held rows that this process does not know."""
         generation = self._active_claims.quiet()
-        standing = self._store.held_by(self.worker)
+        standing = self._store.held.held_by(self.worker)
         self._obey(standing)
         if generation is not None:
             self._hand_back_unknown(generation, standing)
@@ -91,7 +91,7 @@ class Heartbeat(Service):
             return
         unknown = [claim for claim in unknown if claim.row.task_name in self._store.definitions]
         endings = [(claim, self._end_of_unknown(claim)) for claim in unknown]
-        for settlement in self._store.settle(endings, wait=False):
+        for settlement in self._store.settlements.settle(endings, wait=False):
             for event in settlement_events(settlement):
                 self.listeners.publish(event)
 

@@ -95,7 +95,7 @@ class Reaper(Service):
 
     def look(self) -> list[Row]:
         """Query all held rows and return the dead ones."""
-        now, rows = self._store.look(self._names)
+        now, rows = self._store.held.look(self._names)
         return self._watch.look(rows, now, self.elapsed())
 
     def take_over(self, dead: Sequence[Row]) -> None:
@@ -111,7 +111,7 @@ class Reaper(Service):
             self._on_reaped()  # what was taken over is due now, and this worker is awake
 
     def _take_over(self, dead: Sequence[Row]) -> None:
-        settlements = self._store.take_over(dead)
+        settlements = self._store.settlements.take_over(dead)
         taken = {settlement.claim.fence for settlement in settlements}
         for row in dead:
             if row.fence not in taken:

@@ -211,7 +211,7 @@ class Poller(Service):
         Usually a settlement wakes the poller before. If none does, quick handlers have become slow, and the poller
         looks for slots that came due since.
         """
-        if not self._runner.fills_up or self._store.slots_may_be_due:
+        if not self._runner.fills_up or self._store.claims.slots_may_be_due:
             self._filled_by = None
             return None
         if self._filled_by is None:
@@ -224,7 +224,7 @@ class Poller(Service):
         While tasks come in, their claim also reports whether slots are due.
         """
         for_tasks, self._woken_for_tasks = self._woken_for_tasks, False
-        knows_of_none = not self._store.slots_may_be_due
+        knows_of_none = not self._store.claims.slots_may_be_due
         if (for_tasks or knows_of_none) and (found := self._claim_in_turn(tasks)):
             return found
         found = self._claim_slots(slots, self._names)
@@ -276,7 +276,7 @@ class Poller(Service):
     def _pause(self, names: Sequence[str], tasks: Sequence[str]) -> timedelta:
         """Return the time until the next due row, less the duration of the query."""
         asked = self.elapsed()
-        due = self._store.next_due(names, tasks, lost=self._lost())
+        due = self._store.due.next_due(names, tasks, lost=self._lost())
         if due is None:
             return self._poll_interval
         if due <= timedelta(0):
@@ -320,7 +320,7 @@ class Poller(Service):
         if limit <= 0:
             return 0
         awake, found = self._fairness.awake(), 0
-        due = self._store.due_tasks(awake) if awake else ()
+        due = self._store.due.due_tasks(awake) if awake else ()
         for turn in self._fairness.line():
             if turn is None:
                 found += self._claim_unlimited(limit - found)
@@ -365,7 +365,7 @@ class Poller(Service):
             return 0
         before = self.elapsed()  # the lease counts from before the statement was sent
         with self._active_claims.claiming():
-            found, claims = self._store.claim_slots(
+            found, claims = self._store.claims.claim_slots(
                 self.worker,
                 limit,
                 lease=self._lease,
@@ -382,7 +382,7 @@ class Poller(Service):
             return []
         before = self.elapsed()
         with self._active_claims.claiming():
-            claims = self._store.claim_tasks(self.worker, limit, lease=self._lease, names=names, ranges=ranges)
+            claims = self._store.claims.claim_tasks(self.worker, limit, lease=self._lease, names=names, ranges=ranges)
             held = self._active_claims.add(claims, before)
         self._start(held)
         return claims

@@ -111,7 +111,7 @@ class Settler(Service):
         if not plain:
             return batch
         try:
-            if not self._store.finish(plain):
+            if not self._store.settlements.finish(plain):
                 return batch
         except BaseException:
             self._put_back(batch)
@@ -184,7 +184,7 @@ class Settler(Service):
     def _written(self, batch: Sequence[Ending], *, wait: bool) -> list[Settlement]:
         self._tell_of(len(batch))
         endings = [(holding.claim, outcome) for holding, outcome in batch]
-        return self._store.settle(endings, wait=wait, ended_ago=self._active_claims.ended_ago)
+        return self._store.settlements.settle(endings, wait=wait, ended_ago=self._active_claims.ended_ago)
 
     def _conclude(self, endings: Sequence[Ending], settlements: Sequence[Settlement]) -> None:
         """Release written claims and publish events. An event without a listener is not created."""

@@ -70,10 +70,8 @@ def pause_all(operation: Operation) -> bool:
     """Nothing starts any more, whatever it is and whenever it comes; False if all was paused already."""
     meta = operation.store.tables.meta
     said = {"since": operation.now.isoformat(), "author": operation.author.name, "note": operation.author.note}
-    statement = (
-        operation.store.dialect.insert(meta).values(key=PAUSED_KEY, value=json.dumps(said)).on_conflict_do_nothing()
-    )
-    if operation.connection.execute(statement.returning(meta.c.key)).first() is None:
+    row = {"key": PAUSED_KEY, "value": json.dumps(said)}
+    if not operation.store.dialect.by_row.insert_new(operation.connection, meta, row, meta.c.key):
         return False
     operation.sign("pause")
     return True

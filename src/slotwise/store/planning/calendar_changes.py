@@ -133,10 +133,10 @@ class CalendarChanges:
                 "revision": after.revision, "weekend": weekend_text(after.weekend), "days": days_text(after.days),
                 "updated": self._store.dialect.now(connection),
             }  # fmt: skip
-            insert = self._store.dialect.insert(self._table).values(name=name, **values)
             # Race: somebody else may have made it since the look; the later one wins, as with any two changes.
             again = {**values, "revision": self._table.c.revision + 1}
-            connection.execute(insert.on_conflict_do_update(index_elements=[self._table.c.name], set_=again))
+            new = {"name": name, **values}
+            self._store.dialect.by_row.upsert(connection, self._table, new, lambda new: again)
             self._audit(connection, command, str(after))
         return before, after
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import islice
@@ -53,16 +52,6 @@ class Change:
         return self.change not in ("kept", "orphaned") or (self.change == "orphaned" and self.known_by is None)
 
 
-class _Rehearsal(Store):
-    """All of its transactions are taken back."""
-
-    @contextmanager
-    def transaction(self) -> Iterator[sa.Connection]:
-        with self.database.main.connect() as connection, connection.begin() as transaction:
-            yield connection
-            transaction.rollback()
-
-
 def compare(
     database: Database,
     definitions: Mapping[str, Definition],
@@ -70,7 +59,7 @@ def compare(
     clock: Clock | None = None,
 ) -> list[Change]:
     """What planning these jobs would change, by name; nothing is changed."""
-    store = _Rehearsal(database, definitions, clock=clock)
+    store = Store(database, definitions, clock=clock, keep=False)
     rows = _rows(store)
     plans = Planner(store).plan([found for found in definitions.values() if found.is_job], revision)
     now = store.now()  # after planning: what starts at once is planned for the instant of its planning

@@ -15,7 +15,6 @@ from slotwise.model.records import RECURRING, Row
 from slotwise.model.vocabulary import State
 from slotwise.schedules import Disabled, Schedule, spread_out
 from slotwise.schedules.text import readable, stored_text
-from slotwise.store.dialects.decided_slots import newest_decided
 from slotwise.store.operations import deletion
 from slotwise.store.operations.transaction import Operation
 from slotwise.store.planning.planner import first_slot, replanned
@@ -121,14 +120,13 @@ class Instances:
         columns = decide.ahead(schedule, slot)
         if paused:  # its job's own row sleeps
             columns |= asleep(columns["execution_time"]) | {"control": control}
-        statement = dialect.insert(self._tasks).values(
+        values = dict(
             task_name=wanted.task, task_instance=wanted.id, task_data=wanted.data, priority=wanted.priority,
             runs_on=tags_text(self._store.definitions[wanted.task]), picked=False, version=to_micros(now),
             first_version=to_micros(now), watermark=newest,
             schedule=stored_text(schedule, f"{wanted.task}/{wanted.id}"), **columns,
         )  # fmt: skip
-        inserted = statement.on_conflict_do_nothing().returning(self._tasks.c.version)
-        return slot, connection.execute(inserted).first() is not None
+        return slot, dialect.by_row.insert_new(connection, self._tasks, values, self._tasks.c.version)
 
     def _known(self, connection: sa.Connection, wanted: Instance) -> tuple[bool, bool, int | None]:
         """Whether the id has a history, whether its job is paused, and by which order: most have none and are not."""
@@ -146,7 +144,7 @@ class Instances:
         """The newest slot of the id that is known, once what stands in no row has ended."""
         end_orphans(connection, self._store.dialect, wanted.task, wanted.id, now)
         strict = self._store.definitions[wanted.task].gives_up
-        return newest_decided(connection, self._store.dialect, wanted.task, wanted.id, strict=strict)
+        return self._store.dialect.by_row.newest_decided(connection, wanted.task, wanted.id, strict=strict)
 
     def _lock(self, connection: sa.Connection, task: str, id: str) -> Row | None:
         statement = sa.select(*self._store.dialect.row_columns).where(*self._key(task, id)).with_for_update()

@@ -22,7 +22,6 @@ from slotwise.schedules import Schedule, succeed
 from slotwise.schedules.combinators import owing
 from slotwise.schedules.text import readable, stored_text
 from slotwise.store.connect.database_errors import in_its_letters, is_about_a_row
-from slotwise.store.dialects.decided_slots import last_start, newest_decided
 from slotwise.store.planning.proposals import deploy_of, is_kept, proposed, revision_of, rows_of
 from slotwise.store.planning.revision import Revision
 from slotwise.store.planning.stored_calendars import calendars_of
@@ -225,24 +224,23 @@ class Planner:
         where = "parked_due" if columns.get("state") == State.PAUSED else "execution_time"
         if job.min_interval is None or where not in columns:
             return
-        last = last_start(connection, self._store.dialect, job.name)
+        last = self._store.dialect.by_row.last_start(connection, job.name)
         if last is not None:
             columns[where] = max(columns[where], last + job.min_interval)
 
     def _insert(
         self, connection: sa.Connection, job: Definition, schedule: Schedule, now: datetime, revision: Revision
     ) -> bool:
-        newest = newest_decided(connection, self._store.dialect, job.name, RECURRING, strict=job.gives_up)
+        newest = self._store.dialect.by_row.newest_decided(connection, job.name, RECURRING, strict=job.gives_up)
         blank = Row(task_name=job.name, task_instance=RECURRING, execution_time=now, version=0, watermark=newest)
         columns = decide.ahead(schedule, first_slot(blank, schedule, now))
         self._keep_distance(connection, job, columns)
-        statement = self._store.dialect.insert(self._tasks).values(
+        values = dict(
             task_name=job.name, task_instance=RECURRING, picked=False, version=to_micros(now),
             first_version=to_micros(now), **columns, watermark=newest,
             schedule=stored_text(schedule, job.name), **proposed(job), **deploy_of(revision),
         )  # fmt: skip
-        inserted = statement.on_conflict_do_nothing().returning(self._tasks.c.version)
-        return connection.execute(inserted).first() is not None
+        return self._store.dialect.by_row.insert_new(connection, self._tasks, values, self._tasks.c.version)
 
 
 def _plan_of(job: Definition, row: Row | None, change: str) -> Plan:

@@ -1,4 +1,4 @@
-"""One-time tasks as rows: insert, change, cancel and read them.
+"""One-time tasks: the commands of each database on them, and what reads them.
 
-Imports ``store.connect``, ``store.schema`` and what lies below the store.
+Imports ``store.dialects`` and the rooms below.
 """

@@ -9,7 +9,7 @@ from typing import Any
 
 from slotwise.model.vocabulary import State
 from slotwise.payload.payload import plain
-from slotwise.store.queue.task_reader import END_COLUMNS, TASK_COLUMNS
+from slotwise.store.queue.queue import END_COLUMNS, TASK_COLUMNS
 from slotwise.store.schema.column_types import from_micros
 from slotwise.store.schema.rows import utc
 

@@ -75,5 +75,5 @@ class TaskCounts:
         return int(connection.scalar(counted) or 0)
 
     def _next_due(self, name: str) -> datetime | None:
-        due = self._store.next_due([], [name])
+        due = self._store.due.next_due([], [name])
         return None if due is None else (self._store.now() + due + HALF).replace(microsecond=0)

@@ -54,17 +54,17 @@ class WorkerRegistry:
         with self._store.database.heart.begin() as connection:
             if skew is not None:
                 before = host_now()
-                found = connection.execute(self._renewal(connection, badge, state, skew)).first()
+                found = self._renew(connection, badge, state, skew)
                 if found is not None:
                     return _skew(before, found[0]), found[1]
             before, now = host_now(), self._store.dialect.now(connection)
             skew = _skew(before, now)
             # Race: the reply to the first time may have been lost; then the row is there.
-            row = self._store.dialect.insert(self._workers).values(self._row(badge, state, now, skew))
-            connection.execute(row.on_conflict_do_nothing())
+            row = self._row(badge, state, now, skew)
+            self._store.dialect.by_row.insert_new(connection, self._workers, row)
         return skew, 1
 
-    def _renewal(self, connection: sa.Connection, badge: Badge, state: str, skew: float) -> sa.Executable:
+    def _renew(self, connection: sa.Connection, badge: Badge, state: str, skew: float) -> Sequence[Any] | None:
         """One statement, for an idle worker does little else."""
         mine, others, dialect = self._workers, self._workers.alias("others"), self._store.dialect
         peers = (
@@ -72,12 +72,12 @@ class WorkerRegistry:
             .where(others.c.tasks == mine.c.tasks, others.c.tags == mine.c.tags, others.c.state == State.RUNNING)
             .where(others.c.last_seen > dialect.ago(connection, badge.lease))
         )
-        return (
+        renewal = (
             mine.update()
             .where(mine.c.worker == badge.worker)
             .values(state=state, last_seen=dialect.ago(connection), skew=skew, capacity=badge.capacity)
-            .returning(mine.c.last_seen, peers.scalar_subquery())
         )
+        return dialect.by_row.update_and_read(connection, renewal, mine.c.last_seen, peers.scalar_subquery())
 
     def _row(self, badge: Badge, state: str, now: datetime, skew: float) -> dict[str, Any]:
         return {

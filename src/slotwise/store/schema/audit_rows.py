@@ -83,15 +83,13 @@ class Author:
     ) -> int:
         """Write the order down in the transaction that carries it out; its number."""
         said = {name: value for name, value in arguments.items() if value is not None}
-        statement = (
-            tables.controls.insert()
-            .values(
-                at=now, author=self.name, note=self.note, command=command, task_name=job, slot=slot,
-                arguments=json.dumps(said, default=str) if said else None,
-            )
-            .returning(tables.controls.c.id)
+        statement = tables.controls.insert().values(
+            at=now, author=self.name, note=self.note, command=command, task_name=job, slot=slot,
+            arguments=json.dumps(said, default=str) if said else None,
         )  # fmt: skip
-        return int(connection.execute(statement).scalar_one())
+        key = connection.execute(statement).inserted_primary_key
+        assert key is not None  # the statement writes one row
+        return int(key[0])
 
 
 def order_of(connection: sa.Connection, tables: Tables, number: int) -> AuditEntry | None:

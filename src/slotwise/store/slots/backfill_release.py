@@ -18,7 +18,7 @@ from slotwise.decide.pause import asleep
 from slotwise.model.durations import parse_duration
 from slotwise.model.records import Row
 from slotwise.model.vocabulary import State
-from slotwise.store.dialects.dialect import Dialect
+from slotwise.store.dialects.port import Dialect
 from slotwise.store.schema.rows import ledger_instance, utc
 
 

@@ -5,26 +5,25 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import sqlalchemy as sa
 from sqlalchemy.exc import SQLAlchemyError
 
 from slotwise.errors import InvalidSchedule
-from slotwise.jobs.definition import Definition
-from slotwise.model.clock import Clock
 from slotwise.model.records import Claim, Gap, HandedBack, Key, Row
 from slotwise.model.vocabulary import PLANNED, Origin, Reason
-from slotwise.store.connect.database import Database
 from slotwise.store.connect.database_errors import describe, is_about_a_row
 from slotwise.store.dialects.queue_cursors import Range
 from slotwise.store.schema.rows import is_unusable, refuse_unusable
 from slotwise.store.schema.tables import HAS_SLOT, IS_TASK
 from slotwise.store.slots.batch_size import BatchSize
-from slotwise.store.slots.due import Due
 from slotwise.store.slots.late_claims import LateClaims
 from slotwise.store.slots.limits import Limits
 from slotwise.store.slots.recovery_rate import RecoveryRate
+
+if TYPE_CHECKING:
+    from slotwise.store.slots.store import Store
 
 #: At most so many rows in one statement: above it PostgreSQL's plans are at risk, below it nothing is gained.
 BATCH = 500
@@ -47,20 +46,15 @@ def _nobody(row: Row, gap: Gap) -> None:
     """Is told."""
 
 
-class Claims(Due):
+class Claims:
     """Takes what is due."""
 
-    def __init__(
-        self,
-        database: Database,
-        definitions: Mapping[str, Definition],
-        *,
-        clock: Clock | None = None,
-        poll: timedelta | None = None,
-    ) -> None:
-        super().__init__(database, definitions, clock=clock, poll=poll)
+    def __init__(self, store: Store) -> None:
+        self.dialect, self._due = store.dialect, store.due
+        self.transaction, self.schedule_of, self._warnings = store.transaction, store.schedule_of, store.warnings
+        database, definitions = store.database, store.definitions
         self._recovery_rate = RecoveryRate(self.dialect, database.settings.recovery_rate)
-        self._late_claims = LateClaims(self.dialect, definitions, self._recovery_rate, self._complaints, self.poll)
+        self._late_claims = LateClaims(self.dialect, definitions, self._recovery_rate, self._warnings, store.poll)
         self._weighed = frozenset(name for name, found in definitions.items() if found.is_weighed)
         self._limits = Limits(self.dialect, definitions)
         self._batch_size = BatchSize(BATCH, self.dialect.clock.elapsed)
@@ -86,7 +80,7 @@ class Claims(Due):
         run.
         """
         found, claims = self.claim_slots(holder, limit, lease=lease, names=names, lost=lost, on_skipped=on_skipped)
-        queued = self.claim_tasks(holder, limit - found, lease=lease, names=self._tasks_of(names))
+        queued = self.claim_tasks(holder, limit - found, lease=lease, names=self._due.tasks_of(names))
         return found + len(queued), claims + queued
 
     def claim_tasks(
@@ -106,7 +100,7 @@ class Claims(Due):
         if limit <= 0 or not names:
             return []
         try:
-            with self.transaction() if self._limits.are_on(names) else self._look() as connection:
+            with self.transaction() if self._limits.are_on(names) else self._due.look() as connection:
                 limit = self._limits.room(connection, names, limit)
                 if limit == 0:
                     return []
@@ -136,10 +130,10 @@ class Claims(Due):
         try:
             refuse_unusable({"slot": row.slot, "version": row.version})
         except ValueError as error:
-            if self._complaints.are_new(claim.key, str(error)):
+            if self._warnings.are_new(claim.key, str(error)):
                 logger.exception("%s/%s cannot be run and is set aside: %s", *claim.key, error)
             with self.transaction() as connection:
-                self.dialect.let_go_aside(connection, claim, HandedBack(Reason.UNREADABLE), str(error))
+                self.dialect.by_row.let_go_aside(connection, claim, HandedBack(Reason.UNREADABLE), str(error))
 
     def claim_slots(
         self,
@@ -154,7 +148,7 @@ class Claims(Due):
         """As ``claim``, and slots alone: those of jobs, and of tasks that recur; and whatever was lost before."""
         limit, is_level = min(limit, self._batch_size.size()), False
         if len(names) > MANY:
-            names, is_level = self._due_names(names)
+            names, is_level = self._due.names(names)
             if not names:
                 return 0, []
         try:
@@ -212,7 +206,7 @@ class Claims(Due):
     ) -> tuple[int, list[Claim]]:
         """One by one: a row that would keep all the others from being claimed is set aside."""
         with self.transaction() as connection:
-            keys = self.dialect.due(connection, names, limit, lost=lost, kind=kind)
+            keys = self.dialect.by_row.due(connection, names, limit, lost=lost, kind=kind)
         claims: list[Claim] = []
         for key in keys:
             try:
@@ -229,10 +223,10 @@ class Claims(Due):
         except Exception as error:
             if not is_about_a_row(error):
                 raise
-            if self._complaints.are_new(key, describe(error)):
+            if self._warnings.are_new(key, describe(error)):
                 logger.exception("%s/%s cannot be claimed and is set aside: %s", *key, describe(error))
             with self.transaction() as connection:
-                self.dialect.quarantine(connection, key, describe(error))
+                self.dialect.by_row.quarantine(connection, key, describe(error))
             return []
 
     def _start_late(

@@ -19,7 +19,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from slotwise.model.records import FOREVER, Row
 from slotwise.model.vocabulary import PLANNED, Origin, Outcome
 from slotwise.store.connect.database import Database
-from slotwise.store.dialects.dialect import Dialect
+from slotwise.store.dialects.port import Dialect
 from slotwise.store.schema.column_types import to_micros
 from slotwise.store.schema.rows import Change, ledger_instance
 from slotwise.store.slots.detached import detach

@@ -14,7 +14,7 @@ from slotwise.model.records import RECURRING, TICK, Key
 from slotwise.model.vocabulary import Origin, State
 from slotwise.schedules import Disabled, Schedule
 from slotwise.schedules.text import readable
-from slotwise.store.dialects.dialect import Dialect
+from slotwise.store.dialects.port import Dialect
 from slotwise.store.schema.column_types import to_micros
 from slotwise.store.schema.tables import of_plan
 
@@ -52,9 +52,8 @@ def detach(
     }  # fmt: skip
     if plan is not None and plan.state == State.PAUSED and "state" not in columns:
         row |= asleep(row["execution_time"])
-    statement = dialect.insert(tasks).values(**row).on_conflict_do_nothing().returning(tasks.c.task_instance)
-    added = connection.execute(statement).first()
-    return None if added is None else Key(name, added[0])
+    is_new = dialect.by_row.insert_new(connection, tasks, row, tasks.c.task_instance)
+    return Key(name, row["task_instance"]) if is_new else None
 
 
 def _plan(connection: sa.Connection, dialect: Dialect, name: str, instance: str) -> Any:

@@ -24,8 +24,7 @@ from slotwise.decide.fast_finish import FastFinish, onward
 from slotwise.model.records import SUCCEEDED, AttemptOutcome, Claim, Fence
 from slotwise.store.connect.database import Database, commit_surely
 from slotwise.store.connect.database_errors import is_about_a_row
-from slotwise.store.dialects.dialect import Dialect
-from slotwise.store.dialects.endings_by_row import Parted
+from slotwise.store.dialects.port import Dialect, Parted
 
 Usual: TypeAlias = "tuple[Claim, FastFinish]"
 

@@ -13,8 +13,8 @@ import sqlalchemy as sa
 from slotwise.jobs.definition import Definition
 from slotwise.model.records import Claim, Follow, FollowUps, IfExists, Key, Record, Wanted
 from slotwise.model.vocabulary import Origin, Outcome
-from slotwise.store.dialects.dialect import Dialect
-from slotwise.store.dialects.postgresql.queue import queue_of
+from slotwise.store.dialects.port import Dialect
+from slotwise.store.queue.queue import queue_of
 from slotwise.store.schema.rows import Change
 from slotwise.store.slots import ledger
 
@@ -45,7 +45,7 @@ class FollowUpWriter:
         succeeded = [end.sequel for end in ends if end.sequel and end.change.transition.label == Outcome.SUCCEEDED]
         self._follow(connection, [follow for sequel in succeeded for follow in sequel.follows])
         for key, arrived in groupby(sorted(key for sequel in succeeded for key in set(sequel.arrivals))):
-            if not self._queue.arrive(connection, key, len(list(arrived))):
+            if not self._queue.tasks.arrive(connection, key, len(list(arrived))):
                 logger.warning(
                     "ctx.count_down: no task %r with the id %r is blocked; this arrival counts for nothing", *key
                 )
@@ -64,10 +64,10 @@ class FollowUpWriter:
             groups.setdefault((turns[key], name, if_exists, wanted.waits_for > 0), []).append(wanted)
         for (_, name, if_exists, blocked), some in sorted(groups.items()):
             if not blocked:
-                self._queue.put_many(connection, name, some, if_exists)
+                self._queue.chunks.put_many(connection, name, some, if_exists)
                 continue
             for wanted in sorted(some):
-                self._queue.put(connection, name, wanted, if_exists)
+                self._queue.tasks.put(connection, name, wanted, if_exists)
 
 
 def _history(end: End) -> dict[str, Any] | None:

@@ -20,7 +20,7 @@ from slotwise.jobs.definition import Definition
 from slotwise.model.records import Gap, Key, Row, Transition
 from slotwise.model.vocabulary import PLANNED, Origin, Reason, Release
 from slotwise.schedules import Schedule, parse_schedule
-from slotwise.store.dialects.dialect import Dialect
+from slotwise.store.dialects.port import Dialect
 from slotwise.store.schema.audit_rows import order_of
 from slotwise.store.schema.rows import Change, Held, expect, ledger_instance
 from slotwise.store.slots import ledger
@@ -80,7 +80,7 @@ class LateClaims:
         """
         for row, entered in late:
             if entered:
-                self._dialect.undo_entry(connection, row, keep=row.is_detached and row.origin != Origin.TRIGGER)
+                self._dialect.by_row.undo_entry(connection, row, keep=row.is_detached and row.origin != Origin.TRIGGER)
         found: dict[Key, Row | None] = {row.key: None for row, _ in late}
         beside = [one for one in late if one[0].is_detached]
         holding = [one for one in beside if one[0].origin in PLANNED]  # who is too late leaves its place
@@ -204,11 +204,12 @@ class LateClaims:
 
     def _enter(self, connection: sa.Connection, row: Row, now: datetime) -> bool:
         strict = row.task_name in self._strict
-        return self._dialect.enter(connection, row, now, strict=strict) or self._enter_disowned(connection, row, now)
+        entered = self._dialect.by_row.enter(connection, row, now, strict=strict)
+        return entered or self._enter_disowned(connection, row, now)
 
     def _enter_disowned(self, connection: sa.Connection, row: Row, now: datetime) -> bool:
         is_free = row.task_name not in self._strict and ledger.disown(connection, self._dialect, row)
-        return is_free and self._dialect.enter(connection, row, now, strict=False)
+        return is_free and self._dialect.by_row.enter(connection, row, now, strict=False)
 
     def _mind(self, connection: sa.Connection, row: Row, now: datetime) -> Row | None:
         """A trigger starts, unless it was told to mind what runs of its job: then it waits, or is skipped."""
@@ -260,6 +261,6 @@ class LateClaims:
     def _let_go(self, connection: sa.Connection, row: Row, now: datetime, transition: Transition) -> Row | None:
         """By key and not by place: this very transaction has claimed the row, and so moved it."""
         change = Change(held=Held(row=row, now=now), transition=transition)
-        expect(Dialect.release(self._dialect, connection, [change]), 1, row)
-        Dialect.record(self._dialect, connection, [change])
+        expect(self._dialect.by_row.release(connection, change), 1, row)
+        self._dialect.by_row.record(connection, change)
         return None

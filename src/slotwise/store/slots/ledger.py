@@ -20,7 +20,7 @@ import sqlalchemy as sa
 from slotwise.model.records import Claim, Row
 from slotwise.model.vocabulary import Origin, Outcome, Reason
 from slotwise.store.connect.caller_transaction import Joined
-from slotwise.store.dialects.dialect import Dialect
+from slotwise.store.dialects.port import Dialect
 from slotwise.store.schema.column_types import Instant
 from slotwise.store.schema.rows import Change, ledger_instance
 from slotwise.store.schema.tables import Tables, of_plan

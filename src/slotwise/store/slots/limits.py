@@ -16,7 +16,7 @@ import sqlalchemy as sa
 
 from slotwise.jobs.definition import Definition
 from slotwise.jobs.policies import Rate
-from slotwise.store.dialects.dialect import Dialect
+from slotwise.store.dialects.port import Dialect
 from slotwise.store.schema.column_types import from_micros, to_micros
 
 _MICROSECOND = timedelta(microseconds=1)
@@ -54,9 +54,8 @@ class Limits:
         starts, rate = self._dialect.tables.starts, task.rate_limit
         mine = starts.c.task_name == task.name
         connection.execute(starts.delete().where(mine, ~self._counts(rate, now)))
-        new = self._dialect.insert(starts).values(task_name=task.name, at=_later(now, rate.grain), count=count)
-        more = {"count": starts.c.count + new.excluded.count}
-        connection.execute(new.on_conflict_do_update(index_elements=[starts.c.task_name, starts.c.at], set_=more))
+        row = {"task_name": task.name, "at": _later(now, rate.grain), "count": count}
+        self._dialect.by_row.upsert(connection, starts, row, lambda new: {"count": starts.c.count + new["count"]})
 
     def _task(self, names: Sequence[str]) -> Definition | None:
         return self._limited.get(names[0]) if self._limited and len(names) == 1 else None

@@ -15,7 +15,7 @@ until its instant and p, at least, and for p longer than before; and no start co
 So the n-th start after another comes no sooner than n * p - 250 ms after it, though claims may overtake each
 other on their way to the lock. Less than a second lies between two of one second: n * p < 1.25 s, and with the first
 they are no more than the rate. A start's instant is the claim's "now", and what the ledger says of when the slot
-started; a claim that never began takes that back (``RowByRow.undo_entry``).
+started; a claim that never began takes that back (``RowStatements.undo_entry``).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ import sqlalchemy as sa
 
 from slotwise.model.records import TICK, Row
 from slotwise.model.vocabulary import Origin
-from slotwise.store.dialects.dialect import Dialect
+from slotwise.store.dialects.port import Dialect
 from slotwise.store.schema.column_types import from_micros, to_micros
 
 #: A first start that is later than this after it was due counts, as the runs of missed slots do.
@@ -81,8 +81,8 @@ class RecoveryRate:
 
     def _write(self, connection: sa.Connection, full: datetime, end: datetime) -> None:
         meta = self._meta
-        new = self._dialect.insert(meta).values(key=_KEY, value=f"{to_micros(full)} {to_micros(end)}")
-        connection.execute(new.on_conflict_do_update(index_elements=[meta.c.key], set_={"value": new.excluded.value}))
+        row = {"key": _KEY, "value": f"{to_micros(full)} {to_micros(end)}"}
+        self._dialect.by_row.upsert(connection, meta, row, lambda new: {"value": new.value})
 
 
 def _has_room(full: datetime, now: datetime) -> bool:

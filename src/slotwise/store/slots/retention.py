@@ -52,12 +52,11 @@ class Pruner:
         meta = self._store.tables.meta
         with self._store.transaction() as connection:
             now = self._store.dialect.now(connection)
-            insert = self._store.dialect.insert(meta).values(key=TURN, value=now.isoformat(timespec="microseconds"))
+            row = {"key": TURN, "value": now.isoformat(timespec="microseconds")}
             latest = (now - interval).isoformat(timespec="microseconds")
-            taken = insert.on_conflict_do_update(
-                index_elements=[meta.c.key], set_={"value": insert.excluded["value"]}, where=meta.c.value <= latest
+            return self._store.dialect.by_row.upsert(
+                connection, meta, row, lambda new: {"value": new.value}, lambda new: meta.c.value <= latest, meta.c.key
             )
-            return connection.execute(taken.returning(meta.c.key)).first() is not None
 
     def pages(self) -> Iterator[Page]:
         """Results whose time is over; then ledger and gaps, job by job. Each page is a transaction."""
@@ -154,13 +153,10 @@ class Pruner:
         if not old:
             return
         meta, until = self._store.tables.meta, utc(old[-1]).isoformat(timespec="microseconds")
-        insert = self._store.dialect.insert(meta).values(key=PRUNED_UNTIL, value=until)
-        later = insert.on_conflict_do_update(
-            index_elements=[meta.c.key],
-            set_={"value": insert.excluded["value"]},
-            where=meta.c.value < insert.excluded["value"],
-        )
-        connection.execute(later)
+        self._store.dialect.by_row.upsert(
+            connection, meta, {"key": PRUNED_UNTIL, "value": until}, lambda new: {"value": new.value},
+            lambda new: meta.c.value < new.value,
+        )  # fmt: skip
 
 
 def pruned_until(connection: sa.Connection, store: Store) -> datetime | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
@@ -14,22 +14,22 @@ from slotwise import decide
 from slotwise.decide.fast_finish import is_usual
 from slotwise.decide.pause import parked
 from slotwise.errors import InvalidSchedule
-from slotwise.jobs.definition import Definition
-from slotwise.model.clock import Clock
 from slotwise.model.records import AttemptOutcome, Claim, Died, Fence, LedgerEntry, LedgerKey, Row, Transition
 from slotwise.model.vocabulary import PLANNED, Origin
-from slotwise.store.connect.database import Database, commit_surely
+from slotwise.store.connect.database import commit_surely
 from slotwise.store.connect.database_errors import describe, is_about_a_row, is_locked
 from slotwise.store.schema.rows import Change, Held, expect
 from slotwise.store.slots.backfill_release import release_next
 from slotwise.store.slots.concurrent_slots import tell_plan_rows
-from slotwise.store.slots.door import Door
 from slotwise.store.slots.fast_finish import advance, usual
 from slotwise.store.slots.follow_ups import End, FollowUpWriter
 from slotwise.store.slots.ledger import end_stranger
 from slotwise.store.slots.outcome_columns import ledger_key, ledger_keys, plainer, tried
 from slotwise.store.slots.recorders import Recorders
 from slotwise.store.slots.settlement_values import Settlement, claim_of
+
+if TYPE_CHECKING:
+    from slotwise.store.slots.store import Store
 
 Entries: TypeAlias = Mapping[LedgerKey, tuple[LedgerEntry | None, str | None]]
 
@@ -48,22 +48,18 @@ def _just_now(claim: Claim) -> timedelta:
     return timedelta(0)
 
 
-class Settlements(Door):
+class Settlements:
     """Lets go of held rows, and writes how their slots and tasks have ended."""
 
-    def __init__(
-        self,
-        database: Database,
-        definitions: Mapping[str, Definition],
-        *,
-        clock: Clock | None = None,
-        poll: timedelta | None = None,
-    ) -> None:
-        super().__init__(database, definitions, clock=clock, poll=poll)
+    def __init__(self, store: Store) -> None:
+        self.database, self.dialect, self.definitions = store.database, store.dialect, store.definitions
+        self.transaction, self.schedule_of, self._warnings = store.transaction, store.schedule_of, store.warnings
+        self._poll = store.poll
         #: What else a worker writes with its settlements.
         self.recorders = Recorders()
         self._sequels = FollowUpWriter(self.dialect)
-        self._usual = frozenset(name for name, found in definitions.items() if is_usual(found))
+        names = (name for name, found in store.definitions.items() if is_usual(found))
+        self._usual = frozenset(names if self.dialect.has_fast_finish else ())
 
     def finish(self, claims: Sequence[Claim]) -> bool:
         """Let go of one-time tasks that succeeded: all of them, in one statement, or none.
@@ -154,11 +150,11 @@ class Settlements(Door):
             except Exception as second:
                 if not is_about_a_row(second):
                     return Settlement(claim=claim, error=error)
-        if self._complaints.are_new(claim.key, why):
+        if self._warnings.are_new(claim.key, why):
             logger.error("%s/%s is set aside: %s", *claim.key, why, exc_info=error)
         try:
             with self.transaction() as connection:
-                label = self.dialect.let_go_aside(connection, claim, outcome, describe(error))
+                label = self.dialect.by_row.let_go_aside(connection, claim, outcome, describe(error))
         except SQLAlchemyError:
             return Settlement(claim=claim, error=error)
         row = {"last_error": why}
@@ -236,7 +232,7 @@ class Settlements(Door):
         return [end for end in ends if end.sequel is not None or end.definition.record != "none"]
 
     def _decide(self, held: Held, outcome: AttemptOutcome, entries: Entries, ended_ago: timedelta) -> Change:
-        row, poll = held.row, self.poll
+        row, poll = held.row, self._poll
         key = ledger_key(held, outcome)
         entry, place = entries.get(key, (None, None)) if key else (None, None)
         definition = self.definitions[row.task_name]

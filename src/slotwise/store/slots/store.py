@@ -1,63 +1,94 @@
-"""The engine's door to the database: claim, mark, settle, beat, look, take over.
+"""One database with its dialect, what this process knows of the tasks in it, and what an engine asks of it.
 
-Every transaction is a ``with`` block in here, holds no user code, and ends before anything else begins.
+Every transaction is a ``with`` block in this room, holds no user code, and ends before anything else begins.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from datetime import datetime
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import datetime, timedelta
 
 import sqlalchemy as sa
 
-from slotwise.model.records import Claim, Fence, Row
-from slotwise.store.schema.rows import row_of
+from slotwise.jobs.definition import Definition
+from slotwise.model.clock import Clock, DatabaseClock
+from slotwise.model.records import Row
+from slotwise.schedules import Schedule, parse_schedule
+from slotwise.store.connect.database import Database
+from slotwise.store.dialects.port import Dialect
+from slotwise.store.dialects.postgresql.dialect import PostgreSQL
+from slotwise.store.schema.tables import Tables, tables
 from slotwise.store.slots.claims import Claims
-from slotwise.store.slots.settlement_values import claim_of
+from slotwise.store.slots.due import Due
+from slotwise.store.slots.held_rows import HeldRows
+from slotwise.store.slots.row_warnings import RowWarnings
 from slotwise.store.slots.settlements import Settlements
 
+_DIALECTS: dict[str, Callable[[Tables, Clock], Dialect]] = {PostgreSQL.name: PostgreSQL}
 
-class Store(Claims, Settlements):
-    """Everything that an engine asks of its database."""
 
-    def mark_running(self, claim: Claim) -> bool:
-        """Record, before a handler that gives up starts, that it starts. True only after a durable commit."""
-        if claim.row.ledger_key is None:
-            return True
-        with self.transaction() as connection:
-            return self.dialect.mark_running(connection, claim)  # and the commit, on the way out, has not raised
+class Store:
+    """Its parts: ``due``, ``claims``, ``held`` rows and ``settlements``.
 
-    def beat(self, holder: str, claims: Sequence[Claim]) -> set[Fence]:
-        """Renew claims on the heartbeats' own connection; those that are lost."""
-        if not claims:
-            return set()
-        with self.database.heart.begin() as connection:
-            renewed = self.dialect.beat(connection, holder, claims)
-        missing = [claim for claim in claims if claim.fence not in renewed]
-        if not missing:
-            return set()
-        with self.database.heart.begin() as connection:
-            # Skipped is not lost: an operator's command may have locked the row for a moment.
-            kept = self.dialect.still_held(connection, missing)
-        return {claim.fence for claim in missing} - kept
+    ``keep`` is false for a rehearsal: all of its transactions are rolled back.
+    """
 
-    def look(self, names: Sequence[str]) -> tuple[datetime, list[Row]]:
-        """All held rows of these tasks, for a reaper; and the time."""
-        with self.transaction() as connection:
-            return self.dialect.silent_rows(connection, names)
+    def __init__(
+        self,
+        database: Database,
+        definitions: Mapping[str, Definition],
+        *,
+        clock: Clock | None = None,
+        poll: timedelta | None = None,
+        keep: bool = True,
+    ) -> None:
+        self.database = database
+        self.definitions = definitions
+        #: How often this process looks for what is due, at least.
+        self.poll = database.settings.poll_interval if poll is None else poll
+        self.tables = tables(database.settings.table_prefix, database.settings.schema, database.dialect_name)
+        self.dialect = _dialect(database.dialect_name)(self.tables, clock or DatabaseClock())
+        self.warnings = RowWarnings(self.dialect.clock.elapsed)
+        self._keep = keep
+        self.due = Due(self)
+        self.claims = Claims(self)
+        self.held = HeldRows(self)
+        self.settlements = Settlements(self)
 
-    def find_claim(self, name: str, instance: str, token: int, holder: str) -> Claim | None:
-        """The claim of this fence, read again with its payload; None: it stands no more."""
-        tasks = self.tables.tasks
-        mine = [tasks.c.task_name == name, tasks.c.task_instance == instance, tasks.c.picked]
-        statement = sa.select(*self.dialect.row_columns).where(
-            *mine, tasks.c.version == token, tasks.c.picked_by == holder
-        )
-        with self.transaction() as connection:
-            values = connection.execute(statement).first()
-        return None if values is None else claim_of(row_of(values))
+    @contextmanager
+    def transaction(self) -> Iterator[sa.Connection]:
+        """A transaction on the ordinary pool."""
+        with self.database.main.connect() as connection, connection.begin() as transaction:
+            yield connection
+            if not self._keep:
+                transaction.rollback()
 
-    def held_by(self, holder: str) -> list[Claim]:
-        """Rows that the database says this worker holds, for finding claims that it does not know of."""
-        with self.database.heart.begin() as connection:
-            return [claim_of(row) for row in self.dialect.rows_of(connection, holder)]
+    @contextmanager
+    def statement(self, word: str | None = None) -> Iterator[sa.Connection]:
+        """For one statement, which is a transaction by itself. What fails after it takes nothing back. ``word``: to
+        wake workers with.
+
+        Race: its reply may be lost though it was carried out, and nobody can ask what became of it, as of a COMMIT. So
+        it is for reading; for claims: of one that nobody knows of, the heartbeat learns from the row; and for commands
+        on tasks, where it is the same with a COMMIT: who wants to be sure gives an id, and asks again.
+        """
+        with self.database.alone() if word is None else self.database.telling(word) as connection:
+            yield connection
+
+    def now(self) -> datetime:
+        """The one clock's time."""
+        with self.statement() as connection:
+            return self.dialect.now(connection)
+
+    def schedule_of(self, row: Row) -> Schedule:
+        """The schedule that decides: the row's text, never the code's. Raises InvalidSchedule."""
+        return parse_schedule(row.schedule or "-")
+
+
+def _dialect(name: str) -> Callable[[Tables, Clock], Dialect]:
+    if name not in _DIALECTS:
+        from slotwise.store.dialects.sqlite import SQLite  # late, as its driver
+
+        _DIALECTS[name] = SQLite
+    return _DIALECTS[name]

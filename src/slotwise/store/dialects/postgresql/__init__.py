@@ -1,4 +1,4 @@
 """PostgreSQL (14 or newer): its statements as text, and the classes that run them.
 
-Imports the other dialects' port, ``store.connect`` and ``store.schema``.
+Imports ``store.dialects``, ``store.connect`` and ``store.schema``.
 """

@@ -18,7 +18,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from slotwise.model.records import Row
-from slotwise.store.dialects.decided_slots import MAY_START
+from slotwise.store.dialects.row_statements import MAY_START
 from slotwise.store.schema.column_types import Beyond
 from slotwise.store.schema.rows import LAST_TOKEN, refuse_unusable, utc
 

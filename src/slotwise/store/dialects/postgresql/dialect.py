@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime, timedelta
 from operator import itemgetter
-from typing import Any
+from typing import Any, ClassVar
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.dialects.postgresql import insert
 
 from slotwise.decide.fast_finish import FastFinish
-from slotwise.model.clock import Clock
-from slotwise.model.records import Claim, Fence, LedgerEntry, LedgerKey, Row
-from slotwise.store.dialects.endings_by_row import UNASKED, Parted
+from slotwise.model.clock import Clock, host_now
+from slotwise.model.records import Claim, Fence, Gap, Key, LedgerEntry, LedgerKey, Row
+from slotwise.store.dialects.port import Parted
+from slotwise.store.dialects.postgresql import claim_statements as claim_sql
+from slotwise.store.dialects.postgresql import held_row_statements as held_sql
+from slotwise.store.dialects.postgresql import ledger_statements as ledger_sql
 from slotwise.store.dialects.postgresql.arrays import (
     fence_of,
     fences,
@@ -25,77 +28,56 @@ from slotwise.store.dialects.postgresql.arrays import (
     texts,
     varying,
 )
-from slotwise.store.dialects.postgresql.claim_statements import (
-    AGAIN,
-    ALL_PAUSED,
-    CLAIM,
-    CLAIM_TASKS,
-    DUE_NAMES,
-    DUE_TASKS,
-    HAS_SLOT,
-    HEADS,
-    MOST_URGENT,
-    NEXT_DUE,
-    OLDEST,
-    SLOT_COLUMNS,
-    SLOTS_ARE_DUE,
-    TASK_COLUMNS,
-    slot_of,
-    task_of,
-)
-from slotwise.store.dialects.postgresql.held_row_statements import (
-    ADVANCE,
-    BEAT,
-    ENTRIES,
-    FINISH,
-    FORGET,
-    HOLD,
-    MARK,
-    RECORD,
-    RELEASE,
-    REMOVE,
-    SILENT,
-    STILL_HELD,
-)
-from slotwise.store.dialects.postgresql.late_statements import LateSlots
-from slotwise.store.dialects.postgresql.row_locations import locked_places
+from slotwise.store.dialects.postgresql.queue import WholeChunks, Words
 from slotwise.store.dialects.queue_cursors import Range, whole
+from slotwise.store.dialects.row_statements import RowStatements
+from slotwise.store.dialects.task_statements import Chunks, TaskStatements
 from slotwise.store.schema.column_types import Instant
 from slotwise.store.schema.rows import (
     ADVANCED,
     CHANGED_COLUMNS,
+    DECIDED_COLUMNS,
     HOLD_COLUMNS,
     RECORDED_COLUMNS,
     ROW_COLUMNS,
     Change,
     Held,
+    expect,
     hold_of,
+    ledger_instance,
     row_of,
     utc,
 )
 from slotwise.store.schema.tables import WINDOW, Tables
 
+#: Columns of a held plan row that are empty as long as its slot is on time, and nobody has asked anything of it.
+UNASKED = ("plan_instance", "origin", "catch_up_until", "state", "cancel_requested", "wanted_due", "parked_due")
 
-class PostgreSQL(LateSlots):
+
+class PostgreSQL:
     """The reference: whole batches, one statement each."""
 
-    name = "postgresql"
+    name: ClassVar[str] = "postgresql"
+    has_fast_finish: ClassVar[bool] = True
     insert = staticmethod(insert)
-    locked = staticmethod(locked_places)
 
     def __init__(self, tables: Tables, clock: Clock) -> None:
-        super().__init__(tables, clock)
+        self.tables = tables
+        self.clock = clock
+        self.row_columns = [tables.tasks.c[name] for name in ROW_COLUMNS]
+        self.hold_columns = [tables.tasks.c[name] for name in HOLD_COLUMNS]
         # A database's own language may sort in another way.
         self.key_order = (sa.collate(tables.tasks.c.task_name, "C"), sa.collate(tables.tasks.c.task_instance, "C"))
+        self.by_row = RowStatements(self)
         prepare = postgresql.dialect().identifier_preparer  # type: ignore[no-untyped-call]
         self._names = {
             **{table: prepare.format_table(getattr(tables, table)) for table in ("tasks", "slots", "gaps", "meta")},
             "columns": ", ".join(f"t.{name}" for name in ROW_COLUMNS),
             "hold_columns": ", ".join(f"t.{name}" for name in HOLD_COLUMNS),
-            "task_columns": ", ".join(TASK_COLUMNS),
-            "slot_columns": ", ".join(SLOT_COLUMNS),
+            "task_columns": ", ".join(claim_sql.TASK_COLUMNS),
+            "slot_columns": ", ".join(claim_sql.SLOT_COLUMNS),
             "window": str(WINDOW),
-            "again": AGAIN,
+            "again": claim_sql.AGAIN,
             # a settlement does not need the payload, which may be large
             "q_columns": ", ".join("NULL::bytea" if name == "task_data" else f"q.{name}" for name in ROW_COLUMNS),
         }
@@ -113,8 +95,8 @@ class PostgreSQL(LateSlots):
         return override or utc(connection.exec_driver_sql("SELECT statement_timestamp()").scalar_one())
 
     def ago(self, connection: sa.Connection, span: timedelta = timedelta(0)) -> sa.ColumnElement[datetime]:
-        if self.clock.override() is not None:
-            return super().ago(connection, span)
+        if (override := self.clock.override()) is not None:
+            return sa.literal(override - span, Instant)
         return sa.func.statement_timestamp(type_=Instant) - sa.literal(span, sa.Interval)
 
     def transaction_id(self, connection: sa.Connection) -> str | None:
@@ -143,23 +125,23 @@ class PostgreSQL(LateSlots):
             "lease": lease, "instance": instance,
         }  # fmt: skip
         if instance is None:
-            parts = {"who": ALL_PAUSED.format(**self._names), "kind": HAS_SLOT}
+            parts = {"who": claim_sql.ALL_PAUSED.format(**self._names), "kind": claim_sql.HAS_SLOT}
         else:
             parts = {"who": " AND d.task_instance = %(instance)s", "kind": ""}
-        fresh = self.sql(OLDEST if is_level else MOST_URGENT, **parts)
-        found = self._run(connection, CLAIM, parameters, **parts, fresh=fresh).cursor.fetchall()
+        fresh = self.sql(claim_sql.OLDEST if is_level else claim_sql.MOST_URGENT, **parts)
+        found = self._run(connection, claim_sql.CLAIM, parameters, **parts, fresh=fresh).cursor.fetchall()
         if not found:
             return []
         now = utc(found[0][0])
-        return [(slot_of(values[2:], holder, lease, now), now, values[1]) for values in found]
+        return [(claim_sql.slot_of(values[2:], holder, lease, now), now, values[1]) for values in found]
 
     def due_names(self, connection: sa.Connection, limit: int) -> list[tuple[str, int]]:
-        found: list[tuple[str, int]] = self._run(connection, DUE_NAMES, {"limit": limit}).cursor.fetchall()
+        found: list[tuple[str, int]] = self._run(connection, claim_sql.DUE_NAMES, {"limit": limit}).cursor.fetchall()
         return found
 
     def due_tasks(self, connection: sa.Connection, names: Sequence[str]) -> set[str]:
         parameters = {"tasks": texts(names), **marked(map(whole, names))}
-        found = self._run(connection, DUE_TASKS, parameters, heads=self.sql(HEADS))
+        found = self._run(connection, claim_sql.DUE_TASKS, parameters, heads=self.sql(claim_sql.HEADS))
         return {name for (name,) in found.cursor.fetchall()}
 
     def claim_tasks(
@@ -174,23 +156,58 @@ class PostgreSQL(LateSlots):
     ) -> tuple[list[Row], bool]:
         parameters = {"holder": holder, "tasks": texts(names), "limit": limit, "lease": lease}
         parameters |= marked(map(whole, names) if ranges is None else ranges)
-        parts = {"heads": self.sql(HEADS), "slots_are_due": self.sql(SLOTS_ARE_DUE)}
-        found = self._run(connection, CLAIM_TASKS, parameters, **parts).cursor.fetchall()
-        return [task_of(values, holder) for values in sorted(found, key=_turn)], not found or found[0][-1]
+        parts = {"heads": self.sql(claim_sql.HEADS), "slots_are_due": self.sql(claim_sql.SLOTS_ARE_DUE)}
+        found = self._run(connection, claim_sql.CLAIM_TASKS, parameters, **parts).cursor.fetchall()
+        return [claim_sql.task_of(values, holder) for values in sorted(found, key=_turn)], not found or found[0][-1]
 
     def next_due(
         self, connection: sa.Connection, names: Sequence[str], tasks: Sequence[str], *, lost: int = 1
     ) -> timedelta | None:
         parameters = {"names": texts(names), "lost": min(lost, 1), **marked(map(whole, tasks))}
-        found: timedelta | None = self._run(connection, NEXT_DUE, parameters, heads=self.sql(HEADS)).scalar()
+        heads = self.sql(claim_sql.HEADS)
+        found: timedelta | None = self._run(connection, claim_sql.NEXT_DUE, parameters, heads=heads).scalar()
         return found
+
+    def newest_decided(
+        self, connection: sa.Connection, plans: Sequence[Row], *, strict: Collection[str]
+    ) -> list[datetime | None]:
+        parameters = {**fences(plans), "strict": list(strict)}
+        return [utc(newest) for (newest,) in self._run(connection, ledger_sql.NEWEST, parameters)]
+
+    def begin(
+        self, connection: sa.Connection, started: Sequence[Row], now: datetime, *, strict: Collection[str]
+    ) -> set[Key]:
+        columns = {name: [getattr(row, name) for row in started] for name in DECIDED_COLUMNS}
+        parameters, parts = spread(columns, CHANGED_COLUMNS)
+        parameters |= {**fences(started), "holder": started[0].picked_by, "strict": list(strict), "claimed_at": now}
+        found = self._run(connection, ledger_sql.BEGIN, parameters, **parts).all()
+        expect(found[0][0], len(started), started[0])
+        return {Key(name, instance) for _, name, instance in found if name is not None}
+
+    def gaps(self, connection: sa.Connection, gaps: Iterable[tuple[Row, Gap]], now: datetime) -> None:
+        if not (found := list(gaps)):
+            return
+        parameters = {
+            "names": [row.task_name for row, _ in found],
+            "instances": [ledger_instance(row) for row, _ in found],
+            "versions": [row.version for row, _ in found],
+            "holders": [row.picked_by for row, _ in found],
+            "firsts": [gap.first for _, gap in found],
+            "lasts": [gap.last for _, gap in found],
+            "counts": [gap.count for _, gap in found],
+            "reasons": [gap.reason for _, gap in found],
+            "at": now,
+        }
+        for (turn,) in self._run(connection, ledger_sql.GAPS, parameters).all():
+            row, gap = found[turn - 1]
+            self.by_row.close_open_slots(connection, row, gap, now)
 
     def finish(self, connection: sa.Connection, claims: Sequence[Claim]) -> tuple[str | None, int]:
         # Twice, the second time by name: texts alone are compared faster than keys.
         ordered = sorted(claims, key=lambda claim: claim.row.task_instance)
         ordered.sort(key=lambda claim: claim.row.task_name)
         parameters = {**fences(claim.row for claim in ordered), "holder": claims[0].holder}
-        transaction_id, count = self._run(connection, FINISH, parameters).one()
+        transaction_id, count = self._run(connection, held_sql.FINISH, parameters).one()
         return transaction_id, count
 
     def advance(
@@ -206,10 +223,24 @@ class PostgreSQL(LateSlots):
         different, parts = varying(columns, ADVANCED)
         parameters = {**fences(claim.row for claim, _ in endings), **different, "holder": endings[0][0].holder}
         unasked = " AND ".join(f"t.{name} IS NULL" for name in UNASKED)
-        transaction_id, told, turns = self._run(connection, ADVANCE, parameters, **parts, unasked=unasked).one()
+        transaction_id, told, turns = self._run(
+            connection, held_sql.ADVANCE, parameters, **parts, unasked=unasked
+        ).one()
         if told != len(turns):
             raise Parted
         return transaction_id, {endings[turn - 1][0].fence for turn in turns}
+
+    def locked(self, found: sa.Select[Any]) -> sa.ColumnElement[bool]:
+        """By the places of the rows that ``found`` locks: it is run once, and no join is there to choose.
+
+        After ``IN`` it stands on the inner side of a loop, and is run for each row, where the planner takes the table
+        for a small one. Its conditions are repeated within a CASE, which no index fits.
+        """
+        place: sa.ColumnElement[Any] = sa.literal_column("ctid")
+        places = found.with_only_columns(place).with_for_update(skip_locked=True)
+        asked = sa.true() if found.whereclause is None else found.whereclause
+        still = sa.case((asked, sa.true()), else_=sa.false())
+        return sa.and_(place == sa.any_(sa.func.array(places.scalar_subquery())), still)
 
     def alone(self, connection: sa.Connection, name: str) -> bool:
         """By a lock that ends after the commit: whoever gets it next sees, by another statement, what was written."""
@@ -227,7 +258,7 @@ class PostgreSQL(LateSlots):
             **fences(claim.row for claim in ordered),
             "holders": [claim.holder for claim in ordered],
         }
-        found = self._run(connection, HOLD, parameters, skip="" if wait else " SKIP LOCKED")
+        found = self._run(connection, held_sql.HOLD, parameters, skip="" if wait else " SKIP LOCKED")
         return [
             Held(row=row_of(values), now=utc(now), place=place, transaction_id=transaction_id)
             for now, transaction_id, place, *values in found
@@ -257,7 +288,7 @@ class PostgreSQL(LateSlots):
                 LedgerEntry(outcome=outcome, token=token, final=final, aborted=aborted, started=utc(started)), place
             )
             for place, name, instance, slot, outcome, token, final, aborted, started in self._run(
-                connection, ENTRIES, parameters, lock=lock
+                connection, ledger_sql.ENTRIES, parameters, lock=lock
             )
         }  # fmt: skip
 
@@ -266,12 +297,12 @@ class PostgreSQL(LateSlots):
         kept = [change for change in changes if not change.transition.remove]
         count = 0
         if removed:
-            count += self._run(connection, REMOVE, places(removed)).rowcount
+            count += self._run(connection, held_sql.REMOVE, places(removed)).rowcount
         if kept:
             rows = [change.transition.row for change in kept if change.transition.row]
             columns = {name: [row[name] for row in rows] for name in CHANGED_COLUMNS}
             parameters, parts = spread(columns, CHANGED_COLUMNS)
-            count += self._run(connection, RELEASE, {**places(kept), **parameters}, **parts).rowcount
+            count += self._run(connection, held_sql.RELEASE, {**places(kept), **parameters}, **parts).rowcount
         return count
 
     def record(self, connection: sa.Connection, changes: Sequence[Change]) -> None:
@@ -279,9 +310,10 @@ class PostgreSQL(LateSlots):
         forgotten = [change for change in written if change.forgets]
         recorded = [change for change in written if not change.never_began]
         apart = [change for change in written if change.never_began and not change.forgets]
-        if forgotten and self._run(connection, FORGET, ledger_places(forgotten)).rowcount < len(forgotten):
+        if forgotten and self._run(connection, ledger_sql.FORGET, ledger_places(forgotten)).rowcount < len(forgotten):
             apart += forgotten
-        super().record(connection, apart)
+        for change in apart:
+            self.by_row.record(connection, change)
         if recorded:
             records = [change.transition.record for change in recorded if change.transition.record]
             columns: dict[str, list[Any]] = {
@@ -289,7 +321,7 @@ class PostgreSQL(LateSlots):
             }
             columns["finished"] = [change.finished for change in recorded]
             parameters, parts = spread(columns, RECORDED_COLUMNS, added="s")
-            self._run(connection, RECORD, {**ledger_places(recorded), **parameters}, **parts)
+            self._run(connection, ledger_sql.RECORD, {**ledger_places(recorded), **parameters}, **parts)
 
     def mark_running(self, connection: sa.Connection, claim: Claim) -> bool:
         key = claim.row.ledger_key
@@ -298,22 +330,27 @@ class PostgreSQL(LateSlots):
             "name": key.task_name, "instance": key.task_instance, "slot": key.slot, "token": claim.token,
             "holder": claim.holder,
         }  # fmt: skip
-        return self._run(connection, MARK, parameters).rowcount == 1  # type: ignore[no-any-return]
+        return self._run(connection, ledger_sql.MARK, parameters).rowcount == 1  # type: ignore[no-any-return]
 
     def beat(self, connection: sa.Connection, holder: str, claims: Sequence[Claim]) -> set[Fence]:
         parameters = {**fences(claim.row for claim in claims), "holder": holder}
-        return {fence_of(values) for values in self._run(connection, BEAT, parameters)}
+        return {fence_of(values) for values in self._run(connection, held_sql.BEAT, parameters)}
 
     def still_held(self, connection: sa.Connection, claims: Sequence[Claim]) -> set[Fence]:
         if not claims:
             return set()
         parameters = {**fences(claim.row for claim in claims), "holder": claims[0].holder}
-        return {fence_of(values) for values in self._run(connection, STILL_HELD, parameters)}
+        return {fence_of(values) for values in self._run(connection, held_sql.STILL_HELD, parameters)}
 
     def silent_rows(self, connection: sa.Connection, names: Sequence[str]) -> tuple[datetime, list[Row]]:
-        found = self._run(connection, SILENT, {"names": list(names)}).all()
-        now = utc(found[0][0]) if found else super().now(connection)  # about no row it is of no use
+        found = self._run(connection, held_sql.SILENT, {"names": list(names)}).all()
+        now = utc(found[0][0]) if found else self.clock.override() or host_now()  # about no row it is of no use
         return now, [hold_of(values[1:]) for values in found]
+
+    def task_statements(self, wake: timedelta | None) -> tuple[TaskStatements, Chunks]:
+        words = Words(self, wake)
+        rows = TaskStatements(self, words)
+        return rows, WholeChunks(self, rows, words)
 
 
 #: By the first two of TASK_COLUMNS: the highest priority first, and then the oldest.

@@ -1,18 +1,10 @@
-"""PostgreSQL's statements about held rows, as text: renew and look, lock, let go, tell the ledger.
+"""PostgreSQL's statements about held rows, as text: renew and look, lock, let go.
 
 They are found by key in a join that is LATERAL, or by the place that a lock has found: no plan to choose.
 Heartbeat and reaper never wait (SKIP LOCKED); settlements lock in key order, so they cannot deadlock.
 """
 
 from __future__ import annotations
-
-# Race: the server may crash right after the mark. Where synchronous_commit is off, the mark's transaction turns it on;
-# its flush also covers the claim, which was written before. Other levels are the admin's choice and stay.
-MARK = """\
-UPDATE {slots} AS s SET outcome = 'running', started = {now}
-WHERE s.task_name = %(name)s AND s.task_instance = %(instance)s AND s.slot = %(slot)s
-  AND s.token = %(token)s AND s.worker = %(holder)s AND s.outcome = 'claimed'
-RETURNING CASE current_setting('synchronous_commit') WHEN 'off' THEN set_config('synchronous_commit', 'on', true) END"""
 
 # The key alone finds the row: what else is asked stands in a CASE, which no index fits. Else the planner takes the
 # index of held rows, where it looks through all of this worker's for each of them.
@@ -81,15 +73,6 @@ CROSS JOIN LATERAL (
       AND CASE WHEN h.picked AND h.version = i.version THEN h.picked_by = i.holder ELSE false END
     FOR UPDATE{skip}) AS q"""
 
-ENTRIES = """\
-SELECT l.ctid::text, l.task_name, l.task_instance, l.slot, l.outcome, l.token, l.finished IS NOT NULL, l.aborted,
-    l.started
-FROM unnest(%(names)s::text[], %(instances)s::text[], %(slots)s::timestamptz[]) AS i(task_name, task_instance, slot)
-CROSS JOIN LATERAL (
-    SELECT e.ctid, e.* FROM {slots} AS e
-    WHERE e.task_name = i.task_name AND e.task_instance = i.task_instance AND e.slot = i.slot
-    {lock}) AS l"""
-
 RELEASE = """\
 UPDATE {tasks} AS t
 SET picked = false, picked_by = NULL, last_heartbeat = NULL, lease = NULL, cancel_requested = NULL,
@@ -107,23 +90,6 @@ USING unnest(%(names)s::text[], %(instances)s::text[], %(versions)s::bigint[], %
 WHERE t.ctid = ANY (%(places)s::text[]::tid[])
   AND t.task_name = i.task_name AND t.task_instance = i.task_instance
   AND t.version = i.version AND t.picked_by = i.holder"""
-
-RECORD = """\
-UPDATE {slots} AS s
-SET {sets}
-FROM unnest(%(names)s::text[], %(instances)s::text[], %(slots)s::timestamptz[], %(tokens)s::bigint[]{arrays})
-     AS i(task_name, task_instance, slot, token{changed})
-WHERE s.ctid = ANY (%(places)s::text[]::tid[])
-  AND s.task_name = i.task_name AND s.task_instance = i.task_instance AND s.slot = i.slot
-  AND s.token = i.token AND s.finished IS NULL"""
-
-FORGET = """\
-DELETE FROM {slots} AS s
-USING unnest(%(names)s::text[], %(instances)s::text[], %(slots)s::timestamptz[], %(tokens)s::bigint[])
-     AS i(task_name, task_instance, slot, token)
-WHERE s.ctid = ANY (%(places)s::text[]::tid[])
-  AND s.task_name = i.task_name AND s.task_instance = i.task_instance AND s.slot = i.slot
-  AND s.token = i.token AND s.finished IS NULL AND s.attempts <= 1 AND s.lost = 0 AND s.aborted = 0"""
 
 BEAT = """\
 UPDATE {tasks} AS t

@@ -1,20 +1,44 @@
-"""What is written of late slots, and of those that will not run, on PostgreSQL: of a whole batch in one statement each.
+"""PostgreSQL's statements about the ledger, as text: mark, look, write an end, decide late slots, enter gaps.
 
-As in ``postgresql_holds``, rows are found by key in a join that is LATERAL, and written by place: no plan to choose.
+Of a whole batch in one statement each. Rows are found by key in a join that is LATERAL, and written by place: no plan
+to choose.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
-from datetime import datetime
-from typing import Any
+# Race: the server may crash right after the mark. Where synchronous_commit is off, the mark's transaction turns it on;
+# its flush also covers the claim, which was written before. Other levels are the admin's choice and stay.
+MARK = """\
+UPDATE {slots} AS s SET outcome = 'running', started = {now}
+WHERE s.task_name = %(name)s AND s.task_instance = %(instance)s AND s.slot = %(slot)s
+  AND s.token = %(token)s AND s.worker = %(holder)s AND s.outcome = 'claimed'
+RETURNING CASE current_setting('synchronous_commit') WHEN 'off' THEN set_config('synchronous_commit', 'on', true) END"""
 
-import sqlalchemy as sa
+ENTRIES = """\
+SELECT l.ctid::text, l.task_name, l.task_instance, l.slot, l.outcome, l.token, l.finished IS NOT NULL, l.aborted,
+    l.started
+FROM unnest(%(names)s::text[], %(instances)s::text[], %(slots)s::timestamptz[]) AS i(task_name, task_instance, slot)
+CROSS JOIN LATERAL (
+    SELECT e.ctid, e.* FROM {slots} AS e
+    WHERE e.task_name = i.task_name AND e.task_instance = i.task_instance AND e.slot = i.slot
+    {lock}) AS l"""
 
-from slotwise.model.records import Gap, Key, Row
-from slotwise.store.dialects.dialect import Dialect
-from slotwise.store.dialects.postgresql.arrays import fences, spread
-from slotwise.store.schema.rows import CHANGED_COLUMNS, DECIDED_COLUMNS, expect, ledger_instance, utc
+RECORD = """\
+UPDATE {slots} AS s
+SET {sets}
+FROM unnest(%(names)s::text[], %(instances)s::text[], %(slots)s::timestamptz[], %(tokens)s::bigint[]{arrays})
+     AS i(task_name, task_instance, slot, token{changed})
+WHERE s.ctid = ANY (%(places)s::text[]::tid[])
+  AND s.task_name = i.task_name AND s.task_instance = i.task_instance AND s.slot = i.slot
+  AND s.token = i.token AND s.finished IS NULL"""
+
+FORGET = """\
+DELETE FROM {slots} AS s
+USING unnest(%(names)s::text[], %(instances)s::text[], %(slots)s::timestamptz[], %(tokens)s::bigint[])
+     AS i(task_name, task_instance, slot, token)
+WHERE s.ctid = ANY (%(places)s::text[]::tid[])
+  AND s.task_name = i.task_name AND s.task_instance = i.task_instance AND s.slot = i.slot
+  AND s.token = i.token AND s.finished IS NULL AND s.attempts <= 1 AND s.lost = 0 AND s.aborted = 0"""
 
 # What ledger and gaps know of each plan row that has missed slots: one descent into either for each.
 NEWEST = """\
@@ -90,44 +114,3 @@ SELECT i.turn FROM found AS i WHERE (
       AND s.slot >= i.first_slot AND s.slot <= i.last_slot
       AND CASE WHEN s.finished IS NULL THEN s.token <> i.version OR s.worker <> coalesce(i.holder, '') ELSE false END
     LIMIT 1)"""
-
-
-class LateSlots(Dialect):
-    """Whole batches of what the portable form says row by row."""
-
-    def _run(self, connection: sa.Connection, template: str, parameters: dict[str, Any], **parts: str) -> Any:
-        raise NotImplementedError
-
-    def newest_decided(
-        self, connection: sa.Connection, plans: Sequence[Row], *, strict: Collection[str]
-    ) -> list[datetime | None]:
-        parameters = {**fences(plans), "strict": list(strict)}
-        return [utc(newest) for (newest,) in self._run(connection, NEWEST, parameters)]
-
-    def begin(
-        self, connection: sa.Connection, started: Sequence[Row], now: datetime, *, strict: Collection[str]
-    ) -> set[Key]:
-        columns = {name: [getattr(row, name) for row in started] for name in DECIDED_COLUMNS}
-        parameters, parts = spread(columns, CHANGED_COLUMNS)
-        parameters |= {**fences(started), "holder": started[0].picked_by, "strict": list(strict), "claimed_at": now}
-        found = self._run(connection, BEGIN, parameters, **parts).all()
-        expect(found[0][0], len(started), started[0])
-        return {Key(name, instance) for _, name, instance in found if name is not None}
-
-    def gaps(self, connection: sa.Connection, gaps: Iterable[tuple[Row, Gap]], now: datetime) -> None:
-        if not (found := list(gaps)):
-            return
-        parameters = {
-            "names": [row.task_name for row, _ in found],
-            "instances": [ledger_instance(row) for row, _ in found],
-            "versions": [row.version for row, _ in found],
-            "holders": [row.picked_by for row, _ in found],
-            "firsts": [gap.first for _, gap in found],
-            "lasts": [gap.last for _, gap in found],
-            "counts": [gap.count for _, gap in found],
-            "reasons": [gap.reason for _, gap in found],
-            "at": now,
-        }
-        for (turn,) in self._run(connection, GAPS, parameters).all():
-            row, gap = found[turn - 1]
-            self._close_open_slots(connection, row, gap, now)

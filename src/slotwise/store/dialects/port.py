@@ -1,0 +1,203 @@
+"""What the store asks of a database: one port, which each database implements in its own words.
+
+All verbs run in the caller's transaction. The conformance suite holds every dialect to the same answers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from datetime import datetime, timedelta
+from typing import Any, ClassVar, Protocol
+
+import sqlalchemy as sa
+
+from slotwise.decide.fast_finish import FastFinish
+from slotwise.model.clock import Clock
+from slotwise.model.records import Claim, Fence, Gap, Key, LedgerEntry, LedgerKey, Row
+from slotwise.store.dialects.queue_cursors import Range
+from slotwise.store.dialects.row_statements import RowStatements
+from slotwise.store.dialects.task_statements import Chunks, TaskStatements
+from slotwise.store.schema.rows import Change, Held
+from slotwise.store.schema.tables import Tables
+
+
+class Parted(Exception):
+    """A row went on without its ledger row: nothing of that may be committed."""
+
+
+class Dialect(Protocol):
+    """The verbs of claims, held rows and the ledger."""
+
+    name: ClassVar[str]
+    #: Whether ``advance`` is worth a call.
+    has_fast_finish: ClassVar[bool]
+    tables: Tables
+    clock: Clock
+    #: Statements that write or find one row at a time.
+    by_row: RowStatements
+    row_columns: list[sa.Column[Any]]
+    hold_columns: list[sa.Column[Any]]
+    #: The key in the order in which rows are locked, which is the order in which Python sorts.
+    key_order: tuple[Any, Any]
+
+    @property
+    def insert(self) -> Any:
+        """SQLAlchemy's insert that knows ON CONFLICT."""
+
+    def __hash__(self) -> int:
+        """By identity."""
+
+    # -- time and transactions --------------------------------------------------------------------------------
+
+    def now(self, connection: sa.Connection) -> datetime:
+        """Return the database's time, or the test's."""
+
+    def ago(self, connection: sa.Connection, span: timedelta = timedelta(0)) -> sa.ColumnElement[datetime]:
+        """Return the time, so long ago, as a part of a statement."""
+
+    def transaction_id(self, connection: sa.Connection) -> str | None:
+        """Return what ``committed`` takes; None where a commit is never in doubt."""
+
+    def committed(self, connection: sa.Connection, transaction_id: str) -> bool | None:
+        """Return whether that transaction committed; None while it is undecided."""
+
+    def locked(self, found: sa.Select[Any]) -> sa.ColumnElement[bool]:
+        """Return whether a row is among those that ``found``, a SELECT of keys with a LIMIT, finds and locks.
+
+        Rows that another transaction has locked are passed over.
+        """
+
+    def alone(self, connection: sa.Connection, name: str) -> bool:
+        """Return whether this transaction is the only one, until it ends, that asks this for the task."""
+
+    def latch(self, connection: sa.Connection, name: str, *, shared: bool) -> None:
+        """Take the task's latch until this transaction ends; wait for those who do not share it.
+
+        A transaction that creates an instance shares it. An order to all rows of a job takes it alone, and so misses
+        no row that is being created.
+        """
+
+    # -- claims -----------------------------------------------------------------------------------------------
+
+    def claim(
+        self,
+        connection: sa.Connection,
+        *,
+        holder: str,
+        names: Sequence[str],
+        strict: Sequence[str],
+        limit: int,
+        lease: timedelta,
+        lost: int = 1,
+        instance: str | None = None,
+        is_level: bool = False,
+    ) -> list[tuple[Row, datetime, bool]]:
+        """Take due slots of these tasks; with each, the time and whether its ledger row was written (it may start).
+
+        Recurring slots that are on time, and detached ones, are entered into the ledger at once; a plan row
+        with missed slots, or whose slot the ledger already has, comes back with False and is for ``decide``.
+        ``lost``: at most so many rows, also of one-time tasks, whose holder has died before; they go first.
+        ``is_level``: what is due was seen to be of one priority, so the oldest go first.
+        """
+
+    def claim_tasks(
+        self,
+        connection: sa.Connection,
+        *,
+        holder: str,
+        names: Sequence[str],
+        limit: int,
+        lease: timedelta,
+        ranges: Sequence[Range] | None = None,
+    ) -> tuple[list[Row], bool]:
+        """Take due one-time tasks, by priority, then by name as given, then by age; and whether slots may be due.
+
+        Rows whose holder has died before are left to ``claim``; with ``ranges``, rows behind their marks to a claim
+        without.
+        """
+
+    def due_names(self, connection: sa.Connection, limit: int) -> list[tuple[str, int]]:
+        """Name and priority of up to ``limit`` due slots, the oldest first, and of rows whose holder died before."""
+
+    def due_tasks(self, connection: sa.Connection, names: Sequence[str]) -> set[str]:
+        """Those of these names that have due rows of any kind."""
+
+    def next_due(
+        self, connection: sa.Connection, names: Sequence[str], tasks: Sequence[str], *, lost: int = 1
+    ) -> timedelta | None:
+        """How long until the next waiting slot of ``names`` or task of ``tasks`` is due; None: nothing waits.
+
+        ``lost`` = 0: of the rows that a claim would then take.
+        """
+
+    def newest_decided(
+        self, connection: sa.Connection, plans: Sequence[Row], *, strict: Collection[str]
+    ) -> list[datetime | None]:
+        """For each plan row, the newest slot that the ledger or a gap has as decided.
+
+        ``strict``: jobs that give up, whose slots are decided once they run.
+        """
+
+    def begin(
+        self, connection: sa.Connection, started: Sequence[Row], now: datetime, *, strict: Collection[str]
+    ) -> set[Key]:
+        """Write the decided slots on plan rows that this transaction has claimed, and enter them into the ledger.
+
+        Return the keys of those that may run.
+        """
+
+    # -- held rows --------------------------------------------------------------------------------------------
+
+    def beat(self, connection: sa.Connection, holder: str, claims: Sequence[Claim]) -> set[Fence]:
+        """Renew these claims without waiting; return those renewed. The others must be read again."""
+
+    def still_held(self, connection: sa.Connection, claims: Sequence[Claim]) -> set[Fence]:
+        """Read, without a lock, which of these claims still hold their rows."""
+
+    def silent_rows(self, connection: sa.Connection, names: Sequence[str]) -> tuple[datetime, list[Row]]:
+        """The time, and the holds on all held rows of these tasks, of any holder."""
+
+    def finish(self, connection: sa.Connection, claims: Sequence[Claim]) -> tuple[str | None, int]:
+        """Delete the rows of one-time tasks that succeeded, unless something else was asked of them meanwhile.
+
+        Return the transaction's id and the number of rows. Waits for locks.
+        """
+
+    def advance(
+        self, connection: sa.Connection, endings: Sequence[tuple[Claim, FastFinish]]
+    ) -> tuple[str | None, set[Fence]]:
+        """Release plan rows whose slots were on time and succeeded, unless something was asked of them meanwhile.
+
+        Return the transaction's id and which rows those are; the others are unchanged. Waits for no row, though for
+        its ledger row. Raises Parted if a row went on and its ledger row did not.
+        """
+
+    def hold(self, connection: sa.Connection, claims: Sequence[Claim], *, wait: bool) -> list[Held]:
+        """Lock the rows that are still held under these claims; those absent are lost, or locked."""
+
+    def release(self, connection: sa.Connection, changes: Sequence[Change]) -> int:
+        """Write what becomes of rows locked by ``hold``; return how many rows were written."""
+
+    # -- the ledger -------------------------------------------------------------------------------------------
+
+    def mark_running(self, connection: sa.Connection, claim: Claim) -> bool:
+        """Write into the ledger that this slot, claimed and not yet marked, runs; return whether it was there.
+
+        The commit of this transaction must be durable: after a crash of the server the slot must not start again.
+        """
+
+    def entries(
+        self, connection: sa.Connection, keys: Sequence[LedgerKey], *, wait: bool
+    ) -> dict[LedgerKey, tuple[LedgerEntry | None, str | None]]:
+        """Lock these ledger rows: each key's entry and place; (None, None): no such row; absent: locked by others."""
+
+    def record(self, connection: sa.Connection, changes: Sequence[Change]) -> None:
+        """Write the ledger's side of these changes, under the token; a row that is final already is unchanged."""
+
+    def gaps(self, connection: sa.Connection, gaps: Iterable[tuple[Row, Gap]], now: datetime) -> None:
+        """Enter slots that will not run: a ledger row for one, a gap row for several."""
+
+    # -- one-time tasks ---------------------------------------------------------------------------------------
+
+    def task_statements(self, wake: timedelta | None) -> tuple[TaskStatements, Chunks]:
+        """The commands on one-time tasks; with ``wake`` each wakes workers for rows that are due within that time."""
