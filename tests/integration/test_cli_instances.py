@@ -90,7 +90,7 @@ def test_one_instance(say: Say, ask: Ask) -> None:
     assert say("jobs", "show", "feed", "--id", "c-07").splitlines()[1].split() == ["id", "c-07"]
     lines = ask("slots", "feed", "--id", "c-07")
     assert [(line["id"], line["outcome"]) for line in lines] == [("c-07", "waiting"), ("c-07", "failed")]
-    assert say("slots", "feed", "-n", "3").split()[0] == "INSTANCE"
+    assert say("slots", "feed", "-n", "3").split()[0] == "ID"
     assert len(ask("slots", "feed", "--all")) == 50
     assert len(ask("slots", "feed", "-n", "3")) >= 6
 
