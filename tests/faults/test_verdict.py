@@ -257,7 +257,7 @@ def test_the_tally_counts_slots() -> None:
 def test_a_log_reads_what_its_handlers_wrote(tmp_path: Path) -> None:
     """One line at the start, one at the end, with the name of what was raised."""
     log = HandlerLog(tmp_path / "run.log")
-    ctx = cast("JobContext", SimpleNamespace(name="tick", instance="recurring", slot=START, attempt=2, token=5))
+    ctx = cast("JobContext", SimpleNamespace(name="tick", id="recurring", slot=START, attempt=2, token=5))
     with log.attempt(ctx):
         pass
     with pytest.raises(KeyError), log.attempt(ctx):
