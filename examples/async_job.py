@@ -55,7 +55,7 @@ class Fetch(DistributedJob):
 
 
 async def main() -> None:
-    registry = JobRegistry(jobs=[Fetch()], lifespan=lifespan, database_url=database_url())
+    registry = JobRegistry(jobs=[Fetch()], lifespan=lifespan, database_url=database_url(), poll_interval="1s")
     make_tables(registry)
     async with registry:  # handlers run on this loop; signals are left alone
         assert registry.worker is not None

@@ -75,7 +75,9 @@ def closed_as_succeeded(engine: sa.Engine) -> bool:
 def main() -> None:
     engine, interest, closing = application_engine(), threading.Semaphore(0), threading.Semaphore(0)
     metadata.create_all(engine)
-    registry = JobRegistry(jobs=[Interest(engine, interest), CloseDay(engine, closing)], database_url=database_url())
+    registry = JobRegistry(
+        jobs=[Interest(engine, interest), CloseDay(engine, closing)], database_url=database_url(), poll_interval="1s"
+    )
     make_tables(registry)
     with registry:
         for done in (interest, interest, closing, closing):

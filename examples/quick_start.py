@@ -26,7 +26,7 @@ class Tick(DistributedJob):
         print(f"slot {ctx.slot:%H:%M:%S}, attempt {ctx.attempt}")
 
 
-registry = JobRegistry(jobs=[Tick()], database_url=database_url())
+registry = JobRegistry(jobs=[Tick()], database_url=database_url(), poll_interval="1s")
 
 if __name__ == "__main__":
     make_tables(registry)

@@ -218,8 +218,9 @@ class SignIn:
                 names.append(name)
         if names:
             logger.warning(
-                "poll_interval=%s is longer than the time between two slots of %s%s: slots that come due between two "
-                "polls count as missed, and catch_up decides about them; make it shorter",
+                "poll_interval=%s is longer than the time between two slots of %s%s: an interruption shorter than "
+                "poll_interval counts as a running job, and overlap decides about its slots; shorten poll_interval to "
+                "have catch_up decide",
                 format_duration(poll), ", ".join(names[:5]), ", …" * (len(names) > 5),
             )  # fmt: skip
 
