@@ -45,7 +45,7 @@ START_BESIDE = claim.beside
 MOVED_DUE = slot_operations.moved
 CHOOSE_MISSED = slot_choice.choose_missed
 LATEST_START = slot_choice._limit
-WAS_HANDED_BACK = claim._was_handed_back
+WAS_HANDED_BACK = claim.was_handed_back
 
 # overlap
 AT_CLAIM = claim.at_claim

@@ -176,6 +176,13 @@ FOUND: dict[str, tuple[Terms, Times, list[Step]]] = {
         Terms(catching="all", window=seconds(60)), either(every(300), every(300, 7)),
         [run(310), *[later(50)] * 2, step("succeed", pick=0), run(1)],
     ),
+    "a queued slot that was handed back was catch-up's, as the one after it had been skipped": (
+        Terms(overlap="queue_all"), every(20),
+        [
+            run(20), *[later(50)] * 2, step("succeed", pick=0), later(1), step("poll", pick=0), step("skip_next"),
+            *[later(50)] * 2, step("begin", pick=0), run(1),
+        ],
+    ),
     "a trigger at the very instant of a slot took its place": (
         Terms(overlap="queue"), every(60),
         [

@@ -8,7 +8,18 @@ arithmetic.
 
 from __future__ import annotations
 
-from slotwise.decide.claim import PLACE_PAUSE, Advance, Start, anew, at_claim, beside, given_up, past, started
+from slotwise.decide.claim import (
+    PLACE_PAUSE,
+    Advance,
+    Start,
+    anew,
+    at_claim,
+    beside,
+    given_up,
+    past,
+    started,
+    was_handed_back,
+)
 from slotwise.decide.columns import ahead
 from slotwise.decide.ending import at_finish, at_finish_unread
 from slotwise.decide.final import removed
@@ -34,4 +45,5 @@ __all__ = [
     "postponed",
     "removed",
     "started",
+    "was_handed_back",
 ]

@@ -86,7 +86,7 @@ def at_claim(
         now -= spread
         row = replace(row, unheld_since=None if row.unheld_since is None else row.unheld_since - spread)
     look = _Look(schedule=schedule, now=now, newest=newest, definition=definition, taken=taken, poll=poll)
-    if not _was_handed_back(row):
+    if not was_handed_back(row):
         return _at_claim(row, look)
     assert row.slot is not None
     assert row.watermark is not None
@@ -99,7 +99,7 @@ def at_claim(
     return replace(decided, gaps=cut(schedule, decided.gaps, row.slot, row.watermark))
 
 
-def _was_handed_back(row: Row) -> bool:
+def was_handed_back(row: Row) -> bool:
     """Whether slots after the row's own are decided: they were left out at a claim that was handed back. None of them
     is decided twice.
     """

@@ -123,8 +123,9 @@ class LateClaims:
                 logger.warning("%s/%s cannot be read and is put off: %s", *row.key, shown)
             self._let_go(connection, row, now, decide.postponed(row, now, f"{decide.UNREADABLE}{shown}"))
             return None
-        # The ledger may be ahead of a row that was restored alone.
-        is_behind = row.slot is not None and newest is not None and row.slot <= newest
+        # The ledger may be ahead of a row that was restored alone, or rightly of one that was handed back.
+        is_ahead = row.slot is not None and newest is not None and row.slot <= newest
+        is_behind = is_ahead and not decide.was_handed_back(row)
         row = decide.anew(row) if is_behind else row
         definition = self._definitions.get(row.task_name)
         detaches = definition if definition is not None and definition.overlap.detaches and row.attempt == 1 else None
