@@ -224,8 +224,8 @@ class Endings(Contract):
 
     def _first_start(self, started: datetime | None) -> datetime:
         """``pace`` is from one slot's last start to the next slot's first. A slot that never started sets none."""
-        pace = self.terms.pace
-        return self.now if pace is None or started is None else max(self.now, started + pace)
+        spans = [span for span in (self.terms.pace, self.terms.min_interval) if span is not None]
+        return self.now if started is None else max([self.now, *(started + span for span in spans)])
 
     def _interval_to(self, slot: datetime) -> timedelta:
         """From the slot of the schedule right before this one."""

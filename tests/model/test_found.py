@@ -183,6 +183,10 @@ FOUND: dict[str, tuple[Terms, Times, list[Step]]] = {
             *[later(50)] * 2, step("begin", pick=0), run(1),
         ],
     ),
+    "whether a tail's next slot may start in time was asked for a time before its min_interval": (
+        Terms(catching="all", window=seconds(60), min_interval=seconds(30)), every(37),
+        [run(73), step("succeed", pick=0), run(30)],
+    ),
     "a trigger at the very instant of a slot took its place": (
         Terms(overlap="queue"), every(60),
         [
