@@ -187,6 +187,12 @@ FOUND: dict[str, tuple[Terms, Times, list[Step]]] = {
         Terms(catching="all", window=seconds(60), min_interval=seconds(30)), every(37),
         [run(73), step("succeed", pick=0), run(30)],
     ),
+    "an absence did not extend a tail whose first slot was handed back": (
+        Terms(catching="all", max=1), every(60),
+        [
+            later(400), step("poll", pick=0), step("skip_next"), *[later(50)] * 8, step("begin", pick=0), run(1),
+        ],
+    ),
     "a trigger at the very instant of a slot took its place": (
         Terms(overlap="queue"), every(60),
         [

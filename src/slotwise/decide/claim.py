@@ -157,8 +157,10 @@ def _end_of_tail(row: Row, slot: datetime, look: _Look) -> datetime | None:
     if until is None or slot > until:
         return None
     newest = look.schedule.running.latest_before(look.now + TICK, floor=until)
-    missed = newest is not None and row.unheld_since is not None and newest > row.unheld_since
-    return newest if missed else until
+    since = (
+        row.unheld_since or row.due - look.schedule.wait(slot) + look.poll
+    )  # None: the first slot of the tail was handed back
+    return newest if newest is not None and newest > since else until
 
 
 def _pass_over(row: Row, slot: datetime, look: _Look) -> Start | Advance:
