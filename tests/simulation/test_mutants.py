@@ -19,7 +19,7 @@ from slotwise.testing.worker import IN_MEMORY, provision
 pytestmark = [pytest.mark.timeout(600), pytest.mark.extended]
 
 #: So many worlds may pass before a mutant must have been found out.
-WORLDS = 20
+WORLDS = 40
 
 
 def first_breach(mutant: Mutant, *, restores: bool = False) -> str:

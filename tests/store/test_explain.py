@@ -334,7 +334,7 @@ def test_rows_of_the_future_cost_a_poll_nothing(stage: Stage) -> None:
     """
     early = Store(stage.database, stage.store.definitions, clock=ManualClock(datetime(2000, 1, 1, tzinfo=UTC)))
     names = stage.tasks[:3]
-    slots, tasks = stage.sent(lambda: early.claim("host:1:a", 100, lease=LEASE, names=names))
+    slots, tasks = stage.sent(lambda: early.claims.claim("host:1:a", 100, lease=LEASE, names=names))
     for (statement, parameters), pages in ((slots, 60), (tasks, 60 * len(names))):
         found = stage.driver.execute(f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {statement}", parameters).fetchone()
         assert found is not None
