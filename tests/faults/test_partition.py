@@ -13,7 +13,7 @@ from tests.faults.proxy import CAN_CUT, Proxy
 #: Words that fall only in this transaction of the engine, said or heard.
 SETTLEMENT = {"said": b"SET picked = false"}
 CLAIM = {"said": b"SET picked = true", "heard": b"EVERY|1s"}  # one that found something
-MARK = {"said": b"SET outcome="}
+MARK = {"said": b"SET outcome = 'running'"}
 #: Never below a second, whatever the heartbeat interval.
 TCP_USER_TIMEOUT = timedelta(seconds=1)
 

@@ -53,7 +53,6 @@ POLICIES_MEET: dict[str, tuple[Terms, Times, list[Step]]] = {
         Terms(overlap="queue_all", start_within=seconds(30)), every(60),
         [run(60), *[later(50)] * 2, SUCCEED, run(1)],
     ),
-    "slots of a run are its overlap's": (Terms(), every(60), [run(60), *[later(50)] * 2, SUCCEED]),
     "a catch-up has a maximum": (ALL_BUT_FEW, every(60), [run(400)]),
     "a catch-up has a window": (Terms(catching="all", window=seconds(60)), every(60), [run(400)]),
     "a tail ends with what has come by its first start": (
