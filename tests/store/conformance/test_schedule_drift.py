@@ -77,7 +77,7 @@ def test_a_slot_that_has_moved_is_said(bench: Bench) -> None:
     bench.change("daily", slot=before.slot + MINUTE, execution_time=before.slot + MINUTE)
     bench.plan()
     assert found(bench) == [
-        Moved(job="daily", instance="recurring", stored=before.slot + MINUTE, computed=before.slot + timedelta(days=1))
+        Moved(job="daily", id="recurring", stored=before.slot + MINUTE, computed=before.slot + timedelta(days=1))
     ]
     assert bench.row("daily").slot == before.slot + MINUTE
 
@@ -85,7 +85,7 @@ def test_a_slot_that_has_moved_is_said(bench: Bench) -> None:
 def test_the_slot_after_the_next_counts(bench: Bench) -> None:
     """The next one is right, the one after is not: said before it surprises anybody."""
     bench.change("plain", next_slot=at(2.5))
-    assert found(bench) == [Moved(job="plain", instance="recurring", stored=at(2.5), computed=at(2))]
+    assert found(bench) == [Moved(job="plain", id="recurring", stored=at(2.5), computed=at(2))]
 
 
 def test_instances_are_counted_not_listed(bench: Bench) -> None:
@@ -94,7 +94,7 @@ def test_instances_are_counted_not_listed(bench: Bench) -> None:
         bench.client.schedule_recurring("plain", str(number), "EVERY|1h")
         bench.change("plain", str(number), next_slot=at(100))
     (one,) = found(bench)
-    assert (one.job, one.instance, one.count, one.computed) == ("plain", "0", 5, at(120))
+    assert (one.job, one.id, one.count, one.computed) == ("plain", "0", 5, at(120))
 
 
 def test_a_worker_says_it_at_its_start(bench: Bench, url: str) -> None:

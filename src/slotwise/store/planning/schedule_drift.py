@@ -27,7 +27,7 @@ class Moved:
     """A job whose row says ``stored`` and whose schedule says ``computed``; ``count``: of so many rows of it."""
 
     job: str
-    instance: str
+    id: str
     stored: datetime | None
     computed: datetime | None
     count: int = 1
@@ -72,7 +72,7 @@ def _compared(row: Row) -> Moved | None:
         return None
     for stored, computed in zip((row.slot, row.next_slot), now, strict=True):
         if stored is not None and computed is not None and stored != computed:
-            return Moved(job=row.task_name, instance=row.task_instance, stored=stored, computed=computed)
+            return Moved(job=row.task_name, id=row.task_instance, stored=stored, computed=computed)
     return None
 
 
@@ -82,6 +82,6 @@ def _by_job(found: Iterable[Moved]) -> list[Moved]:
     for one in found:
         lines.setdefault(one.job, []).append(one)
     return [
-        Moved(job=job, instance=rows[0].instance, stored=rows[0].stored, computed=rows[0].computed, count=len(rows))
+        Moved(job=job, id=rows[0].id, stored=rows[0].stored, computed=rows[0].computed, count=len(rows))
         for job, rows in sorted(lines.items())
     ]
