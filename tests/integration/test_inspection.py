@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -43,7 +44,7 @@ def mail(ctx: TaskContext[int]) -> None:
 
 
 @pytest.fixture
-def registry(url: str) -> JobRegistry:
+def registry(url: str) -> Iterator[JobRegistry]:
     """Nobody is at work; one slot ran, three were missed by one run, the next is left out; of the tasks one is dead."""
     with ManualWorker([hourly, mail], url, ManualClock(NOON)) as worker:
         worker.client.schedule_recurring(hourly, "customer-7", "EVERY|2h")
@@ -54,7 +55,9 @@ def registry(url: str) -> JobRegistry:
         worker.run_due()
         worker.client.schedule(mail, 0, id="later", delay="36500d")
         worker.operations.by("ada").skip_next("hourly", note="a holiday")
-    return JobRegistry(jobs=[hourly], tasks=[mail], database_url=url)
+    registry = JobRegistry(jobs=[hourly], tasks=[mail], database_url=url)
+    yield registry
+    registry.database.close()
 
 
 def test_it_says_what_the_tables_say(registry: JobRegistry) -> None:
@@ -120,3 +123,4 @@ def test_a_database_that_is_not_there() -> None:
     registry = JobRegistry(jobs=[hourly], database_url="postgresql://nobody@127.0.0.1:1/none?connect_timeout=1")
     with pytest.raises(DatabaseUnreachable):
         registry.inspect.jobs()
+    registry.database.close()
