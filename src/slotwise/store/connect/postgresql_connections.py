@@ -323,7 +323,8 @@ class PostgreSQLLink:
             return None
         return (
             "synchronous_commit is off: a crash of the server loses its latest commits, so tasks and orders may vanish "
-            "and slots that had ended run again (give_up and complete_in are safe); set it to on for role or database"
+            "and slots that had ended run again (complete_in and slots of give_up jobs are safe); set it to on for "
+            "role or database"
         )
 
     @property
