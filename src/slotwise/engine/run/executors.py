@@ -42,7 +42,7 @@ class Standby:
     """The rule by which a standby thread joins: it looked in time, and no work was taken since the look before.
 
     Race: while any thread holds the GIL, the working threads make no progress, and the standby thread looks late. So a
-    late look proves nothing by itself. Several in a row do: a handler computes for long, and others must not wait for it.
+    late look proves nothing by itself. Several in a row do: a handler computes, and others must not wait for it.
     """
 
     __slots__ = ("_due", "_late", "_pause", "_taken")
