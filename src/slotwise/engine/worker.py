@@ -104,7 +104,6 @@ class Worker:
             "longest_pause": min(timedelta(seconds=15), self.settings.heartbeat_interval),
             "outage": self._outage,
         }
-        self.settler = Settler(self.store, self.active_claims, on_free=self._freed, **service)
         self.deadlines = Deadlines(**service)
         self.runner = self._make_runner(interceptors)
         self.poller = Poller(
@@ -112,6 +111,8 @@ class Worker:
             poll_interval=self.settings.poll_interval, runner=self.runner, peers=self.entrance.membership.peers,
             pass_on=self._pass_on, **service,
         )  # fmt: skip
+        self.settler = Settler(self.store, self.active_claims, on_free=self.poller.look, **service)
+        self.runner.report_to(self.settler.put)
         self.wake_up = WakeUp(
             self._database, names=self._claimed, wake=self.poller.wake_for, obey=self._obey,
             offset=self.entrance.membership.peers.offset, **service,
@@ -129,7 +130,6 @@ class Worker:
             listeners=self.listeners,
             mark_running=self.store.held.mark_running,
             make_context=Contexts(self.store, self._client, lambda: self.state, lambda: self.is_draining).make,
-            on_end=self.settler.put,
             margin=self.settings.heartbeat_interval,
             watch=self.deadlines.watch,
             loop=self._loop,
@@ -247,12 +247,6 @@ class Worker:
             self._pass_on()
         else:
             self.poller.wake()
-
-    def _freed(self) -> None:
-        if self.is_draining:
-            self._pass_on()
-        else:
-            self.poller.look()
 
     def _pass_on(self) -> None:
         """Wake other workers: rows that they do not know of may be due, now or soon."""

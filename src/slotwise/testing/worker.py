@@ -45,7 +45,7 @@ class HeldRunner(Runner):
         self.waiting: list[Holding] = []
 
     def start(self, held: Iterable[Holding], *, first: bool = False) -> None:
-        if self._draining:
+        if self.is_draining:
             super().start(held)  # which hands them back
         else:
             self.waiting.extend(held)

@@ -71,11 +71,11 @@ class Rig:
             listeners=Listeners((self.events.append,)),
             mark_running=mark,
             make_context=lambda holding: JobContext(holding, fence=NoFence()),
-            on_end=lambda holding, outcome: self._ends.put((holding, outcome)),
             margin=margin,
             loop=self.loop,
             interceptors=interceptors,
         )
+        self.runner.report_to(lambda holding, outcome: self._ends.put((holding, outcome)))
 
     def __enter__(self) -> Rig:
         if self.loop._loop is None:

@@ -1,9 +1,8 @@
 """What handlers run on: a bounded pool of daemon threads, and one event loop for ``async def``.
 
 The threads are daemons, so a handler that never returns does not keep the process from ending. One thread runs short
-handlers one after the other: under the interpreter's lock a second thread would only cost switches. While work is
-queued, one further thread stands by, so that a waiting handler delays no other. It takes over when it runs and finds
-that no work was taken since its last look.
+handlers one after the other: under the GIL a second thread would only cost switches. While work is queued, one further
+thread stands by, so that a handler that waits delays no other. ``Standby`` decides when that thread joins.
 """
 
 from __future__ import annotations
@@ -27,13 +26,46 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 Work: TypeAlias = Callable[[], None]
 
-#: How often, in seconds, the standby thread checks that the others make progress: ever less often while they do.
-LOOK = 0.001
-SELDOM = 0.008
+#: First and longest pause, in seconds, between two looks of the standby thread.
+LOOK, SELDOM = 0.001, 0.008
+#: A look that comes later than this, in seconds, says that another thread had the GIL.
+LATE = 0.0005
+#: After so many late looks without progress in between, the standby thread joins all the same.
+MOST_LATE = 5
 #: A thread that finished ``SPELL`` pieces of work, each within ``SHORT`` seconds, while others finished as many, is one
 #: too many: the work can have waited for nothing but the GIL.
 SPELL = 64
 SHORT = 0.0002
+
+
+class Standby:
+    """The rule by which a standby thread joins: it looked in time, and no work was taken since the look before.
+
+    Race: while any thread holds the GIL, the working threads make no progress, and the standby thread looks late. So a
+    late look proves nothing by itself. Several in a row do: a handler computes, and others must not wait for it.
+    """
+
+    __slots__ = ("_due", "_late", "_pause", "_taken")
+
+    def __init__(self, taken: int, now: float) -> None:
+        """``taken``: how many pieces of work were taken when the thread was called, at ``now``, in seconds."""
+        self._taken = taken
+        self._due = now
+        self._late = 0
+        self._pause = LOOK
+
+    def look(self, taken: int, now: float) -> float | None:
+        """Return the seconds until the next look, or None: join."""
+        if taken != self._taken:
+            pause, self._pause = self._pause, min(2 * self._pause, SELDOM)
+            self._taken, self._late = taken, 0
+        else:
+            self._late += 1
+            if now - self._due <= LATE or self._late >= MOST_LATE:
+                return None
+            pause = self._pause = LOOK
+        self._due = now + pause
+        return pause
 
 
 class Threads:
@@ -48,9 +80,8 @@ class Threads:
         self._threads: list[threading.Thread] = []
         self._idle = 0
         self._active = 0
-        self._is_attended = False  # a thread stands by
+        self._standby: Standby | None = None  # set while a thread stands by
         self._taken = 0
-        self._taken_before = 0  # when the standby thread was called
         self._is_closed = False
 
     def __len__(self) -> int:
@@ -111,15 +142,15 @@ class Threads:
         a thread that goes idle checks the queue under the lock: one of the two sees the other.
         """
         with self._lock:
-            if self._is_attended or not self._queue:
+            if self._standby is not None or not self._queue:
                 return
-            self._taken_before = self._taken
+            standby = Standby(self._taken, time.monotonic())
             if self._idle:
                 self._idle -= 1
-                self._is_attended = True
+                self._standby = standby
                 self._bell.release()
-            elif len(self._threads) < self._limit:
-                self._is_attended = self._add_thread()
+            elif len(self._threads) < self._limit and self._add_thread():
+                self._standby = standby
 
     def _add_thread(self) -> bool:
         name = f"{self._name}-{len(self._threads) + 1}"
@@ -146,17 +177,17 @@ class Threads:
             self._bell.acquire()
 
     def _stand_by(self) -> bool:
-        """Wait while the others make progress; return True when they do not, and this thread must work."""
-        pause = LOOK
+        """Wait while the others make progress; return True when this thread must work, False when nothing is queued."""
         while True:
             with self._lock:
-                if not self._queue or self._taken == self._taken_before:
-                    self._is_attended = False
+                if self._standby is None:
+                    return False  # woken by ``close``
+                pause = self._standby.look(self._taken, time.monotonic()) if self._queue else None
+                if pause is None:
+                    self._standby = None
                     self._active += bool(self._queue)
                     return bool(self._queue)
-                self._taken_before = self._taken
             time.sleep(pause)
-            pause = min(2 * pause, SELDOM)
 
     def _work(self) -> None:
         queue, done, since, before = self._queue, 0, time.monotonic(), self._taken
@@ -166,7 +197,7 @@ class Threads:
             except IndexError:
                 break
             self._taken += 1  # concurrent increments may get lost; it only has to change
-            if queue and not self._is_attended and (self._idle or len(self._threads) < self._limit):
+            if queue and self._standby is None and (self._idle or len(self._threads) < self._limit):
                 self._attend()
             work()
             del work  # a finished handler's claim must not live on in an idle thread

@@ -1,4 +1,4 @@
-"""Run handlers: context, start, outcome and result of each attempt, and how far to claim ahead of free threads."""
+"""Run handlers: context, start, outcome and result of each attempt."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from slotwise.engine.run.executors import EventLoop, Threads
 from slotwise.errors import InvalidPayload, InvalidSchedule, JobCancelled
 from slotwise.jobs.context import Cancel, Fail, JobContext, Snooze, Steering, TaskContext
 from slotwise.jobs.definition import Definition
-from slotwise.model.clock import Stopwatch, elapsed
+from slotwise.model.clock import elapsed
 from slotwise.model.durations import format_duration
 from slotwise.model.error_text import error_summary
 from slotwise.model.events import HandlerEnded, HandlerStarted, Listeners, about
@@ -40,48 +40,10 @@ from slotwise.model.records import (
 from slotwise.model.vocabulary import LossPolicy, Reason
 from slotwise.payload.converters import ANYTHING, Misfit, shape_of
 from slotwise.payload.payload import JSON
-from slotwise.store.slots.claims import BATCH
 from slotwise.store.slots.fence import LedgerFence
 from slotwise.store.slots.store import Store
 
 logger = logging.getLogger(__name__)
-
-
-#: Tasks claimed ahead should start within this time, in seconds: enough for the next claim to return.
-AHEAD = 0.1
-#: At most this many are claimed ahead: a batch being claimed, one that runs, and one being settled.
-MOST_AHEAD = 3 * BATCH
-#: Seconds, at least, over which ends are counted. They come in lumps, one per settlement; several must fit.
-RATE_WINDOW = 0.1
-
-
-class Prefetch:
-    """Measure how fast attempts end, and derive how many more will start within ``AHEAD``.
-
-    The lower rate of the last two windows counts: ten handlers of one second each that end in the same millisecond do
-    not mean that ten more will end in the next.
-    """
-
-    def __init__(self, margin: timedelta, elapsed: Stopwatch) -> None:
-        """``margin``: a claim that could not start for this long is handed back."""
-        self._ahead = min(AHEAD, margin.total_seconds() / 4)
-        self._elapsed = elapsed
-        self._at = elapsed()
-        self._ended = 0
-        self._rates = (0.0, 0.0)
-
-    def ahead(self, ended: int) -> int:
-        """Return how many claims may wait for a thread; ``ended``: number of attempts that have ended so far."""
-        now = self._elapsed()
-        if (passed := now - self._at) >= RATE_WINDOW:
-            self._rates = (self._rates[1], (ended - self._ended) / passed)
-            self._at, self._ended = now, ended
-        return min(int(min(self._rates) * self._ahead), MOST_AHEAD)
-
-    @staticmethod
-    def worth_claiming(ahead: int) -> int:
-        """Return the smallest batch worth a claim; there is room for it soon."""
-        return min(ahead // 2, BATCH) if ahead >= BATCH else 0
 
 
 class Contexts:
@@ -272,7 +234,6 @@ class Runner:
         listeners: Listeners,
         mark_running: Callable[[Claim], bool],
         make_context: MakeContext,
-        on_end: OnEnd,
         margin: timedelta,
         watch: Callable[[Holding, timedelta], None] = lambda holding, timeout: None,
         loop: EventLoop | None = None,
@@ -285,52 +246,38 @@ class Runner:
         self._listeners = listeners
         self._mark_running = mark_running
         self._make_context = make_context
-        self._on_end = on_end
+        self._on_end: OnEnd = _nowhere
+        #: A claim that could not start for this long is handed back.
+        self.margin = margin
         self._margin = margin.total_seconds()
         self._watch = watch
         self._loop = loop
         self._interceptors = interceptors
         self._isolation = isolation
         self._threads = Threads(capacity)
-        self._prefetch = Prefetch(margin, active_claims.elapsed)
-        known = definitions.values()
-        #: A give-up task has no start mark: if this process dies, each one that it holds ends dead, started or not.
-        self.claims_for_free_threads = any(found.gives_up and not found.is_job for found in known)
-        # The loop starts every claim at once. So with async handlers, no more is claimed than may run.
-        self._runs_ahead = not (
-            self.claims_for_free_threads or any(found.is_async or found.isolation for found in known)
+        #: Whether one-time tasks may be claimed before a thread is free for them. Not with async handlers: the loop
+        #: starts every claim at once. Nor with a give-up task, which has no start mark: if this process dies, each one
+        #: that it holds ends dead, started or not.
+        self.runs_ahead = not any(
+            found.is_async or found.isolation or (found.gives_up and not found.is_job) for found in definitions.values()
         )
-        self._draining = False
-        #: There is room for some tasks, and soon for a whole batch: the poller waits for that.
-        self.fills_up = False
+        self.is_draining = False
         self._is_loud = True
 
     def free(self) -> int:
         """Return how many more slots can start now. A slot counts until it is settled, a task while it runs."""
-        if self._draining:
+        if self.is_draining:
             return 0
         slots = self._active_claims.slots()
-        if self._runs_ahead:
+        if self.runs_ahead:
             running = sum(holding.started and not holding.ended for holding in slots)
             occupied = len(slots) + max(self._threads.busy - running, 0)
         else:
             occupied = len(self._active_claims)
         return max(self.capacity - occupied, 0)
 
-    def free_for_tasks(self) -> int:
-        """Return how many more one-time tasks can start soon, or now if one of them is a give-up task.
-
-        Each counts until it is settled.
-        """
-        if self._draining:
-            return 0
-        ahead = self._prefetch.ahead(self._active_claims.removed) if self._runs_ahead else 0
-        room = max(self.capacity + ahead - len(self._active_claims), 0)
-        self.fills_up = room < self._prefetch.worth_claiming(ahead)
-        return 0 if self.fills_up else room
-
     def start(self, held: Iterable[Holding], *, first: bool = False) -> None:
-        """Run the handlers of these claims; ``on_end`` gets the outcome of each. ``first``: before waiting ones.
+        """Run the handlers of these claims, and report the outcome of each. ``first``: before waiting ones.
 
         Without a free thread or a loop a claim waits, and is handed back when it has waited too long.
         """
@@ -338,7 +285,7 @@ class Runner:
         work: list[Callable[[], None]] = []
         for holding in held:
             definition = self._definitions[holding.claim.row.task_name]
-            if self._draining:
+            if self.is_draining:
                 self._on_end(holding, HandedBack(Reason.SHUTDOWN))
             elif definition.isolation and self._isolation is not None:
                 work.append(partial(self._run_isolated, self._isolation, holding, definition))
@@ -355,12 +302,12 @@ class Runner:
             logger.warning("%s cannot start: %s", definition.name, error)
 
     def report_to(self, on_end: OnEnd) -> None:
-        """Report outcomes to ``on_end`` from now on."""
+        """Report the outcomes of attempts to ``on_end`` from now on; call it before ``start``."""
         self._on_end = on_end
 
     def drain(self) -> None:
         """Start nothing from now on; claims that have not started are handed back."""
-        self._draining = True
+        self.is_draining = True
 
     def close(self) -> None:
         """Let the threads end; a handler that still runs is left behind."""
@@ -383,7 +330,7 @@ class Runner:
             outcome = self._refusal(holding, replace(definition, on_lost=LossPolicy.RERUN))
             if outcome is None:
                 outcome = isolation.run(
-                    holding, lambda: begun.append(self._began(holding, definition)), lambda: self._draining
+                    holding, lambda: begun.append(self._began(holding, definition)), lambda: self.is_draining
                 )
                 outcome = timed_out(holding, definition) or outcome
         except BaseException as error:
@@ -407,7 +354,7 @@ class Runner:
 
     def _refusal(self, holding: Holding, definition: Definition) -> AttemptOutcome | None:
         """Return why this claim must not start, or None; set the start mark of a give-up job in the ledger."""
-        if self._draining:
+        if self.is_draining:
             return HandedBack(Reason.SHUTDOWN)
         if (doubt := holding.doubt(self._margin)) is not None:
             return HandedBack(doubt)  # another worker may have a free thread
@@ -508,6 +455,10 @@ class Runner:
         error = error_summary(outcome.error) if isinstance(outcome, Failed) and outcome.error else None
         took = timedelta(seconds=elapsed() - begun)
         self._listeners.publish(HandlerEnded(**about(holding.claim), outcome=outcome.name, error=error, took=took))
+
+
+def _nowhere(holding: Holding, outcome: AttemptOutcome) -> None:
+    raise RuntimeError(f"nobody takes the outcome {outcome.name} of {holding.claim.key}")
 
 
 def _is_called_off(claim: Claim) -> bool:
