@@ -83,6 +83,10 @@ class Database:
     @property
     def main(self) -> Engine:
         """The small pool for everything but heartbeats."""
+        self._is_closed = False
+        return self._main()
+
+    def _main(self) -> Engine:
         return self._engine("main", lambda: self._link.engine("main", self._pool_size, self._overflow))
 
     @property
@@ -156,8 +160,14 @@ class Database:
         return channel_of(self.settings.table_prefix)
 
     def notify(self, words: Sequence[str]) -> None:
-        """Send these notifications at once, through the ordinary pool. Other callers use ``wake_ups``."""
-        self._link.notify(self.main, self._channel, words)
+        """Send these notifications at once, through the ordinary pool. Other callers use ``wake_ups``.
+
+        Race: the statement before a notification may have been in progress at ``close``. The connection that the
+        notification opens is then closed as well.
+        """
+        self._link.notify(self._main(), self._channel, words)
+        if self._is_closed:
+            self._dispose()
 
     def verify(self, *, new: bool = False) -> None:
         """Connect once. ``new``: create a missing SQLite file.
@@ -191,11 +201,15 @@ class Database:
         return self._link.durability_warning(connection)
 
     def close(self) -> None:
-        """Close every connection that is not in use; a later use opens new ones."""
+        """Close every connection, those in use as soon as they are returned; a later use opens new ones."""
         if self._pid == os.getpid():
             self.wake_ups.flush()
-            for engine in list(self._engines.values()):
-                engine.dispose()
+            self._is_closed = True
+            self._dispose()
+
+    def _dispose(self) -> None:
+        for engine in list(self._engines.values()):
+            engine.dispose()
 
     def _engine(self, role: str, make: Callable[[], Engine]) -> Engine:
         if self._pid != os.getpid():
@@ -232,6 +246,7 @@ class Database:
         self._engines: dict[str, Engine] = {}
         self._lock = threading.Lock()
         self._pid = os.getpid()
+        self._is_closed = False
 
     def _counts_locks(self) -> bool:
         return self._link.name == "sqlite" and not self._link.single

@@ -92,13 +92,17 @@ class WakeUps:
         return timer
 
     def flush(self) -> None:
-        """Send what is pending, and wait for what another thread sends."""
-        with self._lock:
-            words, self._owed, timer, self._timer = list(self._owed), {}, self._timer, None
-            self._free_at = elapsed() + self._pause if words else self._free_at
-        if timer is not None:
-            timer.cancel()
+        """Send what is pending, and wait for what another thread sends.
+
+        Race: a timer fires as the database closes. Notifications are taken under the lock of the sender, so none is
+        sent after this has returned.
+        """
         with self._sending:
+            with self._lock:
+                words, self._owed, timer, self._timer = list(self._owed), {}, self._timer, None
+                self._free_at = elapsed() + self._pause if words else self._free_at
+            if timer is not None:
+                timer.cancel()
             if not words:
                 return
             try:

@@ -28,13 +28,14 @@ from typing import TYPE_CHECKING, Any, cast
 from sqlalchemy import URL, Connection, Engine, create_engine, event
 from sqlalchemy.engine import ExceptionContext
 from sqlalchemy.exc import InvalidatePoolError
-from sqlalchemy.pool import ConnectionPoolEntry, NullPool, QueuePool
+from sqlalchemy.pool import ConnectionPoolEntry, NullPool
 
 from slotwise.errors import DatabaseProblem, InvalidSetting
 from slotwise.settings.settings import Settings
 from slotwise.store.connect.database_errors import name_role
 from slotwise.store.connect.dsn import connect_arguments, psycopg
 from slotwise.store.connect.notifications import Along, Hearing
+from slotwise.store.connect.pool import ClosingPool
 from slotwise.store.schema.column_types import Beyond
 
 if TYPE_CHECKING:
@@ -275,7 +276,7 @@ class PostgreSQLLink:
     def engine(self, role: str, size: int, overflow: int = 0) -> Engine:
         """Return an engine without connections; its pool never waits longer than a heartbeat interval."""
         wait = self._settings.heartbeat_interval.total_seconds()
-        pool = {"poolclass": QueuePool, "pool_size": size, "max_overflow": overflow, "pool_use_lifo": True}
+        pool = {"poolclass": ClosingPool, "pool_size": size, "max_overflow": overflow, "pool_use_lifo": True}
         planned = _PLANNED if role == CLAIMS else {}
         return self._listening(role, self._deadlines() | planned, **pool, pool_timeout=wait)
 
@@ -378,7 +379,8 @@ class PostgreSQLLink:
         connection.isolation_level = psycopg().IsolationLevel.READ_COMMITTED
         connection.adapters.register_loader("timestamptz", InstantLoader)
         if role == "main" and not self._was_asked:
-            self._ask(connection)
+            with _closed_on_error(connection):
+                self._ask(connection)
         return connection
 
     def _ask(self, connection: Driver) -> None:
@@ -395,7 +397,8 @@ class PostgreSQLLink:
         if not self._pooled:
             try:
                 connection: Driver = driver.connect(**self._keywords(role), options=write_options(parameters))
-                _insist_on_forms(connection)
+                with _closed_on_error(connection):
+                    _insist_on_forms(connection)
                 return connection
             except driver.OperationalError as error:
                 if "unsupported startup parameter" not in str(error):
@@ -442,6 +445,16 @@ class PostgreSQLLink:
         }
         # A prepared statement is session state: a pooler gives the next transaction another session. See keep_plans.
         return {**ours, **self._arguments, "prepare_threshold": None}
+
+
+@contextmanager
+def _closed_on_error(connection: Driver) -> Iterator[None]:
+    """Close a connection whose first statements fail: no pool knows it yet."""
+    try:
+        yield
+    except BaseException:
+        connection.close()
+        raise
 
 
 def _set_local(connection: Connection, parameters: dict[str, str]) -> None:

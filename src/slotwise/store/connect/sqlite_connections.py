@@ -11,11 +11,12 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from sqlalchemy import URL, Connection, Engine, create_engine, event
-from sqlalchemy.pool import NullPool, QueuePool
+from sqlalchemy.pool import NullPool
 
 from slotwise.errors import DatabaseProblem, SchemaMissing
 from slotwise.settings.settings import Settings
 from slotwise.store.connect.notifications import Along, Hearing
+from slotwise.store.connect.pool import ClosingPool
 
 OLDEST_LIBRARY = (3, 35)
 BUSY_TIMEOUT = timedelta(seconds=10)
@@ -47,7 +48,7 @@ class SQLiteLink:
         if self.single:
             size, overflow = 1, 0
         wait = max(self._wait, BUSY_TIMEOUT).total_seconds()
-        engine = self._listening(poolclass=QueuePool, pool_size=size, max_overflow=overflow, pool_timeout=wait)
+        engine = self._listening(poolclass=ClosingPool, pool_size=size, max_overflow=overflow, pool_timeout=wait)
         if not self.single:
             event.listen(engine, "do_connect", _look_for_file)
         return engine
