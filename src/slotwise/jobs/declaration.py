@@ -13,6 +13,7 @@ from typing import (
     ForwardRef,
     Generic,
     Protocol,
+    TypeGuard,
     TypeVar,
     cast,
     get_args,
@@ -25,6 +26,7 @@ from slotwise.jobs.context import TaskContext
 from slotwise.jobs.job import DistributedJob, FunctionJob, FunctionTask, OneTimeTask, declared
 from slotwise.jobs.policies import CatchUp, Overlap, Rate, Retry
 from slotwise.model.durations import parse_duration
+from slotwise.model.records import is_whole
 from slotwise.model.vocabulary import LossPolicy
 from slotwise.payload.converters import called, shape_of
 from slotwise.payload.payload import JSON, Codec, Payload, Upgrade, codec_named, codec_names
@@ -64,7 +66,7 @@ def payload_of(source: OneTimeTask[Any] | type[OneTimeTask[Any]], where: str) ->
 
 def _versions(source: object, where: str) -> tuple[int, Mapping[int, Upgrade]]:
     version, upgrades = declared(source, "payload_version", 1), declared(source, "upgrades", {})
-    if not isinstance(version, int) or isinstance(version, bool) or version < 1:
+    if not is_whole(version, 1):
         raise InvalidJob(f"{where}.payload_version is {version!r}; expected a whole number, 1 or more")
     if not isinstance(upgrades, Mapping) or not all(callable(upgrade) for upgrade in upgrades.values()):
         raise InvalidJob(f"{where}.upgrades is {upgrades!r:.80}; expected {{1: function from 1 to 2, …}}")
@@ -339,9 +341,9 @@ def _limit(value: timedelta | str, where: str, word: str) -> timedelta:
     return limit
 
 
-def is_priority(value: object) -> bool:
-    """What the column takes."""
-    return isinstance(value, int) and not isinstance(value, bool) and abs(value) <= LARGEST_PRIORITY
+def is_priority(value: object) -> TypeGuard[int]:
+    """Whether the column can store it."""
+    return is_whole(value, -LARGEST_PRIORITY, LARGEST_PRIORITY)
 
 
 def _tags(value: Any, where: str) -> frozenset[str]:
