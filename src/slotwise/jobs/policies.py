@@ -340,7 +340,8 @@ def _retry_state(attempt: int, elapsed: timedelta) -> RetryState:
     """A tenacity state that knows the row's counters, as if one process had made all attempts."""
     state = RetryState(retry_object=tenacity.Retrying(), fn=None, args=(), kwargs={})
     state.attempt_number = attempt
-    state.outcome_timestamp = state.start_time + elapsed.total_seconds()
+    # not from the monotonic clock: in a sum with it, the fractions of a second are rounded
+    state.start_time, state.outcome_timestamp = 0.0, elapsed.total_seconds()
     future = tenacity.Future(attempt)
     future.set_exception(RuntimeError("the attempt failed"))
     state.outcome = future
