@@ -300,9 +300,9 @@ def test_a_database_without_tables(kind: str, pg_empty_url: str, tmp_path: Path)
         ({"task": "hourly"}, InvalidJob, "'hourly' is a job"),
         ({"id": ""}, ConfigurationError, "an id cannot be blank"),
         ({"id": "  "}, ConfigurationError, "an id cannot be blank"),
-        ({"id": "recurring"}, ConfigurationError, "id='recurring'): this id is of a job's own rows; take another"),
-        ({"id": "trigger:1"}, ConfigurationError, "this id is of a job's own rows"),
-        ({"id": 7}, ConfigurationError, "schedule('send-mail', id=7): an id is a text; write id='7'"),
+        ({"id": "recurring"}, ConfigurationError, "id='recurring'): this id is reserved for job rows; choose another"),
+        ({"id": "trigger:1"}, ConfigurationError, "this id is reserved for job rows"),
+        ({"id": 7}, ConfigurationError, "schedule('send-mail', id=7): an id is a string; write id='7'"),
         ({"id": "x" * 251}, ConfigurationError, "an id has at most 250 characters, this one has 251"),
         ({"id": "a\x00b"}, ConfigurationError, "control characters are not allowed"),
         ({"at": datetime(2026, 1, 1)}, ConfigurationError, "the instant has no zone; e.g. at=datetime(…, tzinfo=UTC)"),  # noqa: DTZ001

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeAlias
 
 from typing_extensions import TypeVar
 
@@ -20,8 +20,23 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from datetime import datetime
 
+    import psycopg
+    import sqlalchemy as sa
+    from sqlalchemy import orm
+    from sqlalchemy.ext import asyncio as async_sa
+
     from slotwise.model.records import Claim, Follow, IfExists
     from slotwise.schedules import Schedule
+
+    #: A connection whose transaction is joined: a synchronous one, or an asynchronous one, whose call is awaited.
+    SyncConnection: TypeAlias = sa.Connection | orm.Session | orm.scoped_session[Any] | psycopg.Connection[Any]
+    AsyncConnection: TypeAlias = (
+        async_sa.AsyncConnection
+        | async_sa.AsyncSession
+        | async_sa.async_scoped_session[Any]
+        | psycopg.AsyncConnection[Any]
+    )
+    Connection: TypeAlias = SyncConnection | AsyncConnection
 
 
 class Signal:

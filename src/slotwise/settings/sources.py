@@ -42,7 +42,7 @@ def duration(least: str, most: str, why: str) -> Reader:
 
     def read(label: str, value: object) -> timedelta:
         try:
-            span = parse_duration(value)  # type: ignore[arg-type]
+            span = parse_duration(value)
         except (ConfigurationError, ValueError, TypeError):
             raise _wrong(label, "a duration", value, form) from None
         if not low <= span <= high:
