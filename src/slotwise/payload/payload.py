@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any, Protocol, TypeAlias, TypeVar
 
 from slotwise.errors import ConfigurationError, InvalidPayload
-from slotwise.payload.converters import ANYTHING, Misfit, Shape, member
+from slotwise.payload.converters import ANYTHING, Misfit, Shape, member, members
 
 T = TypeVar("T")
 
@@ -119,51 +119,28 @@ _DEEPEST = 100
 
 def whole(given: T, again: object) -> T:
     """Return ``given``. Raise Misfit if ``again``, its round trip through the type, lacks one of its keys."""
-    place: Any
-    if isinstance(given, dict) and isinstance(again, dict):
-        if more := sorted(given.keys() - again.keys()):
-            raise Misfit("would be lost: the task takes nothing of this name", f".{more[0]}")
-        for place, each in given.items():
-            member(partial(whole, again=again[place]), each, place)
-    elif isinstance(given, list) and isinstance(again, list):
-        for place, (one, other) in enumerate(zip(given, again, strict=False)):
-            try:
-                whole(one, other)
-            except Misfit as misfit:
-                raise misfit.within(f"[{place}]") from None
+    if isinstance(given, dict) and isinstance(again, dict) and (more := sorted(given.keys() - again.keys())):
+        raise Misfit("would be lost: the task takes nothing of this name", f".{more[0]}")
+    others = dict(members(again))
+    for place, each in members(given):
+        if place in others:
+            member(partial(whole, again=others[place]), each, place)
     return given
 
 
-def unwritable(plain: object) -> Misfit | None:
+def unwritable(plain: object, depth: int = 0) -> Misfit | None:
     """Return the first value that JSON cannot express, with its path and the cure, or None."""
-    try:
-        _written(plain, 0)
-    except Misfit as misfit:
-        return misfit
-    return None
-
-
-def _written(value: object, depth: int) -> None:
-    place: Any
-    if depth == _DEEPEST or value is None or isinstance(value, str | int):
-        return
-    if isinstance(value, dict):
-        for place, each in value.items():
-            member(lambda one: _written(one, depth + 1), each, place)
-    elif isinstance(value, list | tuple):
-        for place, each in enumerate(value):
-            try:
-                _written(each, depth + 1)
-            except Misfit as misfit:
-                raise misfit.within(f"[{place}]") from None
-    elif isinstance(value, float):
-        if not math.isfinite(value):
-            raise Misfit(f"{value!r} is no number of JSON; write None, or a text")
-    else:
-        raise Misfit(
-            f"{value!r:.80} is a {type(value).__name__}, for which JSON has no word; declare the type of the data, or "
-            "write a text of it"
+    if depth == _DEEPEST or plain is None or isinstance(plain, str | int):
+        return None
+    if isinstance(plain, dict | list | tuple):
+        found = ((place, unwritable(each, depth + 1)) for place, each in members(plain))
+        return next((misfit.within(place) for place, misfit in found if misfit is not None), None)
+    if not isinstance(plain, float):
+        return Misfit(
+            f"{plain!r:.80} is a {type(plain).__name__}, for which JSON has no form; declare the type of the data, or "
+            "pass a string"
         )
+    return None if math.isfinite(plain) else Misfit(f"{plain!r} is not a number of JSON; write None, or a string")
 
 
 #: The largest payload, in bytes; store a larger one elsewhere, with its key as the payload.
