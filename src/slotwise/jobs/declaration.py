@@ -152,7 +152,8 @@ class Policy(NamedTuple):
     of: Literal["jobs", "tasks", "both"] = "both"
 
 
-def _duration(value: timedelta | str, where: str) -> timedelta:
+def duration(value: object, where: str) -> timedelta:
+    """Parse a duration above zero. Raise InvalidJob."""
     try:
         limit = parse_duration(value)
     except InvalidSetting as error:
@@ -216,15 +217,15 @@ POLICIES: dict[str, Policy] = {
     "max_lost": Policy((int,), 3, "a whole number such as 3", _count),
     # the default is None for a job, TASK_RETRY for a task
     "retry": Policy((Retry, type(None)), UNSAID, "Retry.exponential(max_attempts=3)"),
-    "start_within": Policy(_SPAN, None, _A_SPAN, _duration, "jobs"),
-    "timeout": Policy(_SPAN, None, _A_SPAN, _duration),
-    "min_interval": Policy(_SPAN, None, _A_SPAN, _duration, "jobs"),
-    "spread": Policy(_SPAN, None, _A_SPAN, _duration, "jobs"),
+    "start_within": Policy(_SPAN, None, _A_SPAN, duration, "jobs"),
+    "timeout": Policy(_SPAN, None, _A_SPAN, duration),
+    "min_interval": Policy(_SPAN, None, _A_SPAN, duration, "jobs"),
+    "spread": Policy(_SPAN, None, _A_SPAN, duration, "jobs"),
     "priority": Policy((int,), USUAL_PRIORITY, "a whole number such as 50", _priority),
     "isolation": Policy((str, type(None)), None, '"process"', _one_of('"process", or None')),
     "runs_on": Policy((tuple, list, set, frozenset), frozenset(), 'a set of tags: {"gpu"}', _tags),
     "record": Policy((str,), "none", _RECORDS, _one_of(_RECORDS), "tasks"),
-    "result_retention": Policy(_SPAN, None, _A_SPAN, _duration, "tasks"),
+    "result_retention": Policy(_SPAN, None, _A_SPAN, duration, "tasks"),
     "concurrency": Policy(_MAYBE_INT, None, "a whole number such as 3", _count, "tasks"),
     "rate_limit": Policy((str, type(None)), None, '"100/m": how many in which time', _rate, "tasks"),
 }
