@@ -170,7 +170,7 @@ def text(kind: type) -> Shape:
     return Shape(write, read, frozenset({str}))
 
 
-def among(kind: object, plain: Mapping[Any, object]) -> Shape:
+def among(kind: object, plain: Mapping[object, object]) -> Shape:
     """Return the converter for one of a few values, each with its plain form."""
     values = {(type(stored), stored): value for value, stored in plain.items()}
 
@@ -274,7 +274,7 @@ def foreign(
 
 
 _WRAPPERS = (Annotated, Required, NotRequired)
-_LISTS: dict[Any, Convert] = {list: list, set: set, frozenset: frozenset, Sequence: list}
+_LISTS: dict[object, Convert] = {list: list, set: set, frozenset: frozenset, Sequence: list}
 
 
 @lru_cache(maxsize=512)
@@ -299,7 +299,7 @@ def shape_of(kind: Any) -> Shape:
     return found
 
 
-def _compound(kind: Any) -> Shape:
+def _compound(kind: object) -> Shape:
     origin, arguments = get_origin(kind) or kind, get_args(kind)
     if origin in (Union, types.UnionType):
         return _union(kind, arguments)
@@ -307,7 +307,7 @@ def _compound(kind: Any) -> Shape:
         return among(kind, {value: value for value in arguments})
     if origin is tuple and not (len(arguments) == 2 and arguments[1] is Ellipsis) and arguments:
         return fixed(kind, [shape_of(argument) for argument in arguments])
-    if origin is tuple or origin in _LISTS:
+    if isinstance(origin, type) and (origin is tuple or origin in _LISTS):
         item = shape_of(arguments[0]) if arguments else ANYTHING
         return list_of(kind, (tuple, list) if origin is Sequence else origin, _LISTS.get(origin, tuple), item)
     if origin in (dict, Mapping) and (not arguments or arguments[0] is str):

@@ -45,7 +45,7 @@ _write = _writer()
 class Codec(Protocol):
     """A codec: plain values (None, bool, int, float, str, list, dict with string keys) to bytes and back.
 
-    Any program that can write to the table feeds ``decode``, so it must never execute its input, as pickle does.
+    Other programs that can write to the table feed ``decode``, so it must never execute its input, as pickle does.
     """
 
     @property
@@ -55,11 +55,11 @@ class Codec(Protocol):
     def encode(self, value: object, /) -> bytes:
         """Return the bytes. Raise ValueError or TypeError for a value that cannot be encoded."""
 
-    def decode(self, data: bytes, /) -> Any:
+    def decode(self, data: bytes, /) -> object:
         """Return the value. May raise any exception for invalid bytes."""
 
 
-_scan: Callable[[str, int], tuple[Any, int]] = json.JSONDecoder().scan_once  # type: ignore[attr-defined]
+_scan: Callable[[str, int], tuple[object, int]] = json.JSONDecoder().scan_once  # type: ignore[attr-defined]
 
 
 class JsonCodec:
@@ -75,7 +75,7 @@ class JsonCodec:
         except RecursionError:
             return _encoder.encode(value).encode()  # reports whether it contains itself, or is too deep
 
-    def decode(self, data: bytes, /) -> Any:
+    def decode(self, data: bytes, /) -> object:
         """Decode like ``json.loads``, which has five times the overhead with a small payload."""
         try:
             text = data.decode()
@@ -157,7 +157,7 @@ Upgrade = Callable[[Any], Any]
 class Payload:
     """How a task's data is written and read; without a type, any value that the codec can encode."""
 
-    kind: Any = Any
+    kind: object = Any
     shape: Shape = ANYTHING
     codec: Codec = JSON
     version: int = 1
@@ -190,7 +190,7 @@ class Payload:
             return body
         return f"slotwise/{self.codec.name}/{self.version}\n".encode() + body
 
-    def decode(self, stored: bytes | None) -> Any:
+    def decode(self, stored: bytes | None) -> object:
         """Return the data, upgraded to this version. Raise InvalidPayload for unreadable data."""
         if stored is None:
             return self.typed(None)
@@ -211,7 +211,7 @@ class Payload:
                 ) from error
         return plain
 
-    def typed(self, plain: object) -> Any:
+    def typed(self, plain: object) -> object:
         """Convert plain values of this version to the task's type. Raise InvalidPayload."""
         try:
             return self.shape.read(plain)
@@ -220,7 +220,7 @@ class Payload:
         except Exception as error:  # a model's own validation may raise any exception
             raise InvalidPayload(f"task_data is not what the task takes: {type(error).__name__}: {error}") from error
 
-    def given(self, plain: object, name: str) -> Any:
+    def given(self, plain: object, name: str) -> object:
         """As ``typed``, for data typed by hand: raise InvalidPayload for unknown keys as well."""
         data = self.typed(plain)
         try:
@@ -234,12 +234,12 @@ class Payload:
 UNTYPED = Payload()
 
 
-def plain(stored: bytes | None) -> Any:
+def plain(stored: bytes | None) -> object:
     """Return the stored plain values, of any version. Raise InvalidPayload."""
     return None if stored is None else _decoded(stored)[0]
 
 
-def _decoded(stored: bytes) -> tuple[Any, int]:
+def _decoded(stored: bytes) -> tuple[object, int]:
     """Return plain values and their version."""
     name, version, body = _taken_apart(stored)
     codec = codec_named(name)

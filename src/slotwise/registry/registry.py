@@ -97,7 +97,7 @@ class JobRegistry:
         """The same, step by step: ``JobRegistry.builder().with_job(…).poll_interval("5s").build()``."""
         return RegistryBuilder()
 
-    def _configured(self, **settings: Any) -> Self:
+    def _configured(self, **settings: object) -> Self:
         """Apply further settings, such as those of the command line, then ``customize`` again. Not while running."""
         if self._running():
             raise ConfigurationError("the registry is running; stop it before changing its settings")

@@ -290,7 +290,7 @@ def _layer(
     return layer
 
 
-def _table(path: Path) -> dict[str, Any]:
+def _table(path: Path) -> Mapping[str, object]:
     import tomllib  # late: most processes have no such file
 
     try:
@@ -302,13 +302,14 @@ def _table(path: Path) -> dict[str, Any]:
         raise InvalidSetting(f"{path}: the settings file cannot be read: {error}") from None
     if path.name != "pyproject.toml":
         return content
-    table = content.get("tool", {}).get("slotwise")
+    tool = content.get("tool")
+    table = tool.get("slotwise") if isinstance(tool, dict) else None
     if not isinstance(table, dict):
         raise InvalidSetting(f"{path}: there is no table [tool.slotwise]; add it, or name another file")
     return table
 
 
-def _yaml(path: Path, text: str) -> dict[str, Any]:
+def _yaml(path: Path, text: str) -> Mapping[str, object]:
     try:
         import yaml
     except ImportError:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from slotwise.contrib.command.attempt import run
 from slotwise.contrib.command.invocation import Invocation
@@ -63,7 +63,7 @@ class CommandJob(DistributedJob):
         user: str | None = None,
         stdin: str | bytes | None = None,
         timeout: timedelta | str | None = None,
-        **policies: Any,
+        **policies: object,
     ) -> None:
         self.name = name
         self.schedule = schedule
