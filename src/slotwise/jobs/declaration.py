@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 PAYLOAD_WORDS = ("payload", "payload_version", "upgrades", "codec")
 
 
-def payload_of(source: OneTimeTask[Any] | type[OneTimeTask[Any]], where: str) -> Payload:
+def payload_of(source: OneTimeTask | type[OneTimeTask], where: str) -> Payload:
     """What a task declares about its data. Raises InvalidJob or InvalidPayload with the cure."""
     kind = declared(source, "payload")
     if kind is None:
@@ -87,7 +87,7 @@ def _codec(source: object, where: str) -> Codec:
     return found
 
 
-def _of_class(kind: Any, where: str) -> Any:
+def _of_class(kind: type, where: str) -> object:
     """What stands in the brackets of ``OneTimeTask[…]``, through any number of bases; None if nothing."""
     for base in kind.__dict__.get("__orig_bases__", ()):
         origin, arguments = get_origin(base), get_args(base)
@@ -100,7 +100,7 @@ def _of_class(kind: Any, where: str) -> Any:
     return next((one for one in found if one is not None), None)
 
 
-def _filled(found: Any, given: Mapping[object, object]) -> Any:
+def _filled(found: Any, given: Mapping[object, object]) -> object:
     """``found`` with its type variables replaced."""
     if isinstance(found, TypeVar):
         return given.get(found, found)
@@ -108,17 +108,18 @@ def _filled(found: Any, given: Mapping[object, object]) -> Any:
     return found[tuple(given.get(name, name) for name in names)] if names else found
 
 
-def _resolved(argument: Any, kind: Any, where: str) -> Any:
+def _resolved(argument: object, kind: type, where: str) -> object:
     if not isinstance(argument, ForwardRef):
         return argument
     module = inspect.getmodule(kind)
     try:
-        return eval(argument.__forward_code__, vars(module) if module else {})
+        found: object = eval(argument.__forward_code__, vars(module) if module else {})
+        return found
     except NameError as error:
         raise InvalidJob(f"{where}: {error}; name the type itself: payload = …") from None
 
 
-def _of_handler(handler: Callable[..., object], where: str) -> Any:
+def _of_handler(handler: Callable[..., object], where: str) -> object:
     """What stands in the brackets of the handler's ``TaskContext[…]``; None if nothing."""
     try:
         hints = get_type_hints(handler)
@@ -128,7 +129,7 @@ def _of_handler(handler: Callable[..., object], where: str) -> Any:
         return None
     hints.pop("return", None)
     context = next(iter(hints.values()), None)
-    return get_args(context)[0] if get_origin(context) is TaskContext else None
+    return next(iter(get_args(context)), None) if get_origin(context) is TaskContext else None
 
 
 NAME_LIMIT = 100
@@ -152,7 +153,8 @@ class Policy(NamedTuple):
     of: Literal["jobs", "tasks", "both"] = "both"
 
 
-def _duration(value: timedelta | str, where: str) -> timedelta:
+def duration(value: object, where: str) -> timedelta:
+    """Parse a duration above zero. Raise InvalidJob."""
     try:
         limit = parse_duration(value)
     except InvalidSetting as error:
@@ -216,15 +218,15 @@ POLICIES: dict[str, Policy] = {
     "max_lost": Policy((int,), 3, "a whole number such as 3", _count),
     # the default is None for a job, TASK_RETRY for a task
     "retry": Policy((Retry, type(None)), UNSAID, "Retry.exponential(max_attempts=3)"),
-    "start_within": Policy(_SPAN, None, _A_SPAN, _duration, "jobs"),
-    "timeout": Policy(_SPAN, None, _A_SPAN, _duration),
-    "min_interval": Policy(_SPAN, None, _A_SPAN, _duration, "jobs"),
-    "spread": Policy(_SPAN, None, _A_SPAN, _duration, "jobs"),
+    "start_within": Policy(_SPAN, None, _A_SPAN, duration, "jobs"),
+    "timeout": Policy(_SPAN, None, _A_SPAN, duration),
+    "min_interval": Policy(_SPAN, None, _A_SPAN, duration, "jobs"),
+    "spread": Policy(_SPAN, None, _A_SPAN, duration, "jobs"),
     "priority": Policy((int,), USUAL_PRIORITY, "a whole number such as 50", _priority),
     "isolation": Policy((str, type(None)), None, '"process"', _one_of('"process", or None')),
     "runs_on": Policy((tuple, list, set, frozenset), frozenset(), 'a set of tags: {"gpu"}', _tags),
     "record": Policy((str,), "none", _RECORDS, _one_of(_RECORDS), "tasks"),
-    "result_retention": Policy(_SPAN, None, _A_SPAN, _duration, "tasks"),
+    "result_retention": Policy(_SPAN, None, _A_SPAN, duration, "tasks"),
     "concurrency": Policy(_MAYBE_INT, None, "a whole number such as 3", _count, "tasks"),
     "rate_limit": Policy((str, type(None)), None, '"100/m": how many in which time', _rate, "tasks"),
 }
@@ -319,7 +321,7 @@ def declared_schedule(source: object, where: str) -> Schedule:
 
 
 def handler_of(source: DistributedJob | OneTimeTask, where: str) -> Callable[[JobContext], object]:
-    handler: Callable[[Any], object] = source.execute
+    handler: Callable[..., object] = source.execute
     if inspect.isgeneratorfunction(handler) or inspect.isasyncgenfunction(handler):
         raise InvalidJob(f"{where}.execute contains yield, so that calling it would run nothing; remove the yield")
     try:
