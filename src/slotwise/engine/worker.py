@@ -11,11 +11,10 @@ from datetime import timedelta
 from typing import Any, ClassVar
 
 from slotwise.engine.loops.heartbeat import Heartbeat, LeaseWatch
-from slotwise.engine.loops.housekeeping import Deadlines, History, Reaper
+from slotwise.engine.loops.housekeeping import Deadlines, History, Reaper, WakeUp
 from slotwise.engine.loops.poller import Poller
 from slotwise.engine.loops.service import Outage, Service, ServiceOptions
 from slotwise.engine.loops.settler import Settler
-from slotwise.engine.loops.wakeup_listener import WakeUp
 from slotwise.engine.run.active_claims import ActiveClaims
 from slotwise.engine.run.child_process import Isolation
 from slotwise.engine.run.event_loop import EventLoop, Lifespan
