@@ -7,7 +7,7 @@ from concurrent.futures import Future
 
 import pytest
 
-from slotwise.engine.run.executors import LATE, LOOK, MOST_LATE, SELDOM, Standby, Threads
+from slotwise.engine.run.runner import LATE, LOOK, MOST_LATE, SELDOM, Standby, Threads
 
 PATIENCE = 30
 
