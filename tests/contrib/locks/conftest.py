@@ -48,7 +48,9 @@ def locks_url(request: pytest.FixtureRequest) -> str:
     if request.param == "redis":
         server: RedisServer = request.getfixturevalue("redis_server")
         return server.url
-    url = str(request.getfixturevalue("shedlock_url" if request.param == "postgresql" else "sqlite_empty_url"))
+    if request.param == "postgresql":
+        return str(request.getfixturevalue("shedlock_url"))
+    url = f"sqlite:///{request.getfixturevalue('open_path')}/locks.db"
     provider = SQLLocks(url)
     provider.create_table()
     provider.close()

@@ -15,13 +15,17 @@ import time
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tests.contrib.locks.shedlock import ShedLockRedis, ShedLockSQL
 
-from slotwise.locks import Lease, Lock, LockLost, LockNotAcquired, LockProvider, RedisLocks, SQLLocks
+if TYPE_CHECKING:
+    from slotwise.locks import Lease, LockLost, LockProvider
 
 
 def provider_of(url: str, timeout: str = "5s") -> LockProvider:
+    from slotwise.locks import RedisLocks, SQLLocks  # here: ShedLock's process does without slotwise
+
     is_redis = url.startswith(("redis", "unix"))
     return RedisLocks(url, timeout=timeout) if is_redis else SQLLocks(url, timeout=timeout)
 
@@ -37,6 +41,8 @@ def hold(side: str, url: str, name: str, at_most: timedelta) -> None:
         sys.stdin.readline()
         say(f"over released={theirs.unlock()}")
         return
+    from slotwise.locks import Lock, LockLost
+
     told: list[str] = []
 
     def on_lost(lease: Lease, error: LockLost) -> None:
@@ -63,6 +69,7 @@ def loop(side: str, url: str, name: str, at_most: timedelta, count: int, log: Pa
 
         def note(token: int) -> None:
             began = time.monotonic_ns()
+            time.sleep(0.0003)  # a block that others could overlap
             print(began, time.monotonic_ns(), token, file=file)
 
         done = 0
@@ -71,10 +78,11 @@ def loop(side: str, url: str, name: str, at_most: timedelta, count: int, log: Pa
         while done < count:
             if attempt(note):
                 done += 1
-                file.flush()
 
 
 def ours(url: str, name: str, at_most: timedelta) -> Callable[[Callable[[int], None]], bool]:
+    from slotwise.locks import Lock, LockNotAcquired
+
     lock = Lock(name, at_most_for=at_most, provider=provider_of(url))
 
     def attempt(note: Callable[[int], None]) -> bool:

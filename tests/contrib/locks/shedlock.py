@@ -11,9 +11,6 @@ import re
 import uuid
 from datetime import timedelta
 
-import psycopg
-import redis
-
 INSERT = (
     "INSERT INTO shedlock(name, lock_until, locked_at, locked_by) VALUES(:name, "
     "timezone('utc', CURRENT_TIMESTAMP) + make_interval(secs => :lockAtMostForInterval), "
@@ -62,6 +59,8 @@ class ShedLockSQL:
     """``JdbcTemplateLockProvider`` with ``usingDbTime()``, for one lock."""
 
     def __init__(self, url: str, name: str) -> None:
+        import psycopg  # here: each process loads one of both
+
         self._connection = psycopg.connect(url, autocommit=True)
         self._name = name
         self._locked_by = f"java-{os.getpid()}"
@@ -101,14 +100,19 @@ class ShedLockRedis:
     """``RedisLockProvider`` with ``safeUpdate``, for one lock in the environment ``default``."""
 
     def __init__(self, url: str, name: str) -> None:
+        import redis
+
         self._client = redis.Redis.from_url(url)
         self._key = f"job-lock:default:{name}"
         self._value = ""
 
     def lock(self, at_most: timedelta, at_least: timedelta = timedelta(0)) -> bool:
         del at_least
-        self._value = f"ADDED:2026-01-31T02:00:00.000Z@java:{uuid.uuid4()}"
-        return bool(self._client.set(self._key, self._value, nx=True, px=milliseconds(at_most)))
+        value = f"ADDED:2026-01-31T02:00:00.000Z@java:{uuid.uuid4()}"
+        if not self._client.set(self._key, value, nx=True, px=milliseconds(at_most)):
+            return False
+        self._value = value
+        return True
 
     def unlock(self, at_least: timedelta = timedelta(0)) -> bool:
         if at_least:

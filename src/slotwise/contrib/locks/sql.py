@@ -182,6 +182,15 @@ _UNTIL = f"{_NOW} + make_interval(secs => %(seconds)s)"
 _AT_LEAST = "locked_at + make_interval(secs => %(seconds)s)"
 
 
+# A role may have other defaults: SERIALIZABLE would fail under contention, and without synchronous_commit a crash of
+# the server could forget a lock that is held.
+_SESSION = """\
+SELECT set_config('default_transaction_isolation', 'read committed', false),
+    set_config('statement_timeout', %(limit)s, false), set_config('lock_timeout', %(limit)s, false),
+    set_config('synchronous_commit', CASE current_setting('synchronous_commit') WHEN 'off' THEN 'on'
+        ELSE current_setting('synchronous_commit') END, false)"""
+
+
 class _PostgreSQL(_Database):
     def __init__(self, url: URL, table: str, timeout: timedelta) -> None:
         super().__init__(url, table, timeout)
@@ -213,15 +222,11 @@ class _PostgreSQL(_Database):
         connection = _impatient(self.timeout.total_seconds()).connect(
             **arguments, autocommit=True, prepare_threshold=None
         )
-        # A role may have other defaults: SERIALIZABLE would fail under contention, and without synchronous_commit a
-        # crash of the server could forget a lock that is held.
-        connection.execute(
-            "SELECT set_config('default_transaction_isolation', 'read committed', false), "
-            "set_config('statement_timeout', %(limit)s, false), set_config('lock_timeout', %(limit)s, false), "
-            "set_config('synchronous_commit', CASE current_setting('synchronous_commit') WHEN 'off' THEN 'on' "
-            "ELSE current_setting('synchronous_commit') END, false)",
-            {"limit": str(milliseconds)},
-        )
+        try:
+            connection.execute(_SESSION, {"limit": str(milliseconds)})
+        except BaseException:
+            connection.close()
+            raise
         return connection
 
     def execute(self, connection: Any, statement: str, values: Values) -> Rows:
