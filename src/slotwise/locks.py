@@ -13,14 +13,12 @@ from slotwise.contrib.locks.lock import Lock
 from slotwise.contrib.locks.provider import (
     Grant,
     LockCounts,
-    LockLost,
-    LockNotAcquired,
     LockProvider,
-    LockUnavailable,
     counts,
 )
 from slotwise.contrib.locks.redis import RedisLocks
 from slotwise.contrib.locks.sql import SQLLocks
+from slotwise.errors import LockLost, LockNotAcquired, LockUnavailable
 
 __all__ = [
     "Grant",

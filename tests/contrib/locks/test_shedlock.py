@@ -84,7 +84,7 @@ def test_java_follows_our_killed_process(shared_url: str, theirs: ShedLockSQL | 
 
 def test_java_cannot_release_ours(ours: LockProvider, theirs: ShedLockSQL | ShedLockRedis, name: str) -> None:
     """A ShedLock holder whose lock has expired neither frees nor extends the lock that we took since."""
-    assert theirs.lock(timedelta(milliseconds=50))
+    assert theirs.lock(timedelta(milliseconds=100))
     with Lock(name, at_most_for="1h", provider=ours).acquire(wait="20s") as lease:
         assert not theirs.unlock()
         assert not theirs.extend(HOUR)
@@ -93,7 +93,7 @@ def test_java_cannot_release_ours(ours: LockProvider, theirs: ShedLockSQL | Shed
 
 def test_we_cannot_release_java_s(ours: LockProvider, theirs: ShedLockSQL | ShedLockRedis, name: str) -> None:
     """A holder of ours whose lease has expired neither frees nor extends the lock that ShedLock took since."""
-    lease = Lock(name, at_most_for="50ms", provider=ours).acquire()
+    lease = Lock(name, at_most_for="400ms", provider=ours).acquire()
     eventually(lambda: theirs.lock(HOUR), "ShedLock has the lock")
     with pytest.raises(LockLost):
         lease.extend()
@@ -117,7 +117,7 @@ def test_at_least_for_of_each_binds_the_other(
     lock.acquire(wait="20s")
 
 
-@pytest.mark.parametrize("total", [160, pytest.param(10_000, marks=[pytest.mark.slow, pytest.mark.timeout(600)])])
+@pytest.mark.parametrize("total", [60, pytest.param(10_000, marks=[pytest.mark.slow, pytest.mark.timeout(600)])])
 def test_contended_acquisitions_never_overlap(locks_url: str, name: str, tmp_path: Path, total: int) -> None:
     """Processes of both sides fight for one lock: no two blocks overlap, and our tokens rise in the blocks' order."""
     sides = ("slotwise",) * 3 if locks_url.startswith("sqlite") else ("slotwise", "slotwise", "shedlock", "shedlock")

@@ -14,7 +14,8 @@ from types import TracebackType
 from typing import Final, Self, TypeAlias
 
 from slotwise.contrib.locks.awaiting import in_thread
-from slotwise.contrib.locks.provider import Grant, LockLost, LockProvider, record_of
+from slotwise.contrib.locks.provider import Grant, LockProvider, record_of
+from slotwise.errors import LockLost
 from slotwise.model.clock import elapsed
 from slotwise.model.durations import about, parse_duration
 

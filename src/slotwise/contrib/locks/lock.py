@@ -15,8 +15,8 @@ from typing import Any, Final, ParamSpec, TypeVar, overload
 
 from slotwise.contrib.locks.awaiting import in_thread
 from slotwise.contrib.locks.lease import ENTERED, Lease, OnLost, Terms
-from slotwise.contrib.locks.provider import LockNotAcquired, LockProvider, LockUnavailable, record_of
-from slotwise.errors import ConfigurationError, InvalidSetting
+from slotwise.contrib.locks.provider import LockProvider, record_of
+from slotwise.errors import ConfigurationError, InvalidSetting, LockNotAcquired, LockUnavailable
 from slotwise.model.clock import elapsed
 from slotwise.model.durations import about, parse_duration
 from slotwise.model.identity import Identity

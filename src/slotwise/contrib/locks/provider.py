@@ -1,4 +1,4 @@
-"""What a lock needs from a database or a server: four calls. Also the errors, and what is counted."""
+"""What a lock needs from a database or a server: four calls. And what is counted."""
 
 from __future__ import annotations
 
@@ -11,21 +11,9 @@ from datetime import timedelta
 from typing import Literal, Protocol, TypeAlias, runtime_checkable
 from weakref import WeakKeyDictionary
 
-from slotwise.errors import SlotwiseError
+from slotwise.errors import LockUnavailable, SlotwiseError
 
 logger = logging.getLogger("slotwise.locks")
-
-
-class LockNotAcquired(SlotwiseError):
-    """The lock is held by another process, or by another lease of this one."""
-
-
-class LockUnavailable(LockNotAcquired):
-    """The provider did not answer, so the lock was not acquired or not confirmed."""
-
-
-class LockLost(SlotwiseError):
-    """The lease has ended before its holder: another process may hold the lock."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

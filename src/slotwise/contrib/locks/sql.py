@@ -25,8 +25,8 @@ from sqlalchemy import URL
 from sqlalchemy.dialects.postgresql.base import RESERVED_WORDS as RESERVED_IN_POSTGRESQL
 from sqlalchemy.dialects.sqlite.base import SQLiteIdentifierPreparer
 
-from slotwise.contrib.locks.provider import Grant, LockUnavailable
-from slotwise.errors import ConfigurationError, InvalidSetting
+from slotwise.contrib.locks.provider import Grant
+from slotwise.errors import ConfigurationError, InvalidSetting, LockUnavailable
 from slotwise.model.clock import elapsed, host_now
 from slotwise.model.durations import parse_duration
 from slotwise.store.connect.dsn import SQLITE, connect_arguments, database_url, psycopg, safe
