@@ -18,6 +18,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from slotwise.model.records import Row
+from slotwise.model.vocabulary import Kind
 from slotwise.store.dialects.row_statements import MAY_START
 from slotwise.store.schema.column_types import Beyond
 from slotwise.store.schema.rows import LAST_TOKEN, refuse_unusable, utc
@@ -27,7 +28,7 @@ WITH due AS (
     UPDATE {tasks} AS t
     SET picked = true, picked_by = %(holder)s, last_heartbeat = {now}, lease = %(lease)s,
         version = greatest(t.version + 1, (extract(epoch FROM {now}) * 1000000)::bigint), attempt = t.attempt + 1,
-        watermark = CASE WHEN t.schedule IS NULL THEN t.watermark ELSE greatest(t.watermark, t.slot) END
+        watermark = CASE WHEN t.kind = 'plan' THEN greatest(t.watermark, t.slot) ELSE t.watermark END
     WHERE t.ctid = ANY ((ARRAY(
         SELECT d.ctid FROM {tasks} AS d
         WHERE NOT d.picked AND d.state IS NULL AND d.lost_count > 0 AND d.execution_time <= {now}
@@ -51,12 +52,11 @@ WITH due AS (
         CASE WHEN task_name = ANY (%(strict)s::text[]) THEN NULL ELSE {now} END
     FROM due
     WHERE slot IS NOT NULL
-      AND (plan_instance IS NOT NULL
-           OR schedule IS NOT NULL AND (attempt > 1 OR next_slot IS NULL OR next_slot > {now}))
+      AND (kind = 'detached' OR kind = 'plan' AND (attempt > 1 OR next_slot IS NULL OR next_slot > {now}))
     {again}
     RETURNING s.task_name, s.task_instance, s.slot, s.token
 )
-SELECT {now}, schedule IS NULL AND plan_instance IS NULL OR EXISTS (
+SELECT {now}, kind = 'task' OR EXISTS (
         SELECT FROM ledger AS l
         WHERE l.task_name = due.task_name AND l.task_instance = coalesce(due.plan_instance, due.task_instance)
           AND l.slot = due.slot AND l.token = due.version),
@@ -90,11 +90,11 @@ SELECT d.ctid FROM {tasks} AS d
 
 #: For every claim but that of a row which an operator runs himself. Asked once per statement, not per row.
 ALL_PAUSED = "\n          AND NOT EXISTS (SELECT FROM {meta} WHERE key = 'paused')"
-HAS_SLOT = "\n          AND (d.schedule IS NOT NULL OR d.plan_instance IS NOT NULL)"
+HAS_SLOT = "\n          AND d.kind <> 'task'"
 
 DUE_NAMES = """\
 (SELECT d.task_name, coalesce(d.priority, 50) FROM {tasks} AS d
- WHERE NOT d.picked AND d.state IS NULL AND (d.schedule IS NOT NULL OR d.plan_instance IS NOT NULL)
+ WHERE NOT d.picked AND d.state IS NULL AND d.kind <> 'task'
    AND d.execution_time <= {now}
  ORDER BY d.execution_time LIMIT %(limit)s)
 UNION ALL
@@ -109,7 +109,7 @@ HEADS = """\
         SELECT n.task_name, n.turn, n.last, n.since, CASE WHEN n.first = n.last THEN n.first ELSE (
             SELECT -coalesce(q.priority, 50) FROM {tasks} AS q
             WHERE q.task_name = n.task_name AND NOT q.picked AND q.state IS NULL
-              AND q.schedule IS NULL AND q.plan_instance IS NULL
+              AND q.kind = 'task'
               AND -coalesce(q.priority, 50) >= n.first AND -coalesce(q.priority, 50) <= n.last
             ORDER BY -coalesce(q.priority, 50) LIMIT 1) END AS rank
         FROM unnest(%(heads)s::text[], %(firsts)s::integer[], %(lasts)s::integer[], %(sinces)s::timestamptz[])
@@ -119,7 +119,7 @@ HEADS = """\
         SELECT h.task_name, h.turn, h.last, h.since, (
             SELECT -coalesce(q.priority, 50) FROM {tasks} AS q
             WHERE q.task_name = h.task_name AND NOT q.picked AND q.state IS NULL
-              AND q.schedule IS NULL AND q.plan_instance IS NULL
+              AND q.kind = 'task'
               AND -coalesce(q.priority, 50) > h.rank AND -coalesce(q.priority, 50) <= h.last
             ORDER BY -coalesce(q.priority, 50) LIMIT 1)
         FROM heads AS h WHERE h.rank < h.last)"""
@@ -135,13 +135,13 @@ WHERE t.ctid = ANY (ARRAY(
     CROSS JOIN LATERAL (
         SELECT w.ctid FROM {tasks} AS w
         WHERE w.task_name = p.task_name AND -coalesce(w.priority, 50) = p.rank AND NOT w.picked AND w.state IS NULL
-          AND w.schedule IS NULL AND w.plan_instance IS NULL AND w.lost_count = 0 AND w.execution_time <= {now}
+          AND w.kind = 'task' AND w.lost_count = 0 AND w.execution_time <= {now}
           AND w.execution_time >= p.since
         ORDER BY w.execution_time
         LIMIT %(limit)s
         FOR UPDATE SKIP LOCKED) AS d
     LIMIT %(limit)s))
-  AND CASE WHEN t.picked OR t.state IS NOT NULL OR t.schedule IS NOT NULL OR t.plan_instance IS NOT NULL THEN false
+  AND CASE WHEN t.picked OR t.state IS NOT NULL OR t.kind <> 'task' THEN false
            ELSE t.execution_time <= {now} AND t.task_name = ANY (%(tasks)s::text[]) END
 RETURNING {task_columns}, {slots_are_due}"""
 
@@ -149,7 +149,7 @@ RETURNING {task_columns}, {slots_are_due}"""
 SLOTS_ARE_DUE = """\
 coalesce(
     (SELECT true FROM {tasks} AS d
-     WHERE NOT d.picked AND d.state IS NULL AND (d.schedule IS NOT NULL OR d.plan_instance IS NOT NULL)
+     WHERE NOT d.picked AND d.state IS NULL AND d.kind <> 'task'
        AND d.execution_time <= {now}
      ORDER BY d.execution_time LIMIT 1),
     (SELECT true FROM {tasks} AS d
@@ -164,11 +164,11 @@ DUE_TASKS = """\
 (SELECT p.task_name FROM heads AS p WHERE (
     SELECT true FROM {tasks} AS w
     WHERE w.task_name = p.task_name AND -coalesce(w.priority, 50) = p.rank AND NOT w.picked AND w.state IS NULL
-      AND w.schedule IS NULL AND w.plan_instance IS NULL AND w.lost_count = 0 AND w.execution_time <= {now}
+      AND w.kind = 'task' AND w.lost_count = 0 AND w.execution_time <= {now}
     ORDER BY w.execution_time LIMIT 1))
 UNION
 (SELECT d.task_name FROM {tasks} AS d
- WHERE NOT d.picked AND d.state IS NULL AND (d.schedule IS NOT NULL OR d.plan_instance IS NOT NULL)
+ WHERE NOT d.picked AND d.state IS NULL AND d.kind <> 'task'
    AND d.execution_time <= {now} AND d.task_name = ANY (%(tasks)s::text[]))
 UNION
 (SELECT d.task_name FROM {tasks} AS d
@@ -186,7 +186,7 @@ SELECT least(greatest(min(due), {now} - interval '1 day'), timestamptz '9000-01-
      ORDER BY d.execution_time LIMIT %(lost)s)
     UNION ALL
     (SELECT d.execution_time FROM {tasks} AS d
-     WHERE NOT d.picked AND d.state IS NULL AND (d.schedule IS NOT NULL OR d.plan_instance IS NOT NULL)
+     WHERE NOT d.picked AND d.state IS NULL AND d.kind <> 'task'
        AND CASE WHEN d.lost_count = 0 THEN d.task_name IN (SELECT unnest(%(names)s::text[])) ELSE false END
        AND NOT EXISTS (SELECT FROM {meta} WHERE key = 'paused')
      ORDER BY d.execution_time LIMIT 1)
@@ -194,7 +194,7 @@ SELECT least(greatest(min(due), {now} - interval '1 day'), timestamptz '9000-01-
     (SELECT d.execution_time FROM heads AS p CROSS JOIN LATERAL (
         SELECT w.execution_time FROM {tasks} AS w
         WHERE w.task_name = p.task_name AND -coalesce(w.priority, 50) = p.rank AND NOT w.picked AND w.state IS NULL
-          AND w.schedule IS NULL AND w.plan_instance IS NULL AND w.lost_count = 0
+          AND w.kind = 'task' AND w.lost_count = 0
         ORDER BY w.execution_time LIMIT 1) AS d)) AS waiting(due)
 HAVING min(due) IS NOT NULL"""
 
@@ -202,9 +202,9 @@ HAVING min(due) IS NOT NULL"""
 #: is left out.
 SLOT_COLUMNS = (
     "task_name", "task_instance", "execution_time", "version", "task_data", "last_success", "last_failure",
-    "consecutive_failures", "priority", "slot",
-    "CASE WHEN schedule IS NULL OR watermark IS DISTINCT FROM slot THEN watermark END", "next_slot", "schedule",
-    "plan_instance", "origin", "collapsed", "first_version", "attempt", "lost_count", "cancel_requested", "control",
+    "consecutive_failures", "priority", "kind", "slot",
+    "CASE WHEN kind <> 'plan' OR watermark IS DISTINCT FROM slot THEN watermark END", "next_slot", "schedule",
+    "plan_instance", "origin", "collapsed", "created_version", "attempt", "lost_count", "cancel_requested", "control",
     "catch_up_until", "parked_due", "wanted_due", "trying_since", "unheld_since",
 )  # fmt: skip
 
@@ -212,31 +212,31 @@ SLOT_COLUMNS = (
 #: their first due time in the place of a slot: it is read only if it differs.
 TASK_COLUMNS = (
     "-coalesce(t.priority, 50)", "t.execution_time", "t.task_name", "t.task_instance", "t.version", "t.task_data",
-    "t.slot IS NOT DISTINCT FROM t.execution_time", "nullif(t.slot, t.execution_time)", "t.first_version", "t.attempt",
-    "t.cancel_requested", "t.last_heartbeat",
+    "t.slot IS NOT DISTINCT FROM t.execution_time", "nullif(t.slot, t.execution_time)", "t.created_version",
+    "t.attempt", "t.cancel_requested", "t.last_heartbeat",
 )  # fmt: skip
 
 
 def slot_of(values: Sequence[Any], holder: str, lease: timedelta, now: datetime) -> Row:
     """A Row of values that come in the order of SLOT_COLUMNS; one is made for each slot that runs."""
     (
-        name, instance, due, version, data, last_success, last_failure, failures, priority, slot, watermark, next_slot,
-        schedule, plan_instance, origin, collapsed, first_version, attempt, lost_count, cancel, control, until, parked,
-        wanted, since, unheld_since,
+        name, instance, due, version, data, last_success, last_failure, failures, priority, kind, slot, watermark,
+        next_slot, schedule, plan_instance, origin, collapsed, created, attempt, lost_count, cancel, control, until,
+        parked, wanted, since, unheld_since,
     ) = values  # fmt: skip
     slot, next_slot = utc(slot), utc(next_slot)
-    watermark = slot if watermark is None and schedule is not None else utc(watermark)
+    watermark = slot if watermark is None and kind == Kind.PLAN else utc(watermark)
     instants = {"slot": slot, "next_slot": next_slot, "watermark": watermark, "catch_up_until": until}
     if version >= LAST_TOKEN or Beyond in map(type, instants.values()):
         refuse_unusable({**instants, "version": version})
     return Row(
         task_name=name, task_instance=instance, execution_time=utc(due), version=version, picked=True, picked_by=holder,
         task_data=data, last_success=utc(last_success), last_failure=utc(last_failure),
-        consecutive_failures=failures or 0, last_heartbeat=now, priority=priority, slot=slot, watermark=watermark,
-        next_slot=next_slot, schedule=schedule, plan_instance=plan_instance, origin=origin, collapsed=collapsed,
-        first_version=first_version, attempt=attempt, lost_count=lost_count, lease=lease, cancel_requested=utc(cancel),
-        control=control, catch_up_until=utc(until), parked_due=utc(parked), wanted_due=utc(wanted),
-        trying_since=utc(since), unheld_since=utc(unheld_since),
+        consecutive_failures=failures or 0, last_heartbeat=now, priority=priority, kind=kind, slot=slot,
+        watermark=watermark, next_slot=next_slot, schedule=schedule, plan_instance=plan_instance,
+        origin=origin, collapsed=collapsed, created_version=created, attempt=attempt, lost_count=lost_count,
+        lease=lease, cancel_requested=utc(cancel), control=control, catch_up_until=utc(until),
+        parked_due=utc(parked), wanted_due=utc(wanted), trying_since=utc(since), unheld_since=utc(unheld_since),
     )  # fmt: skip
 
 
@@ -244,10 +244,10 @@ def task_of(values: Sequence[Any], holder: str) -> Row:
     """A Row of values that come in the order of TASK_COLUMNS; one is made for each task that runs. It is read whatever
     stands in it, for it is held already: ``refuse_unusable`` says whether it can be run.
     """
-    rank, due, name, instance, version, data, slot_is_due, slot, first_version, attempt, cancel, claimed, _ = values
+    rank, due, name, instance, version, data, slot_is_due, slot, created, attempt, cancel, claimed, _ = values
     due = utc(due)
     return Row(
         task_name=name, task_instance=instance, execution_time=due, version=version, picked=True, picked_by=holder,
-        priority=-rank, task_data=data, slot=due if slot_is_due else utc(slot), first_version=first_version,
+        priority=-rank, task_data=data, slot=due if slot_is_due else utc(slot), created_version=created,
         attempt=attempt, cancel_requested=utc(cancel), last_heartbeat=utc(claimed),
     )  # fmt: skip

@@ -19,12 +19,13 @@ from typing import Any
 import sqlalchemy as sa
 
 from slotwise.model.records import Wanted
+from slotwise.model.vocabulary import Kind
 from slotwise.store.connect.dsn import psycopg
 from slotwise.store.schema.column_types import to_micros
 
 #: The columns that are written, in this order.
 COPIED = (
-    "task_name", "task_instance", "task_data", "execution_time", "slot", "picked", "version", "first_version",
+    "kind", "task_name", "task_instance", "task_data", "execution_time", "slot", "picked", "version", "created_version",
     "priority",
 )  # fmt: skip
 #: Rows in one write: the server is busy with them while the next ones are put into form.
@@ -32,6 +33,7 @@ BLOCK = 500
 
 _HEADER = b"PGCOPY\n\xff\r\n\0" + bytes(8)
 _TRAILER = b"\xff\xff"
+_KIND = Kind.TASK.encode()
 _NULL = b"\xff\xff\xff\xff"
 #: Its instants are counted from here.
 _EPOCH = to_micros(datetime(2000, 1, 1, tzinfo=UTC))
@@ -45,7 +47,7 @@ _tail = Struct(">iq iq i? iq iq ih").pack
 def blocks(name: str, wanted: Sequence[Wanted], now: datetime, encoding: str) -> Iterator[bytes]:
     """The rows as they are written ``now``, in a client encoding that Python knows by this name."""
     born, written = to_micros(now), name.encode(encoding)
-    head = _head(len(COPIED), len(written)) + written
+    head = _head(len(COPIED), len(_KIND)) + _KIND + _length(len(written)) + written
     usual, rank, tail = wanted[0].when, wanted[0].priority, _tail_of(wanted[0], now, born)
     yield _HEADER
     for first in range(0, len(wanted), BLOCK):

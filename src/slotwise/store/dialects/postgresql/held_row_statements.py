@@ -37,7 +37,7 @@ WITH held AS MATERIALIZED (
         SELECT t.ctid FROM {tasks} AS t
         WHERE t.task_name = i.task_name AND t.task_instance = i.task_instance
           AND CASE WHEN t.picked AND t.version = i.version AND t.picked_by = %(holder)s
-                   THEN t.slot = {slot} AND t.watermark = {slot} AND t.schedule = {schedule}
+                   THEN t.kind = 'plan' AND t.slot = {slot} AND t.watermark = {slot} AND t.schedule = {schedule}
                         AND ({next_slot} IS NULL OR {next_slot} > {now})
                         AND t.attempt = 1 AND t.lost_count = 0 AND t.collapsed = 0 AND {unasked}
                    ELSE false END

@@ -20,6 +20,7 @@ from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.exc import IntegrityError
 
 from slotwise.model.records import IfExists, Key, Wanted, When
+from slotwise.model.vocabulary import Kind
 from slotwise.store.connect.caller_transaction import copy_into
 from slotwise.store.connect.notifications import ORDERS, channel_of
 from slotwise.store.dialects.port import Dialect
@@ -170,7 +171,7 @@ class WholeChunks:
         due = sa.func.coalesce(asked.c.due, now + asked.c.delay) if dues == "many" else self._words.due(dues == "at")
         priority = asked.c.priority if ranks else sa.bindparam("rank", type_=sa.SmallInteger)
         data = sa.func.decode(asked.c.data, "hex")
-        return sa.select(_TASK, asked.c.instance, data, due, due, sa.false(), born, born, priority)
+        return sa.select(_KIND, _TASK, asked.c.instance, data, due, due, sa.false(), born, born, priority)
 
     def put_new(self, connection: Any, name: str, wanted: Sequence[Wanted], *, copy: bool = False) -> None:
         """One statement, which fails as a whole. Race: of two that put the same id, the second waits for the first
@@ -221,6 +222,7 @@ def _saying_what_is_taken() -> Iterator[None]:
         raise
 
 
+_KIND: sa.ColumnElement[str] = sa.literal_column(f"'{Kind.TASK}'", sa.Text)
 _TASK: sa.ColumnElement[str] = sa.bindparam("name", type_=sa.Text)
 
 
