@@ -29,7 +29,7 @@ from slotwise.store.schema.rows import (
     ledger_instance,
     row_of,
 )
-from slotwise.store.schema.tables import HAS_SLOT, IS_TASK, Tables
+from slotwise.store.schema.tables import HAS_SLOT, IS_TASK, Tables, is_plan
 
 
 class SQLite:
@@ -92,7 +92,7 @@ class SQLite:
             .order_by(tasks.c.execution_time)
             .limit(limit)
         )
-        kinds = (sa.text(f"({HAS_SLOT})"), tasks.c.lost_count > 0)
+        kinds = (sa.text(HAS_SLOT), tasks.c.lost_count > 0)
         return [(name, priority) for kind in kinds for name, priority in connection.execute(due.where(kind))]
 
     def due_tasks(self, connection: sa.Connection, names: Sequence[str]) -> set[str]:
@@ -120,7 +120,7 @@ class SQLite:
     ) -> timedelta | None:
         rows, now = self.tables.tasks, self.now(connection)
         fresh = rows.c.lost_count == 0
-        kinds = [(names, sa.text(f"({HAS_SLOT})") & fresh), (tasks, sa.text(IS_TASK) & fresh)]
+        kinds = [(names, sa.text(HAS_SLOT) & fresh), (tasks, sa.text(IS_TASK) & fresh)]
         if lost:
             kinds.append((names, rows.c.lost_count > 0))
         found = [
@@ -139,8 +139,7 @@ class SQLite:
     def _take(self, connection: sa.Connection, key: Key, holder: str, lease: timedelta, now: datetime) -> Row:
         tasks = self.tables.tasks
         newest = sa.case(
-            (tasks.c.schedule.is_(None), tasks.c.watermark),
-            (tasks.c.watermark.is_(None) | (tasks.c.watermark < tasks.c.slot), tasks.c.slot),
+            (is_plan(tasks) & (tasks.c.watermark.is_(None) | (tasks.c.watermark < tasks.c.slot)), tasks.c.slot),
             else_=tasks.c.watermark,
         )
         taken = (

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 import sqlalchemy as sa
 
 from slotwise.model.records import FOREVER, IfExists, Key, Wanted, When
-from slotwise.model.vocabulary import State
+from slotwise.model.vocabulary import Kind, State
 from slotwise.store.schema.column_types import Instant
 from slotwise.store.schema.tables import is_task
 
@@ -121,7 +121,8 @@ class TaskStatements:
         row = {
             "task_name": sa.bindparam("name"), "task_instance": sa.bindparam("instance"),
             "task_data": sa.bindparam("data"), "execution_time": due, "slot": due, "picked": sa.false(),
-            "version": born, "first_version": born, "priority": sa.bindparam("rank", type_=sa.SmallInteger),
+            "kind": sa.literal_column(f"'{Kind.TASK}'"),
+            "version": born, "created_version": born, "priority": sa.bindparam("rank", type_=sa.SmallInteger),
         }  # fmt: skip
         if waits:
             row |= {
@@ -153,7 +154,7 @@ class TaskStatements:
                 (new.state == State.BLOCKED, State.BLOCKED.value), (parked, State.PAUSED.value), else_=None
             ),
             "waits_for": new.waits_for,
-            "first_version": version, "attempt": 0, "lost_count": 0, "trying_since": None, "consecutive_failures": 0,
+            "created_version": version, "attempt": 0, "lost_count": 0, "trying_since": None, "consecutive_failures": 0,
             "last_error": None,
         }  # fmt: skip
         return insert.on_conflict_do_update(

@@ -26,6 +26,7 @@ from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.exc import IntegrityError
 
 from slotwise.model.records import IfExists, Key, Wanted, When
+from slotwise.model.vocabulary import Kind
 from slotwise.store.connect.caller_transaction import copy_into
 from slotwise.store.connect.dsn import psycopg
 from slotwise.store.connect.notifications import ORDERS, channel_of
@@ -46,7 +47,7 @@ T = TypeVar("T")
 
 #: The columns that are written, in this order.
 COPIED = (
-    "task_name", "task_instance", "task_data", "execution_time", "slot", "picked", "version", "first_version",
+    "kind", "task_name", "task_instance", "task_data", "execution_time", "slot", "picked", "version", "created_version",
     "priority",
 )  # fmt: skip
 #: Rows in one write: the server is busy with them while the next ones are put into form.
@@ -54,6 +55,7 @@ BLOCK = 500
 
 _HEADER = b"PGCOPY\n\xff\r\n\0" + bytes(8)
 _TRAILER = b"\xff\xff"
+_TASK_KIND = Kind.TASK.encode()
 _NULL = b"\xff\xff\xff\xff"
 #: Its instants are counted from here.
 _EPOCH = to_micros(datetime(2000, 1, 1, tzinfo=UTC))
@@ -195,7 +197,7 @@ class WholeChunks:
         due = sa.func.coalesce(asked.c.due, now + asked.c.delay) if dues == "many" else self._words.due(dues == "at")
         priority = asked.c.priority if ranks else sa.bindparam("rank", type_=sa.SmallInteger)
         data = sa.func.decode(asked.c.data, "hex")
-        return sa.select(_TASK, asked.c.instance, data, due, due, sa.false(), born, born, priority)
+        return sa.select(_KIND, _TASK, asked.c.instance, data, due, due, sa.false(), born, born, priority)
 
     def put_new(self, connection: Any, name: str, wanted: Sequence[Wanted], *, copy: bool = False) -> None:
         """One statement, which fails as a whole. Race: of two that put the same id, the second waits for the first
@@ -246,6 +248,7 @@ def _saying_what_is_taken() -> Iterator[None]:
         raise
 
 
+_KIND: sa.ColumnElement[str] = sa.literal_column(f"'{Kind.TASK}'", sa.Text)
 _TASK: sa.ColumnElement[str] = sa.bindparam("name", type_=sa.Text)
 
 
@@ -270,7 +273,7 @@ def _asked(wanted: Sequence[Wanted]) -> tuple[tuple[str, bool], dict[str, Any]]:
 def blocks(name: str, wanted: Sequence[Wanted], now: datetime, encoding: str) -> Iterator[bytes]:
     """The rows as they are written ``now``, in a client encoding that Python knows by this name."""
     born, written = to_micros(now), name.encode(encoding)
-    head = _head(len(COPIED), len(written)) + written
+    head = _head(len(COPIED), len(_TASK_KIND)) + _TASK_KIND + _length(len(written)) + written
     usual, rank, tail = wanted[0].when, wanted[0].priority, _tail_of(wanted[0], now, born)
     yield _HEADER
     for first in range(0, len(wanted), BLOCK):
