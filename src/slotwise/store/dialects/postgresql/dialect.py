@@ -17,7 +17,7 @@ from slotwise.model.records import Claim, Fence, Gap, Key, LedgerEntry, LedgerKe
 from slotwise.model.vocabulary import Kind
 from slotwise.store.dialects.port import Parted
 from slotwise.store.dialects.postgresql import statements
-from slotwise.store.dialects.postgresql.queue import WholeChunks, Words
+from slotwise.store.dialects.postgresql.queue import Fragments, WholeChunks
 from slotwise.store.dialects.postgresql.statements import (
     fence_of,
     fences,
@@ -349,9 +349,9 @@ class PostgreSQL:
         return now, [hold_of(values[1:]) for values in found]
 
     def task_statements(self, wake: timedelta | None) -> tuple[TaskStatements, Chunks]:
-        words = Words(self, wake)
-        rows = TaskStatements(self, words)
-        return rows, WholeChunks(self, rows, words)
+        fragments = Fragments(self, wake)
+        rows = TaskStatements(self, fragments)
+        return rows, WholeChunks(self, rows, fragments)
 
 
 #: By the first two of TASK_COLUMNS: the highest priority first, and then the oldest.
