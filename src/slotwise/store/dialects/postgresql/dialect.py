@@ -14,9 +14,10 @@ from sqlalchemy.dialects.postgresql import insert
 from slotwise.decide.fast_finish import FastFinish
 from slotwise.model.clock import Clock, host_now
 from slotwise.model.records import Claim, Fence, Gap, Key, LedgerEntry, LedgerKey, Row
+from slotwise.model.vocabulary import Kind
 from slotwise.store.dialects.port import Parted
 from slotwise.store.dialects.postgresql import statements
-from slotwise.store.dialects.postgresql.queue import WholeChunks, Words
+from slotwise.store.dialects.postgresql.queue import Fragments, WholeChunks
 from slotwise.store.dialects.postgresql.statements import (
     fence_of,
     fences,
@@ -51,9 +52,7 @@ from slotwise.store.schema.rows import (
 from slotwise.store.schema.tables import WINDOW, Tables
 
 #: Columns of a held plan row that are empty as long as its slot is on time, and nobody has asked anything of it.
-UNASKED = (
-    "plan_instance", "origin", "catch_up_until", "state", "cancel_requested", "wanted_due", "parked_due", "control",
-)  # fmt: skip
+UNASKED = ("origin", "catch_up_until", "state", "cancel_requested", "wanted_due", "parked_due", "control")
 
 
 class PostgreSQL:
@@ -350,9 +349,9 @@ class PostgreSQL:
         return now, [hold_of(values[1:]) for values in found]
 
     def task_statements(self, wake: timedelta | None) -> tuple[TaskStatements, Chunks]:
-        words = Words(self, wake)
-        rows = TaskStatements(self, words)
-        return rows, WholeChunks(self, rows, words)
+        fragments = Fragments(self, wake)
+        rows = TaskStatements(self, fragments)
+        return rows, WholeChunks(self, rows, fragments)
 
 
 #: By the first two of TASK_COLUMNS: the highest priority first, and then the oldest.
@@ -362,9 +361,9 @@ _turn = itemgetter(0, 1)
 #: is left out.
 SLOT_COLUMNS = (
     "task_name", "task_instance", "execution_time", "version", "task_data", "last_success", "last_failure",
-    "consecutive_failures", "priority", "slot",
-    "CASE WHEN schedule IS NULL OR watermark IS DISTINCT FROM slot THEN watermark END", "next_slot", "schedule",
-    "plan_instance", "origin", "collapsed", "first_version", "attempt", "lost_count", "cancel_requested", "control",
+    "consecutive_failures", "priority", "kind", "slot",
+    "CASE WHEN kind <> 'plan' OR watermark IS DISTINCT FROM slot THEN watermark END", "next_slot", "schedule",
+    "plan_instance", "origin", "collapsed", "created_version", "attempt", "lost_count", "cancel_requested", "control",
     "catch_up_until", "parked_due", "wanted_due", "trying_since", "unheld_since",
 )  # fmt: skip
 
@@ -372,31 +371,31 @@ SLOT_COLUMNS = (
 #: their first due time in the place of a slot: it is read only if it differs.
 TASK_COLUMNS = (
     "-coalesce(t.priority, 50)", "t.execution_time", "t.task_name", "t.task_instance", "t.version", "t.task_data",
-    "t.slot IS NOT DISTINCT FROM t.execution_time", "nullif(t.slot, t.execution_time)", "t.first_version", "t.attempt",
-    "t.cancel_requested", "t.last_heartbeat",
+    "t.slot IS NOT DISTINCT FROM t.execution_time", "nullif(t.slot, t.execution_time)", "t.created_version",
+    "t.attempt", "t.cancel_requested", "t.last_heartbeat",
 )  # fmt: skip
 
 
 def slot_of(values: Sequence[Any], holder: str, lease: timedelta, now: datetime) -> Row:
     """A Row of values that come in the order of SLOT_COLUMNS; one is made for each slot that runs."""
     (
-        name, instance, due, version, data, last_success, last_failure, failures, priority, slot, watermark, next_slot,
-        schedule, plan_instance, origin, collapsed, first_version, attempt, lost_count, cancel, control, until, parked,
-        wanted, since, unheld_since,
+        name, instance, due, version, data, last_success, last_failure, failures, priority, kind, slot, watermark,
+        next_slot, schedule, plan_instance, origin, collapsed, created, attempt, lost_count, cancel, control, until,
+        parked, wanted, since, unheld_since,
     ) = values  # fmt: skip
     slot, next_slot = utc(slot), utc(next_slot)
-    watermark = slot if watermark is None and schedule is not None else utc(watermark)
+    watermark = slot if watermark is None and kind == Kind.PLAN else utc(watermark)
     instants = {"slot": slot, "next_slot": next_slot, "watermark": watermark, "catch_up_until": until}
     if version >= LAST_TOKEN or Beyond in map(type, instants.values()):
         refuse_unusable({**instants, "version": version})
     return Row(
         task_name=name, task_instance=instance, execution_time=utc(due), version=version, picked=True, picked_by=holder,
         task_data=data, last_success=utc(last_success), last_failure=utc(last_failure),
-        consecutive_failures=failures or 0, last_heartbeat=now, priority=priority, slot=slot, watermark=watermark,
-        next_slot=next_slot, schedule=schedule, plan_instance=plan_instance, origin=origin, collapsed=collapsed,
-        first_version=first_version, attempt=attempt, lost_count=lost_count, lease=lease, cancel_requested=utc(cancel),
-        control=control, catch_up_until=utc(until), parked_due=utc(parked), wanted_due=utc(wanted),
-        trying_since=utc(since), unheld_since=utc(unheld_since),
+        consecutive_failures=failures or 0, last_heartbeat=now, priority=priority, kind=kind, slot=slot,
+        watermark=watermark, next_slot=next_slot, schedule=schedule, plan_instance=plan_instance,
+        origin=origin, collapsed=collapsed, created_version=created, attempt=attempt, lost_count=lost_count,
+        lease=lease, cancel_requested=utc(cancel), control=control, catch_up_until=utc(until),
+        parked_due=utc(parked), wanted_due=utc(wanted), trying_since=utc(since), unheld_since=utc(unheld_since),
     )  # fmt: skip
 
 
@@ -404,10 +403,10 @@ def task_of(values: Sequence[Any], holder: str) -> Row:
     """A Row of values that come in the order of TASK_COLUMNS; one is made for each task that runs. It is read whatever
     stands in it, for it is held already: ``refuse_unusable`` says whether it can be run.
     """
-    rank, due, name, instance, version, data, slot_is_due, slot, first_version, attempt, cancel, claimed, _ = values
+    rank, due, name, instance, version, data, slot_is_due, slot, created, attempt, cancel, claimed, _ = values
     due = utc(due)
     return Row(
         task_name=name, task_instance=instance, execution_time=due, version=version, picked=True, picked_by=holder,
-        priority=-rank, task_data=data, slot=due if slot_is_due else utc(slot), first_version=first_version,
+        priority=-rank, task_data=data, slot=due if slot_is_due else utc(slot), created_version=created,
         attempt=attempt, cancel_requested=utc(cancel), last_heartbeat=utc(claimed),
     )  # fmt: skip

@@ -29,7 +29,7 @@ WITH due AS (
     UPDATE {tasks} AS t
     SET picked = true, picked_by = %(holder)s, last_heartbeat = {now}, lease = %(lease)s,
         version = greatest(t.version + 1, (extract(epoch FROM {now}) * 1000000)::bigint), attempt = t.attempt + 1,
-        watermark = CASE WHEN t.schedule IS NULL THEN t.watermark ELSE greatest(t.watermark, t.slot) END
+        watermark = CASE WHEN t.kind = 'plan' THEN greatest(t.watermark, t.slot) ELSE t.watermark END
     WHERE t.ctid = ANY ((ARRAY(
         SELECT d.ctid FROM {tasks} AS d
         WHERE NOT d.picked AND d.state IS NULL AND d.lost_count > 0 AND d.execution_time <= {now}
@@ -53,12 +53,11 @@ WITH due AS (
         CASE WHEN task_name = ANY (%(strict)s::text[]) THEN NULL ELSE {now} END
     FROM due
     WHERE slot IS NOT NULL
-      AND (plan_instance IS NOT NULL
-           OR schedule IS NOT NULL AND (attempt > 1 OR next_slot IS NULL OR next_slot > {now}))
+      AND (kind = 'detached' OR kind = 'plan' AND (attempt > 1 OR next_slot IS NULL OR next_slot > {now}))
     {again}
     RETURNING s.task_name, s.task_instance, s.slot, s.token
 )
-SELECT {now}, schedule IS NULL AND plan_instance IS NULL OR EXISTS (
+SELECT {now}, kind = 'task' OR EXISTS (
         SELECT FROM ledger AS l
         WHERE l.task_name = due.task_name AND l.task_instance = coalesce(due.plan_instance, due.task_instance)
           AND l.slot = due.slot AND l.token = due.version),
@@ -92,11 +91,11 @@ SELECT d.ctid FROM {tasks} AS d
 
 #: For every claim but that of a row which an operator runs himself. Asked once per statement, not per row.
 ALL_PAUSED = "\n          AND NOT EXISTS (SELECT FROM {meta} WHERE key = 'paused')"
-HAS_SLOT = "\n          AND (d.schedule IS NOT NULL OR d.plan_instance IS NOT NULL)"
+HAS_SLOT = "\n          AND d.kind <> 'task'"
 
 DUE_NAMES = """\
 (SELECT d.task_name, coalesce(d.priority, 50) FROM {tasks} AS d
- WHERE NOT d.picked AND d.state IS NULL AND (d.schedule IS NOT NULL OR d.plan_instance IS NOT NULL)
+ WHERE NOT d.picked AND d.state IS NULL AND d.kind <> 'task'
    AND d.execution_time <= {now}
  ORDER BY d.execution_time LIMIT %(limit)s)
 UNION ALL
@@ -111,7 +110,7 @@ HEADS = """\
         SELECT n.task_name, n.turn, n.last, n.since, CASE WHEN n.first = n.last THEN n.first ELSE (
             SELECT -coalesce(q.priority, 50) FROM {tasks} AS q
             WHERE q.task_name = n.task_name AND NOT q.picked AND q.state IS NULL
-              AND q.schedule IS NULL AND q.plan_instance IS NULL
+              AND q.kind = 'task'
               AND -coalesce(q.priority, 50) >= n.first AND -coalesce(q.priority, 50) <= n.last
             ORDER BY -coalesce(q.priority, 50) LIMIT 1) END AS rank
         FROM unnest(%(heads)s::text[], %(firsts)s::integer[], %(lasts)s::integer[], %(sinces)s::timestamptz[])
@@ -121,7 +120,7 @@ HEADS = """\
         SELECT h.task_name, h.turn, h.last, h.since, (
             SELECT -coalesce(q.priority, 50) FROM {tasks} AS q
             WHERE q.task_name = h.task_name AND NOT q.picked AND q.state IS NULL
-              AND q.schedule IS NULL AND q.plan_instance IS NULL
+              AND q.kind = 'task'
               AND -coalesce(q.priority, 50) > h.rank AND -coalesce(q.priority, 50) <= h.last
             ORDER BY -coalesce(q.priority, 50) LIMIT 1)
         FROM heads AS h WHERE h.rank < h.last)"""
@@ -137,13 +136,13 @@ WHERE t.ctid = ANY (ARRAY(
     CROSS JOIN LATERAL (
         SELECT w.ctid FROM {tasks} AS w
         WHERE w.task_name = p.task_name AND -coalesce(w.priority, 50) = p.rank AND NOT w.picked AND w.state IS NULL
-          AND w.schedule IS NULL AND w.plan_instance IS NULL AND w.lost_count = 0 AND w.execution_time <= {now}
+          AND w.kind = 'task' AND w.lost_count = 0 AND w.execution_time <= {now}
           AND w.execution_time >= p.since
         ORDER BY w.execution_time
         LIMIT %(limit)s
         FOR UPDATE SKIP LOCKED) AS d
     LIMIT %(limit)s))
-  AND CASE WHEN t.picked OR t.state IS NOT NULL OR t.schedule IS NOT NULL OR t.plan_instance IS NOT NULL THEN false
+  AND CASE WHEN t.picked OR t.state IS NOT NULL OR t.kind <> 'task' THEN false
            ELSE t.execution_time <= {now} AND t.task_name = ANY (%(tasks)s::text[]) END
 RETURNING {task_columns}, {slots_are_due}"""
 
@@ -151,7 +150,7 @@ RETURNING {task_columns}, {slots_are_due}"""
 SLOTS_ARE_DUE = """\
 coalesce(
     (SELECT true FROM {tasks} AS d
-     WHERE NOT d.picked AND d.state IS NULL AND (d.schedule IS NOT NULL OR d.plan_instance IS NOT NULL)
+     WHERE NOT d.picked AND d.state IS NULL AND d.kind <> 'task'
        AND d.execution_time <= {now}
      ORDER BY d.execution_time LIMIT 1),
     (SELECT true FROM {tasks} AS d
@@ -166,11 +165,11 @@ DUE_TASKS = """\
 (SELECT p.task_name FROM heads AS p WHERE (
     SELECT true FROM {tasks} AS w
     WHERE w.task_name = p.task_name AND -coalesce(w.priority, 50) = p.rank AND NOT w.picked AND w.state IS NULL
-      AND w.schedule IS NULL AND w.plan_instance IS NULL AND w.lost_count = 0 AND w.execution_time <= {now}
+      AND w.kind = 'task' AND w.lost_count = 0 AND w.execution_time <= {now}
     ORDER BY w.execution_time LIMIT 1))
 UNION
 (SELECT d.task_name FROM {tasks} AS d
- WHERE NOT d.picked AND d.state IS NULL AND (d.schedule IS NOT NULL OR d.plan_instance IS NOT NULL)
+ WHERE NOT d.picked AND d.state IS NULL AND d.kind <> 'task'
    AND d.execution_time <= {now} AND d.task_name = ANY (%(tasks)s::text[]))
 UNION
 (SELECT d.task_name FROM {tasks} AS d
@@ -188,7 +187,7 @@ SELECT least(greatest(min(due), {now} - interval '1 day'), timestamptz '9000-01-
      ORDER BY d.execution_time LIMIT %(lost)s)
     UNION ALL
     (SELECT d.execution_time FROM {tasks} AS d
-     WHERE NOT d.picked AND d.state IS NULL AND (d.schedule IS NOT NULL OR d.plan_instance IS NOT NULL)
+     WHERE NOT d.picked AND d.state IS NULL AND d.kind <> 'task'
        AND CASE WHEN d.lost_count = 0 THEN d.task_name IN (SELECT unnest(%(names)s::text[])) ELSE false END
        AND NOT EXISTS (SELECT FROM {meta} WHERE key = 'paused')
      ORDER BY d.execution_time LIMIT 1)
@@ -196,7 +195,7 @@ SELECT least(greatest(min(due), {now} - interval '1 day'), timestamptz '9000-01-
     (SELECT d.execution_time FROM heads AS p CROSS JOIN LATERAL (
         SELECT w.execution_time FROM {tasks} AS w
         WHERE w.task_name = p.task_name AND -coalesce(w.priority, 50) = p.rank AND NOT w.picked AND w.state IS NULL
-          AND w.schedule IS NULL AND w.plan_instance IS NULL AND w.lost_count = 0
+          AND w.kind = 'task' AND w.lost_count = 0
         ORDER BY w.execution_time LIMIT 1) AS d)) AS waiting(due)
 HAVING min(due) IS NOT NULL"""
 
@@ -231,7 +230,7 @@ WITH held AS MATERIALIZED (
         SELECT t.ctid FROM {tasks} AS t
         WHERE t.task_name = i.task_name AND t.task_instance = i.task_instance
           AND CASE WHEN t.picked AND t.version = i.version AND t.picked_by = %(holder)s
-                   THEN t.slot = {slot} AND t.watermark = {slot} AND t.schedule = {schedule}
+                   THEN t.kind = 'plan' AND t.slot = {slot} AND t.watermark = {slot} AND t.schedule = {schedule}
                         AND ({next_slot} IS NULL OR {next_slot} > {now})
                         AND t.attempt = 1 AND t.lost_count = 0 AND t.collapsed = 0 AND {unasked}
                    ELSE false END
