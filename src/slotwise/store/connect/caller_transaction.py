@@ -25,8 +25,11 @@ class Joined:
 
     dialect = _COMPILER
 
-    def __init__(self, connection: Any, wait: Callable[[Any], Any] = lambda result: result) -> None:
-        self.driver, self._wait = connection, wait
+    def __init__(
+        self, connection: Any, wait: Callable[[Any], Any] = lambda result: result, *, own_types: bool = False
+    ) -> None:
+        """``own_types``: load times and JSON as psycopg does, whatever the connection has registered for them."""
+        self.driver, self._wait, self._own_types = connection, wait, own_types
 
     def execute(self, statement: sa.Executable, parameters: Mapping[str, object] | None = None) -> Rows:
         """Execute a statement and return all its rows.
@@ -35,6 +38,8 @@ class Joined:
         """
         compiled = _compiled(statement) if parameters else _compile(statement)
         cursor = self.driver.cursor(row_factory=_tuples())
+        if self._own_types:
+            _load_as_usual(cursor)
         self._wait(cursor.execute(compiled.string, compiled.construct_params(parameters)))
         return Rows(self._wait(cursor.fetchall()) if cursor.description else [], cursor.rowcount)
 
@@ -66,6 +71,15 @@ def _tuples() -> Any:
     from psycopg.rows import tuple_row  # late: such a connection has loaded it
 
     return tuple_row
+
+
+def _load_as_usual(cursor: Any) -> None:
+    from psycopg import adapters  # late: such a connection has loaded it
+    from psycopg.pq import Format
+
+    for name in ("timestamptz", "jsonb"):
+        oid = adapters.types[name].oid
+        cursor.adapters.register_loader(oid, adapters.get_loader(oid, Format.TEXT))
 
 
 #: An executor of SQLAlchemy statements in the caller's transaction.
@@ -136,7 +150,25 @@ def within(connection: object, work: Callable[[Joinable], None]) -> Awaitable[No
 def _taking_statements(connection: object) -> Joinable:
     if isinstance(connection, Joined):
         return connection
+    if hasattr(connection, "ensure_connection"):
+        return _wrapped_by_django(connection)
     return Joined(connection) if _psycopg("Connection", connection) else sqlalchemy_connection(connection)
+
+
+def _wrapped_by_django(wrapper: Any) -> Joined:
+    """Return an executor on the connection in ``django.db.connection``. Raise ConfigurationError with the cure."""
+    wrapper.ensure_connection()
+    if not _psycopg("Connection", wrapper.connection):
+        raise ConfigurationError(
+            f"Django's connection {wrapper.alias!r} is not one of psycopg 3; schedule in transaction.on_commit, "
+            "without connection"
+        )
+    if not wrapper.in_atomic_block and wrapper.get_autocommit():
+        raise ConfigurationError(
+            f"Django's connection {wrapper.alias!r} is in no transaction; write: with transaction.atomic(), or pass no "
+            "connection"
+        )
+    return Joined(wrapper.connection, own_types=True)
 
 
 async def call_within(connection: Any, work: Callable[[Any], Result]) -> Result:

@@ -1,0 +1,22 @@
+"""The app's configuration."""
+
+from __future__ import annotations
+
+from django.apps import AppConfig
+from django.core import checks
+
+
+class SlotwiseConfig(AppConfig):
+    """The app ``slotwise``."""
+
+    name = "slotwise.contrib.django"
+    label = "slotwise"
+    verbose_name = "slotwise"
+    default_auto_field = "django.db.models.BigAutoField"
+
+    def ready(self) -> None:
+        """Register the system check."""
+        from slotwise.contrib.django.checks import check_slotwise
+
+        checks.register(check_slotwise, checks.Tags.database)
+        checks.register(check_slotwise)
