@@ -15,8 +15,9 @@ class SlotwiseConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        """Register the system check."""
+        """Register the system check, and release the test database before a test runner drops it."""
         from slotwise.contrib.django.checks import check_slotwise
+        from slotwise.contrib.django.project import release_before_drop
 
-        checks.register(check_slotwise, checks.Tags.database)
         checks.register(check_slotwise)
+        release_before_drop()

@@ -246,6 +246,24 @@ def _close() -> None:
     task.add_done_callback(_closing.discard)
 
 
+def release_before_drop() -> None:
+    """Close slotwise's connections before a test runner drops the test database, which would fail otherwise."""
+    name = _given().get("DATABASE", DEFAULT_DB_ALIAS)
+    if name not in settings.DATABASES:
+        return  # the system check reports it
+    creation = connections[name].creation
+    drop = creation.destroy_test_db
+
+    @functools.wraps(drop)
+    def release_and_drop(*args: Any, **options: Any) -> Any:
+        with _made.lock:
+            if _made.registry is not None:
+                _made.registry.stop()
+        return drop(*args, **options)
+
+    creation.destroy_test_db = release_and_drop
+
+
 def set_up() -> None:
     """Call ``django.setup()`` unless that has been done."""
     if not apps.ready:
