@@ -1,4 +1,4 @@
-"""What a handler is given and may raise: its slot, its claim, the stop signal; Snooze, Cancel and Fail."""
+"""The context of a handler: slot, claim, stop signal; and what it may raise: Snooze, Cancel, Fail."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class Signal:
 
 
 class Steering(Exception):
-    """A handler steers its own slot; not an error."""
+    """Raised by a handler to decide how its own slot goes on; not an error."""
 
 
 class Snooze(Steering):
@@ -121,20 +121,21 @@ class Fail(Steering):
 
 
 _BOTH = (
-    "ctx.then and ctx.count_down come with the settlement, complete_in before it; beside complete_in write: "
+    "ctx.then and ctx.count_down are written by the settlement, which complete_in replaces; with complete_in use: "
     "ctx.client.schedule(…, connection=…)"
 )
-_NOBODY_THERE = (
-    'ctx.then(if_exists="raise"): by then nobody is there to be told; write "keep", "replace" or "reschedule"'
+_CANNOT_RAISE = (
+    'ctx.then(if_exists="raise"): it is written after the handler returned, which can no longer raise; write "keep", '
+    '"replace" or "reschedule"'
 )
-_TOO_LATE = "the attempt has ended: what it leaves behind is written already"
+_TOO_LATE = "the attempt has ended, and its follow-ups are written already"
 
 #: The type of a task's data.
 T = TypeVar("T", default=Any)
 
 
 class Hold(Protocol):
-    """What a context sees of the claim it runs under."""
+    """The claim of an attempt, as its context sees it."""
 
     @property
     def claim(self) -> Claim: ...
@@ -149,13 +150,13 @@ class Hold(Protocol):
     def ended(self) -> bool: ...
 
     promised: bool
-    #: What was called with an async connection and is not awaited yet.
+    #: The method that was called with an async connection and is not awaited yet.
     unawaited: str | None
     sequel: FollowUps | None
 
 
 class Fence(Protocol):
-    """What proves, in a user's own transaction, that a claim still holds."""
+    """Proves in a user's own transaction that a claim is still valid."""
 
     def guard(self, claim: Claim, connection: Connection) -> Awaitable[None] | None: ...
     def complete_in(self, claim: Claim, connection: Connection) -> Awaitable[None] | None: ...
@@ -217,7 +218,7 @@ class JobContext:
     def slot(self) -> datetime:
         """The slot, an aware UTC instant; the same in every attempt.
 
-        A one-time task has none: there it is None, although the annotation does not say it.
+        In a one-time task it is None, although the annotation says otherwise.
         """
         return self._hold.claim.slot  # type: ignore[return-value]
 
@@ -338,7 +339,7 @@ class JobContext:
         return self._settled("complete_in", self._fence.complete_in(self._hold.claim, connection), promise=True)
 
     def _settled(self, word: str, pending: Awaitable[None] | None, *, promise: bool = False) -> Awaitable[None] | None:
-        """None; or what is to be awaited: an attempt that forgets to fails, for nothing was proved in it."""
+        """Return what the caller must await; None if it is done. An attempt that does not await it fails."""
         if pending is None:
             self._hold.promised = self._hold.promised or promise
             return None
@@ -372,7 +373,7 @@ class JobContext:
         ``connection`` to ``client.schedule`` instead.
         """
         if if_exists == "raise":
-            raise ConfigurationError(_NOBODY_THERE)
+            raise ConfigurationError(_CANNOT_RAISE)
         follow: Follow = self.client._follow(
             task, data, id=id, at=at, delay=delay, priority=priority, if_exists=if_exists, countdown=countdown
         )

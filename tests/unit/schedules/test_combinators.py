@@ -74,7 +74,7 @@ REFUSED = [
     (lambda: AnyOf(Once(T + TICK)), "only slots at whole seconds"),
     (lambda: AnyOf("0 9 * * *"), "AnyOf takes schedules, not '0 9 * * *'"),
     (lambda: Daily("09:00").between(), "between takes a start, an end or both"),
-    (lambda: Daily("09:00").between(T, T), "there is nothing; the start comes first"),
+    (lambda: Daily("09:00").between(T, T), "there are no slots: the start must be before the end"),
     (lambda: Daily("09:00").between("soon"), "'soon' is not an instant"),
 ]
 

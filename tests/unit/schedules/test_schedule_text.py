@@ -127,7 +127,7 @@ REFUSED = [
     ("EXCLUDING(0 2 * * *; A T)", 'calendar name "A T": at most 40 letters'),
     ("EXCLUDING(0 2 * * *; AT, AT)", "2 calendars: each once, and at most 8"),
     ("EXCLUDING(EVERY|5m; AT)", "EVERY|5m|1970-01-01T00:00:00Z goes by no local days"),
-    ("EXCLUDING(EXCLUDING(0 2 * * *; AT); CO)", "goes around calendars already; name all of them at once"),
+    ("EXCLUDING(EXCLUDING(0 2 * * *; AT); CO)", "has calendars already; pass all of them in one call"),
     ("EXCLUDING(0 2 * * *; AT@3[SAT,SUN 2026:0101,1301])", 'calendar day "20261301": there is no such date'),
     ("EXCLUDING(0 2 * * *; AT@3[SAT,SUN 20260101])", 'calendar year "20260101": write 2026:0101,0106'),
     ("EXCLUDING(0 2 * * *; AT@3)", 'calendar "AT@3": write a name, or AT@3[SAT,SUN 2026:0101,0106]'),
