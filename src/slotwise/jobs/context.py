@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeAlias, o
 
 from typing_extensions import TypeVar
 
-from slotwise.errors import ConfigurationError, JobCancelled
+from slotwise.errors import ConfigurationError, InvalidSetting, JobCancelled
 from slotwise.jobs.policies import told
 from slotwise.model.durations import format_duration, parse_duration
 from slotwise.model.records import BEGINNING, FollowUps
@@ -231,9 +231,9 @@ class JobContext:
         return self.schedule.latest_before(slot)
 
     @property
-    def interval_end(self) -> datetime | None:
-        """The end of the period of this run: the slot itself."""
-        return self._hold.claim.slot
+    def interval_end(self) -> datetime:
+        """The end of the period of this run: the slot itself; None in a one-time task."""
+        return self.slot
 
     @property
     def attempt(self) -> int:
@@ -301,9 +301,15 @@ class JobContext:
         """How long the claim is certainly valid without another heartbeat, by a monotonic clock."""
         return self._hold.lease_left()
 
-    def wait(self, seconds: float) -> bool:
-        """Sleep, but return early if the handler is asked to stop; True if it was."""
-        return self._hold.signal.wait(seconds)
+    def wait(self, duration: timedelta | str) -> bool:
+        """Sleep for ``duration`` (``timedelta`` or ``"5s"``), but return early if the handler is asked to stop.
+
+        Return whether it was. Raise InvalidSetting for a bare number, which has no unit.
+        """
+        if isinstance(duration, int | float):
+            written = format_duration(timedelta(seconds=duration))
+            raise InvalidSetting(f'ctx.wait({duration}): a number has no unit; write ctx.wait("{written}")')
+        return self._hold.signal.wait(parse_duration(duration).total_seconds())
 
     def check(self) -> None:
         """Raise JobCancelled if the handler should stop."""
