@@ -68,8 +68,8 @@ def test_any_of_flattens_and_forgets_twins() -> None:
 REFUSED = [
     (lambda: AnyOf(), "AnyOf of 0 schedules: 1–32"),
     (lambda: AnyOf(*(Every(seconds=n) for n in range(1, 34))), "AnyOf of 33 schedules: 1–32"),
-    (lambda: AnyOf(Daily("09:00"), FixedDelay("1m")), "FIXED_DELAY|1m cannot be one of several"),
-    (lambda: AnyOf(Daily("09:00"), Disabled()), "- cannot be one of several"),
+    (lambda: AnyOf(Daily("09:00"), FixedDelay("1m")), "FIXED_DELAY|1m cannot be combined"),
+    (lambda: AnyOf(Daily("09:00"), Disabled()), "- cannot be combined"),
     (lambda: AnyOf(Daily("09:00"), Every("250ms")), "only slots at whole seconds"),
     (lambda: AnyOf(Once(T + TICK)), "only slots at whole seconds"),
     (lambda: AnyOf("0 9 * * *"), "AnyOf takes schedules, not '0 9 * * *'"),
