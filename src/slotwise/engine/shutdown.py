@@ -13,14 +13,21 @@ from slotwise.engine.run.active_claims import ActiveClaims, Holding
 from slotwise.engine.run.event_loop import EventLoop
 from slotwise.engine.run.runner import Runner
 from slotwise.engine.sign_in import Membership
+from slotwise.model.clock import elapsed
 from slotwise.model.records import Aborted
 from slotwise.model.vocabulary import Reason
+from slotwise.store.connect.database import Database
 
 logger = logging.getLogger(__name__)
 
-#: How long the loops may take to end, and the last outcomes to be written.
-LOOP_PATIENCE = timedelta(seconds=10)
+#: How often, in seconds, a wait checks whether a further request has come.
+STEP = 0.05
+
+#: How long the loops may take to end, the last outcomes to be written, and the worker to sign out.
+LOOP_PATIENCE = timedelta(seconds=5)
 WRITE_PATIENCE = timedelta(seconds=5)
+#: How long a worker that ends waits for a reply of the database: longer than for a lock, at most.
+REPLY_PATIENCE = timedelta(seconds=6)
 #: Bounds of the time that handlers get to stop: the grace, but within these bounds.
 SHORTEST_ASIDE, LONGEST_ASIDE = timedelta(seconds=1), timedelta(seconds=5)
 
@@ -45,7 +52,7 @@ class Shutdown:
         loop: EventLoop | None,
         cancelling: threading.Event,
         tell_end: Callable[[int], None],
-        close: Callable[[], None],
+        database: Database,
         longest_grace: timedelta,
     ) -> None:
         """``keepers`` keep claims alive and settle them, to the end; ``others`` do not."""
@@ -59,7 +66,7 @@ class Shutdown:
         self._loop = loop
         self._cancelling = cancelling
         self._tell_end = tell_end
-        self._close = close
+        self._database = database
         self._aside = min(max(longest_grace, SHORTEST_ASIDE), LONGEST_ASIDE)
         #: How long the exit or the cancellation of a lifespan may take in a process that ends.
         self._lifespan_patience = max(longest_grace, LONGEST_ASIDE)
@@ -71,14 +78,16 @@ class Shutdown:
 
         Raise what the lifespan raises on exit, after everything else is done.
         """
+        until = elapsed() + grace.total_seconds()
         self._membership.is_draining = True
         self._runner.drain()
         self._hand_back_unstarted()
-        _end([self._poller])
+        self._end([self._poller])
         self._hand_back_unstarted()  # claims of its last round
-        self._wait_for_handlers(grace)
+        self._wait_for_handlers(until)
         self._ask_to_stop()
-        _end(self._others)
+        self._database.limit_replies(REPLY_PATIENCE)
+        self._end(self._others)
         try:
             self._leave(self._lifespan_patience if ending else None)
         finally:
@@ -92,6 +101,8 @@ class Shutdown:
                 self.unfinished += self._write_outcomes()
                 self._finish()
                 self._tell_end(self.unfinished)
+            if not ending:
+                self._database.limit_replies(None)
 
     def close(self, *, bounded: bool = False) -> None:
         """End everything now, for a worker that holds nothing.
@@ -99,25 +110,23 @@ class Shutdown:
         After a cancellation, a handler that still runs may block the exit of the lifespan. Then, or if ``bounded``, the
         exit has the same time limit as at the end of a process.
         """
-        _end([*self._keepers, *self._others, self._poller])
+        self._end([*self._keepers, *self._others, self._poller])
         try:
             self._leave(self._lifespan_patience if bounded or self._cancelling.is_set() else None)
         finally:
-            self._membership.leave()
+            self._sign_out()
+            self._database.limit_replies(None)
 
     def _hand_back_unstarted(self) -> None:
         """Hand back claims that have not started; the threads and the loop may be blocked."""
         for holding in self._active_claims:
             self._settler.hand_back(holding, Reason.SHUTDOWN)
 
-    def _wait_for_handlers(self, grace: timedelta) -> None:
-        """Wait up to ``grace``, or until a further stop request cancels the wait."""
-        left = grace.total_seconds()
-        step = 0.05
-        while left > 0 and not self._cancelling.is_set():
-            if self._active_claims.wait_empty(min(step, left)):
+    def _wait_for_handlers(self, until: float) -> None:
+        """Wait until then, in elapsed seconds, or until a further stop request cancels the wait."""
+        while (left := until - elapsed()) > 0 and not self._cancelling.is_set():
+            if self._active_claims.wait_empty(min(STEP, left)):
                 return
-            left -= step
 
     def _ask_to_stop(self) -> None:
         for holding in self._active_claims:
@@ -132,7 +141,7 @@ class Shutdown:
 
     def _hand_back_last(self, left: Sequence[Holding]) -> None:
         """Hand back the remaining slots as the last write: after its commit, they may start elsewhere."""
-        self._membership.leave()
+        self._sign_out()
         self._tell_end(self.unfinished or 0)
         for holding in left:
             self._settler.put(holding, Aborted(Reason.SHUTDOWN))
@@ -149,7 +158,7 @@ class Shutdown:
     def _keep(self) -> None:
         self._active_claims.wait_empty(None)
         self._finish()
-        self._close()
+        self._database.close()
 
     def _write_outcomes(self) -> int:
         """Write the last outcomes and return how many could not be written."""
@@ -163,12 +172,24 @@ class Shutdown:
         return int(self._loop is not None and self._loop.left_behind)
 
     def _finish(self) -> None:
-        _end(self._keepers)
-        self._membership.leave()
+        self._end(self._keepers)
+        self._sign_out()
 
+    def _sign_out(self) -> None:
+        """Sign out, on a thread: the database may answer nothing, to this or to a heartbeat before it."""
+        leaving = threading.Thread(target=self._membership.leave, name="slotwise-leave", daemon=True)
+        leaving.start()
+        leaving.join(LOOP_PATIENCE.total_seconds())
 
-def _end(services: Sequence[Service]) -> None:
-    for service in reversed(services):
-        service.stop()
-    for service in reversed(services):
-        service.join(LOOP_PATIENCE)
+    def _end(self, services: Sequence[Service]) -> None:
+        """Stop these loops and wait for them, together no longer than the patience, or until what runs is cancelled.
+
+        Race: a poller that is left behind may still claim; the runner hands such claims back.
+        """
+        for service in reversed(services):
+            service.stop()
+        until = elapsed() + LOOP_PATIENCE.total_seconds()
+        for service in reversed(services):
+            while not service.join(timedelta(seconds=min(STEP, until - elapsed()))) and elapsed() < until:
+                if self._cancelling.is_set() and service is self._poller:
+                    break

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, ClassVar
 
+from slotwise.engine.loops.claim_planner import IN_A_MOMENT
 from slotwise.engine.loops.heartbeat import Heartbeat, LeaseWatch
 from slotwise.engine.loops.housekeeping import Deadlines, History, Reaper, WakeUp
 from slotwise.engine.loops.poller import Poller
@@ -19,7 +20,7 @@ from slotwise.engine.run.active_claims import ActiveClaims
 from slotwise.engine.run.child_process import Isolation
 from slotwise.engine.run.event_loop import EventLoop, Lifespan
 from slotwise.engine.run.runner import Contexts, Interceptor, OnEnd, Runner
-from slotwise.engine.shutdown import LONGEST_ASIDE, SHORTEST_ASIDE, Shutdown
+from slotwise.engine.shutdown import LONGEST_ASIDE, REPLY_PATIENCE, SHORTEST_ASIDE, Shutdown
 from slotwise.engine.sign_in import SignIn, Startup
 from slotwise.jobs.definition import Definition
 from slotwise.model import events
@@ -154,7 +155,7 @@ class Worker:
             others=(self.wake_up, self.deadlines, self.reaper, self.history),
             keepers=(self.heartbeat, self.lease_watch, self.settler),
             membership=self.entrance.membership, loop=self._loop, cancelling=self._cancelling, tell_end=self._tell_end,
-            close=self._database.close, longest_grace=self.settings.shutdown_grace,
+            database=self._database, longest_grace=self.settings.shutdown_grace,
         )  # fmt: skip
 
     @property
@@ -247,8 +248,8 @@ class Worker:
             self.poller.wake()
 
     def _pass_on(self) -> None:
-        """Wake other workers: rows that they do not know of may be due, now or soon."""
-        self._database.wake_ups.tell(LOOK)
+        """Wake other workers, without waiting: rows that they do not know of may be due, now or soon."""
+        self._database.wake_ups.tell(LOOK, within=IN_A_MOMENT)
 
     def _obey(self) -> None:
         """Wake the heartbeat: an operator may have written an order into a held row."""
@@ -260,11 +261,14 @@ class Worker:
     def request_stop(self) -> None:
         """Request a stop, from any thread: the thread that waits for it drains. A repeated request changes nothing."""
         self._stopping.set()
+        if self.is_starting:
+            self._database.limit_replies(REPLY_PATIENCE)
 
     def cancel(self) -> None:
-        """Cancel what runs, in the current drain or the next one."""
+        """Cancel what runs, in the current drain or the next one, and wait for no slow database any more."""
         self._cancelling.set()
         self._stopping.set()
+        self._database.limit_replies(REPLY_PATIENCE)
 
     def wait_for_stop(self, seconds: float | None = None) -> bool:
         """Wait until a stop is requested."""
@@ -280,7 +284,7 @@ class Worker:
         Concurrent and later calls wait for the same drain and return the same number. Raise what the lifespan raises
         on exit, after everything has ended.
         """
-        self._stopping.set()  # before the lock: a start that waits for the database gives up
+        self.request_stop()  # before the lock: a start that waits for the database gives up
         with self._turn:
             # Race: a signal handler may stop what its own thread is starting, or stopping already. The interrupted
             # call finishes that.
