@@ -141,3 +141,13 @@ def test_a_worker_that_starts_ends(shell: Shell, proxy: Proxy, statement: bytes 
     since = elapsed()
     worker.signal(signal.SIGTERM)
     assert ended(worker, since) == exits.OK
+
+
+@pytest.mark.parametrize("options", [[], ["--json"]], ids=["text", "json"])
+def test_health_answers(shell: Shell, proxy: Proxy, options: list[str]) -> None:
+    """A probe must not hang: it has a timeout, for connecting and for all its queries together."""
+    proxy.stall()
+    ran = shell.run("health", "--timeout", "1s", *options, ONLY="rare")
+    assert ran.returncode == exits.DATABASE
+    assert "the database has not answered within 1s" in ran.stderr
+    assert ("has not answered" in ran.stdout) == bool(options)
