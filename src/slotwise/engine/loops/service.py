@@ -94,7 +94,7 @@ class Service(ABC):
     """A loop: ``run_once`` does one round and returns how long to sleep (None: until woken).
 
     The driver is simple on purpose; tests call ``run_once``. During an outage of the database the loop waits with
-    growing, jittered pauses, which no wake-up shortens, and the outage is reported once. Any other error is logged,
+    growing, jittered pauses, which no wake-up shortens, and the outage is reported once. Every other error is logged,
     and the loop continues; so it does when the database is busy (a deadlock, a timeout). A stopped service is not
     started again.
     """

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, TypeAlias, Unpack
+from typing import TypeAlias, Unpack
 
 from slotwise.engine.loops.service import AT_ONCE, Service, ServiceOptions
 from slotwise.engine.run.active_claims import ActiveClaims, Holding
@@ -69,7 +69,7 @@ class Settler(Service):
         self._store = store
         self._active_claims = active_claims
         self._on_free = on_free
-        #: Any thread appends, the settling thread pops; a deque needs no lock for that.
+        #: All threads append, the settling thread pops; a deque needs no lock for that.
         self._endings: deque[Ending] = deque()
         self._aside: list[_Aside] = []
 
@@ -214,8 +214,8 @@ def settlement_events(settlement: Settlement) -> list[Settled | HandedBackEvent 
     if transition.label == Release.HANDED_BACK:
         return [HandedBackEvent(**about(claim), reason=reason or "handed back")]
     error = (record.error if record else None) or (transition.row or {}).get("last_error")
-    facts: dict[str, Any] = {**about(claim), "outcome": transition.label, "reason": reason}
-    facts["error"] = error_summary(error) if error else None
+    told = error_summary(error) if error else None
+    facts = about(claim) | {"outcome": transition.label, "reason": reason, "error": told}
     settled = SettledDead(**facts, cure=_cure(claim)) if transition.label == Outcome.DEAD else Settled(**facts)
     return [settled, *(skipped(claim.holder, claim.row, gap) for gap in transition.gaps)]
 

@@ -8,7 +8,6 @@ import os
 import sys
 import traceback
 from pathlib import Path
-from typing import Any
 
 from slotwise.engine.run.active_claims import Holding
 from slotwise.errors import InvalidPayload, JobCancelled
@@ -40,7 +39,7 @@ def kept(result: object, definition: Definition, sequel: FollowUps | None) -> Fo
 
 def encoded(result: object) -> bytes:
     """Return a result as JSON: plain values, dataclasses, models. Raise InvalidPayload with the reason."""
-    kind: Any = type(result)
+    kind: type = type(result)
     try:
         shape = ANYTHING if isinstance(result, dict | list | tuple) else shape_of(kind)
         plain = shape.write(result)
