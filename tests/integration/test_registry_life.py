@@ -691,7 +691,7 @@ def test_one_row_that_cannot_be_written(
         execute_beside(registry, "drop trigger refuse on scheduled_tasks")
         heard.wait("settled", id="bad")
     assert heard.of("claim-lost") == []
-    assert caplog.text.count("the outcome of mail/bad cannot be written yet") == 1
+    assert caplog.text.count("cannot write the outcome of mail/bad yet") == 1
 
 
 def test_a_batch_that_breaks_half_way(pg_url: str, heard: Heard) -> None:

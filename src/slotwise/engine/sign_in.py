@@ -90,7 +90,7 @@ class Membership:
             try:
                 self._worker_registry.sign_out(badge.worker)
             except Exception as error:
-                logger.warning("could not sign out (%s); the row is swept later", describe(error))
+                logger.warning("cannot sign out: %s; other workers delete the row later", describe(error))
 
 
 FIRST_PAUSE = timedelta(milliseconds=300)
@@ -134,7 +134,7 @@ class Startup:
         if not is_busy(error):
             self._outage.begins(self.name, error)
             return next(away)
-        logger.info("the start goes on after a pause, the database is busy with others: %s", describe(error))
+        logger.info("the start continues after a pause, the database is busy: %s", describe(error))
         return next(busy)
 
 
@@ -154,7 +154,8 @@ class SignIn:
         version: str,
         born: float | None,
     ) -> None:
-        """``born``: when whoever speaks for this deploy started, in elapsed seconds; else planning time counts."""
+        """``born``: when the process that stands for this deploy (a supervisor, or this one) started, in elapsed
+        seconds; by default, the time of planning counts."""
         self.membership = Membership(WorkerRegistry(store), self._make_badge)
         self._name = name
         self._identity = identity

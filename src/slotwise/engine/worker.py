@@ -48,7 +48,7 @@ STEP = 0.05
 #: How long the loops may take to end, the last outcomes to be written, and the worker to sign out.
 LOOP_PATIENCE = timedelta(seconds=5)
 WRITE_PATIENCE = timedelta(seconds=5)
-#: How long a worker that ends waits for a reply of the database: longer than for a lock, at most.
+#: How long a worker that ends waits for a reply of the database; longer than the longest wait for a lock.
 REPLY_PATIENCE = timedelta(seconds=6)
 #: Bounds of the time that handlers get to stop: the grace, but within these bounds.
 SHORTEST_ASIDE, LONGEST_ASIDE = timedelta(seconds=1), timedelta(seconds=5)
@@ -83,7 +83,8 @@ class Worker:
         version: str = "",
         born: float | None = None,
     ) -> None:
-        """``born``: when whoever speaks for this deploy started, in elapsed seconds; else planning time counts."""
+        """``born``: when the process that stands for this deploy (a supervisor, or this one) started, in elapsed
+        seconds; by default, the time of planning counts."""
         self.settings = settings
         self.definitions = {
             name: found for name, found in definitions.items() if not settings.only or name in settings.only

@@ -63,7 +63,7 @@ def test_a_busy_database_is_tried_again_soon(state: str, caplog: pytest.LogCaptu
     first, longest = (span.total_seconds() for span in sign_in.BUSY_PAUSES)
     assert max(waits) <= longest + first
     assert {record.levelname for record in caplog.records} == {"INFO"}
-    assert f"the database is busy with others: as the server says it [{state}]" in caplog.text
+    assert f"the database is busy: as the server says it [{state}]" in caplog.text
 
 
 def test_an_outage_is_waited_out() -> None:

@@ -160,7 +160,7 @@ class Settler(Service):
             if settlement.error is None:
                 continue
             logger.warning(
-                "the outcome of %s/%s cannot be written yet, it is tried again: %s",
+                "cannot write the outcome of %s/%s yet, retrying: %s",
                 *settlement.claim.key, describe(settlement.error),
             )  # fmt: skip
             self._put_aside(_Aside(ending, growing_pauses(*STUCK_PAUSES)))

@@ -183,4 +183,4 @@ def _run_until(end: asyncio.Task[None], loop: asyncio.AbstractEventLoop) -> None
     try:
         loop.run_until_complete(end)
     except (SystemExit, KeyboardInterrupt) as error:
-        logger.error("a task beside a handler raised %r; the event loop goes on without it", error)
+        logger.error("a background task raised %r; the event loop continues without it", error)

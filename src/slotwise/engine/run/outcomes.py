@@ -67,7 +67,7 @@ def returned(result: object, holding: Holding, definition: Definition) -> Attemp
     if inspect.isawaitable(result):
         if inspect.iscoroutine(result):
             result.close()
-        return Failed("the handler returned a coroutine that nobody awaited; declare it `async def`", final=True)
+        return Failed("the handler returned a coroutine that was not awaited; declare it `async def`", final=True)
     if holding.unawaited is not None:
         word = f"ctx.{holding.unawaited}"
         return Failed(f"{word} was given an async connection and not awaited; write `await {word}(…)`", final=True)

@@ -2,7 +2,7 @@
 
 The threads are daemons, so a handler that never returns does not keep the process from ending. One thread runs short
 handlers one after the other: under the GIL a second thread would only cost switches. While work is queued, one further
-thread stands by, so that a handler that waits delays no other. ``Standby`` decides when that thread joins.
+thread stands by, so that a handler that blocks delays no other. ``Standby`` decides when that thread joins.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ Work: TypeAlias = Callable[[], None]
 
 #: First and longest pause, in seconds, between two looks of the standby thread.
 LOOK, SELDOM = 0.001, 0.008
-#: A look that comes later than this, in seconds, says that another thread had the GIL.
+#: A look that comes later than this, in seconds, means that another thread had the GIL.
 LATE = 0.0005
 #: After so many late looks without progress in between, the standby thread joins all the same.
 MOST_LATE = 5
@@ -511,7 +511,7 @@ class Runner:
 
 
 def _nowhere(holding: Holding, outcome: AttemptOutcome) -> None:
-    raise RuntimeError(f"nobody takes the outcome {outcome.name} of {holding.claim.key}")
+    raise RuntimeError(f"the outcome {outcome.name} of {holding.claim.key} has no receiver")
 
 
 def _is_called_off(claim: Claim) -> bool:
