@@ -23,7 +23,7 @@ from slotwise import Every, JobRegistry, job
 
 @job(name="polite", schedule=Every("1s"))
 def polite(ctx):
-    ctx.wait(60)
+    ctx.wait("1m")
     ctx.check()
 
 @job(name="deaf", schedule=Every("1s"))

@@ -76,8 +76,8 @@ class RegistryBuilder:
     def process_hook(self, wanted: bool) -> Self:
         return self.setting("process_hook", wanted)
 
-    def setting(self, name: str, value: Any) -> Self:
-        """Any other setting, by name."""
+    def setting(self, name: str, value: object) -> Self:
+        """Set one of the other settings, by name."""
         self._options[name] = value
         return self
 

@@ -17,6 +17,7 @@ from slotwise.jobs.definition import Definition, define
 from slotwise.model.clock import Stopwatch, elapsed
 from slotwise.model.events import Event, Listeners
 from slotwise.model.records import RECURRING, AttemptOutcome, Claim, Row
+from slotwise.model.vocabulary import Kind
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
@@ -26,8 +27,9 @@ _versions = itertools.count(1)
 
 
 def a_claim(name: str = "job", *, lease: timedelta = MINUTE, instance: str = RECURRING, **columns: Any) -> Claim:
-    """Each is of another token."""
-    columns = {"slot": NOON, "schedule": "EVERY|1m", "attempt": 1, "first_version": 1} | columns
+    """Each is of another token; without a schedule it is a task's."""
+    kind = Kind.PLAN if columns.get("schedule", "EVERY|1m") else Kind.TASK
+    columns = {"kind": kind, "slot": NOON, "schedule": "EVERY|1m", "attempt": 1, "created_version": 1} | columns
     row = Row(
         task_name=name, task_instance=instance, execution_time=NOON, version=next(_versions), picked=True, **columns
     )
