@@ -40,7 +40,7 @@ registry = JobRegistry(jobs=[polite, deaf, rare], only=os.environ["ONLY"])
 #: Far longer than a test: only what does not wait for the database ends in time.
 SLOW = {"SLOTWISE_HEARTBEAT_INTERVAL": "60s", "SLOTWISE_POLL_INTERVAL": "300ms"}
 #: How long, in seconds, a worker may take to end after its grace.
-BOUND = 25.0
+BOUND = 35.0
 
 
 @pytest.fixture
@@ -90,6 +90,7 @@ def test_a_lower_limit_ends_waits_that_have_begun(database: Open, proxy: Proxy) 
             connection.exec_driver_sql("SELECT 2")
 
 
+@pytest.mark.extended
 def test_an_idle_worker_ends(shell: Shell, proxy: Proxy) -> None:
     """SIGTERM: the drain begins at once, and the process ends though it cannot sign out."""
     worker = shell.worker(ONLY="rare")
@@ -113,7 +114,9 @@ def test_a_second_signal_cancels(shell: Shell, proxy: Proxy) -> None:
     assert ended(worker, since) == exits.UNFINISHED
 
 
+@pytest.mark.extended
 def test_a_third_signal_ends_at_once(shell: Shell, proxy: Proxy) -> None:
+    """Whatever waits for the database."""
     worker = shell.worker("--shutdown-grace", "1h", ONLY="deaf")
     worker.wait_for("handler-start", job="deaf")
     proxy.stall()
@@ -126,7 +129,10 @@ def test_a_third_signal_ends_at_once(shell: Shell, proxy: Proxy) -> None:
     assert elapsed() - since < 5
 
 
-@pytest.mark.parametrize("statement", [None, b"scheduled_tasks"], ids=["connect", "plan"])
+@pytest.mark.parametrize(
+    "statement",
+    [pytest.param(None, id="connect", marks=pytest.mark.extended), pytest.param(b"scheduled_tasks", id="plan")],
+)
 def test_a_worker_that_starts_ends(shell: Shell, proxy: Proxy, statement: bytes | None) -> None:
     """Nothing is claimed yet: one signal is enough."""
     if statement is None:
@@ -143,7 +149,9 @@ def test_a_worker_that_starts_ends(shell: Shell, proxy: Proxy, statement: bytes 
     assert ended(worker, since) == exits.OK
 
 
-@pytest.mark.parametrize("options", [[], ["--json"]], ids=["text", "json"])
+@pytest.mark.parametrize(
+    "options", [pytest.param([], id="text"), pytest.param(["--json"], id="json", marks=pytest.mark.extended)]
+)
 def test_health_answers(shell: Shell, proxy: Proxy, options: list[str]) -> None:
     """A probe must not hang: it has a timeout, for connecting and for all its queries together."""
     proxy.stall()

@@ -24,7 +24,7 @@ from slotwise.engine.run.active_claims import ActiveClaims, Holding
 from slotwise.engine.run.child_process import Isolation
 from slotwise.engine.run.event_loop import EventLoop, Lifespan
 from slotwise.engine.run.runner import Contexts, Interceptor, OnEnd, Runner
-from slotwise.engine.sign_in import SignIn, Startup
+from slotwise.engine.sign_in import SignIn, keep_trying
 from slotwise.jobs.definition import Definition
 from slotwise.model import events
 from slotwise.model.clock import Clock, DatabaseClock, elapsed
@@ -48,6 +48,7 @@ STEP = 0.05
 #: How long the loops may take to end, the last outcomes to be written, and the worker to sign out.
 LOOP_PATIENCE = timedelta(seconds=5)
 WRITE_PATIENCE = timedelta(seconds=5)
+LEAVE_PATIENCE = timedelta(seconds=3)
 #: How long a worker that ends waits for a reply of the database; longer than the longest wait for a lock.
 REPLY_PATIENCE = timedelta(seconds=6)
 #: Bounds of the time that handlers get to stop: the grace, but within these bounds.
@@ -102,7 +103,7 @@ class Worker:
         self.database = database
         self.contexts = Contexts(self.store, client, lambda: self.is_draining)
         self.entrance = SignIn(
-            self.name, self.identity, settings, self.store, listeners=listeners, elapsed=self.clock.elapsed,
+            self.identity, settings, self.store, listeners=listeners, elapsed=self.clock.elapsed,
             capacity=self.capacity, version=version, born=born,
         )  # fmt: skip
         self._stopping = threading.Event()
@@ -210,7 +211,7 @@ class Worker:
             self._shutdown.close()
 
     def _start(self) -> None:
-        if not Startup(self.entrance.enter, self._outage, self._stopping).run():
+        if not keep_trying(self.entrance.enter, self._outage, self._stopping):
             return
         if self.loop is not None:
             self.contexts.state = self.loop.start(self._stopping)
@@ -453,7 +454,7 @@ class Shutdown:
         """Sign out, on a thread: the database may answer nothing, to this or to a heartbeat before it."""
         leaving = threading.Thread(target=self._worker.entrance.membership.leave, name="slotwise-leave", daemon=True)
         leaving.start()
-        leaving.join(LOOP_PATIENCE.total_seconds())
+        leaving.join(LEAVE_PATIENCE.total_seconds())
 
     def _end(self, services: Sequence[Service]) -> None:
         """Stop these loops and wait for them, together no longer than the patience, or until what runs is cancelled.
