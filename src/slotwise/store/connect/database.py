@@ -210,6 +210,12 @@ class Database:
         """Return one line on what a crash of the server may lose; None if every commit waits for the disk."""
         return self._link.durability_warning(connection)
 
+    def limit_replies(self, within: timedelta | None) -> None:
+        """Wait no longer than this for a reply of the server, from now on: a stop must not hang. None: as usual."""
+        for link in (self._link, self._ear):
+            if isinstance(link, PostgreSQLLink):
+                link.replies.set(within)
+
     def close(self) -> None:
         """Close every connection, those in use as soon as they are returned; a later use opens new ones."""
         if self._pid == os.getpid():
