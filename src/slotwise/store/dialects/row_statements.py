@@ -52,6 +52,11 @@ def may_start(slots: sa.Table, *, strict: bool) -> sa.ColumnElement[bool]:
     return slots.c.finished.is_(None) & (slots.c.outcome != Outcome.RUNNING) & was_never_started
 
 
+def of_key(table: sa.FromClause, row: Key | LedgerKey | Row) -> list[sa.ColumnElement[bool]]:
+    """Whether a row of this table has this name and instance."""
+    return [table.c.task_name == row.task_name, table.c.task_instance == row.task_instance]
+
+
 class RowStatements:
     """The statements of a dialect that find or write one row at a time."""
 
@@ -59,28 +64,24 @@ class RowStatements:
         self._dialect = dialect
         self._tables = dialect.tables
 
-    def under(self, claim: Claim) -> list[sa.ColumnElement[bool]]:
-        """Whether a row is held under this claim."""
+    def under(self, row: Row, holder: str | None) -> list[sa.ColumnElement[bool]]:
+        """Whether a row is held under this token by this holder, or was until just now."""
         tasks = self._tables.tasks
-        return [
-            tasks.c.task_name == claim.row.task_name,
-            tasks.c.task_instance == claim.row.task_instance,
-            tasks.c.version == claim.row.version,
-            tasks.c.picked_by == claim.holder,
-        ]
+        return [*of_key(tasks, row), tasks.c.version == row.version, tasks.c.picked_by == holder]
 
     def held(self, claim: Claim) -> list[sa.ColumnElement[bool]]:
         """Whether a row is still held under this claim."""
-        return [*self.under(claim), self._tables.tasks.c.picked]
+        return [*self.under(claim.row, claim.holder), self._tables.tasks.c.picked]
 
     def at(self, key: LedgerKey) -> list[sa.ColumnElement[bool]]:
         """Whether a ledger row is that of this slot."""
-        slots = self._tables.slots
-        return [
-            slots.c.task_name == key.task_name,
-            slots.c.task_instance == key.task_instance,
-            slots.c.slot == key.slot,
-        ]
+        return [*of_key(self._tables.slots, key), self._tables.slots.c.slot == key.slot]
+
+    def _open_entry(self, row: Row) -> list[sa.ColumnElement[bool]]:
+        """The ledger row of this claim, as long as its slot has not ended."""
+        slots, key = self._tables.slots, row.ledger_key
+        assert key is not None
+        return [*self.at(key), slots.c.token == row.version, slots.c.finished.is_(None)]
 
     def not_all_paused(self) -> sa.ColumnElement[bool]:
         """Whether an operator lets anything be claimed at all; asked once per statement, not per row."""
@@ -126,7 +127,7 @@ class RowStatements:
     def newest_decided(self, connection: sa.Connection, name: str, instance: str, *, strict: bool) -> datetime | None:
         """The newest slot that the ledger or a gap knows as started or decided; detached runs do not count."""
         plan = {"name": name, "instance": instance}
-        found: Any = connection.execute(_newest(self._tables, strict=strict), plan).one()
+        found = connection.execute(_newest(self._tables, strict=strict), plan).one()
         return _newest_of(found[0], found[1])
 
     def last_start(self, connection: sa.Connection, name: str) -> datetime | None:
@@ -151,10 +152,8 @@ class RowStatements:
             "origin": row.origin or Origin.SCHEDULE, "attempts": row.attempt, "collapsed": row.collapsed,
             "token": row.version, "worker": row.picked_by, "started": None if strict else now,
         }  # fmt: skip
-        return (
-            connection.execute(_entry(self._dialect.insert, self._tables.slots, strict=strict), values).first()
-            is not None
-        )
+        entry = _entry(self._dialect.insert, self._tables.slots, strict=strict)
+        return connection.execute(entry, values).first() is not None
 
     def undo_entry(self, connection: sa.Connection, row: Row, *, keep: bool = False) -> None:
         """The ledger as it stood before this claim entered the row's slot, which never began.
@@ -163,10 +162,7 @@ class RowStatements:
         the token of the row that waits: a mark of this claim that comes late (it was held up on its way) finds nothing.
         """
         slots = self._tables.slots
-        mine = [
-            slots.c.task_name == row.task_name, slots.c.task_instance == ledger_instance(row),
-            slots.c.slot == row.slot, slots.c.token == row.version, slots.c.finished.is_(None),
-        ]  # fmt: skip
+        mine = self._open_entry(row)
         alone = [slots.c.attempts <= 1, slots.c.lost == 0, slots.c.aborted == 0]
         if not keep and connection.execute(slots.delete().where(*mine, *alone)).rowcount:
             return
@@ -177,7 +173,8 @@ class RowStatements:
 
     def release(self, connection: sa.Connection, change: Change) -> int:
         """Write what becomes of a held row; return how many rows were written."""
-        tasks, mine = self._tables.tasks, self._as_held(change.held.row)
+        row = change.held.row
+        tasks, mine = self._tables.tasks, self.under(row, row.picked_by)
         if change.transition.row is None:
             return connection.execute(tasks.delete().where(*mine)).rowcount
         values = {name: change.transition.row[name] for name in CHANGED_COLUMNS if name in change.transition.row}
@@ -188,42 +185,26 @@ class RowStatements:
         }  # fmt: skip
         return connection.execute(tasks.update().where(*mine).values(**values, **released)).rowcount
 
-    def _as_held(self, row: Row) -> list[sa.ColumnElement[bool]]:
-        """The row is what it was when this transaction locked it."""
-        tasks = self._tables.tasks
-        return [
-            tasks.c.task_name == row.task_name,
-            tasks.c.task_instance == row.task_instance,
-            tasks.c.version == row.version,
-            tasks.c.picked_by == row.picked_by,
-        ]
-
     def record(self, connection: sa.Connection, change: Change) -> None:
         """Write the ledger's side of a change, under the token; a row that is final already stays as it is."""
-        slots, key, record = self._tables.slots, change.ledger_key, change.transition.record
-        if key is None or record is None:
+        slots, row, record = self._tables.slots, change.held.row, change.transition.record
+        if row.ledger_key is None or record is None:
             return
-        mine = self._open_entry(key, change.held.row.version)
         if record.forget:
-            self.undo_entry(connection, change.held.row)
+            self.undo_entry(connection, row)
             return
         begun: dict[str, Any] = {"started": slots.c.started_before} if change.never_began else {}
         if change.never_began and not record.final:
             begun["token"] = slots.c.token + 1  # see undo_entry
         connection.execute(
             slots.update()
-            .where(*mine)
+            .where(*self._open_entry(row))
             .values(
                 outcome=record.outcome, reason=record.reason, error=record.error, attempts=record.attempts,
                 lost=slots.c.lost + record.lost, aborted=slots.c.aborted + record.aborted,
                 finished=change.finished, **begun,
             )
         )  # fmt: skip
-
-    def _open_entry(self, key: LedgerKey, token: int) -> list[sa.ColumnElement[bool]]:
-        """The ledger row of this claim, as long as its slot has not ended."""
-        slots = self._tables.slots
-        return [*self.at(key), slots.c.token == token, slots.c.finished.is_(None)]
 
     def close_open_slots(self, connection: sa.Connection, row: Row, gap: Gap, now: datetime) -> None:
         """A slot of the gap that somebody had long ago and nobody ended (the queue was restored alone) ends here.
@@ -284,8 +265,7 @@ class RowStatements:
         tasks = self._tables.tasks
         connection.execute(
             tasks.update()
-            .where(tasks.c.task_name == key.task_name, tasks.c.task_instance == key.task_instance)
-            .where(~tasks.c.picked, tasks.c.state.is_(None))
+            .where(*of_key(tasks, key), ~tasks.c.picked, tasks.c.state.is_(None))
             .values(**self._aside(connection, error))
         )
 
@@ -323,7 +303,7 @@ class RowStatements:
         if found is not None and row.ledger_key is not None and is_final:
             connection.execute(
                 slots.update()
-                .where(*self.at(row.ledger_key), slots.c.token == row.version, slots.c.finished.is_(None))
+                .where(*self._open_entry(row))
                 .values(outcome=outcome.name, reason=Reason.UNREADABLE, finished=self._dialect.now(connection))
             )
         return None if found is None else found.state or Release.POSTPONED
@@ -354,14 +334,10 @@ def _newest_of(in_ledger: datetime | None, in_gaps: datetime | None) -> datetime
 
 
 @lru_cache(maxsize=16)
-def _newest(tables: Tables, *, strict: bool) -> sa.Select[tuple[datetime | None, datetime | None]]:
+def _newest(tables: Tables, *, strict: bool) -> sa.Executable:
     """Made once: each late slot asks."""
-    slots, gaps, name, instance = (
-        tables.slots,
-        tables.gaps,
-        sa.bindparam("name", type_=sa.Text),
-        sa.bindparam("instance", type_=sa.Text),
-    )
+    slots, gaps = tables.slots, tables.gaps
+    name, instance = sa.bindparam("name", type_=sa.Text), sa.bindparam("instance", type_=sa.Text)
     decided: sa.ColumnElement[bool] = slots.c.finished.is_not(None)
     if strict:
         decided = decided | (slots.c.outcome != Outcome.CLAIMED)
