@@ -367,6 +367,10 @@ class PostgreSQLLink:
                 )
             self._is_direct = False
             context.is_disconnect = True
+        elif state == "40P01":
+            detail = getattr(getattr(context.original_exception, "diag", None), "message_detail", None)
+            waits, statement = (" ".join(str(text).split()) for text in (detail, context.statement))
+            logger.warning("a deadlock rolled a transaction back, which is retried: %s Statement: %s", waits, statement)
 
 
 def _note_rest(_connection: object, record: ConnectionPoolEntry) -> None:

@@ -180,6 +180,9 @@ class Dialect(Protocol):
     def hold(self, connection: sa.Connection, claims: Sequence[Claim], *, wait: bool) -> list[Held]:
         """Lock the rows that are still held under these claims; those absent are lost, or locked."""
 
+    def lock(self, connection: sa.Connection, keys: Iterable[Key], *, wait: bool) -> set[Key]:
+        """Lock these rows in the order of their keys; return those that stay locked by others, none if it waits."""
+
     def release(self, connection: sa.Connection, changes: Sequence[Change]) -> int:
         """Write what becomes of rows locked by ``hold``; return how many rows were written."""
 

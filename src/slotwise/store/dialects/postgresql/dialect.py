@@ -265,6 +265,18 @@ class PostgreSQL:
             for now, transaction_id, place, *values in found
         ]
 
+    def lock(self, connection: sa.Connection, keys: Iterable[Key], *, wait: bool) -> set[Key]:
+        ordered = sorted(keys)
+        parameters = {
+            "names": texts([key.task_name for key in ordered]),
+            "instances": texts([key.task_instance for key in ordered]),
+        }
+        locked = self._run(connection, statements.LOCK, parameters, lock="FOR UPDATE" + " SKIP LOCKED" * (not wait))
+        if wait:
+            return set()
+        there = self._run(connection, statements.LOCK, parameters, lock="OFFSET 0")
+        return {Key(*key) for key in there} - {Key(*key) for key in locked}
+
     def entries(
         self, connection: sa.Connection, keys: Sequence[LedgerKey], *, wait: bool
     ) -> dict[LedgerKey, tuple[LedgerEntry | None, str | None]]:

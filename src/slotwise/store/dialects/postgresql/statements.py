@@ -266,6 +266,14 @@ CROSS JOIN LATERAL (
       AND CASE WHEN h.picked AND h.version = i.version THEN h.picked_by = i.holder ELSE false END
     FOR UPDATE{skip}) AS q"""
 
+LOCK = """\
+SELECT q.task_name, q.task_instance
+FROM unnest(%(names)s::text[], %(instances)s::text[]) AS i(task_name, task_instance)
+CROSS JOIN LATERAL (
+    SELECT h.task_name, h.task_instance FROM {tasks} AS h
+    WHERE h.task_name = i.task_name AND h.task_instance = i.task_instance
+    {lock}) AS q"""
+
 RELEASE = """\
 UPDATE {tasks} AS t
 SET picked = false, picked_by = NULL, last_heartbeat = NULL, lease = NULL, cancel_requested = NULL,
