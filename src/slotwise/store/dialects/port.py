@@ -14,6 +14,7 @@ import sqlalchemy as sa
 from slotwise.decide.fast_finish import FastFinish
 from slotwise.model.clock import Clock
 from slotwise.model.records import Claim, Fence, Gap, Key, LedgerEntry, LedgerKey, Row
+from slotwise.store.connect.caller_transaction import Joinable
 from slotwise.store.dialects.queue_cursors import Range
 from slotwise.store.dialects.row_statements import RowStatements
 from slotwise.store.dialects.task_statements import Chunks, TaskStatements
@@ -57,7 +58,7 @@ class Dialect(Protocol):
     def now(self, connection: sa.Connection) -> datetime:
         """Return the database's time, or the test's."""
 
-    def ago(self, connection: sa.Connection, span: timedelta = timedelta(0)) -> sa.ColumnElement[datetime]:
+    def ago(self, connection: Joinable, span: timedelta = timedelta(0)) -> sa.ColumnElement[datetime]:
         """Return the time, so long ago, as a part of a statement."""
 
     def transaction_id(self, connection: sa.Connection) -> str | None:

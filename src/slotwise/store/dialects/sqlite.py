@@ -61,7 +61,7 @@ class SQLite:
     def now(self, connection: Joinable) -> datetime:
         return self.clock.override() or host_now()
 
-    def ago(self, connection: sa.Connection, span: timedelta = timedelta(0)) -> sa.ColumnElement[datetime]:
+    def ago(self, connection: Joinable, span: timedelta = timedelta(0)) -> sa.ColumnElement[datetime]:
         return sa.literal(self.now(connection) - span, Instant)
 
     def transaction_id(self, connection: sa.Connection) -> str | None:

@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import timedelta
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeAlias
 
 import sqlalchemy as sa
 
 from slotwise.model.records import Key
 from slotwise.model.vocabulary import Origin
+from slotwise.store.connect.caller_transaction import Joinable
 from slotwise.store.dialects.port import Dialect
 from slotwise.store.dialects.task_statements import asked_key, in_state, named, plain
 
+#: The columns of a row, in the order of a statement.
+Values: TypeAlias = Sequence[Any]
 #: What is read of an end, in this order.
 END_COLUMNS = (
     "task_name", "task_instance", "outcome", "reason", "attempts", "worker", "started", "finished", "error", "expires",
@@ -27,9 +30,9 @@ TASK_COLUMNS = (
 
 
 class Queue:
-    """Its parts: ``tasks`` for commands on one row or on those of a task, ``chunks`` for many new rows, ``reader``.
+    """Its parts: ``tasks`` for commands on the rows of a task, ``chunks`` for many new rows, ``reader``.
 
-    With ``wake`` each command says, at its commit, whose rows are due within that time.
+    With ``wake`` each command notifies workers, at its commit, of rows that are due within that time.
     """
 
     def __init__(self, dialect: Dialect, wake: timedelta | None = None) -> None:
@@ -37,12 +40,8 @@ class Queue:
         self.reader = TaskReader(dialect)
 
 
-@lru_cache(maxsize=16)
-def queue_of(dialect: Dialect, wake: timedelta | None = None) -> Queue:
-    """The queue of this database; ``wake`` as for a Queue. It keeps its statements, and so it is kept: a process has
-    few.
-    """
-    return Queue(dialect, wake)
+#: The queue of a database, as ``Queue(dialect, wake)``. It keeps its statements, and so it is kept: a process has few.
+queue_of = lru_cache(maxsize=16)(Queue)
 
 
 class TaskReader:
@@ -51,20 +50,22 @@ class TaskReader:
     def __init__(self, dialect: Dialect) -> None:
         self._dialect = dialect
         self._tasks = dialect.tables.tasks
-        columns = [*self._columns(), self._tasks.c.task_data]
-        #: Made once: that takes longer than to run it.
-        self._find = sa.select(*columns).where(*asked_key(self._tasks), *plain(self._tasks))
+        self._columns = [self._tasks.c[name] for name in TASK_COLUMNS]
+        # Built once: that takes longer than to run it.
+        self._find = sa.select(*self._columns, self._tasks.c.task_data).where(
+            *asked_key(self._tasks), *plain(self._tasks)
+        )
 
-    def find(self, connection: Any, key: Key) -> Any | None:
-        """The columns of TASK_COLUMNS and the data; None if there is no such task."""
+    def find(self, connection: Joinable, key: Key) -> Values | None:
+        """Return the columns of TASK_COLUMNS and the data; None if there is no such task."""
         return connection.execute(self._find, named(key)).fetchone()
 
     def page(
-        self, connection: Any, *, name: str | None, state: str | None, after: Key | None, size: int
-    ) -> Sequence[Any]:
-        """The next rows in the order of their keys, which never change: nothing is missed or seen twice."""
+        self, connection: Joinable, *, name: str | None, state: str | None, after: Key | None, size: int
+    ) -> Sequence[Values]:
+        """Return the next rows in the order of their keys, which never change: none is missed or seen twice."""
         tasks = self._tasks
-        statement = sa.select(*self._columns()).where(*plain(tasks))
+        statement = sa.select(*self._columns).where(*plain(tasks))
         if name is not None:
             statement = statement.where(tasks.c.task_name == name)
         if state is not None:
@@ -72,11 +73,10 @@ class TaskReader:
         key = (tasks.c.task_name, tasks.c.task_instance)
         if after is not None:
             statement = statement.where(sa.tuple_(*key) > sa.tuple_(*map(sa.literal, after)))
-        found: Sequence[Any] = connection.execute(statement.order_by(*key).limit(size)).fetchall()
-        return found
+        return connection.execute(statement.order_by(*key).limit(size)).fetchall()
 
-    def ends(self, connection: Any, key: Key) -> Sequence[Any]:
-        """What the ledger keeps of the tasks that have ended under this id, the newest first: END_COLUMNS."""
+    def ends(self, connection: Joinable, key: Key) -> Sequence[Values]:
+        """Return what the ledger keeps of the tasks that have ended under this id, the newest first: END_COLUMNS."""
         slots = self._dialect.tables.slots
         statement = (
             sa.select(*(slots.c[name] for name in END_COLUMNS))
@@ -85,8 +85,4 @@ class TaskReader:
             .where(slots.c.expires.is_(None) | (slots.c.expires > self._dialect.ago(connection)))
             .order_by(slots.c.slot.desc())
         )
-        found: Sequence[Any] = connection.execute(statement).fetchall()
-        return found
-
-    def _columns(self) -> list[Any]:
-        return [self._tasks.c[name] for name in TASK_COLUMNS]
+        return connection.execute(statement).fetchall()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from operator import itemgetter
 from typing import Any, ClassVar
@@ -15,11 +15,11 @@ from slotwise.decide.fast_finish import FastFinish
 from slotwise.model.clock import Clock, host_now
 from slotwise.model.records import Claim, Fence, Gap, Key, LedgerEntry, LedgerKey, Row
 from slotwise.model.vocabulary import Kind
+from slotwise.store.connect.caller_transaction import Joinable
 from slotwise.store.dialects.port import Parted
 from slotwise.store.dialects.postgresql import statements
 from slotwise.store.dialects.postgresql.queue import Fragments, WholeChunks
 from slotwise.store.dialects.postgresql.statements import (
-    fence_of,
     fences,
     ledger_places,
     marked,
@@ -88,14 +88,24 @@ class PostgreSQL:
         now = "statement_timestamp()" if self.clock.override() is None else "CAST(%(now)s AS timestamptz)"
         return template.format(now=now, **self._names, **parts)
 
-    def _run(self, connection: sa.Connection, template: str, parameters: dict[str, Any], **parts: str) -> Any:
+    def _run(
+        self, connection: sa.Connection, template: str, parameters: Mapping[str, object], **parts: str
+    ) -> sa.CursorResult[Any]:
         return connection.exec_driver_sql(self.sql(template, **parts), {**parameters, "now": self.clock.override()})
+
+    def _fetch(
+        self, connection: sa.Connection, template: str, parameters: Mapping[str, object], **parts: str
+    ) -> Sequence[Sequence[Any]]:
+        """The rows as the driver has them: SQLAlchemy's would cost a claim as much as reading them."""
+        cursor = self._run(connection, template, parameters, **parts).cursor
+        assert cursor is not None
+        return cursor.fetchall()
 
     def now(self, connection: sa.Connection) -> datetime:
         override = self.clock.override()
         return override or utc(connection.exec_driver_sql("SELECT statement_timestamp()").scalar_one())
 
-    def ago(self, connection: sa.Connection, span: timedelta = timedelta(0)) -> sa.ColumnElement[datetime]:
+    def ago(self, connection: Joinable, span: timedelta = timedelta(0)) -> sa.ColumnElement[datetime]:
         if (override := self.clock.override()) is not None:
             return sa.literal(override - span, Instant)
         return sa.func.statement_timestamp(type_=Instant) - sa.literal(span, sa.Interval)
@@ -130,20 +140,19 @@ class PostgreSQL:
         else:
             parts = {"who": " AND d.task_instance = %(instance)s", "kind": ""}
         fresh = self.sql(statements.OLDEST if is_level else statements.MOST_URGENT, **parts)
-        found = self._run(connection, statements.CLAIM, parameters, **parts, fresh=fresh).cursor.fetchall()
+        found = self._fetch(connection, statements.CLAIM, parameters, **parts, fresh=fresh)
         if not found:
             return []
         now = utc(found[0][0])
         return [(slot_of(values[2:], holder, lease, now), now, values[1]) for values in found]
 
     def due_names(self, connection: sa.Connection, limit: int) -> list[tuple[str, int]]:
-        found: list[tuple[str, int]] = self._run(connection, statements.DUE_NAMES, {"limit": limit}).cursor.fetchall()
-        return found
+        return [(name, rank) for name, rank in self._fetch(connection, statements.DUE_NAMES, {"limit": limit})]
 
     def due_tasks(self, connection: sa.Connection, names: Sequence[str]) -> set[str]:
         parameters = {"tasks": texts(names), **marked(map(whole, names))}
-        found = self._run(connection, statements.DUE_TASKS, parameters, heads=self.sql(statements.HEADS))
-        return {name for (name,) in found.cursor.fetchall()}
+        found = self._fetch(connection, statements.DUE_TASKS, parameters, heads=self.sql(statements.HEADS))
+        return {name for (name,) in found}
 
     def claim_tasks(
         self,
@@ -158,7 +167,7 @@ class PostgreSQL:
         parameters = {"holder": holder, "tasks": texts(names), "limit": limit, "lease": lease}
         parameters |= marked(map(whole, names) if ranges is None else ranges)
         parts = {"heads": self.sql(statements.HEADS), "slots_are_due": self.sql(statements.SLOTS_ARE_DUE)}
-        found = self._run(connection, statements.CLAIM_TASKS, parameters, **parts).cursor.fetchall()
+        found = self._fetch(connection, statements.CLAIM_TASKS, parameters, **parts)
         return [task_of(values, holder) for values in sorted(found, key=_turn)], not found or found[0][-1]
 
     def next_due(
@@ -166,14 +175,14 @@ class PostgreSQL:
     ) -> timedelta | None:
         parameters = {"names": texts(names), "lost": min(lost, 1), **marked(map(whole, tasks))}
         heads = self.sql(statements.HEADS)
-        found: timedelta | None = self._run(connection, statements.NEXT_DUE, parameters, heads=heads).scalar()
-        return found
+        found = self._fetch(connection, statements.NEXT_DUE, parameters, heads=heads)
+        return found[0][0] if found else None
 
     def newest_decided(
         self, connection: sa.Connection, plans: Sequence[Row], *, strict: Collection[str]
     ) -> list[datetime | None]:
         parameters = {**fences(plans), "strict": list(strict)}
-        return [utc(newest) for (newest,) in self._run(connection, statements.NEWEST, parameters)]
+        return [utc(newest) for (newest,) in self._fetch(connection, statements.NEWEST, parameters)]
 
     def begin(
         self, connection: sa.Connection, started: Sequence[Row], now: datetime, *, strict: Collection[str]
@@ -181,7 +190,7 @@ class PostgreSQL:
         columns = {name: [getattr(row, name) for row in started] for name in DECIDED_COLUMNS}
         parameters, parts = spread(columns, CHANGED_COLUMNS)
         parameters |= {**fences(started), "holder": started[0].picked_by, "strict": list(strict), "claimed_at": now}
-        found = self._run(connection, statements.BEGIN, parameters, **parts).all()
+        found = self._fetch(connection, statements.BEGIN, parameters, **parts)
         expect(found[0][0], len(started), started[0])
         return {Key(name, instance) for _, name, instance in found if name is not None}
 
@@ -199,7 +208,7 @@ class PostgreSQL:
             "reasons": [gap.reason for _, gap in found],
             "at": now,
         }
-        for (turn,) in self._run(connection, statements.GAPS, parameters).all():
+        for (turn,) in self._fetch(connection, statements.GAPS, parameters):
             row, gap = found[turn - 1]
             self.by_row.close_open_slots(connection, row, gap, now)
 
@@ -208,7 +217,7 @@ class PostgreSQL:
         ordered = sorted(claims, key=lambda claim: claim.row.task_instance)
         ordered.sort(key=lambda claim: claim.row.task_name)
         parameters = {**fences(claim.row for claim in ordered), "holder": claims[0].holder}
-        transaction_id, count = self._run(connection, statements.FINISH, parameters).one()
+        transaction_id, count = self._fetch(connection, statements.FINISH, parameters)[0]
         return transaction_id, count
 
     def advance(
@@ -224,9 +233,9 @@ class PostgreSQL:
         different, parts = varying(columns, ADVANCED)
         parameters = {**fences(claim.row for claim, _ in endings), **different, "holder": endings[0][0].holder}
         unasked = " AND ".join(f"t.{name} IS NULL" for name in UNASKED)
-        transaction_id, told, turns = self._run(
-            connection, statements.ADVANCE, parameters, **parts, unasked=unasked
-        ).one()
+        transaction_id, told, turns = self._fetch(connection, statements.ADVANCE, parameters, **parts, unasked=unasked)[
+            0
+        ]
         if told != len(turns):
             raise Parted
         return transaction_id, {endings[turn - 1][0].fence for turn in turns}
@@ -259,7 +268,7 @@ class PostgreSQL:
             **fences(claim.row for claim in ordered),
             "holders": [claim.holder for claim in ordered],
         }
-        found = self._run(connection, statements.HOLD, parameters, skip="" if wait else " SKIP LOCKED")
+        found = self._fetch(connection, statements.HOLD, parameters, skip="" if wait else " SKIP LOCKED")
         return [
             Held(row=row_of(values), now=utc(now), place=place, transaction_id=transaction_id)
             for now, transaction_id, place, *values in found
@@ -271,10 +280,10 @@ class PostgreSQL:
             "names": texts([key.task_name for key in ordered]),
             "instances": texts([key.task_instance for key in ordered]),
         }
-        locked = self._run(connection, statements.LOCK, parameters, lock="FOR UPDATE" + " SKIP LOCKED" * (not wait))
+        locked = self._fetch(connection, statements.LOCK, parameters, lock="FOR UPDATE" + " SKIP LOCKED" * (not wait))
         if wait:
             return set()
-        there = self._run(connection, statements.LOCK, parameters, lock="OFFSET 0")
+        there = self._fetch(connection, statements.LOCK, parameters, lock="OFFSET 0")
         return {Key(*key) for key in there} - {Key(*key) for key in locked}
 
     def entries(
@@ -300,7 +309,7 @@ class PostgreSQL:
             LedgerKey(name, instance, utc(slot)): (
                 LedgerEntry(outcome=outcome, token=token, final=final, aborted=aborted, started=utc(started)), place
             )
-            for place, name, instance, slot, outcome, token, final, aborted, started in self._run(
+            for place, name, instance, slot, outcome, token, final, aborted, started in self._fetch(
                 connection, statements.ENTRIES, parameters, lock=lock
             )
         }  # fmt: skip
@@ -343,20 +352,26 @@ class PostgreSQL:
             "name": key.task_name, "instance": key.task_instance, "slot": key.slot, "token": claim.token,
             "holder": claim.holder,
         }  # fmt: skip
-        return self._run(connection, statements.MARK, parameters).rowcount == 1  # type: ignore[no-any-return]
+        return self._run(connection, statements.MARK, parameters).rowcount == 1
 
     def beat(self, connection: sa.Connection, holder: str, claims: Sequence[Claim]) -> set[Fence]:
         parameters = {**fences(claim.row for claim in claims), "holder": holder}
-        return {fence_of(values) for values in self._run(connection, statements.BEAT, parameters)}
+        return {
+            Fence(Key(name, instance), version)
+            for name, instance, version in self._fetch(connection, statements.BEAT, parameters)
+        }
 
     def still_held(self, connection: sa.Connection, claims: Sequence[Claim]) -> set[Fence]:
         if not claims:
             return set()
         parameters = {**fences(claim.row for claim in claims), "holder": claims[0].holder}
-        return {fence_of(values) for values in self._run(connection, statements.STILL_HELD, parameters)}
+        return {
+            Fence(Key(name, instance), version)
+            for name, instance, version in self._fetch(connection, statements.STILL_HELD, parameters)
+        }
 
     def silent_rows(self, connection: sa.Connection, names: Sequence[str]) -> tuple[datetime, list[Row]]:
-        found = self._run(connection, statements.SILENT, {"names": list(names)}).all()
+        found = self._fetch(connection, statements.SILENT, {"names": list(names)})
         now = utc(found[0][0]) if found else self.clock.override() or host_now()  # about no row it is of no use
         return now, [hold_of(values[1:]) for values in found]
 

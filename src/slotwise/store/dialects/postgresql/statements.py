@@ -17,11 +17,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeAlias
 
-from slotwise.model.records import Fence, Key, Row
+from slotwise.model.records import Row
 from slotwise.store.dialects.queue_cursors import Range
 from slotwise.store.dialects.row_statements import MAY_START
+from slotwise.store.dialects.task_statements import Parameters
 from slotwise.store.schema.rows import ADDED_COLUMNS, Change, ledger_instance
 
 CLAIM = """\
@@ -429,9 +430,8 @@ SELECT i.turn FROM found AS i WHERE (
     LIMIT 1)"""
 
 
-def fence_of(values: Sequence[Any]) -> Fence:
-    name, instance, version = values
-    return Fence(Key(name, instance), version)
+#: What differs from row to row: the values of each column.
+Columns: TypeAlias = Mapping[str, list[Any]]
 
 
 def texts(values: Sequence[str]) -> str:
@@ -465,8 +465,8 @@ def fences(rows: Iterable[Row]) -> dict[str, str]:
     }
 
 
-def marked(ranges: Iterable[Range]) -> dict[str, Any]:
-    """What ``HEADS`` is told."""
+def marked(ranges: Iterable[Range]) -> Parameters:
+    """Return the parameters of ``HEADS``."""
     ranges = list(ranges)
     return {
         "heads": texts([one.task_name for one in ranges]),
@@ -477,8 +477,8 @@ def marked(ranges: Iterable[Range]) -> dict[str, Any]:
 
 
 def spread(
-    columns: Mapping[str, list[Any]], kinds: Mapping[str, str], *, added: str | None = None
-) -> tuple[dict[str, Any], dict[str, str]]:
+    columns: Columns, kinds: Mapping[str, str], *, added: str | None = None
+) -> tuple[Parameters, dict[str, str]]:
     """Parameters and parts of a statement that writes these columns: a column that differs from row to row as an
     array, one that is the same in all rows, as most are, as one value.
 
@@ -491,9 +491,9 @@ def spread(
     return parameters, {**parts, "sets": ", ".join(f"{name} = {value}" for name, value in values.items())}
 
 
-def varying(columns: Mapping[str, list[Any]], kinds: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, str]]:
+def varying(columns: Columns, kinds: Mapping[str, str]) -> tuple[Parameters, dict[str, str]]:
     """As ``spread``; each part that has a column's name is its value."""
-    parameters: dict[str, Any] = {}
+    parameters: Parameters = {}
     parts = {"arrays": "", "changed": ""}
     for name, values in columns.items():
         kind, parameter = kinds[name], f"c_{name}"
@@ -506,7 +506,7 @@ def varying(columns: Mapping[str, list[Any]], kinds: Mapping[str, str]) -> tuple
     return parameters, parts
 
 
-def places(changes: Sequence[Change]) -> dict[str, Any]:
+def places(changes: Sequence[Change]) -> Parameters:
     return {
         **fences(change.held.row for change in changes),
         "holders": [change.held.row.picked_by for change in changes],
@@ -514,7 +514,7 @@ def places(changes: Sequence[Change]) -> dict[str, Any]:
     }
 
 
-def ledger_places(changes: Sequence[Change]) -> dict[str, Any]:
+def ledger_places(changes: Sequence[Change]) -> Parameters:
     rows = [change.held.row for change in changes]
     return {
         "names": [row.task_name for row in rows],
