@@ -19,7 +19,7 @@ WHERE scheduled_slots.task_name = ? AND scheduled_slots.task_instance = ? AND sc
 UPDATE scheduled_tasks SET execution_time=?, picked=?, picked_by=?, last_success=?, last_failure=?,
     consecutive_failures=?, last_heartbeat=?, version=(scheduled_tasks.version + ?), slot=?, watermark=?,
     next_slot=?, schedule=?, origin=?, collapsed=?, attempt=?, lost_count=?, trying_since=?, lease=?, state=?,
-    parked_due=?, wanted_due=?, cancel_requested=?, catch_up_until=?, unheld_since=?, last_error=? WHERE
+    parked_due=?, wanted_due=?, cancel_requested=?, catch_up_until=?, unheld_since=?, last_error=?, control=? WHERE
     scheduled_tasks.task_name = ? AND scheduled_tasks.task_instance = ? AND scheduled_tasks.version = ? AND
     scheduled_tasks.picked_by = ?;
 
