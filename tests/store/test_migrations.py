@@ -166,9 +166,9 @@ def test_each_installation_has_an_id_of_its_own(pg: sa.Connection) -> None:
         pytest.param("DROP TABLE scheduled_gaps", SchemaMismatch, "table scheduled_gaps", id="a table"),
         pytest.param("DROP INDEX scheduled_tasks_due", SchemaMismatch, "index scheduled_tasks_due", id="an index"),
         pytest.param(
-            "ALTER TABLE scheduled_tasks DROP COLUMN catch_up_until",
+            "ALTER TABLE scheduled_tasks DROP COLUMN unheld_since",
             SchemaMismatch,
-            "column scheduled_tasks.catch_up_until",
+            "column scheduled_tasks.unheld_since",
             id="a column",
         ),
         pytest.param(

@@ -30,7 +30,16 @@ from slotwise.model.records import (
 )
 from slotwise.model.vocabulary import PLANNED, Kind, Origin, Outcome, Reason, Release, State
 from slotwise.store.dialects.queue_cursors import Range
-from slotwise.store.schema.rows import CHANGED_COLUMNS, LAST_TOKEN, NO_TOKEN, Change, hold_of, ledger_instance, utc
+from slotwise.store.schema.rows import (
+    CHANGED_COLUMNS,
+    LAST_TOKEN,
+    NO_TOKEN,
+    Change,
+    hold_of,
+    ledger_instance,
+    stored,
+    utc,
+)
 from slotwise.store.schema.tables import HAS_SLOT, IS_TASK, PAUSED_KEY, RANK, Tables
 
 if TYPE_CHECKING:
@@ -180,7 +189,8 @@ class RowStatements:
         tasks, mine = self._tables.tasks, self._as_held(change.held.row)
         if change.transition.row is None:
             return connection.execute(tasks.delete().where(*mine)).rowcount
-        values = {name: change.transition.row[name] for name in CHANGED_COLUMNS if name in change.transition.row}
+        columns = stored(change.held.row, change.transition.row)
+        values = {name: columns[name] for name in CHANGED_COLUMNS if name in columns}
         released = {
             "picked": False, "picked_by": None, "last_heartbeat": None, "lease": None, "cancel_requested": None,
             "wanted_due": None,

@@ -27,6 +27,7 @@ from slotwise.store.schema.rows import (
     expect,
     hold_of,
     ledger_instance,
+    pending_of,
     row_of,
 )
 from slotwise.store.schema.tables import HAS_SLOT, IS_TASK, Tables, is_plan
@@ -176,7 +177,8 @@ class SQLite:
         for row in started:
             mine = tasks.update().where(tasks.c.task_name == row.task_name, tasks.c.task_instance == row.task_instance)
             mine = mine.where(tasks.c.version == row.version, tasks.c.picked_by == row.picked_by)
-            columns = {name: getattr(row, name) for name in DECIDED_COLUMNS}
+            columns = {name: getattr(row, name) for name in DECIDED_COLUMNS if name != "pending"}
+            columns["pending"] = pending_of(row.trying_since, row.catch_up_until)
             expect(connection.execute(mine.values(columns)).rowcount, 1, row)
         return {row.key for row in started if self.by_row.enter(connection, row, now, strict=row.task_name in strict)}
 

@@ -5,8 +5,11 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from sqlalchemy import BigInteger, DateTime, Dialect, Interval
+from sqlalchemy import JSON, BigInteger, DateTime, Dialect, Interval
 from sqlalchemy.types import TypeDecorator, TypeEngine
+
+#: What no statement compares: a document that is read and written as a whole.
+Json = JSON(none_as_null=True)
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)

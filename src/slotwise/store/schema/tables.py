@@ -26,7 +26,7 @@ from sqlalchemy import (
 )
 
 from slotwise.model.vocabulary import Kind
-from slotwise.store.schema.column_types import Duration, Instant
+from slotwise.store.schema.column_types import Duration, Instant, Json
 
 #: The schema that this code reads and writes; kept in ``scheduled_meta`` by the migrations.
 SCHEMA_VERSION = 1
@@ -100,27 +100,23 @@ class Tables:
             Column("watermark", Instant),
             Column("next_slot", Instant),
             Column("schedule", Text),
-            Column("fingerprint", Text),
-            Column("revision", Text),
-            Column("deployed", Instant),
-            Column("runs_on", Text),
+            Column("plan", Json),
             Column("plan_instance", Text),
             Column("origin", Text),
             Column("collapsed", BigInteger, nullable=False, server_default=text("0")),
             Column("created_version", BigInteger),
             Column("attempt", Integer, nullable=False, server_default=text("0")),
             Column("lost_count", Integer, nullable=False, server_default=text("0")),
-            Column("trying_since", Instant),
             Column("lease", Duration),
             Column("state", Text),
             Column("parked_due", Instant),
             Column("wanted_due", Instant),
             Column("waits_for", Integer),
             Column("cancel_requested", Instant),
-            Column("catch_up_until", Instant),
             Column("unheld_since", Instant),
             Column("last_error", Text),
             Column("control", BigInteger),
+            Column("pending", Json),
         ]
 
     def _queues(self, name: str) -> list[Index]:
@@ -216,7 +212,6 @@ class Tables:
             Column("author", Text, nullable=False),
             Column("command", Text, nullable=False),
             Column("task_name", Text),
-            Column("task_instance", Text),
             Column("slot", Instant),
             Column("arguments", Text),
             Column("note", Text),
@@ -252,6 +247,12 @@ def _given(column: str) -> TextClause:
 def of_plan(rows: FromClause, instance: Any) -> ColumnElement[bool]:
     """Whether a row of a task is this instance's plan row, or stands beside it: an index finds either."""
     return or_(rows.c.task_instance == instance, rows.c.plan_instance == instance)
+
+
+def runs_on(rows: FromClause) -> ColumnElement[str | None]:
+    """The tags that a job's row asks for, as the text of a list."""
+    found: ColumnElement[str | None] = rows.c.plan["runs_on"].as_string()
+    return found
 
 
 def is_task(rows: FromClause) -> ColumnElement[bool]:

@@ -21,7 +21,7 @@ from slotwise.model.records import Row
 from slotwise.model.vocabulary import Kind
 from slotwise.store.dialects.row_statements import MAY_START
 from slotwise.store.schema.column_types import Beyond
-from slotwise.store.schema.rows import LAST_TOKEN, refuse_unusable, utc
+from slotwise.store.schema.rows import LAST_TOKEN, refuse_unusable, utc, waits_on
 
 CLAIM = """\
 WITH due AS (
@@ -205,7 +205,7 @@ SLOT_COLUMNS = (
     "consecutive_failures", "priority", "kind", "slot",
     "CASE WHEN kind <> 'plan' OR watermark IS DISTINCT FROM slot THEN watermark END", "next_slot", "schedule",
     "plan_instance", "origin", "collapsed", "created_version", "attempt", "lost_count", "cancel_requested", "control",
-    "catch_up_until", "parked_due", "wanted_due", "trying_since", "unheld_since",
+    "parked_due", "wanted_due", "unheld_since", "pending",
 )  # fmt: skip
 
 #: What a claim reads of a one-time task: the rest of its columns is empty, or read again by the settlement. Most have
@@ -221,12 +221,12 @@ def slot_of(values: Sequence[Any], holder: str, lease: timedelta, now: datetime)
     """A Row of values that come in the order of SLOT_COLUMNS; one is made for each slot that runs."""
     (
         name, instance, due, version, data, last_success, last_failure, failures, priority, kind, slot, watermark,
-        next_slot, schedule, plan_instance, origin, collapsed, created, attempt, lost_count, cancel, control, until,
-        parked, wanted, since, unheld_since,
+        next_slot, schedule, plan_instance, origin, collapsed, created, attempt, lost_count, cancel, control, parked,
+        wanted, unheld_since, pending,
     ) = values  # fmt: skip
     slot, next_slot = utc(slot), utc(next_slot)
     watermark = slot if watermark is None and kind == Kind.PLAN else utc(watermark)
-    instants = {"slot": slot, "next_slot": next_slot, "watermark": watermark, "catch_up_until": until}
+    instants = {"slot": slot, "next_slot": next_slot, "watermark": watermark}
     if version >= LAST_TOKEN or Beyond in map(type, instants.values()):
         refuse_unusable({**instants, "version": version})
     return Row(
@@ -235,8 +235,8 @@ def slot_of(values: Sequence[Any], holder: str, lease: timedelta, now: datetime)
         consecutive_failures=failures or 0, last_heartbeat=now, priority=priority, kind=kind, slot=slot,
         watermark=watermark, next_slot=next_slot, schedule=schedule, plan_instance=plan_instance,
         origin=origin, collapsed=collapsed, created_version=created, attempt=attempt, lost_count=lost_count,
-        lease=lease, cancel_requested=utc(cancel), control=control, catch_up_until=utc(until),
-        parked_due=utc(parked), wanted_due=utc(wanted), trying_since=utc(since), unheld_since=utc(unheld_since),
+        lease=lease, cancel_requested=utc(cancel), control=control, parked_due=utc(parked),
+        wanted_due=utc(wanted), unheld_since=utc(unheld_since), **waits_on(pending),
     )  # fmt: skip
 
 

@@ -23,6 +23,7 @@ from slotwise.store.dialects.postgresql.arrays import (
     fences,
     ledger_places,
     marked,
+    pending,
     places,
     spread,
     texts,
@@ -51,7 +52,7 @@ from slotwise.store.schema.rows import (
 from slotwise.store.schema.tables import WINDOW, Tables
 
 #: Columns of a held plan row that are empty as long as its slot is on time, and nobody has asked anything of it.
-UNASKED = ("origin", "catch_up_until", "state", "cancel_requested", "wanted_due", "parked_due")
+UNASKED = ("origin", "pending", "state", "cancel_requested", "wanted_due", "parked_due")
 
 
 class PostgreSQL:
@@ -177,7 +178,8 @@ class PostgreSQL:
     def begin(
         self, connection: sa.Connection, started: Sequence[Row], now: datetime, *, strict: Collection[str]
     ) -> set[Key]:
-        columns = {name: [getattr(row, name) for row in started] for name in DECIDED_COLUMNS}
+        columns = {name: [getattr(row, name) for row in started] for name in DECIDED_COLUMNS if name != "pending"}
+        columns["pending"] = [pending(row.trying_since, row.catch_up_until) for row in started]
         parameters, parts = spread(columns, CHANGED_COLUMNS)
         parameters |= {**fences(started), "holder": started[0].picked_by, "strict": list(strict), "claimed_at": now}
         found = self._run(connection, ledger_sql.BEGIN, parameters, **parts).all()
@@ -300,7 +302,8 @@ class PostgreSQL:
             count += self._run(connection, held_sql.REMOVE, places(removed)).rowcount
         if kept:
             rows = [change.transition.row for change in kept if change.transition.row]
-            columns = {name: [row[name] for row in rows] for name in CHANGED_COLUMNS}
+            columns = {name: [row[name] for row in rows] for name in CHANGED_COLUMNS if name != "pending"}
+            columns["pending"] = [pending(row["trying_since"], row["catch_up_until"]) for row in rows]
             parameters, parts = spread(columns, CHANGED_COLUMNS)
             count += self._run(connection, held_sql.RELEASE, {**places(kept), **parameters}, **parts).rowcount
         return count
