@@ -593,7 +593,7 @@ def test_include_name_by_schema() -> None:
     [
         ([], "", "no database was named; give --database-url"),
         ([], "postgresql://127.0.0.1:1/x", "cannot be reached"),
-        (["-x", "url=nonsense"], "", "'nonsense' is not a database address"),
+        (["-x", "url=nonsense"], "", "the database address is not understood"),
         (["-x", "prefix=a b"], "sqlite://", "must be a lower-case name"),
     ],
     ids=["none", "away", "nonsense", "prefix"],

@@ -150,7 +150,7 @@ class _Load:
             yield
         except Taken:
             with self._joining() as (queue, own):
-                found = chunk.place_of(queue.chunks.taken(own, self._name, [row.instance for row in chunk.rows]))
+                found = chunk.place_of(queue.tasks.taken(own, self._name, [row.instance for row in chunk.rows]))
             if found is None:
                 raise taken(self._name, None) from None
             raise InstanceExists(f"items[{found[0]}]: {taken(self._name, found[1])}") from None

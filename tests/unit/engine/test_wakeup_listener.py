@@ -60,7 +60,7 @@ def test_nothing_is_taken_back_that_was_not_said(caplog: pytest.LogCaptureFixtur
 
 def test_a_wrong_address_is_told_by_the_name_of_its_setting() -> None:
     """There is another one that it might be."""
-    with pytest.raises(InvalidSetting, match=r"^wake_up_url: 'garbage' is not a database address"):
+    with pytest.raises(InvalidSetting, match=r"^wake_up_url: the database address is not understood"):
         Database(Settings(database_url=NOBODY, wake_up_url="garbage"))
 
 
