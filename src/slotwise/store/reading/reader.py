@@ -26,7 +26,6 @@ from slotwise.store.reading.views import (
     slot_info,
     waiting_info,
 )
-from slotwise.store.schema.column_types import Beyond
 from slotwise.store.schema.rows import utc
 from slotwise.store.schema.tables import HAS_SLOT, OF_INSTANCES, is_detached, is_plan, is_task, of_plan, runs_on
 from slotwise.store.schema.worker_rows import WorkerInfo, tags_of, worker_info
@@ -167,7 +166,7 @@ class Reader:
         )
         return [
             Unreadable(
-                task=name, rows=rows, since=None if isinstance(first, Beyond) else utc(first),
+                task=name, rows=rows, since=utc(first),
                 error=error.removeprefix(UNREADABLE), dead=is_dead,
             )
             for name, is_dead, rows, first, error in found

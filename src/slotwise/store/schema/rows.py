@@ -8,11 +8,6 @@ from datetime import UTC, datetime
 from typing import Any
 
 from slotwise.model.records import LedgerKey, Row, Transition
-from slotwise.store.schema.column_types import Beyond
-
-#: The end of bigint; and what is said of a row that is there.
-LAST_TOKEN = 2**63 - 1
-NO_TOKEN = f"version is {LAST_TOKEN}, from where no token can rise; set it to the microseconds since 1970, as now"
 
 #: What is read of a row, in this order, by every statement that returns rows.
 ROW_COLUMNS = (
@@ -61,7 +56,7 @@ ADDED_COLUMNS = ("lost", "aborted")
 
 def utc(value: Any) -> Any:
     """A driver gives instants in the session's zone; arithmetic is only safe in UTC."""
-    if not isinstance(value, datetime) or value.tzinfo is UTC or isinstance(value, Beyond):
+    if not isinstance(value, datetime) or value.tzinfo is UTC:
         return value
     return value.astimezone(UTC)
 
@@ -96,22 +91,7 @@ def row_of(values: Sequence[Any]) -> Row:
     found["consecutive_failures"] = found["consecutive_failures"] or 0
     found["picked"] = bool(found["picked"])
     found |= waits_on(found.pop("pending"))
-    refuse_unusable(found)
     return Row(**found)
-
-
-def is_unusable(row: Row) -> bool:
-    """Whether no fence, or no ledger, can go on from this one-time task."""
-    return row.version >= LAST_TOKEN or isinstance(row.slot, Beyond)
-
-
-def refuse_unusable(found: dict[str, Any]) -> None:
-    """Raise ValueError for what no schedule, and no fence, can go on from."""
-    for name in ("slot", "next_slot", "watermark", "catch_up_until"):
-        if isinstance(found.get(name), Beyond):
-            raise ValueError(f"{name} is {found[name].written}; correct it to an instant of the years 1 to 9999")
-    if found["version"] >= LAST_TOKEN:
-        raise ValueError(NO_TOKEN)
 
 
 def hold_of(values: Sequence[Any]) -> Row:

@@ -56,10 +56,13 @@ class Tables:
         self.tasks = self._tasks()
         self.slots = self._slots()
         self.gaps = self._gaps()
+        self.attempts = self._attempts()
         self.workers = self._workers()
         self.controls = self._controls()
         self.calendars = self._calendars()
         self.starts = self._starts()
+        self.keys = self._keys()
+        self.receipts = self._receipts()
         self.meta = Table(
             f"{prefix}meta",
             self.metadata,
@@ -117,6 +120,11 @@ class Tables:
             Column("last_error", Text),
             Column("control", BigInteger),
             Column("pending", Json),
+            Column("marked", Instant),
+            Column("limit_key", Text),
+            Column("order_key", Text),
+            Column("period", Duration),
+            Column("anchor", Instant),
         ]
 
     def _queues(self, name: str) -> list[Index]:
@@ -139,6 +147,7 @@ class Tables:
             Index(f"{name}_held", "picked_by", **self._where(held)),
             Index(f"{name}_parked", "state", "task_name", "task_instance", **self._where(parked)),
             Index(f"{name}_beside", "task_name", "plan_instance", **self._where(_given("plan_instance"))),
+            Index(f"{name}_ordered", "task_name", "order_key", "created_version", **self._where(_given("order_key"))),
         ]
 
     def _slots(self) -> Table:
@@ -179,6 +188,26 @@ class Tables:
             Column("reason", Text, nullable=False),
             Column("created", Instant, nullable=False),
             Index(f"{self.prefix}gaps_last", "task_name", "last_slot"),
+        )
+
+    def _attempts(self) -> Table:
+        """Attempts that did not simply succeed as the first of their slot."""
+        return Table(
+            f"{self.prefix}attempts",
+            self.metadata,
+            Column("task_name", Text, primary_key=True),
+            Column("task_instance", Text, primary_key=True),
+            Column("slot", Instant, primary_key=True),
+            Column("token", BigInteger, primary_key=True),
+            Column("number", Integer, nullable=False),
+            Column("worker", Text),
+            Column("claimed", Instant),
+            Column("started", Instant),
+            Column("ended", Instant),
+            Column("outcome", Text, nullable=False),
+            Column("reason", Text),
+            Column("error", Text),
+            Index(f"{self.prefix}attempts_ended", "ended"),
         )
 
     def _workers(self) -> Table:
@@ -236,6 +265,31 @@ class Tables:
             Column("task_name", Text, primary_key=True),
             Column("at", Instant, primary_key=True),
             Column("count", BigInteger, nullable=False),
+        )
+
+    def _keys(self) -> Table:
+        """Keys by which tasks are limited or ordered, while any of them has a row."""
+        return Table(
+            f"{self.prefix}keys",
+            self.metadata,
+            Column("task_name", Text, primary_key=True),
+            Column("kind", Text, primary_key=True),
+            Column("key", Text, primary_key=True),
+            Column("head", Text),
+            Column("running", Integer, nullable=False, server_default=text("0")),
+            Column("full_until", Instant),
+        )
+
+    def _receipts(self) -> Table:
+        """Answers of transactions whose reply may have been lost, kept for a while."""
+        return Table(
+            f"{self.prefix}receipts",
+            self.metadata,
+            Column("receipt", Text, primary_key=True),
+            Column("answer", Json),
+            Column("created", Instant, nullable=False),
+            Column("expires", Instant, nullable=False),
+            Index(f"{self.prefix}receipts_expires", "expires"),
         )
 
 

@@ -154,7 +154,7 @@ class Settlements:
             logger.error("%s/%s is set aside: %s", *claim.key, why, exc_info=error)
         try:
             with self.transaction() as connection:
-                label = self.dialect.by_row.let_go_aside(connection, claim, outcome, describe(error))
+                label = self.dialect.by_row.quarantine_held(connection, claim, outcome, describe(error))
         except SQLAlchemyError:
             return Settlement(claim=claim, error=error)
         row = {"last_error": why}

@@ -33,13 +33,12 @@ from slotwise.store.dialects.postgresql.statements import (
 from slotwise.store.dialects.queue_cursors import Range, whole
 from slotwise.store.dialects.row_statements import RowStatements
 from slotwise.store.dialects.task_statements import Chunks, TaskStatements
-from slotwise.store.schema.column_types import Beyond, Instant
+from slotwise.store.schema.column_types import Instant
 from slotwise.store.schema.rows import (
     ADVANCED,
     CHANGED_COLUMNS,
     DECIDED_COLUMNS,
     HOLD_COLUMNS,
-    LAST_TOKEN,
     RECORDED_COLUMNS,
     ROW_COLUMNS,
     Change,
@@ -47,7 +46,6 @@ from slotwise.store.schema.rows import (
     expect,
     hold_of,
     ledger_instance,
-    refuse_unusable,
     row_of,
     utc,
     waits_on,
@@ -388,16 +386,13 @@ def slot_of(values: Sequence[Any], holder: str, lease: timedelta, now: datetime)
         next_slot, schedule, plan_instance, origin, collapsed, created, attempt, lost_count, cancel, control, parked,
         wanted, unheld_since, waits,
     ) = values  # fmt: skip
-    slot, next_slot = utc(slot), utc(next_slot)
+    slot = utc(slot)
     watermark = slot if watermark is None and kind == Kind.PLAN else utc(watermark)
-    instants = {"slot": slot, "next_slot": next_slot, "watermark": watermark}
-    if version >= LAST_TOKEN or Beyond in map(type, instants.values()):
-        refuse_unusable({**instants, "version": version})
     row = Row(
         task_name=name, task_instance=instance, execution_time=utc(due), version=version, picked=True, picked_by=holder,
         task_data=data, last_success=utc(last_success), last_failure=utc(last_failure),
         consecutive_failures=failures or 0, last_heartbeat=now, priority=priority, kind=kind, slot=slot,
-        watermark=watermark, next_slot=next_slot, schedule=schedule, plan_instance=plan_instance,
+        watermark=watermark, next_slot=utc(next_slot), schedule=schedule, plan_instance=plan_instance,
         origin=origin, collapsed=collapsed, created_version=created, attempt=attempt, lost_count=lost_count,
         lease=lease, cancel_requested=utc(cancel), control=control, parked_due=utc(parked),
         wanted_due=utc(wanted), unheld_since=utc(unheld_since),
@@ -406,9 +401,7 @@ def slot_of(values: Sequence[Any], holder: str, lease: timedelta, now: datetime)
 
 
 def task_of(values: Sequence[Any], holder: str) -> Row:
-    """A Row of values that come in the order of TASK_COLUMNS; one is made for each task that runs. It is read whatever
-    stands in it, for it is held already: ``refuse_unusable`` says whether it can be run.
-    """
+    """A Row of values that come in the order of TASK_COLUMNS; one is made for each task that runs."""
     rank, due, name, instance, version, data, slot_is_due, slot, created, attempt, cancel, claimed, _ = values
     due = utc(due)
     return Row(
