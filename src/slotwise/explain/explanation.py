@@ -231,7 +231,8 @@ def _waits(facts: Facts, row: Row) -> Iterator[str]:
         yield f"It is claimed by {row.picked_by}, which decides about it just now."
         return
     if row.state == State.QUEUED:
-        yield "It waits until another slot of its backfill has ended."
+        other = "a run before it" if row.origin == Origin.TRIGGER else "another slot of its backfill"
+        yield f"It waits until {other} has ended."
         return
     if row.state == State.PAUSED or facts.paused is not None:
         yield from _sleeps(facts, row)

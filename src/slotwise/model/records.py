@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias, TypeGuard
 
 from slotwise.model.vocabulary import Kind, Outcome, Reason, Release
 
@@ -31,6 +31,11 @@ _TASK, _PLAN, _DETACHED = Kind.TASK, Kind.PLAN, Kind.DETACHED
 def is_known(instant: datetime) -> bool:
     """Return whether schedules cover this instant."""
     return EARLIEST <= instant < FOREVER
+
+
+def is_whole(value: object, least: int, most: int | None = None) -> TypeGuard[int]:
+    """Whether a value is a whole number within these bounds, both included; a bool is none."""
+    return isinstance(value, int) and not isinstance(value, bool) and least <= value and (most is None or value <= most)
 
 
 class Key(NamedTuple):

@@ -98,7 +98,7 @@ def test_an_id_that_is_taken_is_told_with_what_has_it(bench: Bench, state: str, 
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda client: client.retry("mail", [7]), "retry('mail', id=7): an id is a text; write id='7'"),
+        (lambda client: client.retry("mail", [7]), "retry('mail', id=7): an id is a string; write id='7'"),
         (lambda client: client.list(limit=-1), "list(limit=-1): expected a whole number, 1 or more"),
         (lambda client: client.list(limit="3"), "list(limit='3'): expected a whole number, 1 or more"),
         (lambda client: client.list(after="a"), "list(after='a'): ids are a task's; name the task, or pass a TaskInfo"),
@@ -182,7 +182,7 @@ def test_jobs_are_not_touched(bench: Bench) -> None:
     """A job's plan row and its triggers are no tasks, whatever command names them."""
     before, key = bench.row("plain"), Key("plain", RECURRING)
     other = Bench(bench.database, [], bench.clock).client  # a process that does not know the job
-    with pytest.raises(ConfigurationError, match="this id is of a job's own rows"):
+    with pytest.raises(ConfigurationError, match="this id is reserved for job rows"):
         other.schedule("plain", id=RECURRING, if_exists="replace")
     queue, wanted = queue_of(bench.store.dialect), Wanted(RECURRING, None, When(None), 90)
     with bench.store.transaction() as connection:

@@ -10,7 +10,7 @@ from queue import SimpleQueue
 from typing import Any
 
 from slotwise.engine.run.active_claims import ActiveClaims, Holding
-from slotwise.engine.run.executors import EventLoop
+from slotwise.engine.run.event_loop import EventLoop
 from slotwise.engine.run.runner import Interceptor, Runner
 from slotwise.jobs.context import JobContext
 from slotwise.jobs.definition import Definition, define
@@ -73,11 +73,11 @@ class Rig:
             listeners=Listeners((self.events.append,)),
             mark_running=mark,
             make_context=lambda holding: JobContext(holding, fence=NoFence()),
-            on_end=lambda holding, outcome: self._ends.put((holding, outcome)),
             margin=margin,
             loop=self.loop,
             interceptors=interceptors,
         )
+        self.runner.report_to(lambda holding, outcome: self._ends.put((holding, outcome)))
 
     def __enter__(self) -> Rig:
         if self.loop._loop is None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from slotwise.engine.loops.wakeup_listener import WakeUp
+from slotwise.engine.loops.housekeeping import WakeUp
 from slotwise.errors import InvalidSetting
 from slotwise.model.events import Listeners
 from slotwise.settings.settings import Settings

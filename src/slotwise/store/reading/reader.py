@@ -78,9 +78,10 @@ class Reader:
         return [line if pause is None else replace(line, reason=pause) for line, pause in lines]
 
     def _pauses(self, orders: Sequence[int]) -> dict[int, str]:
-        """Who gave these orders, when and why."""
+        """Return the author, time and reason of those of these orders that are pauses."""
         controls = self._store.tables.controls
-        rows = self._rows(sa.select(controls).where(controls.c.id.in_(orders))) if orders else []
+        wanted = sa.select(controls).where(controls.c.id.in_(orders), controls.c.command == "pause")
+        rows = self._rows(wanted) if orders else []
         return {row["id"]: paused_by(row["author"], utc(row["at"]), row["note"]) for row in rows}
 
     def instances(self, name: str, *, limit: int, after: str = "") -> list[JobInfo]:

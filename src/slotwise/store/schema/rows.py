@@ -27,7 +27,7 @@ HOLD_COLUMNS = (
 CHANGED_COLUMNS = {
     "execution_time": "timestamptz", "slot": "timestamptz", "next_slot": "timestamptz", "watermark": "timestamptz",
     "schedule": "text", "origin": "text", "collapsed": "bigint", "attempt": "integer", "lost_count": "integer",
-    "state": "text", "parked_due": "timestamptz", "consecutive_failures": "integer",
+    "state": "text", "control": "bigint", "parked_due": "timestamptz", "consecutive_failures": "integer",
     "unheld_since": "timestamptz", "pending": "json",
     "last_success": "timestamptz", "last_failure": "timestamptz", "last_error": "text",
 }  # fmt: skip

@@ -54,7 +54,7 @@ class ConcurrentSlots:
         """The columns of a slot that is asked to stop; one that waits for its retry comes up at once."""
         tasks = self._tasks
         due = sa.case((tasks.c.picked, tasks.c.execution_time), else_=sa.literal(now, tasks.c.execution_time.type))
-        return {"cancel_requested": now, "execution_time": due}
+        return {"cancel_requested": now, "control": None, "execution_time": due}
 
     def detach(self, connection: sa.Connection, plan: Row, now: datetime) -> Row | None:
         """The slot that was decided for the claimed plan row, held in a row of its own; None if it has one already."""

@@ -12,7 +12,7 @@ WITH held AS MATERIALIZED (
                             statement_timestamp())
                         AND t.attempt = 1 AND t.lost_count = 0 AND t.collapsed = 0 AND t.origin IS NULL AND
                             t.pending IS NULL AND t.state IS NULL AND t.cancel_requested IS NULL AND t.wanted_due IS
-                            NULL AND t.parked_due IS NULL
+                            NULL AND t.parked_due IS NULL AND t.control IS NULL
                    ELSE false END
         FOR UPDATE SKIP LOCKED) AS h
     CROSS JOIN LATERAL (

@@ -12,7 +12,7 @@ WITH held AS MATERIALIZED (
                             statement_timestamp())
                         AND t.attempt = 1 AND t.lost_count = 0 AND t.collapsed = 0 AND t.origin IS NULL AND
                             t.pending IS NULL AND t.state IS NULL AND t.cancel_requested IS NULL AND t.wanted_due IS
-                            NULL AND t.parked_due IS NULL
+                            NULL AND t.parked_due IS NULL AND t.control IS NULL
                    ELSE false END
         FOR UPDATE SKIP LOCKED) AS h
     CROSS JOIN LATERAL (
@@ -70,10 +70,11 @@ SET picked = false, picked_by = NULL, last_heartbeat = NULL, lease = NULL, cance
     wanted_due = NULL, version = t.version + 1, execution_time = %(c_execution_time)s::timestamptz, slot =
         %(c_slot)s::timestamptz, next_slot = %(c_next_slot)s::timestamptz, watermark = %(c_watermark)s::timestamptz,
         schedule = %(c_schedule)s::text, origin = %(c_origin)s::text, collapsed = %(c_collapsed)s::bigint, attempt =
-        %(c_attempt)s::integer, lost_count = %(c_lost_count)s::integer, state = %(c_state)s::text, parked_due =
-        %(c_parked_due)s::timestamptz, consecutive_failures = %(c_consecutive_failures)s::integer, unheld_since =
-        %(c_unheld_since)s::timestamptz, last_success = %(c_last_success)s::timestamptz, last_failure =
-        %(c_last_failure)s::timestamptz, last_error = %(c_last_error)s::text, pending = %(c_pending)s::json
+        %(c_attempt)s::integer, lost_count = %(c_lost_count)s::integer, state = %(c_state)s::text, control =
+        %(c_control)s::bigint, parked_due = %(c_parked_due)s::timestamptz, consecutive_failures =
+        %(c_consecutive_failures)s::integer, unheld_since = %(c_unheld_since)s::timestamptz, last_success =
+        %(c_last_success)s::timestamptz, last_failure = %(c_last_failure)s::timestamptz, last_error =
+        %(c_last_error)s::text, pending = %(c_pending)s::json
 FROM unnest(%(names)s::text[], %(instances)s::text[], %(versions)s::bigint[], %(holders)s::text[])
      AS i(task_name, task_instance, version, holder)
 WHERE t.ctid = ANY (%(places)s::text[]::tid[])

@@ -32,10 +32,10 @@ SET picked = false, picked_by = NULL, last_heartbeat = NULL, lease = NULL, cance
     wanted_due = NULL, version = t.version + 1, execution_time = %(c_execution_time)s::timestamptz, slot =
         %(c_slot)s::timestamptz, next_slot = i.next_slot, watermark = i.watermark, schedule = i.schedule, origin =
         %(c_origin)s::text, collapsed = %(c_collapsed)s::bigint, attempt = %(c_attempt)s::integer, lost_count =
-        %(c_lost_count)s::integer, state = %(c_state)s::text, parked_due = %(c_parked_due)s::timestamptz,
-        consecutive_failures = %(c_consecutive_failures)s::integer, unheld_since = i.unheld_since, last_success =
-        %(c_last_success)s::timestamptz, last_failure = %(c_last_failure)s::timestamptz, last_error =
-        %(c_last_error)s::text, pending = %(c_pending)s::json
+        %(c_lost_count)s::integer, state = %(c_state)s::text, control = %(c_control)s::bigint, parked_due =
+        %(c_parked_due)s::timestamptz, consecutive_failures = %(c_consecutive_failures)s::integer, unheld_since =
+        i.unheld_since, last_success = %(c_last_success)s::timestamptz, last_failure =
+        %(c_last_failure)s::timestamptz, last_error = %(c_last_error)s::text, pending = %(c_pending)s::json
 FROM unnest(%(names)s::text[], %(instances)s::text[], %(versions)s::bigint[], %(holders)s::text[],
     %(c_next_slot)s::timestamptz[], %(c_watermark)s::timestamptz[], %(c_schedule)s::text[],
     %(c_unheld_since)s::timestamptz[])

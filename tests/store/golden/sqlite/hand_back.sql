@@ -19,8 +19,9 @@ WHERE scheduled_slots.task_name = ? AND scheduled_slots.task_instance = ? AND sc
 UPDATE scheduled_tasks SET execution_time=?, picked=?, picked_by=?, last_success=?, last_failure=?,
     consecutive_failures=?, last_heartbeat=?, version=(scheduled_tasks.version + ?), slot=?, watermark=?,
     next_slot=?, schedule=?, origin=?, collapsed=?, attempt=?, lost_count=?, lease=?, state=?, parked_due=?,
-    wanted_due=?, cancel_requested=?, unheld_since=?, last_error=?, pending=? WHERE scheduled_tasks.task_name = ?
-    AND scheduled_tasks.task_instance = ? AND scheduled_tasks.version = ? AND scheduled_tasks.picked_by = ?;
+    wanted_due=?, cancel_requested=?, unheld_since=?, last_error=?, control=?, pending=? WHERE
+    scheduled_tasks.task_name = ? AND scheduled_tasks.task_instance = ? AND scheduled_tasks.version = ? AND
+    scheduled_tasks.picked_by = ?;
 
 DELETE FROM scheduled_slots WHERE scheduled_slots.task_name = ? AND scheduled_slots.task_instance = ? AND
     scheduled_slots.slot = ? AND scheduled_slots.token = ? AND scheduled_slots.finished IS NULL AND

@@ -53,7 +53,7 @@ from slotwise.store.schema.rows import (
 from slotwise.store.schema.tables import WINDOW, Tables
 
 #: Columns of a held plan row that are empty as long as its slot is on time, and nobody has asked anything of it.
-UNASKED = ("origin", "pending", "state", "cancel_requested", "wanted_due", "parked_due")
+UNASKED = ("origin", "pending", "state", "cancel_requested", "wanted_due", "parked_due", "control")
 
 
 class PostgreSQL:
