@@ -25,7 +25,6 @@ from typing import NamedTuple
 
 from slotwise.jobs.declaration import USUAL_PRIORITY
 from slotwise.model.records import Claim
-from slotwise.store.schema.column_types import Beyond
 
 #: How long a row may stay behind a mark, in seconds.
 LOOK_BACK = 1.0
@@ -57,7 +56,7 @@ class QueueCursors:
     """What one poller knows of its queues."""
 
     def __init__(self) -> None:
-        self._since: dict[_Queue, datetime | None] = {}
+        self._since: dict[_Queue, datetime] = {}
         self._until: float | None = None
 
     def are_good(self, elapsed: float) -> bool:
@@ -103,12 +102,12 @@ class QueueCursors:
         self._until = began + max(LOOK_BACK, SHARE * (ended - began)) if is_busy else None
 
 
-def _oldest(claims: Sequence[Claim]) -> dict[_Queue, datetime | None]:
-    """The due time of the first of each queue; None where it is beyond what can be told."""
-    found: dict[_Queue, datetime | None] = {}
+def _oldest(claims: Sequence[Claim]) -> dict[_Queue, datetime]:
+    """The due time of the first of each queue."""
+    found: dict[_Queue, datetime] = {}
     for claim in claims:
         row = claim.row
         queue = row.task_name, -(USUAL_PRIORITY if row.priority is None else row.priority)
         if queue not in found:
-            found[queue] = None if isinstance(row.execution_time, Beyond) else row.execution_time
+            found[queue] = row.execution_time
     return found

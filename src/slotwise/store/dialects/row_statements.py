@@ -15,6 +15,7 @@ import sqlalchemy as sa
 
 from slotwise.decide import UNREADABLE, UNREADABLE_PAUSE
 from slotwise.model.records import (
+    EARLIEST,
     FOREVER,
     RECURRING,
     AttemptOutcome,
@@ -30,7 +31,14 @@ from slotwise.model.records import (
 )
 from slotwise.model.vocabulary import PLANNED, Kind, Origin, Outcome, Reason, Release, State
 from slotwise.store.dialects.queue_cursors import Range
-from slotwise.store.schema.rows import CHANGED_COLUMNS, LAST_TOKEN, NO_TOKEN, Change, hold_of, ledger_instance, utc
+from slotwise.store.schema.rows import (
+    CHANGED_COLUMNS,
+    Change,
+    hold_of,
+    ledger_instance,
+    stored,
+    utc,
+)
 from slotwise.store.schema.tables import HAS_SLOT, IS_TASK, PAUSED_KEY, RANK, Tables
 
 if TYPE_CHECKING:
@@ -177,7 +185,8 @@ class RowStatements:
         tasks, mine = self._tables.tasks, self.under(row, row.picked_by)
         if change.transition.row is None:
             return connection.execute(tasks.delete().where(*mine)).rowcount
-        values = {name: change.transition.row[name] for name in CHANGED_COLUMNS if name in change.transition.row}
+        columns = stored(change.held.row, change.transition.row)
+        values = {name: columns[name] for name in CHANGED_COLUMNS if name in columns}
         released = {
             "picked": False, "picked_by": None, "last_heartbeat": None, "lease": None, "cancel_requested": None,
             "wanted_due": None,
@@ -261,30 +270,30 @@ class RowStatements:
         return [hold_of(values) for values in connection.execute(statement)]
 
     def quarantine(self, connection: sa.Connection, key: Key, error: str) -> None:
-        """Put off a waiting row, unread, that no claim can take; it says why."""
+        """Postpone a waiting row that no claim can take, or end it; its ``last_error`` says why."""
         tasks = self._tables.tasks
         connection.execute(
             tasks.update()
             .where(*of_key(tasks, key), ~tasks.c.picked, tasks.c.state.is_(None))
-            .values(**self._aside(connection, error))
+            .values(**self._quarantined(connection, error))
         )
 
-    def _aside(self, connection: sa.Connection, error: str) -> dict[str, Any]:
+    def _quarantined(self, connection: sa.Connection, error: str) -> dict[str, Any]:
         """A job's row comes up again in a minute: a job never ends by a mistake. A task's is dead, and stays."""
         tasks = self._tables.tasks
         goes_on = tasks.c.kind != Kind.TASK
+        is_finite = tasks.c.execution_time.between(EARLIEST, FOREVER)  # it may not be in a table of db-scheduler's
         again = sa.literal(self._dialect.now(connection) + UNREADABLE_PAUSE, tasks.c.execution_time.type)
-        has_token = tasks.c.version < LAST_TOKEN  # else a database says of it only what it says of any number
         return {
             "state": sa.case((goes_on, tasks.c.state), else_=State.DEAD.value),
-            "parked_due": sa.case((goes_on, sa.null()), else_=tasks.c.execution_time),
+            "parked_due": sa.case((goes_on | ~is_finite, sa.null()), else_=tasks.c.execution_time),
             "execution_time": sa.case((goes_on, again), else_=sa.literal(FOREVER, tasks.c.execution_time.type)),
-            "last_error": sa.case(
-                (has_token, f"{UNREADABLE}{error}".replace("\0", "\\0")), else_=UNREADABLE + NO_TOKEN
-            ),
+            "last_error": f"{UNREADABLE}{error}".replace("\0", "\\0"),
         }
 
-    def let_go_aside(self, connection: sa.Connection, claim: Claim, outcome: AttemptOutcome, error: str) -> str | None:
+    def quarantine_held(
+        self, connection: sa.Connection, claim: Claim, outcome: AttemptOutcome, error: str
+    ) -> str | None:
         """As ``quarantine``, for a held row, under its claim's fence; what it is then, None if the claim was lost.
 
         What the handler came to is told to the ledger. If it came to nothing, the next claim finds an orphan there.
@@ -295,9 +304,9 @@ class RowStatements:
             mine.append(tasks.c.last_heartbeat.is_not_distinct_from(row.last_heartbeat))
         released = {
             "picked": False, "picked_by": None, "last_heartbeat": None, "lease": None, "cancel_requested": None,
-            "wanted_due": None, "version": min(row.version + 1, LAST_TOKEN),
+            "wanted_due": None, "version": row.version + 1,
         }  # fmt: skip
-        statement = tasks.update().where(*mine).values(**self._aside(connection, error), **released)
+        statement = tasks.update().where(*mine).values(**self._quarantined(connection, error), **released)
         found = connection.execute(statement.returning(tasks.c.state)).first()
         is_final = isinstance(outcome, Succeeded | Failed | Cancelled) and not getattr(outcome, "promised", False)
         if found is not None and row.ledger_key is not None and is_final:

@@ -35,6 +35,7 @@ from slotwise.store.schema.rows import (
     expect,
     hold_of,
     ledger_instance,
+    pending_of,
     row_of,
 )
 from slotwise.store.schema.tables import HAS_SLOT, IS_TASK, Tables, is_plan
@@ -181,7 +182,8 @@ class SQLite:
     ) -> set[Key]:
         tasks = self.tables.tasks
         for row in started:
-            columns = {name: getattr(row, name) for name in DECIDED_COLUMNS}
+            columns = {name: getattr(row, name) for name in DECIDED_COLUMNS if name != "pending"}
+            columns["pending"] = pending_of(row.trying_since, row.catch_up_until)
             decided = tasks.update().where(*self.by_row.under(row, row.picked_by)).values(columns)
             expect(connection.execute(decided).rowcount, 1, row)
         return {row.key for row in started if self.by_row.enter(connection, row, now, strict=row.task_name in strict)}

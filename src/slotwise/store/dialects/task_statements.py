@@ -155,7 +155,7 @@ class TaskStatements:
                 (new.state == State.BLOCKED, State.BLOCKED.value), (parked, State.PAUSED.value), else_=None
             ),
             "waits_for": new.waits_for,
-            "created_version": version, "attempt": 0, "lost_count": 0, "trying_since": None, "consecutive_failures": 0,
+            "created_version": version, "attempt": 0, "lost_count": 0, "pending": None, "consecutive_failures": 0,
             "last_error": None,
         }  # fmt: skip
         return insert.on_conflict_do_update(
@@ -222,7 +222,7 @@ class TaskStatements:
             tasks.update()
             .where(self._dialect.locked(chosen))
             .values(
-                state=None, parked_due=None, execution_time=due, slot=due, attempt=0, lost_count=0, trying_since=None,
+                state=None, parked_due=None, execution_time=due, slot=due, attempt=0, lost_count=0, pending=None,
                 consecutive_failures=0, version=tasks.c.version + 1,
             )
             .returning(tasks.c.task_instance, *self._fragments.notification())

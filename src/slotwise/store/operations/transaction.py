@@ -18,7 +18,7 @@ from slotwise.schedules import Schedule, parse_schedule
 from slotwise.store.connect.database import commit_surely
 from slotwise.store.connect.database_errors import in_its_letters
 from slotwise.store.schema.audit_rows import Author
-from slotwise.store.schema.rows import row_of
+from slotwise.store.schema.rows import row_of, stored
 from slotwise.store.schema.tables import is_plan, of_plan
 from slotwise.store.schema.worker_rows import worker_info
 from slotwise.store.slots.store import Store
@@ -112,7 +112,9 @@ class Operation:
             columns |= asleep(columns["execution_time"])
         tasks = self.store.tables.tasks
         mine = [tasks.c.task_name == row.task_name, tasks.c.task_instance == row.task_instance]
-        self.connection.execute(tasks.update().where(*mine, tasks.c.version == row.version).values(**columns))
+        self.connection.execute(
+            tasks.update().where(*mine, tasks.c.version == row.version).values(**stored(row, columns))
+        )
 
     def delete(self, row: Row) -> None:
         """Delete a row that is locked and held by nobody; in an adopted table a guard lets only marked ones go."""

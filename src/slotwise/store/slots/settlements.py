@@ -165,7 +165,7 @@ class Settlements:
             logger.error("%s/%s is set aside: %s", *claim.key, why, exc_info=error)
         try:
             with self.transaction() as connection:
-                label = self.dialect.by_row.let_go_aside(connection, claim, outcome, describe(error))
+                label = self.dialect.by_row.quarantine_held(connection, claim, outcome, describe(error))
                 if label is not None and claim.row.has_slot:
                     freed(connection, self.dialect, claim.row, self.dialect.now(connection), removed=False)
         except SQLAlchemyError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 from operator import itemgetter
 from typing import Any, ClassVar
@@ -23,6 +24,7 @@ from slotwise.store.dialects.postgresql.statements import (
     fences,
     ledger_places,
     marked,
+    pending,
     places,
     spread,
     texts,
@@ -31,13 +33,12 @@ from slotwise.store.dialects.postgresql.statements import (
 from slotwise.store.dialects.queue_cursors import Range, whole
 from slotwise.store.dialects.row_statements import RowStatements
 from slotwise.store.dialects.task_statements import Chunks, TaskStatements
-from slotwise.store.schema.column_types import Beyond, Instant
+from slotwise.store.schema.column_types import Instant
 from slotwise.store.schema.rows import (
     ADVANCED,
     CHANGED_COLUMNS,
     DECIDED_COLUMNS,
     HOLD_COLUMNS,
-    LAST_TOKEN,
     RECORDED_COLUMNS,
     ROW_COLUMNS,
     Change,
@@ -45,14 +46,14 @@ from slotwise.store.schema.rows import (
     expect,
     hold_of,
     ledger_instance,
-    refuse_unusable,
     row_of,
     utc,
+    waits_on,
 )
 from slotwise.store.schema.tables import WINDOW, Tables
 
 #: Columns of a held plan row that are empty as long as its slot is on time, and nobody has asked anything of it.
-UNASKED = ("origin", "catch_up_until", "state", "cancel_requested", "wanted_due", "parked_due", "control")
+UNASKED = ("origin", "pending", "state", "cancel_requested", "wanted_due", "parked_due", "control")
 
 
 class PostgreSQL:
@@ -187,7 +188,8 @@ class PostgreSQL:
     def begin(
         self, connection: sa.Connection, started: Sequence[Row], now: datetime, *, strict: Collection[str]
     ) -> set[Key]:
-        columns = {name: [getattr(row, name) for row in started] for name in DECIDED_COLUMNS}
+        columns = {name: [getattr(row, name) for row in started] for name in DECIDED_COLUMNS if name != "pending"}
+        columns["pending"] = [pending(row.trying_since, row.catch_up_until) for row in started]
         parameters, parts = spread(columns, CHANGED_COLUMNS)
         parameters |= {**fences(started), "holder": started[0].picked_by, "strict": list(strict), "claimed_at": now}
         found = self._fetch(connection, statements.BEGIN, parameters, **parts)
@@ -322,7 +324,8 @@ class PostgreSQL:
             count += self._run(connection, statements.REMOVE, places(removed)).rowcount
         if kept:
             rows = [change.transition.row for change in kept if change.transition.row]
-            columns = {name: [row[name] for row in rows] for name in CHANGED_COLUMNS}
+            columns = {name: [row[name] for row in rows] for name in CHANGED_COLUMNS if name != "pending"}
+            columns["pending"] = [pending(row["trying_since"], row["catch_up_until"]) for row in rows]
             parameters, parts = spread(columns, CHANGED_COLUMNS)
             count += self._run(connection, statements.RELEASE, {**places(kept), **parameters}, **parts).rowcount
         return count
@@ -391,7 +394,7 @@ SLOT_COLUMNS = (
     "consecutive_failures", "priority", "kind", "slot",
     "CASE WHEN kind <> 'plan' OR watermark IS DISTINCT FROM slot THEN watermark END", "next_slot", "schedule",
     "plan_instance", "origin", "collapsed", "created_version", "attempt", "lost_count", "cancel_requested", "control",
-    "catch_up_until", "parked_due", "wanted_due", "trying_since", "unheld_since",
+    "parked_due", "wanted_due", "unheld_since", "pending",
 )  # fmt: skip
 
 #: What a claim reads of a one-time task: the rest of its columns is empty, or read again by the settlement. Most have
@@ -407,29 +410,25 @@ def slot_of(values: Sequence[Any], holder: str, lease: timedelta, now: datetime)
     """A Row of values that come in the order of SLOT_COLUMNS; one is made for each slot that runs."""
     (
         name, instance, due, version, data, last_success, last_failure, failures, priority, kind, slot, watermark,
-        next_slot, schedule, plan_instance, origin, collapsed, created, attempt, lost_count, cancel, control, until,
-        parked, wanted, since, unheld_since,
+        next_slot, schedule, plan_instance, origin, collapsed, created, attempt, lost_count, cancel, control, parked,
+        wanted, unheld_since, waits,
     ) = values  # fmt: skip
-    slot, next_slot = utc(slot), utc(next_slot)
+    slot = utc(slot)
     watermark = slot if watermark is None and kind == Kind.PLAN else utc(watermark)
-    instants = {"slot": slot, "next_slot": next_slot, "watermark": watermark, "catch_up_until": until}
-    if version >= LAST_TOKEN or Beyond in map(type, instants.values()):
-        refuse_unusable({**instants, "version": version})
-    return Row(
+    row = Row(
         task_name=name, task_instance=instance, execution_time=utc(due), version=version, picked=True, picked_by=holder,
         task_data=data, last_success=utc(last_success), last_failure=utc(last_failure),
         consecutive_failures=failures or 0, last_heartbeat=now, priority=priority, kind=kind, slot=slot,
-        watermark=watermark, next_slot=next_slot, schedule=schedule, plan_instance=plan_instance,
+        watermark=watermark, next_slot=utc(next_slot), schedule=schedule, plan_instance=plan_instance,
         origin=origin, collapsed=collapsed, created_version=created, attempt=attempt, lost_count=lost_count,
-        lease=lease, cancel_requested=utc(cancel), control=control, catch_up_until=utc(until),
-        parked_due=utc(parked), wanted_due=utc(wanted), trying_since=utc(since), unheld_since=utc(unheld_since),
+        lease=lease, cancel_requested=utc(cancel), control=control, parked_due=utc(parked),
+        wanted_due=utc(wanted), unheld_since=utc(unheld_since),
     )  # fmt: skip
+    return row if waits is None else replace(row, **waits_on(waits))
 
 
 def task_of(values: Sequence[Any], holder: str) -> Row:
-    """A Row of values that come in the order of TASK_COLUMNS; one is made for each task that runs. It is read whatever
-    stands in it, for it is held already: ``refuse_unusable`` says whether it can be run.
-    """
+    """A Row of values that come in the order of TASK_COLUMNS; one is made for each task that runs."""
     rank, due, name, instance, version, data, slot_is_due, slot, created, attempt, cancel, claimed, _ = values
     due = utc(due)
     return Row(

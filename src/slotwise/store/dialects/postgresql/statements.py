@@ -15,6 +15,7 @@ Rules behind them, each from an experiment:
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, TypeAlias
@@ -23,7 +24,7 @@ from slotwise.model.records import Row
 from slotwise.store.dialects.queue_cursors import Range
 from slotwise.store.dialects.row_statements import MAY_START
 from slotwise.store.dialects.task_statements import Parameters
-from slotwise.store.schema.rows import ADDED_COLUMNS, Change, ledger_instance
+from slotwise.store.schema.rows import ADDED_COLUMNS, Change, ledger_instance, pending_of
 
 CLAIM = """\
 WITH due AS (
@@ -474,6 +475,12 @@ def marked(ranges: Iterable[Range]) -> Parameters:
         "lasts": integers(one.last for one in ranges),
         "sinces": texts(["-infinity" if one.since is None else one.since.isoformat() for one in ranges]),
     }
+
+
+def pending(trying_since: datetime | None, catch_up_until: datetime | None) -> str | None:
+    """As ``pending_of``, as the server reads it; most rows have nothing there."""
+    found = pending_of(trying_since, catch_up_until)
+    return None if found is None else json.dumps(found)
 
 
 def spread(
