@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import sqlalchemy as sa
 
@@ -42,10 +42,22 @@ from slotwise.store.schema.rows import (
 from slotwise.store.schema.tables import HAS_SLOT, IS_TASK, PAUSED_KEY, RANK, Tables
 
 if TYPE_CHECKING:
-    from slotwise.store.dialects.port import Dialect
+    from sqlalchemy.sql.base import ReadOnlyColumnCollection
+    from sqlalchemy.sql.elements import KeyedColumnElement
+
+    from slotwise.store.dialects.port import Dialect, Upsert
+
+    New: TypeAlias = ReadOnlyColumnCollection[str, KeyedColumnElement[Any]]
+
+Values: TypeAlias = dict[str, object]
+Expression: TypeAlias = sa.ColumnElement[Any]
 
 #: Of so many slots one may have been started again after newer ones.
 _NEWEST = 100
+
+#: What a row is without its holder.
+_RELEASED: Values = dict.fromkeys(("picked_by", "last_heartbeat", "lease", "cancel_requested", "wanted_due"))
+_RELEASED["picked"] = False
 
 #: Whether a slot that the ledger has already, in a row ``s``, may start: in each of PostgreSQL's statements that enter
 #: one. It has not ended, does not run, and was never started if its job starts each slot once (``strict``).
@@ -124,9 +136,9 @@ class RowStatements:
         others = connection.execute(fresh.order_by(*self._rank(names, kind), *oldest).limit(limit)).all()
         return [Key(*key) for key in (*first, *others)][:limit]
 
-    def _rank(self, names: Sequence[str], kind: str) -> list[Any]:
-        """What goes before what: the highest priority; of one-time tasks then name by name, as given."""
-        order: list[Any] = [sa.text(RANK)]
+    def _rank(self, names: Sequence[str], kind: str) -> list[Expression]:
+        """The order of claims: the highest priority first; one-time tasks then name by name, as given."""
+        order: list[Expression] = [sa.literal_column(RANK)]
         if kind == IS_TASK:
             places = {name: place for place, name in enumerate(names)}
             order.append(sa.case(places, value=self._tables.tasks.c.task_name))
@@ -174,25 +186,21 @@ class RowStatements:
         alone = [slots.c.attempts <= 1, slots.c.lost == 0, slots.c.aborted == 0]
         if not keep and connection.execute(slots.delete().where(*mine, *alone)).rowcount:
             return
-        before: dict[str, Any] = {"attempts": slots.c.attempts - 1, "started": slots.c.started_before}
+        before: Values = {"attempts": slots.c.attempts - 1, "started": slots.c.started_before}
         if not keep:  # else this very transaction records the rest
             before["token"] = slots.c.token + 1
         connection.execute(slots.update().where(*mine).values(outcome=Outcome.CLAIMED, **before))
 
     def release(self, connection: sa.Connection, change: Change) -> int:
         """Write what becomes of a held row; return how many rows were written."""
-        row = change.held.row
-        tasks, mine = self._tables.tasks, self.under(row, row.picked_by)
+        tasks, row = self._tables.tasks, change.held.row
+        mine = self.under(row, row.picked_by)
         if change.transition.row is None:
             return connection.execute(tasks.delete().where(*mine)).rowcount
-        columns = stored(change.held.row, change.transition.row)
+        columns = stored(row, change.transition.row)
         values = {name: columns[name] for name in CHANGED_COLUMNS if name in columns}
-        released = {
-            "picked": False, "picked_by": None, "last_heartbeat": None, "lease": None, "cancel_requested": None,
-            "wanted_due": None,
-            "version": tasks.c.version + 1,
-        }  # fmt: skip
-        return connection.execute(tasks.update().where(*mine).values(**values, **released)).rowcount
+        released = tasks.update().where(*mine).values(**values, **_RELEASED, version=tasks.c.version + 1)
+        return connection.execute(released).rowcount
 
     def record(self, connection: sa.Connection, change: Change) -> None:
         """Write the ledger's side of a change, under the token; a row that is final already stays as it is."""
@@ -202,7 +210,7 @@ class RowStatements:
         if record.forget:
             self.undo_entry(connection, row)
             return
-        begun: dict[str, Any] = {"started": slots.c.started_before} if change.never_began else {}
+        begun: Values = {"started": slots.c.started_before} if change.never_began else {}
         if change.never_began and not record.final:
             begun["token"] = slots.c.token + 1  # see undo_entry
         connection.execute(
@@ -232,7 +240,7 @@ class RowStatements:
         )
 
     def insert_new(
-        self, connection: sa.Connection, table: sa.Table, values: Mapping[str, Any], told: sa.Column[Any] | None = None
+        self, connection: sa.Connection, table: sa.Table, values: Mapping[str, object], told: Expression | None = None
     ) -> bool:
         """Insert a row unless its key is taken; return whether it was inserted. ``told``: a column that comes back."""
         return _has_written(connection, self._dialect.insert(table).values(**values).on_conflict_do_nothing(), told)
@@ -241,10 +249,10 @@ class RowStatements:
         self,
         connection: sa.Connection,
         table: sa.Table,
-        values: Mapping[str, Any],
-        again: Callable[[Any], Mapping[str, Any]],
-        where: Callable[[Any], sa.ColumnElement[bool]] | None = None,
-        told: sa.Column[Any] | None = None,
+        values: Mapping[str, object],
+        again: Callable[[New], Mapping[str, object]],
+        where: Callable[[New], sa.ColumnElement[bool]] | None = None,
+        told: Expression | None = None,
     ) -> bool:
         """Insert a row, or change the one that has its key; return whether a row was written.
 
@@ -258,7 +266,7 @@ class RowStatements:
         return _has_written(connection, statement, told)
 
     def update_and_read(
-        self, connection: sa.Connection, statement: sa.Update, *columns: sa.ColumnElement[Any]
+        self, connection: sa.Connection, statement: sa.Update, *columns: Expression
     ) -> Sequence[Any] | None:
         """Update one row and return these columns of it; None: there was none."""
         return connection.execute(statement.returning(*columns)).first()
@@ -278,7 +286,7 @@ class RowStatements:
             .values(**self._quarantined(connection, error))
         )
 
-    def _quarantined(self, connection: sa.Connection, error: str) -> dict[str, Any]:
+    def _quarantined(self, connection: sa.Connection, error: str) -> Values:
         """A job's row comes up again in a minute: a job never ends by a mistake. A task's is dead, and stays."""
         tasks = self._tables.tasks
         goes_on = tasks.c.kind != Kind.TASK
@@ -302,11 +310,8 @@ class RowStatements:
         mine = self.held(claim)
         if isinstance(outcome, Died):
             mine.append(tasks.c.last_heartbeat.is_not_distinct_from(row.last_heartbeat))
-        released = {
-            "picked": False, "picked_by": None, "last_heartbeat": None, "lease": None, "cancel_requested": None,
-            "wanted_due": None, "version": row.version + 1,
-        }  # fmt: skip
-        statement = tasks.update().where(*mine).values(**self._quarantined(connection, error), **released)
+        quarantined = self._quarantined(connection, error) | _RELEASED
+        statement = tasks.update().where(*mine).values(**quarantined, version=row.version + 1)
         found = connection.execute(statement.returning(tasks.c.state)).first()
         is_final = isinstance(outcome, Succeeded | Failed | Cancelled) and not getattr(outcome, "promised", False)
         if found is not None and row.ledger_key is not None and is_final:
@@ -318,14 +323,14 @@ class RowStatements:
         return None if found is None else found.state or Release.POSTPONED
 
 
-def _has_written(connection: sa.Connection, insert: Any, told: sa.Column[Any] | None) -> bool:
+def _has_written(connection: sa.Connection, insert: Upsert, told: Expression | None) -> bool:
     if told is None:
         return connection.execute(insert.execution_options(preserve_rowcount=True)).rowcount == 1
     return connection.execute(insert.returning(told)).first() is not None
 
 
 @lru_cache(maxsize=16)
-def _entry(insert: Any, slots: sa.Table, *, strict: bool) -> Any:
+def _entry(insert: Callable[[sa.Table], Upsert], slots: sa.Table, *, strict: bool) -> sa.Executable:
     """Made once: each late slot is entered by a statement of its own, and to make it costs more than to send it."""
     statement = insert(slots)
     again = {
