@@ -199,7 +199,7 @@ class Dialect(Protocol):
     def entries(
         self, connection: sa.Connection, keys: Sequence[LedgerKey], *, wait: bool
     ) -> dict[LedgerKey, tuple[LedgerEntry | None, str | None]]:
-        """Lock these ledger rows; return each key's entry and place, or (None, None). Those that stay locked are absent."""
+        """Lock these ledger rows; return each key's entry and place, or (None, None); locked ones are absent."""
 
     def record(self, connection: sa.Connection, changes: Sequence[Change]) -> None:
         """Write these changes into the ledger, under the token; a row that is final already is unchanged."""

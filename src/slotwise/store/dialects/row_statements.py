@@ -67,7 +67,7 @@ s.finished IS NULL AND s.outcome <> 'running'
 
 
 def may_start(slots: sa.Table, *, strict: bool) -> sa.ColumnElement[bool]:
-    """As MAY_START, for a slot that is entered by itself."""
+    """As MAY_START, for a single slot."""
     was_never_started = sa.literal(not strict) | (slots.c.attempts == 0)
     return slots.c.finished.is_(None) & (slots.c.outcome != Outcome.RUNNING) & was_never_started
 
@@ -104,7 +104,7 @@ class RowStatements:
         return [*self.at(key), slots.c.token == row.version, slots.c.finished.is_(None)]
 
     def not_all_paused(self) -> sa.ColumnElement[bool]:
-        """Whether an operator lets anything be claimed at all; asked once per statement, not per row."""
+        """Whether claims are not paused altogether; evaluated once per statement, not per row."""
         return ~sa.exists().where(self._tables.meta.c.key == PAUSED_KEY)
 
     def due(
@@ -118,7 +118,7 @@ class RowStatements:
         kind: str = HAS_SLOT,
         ranges: Sequence[Range] = (),
     ) -> list[Key]:
-        """What a claim would take, without taking it."""
+        """Return the rows that a claim would take."""
         tasks = self._tables.tasks
         due = (
             sa.select(tasks.c.task_name, tasks.c.task_instance)
@@ -145,13 +145,13 @@ class RowStatements:
         return order
 
     def newest_decided(self, connection: sa.Connection, name: str, instance: str, *, strict: bool) -> datetime | None:
-        """The newest slot that the ledger or a gap knows as started or decided; detached runs do not count."""
+        """Return the newest slot that started or was decided, by ledger and gaps; detached runs do not count."""
         plan = {"name": name, "instance": instance}
         found = connection.execute(_newest(self._tables, strict=strict), plan).one()
         return _newest_of(found[0], found[1])
 
     def last_start(self, connection: sa.Connection, name: str) -> datetime | None:
-        """When one of the newest slots of a job's schedule was last started, as far as the ledger knows."""
+        """Return the latest start among the newest slots of a job's schedule, by the ledger."""
         slots = self._tables.slots
         newest = (
             sa.select(slots.c.started)
@@ -165,7 +165,7 @@ class RowStatements:
         return None if found is None else utc(found)
 
     def enter(self, connection: sa.Connection, row: Row, now: datetime, *, strict: bool) -> bool:
-        """Write the ledger row of the claim's slot; False if the ledger says that it may not run (again)."""
+        """Write the ledger row of the claim's slot; return False if it may not run (again)."""
         values = {
             "task_name": row.task_name, "task_instance": ledger_instance(row), "slot": row.slot,
             "outcome": Outcome.CLAIMED if strict else Outcome.RUNNING, "reason": None,
@@ -176,10 +176,10 @@ class RowStatements:
         return connection.execute(entry, values).first() is not None
 
     def undo_entry(self, connection: sa.Connection, row: Row, *, keep: bool = False) -> None:
-        """The ledger as it stood before this claim entered the row's slot, which never began.
+        """Restore the ledger to its state before this claim entered the row's slot, which never began.
 
-        An entry that tells of nothing but this claim goes, unless it is to be kept as ``claimed``. One that stays has
-        the token of the row that waits: a mark of this claim that comes late (it was held up on its way) finds nothing.
+        An entry of this claim alone is deleted, unless it is to be kept as ``claimed``. An entry that stays gets the
+        token of the waiting row. Race: a mark of this claim that arrives late then finds nothing.
         """
         slots = self._tables.slots
         mine = self._open_entry(row)
@@ -192,7 +192,7 @@ class RowStatements:
         connection.execute(slots.update().where(*mine).values(outcome=Outcome.CLAIMED, **before))
 
     def release(self, connection: sa.Connection, change: Change) -> int:
-        """Write what becomes of a held row; return how many rows were written."""
+        """Write the new state of a held row; return how many rows were written."""
         tasks, row = self._tables.tasks, change.held.row
         mine = self.under(row, row.picked_by)
         if change.transition.row is None:
@@ -203,7 +203,7 @@ class RowStatements:
         return connection.execute(released).rowcount
 
     def record(self, connection: sa.Connection, change: Change) -> None:
-        """Write the ledger's side of a change, under the token; a row that is final already stays as it is."""
+        """Write a change into the ledger, under the token; a row that is final already stays as it is."""
         slots, row, record = self._tables.slots, change.held.row, change.transition.record
         if row.ledger_key is None or record is None:
             return
@@ -224,9 +224,9 @@ class RowStatements:
         )  # fmt: skip
 
     def close_open_slots(self, connection: sa.Connection, row: Row, gap: Gap, now: datetime) -> None:
-        """A slot of the gap that somebody had long ago and nobody ended (the queue was restored alone) ends here.
+        """End open slots of the gap that another claim left behind, because the queue was restored alone.
 
-        What never began is not lost.
+        A slot that never began is skipped, not lost.
         """
         slots = self._tables.slots
         outcome = sa.case((slots.c.started.is_(None), Outcome.SKIPPED.value), else_=Outcome.LOST.value)
@@ -242,7 +242,7 @@ class RowStatements:
     def insert_new(
         self, connection: sa.Connection, table: sa.Table, values: Mapping[str, object], told: Expression | None = None
     ) -> bool:
-        """Insert a row unless its key is taken; return whether it was inserted. ``told``: a column that comes back."""
+        """Insert a row unless its key is taken; return whether it was. ``told``: the column to return."""
         return _has_written(connection, self._dialect.insert(table).values(**values).on_conflict_do_nothing(), told)
 
     def upsert(
@@ -256,7 +256,7 @@ class RowStatements:
     ) -> bool:
         """Insert a row, or change the one that has its key; return whether a row was written.
 
-        Both functions are given the columns of the new row. ``told``: a column that comes back.
+        Both functions get the columns of the new row. ``told``: the column to return.
         """
         insert = self._dialect.insert(table).values(**values)
         statement = insert.on_conflict_do_update(
@@ -268,11 +268,11 @@ class RowStatements:
     def update_and_read(
         self, connection: sa.Connection, statement: sa.Update, *columns: Expression
     ) -> Sequence[Any] | None:
-        """Update one row and return these columns of it; None: there was none."""
+        """Update one row and return these columns of it; None if there is no such row."""
         return connection.execute(statement.returning(*columns)).first()
 
     def rows_of(self, connection: sa.Connection, holder: str) -> list[Row]:
-        """The holds that the database has under this holder."""
+        """Return the rows that this holder holds."""
         tasks = self._tables.tasks
         statement = sa.select(*self._dialect.hold_columns).where(tasks.c.picked, tasks.c.picked_by == holder)
         return [hold_of(values) for values in connection.execute(statement)]
@@ -287,7 +287,7 @@ class RowStatements:
         )
 
     def _quarantined(self, connection: sa.Connection, error: str) -> Values:
-        """A job's row comes up again in a minute: a job never ends by a mistake. A task's is dead, and stays."""
+        """A job's row is due again in a minute: an error never ends a job. A task's row is dead, and stays."""
         tasks = self._tables.tasks
         goes_on = tasks.c.kind != Kind.TASK
         is_finite = tasks.c.execution_time.between(EARLIEST, FOREVER)  # it may not be in a table of db-scheduler's
@@ -302,9 +302,9 @@ class RowStatements:
     def quarantine_held(
         self, connection: sa.Connection, claim: Claim, outcome: AttemptOutcome, error: str
     ) -> str | None:
-        """As ``quarantine``, for a held row, under its claim's fence; what it is then, None if the claim was lost.
+        """As ``quarantine``, for a held row, under its claim's fence; return its state, None if the claim was lost.
 
-        What the handler came to is told to the ledger. If it came to nothing, the next claim finds an orphan there.
+        The ledger gets the handler's outcome. Without one, the next claim finds an orphan there.
         """
         tasks, slots, row = self._tables.tasks, self._tables.slots, claim.row
         mine = self.held(claim)
@@ -331,7 +331,7 @@ def _has_written(connection: sa.Connection, insert: Upsert, told: Expression | N
 
 @lru_cache(maxsize=16)
 def _entry(insert: Callable[[sa.Table], Upsert], slots: sa.Table, *, strict: bool) -> sa.Executable:
-    """Made once: each late slot is entered by a statement of its own, and to make it costs more than to send it."""
+    """Built once: each late slot needs one, and building it costs more than sending it."""
     statement = insert(slots)
     again = {
         name: statement.excluded[name] for name in ("outcome", "reason", "collapsed", "token", "worker", "started")
@@ -349,7 +349,7 @@ def _newest_of(in_ledger: datetime | None, in_gaps: datetime | None) -> datetime
 
 @lru_cache(maxsize=16)
 def _newest(tables: Tables, *, strict: bool) -> sa.Executable:
-    """Made once: each late slot asks."""
+    """Built once: each late slot needs one."""
     slots, gaps = tables.slots, tables.gaps
     name, instance = sa.bindparam("name", type_=sa.Text), sa.bindparam("instance", type_=sa.Text)
     decided: sa.ColumnElement[bool] = slots.c.finished.is_not(None)

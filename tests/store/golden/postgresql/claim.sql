@@ -72,8 +72,7 @@ WHERE t.ctid = ANY (ARRAY(
         WITH RECURSIVE heads AS (
         SELECT n.task_name, n.turn, n.last, n.since, CASE WHEN n.first = n.last THEN n.first ELSE (
             SELECT -coalesce(q.priority, 50) FROM scheduled_tasks AS q
-            WHERE q.task_name = n.task_name AND NOT q.picked AND q.state IS NULL
-              AND q.kind = 'task'
+            WHERE q.task_name = n.task_name AND NOT q.picked AND q.state IS NULL AND q.kind = 'task'
               AND -coalesce(q.priority, 50) >= n.first AND -coalesce(q.priority, 50) <= n.last
             ORDER BY -coalesce(q.priority, 50) LIMIT 1) END AS rank
         FROM unnest(%(heads)s::text[], %(firsts)s::integer[], %(lasts)s::integer[], %(sinces)s::timestamptz[])
@@ -82,8 +81,7 @@ WHERE t.ctid = ANY (ARRAY(
         UNION ALL
         SELECT h.task_name, h.turn, h.last, h.since, (
             SELECT -coalesce(q.priority, 50) FROM scheduled_tasks AS q
-            WHERE q.task_name = h.task_name AND NOT q.picked AND q.state IS NULL
-              AND q.kind = 'task'
+            WHERE q.task_name = h.task_name AND NOT q.picked AND q.state IS NULL AND q.kind = 'task'
               AND -coalesce(q.priority, 50) > h.rank AND -coalesce(q.priority, 50) <= h.last
             ORDER BY -coalesce(q.priority, 50) LIMIT 1)
         FROM heads AS h WHERE h.rank < h.last)
@@ -103,8 +101,7 @@ RETURNING -coalesce(t.priority, 50), t.execution_time, t.task_name, t.task_insta
     IS NOT DISTINCT FROM t.execution_time, nullif(t.slot, t.execution_time), t.created_version, t.attempt,
     t.cancel_requested, t.last_heartbeat, coalesce(
     (SELECT true FROM scheduled_tasks AS d
-     WHERE NOT d.picked AND d.state IS NULL AND d.kind <> 'task'
-       AND d.execution_time <= statement_timestamp()
+     WHERE NOT d.picked AND d.state IS NULL AND d.kind <> 'task' AND d.execution_time <= statement_timestamp()
      ORDER BY d.execution_time LIMIT 1),
     (SELECT true FROM scheduled_tasks AS d
      WHERE NOT d.picked AND d.state IS NULL AND d.lost_count > 0 AND d.execution_time <= statement_timestamp()

@@ -85,7 +85,7 @@ class PostgreSQL:
         }
 
     def sql(self, template: str, **parts: str) -> str:
-        """The statement as it is sent, with names quoted and "now" put in."""
+        """Return the statement as it is sent, with quoted names and the expression for "now"."""
         now = "statement_timestamp()" if self.clock.override() is None else "CAST(%(now)s AS timestamptz)"
         return template.format(now=now, **self._names, **parts)
 
@@ -243,7 +243,7 @@ class PostgreSQL:
         return transaction_id, {endings[turn - 1][0].fence for turn in turns}
 
     def locked(self, found: sa.Select[Any]) -> sa.ColumnElement[bool]:
-        """By the places of the rows that ``found`` locks: it is run once, and no join is there to choose.
+        """By the places of the rows that ``found`` locks: it runs once, and there is no join to choose.
 
         After ``IN`` it stands on the inner side of a loop, and is run for each row, where the planner takes the table
         for a small one. Its conditions are repeated within a CASE, which no index fits.
@@ -255,7 +255,7 @@ class PostgreSQL:
         return sa.and_(place == sa.any_(sa.func.array(places.scalar_subquery())), still)
 
     def alone(self, connection: sa.Connection, name: str) -> bool:
-        """By a lock that ends after the commit: whoever gets it next sees, by another statement, what was written."""
+        """By a lock that ends after the commit: the next transaction sees what was written, in its next statement."""
         locked = "SELECT pg_try_advisory_xact_lock(hashtextextended(%(key)s, 0))"
         key = f"{self._names['tasks']}/{name}"
         return bool(connection.exec_driver_sql(locked, {"key": key}).scalar_one())
@@ -407,7 +407,7 @@ TASK_COLUMNS = (
 
 
 def slot_of(values: Sequence[Any], holder: str, lease: timedelta, now: datetime) -> Row:
-    """A Row of values that come in the order of SLOT_COLUMNS; one is made for each slot that runs."""
+    """Return a Row of values in the order of SLOT_COLUMNS; one is built for each slot that runs."""
     (
         name, instance, due, version, data, last_success, last_failure, failures, priority, kind, slot, watermark,
         next_slot, schedule, plan_instance, origin, collapsed, created, attempt, lost_count, cancel, control, parked,
@@ -428,7 +428,7 @@ def slot_of(values: Sequence[Any], holder: str, lease: timedelta, now: datetime)
 
 
 def task_of(values: Sequence[Any], holder: str) -> Row:
-    """A Row of values that come in the order of TASK_COLUMNS; one is made for each task that runs."""
+    """Return a Row of values in the order of TASK_COLUMNS; one is built for each task that runs."""
     rank, due, name, instance, version, data, slot_is_due, slot, created, attempt, cancel, claimed, _ = values
     due = utc(due)
     return Row(
