@@ -1,19 +1,23 @@
-"""One-time tasks: the commands of this database on them, and what reads them."""
+"""One-time tasks: the commands on them, the queries, and the values that these return."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import timedelta
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 from functools import lru_cache
 from typing import Any, TypeAlias
 
 import sqlalchemy as sa
 
 from slotwise.model.records import Key
-from slotwise.model.vocabulary import Origin
+from slotwise.model.vocabulary import Origin, State
+from slotwise.payload.payload import plain as plain_data
 from slotwise.store.connect.caller_transaction import Joinable
 from slotwise.store.dialects.port import Dialect
 from slotwise.store.dialects.task_statements import asked_key, in_state, named, plain
+from slotwise.store.schema.column_types import from_micros
+from slotwise.store.schema.rows import utc
 
 #: The columns of a row, in the order of a statement.
 Values: TypeAlias = Sequence[Any]
@@ -27,6 +31,82 @@ TASK_COLUMNS = (
     "task_name", "task_instance", "execution_time", "picked", "picked_by", "state", "parked_due", "priority", "attempt",
     "lost_count", "consecutive_failures", "last_failure", "last_error", "cancel_requested", "created_version",
 )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskInfo:
+    """A one-time task that has not succeeded. ``state``: waiting, running, paused, blocked or dead."""
+
+    task: str
+    id: str
+    state: str
+    #: When it may start next; None for a dead one.
+    due: datetime | None
+    priority: int
+    #: How often its handler has been started.
+    attempt: int
+    worker: str | None
+    #: Since when it is scheduled; None for a row of another program.
+    scheduled: datetime | None
+    last_failure: datetime | None
+    last_error: str | None
+    cancel_requested: datetime | None
+    payload: bytes | None = field(default=None, repr=False)
+
+    @property
+    def data(self) -> Any:
+        """The payload as plain values, of the version in which it was stored. Raises InvalidPayload."""
+        return plain_data(self.payload)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskResult:
+    """How a one-time task ended, if its ``history`` or ``result_retention`` records it."""
+
+    task: str
+    id: str
+    #: succeeded, failed, dead, lost or cancelled.
+    outcome: str
+    reason: str | None
+    attempts: int
+    worker: str | None
+    started: datetime | None
+    finished: datetime
+    #: Why it did not succeed, or why its result was not kept.
+    error: str | None
+    #: When its result goes.
+    expires: datetime | None
+    stored: bytes | None = field(default=None, repr=False)
+
+    @property
+    def result(self) -> Any:
+        """What the handler returned, as plain values; None if nothing is stored."""
+        return plain_data(self.stored)
+
+
+def task_result(values: Values) -> TaskResult:
+    """Return an end of the columns that ``TaskReader.ends`` reads."""
+    row = dict(zip(END_COLUMNS, map(utc, values), strict=True))
+    stored = row.pop("result")
+    return TaskResult(
+        task=row.pop("task_name"), id=row.pop("task_instance"), stored=None if stored is None else bytes(stored), **row
+    )
+
+
+def task_info(values: Values) -> TaskInfo:
+    """Return a task of the columns that ``TaskReader`` reads; the payload may follow them."""
+    row = dict(zip(TASK_COLUMNS, map(utc, values), strict=False))
+    payload = values[len(TASK_COLUMNS)] if len(values) > len(TASK_COLUMNS) else None
+    state = State.RUNNING if row["picked"] else row["state"] or State.WAITING
+    due = row["parked_due"] if state in (State.PAUSED, State.BLOCKED) else row["execution_time"]
+    born = row["created_version"]
+    return TaskInfo(
+        task=row["task_name"], id=row["task_instance"], state=state, due=None if state == State.DEAD else due,
+        priority=50 if row["priority"] is None else row["priority"], attempt=row["attempt"], worker=row["picked_by"],
+        scheduled=from_micros(born) if born is not None and born > 1_000_000_000_000_000 else None,
+        last_failure=row["last_failure"], last_error=row["last_error"], cancel_requested=row["cancel_requested"],
+        payload=None if payload is None else bytes(payload),
+    )  # fmt: skip
 
 
 class Queue:
