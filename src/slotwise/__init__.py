@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from slotwise.registry.inspection import Inspection
     from slotwise.registry.registry import JobRegistry
     from slotwise.store.dialects.task_statements import BulkResult
-    from slotwise.store.queue.task_views import TaskInfo, TaskResult
+    from slotwise.store.queue.queue import TaskInfo, TaskResult
     from slotwise.store.reading.task_counts import TaskCount
     from slotwise.store.reading.views import Health, JobInfo, SlotInfo
     from slotwise.store.schema.audit_rows import AuditEntry
@@ -143,8 +143,8 @@ _LATE = {
     "Item": "slotwise.client.arguments",
     "Receipt": "slotwise.client.arguments",
     "BulkResult": "slotwise.store.dialects.task_statements",
-    "TaskResult": "slotwise.store.queue.task_views",
-    "TaskInfo": "slotwise.store.queue.task_views",
+    "TaskResult": "slotwise.store.queue.queue",
+    "TaskInfo": "slotwise.store.queue.queue",
     "CommandJob": "slotwise.contrib.command",
     "JobRegistry": "slotwise.registry.registry",
 }

@@ -24,12 +24,15 @@ from tests.store.bench import Bench, at
 
 from slotwise import migrate
 from slotwise.errors import SchemaMismatch
+from slotwise.model.records import FOREVER
 from slotwise.settings.settings import Settings
 from slotwise.store.connect.database import Database
 from slotwise.store.schema.tables import SCHEMA_VERSION, tables
 
 CHECKOUT = Path(__file__).resolve().parents[2]
-TABLES = {"tasks", "slots", "gaps", "workers", "controls", "calendars", "starts", "meta"}
+TABLES = {
+    "tasks", "slots", "gaps", "attempts", "workers", "controls", "calendars", "starts", "keys", "receipts", "meta"
+}  # fmt: skip
 
 DB_SCHEDULER = """
 CREATE TABLE scheduled_tasks (
@@ -121,7 +124,7 @@ def test_indexes_are_partial(pg: sa.Connection) -> None:
     migrate.apply(pg)
     statement = sa.text("SELECT indexname, indexdef FROM pg_indexes WHERE tablename = 'scheduled_tasks'")
     found = {row.indexname: row.indexdef for row in pg.execute(statement)}
-    names = ("pkey", "due", "queue", "lost", "held", "parked", "beside")
+    names = ("pkey", "due", "queue", "lost", "held", "parked", "beside", "ordered")
     assert set(found) == {f"scheduled_tasks_{name}" for name in names}
     waiting = "(NOT picked) AND (state IS NULL)"
     slot, task = "(kind <> 'task'::text)", "(kind = 'task'::text)"
@@ -166,9 +169,9 @@ def test_each_installation_has_an_id_of_its_own(pg: sa.Connection) -> None:
         pytest.param("DROP TABLE scheduled_gaps", SchemaMismatch, "table scheduled_gaps", id="a table"),
         pytest.param("DROP INDEX scheduled_tasks_due", SchemaMismatch, "index scheduled_tasks_due", id="an index"),
         pytest.param(
-            "ALTER TABLE scheduled_tasks DROP COLUMN catch_up_until",
+            "ALTER TABLE scheduled_tasks DROP COLUMN last_error",
             SchemaMismatch,
-            "column scheduled_tasks.catch_up_until",
+            "column scheduled_tasks.last_error",
             id="a column",
         ),
         pytest.param(
@@ -343,6 +346,24 @@ def test_an_adopted_table_serves_both(pg: sa.Connection, pg_empty_url: str) -> N
     assert bench.outcomes("plain") == [(1, "succeeded")]
     context = MigrationContext.configure(pg, opts=migrate.Target().options())
     assert compare_metadata(context, migrate.Target().metadata) == []
+    bench.database.close()
+
+
+@pytest.mark.parametrize("due", ["-infinity", "0044-03-15 12:00Z BC"])
+def test_a_row_of_javas_that_we_cannot_read_is_quarantined(pg: sa.Connection, pg_empty_url: str, due: str) -> None:
+    """Java writes what it likes in its rows; such a row of a task that we know is dead, and the others run."""
+    bench = adopted(pg, pg_empty_url)
+    bench.client.schedule("mail", id="1")
+    with psycopg.connect(pg_empty_url, autocommit=True) as java:
+        insert = "INSERT INTO scheduled_tasks (task_name, task_instance, execution_time, picked, version)"
+        java.execute(f"{insert} VALUES ('mail', '2', '{due}', false, 1), ('java', '2', '{due}', false, 1)")
+        with pytest.raises(psycopg.errors.CheckViolation):  # in ours it writes what it can read itself
+            java.execute(
+                f"UPDATE scheduled_tasks SET execution_time = '{due}' WHERE task_instance = '1' AND version > 1"
+            )
+    assert [claim.key for claim in bench.claim("mail")] == [("mail", "1")]
+    row = bench.row("mail", "2")
+    assert (row.state, row.execution_time, row.kind) == ("dead", FOREVER, "task")
     bench.database.close()
 
 

@@ -16,7 +16,8 @@ from slotwise.store.operations.job_operations import Paused, all_paused
 from slotwise.store.reading.views import SlotInfo, gap_info, obstacle, slot_info
 from slotwise.store.schema.audit_rows import AuditEntry, audit_entry
 from slotwise.store.schema.rows import row_of
-from slotwise.store.schema.worker_rows import WorkerInfo, worker_info
+from slotwise.store.schema.tables import runs_on
+from slotwise.store.schema.worker_rows import WorkerInfo, tags_of, worker_info
 from slotwise.store.slots.retention import pruned_until
 from slotwise.store.slots.store import Store
 
@@ -70,7 +71,7 @@ class Facts:
     @property
     def obstacle(self) -> str | None:
         """Why no live worker can take the job; None: one can."""
-        return obstacle(self.job, self.runs_on, self.workers)
+        return obstacle(self.job, tags_of(self.runs_on), self.workers)
 
 
 def facts(store: Store, job: str, slot: datetime, instance: str = RECURRING) -> Facts:
@@ -126,7 +127,7 @@ class _Look:
 
     def runs_on(self) -> str | None:
         return self._connection.scalar(
-            sa.select(self.tasks.c.runs_on).where(
+            sa.select(runs_on(self.tasks)).where(
                 self.tasks.c.task_name == self._job, self.tasks.c.task_instance == self._instance
             )
         )
