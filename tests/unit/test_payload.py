@@ -14,7 +14,7 @@ from uuid import UUID
 import pytest
 
 from slotwise import ConfigurationError, InvalidJob, InvalidPayload, JobContext, OneTimeTask, TaskContext, task
-from slotwise.engine.run.runner import encoded
+from slotwise.engine.run.outcomes import encoded
 from slotwise.jobs.definition import define
 from slotwise.payload.converters import shape_of
 from slotwise.payload.payload import JSON, PAYLOAD_LIMIT, UNTYPED, Payload, register_codec

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from datetime import timedelta
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 from slotwise.client.arguments import Item, fresh_ids, taken, wanted
 from slotwise.errors import ConfigurationError, InstanceExists, SlotwiseError
@@ -14,6 +14,9 @@ from slotwise.payload.payload import Payload
 from slotwise.store.connect.caller_transaction import Joinable, whole
 from slotwise.store.dialects.task_statements import BulkResult, Taken
 from slotwise.store.queue.queue import Queue
+
+if TYPE_CHECKING:
+    import sqlalchemy as sa
 
 #: Rows in one statement; and in one COPY, where larger chunks save commits.
 CHUNK, COPY_CHUNK = 1_000, 10_000
@@ -127,7 +130,7 @@ class Load:
                 stack.enter_context(whole(own))
             if not self._copy or self._tell is None:
                 queue.chunks.put_new(own, self._name, chunk.rows, copy=self._copy)
-            elif (answer := queue.chunks.copy_ahead(own, self._name, chunk.rows)) is not None:
+            elif (answer := queue.chunks.copy_ahead(cast("sa.Connection", own), self._name, chunk.rows)) is not None:
                 stack.callback(answer)
                 self._under_way = chunk, stack.pop_all()
                 return
@@ -154,7 +157,7 @@ class Load:
             yield
         except Taken:
             with self._joining() as (queue, own):
-                found = chunk.place_of(queue.chunks.taken(own, self._name, [row.instance for row in chunk.rows]))
+                found = chunk.place_of(queue.tasks.taken(own, self._name, [row.instance for row in chunk.rows]))
             if found is None:
                 raise taken(self._name, None) from None
             raise InstanceExists(f"items[{found[0]}]: {taken(self._name, found[1])}") from None

@@ -260,7 +260,7 @@ class JobContext:
         """The same string in every attempt of this slot, and in no other slot or task."""
         row = self._hold.claim.row
         if row.ledger_key is None:
-            return f"{row.task_name}/{row.task_instance}/{row.first_version}"
+            return f"{row.task_name}/{row.task_instance}/{row.created_version}"
         name, instance, slot = row.ledger_key
         return f"{name}/{instance}/{slot.isoformat()}"
 

@@ -79,6 +79,8 @@ class Row:
     consecutive_failures: int = 0
     last_heartbeat: datetime | None = None
     priority: int | None = None
+    #: A Kind, as the database has it.
+    kind: str = Kind.TASK
     slot: datetime | None = None
     watermark: datetime | None = None
     next_slot: datetime | None = None
@@ -86,7 +88,7 @@ class Row:
     plan_instance: str | None = None
     origin: str | None = None
     collapsed: int = 0
-    first_version: int | None = None
+    created_version: int | None = None
     attempt: int = 0
     lost_count: int = 0
     #: When its first failed attempt was claimed.
@@ -118,21 +120,14 @@ class Row:
         return self.execution_time if self.state is None or self.parked_due is None else self.parked_due
 
     @property
-    def kind(self) -> Kind:
-        """The kind of the row. Only this property and ``store/schema/tables.py`` distinguish the kinds."""
-        if self.plan_instance is not None:
-            return _DETACHED
-        return _TASK if self.schedule is None else _PLAN
-
-    @property
     def is_plan(self) -> bool:
         """Whether this is a job's own row, which continues from slot to slot."""
-        return self.kind is _PLAN
+        return self.kind == _PLAN
 
     @property
     def has_slot(self) -> bool:
         """Whether this is a job's slot, not a one-time task."""
-        return self.kind is not _TASK
+        return self.kind != _TASK
 
     @property
     def called_off_by(self) -> str | None:
@@ -144,7 +139,7 @@ class Row:
     @property
     def is_detached(self) -> bool:
         """Whether this is a row of one slot beside the plan row, deleted when that slot is final."""
-        return self.kind is _DETACHED
+        return self.kind == _DETACHED
 
     @property
     def ledger_key(self) -> LedgerKey | None:

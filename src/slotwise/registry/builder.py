@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Self
 
-from slotwise.engine.run.executors import Lifespan
+from slotwise.engine.run.event_loop import Lifespan
 from slotwise.engine.run.runner import Interceptor
 from slotwise.model.events import Listener
 from slotwise.registry.validation import Customize, listed

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Self, Unpack
 from slotwise.client.client import Client
 from slotwise.engine.process.foreground import Ended, SingleRun
 from slotwise.engine.process.signals import ProcessHook
-from slotwise.engine.run.executors import Lifespan, Threads
-from slotwise.engine.run.runner import Interceptor
+from slotwise.engine.run.event_loop import Lifespan
+from slotwise.engine.run.runner import Interceptor, Threads
 from slotwise.engine.worker import Worker
 from slotwise.errors import ConfigurationError
 from slotwise.jobs.definition import Definition
