@@ -115,8 +115,8 @@ def handle(ctx: JobContext, connection: sa.Connection) -> None:
     ctx.guard("postgresql://localhost/shop")  # wrong
     ctx.complete_in(None)  # wrong
     ctx.slot.later()  # wrong
-    ctx.interval_end + 1  # wrong
-    ctx.missed  # wrong
+    print(ctx.interval_end + 1)  # wrong
+    print(ctx.missed)  # wrong
 
 
 async def handle_awaited(ctx: JobContext, connection: sa.Connection) -> None:

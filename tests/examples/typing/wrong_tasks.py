@@ -48,7 +48,7 @@ def enqueue(client: Client) -> None:
 
 async def enqueue_awaited(client: Client) -> None:
     await client.aio.schedule(Send, "ann@example.com")  # wrong
-    (await client.aio.schedule(Send)).state  # wrong
+    print((await client.aio.schedule(Send)).state)  # wrong
 
 
 @task(name="chain")
