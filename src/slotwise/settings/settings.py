@@ -86,6 +86,9 @@ class Settings:
     pooler: bool = False
     """A transaction pooler stands in between: deadlines go with each transaction, not with the connection."""
 
+    pool_size: int = 4
+    """Connections that stay open for polls, settlements and clients; at a peak there are four more."""
+
     wake_up: bool = True
     """Say at once when a task is scheduled (NOTIFY), and listen for it; off, due rows are found by polls alone."""
 

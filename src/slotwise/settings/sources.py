@@ -13,6 +13,7 @@ from typing import Any, Final, TypeAlias
 from slotwise.errors import ConfigurationError, InvalidSetting
 from slotwise.model.durations import format_duration, parse_duration
 from slotwise.model.error_text import hide_password
+from slotwise.settings.db_scheduler import OTHER_NAMES, translated
 
 Reader: TypeAlias = Callable[[str, Any], Any]  # (label of the source, value) -> value; raises InvalidSetting
 
@@ -204,6 +205,7 @@ READERS: Final[Mapping[str, Reader]] = {
     "only": names(100),
     "schedules": pairs(100),
     "pooler": switch(),
+    "pool_size": whole(1, 100, "4 are enough for most"),
     "wake_up": switch(),
     "wake_up_url": optional(secret()),
     "retention": duration("0s", "36500d", "zero keeps everything"),
@@ -288,8 +290,8 @@ def _layer(
 ) -> Layer:
     by_fold = {_fold(name): name for name in known}
     layer: Layer = {}
-    for key, value in pairs:
-        name = by_fold.get(_fold(key))
+    for key, value in translated(pairs, _fold, label):
+        name = by_fold.get(_fold(key)) or OTHER_NAMES.get(_fold(key))
         if name is None:
             raise _unknown(key, by_fold, label, spell)
         if name in layer:
