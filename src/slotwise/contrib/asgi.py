@@ -9,7 +9,7 @@ from datetime import timedelta
 from typing import Any, Final, TypeAlias
 
 from slotwise.contrib.hosting import START_WAIT, Host, Source
-from slotwise.engine.run.executors import Threads
+from slotwise.engine.run.runner import Threads
 from slotwise.errors import ConfigurationError
 
 Scope: TypeAlias = MutableMapping[str, Any]
