@@ -109,8 +109,14 @@ def _known(script: ScriptDirectory) -> set[str]:
     return {found.revision for found in script.walk_revisions()}
 
 
-def sql(dialect_name: str = "postgresql", *, prefix: str = "scheduled_", schema: str | None = None) -> str:
-    """The SQL of a fresh installation, for a database administrator."""
+def sql(
+    dialect_name: str = "postgresql",
+    *,
+    prefix: str = "scheduled_",
+    schema: str | None = None,
+    transaction: bool = True,
+) -> str:
+    """The SQL of a fresh installation, for a database administrator; ``transaction``: between BEGIN and COMMIT."""
     from alembic.operations import Operations
     from alembic.runtime.migration import MigrationContext
 
@@ -125,6 +131,7 @@ def sql(dialect_name: str = "postgresql", *, prefix: str = "scheduled_", schema:
         opts={
             **target.options(),
             "fn": steps,
+            "transactional_ddl": transaction,
             "as_sql": True,
             "output_buffer": buffer,
             "literal_binds": True,

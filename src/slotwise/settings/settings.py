@@ -118,6 +118,9 @@ class Settings:
     pooler: bool = False
     """Whether a transaction pooler is in between: deadlines are then set per transaction, not per connection."""
 
+    pool_size: int = 4
+    """Connections that stay open for polls, settlements and clients; at a peak there are four more."""
+
     wake_up: bool = True
     """Whether to notify workers when a task is scheduled, and to listen; if off, due rows are found by polls alone."""
 

@@ -67,13 +67,14 @@ class Database:
     Raise `InvalidSetting` for a wrong address, `DriverMissing` without libpq.
     """
 
-    def __init__(self, settings: Settings, *, pool_size: int = POOL_SIZE, overflow: int = POOL_SIZE) -> None:
-        """`overflow`: extra connections for a peak, closed after it."""
+    def __init__(self, settings: Settings, *, pool_size: int | None = None, overflow: int = POOL_SIZE) -> None:
+        """`pool_size`: by default as in the settings. `overflow`: extra connections for a peak, closed after it."""
         self.settings = settings
         self.url: URL = database_url(settings.database_url)
         self._link: Link = _link(self.url, settings)
         self._ear = self._link if settings.wake_up_url is None else _ear(settings.wake_up_url, settings)
-        self._pool_size, self._overflow = (1, 0) if self._link.single else (pool_size, overflow)
+        size = pool_size or settings.pool_size
+        self._pool_size, self._overflow = (1, 0) if self._link.single else (size, overflow)
         self._channel = channel_of(settings.table_prefix)
         self._used_at_fork = False
         self._start_afresh()
