@@ -29,7 +29,8 @@ from slotwise.contrib.locks.provider import Grant
 from slotwise.errors import ConfigurationError, InvalidSetting, LockUnavailable
 from slotwise.model.clock import elapsed, host_now
 from slotwise.model.durations import parse_duration
-from slotwise.store.connect.dsn import SQLITE, connect_arguments, database_url, psycopg, safe
+from slotwise.model.error_text import hide_password
+from slotwise.store.connect.dsn import SQLITE, connect_arguments, database_url, psycopg
 
 Rows: TypeAlias = Sequence[Sequence[Any]]
 Values: TypeAlias = Mapping[str, object]
@@ -64,7 +65,7 @@ class SQLLocks:
         span = parse_duration(timeout)
         if span < timedelta(milliseconds=10):
             raise InvalidSetting(f"timeout={timeout!r} is too short; write at least 10ms")
-        self._address = safe(address)
+        self._address = shown(address)
         kind = _SQLite if address.drivername == SQLITE else _PostgreSQL
         self._database: _Database = kind(address, table, span)
         self._for_attempts = _Connections(self._database, _CONNECTIONS)
@@ -114,6 +115,11 @@ class SQLLocks:
 
     def _values(self, grant: Grant, span: timedelta) -> Values:
         return self._database.values(name=grant.name, holder=grant.holder, span=span, locked_at=grant.locked_at)
+
+
+def shown(url: URL) -> str:
+    """Return the address without its password."""
+    return hide_password(url.render_as_string(hide_password=True))
 
 
 class Busy(Exception):
@@ -166,7 +172,7 @@ class _Database(ABC):
         if missing := {"name", "lock_until", "locked_at", "locked_by"} - found.keys():
             lack = f"has no column {min(missing)}" if found else "does not exist"
             raise ConfigurationError(
-                f"table {self.table} {lack} in {safe(self.url)}; create it with create_table() or ShedLock's statement"
+                f"table {self.table} {lack} in {shown(self.url)}; create it with create_table() or ShedLock's statement"
             )
         for column in ("lock_until", "locked_at"):
             if "with time zone" in found[column]:
@@ -375,7 +381,7 @@ class _Connections:
     @contextmanager
     def _place(self) -> Iterator[None]:
         if not self._places.acquire(timeout=self._database.timeout.total_seconds()):
-            raise LockUnavailable(f"all connections to {safe(self._database.url)} are busy")
+            raise LockUnavailable(f"all connections to {shown(self._database.url)} are busy")
         try:
             yield
         finally:

@@ -12,10 +12,10 @@ from slotwise import decide
 from slotwise.decide.pause import asleep
 from slotwise.errors import InstanceExists
 from slotwise.model.records import RECURRING, Row
-from slotwise.model.vocabulary import State
+from slotwise.model.vocabulary import Kind, State
 from slotwise.schedules import Disabled, Schedule, spread_out
 from slotwise.schedules.text import readable, stored_text
-from slotwise.store.operations import deletion
+from slotwise.store.operations import job_operations
 from slotwise.store.operations.transaction import Operation
 from slotwise.store.planning.planner import first_slot, replanned
 from slotwise.store.planning.proposals import tags_text
@@ -89,7 +89,7 @@ class Instances:
         rows = operation.family(task, id)
         if not any(row.task_instance == id and row.is_plan and row.state != State.DELETED for row in rows):
             return False
-        deletion.end(operation, rows)
+        job_operations.end(operation, rows)
         return True
 
     def _change(self, connection: sa.Connection, row: Row, wanted: Instance, schedule: Schedule) -> datetime | None:
@@ -121,9 +121,9 @@ class Instances:
         if paused:  # its job's own row sleeps
             columns |= asleep(columns["execution_time"]) | {"control": control}
         values = dict(
-            task_name=wanted.task, task_instance=wanted.id, task_data=wanted.data, priority=wanted.priority,
-            runs_on=tags_text(self._store.definitions[wanted.task]), picked=False, version=to_micros(now),
-            first_version=to_micros(now), watermark=newest,
+            task_name=wanted.task, task_instance=wanted.id, kind=Kind.PLAN, task_data=wanted.data,
+            priority=wanted.priority, runs_on=tags_text(self._store.definitions[wanted.task]), picked=False,
+            version=to_micros(now), created_version=to_micros(now), watermark=newest,
             schedule=stored_text(schedule, f"{wanted.task}/{wanted.id}"), **columns,
         )  # fmt: skip
         return slot, dialect.by_row.insert_new(connection, self._tasks, values, self._tasks.c.version)

@@ -13,7 +13,7 @@ from slotwise.decide import UNREADABLE
 from slotwise.errors import UnknownTask
 from slotwise.model.records import RECURRING
 from slotwise.model.vocabulary import Origin, State
-from slotwise.store.operations.pauses import Paused, all_paused, is_all_paused
+from slotwise.store.operations.job_operations import Paused, all_paused
 from slotwise.store.reading.views import (
     Health,
     JobInfo,
@@ -52,7 +52,8 @@ class Reader:
 
     def all_paused(self) -> Paused | None:
         """Who paused all, when and why; None if there is no such pause."""
-        return is_all_paused(self._store)
+        with self._store.transaction() as connection:
+            return all_paused(connection, self._store.tables)
 
     # -- jobs -------------------------------------------------------------------------------------------------
 
@@ -79,9 +80,10 @@ class Reader:
         return [line if pause is None else replace(line, reason=pause) for line, pause in lines]
 
     def _pauses(self, orders: Sequence[int]) -> dict[int, str]:
-        """Who gave these orders, when and why."""
+        """Return the author, time and reason of those of these orders that are pauses."""
         controls = self._store.tables.controls
-        rows = self._rows(sa.select(controls).where(controls.c.id.in_(orders))) if orders else []
+        wanted = sa.select(controls).where(controls.c.id.in_(orders), controls.c.command == "pause")
+        rows = self._rows(wanted) if orders else []
         return {row["id"]: paused_by(row["author"], utc(row["at"]), row["note"]) for row in rows}
 
     def instances(self, name: str, *, limit: int, after: str = "") -> list[JobInfo]:
@@ -256,7 +258,7 @@ class Reader:
     ) -> sa.CompoundSelect[Any]:
         """Those that wait, run, or are parked, each in the order of an index: of 100,000 instances a few are read."""
         tasks = self._tasks
-        of_jobs = sa.select(tasks).where(tasks.c.task_name == name, tasks.c.slot.is_not(None), sa.text(f"({HAS_SLOT})"))
+        of_jobs = sa.select(tasks).where(tasks.c.task_name == name, tasks.c.slot.is_not(None), sa.text(HAS_SLOT))
         if instance is not None:
             of_jobs = of_jobs.where(of_plan(tasks, instance))
         if since is not None:

@@ -12,7 +12,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from slotwise.errors import InvalidSchedule
 from slotwise.model.records import Claim, Gap, HandedBack, Key, Row
-from slotwise.model.vocabulary import PLANNED, Origin, Reason
+from slotwise.model.vocabulary import PLANNED, Reason
 from slotwise.store.connect.database_errors import describe, is_about_a_row
 from slotwise.store.dialects.queue_cursors import Range
 from slotwise.store.schema.rows import is_unusable, refuse_unusable
@@ -35,11 +35,6 @@ logger = logging.getLogger(__name__)
 
 #: From so many names on, a look at what is due comes before the claim.
 MANY = 200
-
-
-def _minds(row: Row) -> bool:
-    """Whether it may have to mind what else runs of its job, because whoever ordered it said so."""
-    return row.control is not None and row.origin == Origin.TRIGGER
 
 
 def _nobody(row: Row, gap: Gap) -> None:
@@ -179,7 +174,6 @@ class Claims:
                 connection, holder=holder, names=names, strict=self._strict, limit=limit,
                 lease=lease, lost=lost, instance=instance, is_level=is_level,
             )  # fmt: skip
-            found.sort(key=lambda one: _minds(one[0]))  # whoever minds what starts beside it is decided after that
             claimed_at, begun = found[0][1] if found else None, self.dialect.clock.elapsed()
             late = [(row, entered) for row, now, entered in found if not (entered and self._may_start(row, now))]
             decided = self._start_late(connection, late, claimed_at, skipped) if claimed_at and late else {}
@@ -243,7 +237,7 @@ class Claims:
         if row.attempt != 1:
             return False
         is_of_schedule = row.is_plan or row.origin in PLANNED
-        is_weighed = row.task_name in self._weighed if is_of_schedule else _minds(row)
+        is_weighed = is_of_schedule and row.task_name in self._weighed
         return is_weighed or self._recovery_rate.is_late(row, now)
 
     def _can_read(self, row: Row) -> bool:

@@ -15,16 +15,16 @@ from slotwise.decide.fast_finish import is_usual
 from slotwise.decide.pause import parked
 from slotwise.errors import InvalidSchedule
 from slotwise.model.records import AttemptOutcome, Claim, Died, Fence, LedgerEntry, LedgerKey, Row, Transition
-from slotwise.model.vocabulary import PLANNED, Origin
+from slotwise.model.vocabulary import PLANNED
 from slotwise.store.connect.database import commit_surely
 from slotwise.store.connect.database_errors import describe, is_about_a_row, is_locked
 from slotwise.store.schema.rows import Change, Held, expect
-from slotwise.store.slots.backfill_release import release_next
 from slotwise.store.slots.concurrent_slots import tell_plan_rows
 from slotwise.store.slots.fast_finish import advance, usual
 from slotwise.store.slots.follow_ups import End, FollowUpWriter
 from slotwise.store.slots.ledger import end_stranger
 from slotwise.store.slots.outcome_columns import ledger_key, ledger_keys, plainer, tried
+from slotwise.store.slots.queued_slots import freed, release_queued
 from slotwise.store.slots.recorders import Recorders
 from slotwise.store.slots.settlement_values import Settlement, claim_of
 
@@ -155,6 +155,8 @@ class Settlements:
         try:
             with self.transaction() as connection:
                 label = self.dialect.by_row.let_go_aside(connection, claim, outcome, describe(error))
+                if label is not None and claim.row.has_slot:
+                    freed(connection, self.dialect, claim.row, self.dialect.now(connection), removed=False)
         except SQLAlchemyError:
             return Settlement(claim=claim, error=error)
         row = {"last_error": why}
@@ -259,8 +261,7 @@ class Settlements:
         for change in changes:
             if change.stranger:
                 end_stranger(connection, self.dialect, change)
-            if change.held.row.origin == Origin.BACKFILL and change.transition.remove:
-                release_next(connection, self.dialect, change.held.row, change.held.now, never_began=change.never_began)
+        release_queued(connection, self.dialect, changes)
 
     def take_over(self, silent: Sequence[Row]) -> list[Settlement]:
         """Let go of rows whose holder is dead, waiting for no lock. Rows that stirred, or are locked, are left."""
