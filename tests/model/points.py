@@ -13,7 +13,7 @@ from slotwise.store.operations import slot_operations
 from slotwise.store.planning import planner
 from slotwise.store.planning.planner import Planner
 from slotwise.store.slots import backfill_release, ledger
-from slotwise.store.slots.concurrent_slots import ConcurrentSlots
+from slotwise.store.slots.concurrent_slots import SlotRows
 from slotwise.store.slots.late_claims import LateClaims
 
 # ends
@@ -50,7 +50,7 @@ WAS_HANDED_BACK = claim.was_handed_back
 # overlap
 AT_CLAIM = claim.at_claim
 CHOOSE_OVERLAPPED = slot_choice.choose_overlapped
-ASKED_TO_STOP = ConcurrentSlots._called_off
+ASKED_TO_STOP = SlotRows._called_off
 
 # what operators order
 FIRST_UNBEGUN = pause._first_unbegun

@@ -16,7 +16,9 @@ from slotwise.decide.claim import (
     at_claim,
     beside,
     given_up,
+    is_weighed,
     past,
+    skipped,
     started,
     was_handed_back,
 )
@@ -40,10 +42,12 @@ __all__ = [
     "beside",
     "defer",
     "given_up",
+    "is_weighed",
     "moved",
     "past",
     "postponed",
     "removed",
+    "skipped",
     "started",
     "was_handed_back",
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
@@ -21,8 +22,8 @@ from slotwise.decide.slot_choice import (
 )
 from slotwise.jobs.definition import Definition
 from slotwise.jobs.policies import CatchUp
-from slotwise.model.records import TICK, Gap, Record, Row, Transition
-from slotwise.model.vocabulary import PLANNED, Origin, Outcome, Reason, Release
+from slotwise.model.records import TICK, Gap, Row
+from slotwise.model.vocabulary import PLANNED, Origin, Reason
 from slotwise.schedules import Schedule
 
 #: When a slot looks again whether there is a place for it.
@@ -61,7 +62,7 @@ class _Look:
     now: datetime
     newest: datetime | None
     definition: Definition | None
-    taken: int
+    is_full: bool
     poll: timedelta
 
 
@@ -71,21 +72,21 @@ def at_claim(
     now: datetime,
     newest: datetime | None,
     definition: Definition | None = None,
-    taken: int = 0,
     *,
+    is_full: bool = False,
     poll: timedelta,
 ) -> Start | Advance:
     """What to do with a claimed plan row whose next slot has already come (or whose slot ran already).
 
-    ``taken``: how many of its slots run, or wait for their retry, in rows of their own. ``poll``: the poll interval of
-    the worker that claims. ``newest`` is the newest slot that the ledger and the gaps know: after a restore of the
-    queue alone it outranks the row, so that no slot which has started starts again.
+    ``is_full``: no more of its slots may run side by side. ``poll``: the poll interval of the worker that claims.
+    ``newest`` is the newest slot that the ledger and the gaps know: after a restore of the queue alone it outranks the
+    row, so that no slot which has started starts again.
     """
     if row.slot is not None:
         spread = schedule.wait(row.slot)  # a slot of a spread schedule has come when it is due
         now -= spread
         row = replace(row, unheld_since=None if row.unheld_since is None else row.unheld_since - spread)
-    look = _Look(schedule=schedule, now=now, newest=newest, definition=definition, taken=taken, poll=poll)
+    look = _Look(schedule=schedule, now=now, newest=newest, definition=definition, is_full=is_full, poll=poll)
     if not was_handed_back(row):
         return _at_claim(row, look)
     assert row.slot is not None
@@ -182,7 +183,7 @@ def _concurrent_slots(row: Row, slot: datetime, look: _Look, definition: Definit
     overlap's: it does not run, or the newest waits for the one that is asked to stop. A later one is catch-up's, and
     waits for a place.
     """
-    schedule, now, is_full = look.schedule, look.now, look.taken >= definition.overlap.max
+    schedule, now, is_full = look.schedule, look.now, look.is_full
     newest = schedule.running.latest_before(now + TICK, floor=slot) or slot
     stops = definition.overlap.mode == "cancel_previous"
     # One that waits for another to stop stays overlap's, as long as somebody looks.
@@ -223,14 +224,32 @@ def beside(row: Row, schedule: Schedule, definition: Definition, now: datetime) 
     return columns
 
 
-def given_up(row: Row, definition: Definition, schedule: Schedule, now: datetime) -> Transition | None:
-    """The end of a slot with a row of its own that was handed back before it began, if it is too late for it now."""
+def given_up(row: Row, definition: Definition, schedule: Schedule, now: datetime) -> str | None:
+    """Return why a slot with a row of its own that was handed back before it began is too late by now, or None."""
     assert row.slot is not None
     late = now - schedule.wait(row.slot)
-    reason = too_late(definition.catch_up, definition.start_within, schedule.running, row.slot, late)
-    if reason is None:
-        return None
-    return Transition(label=Release.MOVED_ON, row=None, record=Record(outcome=Outcome.SKIPPED, reason=reason))
+    return too_late(definition.catch_up, definition.start_within, schedule.running, row.slot, late)
+
+
+def skipped(row: Row, schedule: Schedule, start: Start, reason: str) -> Advance:
+    """Return what becomes of a row whose slot was to start, and is skipped at a gate."""
+    gap = Gap(first=start.slot, last=start.slot, count=1, reason=reason)
+    watermark = max(start.watermark, row.watermark or start.watermark)
+    following = schedule.settled(watermark).next_after(watermark)
+    return Advance(row=waiting(row, schedule, following, watermark=watermark), gaps=(*start.gaps, gap))
+
+
+def is_weighed(row: Row, now: datetime, names: Collection[str], late: timedelta | None) -> bool:
+    """Return whether a claimed slot is to be decided on, or asked about at a gate, before the ledger has it.
+
+    Each new slot of the jobs ``names`` is; with ``late`` also each that is later, and each of a catch-up. A retry has
+    been admitted before. PostgreSQL's claim statement has the same condition.
+    """
+    if row.attempt != 1 or not (row.is_plan or row.origin in PLANNED):
+        return False
+    if row.task_name in names:
+        return True
+    return late is not None and (row.origin == Origin.CATCH_UP or (row.slot is not None and row.slot < now - late))
 
 
 def started(row: Row, decision: Start) -> Row:

@@ -33,8 +33,8 @@ def hand_back(row: Row, reason: str) -> Transition:
 
 
 def defer(row: Row, due: datetime) -> Transition:
-    """A claimed row whose slot is to start later goes back, with the place that it has been given."""
-    return _later(row, hand_back(row, Reason.RECOVERY), due, parked_due=row.parked_due or row.execution_time)
+    """Return what becomes of a claimed row whose slot a gate lets start later."""
+    return _later(row, hand_back(row, Reason.RECOVERY), due)
 
 
 def postponed(row: Row, now: datetime, error: str) -> Transition:

@@ -95,6 +95,19 @@ class Cancel(Steering):
         super().__init__(reason)
 
 
+class Skip(Steering):
+    """End this slot as skipped before its handler starts, with a reason for the ledger. No attempt is counted.
+
+    A ``before_start`` hook raises it. The schedule continues; a one-time task is removed. Raised by a handler, which
+    has started by then, it ends the slot as cancelled with this reason.
+    """
+
+    @told("Skip")
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+        super().__init__(reason)
+
+
 class Fail(Steering):
     """End this slot as failed, without another attempt, whatever ``retry`` says."""
 
