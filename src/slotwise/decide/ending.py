@@ -22,6 +22,7 @@ from slotwise.model.records import (
     LedgerEntry,
     Record,
     Row,
+    Skipped,
     Snoozed,
     Succeeded,
     Transition,
@@ -65,6 +66,9 @@ def at_finish(
             done = final(ending.judged(row), ending, Outcome.CANCELLED, reason=reason, error=error)
             # A one-time task that was called off goes: nobody is to drive it again.
             return done if row.has_slot else replace(done, label=Outcome.CANCELLED, row=None)
+        case Skipped(reason):
+            done = final(ending.judged(_never_began(row)), ending, Outcome.SKIPPED, reason=reason)
+            return done if row.has_slot else replace(done, label=Outcome.SKIPPED, row=None)
         case HandedBack(reason):
             return hand_back(row, reason)
         case Aborted(reason):
@@ -80,7 +84,7 @@ def _held_until(
     match outcome:
         case Died():
             return min(row.last_heartbeat or now, now)
-        case HandedBack():  # called off before it began
+        case HandedBack() | Skipped():  # called off, or refused, before it began
             return ledger.started if ledger is not None and ledger.started is not None else now
         case _:
             return now - ended_ago
@@ -95,13 +99,18 @@ def _called_off(row: Row, outcome: AttemptOutcome) -> tuple[Row, AttemptOutcome]
     """An operator, or a newer slot, has called the slot off: it ends with this attempt, however that ended."""
     by = row.called_off_by or Reason.OPERATOR
     match outcome:
-        case HandedBack():
-            return replace(row, attempt=max(row.attempt - 1, 0)), Cancelled(by)
+        case HandedBack() | Skipped():
+            return _never_began(row), Cancelled(by)
         case Aborted() | Died() | Snoozed():
             return row, Cancelled(by)
         case Failed(error):
             return row, replace(outcome, final=True) if row.has_slot else Cancelled(by, error)
     return row, outcome
+
+
+def _never_began(row: Row) -> Row:
+    """Return the row without this claim's attempt, which is not counted."""
+    return replace(row, attempt=max(row.attempt - 1, 0))
 
 
 def at_finish_unread(

@@ -114,7 +114,7 @@ def counters(row: Row, outcome: Outcome, now: datetime) -> dict[str, Any]:
     match outcome:
         case Outcome.SUCCEEDED:
             return {"consecutive_failures": 0, "last_success": now}
-        case Outcome.CANCELLED:
+        case Outcome.CANCELLED | Outcome.SKIPPED:
             return {}
         case _:
             return {"consecutive_failures": row.consecutive_failures + 1, "last_failure": now}

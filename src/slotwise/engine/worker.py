@@ -31,7 +31,7 @@ from slotwise.store.connect.database import Database
 from slotwise.store.connect.database_errors import is_transient
 from slotwise.store.connect.notifications import LOOK
 from slotwise.store.planning.planner import Plan
-from slotwise.store.slots.recorders import Recorder, Recorders
+from slotwise.store.slots.recorders import AfterSettle, SettlementHooks
 from slotwise.store.slots.retention import Pruner
 from slotwise.store.slots.store import Store
 
@@ -53,7 +53,7 @@ class Worker:
         database: Database,
         listeners: events.Listeners,
         interceptors: tuple[Interceptor, ...] = (),
-        recorders: tuple[Recorder, ...] = (),
+        after_settle: tuple[AfterSettle, ...] = (),
         lifespan: Lifespan | None = None,
         host_loop: asyncio.AbstractEventLoop | None = None,
         client: Any = None,
@@ -75,7 +75,7 @@ class Worker:
         self.clock = clock or DatabaseClock()
         self.active_claims = ActiveClaims(self.clock.elapsed)
         self.store = Store(database, self.definitions, clock=self.clock, poll=settings.poll_interval)
-        self.store.settlements.recorders = Recorders(recorders)
+        self.store.settlements.hooks = SettlementHooks(after_settle)
         self.state: Any = None
         self._database = database
         self._client = client

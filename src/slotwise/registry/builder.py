@@ -10,7 +10,7 @@ from slotwise.engine.run.executors import Lifespan
 from slotwise.engine.run.runner import Interceptor
 from slotwise.model.events import Listener
 from slotwise.registry.validation import Customize, listed
-from slotwise.store.slots.recorders import Recorder
+from slotwise.store.slots.recorders import AfterSettle
 
 if TYPE_CHECKING:
     from slotwise.registry.registry import JobRegistry
@@ -23,7 +23,7 @@ class RegistryBuilder:
     """
 
     def __init__(self) -> None:
-        self._parts: dict[str, Any] = {"jobs": [], "tasks": [], "listeners": [], "interceptors": [], "recorders": []}
+        self._parts: dict[str, Any] = {"jobs": [], "tasks": [], "listeners": [], "interceptors": [], "after_settle": []}
         self._options: dict[str, Any] = {}
 
     def with_job(self, job: object) -> Self:
@@ -48,8 +48,8 @@ class RegistryBuilder:
         self._parts["interceptors"].append(interceptor)
         return self
 
-    def with_recorder(self, recorder: Recorder) -> Self:
-        self._parts["recorders"].append(recorder)
+    def with_after_settle(self, hook: AfterSettle) -> Self:
+        self._parts["after_settle"].append(hook)
         return self
 
     def lifespan(self, lifespan: Lifespan) -> Self:

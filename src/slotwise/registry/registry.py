@@ -36,7 +36,7 @@ from slotwise.registry.validation import (
 )
 from slotwise.settings.settings import Settings
 from slotwise.store.connect.database import Database
-from slotwise.store.slots.recorders import Recorder
+from slotwise.store.slots.recorders import AfterSettle
 from slotwise.store.slots.store import Store
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class JobRegistry:
     over the environment and slotwise.toml; ``customize`` receives the settings last and has precedence over everything.
 
     ``listeners`` receive every event after it happened, ``interceptors`` are context managers around each handler,
-    ``recorders`` write in the settlement's own transaction; see the page on events.
+    ``after_settle`` hooks write in the settlement's own transaction; see the page on events.
 
     Building a registry opens no connection. ``start`` and ``stop`` run a worker inside this process; so do
     ``with registry:`` and, inside an asyncio application, ``async with registry:`` (async handlers then run on
@@ -69,7 +69,7 @@ class JobRegistry:
         lifespan: Lifespan | None = None,
         listeners: Iterable[Listener] = (),
         interceptors: Iterable[Interceptor] = (),
-        recorders: Iterable[Recorder] = (),
+        after_settle: Iterable[AfterSettle] = (),
         customize: Customize | None = None,
         clock: Clock | None = None,
         **settings: Any,
@@ -82,7 +82,7 @@ class JobRegistry:
         self.lifespan = checked_lifespan(lifespan)
         self.listeners = tuple(callables(listeners, "listeners"))
         self.interceptors = tuple(callables(interceptors, "interceptors"))
-        self.recorders = tuple(callables(recorders, "recorders"))
+        self.after_settle = tuple(callables(after_settle, "after_settle"))
         self._clock = clock
         self._database: Database | None = None
         self._turn = threading.Lock()  # held for an assignment only, so that a fork does not find it taken
@@ -191,7 +191,7 @@ class JobRegistry:
             database=self.database,
             listeners=Listeners(self.listeners),
             interceptors=self.interceptors,
-            recorders=self.recorders,
+            after_settle=self.after_settle,
             lifespan=self.lifespan,
             host_loop=host_loop,
             client=self.client,

@@ -125,7 +125,7 @@ class ManualWorker:
             database=self._database,
             listeners=Listeners((*(registry.listeners if registry else ()), self.events.append)),
             interceptors=registry.interceptors if registry else (),
-            recorders=registry.recorders if registry else (),
+            after_settle=registry.after_settle if registry else (),
             lifespan=registry.lifespan if registry else None,
             client=Client(lambda: self._worker.store),
             clock=self.clock,

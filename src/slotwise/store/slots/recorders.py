@@ -1,4 +1,4 @@
-"""Statements of users inside the settlement's own transaction: they are committed with it, or not at all."""
+"""Hooks inside the settlement's own transaction: what they write is committed with it, or not at all."""
 
 from __future__ import annotations
 
@@ -20,33 +20,33 @@ from slotwise.store.schema.rows import Change
 
 logger = logging.getLogger(__name__)
 
-#: Gets the settlement's connection and what is being settled, a batch at a time. It writes with that connection, and
-#: quickly: rows are locked meanwhile. It neither commits nor rolls back.
-Recorder: TypeAlias = Callable[[sa.Connection, Sequence[Settled]], None]
+#: ``after_settle(rows, tx)`` receives what is being settled, a batch at a time, and the settlement's connection. It
+#: writes with that connection, and quickly: rows are locked meanwhile. It neither commits nor rolls back.
+AfterSettle: TypeAlias = Callable[[Sequence[Settled], sa.Connection], None]
 
 
-class Recorders:
+class SettlementHooks:
     """Calls all of them, each within a savepoint: one that fails is logged and leaves nothing, and slots settle."""
 
-    def __init__(self, recorders: Sequence[Recorder] = ()) -> None:
-        self._recorders = tuple(recorders)
+    def __init__(self, hooks: Sequence[AfterSettle] = ()) -> None:
+        self._hooks = tuple(hooks)
 
     def __bool__(self) -> bool:
-        return bool(self._recorders)
+        return bool(self._hooks)
 
     def write(self, connection: sa.Connection, changes: Sequence[Change]) -> None:
         """What these changes settle; what was handed back is settled by nobody."""
-        if not self._recorders:
+        if not self._hooks:
             return
         settled = [_settled(change) for change in changes if change.transition.label != Release.HANDED_BACK]
-        for recorder in self._recorders if settled else ():
+        for hook in self._hooks if settled else ():
             try:
                 with connection.begin_nested(), _kept_open(connection):
-                    recorder(connection, settled)
+                    hook(settled, connection)
             except Exception as error:
                 if is_transient(error):
                     raise  # the whole settlement is tried again
-                logger.exception("a recorder failed; what it wrote is taken back, and the slots are settled")
+                logger.exception("an after_settle hook failed; what it wrote is rolled back, and the slots are settled")
 
 
 @contextmanager
@@ -64,7 +64,7 @@ def _kept_open(connection: sa.Connection) -> Iterator[None]:
 
 def _refuse(name: str, *_: object, **__: object) -> None:
     raise ConfigurationError(
-        f"a recorder has called connection.{name}(); the transaction is the settlement's, and ends with it: "
+        f"an after_settle hook has called connection.{name}(); the transaction is the settlement's, and ends with it: "
         "leave that call out, or write with a connection of your own"
     )
 

@@ -25,7 +25,7 @@ from slotwise.store.slots.fast_finish import advance, usual
 from slotwise.store.slots.follow_ups import End, FollowUpWriter
 from slotwise.store.slots.ledger import end_stranger
 from slotwise.store.slots.outcome_columns import ledger_key, ledger_keys, plainer, tried
-from slotwise.store.slots.recorders import Recorders
+from slotwise.store.slots.recorders import SettlementHooks
 from slotwise.store.slots.settlement_values import Settlement, claim_of
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class Settlements:
         self.transaction, self.schedule_of, self._warnings = store.transaction, store.schedule_of, store.warnings
         self._poll = store.poll
         #: What else a worker writes with its settlements.
-        self.recorders = Recorders()
+        self.hooks = SettlementHooks()
         self._sequels = FollowUpWriter(self.dialect)
         names = (name for name, found in store.definitions.items() if is_usual(found))
         self._usual = frozenset(names if self.dialect.has_fast_finish else ())
@@ -64,10 +64,10 @@ class Settlements:
     def finish(self, claims: Sequence[Claim]) -> bool:
         """Let go of one-time tasks that succeeded: all of them, in one statement, or none.
 
-        False: some are lost, locked, something was asked of them, or recorders want to write with them; ``settle`` says
+        False: some are lost, locked, something was asked of them, or hooks want to write with them; ``settle`` says
         what becomes of each.
         """
-        if self.recorders:
+        if self.hooks:
             return False
 
         def work(connection: sa.Connection) -> tuple[str | None, bool]:
@@ -94,7 +94,7 @@ class Settlements:
         """
         unique = {claim.fence: (claim, outcome) for claim, outcome in endings}
         done: dict[Fence, Settlement] = {}
-        if wait and not self.recorders:
+        if wait and not self.hooks:
             try:
                 done = self._advance(unique.values())
             except DBAPIError as error:
@@ -208,7 +208,7 @@ class Settlements:
             ]
             self._write(connection, changes)
             words.update(self._sequels.write(connection, self._ends(changes, claims, outcomes)))
-            self.recorders.write(connection, changes)
+            self.hooks.write(connection, changes)
             return (free[0][0].transaction_id if free else None), changes
 
         changes = commit_surely(self.database, self.dialect, work)
