@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from slotwise.decide import claim, ending, final, handback, pause, slot_choice
+from slotwise.decide import claim, ending, pause
+from slotwise.decide.ending import Ending
 from slotwise.decide.fast_finish import onward
-from slotwise.decide.hold import Ending
 from slotwise.engine.run import runner
 from slotwise.store.dialects import row_statements
 from slotwise.store.dialects.row_statements import RowStatements
@@ -18,8 +18,8 @@ from slotwise.store.slots.late_claims import LateClaims
 
 # ends
 LOST = ending._lost
-FINAL = final.final
-HAND_BACK = handback.hand_back
+FINAL = ending.final
+HAND_BACK = ending.hand_back
 HAS_COMPLETED = ending._has_completed
 IS_FORFEITED = ending._is_forfeited
 TRIES = ending._tries
@@ -37,25 +37,25 @@ JUDGED = Ending.judged
 WAITING = Ending.waiting
 SPACED = Ending.spaced
 FOLLOWING = ending._following
-OVERLAPPED = final._overlapped
-TAIL = final._tail
+OVERLAPPED = ending._overlapped
+TAIL = ending._tail
 END_OF_TAIL = claim._end_of_tail
 CONCURRENT_SLOTS = claim._concurrent_slots
 START_BESIDE = claim.beside
 MOVED_DUE = slot_operations.moved
-CHOOSE_MISSED = slot_choice.choose_missed
-LATEST_START = slot_choice._limit
+CHOOSE_MISSED = claim.choose_missed
+LATEST_START = claim._limit
 WAS_HANDED_BACK = claim.was_handed_back
 
 # overlap
 AT_CLAIM = claim.at_claim
-CHOOSE_OVERLAPPED = slot_choice.choose_overlapped
+CHOOSE_OVERLAPPED = claim.choose_overlapped
 ASKED_TO_STOP = SlotRows._called_off
 
 # what operators order
 FIRST_UNBEGUN = pause._first_unbegun
 PARKED = pause.parked
-UNDECIDED = slot_choice.undecided
+UNDECIDED = claim.undecided
 TRIGGERS_RULE = LateClaims._rule_of
 BACKFILLS_NEWEST_START = backfill_release._newest
 HAS_A_PLACE = slot_operations._has_a_place

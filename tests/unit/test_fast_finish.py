@@ -9,8 +9,8 @@ import pytest
 from tests.store.bench import a_job, a_task
 
 from slotwise.decide import at_finish
+from slotwise.decide.claim import slot_after
 from slotwise.decide.fast_finish import is_usual, onward
-from slotwise.decide.slot_choice import slot_after
 from slotwise.errors import InvalidSchedule
 from slotwise.jobs.definition import Definition
 from slotwise.jobs.policies import CatchUp, Overlap, Retry

@@ -12,6 +12,7 @@ from slotwise.decide.claim import (
     PLACE_PAUSE,
     Advance,
     Start,
+    ahead,
     anew,
     at_claim,
     beside,
@@ -21,12 +22,17 @@ from slotwise.decide.claim import (
     skipped,
     started,
     was_handed_back,
-)
-from slotwise.decide.columns import ahead
-from slotwise.decide.ending import at_finish, at_finish_unread
-from slotwise.decide.final import removed
-from slotwise.decide.handback import UNREADABLE, UNREADABLE_PAUSE, defer, postponed
-from slotwise.decide.hold import moved
+)  # fmt: skip
+from slotwise.decide.ending import (
+    UNREADABLE,
+    UNREADABLE_PAUSE,
+    at_finish,
+    at_finish_unread,
+    defer,
+    moved,
+    postponed,
+    removed,
+)  # fmt: skip
 
 __all__ = [
     "PLACE_PAUSE",

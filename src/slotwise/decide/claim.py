@@ -1,4 +1,9 @@
-"""Which slot of a claimed plan row runs, if any, and which do not."""
+"""Which slot of a claimed plan row runs, if any, and which do not.
+
+Catch-up decides about slots that were missed while nobody held the job, overlap about those that came due while the
+slot before them was held. A calendar leaves no choice: policies see only the running slots of a schedule, and the
+others are written down beside them.
+"""
 
 from __future__ import annotations
 
@@ -7,24 +12,270 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from slotwise.decide.columns import waiting
-from slotwise.decide.hold import is_catching_up
-from slotwise.decide.slot_choice import (
-    around,
-    choose_missed,
-    cut,
-    passed_over,
-    slot_after,
-    slots_before,
-    span,
-    too_late,
-    undecided,
-)
 from slotwise.jobs.definition import Definition
-from slotwise.jobs.policies import CatchUp
-from slotwise.model.records import TICK, Gap, Row
+from slotwise.jobs.policies import CatchUp, Overlap
+from slotwise.model.records import FOREVER, TICK, Gap, Row
 from slotwise.model.vocabulary import PLANNED, Origin, Reason
-from slotwise.schedules import Schedule
+from slotwise.schedules import Disabled, Schedule, succeed
+
+# -- which of several slots -------------------------------------------------------------------------------------
+
+_DAY = timedelta(days=1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """``slot`` runs now (None: none of them); ``watermark`` is the newest that is decided with it.
+
+    ``until``: the end of a tail, whose slots run one after another.
+    """
+
+    slot: datetime | None
+    watermark: datetime
+    gaps: tuple[Gap, ...] = ()
+    collapsed: int = 0
+    until: datetime | None = None
+
+
+def span(schedule: Schedule, first: datetime, last: datetime, reason: str) -> Gap:
+    """The slots from ``first`` to ``last``, both included, as a gap. The first counts whatever the text says now."""
+    return Gap(first=first, last=last, count=1 + schedule.count_between(first, last), reason=reason)
+
+
+def choose_missed(
+    catch_up: CatchUp,
+    start_within: timedelta | None,
+    schedule: Schedule,
+    oldest: datetime,
+    now: datetime,
+    until: datetime | None = None,
+) -> Choice:
+    """Of the slots from ``oldest`` (due) up to ``until`` (None: up to now): which one runs, by the job's catch-up."""
+    newest = oldest if schedule.from_end else schedule.latest_before((until or now) + TICK, floor=oldest) or oldest
+    limit = _limit(catch_up, start_within)
+    first = _first_from(schedule, oldest, newest, None if limit is None else now - limit)
+    if first is None:
+        return Choice(slot=None, watermark=newest, gaps=(span(schedule, oldest, newest, Reason.LATE),))
+    late = slots_before(schedule, oldest, first, Reason.LATE)
+    match catch_up.mode:
+        case "all":
+            kept = first if catch_up.max is None else _newest_few(schedule, first, newest, catch_up.max)
+            dropped = slots_before(schedule, first, kept, Reason.COLLAPSED)
+            return Choice(slot=kept, watermark=kept, gaps=(*late, *dropped), until=newest)
+        case "first":
+            rest = slots_between(schedule, first, newest, Reason.COLLAPSED)
+            return Choice(slot=first, watermark=newest, gaps=(*late, *rest), collapsed=_count(rest))
+        case "none":
+            return Choice(slot=newest, watermark=newest, gaps=slots_before(schedule, oldest, newest, Reason.LATE))
+        case _:
+            older = slots_before(schedule, oldest, newest, Reason.COLLAPSED)
+            return Choice(slot=newest, watermark=newest, gaps=older, collapsed=_count(older))
+
+
+def choose_overlapped(overlap: Overlap, schedule: Schedule, base: datetime, held_until: datetime) -> Choice:
+    """Of the slots after ``base`` that came due while it was held: which are kept to run next, by the job's overlap."""
+    newest = None if schedule.from_end else schedule.latest_before(held_until + TICK, floor=base)
+    first = None if newest is None else schedule.next_after(base)
+    if newest is None or first is None:
+        return Choice(slot=None, watermark=base)
+    match overlap.mode:
+        case "queue_all":
+            return Choice(slot=first, watermark=base)
+        case "queue":
+            kept = _newest_few(schedule, first, newest, overlap.max)
+            gaps = slots_before(schedule, first, kept, Reason.OVERLAP)
+            return Choice(slot=kept, watermark=gaps[-1].last if gaps else base, gaps=gaps)
+        case _:
+            return Choice(slot=None, watermark=newest, gaps=(span(schedule, first, newest, Reason.OVERLAP),))
+
+
+def passed_over(schedule: Schedule, first: datetime, until: datetime) -> tuple[Gap, ...]:
+    """The slots from ``first`` up to ``until`` that a calendar passes over: each run of them a gap."""
+    found, slot = [], schedule.skipped_after(first - TICK, until)
+    while slot is not None:
+        following = schedule.running.next_after(slot)
+        end = until + TICK if following is None else min(following, until + TICK)
+        last = schedule.latest_before(end, floor=slot) or slot
+        found.append(span(schedule, slot, last, Reason.CALENDAR))
+        slot = schedule.skipped_after(last, until)
+    return tuple(found)
+
+
+def around(schedule: Schedule, passed: tuple[Gap, ...], gaps: tuple[Gap, ...]) -> tuple[Gap, ...]:
+    """The gaps of a schedule's running slots, cut where passed over slots lie among them; with those, in order."""
+    if not passed:
+        return gaps
+    running = schedule.running
+    found = list(passed)
+    for gap in gaps:
+        first = gap.first
+        for between in passed:
+            if first < between.first < gap.last:
+                found.extend(slots_before(running, first, between.first, gap.reason))
+                first = running.next_after(between.last) or gap.last
+        found.append(span(running, first, gap.last, gap.reason))
+    return tuple(sorted(found, key=lambda gap: gap.first))
+
+
+def undecided(schedule: Schedule, slot: datetime | None, watermark: datetime | None) -> Schedule:
+    """The schedule as it is still to be decided, for a row that waits for ``slot``: without slots between that and
+    ``watermark``. They were left out when the slot was held, and it was handed back.
+    """
+    if slot is None or watermark is None or slot >= watermark:
+        return schedule
+    return succeed(succeed(schedule, slot, Disabled()), watermark, schedule)
+
+
+def cut(schedule: Schedule, gaps: tuple[Gap, ...], slot: datetime, watermark: datetime) -> tuple[Gap, ...]:
+    """The gaps of what was still to be decided, each without the slots between ``slot`` and ``watermark``."""
+    found: list[Gap] = []
+    for gap in gaps:
+        if not gap.first <= slot < watermark < gap.last:
+            found.append(gap)
+            continue
+        found.append(span(schedule, gap.first, slot, gap.reason))
+        found.extend(slots_between(schedule, watermark, gap.last, gap.reason))
+    return tuple(found)
+
+
+def due_at(schedule: Schedule, slot: datetime) -> datetime:
+    """When the row that waits for ``slot`` is due: at its time, or as much later as the schedule is spread.
+
+    A slot that a calendar passes over waits for the next one that runs, or for the last one within a day: a claim
+    then writes down the whole run of them.
+    """
+    if schedule.from_end or schedule.runs(slot):
+        return slot + schedule.wait(slot)
+    following = schedule.running.next_after(slot)
+    if following is None or following - slot > _DAY:
+        following = schedule.latest_before(slot + _DAY, floor=slot) or slot
+    return following + schedule.wait(following)
+
+
+def slot_after(schedule: Schedule, slot: datetime) -> datetime | None:
+    """What a row notes as its next slot while it waits for ``slot``: once that has come, slots were missed.
+
+    For a slot that a calendar passes over it is that slot itself: it is always for a decision.
+    """
+    if schedule.from_end:
+        return None
+    return schedule.running.next_after(slot) if schedule.runs(slot) else slot
+
+
+def _limit(catch_up: CatchUp, start_within: timedelta | None) -> timedelta | None:
+    """How late a slot may start, at the most."""
+    limits = [start_within]
+    if catch_up.mode == "none":
+        limits.append(catch_up.grace)
+    if catch_up.mode == "all":
+        limits.append(catch_up.window)
+    return min((limit for limit in limits if limit is not None), default=None)
+
+
+def _first_from(schedule: Schedule, oldest: datetime, newest: datetime, bound: datetime | None) -> datetime | None:
+    """The first slot at or after ``bound``, of those from ``oldest`` to ``newest``."""
+    if bound is None or bound <= oldest:
+        return oldest
+    found = schedule.next_after(bound - TICK)
+    return found if found is not None and found <= newest else None
+
+
+def _newest_few(schedule: Schedule, first: datetime, newest: datetime, few: int) -> datetime:
+    """The oldest of the newest ``few`` slots from ``first`` to ``newest``."""
+    if schedule.count_between(first, newest) < few:
+        return first
+    slot = newest
+    for _ in range(few - 1):
+        before = schedule.latest_before(slot, floor=first - TICK)
+        if before is None:
+            return slot
+        slot = before
+    return slot
+
+
+def slots_before(schedule: Schedule, first: datetime, end: datetime, reason: str) -> tuple[Gap, ...]:
+    """The slots from ``first`` up to, and without, ``end``; nothing if there are none."""
+    if end <= first:
+        return ()
+    return (span(schedule, first, schedule.latest_before(end, floor=first - TICK) or first, reason),)
+
+
+def slots_between(schedule: Schedule, start: datetime, last: datetime, reason: str) -> tuple[Gap, ...]:
+    """The slots after ``start`` up to ``last``; nothing if there are none."""
+    following = schedule.next_after(start)
+    if following is None or following > last:
+        return ()
+    return (span(schedule, following, last, reason),)
+
+
+def _count(gaps: tuple[Gap, ...]) -> int:
+    return sum(gap.count for gap in gaps)
+
+
+# -- the columns of a row that waits ----------------------------------------------------------------------------
+
+
+def again(row: Row, due: datetime, *, attempt: int | None = None) -> dict[str, Any]:
+    """The same slot once more, due at ``due``, or when somebody wished meanwhile."""
+    return {
+        **carried(row),
+        "execution_time": row.wanted_due or due,
+        "attempt": row.attempt if attempt is None else attempt,
+    }
+
+
+def carried(row: Row) -> dict[str, Any]:
+    """The columns that a transition may change, as they stand."""
+    return {
+        "execution_time": row.execution_time,
+        "slot": row.slot,
+        "next_slot": row.next_slot,
+        "watermark": row.watermark,
+        "schedule": row.schedule,
+        "origin": row.origin,
+        "collapsed": row.collapsed,
+        "catch_up_until": row.catch_up_until,
+        "unheld_since": row.unheld_since,
+        "attempt": row.attempt,
+        "lost_count": row.lost_count,
+        "trying_since": row.trying_since,
+        "state": row.state,
+        "parked_due": None,
+        "consecutive_failures": row.consecutive_failures,
+        "last_success": row.last_success,
+        "last_failure": row.last_failure,
+        "last_error": None,
+    }
+
+
+def waiting(row: Row, schedule: Schedule, slot: datetime | None, watermark: datetime | None) -> dict[str, Any]:
+    """A plan row that waits for ``slot`` (None: the schedule has ended, the row stays, parked)."""
+    remaining = schedule.settled(watermark) if watermark else schedule
+    return {
+        **carried(row),
+        **ahead(remaining, slot),
+        "watermark": watermark or row.watermark,
+        "schedule": str(remaining),
+        "origin": None,
+        "collapsed": 0,
+        "catch_up_until": None,
+        "unheld_since": None,
+        "attempt": 0,
+        "lost_count": 0,
+        "trying_since": None,
+    }
+
+
+def ahead(schedule: Schedule, slot: datetime | None) -> dict[str, Any]:
+    """The columns of a plan row that waits for ``slot``; None: for nothing any more."""
+    return {
+        "execution_time": FOREVER if slot is None else due_at(schedule, slot),
+        "slot": slot,
+        "next_slot": None if slot is None else slot_after(schedule, slot),
+    }
+
+
+# -- what a claim starts ----------------------------------------------------------------------------------------
 
 #: When a slot looks again whether there is a place for it.
 PLACE_PAUSE = timedelta(seconds=1)
@@ -224,11 +475,18 @@ def beside(row: Row, schedule: Schedule, definition: Definition, now: datetime) 
     return columns
 
 
-def given_up(row: Row, definition: Definition, schedule: Schedule, now: datetime) -> str | None:
-    """Return why a slot with a row of its own that was handed back before it began is too late by now, or None."""
+def given_up(row: Row, definition: Definition, schedule: Schedule, now: datetime) -> Reason | None:
+    """Return why a slot with a row of its own that was handed back before it began does not start any more, or None.
+
+    It is too late, or the newest ``max`` have come since.
+    """
     assert row.slot is not None
-    late = now - schedule.wait(row.slot)
-    return too_late(definition.catch_up, definition.start_within, schedule.running, row.slot, late)
+    catch_up, now = definition.catch_up, now - schedule.wait(row.slot)
+    limit = _limit(catch_up, definition.start_within)
+    if limit is not None and row.slot < now - limit:
+        return Reason.LATE
+    few = catch_up.max if catch_up.mode == "all" else None
+    return Reason.COLLAPSED if few is not None and schedule.running.count_between(row.slot, now) >= few else None
 
 
 def skipped(row: Row, schedule: Schedule, start: Start, reason: str) -> Advance:
@@ -275,3 +533,9 @@ def past(row: Row, schedule: Schedule) -> dict[str, Any]:
     slot = row.slot if row.watermark is None or row.slot is None else max(row.slot, row.watermark)
     following = schedule.next_after(slot) if slot else None
     return waiting(row, schedule, following, watermark=slot)
+
+
+def is_catching_up(row: Row, definition: Definition) -> bool:
+    """Whether the row's slot is one of several that were missed, and that all run in this row."""
+    runs_all = definition.catch_up.mode == "all" and not definition.overlap.detaches
+    return runs_all and row.origin == Origin.CATCH_UP and row.catch_up_until is not None

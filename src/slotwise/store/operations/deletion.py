@@ -11,8 +11,7 @@ from dataclasses import replace
 
 import sqlalchemy as sa
 
-from slotwise.decide.owed import owed_by
-from slotwise.decide.pause import slept
+from slotwise.decide.pause import owed_by, slept
 from slotwise.errors import ConfigurationError
 from slotwise.model.records import Row
 from slotwise.model.vocabulary import Reason, State
