@@ -8,8 +8,8 @@ from slotwise.store.dialects.row_statements import RowStatements
 from slotwise.store.dialects.sqlite import SQLite
 from slotwise.store.slots import gates
 from slotwise.store.slots.gates import Limits
-from slotwise.store.slots.held_rows import HeldRows
 from slotwise.store.slots.settlements import Settlements
+from slotwise.store.slots.store import HeldRows
 
 # claims
 ENTER = RowStatements.enter

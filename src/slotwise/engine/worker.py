@@ -31,8 +31,8 @@ from slotwise.store.connect.database import Database
 from slotwise.store.connect.database_errors import is_transient
 from slotwise.store.connect.notifications import LOOK
 from slotwise.store.planning.planner import Plan
-from slotwise.store.slots.recorders import AfterSettle, SettlementHooks
 from slotwise.store.slots.retention import Pruner
+from slotwise.store.slots.settlements import AfterSettle, SettlementHooks
 from slotwise.store.slots.store import Store
 
 #: The most threads without a setting: ten thousand jobs must not start ten thousand threads.

@@ -10,7 +10,7 @@ from slotwise.engine.run.executors import Lifespan
 from slotwise.engine.run.runner import Interceptor
 from slotwise.model.events import Listener
 from slotwise.registry.validation import Customize, listed
-from slotwise.store.slots.recorders import AfterSettle
+from slotwise.store.slots.settlements import AfterSettle
 
 if TYPE_CHECKING:
     from slotwise.registry.registry import JobRegistry

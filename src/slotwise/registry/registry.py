@@ -36,7 +36,7 @@ from slotwise.registry.validation import (
 )
 from slotwise.settings.settings import Settings
 from slotwise.store.connect.database import Database
-from slotwise.store.slots.recorders import AfterSettle
+from slotwise.store.slots.settlements import AfterSettle
 from slotwise.store.slots.store import Store
 
 if TYPE_CHECKING:

@@ -17,8 +17,7 @@ from slotwise.model.vocabulary import State
 from slotwise.schedules import Every
 from slotwise.settings.settings import Settings
 from slotwise.store.connect.database import Database
-from slotwise.store.slots.fast_finish import advance, usual
-from slotwise.store.slots.recorders import SettlementHooks
+from slotwise.store.slots.settlements import SettlementHooks, advance, usual
 
 NAMES = ("plain", "retried", "strict")
 

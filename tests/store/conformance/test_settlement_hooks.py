@@ -11,7 +11,7 @@ from tests.store.bench import Bench
 from slotwise import JobRegistry, task
 from slotwise.model.events import Settled
 from slotwise.model.records import Failed, HandedBack
-from slotwise.store.slots.recorders import SettlementHooks
+from slotwise.store.slots.settlements import SettlementHooks
 from slotwise.testing.worker import ManualWorker
 
 

@@ -41,8 +41,7 @@ from slotwise.model.vocabulary import LossPolicy, Reason
 from slotwise.payload.converters import ANYTHING, Misfit, shape_of
 from slotwise.payload.payload import JSON
 from slotwise.store.slots.claims import BATCH
-from slotwise.store.slots.fence import LedgerFence
-from slotwise.store.slots.store import Store
+from slotwise.store.slots.store import LedgerFence, Store
 
 logger = logging.getLogger(__name__)
 

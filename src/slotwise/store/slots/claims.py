@@ -21,7 +21,7 @@ from slotwise.store.schema.tables import HAS_SLOT, IS_TASK
 from slotwise.store.slots.batch_size import BatchSize
 from slotwise.store.slots.gates import Gates
 from slotwise.store.slots.late_claims import LateClaims
-from slotwise.store.slots.settlement_values import claim_of
+from slotwise.store.slots.settlements import claim_of
 
 if TYPE_CHECKING:
     from slotwise.store.slots.store import Store

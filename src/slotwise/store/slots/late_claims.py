@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import sqlalchemy as sa
 
@@ -28,7 +28,9 @@ from slotwise.store.slots import ledger
 from slotwise.store.slots.backfill_release import release_next
 from slotwise.store.slots.concurrent_slots import SlotRows
 from slotwise.store.slots.gates import Gates, Later, Refusal
-from slotwise.store.slots.row_warnings import RowWarnings
+
+if TYPE_CHECKING:
+    from slotwise.store.slots.store import RowWarnings
 
 logger = logging.getLogger(__name__)
 
