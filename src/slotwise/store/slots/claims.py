@@ -58,7 +58,7 @@ class Claims:
         self._late_claims = LateClaims(self.dialect, definitions, self._gates, self._warnings, store.poll)
         #: Jobs of which each new slot is decided on, or asked about at a gate.
         self._weighed = self._gates.names.union(name for name, found in definitions.items() if found.is_weighed)
-        self._batch_size = BatchSize(BATCH, self.dialect.clock.elapsed)
+        self._batch_size = BatchSize(BATCH)
         #: As the last claim of one-time tasks has seen it; who finds none has not looked.
         self.slots_may_be_due = True
         self._strict = tuple(sorted(name for name, found in definitions.items() if found.gives_up))
@@ -150,7 +150,7 @@ class Claims:
         on_skipped: OnSkipped = _nobody,
     ) -> tuple[int, list[Claim]]:
         """As ``claim``, and slots alone: those of jobs, and of tasks that recur; and whatever was lost before."""
-        limit, is_level = min(limit, self._batch_size.size()), False
+        limit, is_level = min(limit, self._batch_size.size), False
         if len(names) > MANY:
             names, is_level = self._due.names(names)
             if not names:
