@@ -21,7 +21,7 @@ from tests.integration.hearing import PATIENCE, Heard
 
 from slotwise import BulkResult, Cron, Every, Item, JobContext, JobRegistry, job, task
 from slotwise.client.bulk import GATHER
-from slotwise.engine.loops.wakeup_listener import WakeUp
+from slotwise.engine.loops.housekeeping import WakeUp
 from slotwise.engine.worker import Worker
 from slotwise.model.events import Listeners
 from slotwise.schedules import Once

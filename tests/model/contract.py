@@ -77,11 +77,11 @@ class Course:
     told: bool = False
     paused: bool = False
     queued: bool = False
-    #: The overlap rule of a trigger: it waits for other slots ("queue") or gives way to them ("skip").
-    rule: str | None = None
     #: The range of skipped slots that covered the slot before it started.
     gap: Fate | None = None
     backfill: Backfill | None = None
+    #: The place among the orders of the one that made this row, or that waits for the end of this run.
+    order: int | None = None
 
 
 @dataclass
@@ -104,6 +104,8 @@ class Contract:
     #: When the schedule's last attempt started, and the one before it.
     last_start: datetime | None = None
     before: datetime | None = None
+    #: How many orders were given.
+    orders: int = 0
 
     def __post_init__(self) -> None:
         if self.timeline.times.delay is not None:
@@ -219,23 +221,13 @@ class Contract:
             return []
         waiting = [course for course in self.courses if course.holder is None]
         due = [one for one in waiting if not one.paused and not one.queued and one.due <= self.now]
-        # Detached rows go before the plan row, since they may free a place. Triggers with a rule see all others first.
-        return sorted(due, key=lambda course: (course.rule is not None, course.is_plan, course.due))
+        # Detached rows go before the plan row, since they may free a place.
+        return sorted(due, key=lambda course: (course.is_plan, course.due))
 
     def claim(self, course: Course, holder: str) -> Course | None:
         """Claim a due row. Return the course that starts, or None if nothing starts."""
         if course.is_plan and not course.attempt:
             return self._claim_plan(course, holder)
-        if course.rule is not None and not course.attempt and self._others_run(course):
-            if course.rule == "queue":
-                course.due = self.now + SECOND
-                self.fates.pop(
-                    course.slot, None
-                )  # it may have been handed back: it waits as if it had not been claimed
-            else:
-                self._skip([course.slot], "overlap")
-                self.beside.remove(course)
-            return None
         if self.terms.gives_up and course.attempt:
             self._refuse(course)
             return None
@@ -264,14 +256,14 @@ class Contract:
     def _release(self, course: Course) -> None:
         """A detached row's slot is final."""
 
-    def _others_run(self, course: Course) -> bool:
-        return any(other.holder is not None for other in self.courses if other is not course)
+    def _freed(self, course: Course) -> None:
+        """The row is not held any more, or the slot that waited in it has ended."""
 
     def _start(self, course: Course, holder: str) -> Course:
         course.attempt += 1
         course.holder, course.beat, course.started = holder, self.now, self.now
         course.claimed, course.ended, course.completed = self.now, None, False
-        if not (course.rule or course.origin in ("trigger", "retry", "backfill")):
+        if course.origin not in ("trigger", "retry", "backfill"):
             self.before, self.last_start = self.last_start, self.now
         before = self.fates.get(course.slot)
         if before is None or before.in_gap:
@@ -401,6 +393,6 @@ class Contract:
         """``cancel_previous``: the running slot is asked to stop. One that waits for its retry is not started again."""
         for other in places:
             if other.called_off is None:
-                other.called_off = "overlap"
+                other.called_off, other.order = "overlap", None
                 if other.holder is None:
                     other.due = self.now

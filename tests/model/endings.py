@@ -91,6 +91,7 @@ class Endings(Contract):
                 self.fates[course.slot] = course.gap
         else:
             fate.outcome, fate.reason = "claimed", reason
+        self._freed(course)
         return None
 
     def _forget_start(self, course: Course) -> None:
@@ -133,6 +134,7 @@ class Endings(Contract):
         course.holder, course.due, course.paused = None, due, self.is_paused
         if course.is_plan and self.timeline.times.delay is None:
             self.unheld_since = self.unheld_since or held_until
+        self._freed(course)
 
     def _apart(self, course: Course, due: datetime) -> datetime:
         """Return the due time, moved if two starts would be less than ``min_interval`` apart."""
@@ -184,6 +186,7 @@ class Endings(Contract):
         if not course.is_plan:
             self.beside.remove(course)
             self._release(course)
+            self._freed(course)
             return
         delay = self.timeline.times.delay
         held_until = self._held_until(course, is_lost=is_lost, has_started=has_started)
@@ -194,6 +197,7 @@ class Endings(Contract):
             self._go_on_with_the_tail(course.started, held_until)
         else:
             self._overlap_decides(held_until)
+        self._freed(course)
 
     def _go_on_with_the_tail(self, started: datetime | None, held_until: datetime) -> None:
         """Rule 5: a slot of a tail is final.

@@ -172,9 +172,9 @@ MUTANTS: dict[str, Mutant] = {
     "a pause leaves a retry alone": answering(points.FIRST_UNBEGUN, lambda _, a: a.row.slot),
     "a row that was paused while it was held sleeps": answering(points.PARKED, lambda _, a: a.transition),
     "a skipped slot is skipped alone": answering(points.UNDECIDED, lambda _, a: a.schedule),
-    "a trigger that minds others is skipped": answering(points.TRIGGERS_RULE, lambda rule, _: rule and "queue"),
+    "a trigger that minds others is skipped": always(points.IS_BUSY, False),
     "a backfill has a pace": always(points.BACKFILLS_NEWEST_START, LONG_AGO),
-    "a slot that is called off lets the next one go": always(points.HAS_A_PLACE, False),
+    "a slot that is called off lets the next one go": always(points.FREED, None),
     # deploys and restores
     "a new row begins after all that was decided": given(points.FIRST_SLOT, row=_row(watermark=None)),
     "gaps count as decided": answering(points.NEWEST_DECIDED, lambda _, a: a.in_ledger),

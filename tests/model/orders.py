@@ -18,6 +18,9 @@ class Orders(Endings):
 
     def pause(self) -> None:
         self.is_paused = True
+        self.orders += 1
+        if self.plan is not None and self.plan.holder is not None:
+            self.plan.order = self.plan.order or self.orders
         for course in self.courses:
             if course.holder is None and not course.queued:
                 course.paused = True
@@ -51,8 +54,47 @@ class Orders(Endings):
 
     # -- single slots -------------------------------------------------------------------------------------------
 
-    def trigger(self, slot: datetime, rule: str | None) -> None:
-        self.beside.append(Course(slot, self.now, "trigger", is_plan=False, paused=self.is_paused, rule=rule))
+    def trigger(self, slot: datetime, rule: str) -> None:
+        """The order decides, once. If something of the job runs or an earlier trigger has not ended its first attempt:
+
+        - ``beside``: the trigger starts all the same.
+        - ``queue``: it waits for the end of what runs now, and for earlier triggers.
+        - ``skip``: it is skipped.
+        """
+        self.orders += 1
+        course = Course(slot, self.now, "trigger", is_plan=False, paused=self.is_paused, order=self.orders)
+        busy = [other for other in self.courses if self._runs_or_will(other)]
+        if rule == "skip" and busy:
+            self._skip([slot], "overlap")
+            return
+        if rule == "queue" and busy:
+            course.queued, course.paused = True, False
+            for other in busy:
+                if other.called_off != "overlap":
+                    other.order = other.order or self.orders
+        self.beside.append(course)
+
+    def _runs_or_will(self, course: Course) -> bool:
+        """Whether it is held, or a trigger that has yet to start."""
+        return course.holder is not None or (course.origin == "trigger" and not course.attempt)
+
+    def _freed(self, course: Course) -> None:
+        """The oldest queued trigger starts as soon as all that it waits for has ended."""
+        if course.origin in ("schedule", "catch_up"):
+            course.order = None
+        queued = [one for one in self.beside if one.queued and one.origin == "trigger"]
+        first = min(queued, key=lambda one: one.slot, default=None)
+        if first is not None and not any(self._is_before(other, first) for other in self.courses):
+            first.queued, first.paused, first.due = False, self.is_paused, self.now
+
+    def _is_before(self, course: Course, trigger: Course) -> bool:
+        """Whether the trigger waits for this: an earlier trigger, a run that went on at its order, or a run that an
+        earlier retry or backfill ordered.
+        """
+        if course.origin == "trigger":
+            return course.slot < trigger.slot and self._runs_or_will(course)
+        assert trigger.order is not None
+        return course.holder is not None and course.order is not None and course.order <= trigger.order
 
     def skippable(self) -> datetime | None:
         """Return the next slot that has not started."""
@@ -85,13 +127,14 @@ class Orders(Endings):
 
     def cancel(self, slot: datetime | None) -> None:
         """Cancel all held slots, or the given one, even if it waits for its retry or in a detached row."""
+        self.orders += 1
         for course in list(self.courses):
             if (course.holder is None) if slot is None else course.slot != slot:
                 continue
             if course.holder is not None:
-                course.called_off, course.backfill = "operator", None  # it takes no place of its backfill any more
+                course.called_off, course.order = "operator", course.order or self.orders
             elif course.attempt:
-                course.called_off, course.backfill = "operator", None
+                course.called_off, course.order = "operator", course.order or self.orders
                 self._be_due_now(course)
             else:
                 self._call_off(course, "operator")
@@ -112,6 +155,7 @@ class Orders(Endings):
         self.beside.remove(course)
         if not course.queued:
             self._release(course)
+        self._freed(course)
 
     def retryable(self) -> list[datetime]:
         beside = {course.slot for course in self.courses}
@@ -124,7 +168,8 @@ class Orders(Endings):
         fate = self.fates[slot]
         fate.final, fate.reason = False, "retry"
         course = Course(slot, self.now, "retry", is_plan=False, attempt=fate.attempts, collapsed=fate.collapsed)
-        course.paused = self.is_paused
+        self.orders += 1
+        course.paused, course.order = self.is_paused, self.orders
         self.beside.append(course)
 
     # -- backfill -----------------------------------------------------------------------------------------------
@@ -144,6 +189,7 @@ class Orders(Endings):
 
     def backfill(self, slots: list[datetime], pace: timedelta, at_once: int) -> None:
         order = Backfill(pace, at_once)
+        self.orders += 1
         for place, slot in enumerate(slots):
             fate = self.fates.get(slot)
             if fate is not None and not fate.in_gap:
@@ -151,7 +197,7 @@ class Orders(Endings):
             course = Course(slot, self.now + place * pace, "backfill", is_plan=False)
             course.attempt = fate.attempts if fate else 0
             course.queued, course.paused = place >= at_once, self.is_paused and place < at_once
-            course.backfill = order
+            course.backfill, course.order = order, self.orders
             self.beside.append(course)
 
     def _release(self, course: Course) -> None:

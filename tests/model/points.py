@@ -12,9 +12,8 @@ from slotwise.store.dialects.sqlite import SQLite
 from slotwise.store.operations import slot_operations
 from slotwise.store.planning import planner
 from slotwise.store.planning.planner import Planner
-from slotwise.store.slots import backfill_release, ledger
+from slotwise.store.slots import ledger, queued_slots
 from slotwise.store.slots.concurrent_slots import SlotRows
-from slotwise.store.slots.late_claims import LateClaims
 
 # ends
 LOST = ending._lost
@@ -56,9 +55,9 @@ ASKED_TO_STOP = SlotRows._called_off
 FIRST_UNBEGUN = pause._first_unbegun
 PARKED = pause.parked
 UNDECIDED = claim.undecided
-TRIGGERS_RULE = LateClaims._rule_of
-BACKFILLS_NEWEST_START = backfill_release._newest
-HAS_A_PLACE = slot_operations._has_a_place
+IS_BUSY = slot_operations._is_busy
+BACKFILLS_NEWEST_START = queued_slots._Queue._newest_start
+FREED = queued_slots.freed
 
 # the ledger, deploys and restores
 LEDGER_ENTRY = row_statements._entry

@@ -163,10 +163,8 @@ class Script:
             self.model.skip_next()
 
     def trigger(self, rule: str) -> None:
-        if rule != "beside" and any(course.rule for course in self.model.courses):
-            rule = "beside"
         slot = self.cluster.operations.trigger(JOB, overlap=rule)
-        self.model.trigger(slot, None if rule == "beside" else rule)
+        self.model.trigger(slot, rule)
 
     def cancel(self, pick: int, which: bool) -> None:
         known = [

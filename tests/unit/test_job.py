@@ -52,7 +52,7 @@ def test_a_one_time_task_has_no_slot() -> None:
 
 
 def _task_context(**columns: Any) -> JobContext:
-    claim = a_claim("mail", instance="id-1", **{"schedule": None, "first_version": 77} | columns)
+    claim = a_claim("mail", instance="id-1", **{"schedule": None, "created_version": 77} | columns)
     return JobContext(Holding(claim, 0.0, Watch()), fence=NoFence())
 
 
@@ -70,12 +70,12 @@ def test_the_idempotency_key_is_that_of_the_slot() -> None:
     assert first.token != again.token
     assert a_context(slot=NOON + MINUTE).idempotency_key != first.idempotency_key
     assert _task_context().idempotency_key == "mail/id-1/77"
-    assert _task_context(first_version=78).idempotency_key != _task_context().idempotency_key
+    assert _task_context(created_version=78).idempotency_key != _task_context().idempotency_key
 
 
 def test_a_triggered_run_shares_the_plans_ledger() -> None:
     """Its slot stands under the plan row's instance."""
-    claim = a_claim("report", instance="trigger:1", plan_instance="recurring", schedule=None)
+    claim = a_claim("report", instance="trigger:1", kind="detached", plan_instance="recurring", schedule=None)
     ctx = JobContext(Holding(claim, 0.0, Watch()), fence=NoFence())
     assert ctx.slot == NOON
     assert ctx.idempotency_key == f"report/recurring/{NOON.isoformat()}"

@@ -14,7 +14,7 @@ from uuid import UUID
 import pytest
 
 from slotwise import ConfigurationError, InvalidJob, InvalidPayload, JobContext, OneTimeTask, TaskContext, task
-from slotwise.engine.run.runner import encoded
+from slotwise.engine.run.outcomes import encoded
 from slotwise.jobs.definition import define
 from slotwise.payload.converters import shape_of
 from slotwise.payload.payload import JSON, PAYLOAD_LIMIT, UNTYPED, Payload, register_codec
@@ -147,15 +147,15 @@ def test_what_a_reader_does_not_know_is_passed_over() -> None:
         (Address, {"code": "8010"}, "city is missing"),
         (int | str | None, 5.5, "expected int | str | None, got 5.5"),
         (int | list[str], ["a", 1], "[1]: expected str, got 1"),
-        (Any, {1, 2}, "cannot be written as JSON: {1, 2} is a set, for which JSON has no word; declare the type"),
+        (Any, {1, 2}, "cannot be written as JSON: {1, 2} is a set, for which JSON has no form; declare the type"),
         (Any, Order(1), "cannot be written as JSON: Order(number=1, lines=[], due=None) is a Order"),
         (Any, {"lines": [1, {"at": NOON}]}, "as JSON: lines[1].at: datetime.datetime(2026, 1, 1, 12, 0, tzinfo="),
         (
             Any,
             [b"x"],
-            "[0]: b'x' is a bytes, for which JSON has no word; declare the type of the data, or write a text",
+            "[0]: b'x' is a bytes, for which JSON has no form; declare the type of the data, or pass a string",
         ),
-        (Any, {"share": float("inf")}, "as JSON: share: inf is no number of JSON; write None, or a text"),
+        (Any, {"share": float("inf")}, "as JSON: share: inf is not a number of JSON; write None, or a string"),
         (Address, {"city": "Graz", "zip": 1}, "zip: would be lost; Address has city, code"),
         (list[Address], [{"city": "Graz"}, {"city": "x", "zip": 1}], "[1].zip: would be lost; Address has city, code"),
         (Line, Counted("a", of=7), "of: would be lost; Line has sku, count"),

@@ -29,7 +29,8 @@ AGAIN = {reason: found.waits for reason, found in REASONS.items() if found.waits
 
 
 def waiting_for(slot: datetime, schedule: str = str(NINE)) -> Row:
-    return Row(task_name="a", task_instance="recurring", execution_time=slot, version=1, schedule=schedule, slot=slot)
+    row = Row(task_name="a", task_instance="recurring", execution_time=slot, version=1, schedule=schedule, slot=slot)
+    return replace(row, kind="plan")
 
 
 def facts_of(*, plan: Row, slot: datetime, now: datetime = NOON, entry: SlotInfo | None = None) -> Facts:

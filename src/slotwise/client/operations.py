@@ -102,9 +102,9 @@ class Operations:
     ) -> datetime:
         """Run the job now, beside its schedule; return the slot of that run, the database's time of this request.
 
-        The schedule stays as it is; the job's statistics count the run. If something of the job is running, the trigger
-        runs beside it, waits for its end (``queue``), or is skipped (``skip``; the ledger lists it). If the job is
-        paused, it waits until the job is resumed.
+        The schedule stays as it is; the job's statistics count the run. If something of the job is running now, or an
+        earlier trigger has yet to start, the trigger runs beside it, waits for its end (``queue``), or is skipped
+        (``skip``; the ledger lists it). If the job is paused, it waits until the job is resumed.
         """
         name = name_of(job)
         if overlap not in ("beside", "queue", "skip"):

@@ -15,7 +15,7 @@ from typing import Any
 from slotwise.jobs.definition import Definition
 from slotwise.jobs.policies import CatchUp, Overlap
 from slotwise.model.records import FOREVER, TICK, Gap, Row
-from slotwise.model.vocabulary import PLANNED, Origin, Reason
+from slotwise.model.vocabulary import PLANNED, Origin, Reason, State
 from slotwise.schedules import Disabled, Schedule, succeed
 
 # -- which of several slots -------------------------------------------------------------------------------------
@@ -240,12 +240,18 @@ def carried(row: Row) -> dict[str, Any]:
         "lost_count": row.lost_count,
         "trying_since": row.trying_since,
         "state": row.state,
+        "control": row.control if _is_ordered(row) else None,
         "parked_due": None,
         "consecutive_failures": row.consecutive_failures,
         "last_success": row.last_success,
         "last_failure": row.last_failure,
         "last_error": None,
     }
+
+
+def _is_ordered(row: Row) -> bool:
+    """Whether the row keeps the number of an operation beyond this ending: of its pause, or of what made the row."""
+    return row.state == State.PAUSED if row.is_plan else row.origin not in PLANNED
 
 
 def waiting(row: Row, schedule: Schedule, slot: datetime | None, watermark: datetime | None) -> dict[str, Any]:

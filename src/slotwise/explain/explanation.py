@@ -231,7 +231,8 @@ def _waits(facts: Facts, row: Row) -> Iterator[str]:
         yield f"It is claimed by {row.picked_by}, which decides about it just now."
         return
     if row.state == State.QUEUED:
-        yield "It waits until another slot of its backfill has ended."
+        other = "a run before it" if row.origin == Origin.TRIGGER else "another slot of its backfill"
+        yield f"It waits until {other} has ended."
         return
     if row.state == State.PAUSED or facts.paused is not None:
         yield from _sleeps(facts, row)
@@ -321,7 +322,7 @@ def _upcoming(facts: Facts, plan: Row, next_slot: datetime) -> Iterator[str]:
 
 
 def _unknown(facts: Facts, plan: Row) -> Iterator[str]:
-    born = from_micros(plan.first_version) if plan.first_version else None
+    born = from_micros(plan.created_version) if plan.created_version else None
     if facts.pruned_until is not None and facts.slot <= facts.pruned_until:
         yield f"History up to {when(facts.pruned_until)} was pruned: nobody knows any more whether it ran."
         yield "Neither ledger nor gaps know it; to run it all the same: slotwise backfill --forgotten."

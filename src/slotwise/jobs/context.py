@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeAlias, overload
 
 from typing_extensions import TypeVar
 
@@ -20,8 +20,24 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from datetime import datetime
 
+    import psycopg
+    import sqlalchemy as sa
+    from sqlalchemy import orm
+    from sqlalchemy.ext import asyncio as async_sa
+
+    from slotwise.jobs.job import OneTimeTask
     from slotwise.model.records import Claim, Follow, IfExists
     from slotwise.schedules import Schedule
+
+    #: A connection whose transaction is joined: a synchronous one, or an asynchronous one, whose call is awaited.
+    SyncConnection: TypeAlias = sa.Connection | orm.Session | orm.scoped_session[Any] | psycopg.Connection[Any]
+    AsyncConnection: TypeAlias = (
+        async_sa.AsyncConnection
+        | async_sa.AsyncSession
+        | async_sa.async_scoped_session[Any]
+        | psycopg.AsyncConnection[Any]
+    )
+    Connection: TypeAlias = SyncConnection | AsyncConnection
 
 
 class Signal:
@@ -154,8 +170,8 @@ class Hold(Protocol):
 class Fence(Protocol):
     """What proves, in a user's own transaction, that a claim still holds."""
 
-    def guard(self, claim: Claim, connection: Any) -> Awaitable[None] | None: ...
-    def complete_in(self, claim: Claim, connection: Any) -> Awaitable[None] | None: ...
+    def guard(self, claim: Claim, connection: Connection) -> Awaitable[None] | None: ...
+    def complete_in(self, claim: Claim, connection: Connection) -> Awaitable[None] | None: ...
 
 
 class JobContext:
@@ -256,7 +272,7 @@ class JobContext:
         """The same string in every attempt of this slot, and in no other slot or task."""
         row = self._hold.claim.row
         if row.ledger_key is None:
-            return f"{row.task_name}/{row.task_instance}/{row.first_version}"
+            return f"{row.task_name}/{row.task_instance}/{row.created_version}"
         name, instance, slot = row.ledger_key
         return f"{name}/{instance}/{slot.isoformat()}"
 
@@ -306,7 +322,11 @@ class JobContext:
         if self.cancelled:
             raise JobCancelled(f"{self.name} {self.slot or self.id} was asked to stop: {self.cancel_reason}")
 
-    def guard(self, connection: Any) -> Any:
+    @overload
+    def guard(self, connection: SyncConnection) -> None: ...
+    @overload
+    def guard(self, connection: AsyncConnection) -> Awaitable[None]: ...
+    def guard(self, connection: Connection) -> Awaitable[None] | None:
         """Prove in the transaction of ``connection`` that this claim is valid, and keep it valid until the transaction
         ends.
 
@@ -316,7 +336,11 @@ class JobContext:
         """
         return self._settled("guard", self._fence.guard(self._hold.claim, connection))
 
-    def complete_in(self, connection: Any) -> Any:
+    @overload
+    def complete_in(self, connection: SyncConnection) -> None: ...
+    @overload
+    def complete_in(self, connection: AsyncConnection) -> Awaitable[None]: ...
+    def complete_in(self, connection: Connection) -> Awaitable[None] | None:
         """Guard, and write the slot's success in the same transaction: work and settlement commit together, or neither.
 
         If that transaction rolls back, the attempt failed, whatever the handler returns. Connections are those of
@@ -326,7 +350,7 @@ class JobContext:
             raise ConfigurationError(_BOTH)
         return self._settled("complete_in", self._fence.complete_in(self._hold.claim, connection), promise=True)
 
-    def _settled(self, word: str, pending: Awaitable[None] | None, *, promise: bool = False) -> Any:
+    def _settled(self, word: str, pending: Awaitable[None] | None, *, promise: bool = False) -> Awaitable[None] | None:
         """None; or what is to be awaited: an attempt that forgets to fails, for nothing was proved in it."""
         if pending is None:
             self._hold.promised = self._hold.promised or promise
@@ -342,8 +366,8 @@ class JobContext:
 
     def then(
         self,
-        task: Any,
-        data: Any = None,
+        task: OneTimeTask[T] | type[OneTimeTask[T]] | str,
+        data: T | None = None,
         *,
         id: str | None = None,
         at: datetime | None = None,
@@ -368,7 +392,7 @@ class JobContext:
         self._sequel().follows.append(follow)
         return follow.wanted.instance
 
-    def count_down(self, task: Any, id: str) -> None:
+    def count_down(self, task: OneTimeTask | type[OneTimeTask] | str, id: str) -> None:
         """When this attempt succeeds, count the ``countdown`` of a blocked task down by one; at zero it may start.
 
         Repeated calls for one id in one attempt count once. A call for an id that is not blocked is ignored, with a

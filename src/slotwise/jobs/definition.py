@@ -120,7 +120,7 @@ def define(subject: object) -> Definition:
         name=name,
         handler=handler,
         is_async=inspect.iscoroutinefunction(handler),
-        schedule=_schedule(source, where, name, policies["spread"]) if is_job else None,
+        schedule=spread_by(declared_schedule(source, where), where, name, policies["spread"]) if is_job else None,
         payload=payload_of(source, where) if isinstance(source, OneTimeTask) else UNTYPED,
         **policies,
     )
@@ -169,7 +169,3 @@ def shortest_interval(schedule: Schedule, name: str, count: int = 100) -> timede
         return None
     slots = list(islice(schedule.bind(name).slots(_SAMPLE, _SAMPLE + timedelta(days=3660)), count + 1))
     return min((after - before for before, after in pairwise(slots)), default=None)
-
-
-def _schedule(source: object, where: str, name: str, spread: timedelta | None) -> Schedule:
-    return spread_by(declared_schedule(source, where), where, name, spread)

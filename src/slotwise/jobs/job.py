@@ -95,7 +95,7 @@ class OneTimeTask(ABC, Generic[T]):
     isolation: str | None
     runs_on: Sequence[str] | AbstractSet[str]
     #: The type of the data, where the brackets after OneTimeTask cannot say it.
-    payload: Any
+    payload: object
     #: How many of these may run at a time in the whole cluster; None: as many as there is capacity for.
     concurrency: int | None
     #: How many of these may start in which time, in the whole cluster: ``"100/m"``; None: as many as are due.
@@ -150,14 +150,14 @@ class MakeTask(Protocol):
     """What ``@task(…)`` puts around a function: its data has the type that the context's annotation says."""
 
     @overload
-    def __call__(self, function: Callable[[JobContext], object], /) -> FunctionTask[Any]: ...
+    def __call__(self, function: Callable[[JobContext], object], /) -> FunctionTask: ...
     @overload
     def __call__(self, function: Callable[[TaskContext[T]], object], /) -> FunctionTask[T]: ...
 
 
 @told("@job")
 def job(
-    *, name: str, schedule: Schedule | str, **policies: Any
+    *, name: str, schedule: Schedule | str, **policies: object
 ) -> Callable[[Callable[[JobContext], object]], FunctionJob]:
     """Make a job of a function: ``@job(name="tick", schedule=Every("1m"))``; further keywords are policies.
 
@@ -171,13 +171,13 @@ def job(
 
 
 @told("@task")
-def task(*, name: str, **policies: Any) -> MakeTask:
+def task(*, name: str, **policies: object) -> MakeTask:
     """Make a one-time task of a function: ``@task(name="send-mail")``; further keywords are policies.
 
     The annotation declares the type of its data: ``def send_mail(ctx: TaskContext[Mail])``.
     """
 
-    def make(function: Callable[[TaskContext[Any]], object]) -> FunctionTask[Any]:
+    def make(function: Callable[[TaskContext], object]) -> FunctionTask:
         return FunctionTask(function, {"name": name, **policies})
 
     return make

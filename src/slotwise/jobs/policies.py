@@ -20,6 +20,7 @@ from tenacity.wait import wait_base
 
 from slotwise.errors import InvalidJob, InvalidSetting
 from slotwise.model.durations import format_duration, parse_duration
+from slotwise.model.records import is_whole
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -219,7 +220,7 @@ def _span(where: str, name: str, value: timedelta | str) -> timedelta:
 
 
 def _whole(where: str, value: int) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= LONGEST_QUEUE:
+    if not is_whole(value, 1, LONGEST_QUEUE):
         raise InvalidJob(f"{where}(max={value!r}): expected a whole number, 1 to {LONGEST_QUEUE}")
 
 
@@ -251,7 +252,7 @@ class Retry:
     give_up_on: ErrorTypes = ()
 
     def __post_init__(self) -> None:
-        if not isinstance(self.max_attempts, int) or isinstance(self.max_attempts, bool) or self.max_attempts < 1:
+        if not is_whole(self.max_attempts, 1):
             raise InvalidJob(f"Retry(max_attempts={self.max_attempts!r}): expected a whole number, 1 or more")
         if not callable(self.wait):
             raise InvalidJob(f"Retry(wait={self.wait!r}): expected one of tenacity's wait_* objects")
@@ -339,7 +340,8 @@ def _retry_state(attempt: int, elapsed: timedelta) -> RetryState:
     """A tenacity state that knows the row's counters, as if one process had made all attempts."""
     state = RetryState(retry_object=tenacity.Retrying(), fn=None, args=(), kwargs={})
     state.attempt_number = attempt
-    state.outcome_timestamp = state.start_time + elapsed.total_seconds()
+    # not from the monotonic clock: in a sum with it, the fractions of a second are rounded
+    state.start_time, state.outcome_timestamp = 0.0, elapsed.total_seconds()
     future = tenacity.Future(attempt)
     future.set_exception(RuntimeError("the attempt failed"))
     state.outcome = future

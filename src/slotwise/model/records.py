@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias, TypeGuard
 
 from slotwise.model.vocabulary import Kind, Outcome, Reason, Release
 
@@ -31,6 +31,11 @@ _TASK, _PLAN, _DETACHED = Kind.TASK, Kind.PLAN, Kind.DETACHED
 def is_known(instant: datetime) -> bool:
     """Return whether schedules cover this instant."""
     return _EARLIEST <= instant < FOREVER
+
+
+def is_whole(value: object, least: int, most: int | None = None) -> TypeGuard[int]:
+    """Whether a value is a whole number within these bounds, both included; a bool is none."""
+    return isinstance(value, int) and not isinstance(value, bool) and least <= value and (most is None or value <= most)
 
 
 class Key(NamedTuple):
@@ -74,6 +79,8 @@ class Row:
     consecutive_failures: int = 0
     last_heartbeat: datetime | None = None
     priority: int | None = None
+    #: A Kind, as the database has it.
+    kind: str = Kind.TASK
     slot: datetime | None = None
     watermark: datetime | None = None
     next_slot: datetime | None = None
@@ -81,7 +88,7 @@ class Row:
     plan_instance: str | None = None
     origin: str | None = None
     collapsed: int = 0
-    first_version: int | None = None
+    created_version: int | None = None
     attempt: int = 0
     lost_count: int = 0
     #: When its first failed attempt was claimed.
@@ -113,21 +120,14 @@ class Row:
         return self.execution_time if self.state is None or self.parked_due is None else self.parked_due
 
     @property
-    def kind(self) -> Kind:
-        """What the row is. Here, and in ``store/schema/tables.py``, the kinds are told apart, and nowhere else."""
-        if self.plan_instance is not None:
-            return _DETACHED
-        return _TASK if self.schedule is None else _PLAN
-
-    @property
     def is_plan(self) -> bool:
         """Whether this is a job's own row, which continues from slot to slot."""
-        return self.kind is _PLAN
+        return self.kind == _PLAN
 
     @property
     def has_slot(self) -> bool:
         """Whether this is a job's slot, not a one-time task."""
-        return self.kind is not _TASK
+        return self.kind != _TASK
 
     @property
     def called_off_by(self) -> str | None:
@@ -139,7 +139,7 @@ class Row:
     @property
     def is_detached(self) -> bool:
         """Whether this is a row of one slot beside the plan row, deleted when that slot is final."""
-        return self.kind is _DETACHED
+        return self.kind == _DETACHED
 
     @property
     def ledger_key(self) -> LedgerKey | None:

@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from difflib import get_close_matches
 from functools import cached_property, reduce
 from operator import or_
-from typing import Any, Final, Literal, Protocol, get_args
+from typing import Final, Literal, Protocol, get_args
 from zoneinfo import ZoneInfo
 
 from slotwise.errors import InvalidSchedule
@@ -359,7 +359,7 @@ class LocalSchedule(LineSchedule, ABC):
         return "".join(f"|{name}={value}" for name, value, default in given if value != default)
 
 
-def one_of(name: str, value: object, choice: Any) -> None:
+def one_of(name: str, value: object, choice: object) -> None:
     """Raise InvalidSchedule unless the value is one of a Literal's."""
     allowed = get_args(choice)
     if value not in allowed:

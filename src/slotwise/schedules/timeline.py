@@ -337,26 +337,13 @@ class Unbound:
 
     lack: str
 
-    def first(self, low: int, high: int) -> int | None:
-        self._refuse()
-
-    def last(self, low: int, high: int) -> int | None:
-        self._refuse()
-
-    def count(self, low: int, high: int) -> int:
-        self._refuse()
-
-    def within(self, low: int, high: int) -> Iterable[int]:
-        self._refuse()
-
-    def bits(self, low: int, high: int) -> int:
-        self._refuse()
-
-    def alike(self, days: range) -> Sequence[Hashable]:
-        self._refuse()
-
-    def _refuse(self) -> NoReturn:
+    def _refuse(self, low: object = None, high: object = None) -> NoReturn:
         raise InvalidSchedule(self.lack)
+
+    first = last = count = within = bits = _refuse
+
+    def alike(self, days: range) -> NoReturn:
+        self._refuse()
 
 
 def _instant(seconds: int | None) -> datetime | None:

@@ -151,7 +151,7 @@ class Settings:
         values: dict[str, Any] = {name: value for name, (_, value) in chosen.items()}
         return dataclasses.replace(self, **values)
 
-    def told(self) -> dict[str, Any]:
+    def told(self) -> dict[str, object]:
         """The settings that differ from the defaults, as data that another process can read."""
         found = {}
         for each in dataclasses.fields(self):

@@ -289,7 +289,7 @@ def test_what_was_pruned_is_said(bench: Bench) -> None:
         bench.settle(bench.claim_one("plain"))
     bench.clock.set(at(1000))
     list(Pruner(bench.store, keep=MINUTE, failure_retention=MINUTE).pages())
-    bench.change("plain", first_version=to_micros(at(900)))
+    bench.change("plain", created_version=to_micros(at(900)))
     text = " ".join(told(bench, at(1)).sentences)
     assert "was pruned" in text
     assert "nobody was to run it" not in text

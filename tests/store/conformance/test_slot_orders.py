@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from time import monotonic
 from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from tests.store.bench import Bench, at
+from tests.store.bench import LEASE, Bench, at
+from tests.store.waiting import PATIENCE, run_into_lock
 
 from slotwise.client.operations import Operations
 from slotwise.errors import ConfigurationError, UnknownTask
 from slotwise.model.records import RECURRING, Aborted, AttemptOutcome, Cancelled, Failed, HandedBack, Snoozed, Succeeded
 from slotwise.store.reading.worker_registry import Badge, WorkerRegistry
+from slotwise.store.schema.rows import LAST_TOKEN
+from slotwise.store.slots.settlements import SettlementHooks
 
 
 @pytest.fixture
@@ -60,22 +64,18 @@ def test_a_trigger_leaves_the_schedule_alone(bench: Bench, operations: Operation
 
 
 def test_a_trigger_may_wait_for_what_runs(bench: Bench, operations: Operations) -> None:
-    """Of the schedule, or of other triggers; it looks again each second, and nothing is burnt meanwhile."""
+    """The end of that run starts the first trigger, and the end of each trigger the next one."""
     bench.tick()
     claim = bench.claim_one("plain")
     slots = [operations.trigger("plain", overlap="queue") for _ in range(2)]
     assert bench.claim("plain") == []
     bench.settle(claim)
-    bench.clock.tick(timedelta(seconds=1))
     first = bench.claim_one("plain")
-    assert first.slot in slots
-    assert first.row.attempt == 1
-    bench.clock.tick(timedelta(seconds=1))
+    assert (first.slot, first.row.attempt) == (slots[0], 1)
     assert bench.claim("plain") == []
     bench.settle(first)
-    bench.clock.tick(timedelta(seconds=1))
     second = bench.claim_one("plain")
-    assert {first.slot, second.slot} == set(slots)
+    assert second.slot == slots[1]
     assert sorted(entry["outcome"] for entry in bench.slots("plain")) == ["running", "succeeded", "succeeded"]
 
 
@@ -93,8 +93,111 @@ def test_a_trigger_may_give_way(bench: Bench, operations: Operations) -> None:
     assert bench.claim_one("plain").slot == slot
 
 
-def test_of_two_triggers_that_mind_each_other_one_starts(bench: Bench, operations: Operations) -> None:
-    """Whoever claims at once: the plan row's lock lets them take turns."""
+@pytest.mark.parametrize("rule", ["queue", "skip"])
+def test_a_locked_row_is_not_a_running_one(pg_bench: Bench, rule: Any) -> None:
+    """A deploy locks the plan row for a moment. Nothing runs, so the trigger starts.
+
+    Before the order, which waits for the lock; or after it, when a worker claims.
+    """
+    bench, operations = pg_bench, pg_bench.client.operations
+    tasks = bench.tables.tasks
+    mine = [tasks.c.task_name == "plain", tasks.c.task_instance == RECURRING]
+    plan = sa.select(tasks.c.version).where(*mine).with_for_update()
+    with ThreadPoolExecutor(1) as pool:
+        with bench.database.main.begin() as deploy:
+            deploy.execute(plan)
+            ordered = run_into_lock(bench, pool, lambda: operations.trigger("plain", overlap=rule))
+        slot = ordered.result(PATIENCE)
+    with bench.database.main.begin() as deploy:
+        deploy.execute(plan)
+        assert bench.claim_one("plain").slot == slot
+
+
+def test_a_queued_trigger_waits_for_what_ran_at_the_order(bench: Bench, operations: Operations) -> None:
+    """A slot that starts later does not keep it from starting."""
+    bench.tick()
+    first = bench.claim_one("plain")
+    slot = operations.trigger("plain", overlap="queue")
+    bench.tick()
+    bench.settle(first, HandedBack())
+    claimed = {claim.slot for claim in bench.claim("plain")}
+    assert claimed == {at(2), slot}
+
+
+@pytest.mark.parametrize("end", ["cancelled", "lost", "retried", "handed back"])
+def test_a_queued_trigger_starts_however_the_one_before_it_ends(bench: Bench, operations: Operations, end: str) -> None:
+    """It waits for one attempt, not for a retry. A hand-back is no start, so the trigger waits on."""
+    first, second = (operations.trigger("retried", overlap="queue") for _ in range(2))
+    if end == "cancelled":
+        operations.cancel("retried", first)
+    else:
+        claim = bench.claim_one("retried")
+        assert claim.slot == first
+        if end == "lost":
+            bench.clock.tick(2 * LEASE)
+            bench.take_over(claim)
+        else:
+            bench.settle(claim, Failed("boom") if end == "retried" else HandedBack())
+    claimed = [claim.slot for claim in bench.claim("retried") if claim.row.origin == "trigger"]
+    assert claimed == {"cancelled": [second], "lost": [first, second], "retried": [second], "handed back": [first]}[end]
+
+
+def test_a_queued_trigger_goes_with_its_job(bench: Bench, operations: Operations) -> None:
+    """Deleting the job ends the trigger that starts and the one that waits."""
+    for _ in range(2):
+        operations.trigger("plain", overlap="queue")
+    operations.delete("plain")
+    assert [entry["outcome"] for entry in bench.slots("plain")] == ["cancelled", "cancelled"]
+
+
+def test_a_row_that_cannot_be_settled_starts_a_queued_trigger(bench: Bench, operations: Operations) -> None:
+    """The row is postponed; the trigger that waited for it starts."""
+    first, second = (operations.trigger("plain", overlap="queue") for _ in range(2))
+    claim = bench.claim_one("plain")
+    assert claim.slot == first
+    with bench.store.transaction() as connection:
+        tasks = bench.tables.tasks
+        mine = tasks.c.task_instance == claim.row.task_instance
+        connection.execute(tasks.update().where(mine).values(version=LAST_TOKEN))
+    spoilt = replace(claim, row=replace(claim.row, version=LAST_TOKEN))
+    (settlement,) = bench.store.settlements.settle([(spoilt, Succeeded())])
+    assert settlement.transition is not None
+    assert settlement.transition.label == "postponed"
+    assert bench.claim_one("plain").slot == second
+
+
+def test_a_queued_trigger_starts_after_a_pause(bench: Bench, operations: Operations) -> None:
+    """The job was paused and resumed while the slot ran that it waits for."""
+    bench.tick()
+    claim = bench.claim_one("plain")
+    slot = operations.trigger("plain", overlap="queue")
+    operations.pause("plain")
+    operations.resume("plain")
+    bench.settle(claim)
+    assert bench.claim_one("plain").slot == slot
+
+
+def test_two_runs_that_end_at_once_start_a_queued_trigger(pg_bench: Bench) -> None:
+    """Race: each transaction sees the other run as going on. The trigger's row lets them take turns."""
+    bench, operations = pg_bench, pg_bench.client.operations
+    for _ in range(2):
+        operations.trigger("plain")
+    claims = bench.claim("plain")
+    slot = operations.trigger("plain", overlap="queue")
+    other, ended = bench.beside(), []
+    with ThreadPoolExecutor(1) as pool:
+
+        def meanwhile(rows: Any, tx: sa.Connection) -> None:
+            ended.append(run_into_lock(bench, pool, lambda: other.settle(claims[1])))
+
+        bench.store.settlements.hooks = SettlementHooks([meanwhile])
+        bench.settle(claims[0])
+        assert ended[0].result(PATIENCE) is not None
+    assert bench.claim_one("plain").slot == slot
+
+
+def test_of_two_triggers_that_wait_for_each_other_one_starts(bench: Bench, operations: Operations) -> None:
+    """Whoever claims at once: the plan row's lock lets the orders take turns."""
     for _ in range(8):
         operations.trigger("plain", overlap="queue")
 

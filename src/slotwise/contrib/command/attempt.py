@@ -63,7 +63,7 @@ def _started(
 def _directory(invocation: Invocation, env: dict[str, str], ctx: JobContext) -> str | None:
     """The working directory. As in cron, ``~`` is the command's HOME, or / if that is missing."""
     if invocation.cwd != _HOME:
-        return invocation.cwd
+        return None if invocation.cwd is None else str(invocation.cwd)
     home = env.get("HOME", "/")
     if os.path.isdir(home):  # noqa: PTH112 - a text for the operating system
         return home

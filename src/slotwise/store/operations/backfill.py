@@ -1,7 +1,9 @@
-"""Backfill: the slots of a range that never ran, each in a detached row, so many at once and no faster than a pace.
+"""Backfill: run the slots of a range that never ran, each in a detached row, with a limit on concurrency and pace.
 
-All rows are made by one order. The first few are due; the others are ``queued``, which no claim looks at, and each
-that ends lets the next one go, in the transaction that ends it. Races:
+One operation makes all rows. The first few are due. The others are ``queued``, and the end of one releases the next
+(``store/slots/queued_slots.py``). A single plan row with a schedule of the past does not work. A resume would skip all
+that is left of it as slots of the pause. The ledger's newest slot is ahead of it, so its first claim would pass all of
+it. And a slot that succeeded, and is pruned while the backfill goes on, would run again. Races:
 
 - against the schedule: only slots that the plan row has passed are taken, so no two rows are of one slot;
 - against another backfill of the same range: detached rows have the slot in their key, the second adds what lacks;

@@ -59,8 +59,8 @@ def pause(operation: Operation, job: str) -> bool:
     statement = tasks.update().where(tasks.c.task_name == job, tasks.c.state.is_(None)).values(
         state=State.PAUSED, parked_due=sa.case((waits, due), else_=tasks.c.parked_due),
         execution_time=sa.case((waits, sa.literal(FOREVER, Instant)), else_=due),
-        # A row beside the plan keeps the order that made it, and that says what it minds.
-        control=sa.case((is_plan(tasks), number), else_=tasks.c.control),
+        # A row beside the plan keeps the order that made it, and a held row the order of a trigger that waits for it.
+        control=sa.case((is_plan(tasks), sa.func.coalesce(tasks.c.control, number)), else_=tasks.c.control),
     )  # fmt: skip
     operation.connection.execute(statement)
     return True
@@ -85,7 +85,8 @@ def resume(operation: Operation, job: str, *, replay: bool) -> list[Resumed]:
     operation.sign("resume", job=job, replay=replay or None)
     found = [_wake(operation, row, replay=replay) for row in rows]
     tasks = operation.store.tables.tasks
-    is_done = sa.and_(is_plan(tasks), tasks.c.cancel_requested.is_(None))
+    # The end of a held row looks for triggers that wait for it, if an operation has written to that row.
+    is_done = sa.and_(is_plan(tasks), ~tasks.c.picked, tasks.c.cancel_requested.is_(None))
     statement = tasks.update().where(tasks.c.task_name == job, tasks.c.state == State.PAUSED).values(
         state=None, parked_due=None, control=sa.case((is_done, None), else_=tasks.c.control),
         execution_time=sa.case((tasks.c.picked, tasks.c.execution_time), else_=_due(tasks)),

@@ -13,40 +13,53 @@ Races, beside those of every order (``bureau.py``):
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
 import sqlalchemy as sa
 
 from slotwise.decide import moved
-from slotwise.decide.pause import skipping
+from slotwise.decide.pause import owed_by, skipping
 from slotwise.errors import ConfigurationError
 from slotwise.model.records import RECURRING, Row
 from slotwise.model.vocabulary import ENDED_BADLY, Origin, Outcome, Reason, State
 from slotwise.store.operations.transaction import Operation, schedule_in
-from slotwise.store.schema.rows import ledger_instance, utc
+from slotwise.store.schema.rows import ledger_instance
 from slotwise.store.slots import ledger
-from slotwise.store.slots.backfill_release import release_next
-from slotwise.store.slots.detached import detach, trigger
+from slotwise.store.slots.detached import detach, detach_trigger, free_slot
+from slotwise.store.slots.queued_slots import freed
 
 
 def trigger_now(operation: Operation, job: str, overlap: str | None = None, instance: str = RECURRING) -> datetime:
     """One run of the job beside its schedule; its slot. A paused job's waits until the job is resumed.
 
-    ``overlap``: if something of the job runs when it would start, ``queue`` waits for its end, ``skip`` does not run.
+    ``overlap`` is decided here, once. If something of the job runs, or an earlier trigger has yet to start, ``queue``
+    waits for the end of those, and ``skip`` enters the slot as skipped.
+
+    Race: a deploy or a settlement may have locked the plan row. The lock is waited for, so that a locked row is not
+    taken for a running one; and no slot of the schedule starts before this commits.
     """
-    operation.plan_row(job, instance)
-    number = operation.sign("trigger", job=job, overlap=overlap, id=_named(instance))
-    key = trigger(operation.connection, operation.store.dialect, job, instance, control=number)
-    controls, tasks = operation.store.tables.controls, operation.store.tables.tasks
-    slot = utc(
-        operation.connection.scalar(
-            sa.select(tasks.c.slot).where(tasks.c.task_name == job, tasks.c.task_instance == key.task_instance)
-        )
-    )
-    operation.connection.execute(controls.update().where(controls.c.id == number).values(slot=slot))
-    found: datetime = slot
-    return found
+    connection, dialect = operation.connection, operation.store.dialect
+    plan, family = operation.plan_and_family(job, instance)
+    slot = free_slot(connection, dialect, job, instance, owed_by(plan), operation.now)
+    number = operation.sign("trigger", job=job, slot=slot, overlap=overlap, id=_named(instance))
+    is_busy = _is_busy(family)
+    if overlap == "skip" and is_busy:
+        ledger.skip(connection, dialect, replace(plan, slot=slot, origin=Origin.TRIGGER), Reason.OVERLAP, operation.now)
+        return slot
+    is_queued = overlap == "queue" and is_busy
+    detach_trigger(connection, dialect, operation.now, job, slot, instance, is_queued=is_queued, control=number)
+    for row in family if is_queued else ():
+        if row.picked and row.control is None and row.cancel_requested is None:  # else its end looks for triggers
+            operation.change(row, control=number)
+    return slot
+
+
+def _is_busy(family: Sequence[Row]) -> bool:
+    """Whether something of a job runs, or is a trigger that has yet to start."""
+    return any(row.picked or (row.origin == Origin.TRIGGER and not row.attempt) for row in family)
 
 
 def skip_next(operation: Operation, job: str, slot: datetime | None = None, instance: str = RECURRING) -> datetime:
@@ -82,10 +95,10 @@ def cancel(operation: Operation, job: str, slot: datetime | None = None, instanc
         assert row.slot is not None
         number = operation.sign("cancel", job=job, slot=row.slot, id=_named(ledger_instance(row)))
         if row.picked:
-            operation.change(row, cancel_requested=operation.now, control=number)
+            operation.change(row, cancel_requested=operation.now, control=row.control or number)
         elif row.attempt:
             due = moved(row, min(row.due, operation.now))
-            operation.change(row, cancel_requested=operation.now, control=number, **due)
+            operation.change(row, cancel_requested=operation.now, control=row.control or number, **due)
         else:
             cancel_waiting(operation, row, Reason.OPERATOR)
         ended.append(row.slot)
@@ -113,13 +126,8 @@ def cancel_waiting(operation: Operation, row: Row, reason: str) -> None:
     """End a slot whose row waits and has not begun: it is written down, and its row goes."""
     ledger.cancel_waiting(operation.connection, operation.store.dialect, row, reason, operation.now)
     operation.delete(row)
-    if _has_a_place(row):
-        release_next(operation.connection, operation.store.dialect, row, operation.now)
-
-
-def _has_a_place(row: Row) -> bool:
-    """Whether the row is one of those of a backfill that run side by side: its end lets the next one go."""
-    return row.origin == Origin.BACKFILL and row.state != State.QUEUED
+    if row.state != State.QUEUED:
+        freed(operation.connection, operation.store.dialect, row, operation.now, never_began=True)
 
 
 def call_off_backfill(operation: Operation, job: str, instance: str | None = None) -> int:

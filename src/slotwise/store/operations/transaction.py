@@ -84,9 +84,14 @@ class Operation:
 
     def plan_row(self, job: str, instance: str = RECURRING) -> Row:
         """Lock the job's own row, or that of an instance, and those beside it. Raises UnknownTask without one."""
-        for row in self.family(job, instance):
+        return self.plan_and_family(job, instance)[0]
+
+    def plan_and_family(self, job: str, instance: str = RECURRING) -> tuple[Row, list[Row]]:
+        """As ``plan_row``, with all rows that were locked."""
+        family = self.family(job, instance)
+        for row in family:
             if row.task_instance == instance and row.is_plan and row.state != State.DELETED:
-                return row
+                return row, family
         self.rows_of(job)
         raise UnknownTask(f"job {job!r} has no recurring instance {instance!r}; see: slotwise jobs instances {job}")
 

@@ -79,9 +79,10 @@ class Reader:
         return [line if pause is None else replace(line, reason=pause) for line, pause in lines]
 
     def _pauses(self, orders: Sequence[int]) -> dict[int, str]:
-        """Who gave these orders, when and why."""
+        """Return the author, time and reason of those of these orders that are pauses."""
         controls = self._store.tables.controls
-        rows = self._rows(sa.select(controls).where(controls.c.id.in_(orders))) if orders else []
+        wanted = sa.select(controls).where(controls.c.id.in_(orders), controls.c.command == "pause")
+        rows = self._rows(wanted) if orders else []
         return {row["id"]: paused_by(row["author"], utc(row["at"]), row["note"]) for row in rows}
 
     def instances(self, name: str, *, limit: int, after: str = "") -> list[JobInfo]:
@@ -256,7 +257,7 @@ class Reader:
     ) -> sa.CompoundSelect[Any]:
         """Those that wait, run, or are parked, each in the order of an index: of 100,000 instances a few are read."""
         tasks = self._tasks
-        of_jobs = sa.select(tasks).where(tasks.c.task_name == name, tasks.c.slot.is_not(None), sa.text(f"({HAS_SLOT})"))
+        of_jobs = sa.select(tasks).where(tasks.c.task_name == name, tasks.c.slot.is_not(None), sa.text(HAS_SLOT))
         if instance is not None:
             of_jobs = of_jobs.where(of_plan(tasks, instance))
         if since is not None:

@@ -13,7 +13,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from slotwise import decide
 from slotwise.errors import InvalidSchedule
 from slotwise.model.records import Claim, Gap, HandedBack, Key, Row
-from slotwise.model.vocabulary import Origin, Reason
+from slotwise.model.vocabulary import Reason
 from slotwise.store.connect.database_errors import describe, is_about_a_row
 from slotwise.store.dialects.queue_cursors import Range
 from slotwise.store.schema.rows import is_unusable, refuse_unusable
@@ -36,11 +36,6 @@ logger = logging.getLogger(__name__)
 
 #: From so many names on, a look at what is due comes before the claim.
 MANY = 200
-
-
-def _minds(row: Row) -> bool:
-    """Whether it may have to mind what else runs of its job, because whoever ordered it said so."""
-    return row.control is not None and row.origin == Origin.TRIGGER
 
 
 def _nobody(row: Row, gap: Gap) -> None:
@@ -183,9 +178,8 @@ class Claims:
                 connection, holder=holder, names=names, strict=self._strict, weighed=self._weighed_of(names),
                 late=self._gates.late, limit=limit, lease=lease, lost=lost, instance=instance, is_level=is_level,
             )  # fmt: skip
-            found.sort(key=lambda one: _minds(one[0]))  # whoever minds what starts beside it is decided after that
             claimed_at, begun = found[0][1] if found else None, self.dialect.clock.elapsed()
-            late = [(row, entered) for row, _, entered in found if not (entered and self._may_start(row))]
+            late = [(row, entered) for row, _, entered in found if not (entered and self._can_read(row))]
             decided = self._start_late(connection, late, claimed_at, skipped) if claimed_at and late else {}
             started = [one for row, _, _ in found if (one := decided.get(row.key, row)) is not None]
             if claimed_at and self._gates.may_bound(names):
@@ -237,14 +231,8 @@ class Claims:
     def _start_late(
         self, connection: sa.Connection, late: Sequence[tuple[Row, bool]], now: datetime, skipped: list[tuple[Row, Gap]]
     ) -> dict[Key, Row | None]:
-        for row, entered in late:
-            if entered and _minds(row):
-                self.dialect.by_row.undo_entry(connection, row)
-        weighed = self._weighed
-        asked = [
-            (row, _minds(row) if entered else decide.is_weighed(row, now, weighed, self._gates.late))
-            for row, entered in late
-        ]
+        weighed, after = self._weighed, self._gates.late
+        asked = [(row, not entered and decide.is_weighed(row, now, weighed, after)) for row, entered in late]
         return self._late_claims.start(connection, asked, now, skipped)
 
     def _stopped(self, connection: sa.Connection, rows: Sequence[Row], now: datetime) -> Collection[Key]:
@@ -256,10 +244,6 @@ class Claims:
 
     def _weighed_of(self, names: Sequence[str]) -> list[str]:
         return [name for name in names if name in self._weighed] if self._weighed else []
-
-    def _may_start(self, row: Row) -> bool:
-        """Return whether nothing is left to decide about a row that the claim has entered into the ledger."""
-        return not _minds(row) and self._can_read(row)
 
     def _can_read(self, row: Row) -> bool:
         """Race: during a deploy a newer release plans rows with schedules that this one does not know."""

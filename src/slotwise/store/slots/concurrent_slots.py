@@ -16,7 +16,7 @@ import sqlalchemy as sa
 from sqlalchemy.exc import SQLAlchemyError
 
 from slotwise.model.records import FOREVER, Row
-from slotwise.model.vocabulary import PLANNED, Origin, Outcome
+from slotwise.model.vocabulary import PLANNED, Kind, Origin, Outcome
 from slotwise.store.connect.database import Database
 from slotwise.store.dialects.port import Dialect
 from slotwise.store.schema.column_types import to_micros
@@ -49,7 +49,7 @@ class SlotRows:
         """The columns of a slot that is asked to stop; one that waits for its retry comes up at once."""
         tasks = self._tasks
         due = sa.case((tasks.c.picked, tasks.c.execution_time), else_=sa.literal(now, tasks.c.execution_time.type))
-        return {"cancel_requested": now, "execution_time": due}
+        return {"cancel_requested": now, "control": None, "execution_time": due}
 
     def detach(self, connection: sa.Connection, plan: Row, now: datetime) -> Row | None:
         """The slot that was decided for the claimed plan row, held in a row of its own; None if it has one already."""
@@ -64,8 +64,9 @@ class SlotRows:
         if key is None:
             return None
         return replace(
-            plan, task_instance=key.task_instance, plan_instance=plan.task_instance, origin=origin, watermark=None,
-            version=born, first_version=born, attempt=1, catch_up_until=None, unheld_since=None, last_heartbeat=now,
+            plan, task_instance=key.task_instance, kind=Kind.DETACHED, plan_instance=plan.task_instance, origin=origin,
+            watermark=None,
+            version=born, created_version=born, attempt=1, catch_up_until=None, unheld_since=None, last_heartbeat=now,
             last_success=None, last_failure=None, consecutive_failures=0,
         )  # fmt: skip
 

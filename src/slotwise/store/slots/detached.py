@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import uuid
 from datetime import datetime
 from typing import Any
@@ -10,8 +11,8 @@ import sqlalchemy as sa
 
 from slotwise.decide.pause import asleep
 from slotwise.errors import UnknownTask
-from slotwise.model.records import RECURRING, TICK, Key
-from slotwise.model.vocabulary import Origin, State
+from slotwise.model.records import FOREVER, RECURRING, TICK, Key
+from slotwise.model.vocabulary import Kind, Origin, State
 from slotwise.schedules import Disabled, Schedule
 from slotwise.schedules.text import readable
 from slotwise.store.dialects.port import Dialect
@@ -46,9 +47,9 @@ def detach(
     plan = _plan(connection, dialect, name, plan_instance)
     row: dict[str, Any] = {
         "task_name": name, "task_instance": instance or f"{plan_instance}@{slot.isoformat()}",
-        "plan_instance": plan_instance, "slot": slot, "origin": origin, "execution_time": due or now,
-        "picked": False, "version": born, "first_version": born, "schedule": plan.schedule if plan else None,
-        "task_data": plan.task_data if plan else None, **columns,
+        "kind": Kind.DETACHED, "plan_instance": plan_instance, "slot": slot, "origin": origin,
+        "execution_time": due or now, "picked": False, "version": born, "created_version": born,
+        "schedule": plan.schedule if plan else None, "task_data": plan.task_data if plan else None, **columns,
     }  # fmt: skip
     if plan is not None and plan.state == State.PAUSED and "state" not in columns:
         row |= asleep(row["execution_time"])
@@ -62,27 +63,39 @@ def _plan(connection: sa.Connection, dialect: Dialect, name: str, instance: str)
     return connection.execute(statement.where(tasks.c.task_name == name, tasks.c.task_instance == instance)).first()
 
 
-def trigger(
-    connection: sa.Connection, dialect: Dialect, name: str, plan_instance: str = RECURRING, **columns: Any
-) -> Key:
+def trigger(connection: sa.Connection, dialect: Dialect, name: str, **columns: Any) -> Key:
     """A detached row for a job, now, beside its schedule. Raises UnknownTask without a plan row.
 
     Race: triggers of the same microsecond would both find its slot free; the plan row's lock lets them take turns.
     """
     tasks = dialect.tables.tasks
-    plan = sa.select(tasks.c.schedule).where(tasks.c.task_name == name, tasks.c.task_instance == plan_instance)
+    plan = sa.select(tasks.c.schedule).where(tasks.c.task_name == name, tasks.c.task_instance == RECURRING)
     if (found := connection.execute(plan.with_for_update()).first()) is None:
         raise UnknownTask(f"job {name!r} has no row yet; start a worker that knows it once, or check the name")
-    now, schedule = dialect.now(connection), readable(found[0]) or Disabled()
+    now = dialect.now(connection)
+    slot = free_slot(connection, dialect, name, RECURRING, readable(found[0]) or Disabled(), now)
+    return detach_trigger(connection, dialect, now, name, slot, **columns)
+
+
+def detach_trigger(
+    connection: sa.Connection, dialect: Dialect, now: datetime, name: str, slot: datetime,
+    plan_instance: str = RECURRING, *, is_queued: bool = False, **columns: Any,
+) -> Key:  # fmt: skip
+    """A trigger's row. The caller has locked the plan row, and has found the slot free.
+
+    Its id begins with the time, so that the rows of triggers are locked in the order in which they were requested.
+    """
+    token = uuid.UUID(int=(to_micros(now) // 1000 << 80) + random.getrandbits(80), version=4)
+    waits: dict[str, Any] = {"state": State.QUEUED, "parked_due": now, "due": FOREVER} if is_queued else {}
     key = detach(
-        connection, dialect, now, name=name, slot=_free_slot(connection, dialect, name, plan_instance, schedule, now),
-        origin=Origin.TRIGGER, instance=f"trigger:{uuid.uuid4()}", plan_instance=plan_instance, **columns,
+        connection, dialect, now, name=name, slot=slot, origin=Origin.TRIGGER, instance=f"trigger:{token}",
+        plan_instance=plan_instance, **waits, **columns,
     )  # fmt: skip
     assert key is not None  # nobody else has this id
     return key
 
 
-def _free_slot(
+def free_slot(
     connection: sa.Connection, dialect: Dialect, name: str, instance: str, schedule: Schedule, now: datetime
 ) -> datetime:
     """The time of the request, moved on by a microsecond while it is taken; a slot of the schedule's own is, begun or

@@ -19,23 +19,19 @@ from slotwise import decide
 from slotwise.errors import InvalidSchedule
 from slotwise.jobs.definition import Definition
 from slotwise.model.records import Claim, Gap, Key, Row, Transition
-from slotwise.model.vocabulary import PLANNED, Origin, Reason, Release
+from slotwise.model.vocabulary import PLANNED, Reason, Release
 from slotwise.schedules import Schedule, parse_schedule
 from slotwise.store.dialects.port import Dialect
-from slotwise.store.schema.audit_rows import order_of
 from slotwise.store.schema.rows import Change, Held, expect, ledger_instance
 from slotwise.store.slots import ledger
-from slotwise.store.slots.backfill_release import release_next
 from slotwise.store.slots.concurrent_slots import SlotRows
 from slotwise.store.slots.gates import Gates, Later, Refusal
+from slotwise.store.slots.queued_slots import release_queued
 
 if TYPE_CHECKING:
     from slotwise.store.slots.store import RowWarnings
 
 logger = logging.getLogger(__name__)
-
-#: How soon a trigger that waits for what runs looks again.
-MINDING = timedelta(seconds=1)
 
 
 class _Plan(NamedTuple):
@@ -217,15 +213,11 @@ class LateClaims:
         return found
 
     def _start_detached(self, connection: sa.Connection, row: Row, now: datetime, *, is_open: bool) -> Row | None:
-        if is_open and row.origin not in PLANNED:
-            return self._mind(connection, row, now)
         if self._enter(connection, row, now):
             return row
         # Its only slot has run, or is held under another claim, or gives up: nothing is left to do here.
         self._gates.give_back([row] if is_open else [], now, connection)
         ledger.close_reopened(connection, self._dialect, row, now)
-        if row.origin == Origin.BACKFILL:
-            release_next(connection, self._dialect, row, now)
         return self._pass(connection, row, now, None)
 
     def _has_given_up(self, connection: sa.Connection, row: Row, now: datetime, skipped: list[tuple[Row, Gap]]) -> bool:
@@ -275,41 +267,6 @@ class LateClaims:
         is_free = row.task_name not in self._strict and ledger.disown(connection, self._dialect, row)
         return is_free and self._dialect.by_row.enter(connection, row, now, strict=False)
 
-    def _mind(self, connection: sa.Connection, row: Row, now: datetime) -> Row | None:
-        """A trigger starts, unless it was told to mind what runs of its job: then it waits, or is skipped."""
-        rule = self._rule_of(connection, row)
-        if rule is None or not self._others_run(connection, row):
-            return row if self._enter(connection, row, now) else None
-        if rule == "queue":
-            later = decide.postponed(row, now, "")
-            columns = {**(later.row or {}), "execution_time": now + MINDING, "last_error": None}
-            return self._move_on(connection, row, now, columns)
-        ledger.skip(connection, self._dialect, row, Reason.OVERLAP, now)
-        return self._move_on(connection, row, now, None)
-
-    def _rule_of(self, connection: sa.Connection, trigger: Row) -> str | None:
-        """What a trigger does while others of its job run: ``queue``, ``skip``, or None if it does not mind them."""
-        order = order_of(connection, self._dialect.tables, trigger.control) if trigger.control is not None else None
-        return order.arguments.get("overlap") if order is not None else None
-
-    def _others_run(self, connection: sa.Connection, row: Row) -> bool:
-        """Whether anything else of the job is held.
-
-        Race: all that start by a rule, and all slots of the schedule, need the plan row's lock; who does not get it
-        takes it that somebody starts just now.
-        """
-        tasks = self._tasks
-        plan = [tasks.c.task_name == row.task_name, tasks.c.task_instance == row.plan_instance]
-        statement = sa.select(tasks.c.picked).where(*plan)
-        held = connection.scalar(statement.with_for_update(skip_locked=True))
-        if held is None:
-            return connection.scalar(statement) is not None
-        beside = sa.select(tasks.c.version).where(
-            tasks.c.task_name == row.task_name, tasks.c.plan_instance == row.plan_instance, tasks.c.picked,
-            tasks.c.task_instance != row.task_instance,
-        )  # fmt: skip
-        return bool(held) or connection.execute(beside.limit(1)).first() is not None
-
     def _move_on(
         self, connection: sa.Connection, row: Row, now: datetime, columns: dict[str, Any] | None
     ) -> Row | None:
@@ -327,4 +284,6 @@ class LateClaims:
         change = Change(held=Held(row=row, now=now), transition=transition)
         expect(self._dialect.by_row.release(connection, change), 1, row)
         self._dialect.by_row.record(connection, change)
+        if row.is_detached and transition.remove:
+            release_queued(connection, self._dialect, [change])
         return None

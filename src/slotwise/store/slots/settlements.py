@@ -64,8 +64,8 @@ from slotwise.store.dialects.port import Dialect, Parted
 from slotwise.store.queue.queue import queue_of
 from slotwise.store.schema.rows import Change, Held, expect
 from slotwise.store.slots import ledger
-from slotwise.store.slots.backfill_release import release_next
 from slotwise.store.slots.concurrent_slots import tell_plan_rows
+from slotwise.store.slots.queued_slots import freed, release_queued
 
 if TYPE_CHECKING:
     from slotwise.store.slots.store import Store
@@ -230,6 +230,8 @@ class Settlements:
         try:
             with self.transaction() as connection:
                 label = self.dialect.by_row.let_go_aside(connection, claim, outcome, describe(error))
+                if label is not None and claim.row.has_slot:
+                    freed(connection, self.dialect, claim.row, self.dialect.now(connection), removed=False)
         except SQLAlchemyError:
             return Settlement(claim=claim, error=error)
         row = {"last_error": why}
@@ -334,8 +336,7 @@ class Settlements:
         for change in changes:
             if change.stranger:
                 ledger.end_stranger(connection, self.dialect, change)
-            if change.held.row.origin == Origin.BACKFILL and change.transition.remove:
-                release_next(connection, self.dialect, change.held.row, change.held.now, never_began=change.never_began)
+        release_queued(connection, self.dialect, changes)
 
     def take_over(self, silent: Sequence[Row]) -> list[Settlement]:
         """Let go of rows whose holder is dead, waiting for no lock. Rows that stirred, or are locked, are left."""

@@ -1,195 +1,21 @@
-"""What handlers run on: a bounded pool of daemon threads, and one event loop for ``async def``.
-
-The threads are daemons, so a handler that never returns does not keep the process from ending. One thread runs short
-handlers one after the other: under the interpreter's lock a second thread would only cost switches. While work is
-queued, one further thread stands by, so that a waiting handler delays no other. It takes over when it runs and finds
-that no work was taken since its last look.
-"""
+"""The event loop on which ``async def`` handlers run, and the application's lifespan around them."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import threading
-import time
-from collections import deque
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine
 from concurrent.futures import Future, wait
 from contextlib import AbstractAsyncContextManager, suppress
 from datetime import timedelta
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias
 
 from slotwise.model.clock import elapsed
 
 logger = logging.getLogger(__name__)
 
-
-T = TypeVar("T")
-Work: TypeAlias = Callable[[], None]
-
-#: How often, in seconds, the standby thread checks that the others make progress: ever less often while they do.
-LOOK = 0.001
-SELDOM = 0.008
-#: A thread that finished ``SPELL`` pieces of work, each within ``SHORT`` seconds, while others finished as many, is one
-#: too many: the work can have waited for nothing but the GIL.
-SPELL = 64
-SHORT = 0.0002
-
-
-class Threads:
-    """Run callables on at most ``limit`` threads, started as needed and kept until ``close``."""
-
-    def __init__(self, limit: int, name: str = "slotwise-handler") -> None:
-        self._limit = limit
-        self._name = name
-        self._queue: deque[Work] = deque()
-        self._lock = threading.Lock()
-        self._bell = threading.Semaphore(0)
-        self._threads: list[threading.Thread] = []
-        self._idle = 0
-        self._active = 0
-        self._is_attended = False  # a thread stands by
-        self._taken = 0
-        self._taken_before = 0  # when the standby thread was called
-        self._is_closed = False
-
-    def __len__(self) -> int:
-        """Return how many pieces of work wait."""
-        return len(self._queue)
-
-    @property
-    def busy(self) -> int:
-        """How many threads are at work."""
-        return self._active
-
-    def submit(self, *work: Work) -> None:
-        """Queue this work, which must not raise."""
-        self.submit_all(work)
-
-    def submit_all(self, work: Iterable[Work], *, first: bool = False) -> None:
-        """Queue this work in order; ``first``: before the work that waits already."""
-        if first:
-            self._queue.extendleft(reversed(list(work)))
-        else:
-            self._queue.extend(work)
-        self._attend()
-
-    def call(self, function: Callable[[], T]) -> Future[T]:
-        """Queue ``function``; the future gets its result or exception."""
-        future: Future[T] = Future()
-
-        def work() -> None:
-            if future.set_running_or_notify_cancel():
-                try:
-                    future.set_result(function())
-                except BaseException as error:
-                    future.set_exception(error)
-
-        self.submit(work)
-        return future
-
-    def close(self) -> None:
-        """Let the threads end when they are done, without waiting for them."""
-        with self._lock:
-            self._is_closed = True
-            for _ in self._threads:
-                self._bell.release()
-
-    def join(self, timeout: timedelta) -> None:
-        """Wait, after ``close``, for the threads that end within this time."""
-        until = elapsed() + timeout.total_seconds()
-        for thread in self._threads:
-            if thread is not threading.current_thread():
-                thread.join(max(until - elapsed(), 0))
-
-    # -- who is awake -----------------------------------------------------------------------------------------
-
-    def _attend(self) -> None:
-        """Make sure that a thread stands by.
-
-        Race: work is queued while the last standby thread goes idle. The work is queued before the lock is taken, and
-        a thread that goes idle checks the queue under the lock: one of the two sees the other.
-        """
-        with self._lock:
-            if self._is_attended or not self._queue:
-                return
-            self._taken_before = self._taken
-            if self._idle:
-                self._idle -= 1
-                self._is_attended = True
-                self._bell.release()
-            elif len(self._threads) < self._limit:
-                self._is_attended = self._add_thread()
-
-    def _add_thread(self) -> bool:
-        name = f"{self._name}-{len(self._threads) + 1}"
-        thread = threading.Thread(target=self._live, name=name, daemon=True)
-        try:
-            thread.start()
-        except RuntimeError as error:  # no more threads: the others take the work, or it is handed back
-            logger.warning("only %d of %d threads for handlers: %s", len(self._threads), self._limit, error)
-            return False
-        self._threads.append(thread)
-        return True
-
-    # -- a thread's life --------------------------------------------------------------------------------------
-
-    def _live(self) -> None:
-        while True:
-            if self._stand_by():
-                self._work()
-            with self._lock:
-                if self._is_closed and not self._queue:
-                    return
-                self._idle += 1
-            self._attend()  # work may have come since the last check
-            self._bell.acquire()
-
-    def _stand_by(self) -> bool:
-        """Wait while the others make progress; return True when they do not, and this thread must work."""
-        pause = LOOK
-        while True:
-            with self._lock:
-                if not self._queue or self._taken == self._taken_before:
-                    self._is_attended = False
-                    self._active += bool(self._queue)
-                    return bool(self._queue)
-                self._taken_before = self._taken
-            time.sleep(pause)
-            pause = min(2 * pause, SELDOM)
-
-    def _work(self) -> None:
-        queue, done, since, before = self._queue, 0, time.monotonic(), self._taken
-        while True:
-            try:
-                work = queue.popleft()
-            except IndexError:
-                break
-            self._taken += 1  # concurrent increments may get lost; it only has to change
-            if queue and not self._is_attended and (self._idle or len(self._threads) < self._limit):
-                self._attend()
-            work()
-            del work  # a finished handler's claim must not live on in an idle thread
-            done += 1
-            if done == SPELL:
-                now, taken = time.monotonic(), self._taken
-                if now - since < SPELL * SHORT and taken - before > 2 * SPELL and self._leave():
-                    return
-                done, since, before = 0, now, taken
-        with self._lock:
-            self._active -= 1
-
-    def _leave(self) -> bool:
-        """Go idle, unless no other thread is at work."""
-        with self._lock:
-            if self._active < 2:
-                return False
-            self._active -= 1
-            return True
-
-
 Lifespan: TypeAlias = Callable[[], AbstractAsyncContextManager[Any]]
-
 
 #: How long our own loop may take to end; a handler that blocks it, or ignores its cancellation, is left behind.
 PATIENCE = timedelta(seconds=5)
