@@ -317,6 +317,15 @@ class JobContext:
         """Sleep, but return early if the handler is asked to stop; True if it was."""
         return self._hold.signal.wait(seconds)
 
+    def cancel(self, reason: str) -> bool:
+        """Ask the handler of this attempt to stop, from any thread; ``cancel_reason`` is then ``reason``.
+
+        If the handler stops, the slot starts again as its next attempt; with ``give_up`` it ends as cancelled. Return
+        False if the handler was asked before: the first reason counts. ``register_reason`` gives a reason its
+        sentences.
+        """
+        return self._hold.signal.set(reason)
+
     def check(self) -> None:
         """Raise JobCancelled if the handler should stop."""
         if self.cancelled:

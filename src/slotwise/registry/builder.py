@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any, Self
 
 from slotwise.engine.run.event_loop import Lifespan
 from slotwise.engine.run.runner import Interceptor
+from slotwise.engine.run.start_hooks import BeforeStart
 from slotwise.model.events import Listener
 from slotwise.registry.validation import Customize, listed
+from slotwise.store.queue.queue import AtInsert
 from slotwise.store.slots.settlements import AfterSettle
 
 if TYPE_CHECKING:
@@ -23,7 +25,15 @@ class RegistryBuilder:
     """
 
     def __init__(self) -> None:
-        self._parts: dict[str, Any] = {"jobs": [], "tasks": [], "listeners": [], "interceptors": [], "after_settle": []}
+        self._parts: dict[str, Any] = {
+            "jobs": [],
+            "tasks": [],
+            "listeners": [],
+            "interceptors": [],
+            "before_start": [],
+            "at_insert": [],
+            "after_settle": [],
+        }
         self._options: dict[str, Any] = {}
 
     def with_job(self, job: object) -> Self:
@@ -46,6 +56,14 @@ class RegistryBuilder:
 
     def with_interceptor(self, interceptor: Interceptor) -> Self:
         self._parts["interceptors"].append(interceptor)
+        return self
+
+    def with_before_start(self, hook: BeforeStart) -> Self:
+        self._parts["before_start"].append(hook)
+        return self
+
+    def with_at_insert(self, hook: AtInsert) -> Self:
+        self._parts["at_insert"].append(hook)
         return self
 
     def with_after_settle(self, hook: AfterSettle) -> Self:

@@ -61,7 +61,7 @@ from slotwise.model.vocabulary import PLANNED, Origin, Outcome, Release
 from slotwise.store.connect.database import Database, commit_surely
 from slotwise.store.connect.database_errors import describe, is_about_a_row, is_locked, is_transient
 from slotwise.store.dialects.port import Dialect, Parted
-from slotwise.store.queue.queue import queue_of
+from slotwise.store.queue.queue import AtInsert, queue_of
 from slotwise.store.schema.rows import Change, Held, expect
 from slotwise.store.slots import ledger
 from slotwise.store.slots.concurrent_slots import tell_plan_rows
@@ -132,7 +132,7 @@ class Settlements:
         self._poll = store.poll
         #: What else a worker writes with its settlements.
         self.hooks = SettlementHooks()
-        self._sequels = FollowUpWriter(self.dialect)
+        self._sequels = FollowUpWriter(self.dialect, store.at_insert)
         names = (name for name, found in store.definitions.items() if is_usual(found))
         self._usual = frozenset(names if self.dialect.has_fast_finish else ())
 
@@ -444,9 +444,9 @@ class End(NamedTuple):
 class FollowUpWriter:
     """Everything in the order of keys: two settlements that meet in several rows cannot deadlock there."""
 
-    def __init__(self, dialect: Dialect) -> None:
+    def __init__(self, dialect: Dialect, at_insert: tuple[AtInsert, ...] = ()) -> None:
         self._dialect = dialect
-        self._queue = queue_of(dialect)
+        self._queue = queue_of(dialect, at_insert=at_insert)
 
     def write(self, connection: sa.Connection, ends: Sequence[End]) -> set[str]:
         """What succeeded brings its sequel; every end of a task, its history, if the task keeps one.
@@ -475,10 +475,10 @@ class FollowUpWriter:
             groups.setdefault((turns[key], name, if_exists, wanted.waits_for > 0), []).append(wanted)
         for (_, name, if_exists, blocked), some in sorted(groups.items()):
             if not blocked:
-                self._queue.chunks.put_many(connection, name, some, if_exists)
+                self._queue.put_many(connection, name, some, if_exists)
                 continue
             for wanted in sorted(some):
-                self._queue.tasks.put(connection, name, wanted, if_exists)
+                self._queue.put(connection, name, wanted, if_exists)
 
 
 def _history(end: End) -> dict[str, Any] | None:

@@ -26,6 +26,7 @@ from slotwise.store.connect.database import Database
 from slotwise.store.connect.database_errors import is_transient
 from slotwise.store.dialects.port import Dialect
 from slotwise.store.dialects.postgresql.dialect import PostgreSQL
+from slotwise.store.queue.queue import AtInsert
 from slotwise.store.schema.rows import row_of
 from slotwise.store.schema.tables import Tables, tables
 from slotwise.store.slots import ledger
@@ -50,6 +51,7 @@ class Store:
         clock: Clock | None = None,
         poll: timedelta | None = None,
         keep: bool = True,
+        at_insert: tuple[AtInsert, ...] = (),
     ) -> None:
         self.database = database
         self.definitions = definitions
@@ -59,6 +61,8 @@ class Store:
         self.dialect = _dialect(database.dialect_name)(self.tables, clock or DatabaseClock())
         self.warnings = RowWarnings(self.dialect.clock.elapsed)
         self._keep = keep
+        #: Hooks in each transaction that inserts one-time tasks.
+        self.at_insert = at_insert
         self.due = Due(self)
         self.claims = Claims(self)
         self.held = HeldRows(self)
