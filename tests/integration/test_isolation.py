@@ -115,7 +115,7 @@ def refused(ctx):
 @job(name="robbed", **options)
 def robbed(ctx):
     note("robbed runs")
-    ctx.wait(600)
+    ctx.wait("10m")
     note(f"robbed {ctx.cancel_reason}")
     ctx.check()
 

@@ -154,7 +154,7 @@ def test_what_is_held_can_stop_the_handler(make: Make) -> None:
 
     def wait(ctx: JobContext) -> None:
         begun.set()
-        ctx.wait(PATIENCE)
+        ctx.wait(timedelta(seconds=PATIENCE))
         assert ctx.cancel_reason == "lock_lost"
         ctx.check()
 
