@@ -13,7 +13,7 @@ from slotwise.store.operations import slot_operations
 from slotwise.store.planning import planner
 from slotwise.store.planning.planner import Planner
 from slotwise.store.slots import ledger, queued_slots
-from slotwise.store.slots.concurrent_slots import SlotRows
+from slotwise.store.slots.detached import SlotRows
 
 # ends
 LOST = ending._lost

@@ -20,7 +20,7 @@ from slotwise.model.records import Claim, HandedBack, Succeeded
 from slotwise.schedules import Every
 from slotwise.store.dialects.queue_cursors import FIRST, LAST, Range
 from slotwise.store.planning.planner import Planner
-from slotwise.store.slots.batch_size import BatchSize
+from slotwise.store.slots.claims import BatchSize
 from slotwise.store.slots.store import Store
 
 ROWS = 200_000

@@ -64,7 +64,7 @@ from slotwise.store.dialects.port import Dialect, Parted
 from slotwise.store.queue.queue import AtInsert, queue_of
 from slotwise.store.schema.rows import Change, Held, expect
 from slotwise.store.slots import ledger
-from slotwise.store.slots.concurrent_slots import tell_plan_rows
+from slotwise.store.slots.detached import tell_plan_rows
 from slotwise.store.slots.queued_slots import freed, release_queued
 
 if TYPE_CHECKING:
