@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from slotwise.client.client import Client
 from slotwise.client.operations import instant_of, name_of
-from slotwise.explain.explanation import Explanation, explain
-from slotwise.explain.facts import facts
+from slotwise.explain.explanation import Explanation, TaskExplanation, explain, explain_task
+from slotwise.explain.facts import facts, task_facts
 from slotwise.model.durations import parse_duration
 from slotwise.model.records import RECURRING
 from slotwise.store.operations.job_operations import Paused
@@ -113,6 +113,12 @@ class Inspection:
             return explain(facts(store, name, instant_of(slot), id or RECURRING), store.definitions.get(name))
 
     # -- one-time tasks -----------------------------------------------------------------------------------------
+
+    def explain_task(self, task: Any, id: str) -> TaskExplanation:
+        """Return why a one-time task waits, runs or has ended, in sentences, with the limits that hold it back."""
+        store, name = self._make_store(), name_of(task)
+        with store.database.in_words():
+            return explain_task(task_facts(store, name, id), store.definitions.get(name))
 
     def tasks(
         self,
@@ -222,6 +228,10 @@ class AsyncInspection:
     async def explain(self, job: Any, slot: datetime, *, id: str | None = None) -> Explanation:
         """As Inspection.explain."""
         return await asyncio.to_thread(self._inspection.explain, job, slot, id=id)
+
+    async def explain_task(self, task: Any, id: str) -> TaskExplanation:
+        """As Inspection.explain_task."""
+        return await asyncio.to_thread(self._inspection.explain_task, task, id)
 
     async def tasks(
         self,
