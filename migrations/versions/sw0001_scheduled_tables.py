@@ -46,6 +46,7 @@ def _quoted(table: str, schema: str | None) -> str:
 def _own_task_columns() -> list[sa.Column]:
     zero = sa.text("0")
     return [
+        sa.Column("kind", sa.Text, nullable=False, server_default=sa.text("'task'")),
         sa.Column("slot", _instant()),
         sa.Column("watermark", _instant()),
         sa.Column("next_slot", _instant()),
@@ -57,7 +58,7 @@ def _own_task_columns() -> list[sa.Column]:
         sa.Column("plan_instance", sa.Text),
         sa.Column("origin", sa.Text),
         sa.Column("collapsed", sa.BigInteger, nullable=False, server_default=zero),
-        sa.Column("first_version", sa.BigInteger),
+        sa.Column("created_version", sa.BigInteger),
         sa.Column("attempt", sa.Integer, nullable=False, server_default=zero),
         sa.Column("lost_count", sa.Integer, nullable=False, server_default=zero),
         sa.Column("trying_since", _instant()),
@@ -136,8 +137,8 @@ def _index_tasks(prefix: str, schema: str | None) -> None:
     # SQLAlchemy cannot read an index of expressions back from SQLite, which owes no speed.
     rank = [] if _is_sqlite() else [sa.text("(-coalesce(priority, 50))")]
     for name, columns, condition in (
-        ("due", ["execution_time"], f"{waiting} AND (schedule IS NOT NULL OR plan_instance IS NOT NULL)"),
-        ("queue", ["task_name", *rank, "execution_time"], f"{waiting} AND schedule IS NULL AND plan_instance IS NULL"),
+        ("due", ["execution_time"], f"{waiting} AND kind <> 'task'"),
+        ("queue", ["task_name", *rank, "execution_time"], f"{waiting} AND kind = 'task'"),
         ("lost", ["execution_time"], f"{waiting} AND lost_count > 0"),
         ("held", ["picked_by"], "picked"),
         ("parked", ["state", "task_name", "task_instance"], "state IS NOT NULL"),

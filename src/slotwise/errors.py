@@ -3,6 +3,7 @@
 SlotwiseError
 ├── ConfigurationError          a setting, a job or a registry that cannot work
 │   ├── InvalidCrontab          lines of a crontab that cannot run
+│   ├── InvalidCronJobs         entries of CRON_JOBS that cannot run
 │   ├── InvalidJob              a job declares something impossible
 │   │   └── InvalidPayload      data that a task cannot take, or that cannot be read
 │   ├── InvalidSchedule         a schedule that cannot be understood or can never fire
@@ -16,6 +17,9 @@ SlotwiseError
 │   └── PostgresMissing         no programs to start a PostgreSQL of our own
 ├── ClaimLost                   the claim is no longer ours
 ├── JobCancelled                the handler was asked to stop
+├── LockNotAcquired             a lock of slotwise.locks is held elsewhere
+│   └── LockUnavailable         its provider did not answer
+├── LockLost                    a lease ended before its holder released it
 ├── CommandFailed               a command ended badly, or could not start
 ├── InstanceExists              a one-time task with this id is already scheduled
 ├── UnknownTask                 no job or task of this name
@@ -41,6 +45,15 @@ class ConfigurationError(SlotwiseError):
 
 class InvalidCrontab(ConfigurationError):
     """Lines of a crontab cannot run."""
+
+
+class InvalidCronJobs(ConfigurationError):
+    """Entries of CRON_JOBS cannot run."""
+
+    def __init__(self, problems: list[str]) -> None:
+        super().__init__("\n".join(f"CRON_JOBS: {problem}" for problem in problems))
+        #: Each with its job and field.
+        self.problems = tuple(problems)
 
 
 class InvalidJob(ConfigurationError):
@@ -93,6 +106,18 @@ class ClaimLost(SlotwiseError):
 
 class JobCancelled(SlotwiseError):
     """The handler was asked to stop."""
+
+
+class LockNotAcquired(SlotwiseError):
+    """The lock is held by another process, or by another lease of this one."""
+
+
+class LockUnavailable(LockNotAcquired):
+    """The provider did not answer, so the lock was not acquired or not confirmed."""
+
+
+class LockLost(SlotwiseError):
+    """The lease has ended before its holder released it: another process may hold the lock."""
 
 
 class CommandFailed(SlotwiseError):

@@ -163,7 +163,7 @@ def test_the_wrong_kind_of_connection(registry: JobRegistry, pg_url: str) -> Non
                 registry.client.schedule(mail, {}, connection=connection)
         with (
             psycopg.connect(pg_url) as waiting,
-            pytest.raises(ConfigurationError, match="Connection is no async connection; pass an AsyncConnection"),
+            pytest.raises(ConfigurationError, match="Connection is not an async connection; pass an AsyncConnection"),
         ):
             await registry.client.aio.schedule(mail, {}, connection=waiting)
 

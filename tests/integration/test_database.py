@@ -10,8 +10,9 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from datetime import timedelta
 
+import psycopg
 import pytest
-from sqlalchemy import Connection, Engine, make_url
+from sqlalchemy import Connection, Engine, event, make_url
 from sqlalchemy.exc import DBAPIError
 from tests.connections import HEARTBEAT, Open, backend, engines
 
@@ -58,6 +59,58 @@ class TestPools:
             count = "SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE 'slotwise closing%%'"
             until_true(connection, f"SELECT ({count}) = 0")
         opened.verify()
+
+    @pytest.mark.parametrize("role", ["main", "heart", "claims"])
+    def test_a_connection_that_is_in_use_at_the_close_is_closed_afterwards(self, database: Open, role: str) -> None:
+        """The pool it belongs to is gone: nobody else would close it."""
+        opened = database()
+        with getattr(opened, role).connect() as connection:
+            driver = connection.connection.driver_connection
+            opened.close()
+            assert connection.exec_driver_sql("SELECT 1").scalar_one() == 1
+        assert driver is not None
+        assert driver.closed
+
+    def test_a_connection_that_is_opened_during_the_close_is_closed_afterwards(self, database: Open) -> None:
+        """Race: the pool closes between the request for a connection and the server's answer."""
+        opened = database()
+        event.listen(opened.main, "connect", lambda *_: opened.close())
+        with opened.main.connect() as connection:
+            driver = connection.connection.driver_connection
+        assert driver is not None
+        assert driver.closed
+
+    def test_a_notification_after_the_close_leaves_no_connection(self, database: Open) -> None:
+        """Race: the pool closes between a statement and the notification that follows it."""
+        opened = database(worker_name="telling")
+        made: list[psycopg.Connection] = []
+        event.listen(opened.main, "connect", lambda driver, _: made.append(driver))
+        with opened.telling("mail") as connection:
+            connection.exec_driver_sql("SELECT 1")
+            opened.close()
+        opened.wake_ups.flush()
+        assert len(made) == 2
+        assert all(driver.closed for driver in made)
+
+    @pytest.mark.parametrize(
+        ("role", "name", "value"),
+        [
+            *((role, "_FORMS", {"ignore_system_indexes": "off"}) for role in ("main", "heart", "wake-up")),
+            ("main", "_SOURCE", "SELECT 1 / 0"),
+        ],
+    )
+    def test_a_connection_whose_set_up_fails_is_closed(
+        self, database: Open, monkeypatch: pytest.MonkeyPatch, role: str, name: str, value: object
+    ) -> None:
+        """Its first statements may meet a shutdown, or a deadline. (This option can only be set at the start.)"""
+        made: list[psycopg.Connection] = []
+        connect = psycopg.connect
+        monkeypatch.setattr(psycopg, "connect", lambda **keywords: made.append(connect(**keywords)) or made[-1])
+        monkeypatch.setattr(postgresql_connections, name, value)
+        opened = database()
+        with pytest.raises((psycopg.Error, DBAPIError)):
+            opened.listen() if role == "wake-up" else getattr(opened, role).connect()
+        assert [driver.closed for driver in made] == [True]
 
     def test_a_restart_while_idle_is_nobodys_error(self, database: Open, monkeypatch: pytest.MonkeyPatch) -> None:
         """A connection that rested is asked whether it lives, and replaced."""

@@ -14,7 +14,7 @@ FLOOD = 100_000
 AHEAD = 5_000
 
 _FLOOD = f"""
-INSERT INTO scheduled_tasks (task_name, task_instance, execution_time, slot, picked, version, first_version)
+INSERT INTO scheduled_tasks (task_name, task_instance, execution_time, slot, picked, version, created_version)
 SELECT 'flood', i::text, now() - interval '1 hour', now() - interval '1 hour', false, 1, 1
 FROM generate_series(1, {FLOOD}) AS i"""
 

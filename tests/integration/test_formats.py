@@ -107,10 +107,10 @@ def test_a_letter_that_the_database_lacks(databases: Databases) -> None:
                     with pytest.raises(ConfigurationError) as refused:
                         call()
                     said = str(refused.value).replace("latin-1", "LATIN1")
-                    assert said == f"{where}: '\u65e5' is no letter of the database's encoding, LATIN1; {CURE}"
+                    assert said == f"{where}: the database's encoding, LATIN1, has no '\u65e5'; {CURE}"
 
 
-CURE = "write another, or use a database in UTF8"
+CURE = "replace it, or use a database in UTF8"
 
 
 def calls_with_a_letter(

@@ -106,7 +106,7 @@ def test_deadlines_hold(
             assert deadlines(database) == EXPECTED
         with database.heart.begin() as connection:
             assert connection.exec_driver_sql("SHOW lock_timeout").scalar_one() == "5s"
-        assert len([each for each in caplog.messages if "pooler stands in between" in each]) == warnings
+        assert len([each for each in caplog.messages if "a pooler is in between" in each]) == warnings
         database.close()
 
 

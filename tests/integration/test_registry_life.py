@@ -312,7 +312,7 @@ def test_a_deaf_slot_in_the_foreground_ends_all_the_same(
         entered.set()
         release.wait(PATIENCE)
 
-    for place in ("process.foreground.PATIENCE", "run.executors.PATIENCE", "shutdown.LONGEST_ASIDE"):
+    for place in ("process.foreground.PATIENCE", "run.event_loop.PATIENCE", "shutdown.LONGEST_ASIDE"):
         monkeypatch.setattr(f"slotwise.engine.{place}", timedelta(milliseconds=100))
     deaf = job(name="deaf", schedule=Every("1d"))(blocks)
     registry = a_registry(url, heard, deaf, lifespan=Life(), shutdown_grace="0s")
@@ -385,7 +385,7 @@ def test_the_lifespan_is_around_everything(url: str, heard: Heard, is_async: boo
     def handle(ctx: JobContext) -> None:
         seen.append(ctx.state)
         entered.set()
-        ctx.wait(0.2)
+        ctx.wait("200ms")
         life.said.append("handled")
 
     async def handle_later(ctx: JobContext) -> None:
@@ -477,7 +477,7 @@ def test_a_handler_that_does_not_stop_keeps_its_claim(url: str, heard: Heard) ->
 
     def deaf(ctx: JobContext) -> None:
         entered.set()
-        if ctx.wait(PATIENCE):
+        if ctx.wait(timedelta(seconds=PATIENCE)):
             told.set()
         go.wait(PATIENCE)
 

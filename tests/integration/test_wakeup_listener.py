@@ -21,7 +21,7 @@ from tests.integration.hearing import PATIENCE, Heard
 
 from slotwise import BulkResult, Cron, Every, Item, JobContext, JobRegistry, job, task
 from slotwise.client.bulk import GATHER
-from slotwise.engine.loops.wakeup_listener import WakeUp
+from slotwise.engine.loops.housekeeping import WakeUp
 from slotwise.engine.worker import Worker
 from slotwise.model.events import Listeners
 from slotwise.schedules import Once
@@ -271,7 +271,7 @@ def test_a_handler_is_told_at_once_that_it_is_cancelled(pg_url: str) -> None:
     @task(name="long")
     def long(ctx: JobContext) -> None:
         entered.set()
-        if ctx.wait(PATIENCE):
+        if ctx.wait(timedelta(seconds=PATIENCE)):
             told.set()
             ctx.check()
 
@@ -408,7 +408,7 @@ def test_who_drains_tells_the_others(pg_url: str) -> None:
     @task(name="long")
     def long(ctx: JobContext) -> None:
         entered.set()
-        while not ctx.wait(0.05) and not go_on.is_set():
+        while not ctx.wait("50ms") and not go_on.is_set():
             pass
         ctx.check()
 

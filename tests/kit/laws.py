@@ -76,7 +76,7 @@ class Breach:
 
 def rows_and_ledger(ledger: Ledger) -> Iterator[Breach]:
     """Each open slot is in one row, each claim in the ledger; what has ended waits nowhere."""
-    slots = [row for row in ledger.rows if row["schedule"] is not None or row["plan_instance"] is not None]
+    slots = [row for row in ledger.rows if row["kind"] != "task"]
     slots = [row for row in slots if row["slot"] is not None]
     yield from _one_row(slots)
     for row in slots:

@@ -1,13 +1,14 @@
 """``--progress``: what runs, how many of how many have run, and for how long, instead of a dot per test.
 
 A terminal shows one line that changes each second; a log gets a line each quarter of a minute. A failure is named at
-once, and told in full at the end.
+once, and told in full at the end. A log ends with the costs of each directory and of the slowest tests.
 """
 
 from __future__ import annotations
 
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Generator, Sequence
 from typing import Any
 
@@ -17,6 +18,10 @@ import pytest
 SELDOM = 15.0
 #: Seconds between two changes of a terminal's line.
 OFTEN = 1.0
+#: A run whose tests take fewer seconds together ends without a table of them.
+WORTH_A_TABLE = 60.0
+#: How many tests that table names.
+SLOWEST = 40
 CLEAR = "\r\x1b[K"
 
 
@@ -44,6 +49,8 @@ class Progress:
         self._total = 0
         self._ran: set[str] = set()
         self._failed: set[str] = set()
+        #: Seconds by test, its fixtures included.
+        self._took: dict[str, float] = defaultdict(float)
         #: Since when each test runs.
         self._running: dict[str, float] = {}
         self._ended = threading.Event()
@@ -66,6 +73,7 @@ class Progress:
         self._ran.add(nodeid)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self._took[report.nodeid] += report.duration
         if report.failed and report.nodeid not in self._failed:
             self._failed.add(report.nodeid)
             self._write(f"FAILED {report.nodeid}\n")
@@ -80,7 +88,7 @@ class Progress:
         self._ended.set()
         if self._painter.is_alive():
             self._painter.join()
-        self._write(f"{self._state()}\n")
+        self._write(f"{self._state()}\n{'' if self._is_terminal else self.costs()}")
 
     # -- what is shown -------------------------------------------------------------------------------------------
 
@@ -95,6 +103,17 @@ class Progress:
 
     def paint(self) -> None:
         self._write(f"{self._state()}{self._longest()}" + ("" if self._is_terminal else "\n"))
+
+    def costs(self) -> str:
+        """The seconds of each directory of tests, and the slowest tests, if the run was long."""
+        if sum(self._took.values()) < WORTH_A_TABLE:
+            return ""
+        directories: dict[str, float] = defaultdict(float)
+        for name, seconds in self._took.items():
+            directories["/".join(name.partition("::")[0].split("/")[:2])] += seconds
+        slowest = sorted(self._took.items(), key=lambda item: -item[1])[:SLOWEST]
+        rows = [*sorted(directories.items(), key=lambda item: -item[1]), *slowest]
+        return "".join(f"{seconds:8.1f} s  {name}\n" for name, seconds in rows)
 
     def _state(self) -> str:
         minutes, seconds = divmod(int(time.monotonic() - self._began), 60)

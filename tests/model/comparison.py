@@ -72,7 +72,7 @@ class Comparison:
                 off = None if row["cancel_requested"] is None else "overlap" if row["control"] is None else "operator"
                 held = row["picked"]
                 found[row["slot"]] = (
-                    row["plan_instance"] is None, row["picked_by"], row["version"] if held else None,
+                    row["kind"] != "detached", row["picked_by"], row["version"] if held else None,
                     row["attempt"], row["lost_count"],
                     None if held or row["state"] == "queued" else due, None if held else row["state"], off,
                 )  # fmt: skip

@@ -95,4 +95,4 @@ class ClaimLaws:
 
 
 def _has_slot(row: Any) -> bool:
-    return row.schedule is not None or row.plan_instance is not None
+    return row.kind != "task"

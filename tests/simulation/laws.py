@@ -66,7 +66,7 @@ class Laws:
         """Tokens rise with every claim of a row."""
         self.claims_of.claimed(claim, tags)
         self.orders.claimed(claim)
-        life = (claim.key, claim.row.first_version)
+        life = (claim.key, claim.row.created_version)
         last = self.tokens.get(life, 0)
         if claim.token <= last:
             raise self._broken("tokens rise", f"token {claim.token} after {last}", claim)
@@ -147,7 +147,7 @@ class Laws:
     def check(self, ledger: Ledger) -> None:
         """Every law that can be read off the tables at any moment."""
         for row in ledger.rows:
-            if row["schedule"] is not None and row["plan_instance"] is None:
+            if row["kind"] == "plan":
                 self._only_forward(row, ledger)
         self.rows.check(ledger)
         if not self.after_restores:
@@ -261,4 +261,4 @@ class Laws:
 def _slot(claim: Claim) -> Slot:
     if claim.slot is not None:
         return claim.row.task_name, claim.slot
-    return claim.row.task_name, (claim.row.task_instance, claim.row.first_version)
+    return claim.row.task_name, (claim.row.task_instance, claim.row.created_version)

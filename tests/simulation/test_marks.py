@@ -59,7 +59,7 @@ class Flood:
         priority = self.rng.choice((50, 40, 90)) if self.rng.random() < 0.2 else 50
         return {
             "task_name": self.rng.choice(NAMES), "task_instance": str(self.rng.randrange(10**9)), "picked": False,
-            "execution_time": due, "slot": due, "version": 1, "first_version": 1, "priority": priority,
+            "execution_time": due, "slot": due, "version": 1, "created_version": 1, "priority": priority,
         }  # fmt: skip
 
     def _outcome(self) -> AttemptOutcome:

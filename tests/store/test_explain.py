@@ -33,12 +33,12 @@ MARK = datetime(2020, 1, 1, tzinfo=UTC)
 FILL = f"""
 ALTER TABLE scheduled_tasks SET (autovacuum_enabled = false);
 ALTER TABLE scheduled_slots SET (autovacuum_enabled = false);
-INSERT INTO scheduled_tasks (task_name, task_instance, execution_time, slot, picked, version, first_version)
+INSERT INTO scheduled_tasks (task_name, task_instance, execution_time, slot, picked, version, created_version)
 SELECT 'task-' || lpad((n % 200)::text, 3, '0'), n::text, due, due, false, 1000, 1000
 FROM (SELECT n, now() + (n - 3000) * interval '1 minute' AS due FROM generate_series(1, {ROWS}) AS n) AS rows;
-INSERT INTO scheduled_tasks (task_name, task_instance, execution_time, slot, next_slot, schedule, picked, version)
+INSERT INTO scheduled_tasks (task_name, task_instance, execution_time, slot, next_slot, schedule, kind, picked, version)
 SELECT 'job-' || lpad((n - 1)::text, 3, '0'), 'recurring', '2020-01-01Z', '2020-01-01Z', '8000-01-01Z',
-       '{Every("1d")}', false, 1000
+       '{Every("1d")}', 'plan', false, 1000
 FROM generate_series(1, {len(JOBS)}) AS n;
 INSERT INTO scheduled_slots (task_name, task_instance, slot, outcome, finished, token)
 SELECT 'job-' || lpad((n % 600)::text, 3, '0'), 'recurring', timestamptz '2010-01-01Z' + n * interval '1 minute',

@@ -22,8 +22,8 @@ MANY, NAMES, FOREIGN = 100_000, 10_000, 1_000
 PLANNED = "SET plan_cache_mode = force_generic_plan; SET enable_seqscan = off; SET jit = off"
 
 FILL = """
-INSERT INTO scheduled_tasks (task_name, task_instance, execution_time, slot, next_slot, schedule, picked, version)
-SELECT {name}, {instance}, due, due, due + interval '1 day', 'EVERY|1d', false, 1000
+INSERT INTO scheduled_tasks (task_name, task_instance, execution_time, slot, next_slot, schedule, kind, picked, version)
+SELECT {name}, {instance}, due, due, due + interval '1 day', 'EVERY|1d', 'plan', false, 1000
 FROM (SELECT n, statement_timestamp() + (n - 10) * interval '1 minute' AS due
       FROM generate_series(1, {count}) AS n) AS rows
 """

@@ -27,10 +27,11 @@ START = datetime(2026, 1, 1, tzinfo=UTC)
 
 #: Each second a hundred instances are due, the same ones again when all have had their turn.
 FILL = """
-INSERT INTO scheduled_tasks (task_name, task_instance, execution_time, slot, next_slot, schedule, picked, version,
-                             first_version, task_data)
+INSERT INTO scheduled_tasks (task_name, task_instance, execution_time, slot, next_slot, schedule, kind, picked, version,
+                             created_version, task_data)
 SELECT 'feed', 'customer-' || n, due, due, due + turn, 'EVERY|' || extract(epoch FROM turn)::integer || 's|'
-       || to_char(due AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"'), false, 1767225600000000, 1767225600000000,
+       || to_char(due AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"'), 'plan', false,
+       1767225600000000, 1767225600000000,
        convert_to('{"url":"https://example.org/' || n || '"}', 'UTF8')
 FROM (SELECT n, timestamptz '2026-01-01Z' + n / 100 * interval '1 second' AS due,
              greatest(%(count)s / 100, 1) * interval '1 second' AS turn

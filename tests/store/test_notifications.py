@@ -84,6 +84,38 @@ def test_of_many_threads_no_word_is_lost() -> None:
     assert {word for words in ear.sent for word in words} == {f"{n}-{i}" for n in range(8) for i in range(50)}
 
 
+def test_nothing_is_sent_after_a_flush_has_returned() -> None:
+    """Race: a timer has begun to flush as the database closes; it must not open a connection after the close."""
+    ear = Ear(LONG)
+    timer = threading.Thread(target=ear.wake_ups.flush)
+    has_begun, may_go_on = threading.Event(), threading.Event()
+
+    class HeldUp:
+        """The lock of senders, before which the timer is held up."""
+
+        lock = threading.Lock()
+
+        def __enter__(self) -> None:
+            if threading.current_thread() is timer:
+                has_begun.set()
+                assert may_go_on.wait(PATIENCE)
+            self.lock.acquire()
+
+        def __exit__(self, *_: object) -> None:
+            self.lock.release()
+
+    ear.wake_ups.tell("first")
+    ear.wake_ups.tell("second")
+    ear.wake_ups._sending = HeldUp()  # type: ignore[assignment]
+    timer.start()
+    assert has_begun.wait(PATIENCE)
+    ear.wake_ups.flush()
+    sent_at_the_close = [*ear.sent]
+    may_go_on.set()
+    timer.join(PATIENCE)
+    assert ear.sent == sent_at_the_close == [["first"], ["second"]]
+
+
 def test_a_word_that_cannot_be_sent_is_nobodys_error() -> None:
     """The task is scheduled: polls find it."""
 

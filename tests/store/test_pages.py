@@ -27,8 +27,8 @@ INSERT INTO scheduled_gaps (task_name, task_instance, first_slot, last_slot, cou
 SELECT 'feed', 'recurring', first, first + interval '3 seconds', 2, 'overlap', now()
 FROM (SELECT timestamptz '2025-01-01Z' + n * interval '10 seconds' AS first
       FROM generate_series(1, 40000) AS n) AS gaps;
-INSERT INTO scheduled_tasks (task_name, task_instance, execution_time, slot, schedule, picked, version)
-SELECT 'feed', 'customer-' || n, '2027-01-01Z', '2027-01-01Z', 'EVERY|1h|1970-01-01T00:00:00Z', false, 9
+INSERT INTO scheduled_tasks (task_name, task_instance, execution_time, slot, schedule, kind, picked, version)
+SELECT 'feed', 'customer-' || n, '2027-01-01Z', '2027-01-01Z', 'EVERY|1h|1970-01-01T00:00:00Z', 'plan', false, 9
 FROM generate_series(1, 10000) AS n;
 ANALYZE;
 """

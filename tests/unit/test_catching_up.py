@@ -36,8 +36,8 @@ def row_of(slot: float, *, until: float | None, **changes: Any) -> Row:
     """A held plan row in the middle of a catch-up."""
     given: dict[str, Any] = {
         "task_name": "report", "task_instance": RECURRING, "execution_time": at(slot), "version": 1_000,
-        "picked": True, "picked_by": "host:1:a", "lease": MINUTE, "slot": at(slot), "watermark": at(slot),
-        "next_slot": at(slot + 1), "schedule": str(MINUTELY), "attempt": 1, "origin": "catch_up",
+        "picked": True, "picked_by": "host:1:a", "lease": MINUTE, "kind": "plan", "slot": at(slot),
+        "watermark": at(slot), "next_slot": at(slot + 1), "schedule": str(MINUTELY), "attempt": 1, "origin": "catch_up",
         "catch_up_until": None if until is None else at(until),
     }  # fmt: skip
     return Row(**(given | changes))

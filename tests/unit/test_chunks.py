@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from slotwise import ConfigurationError, Item
-from slotwise.client.chunks import BYTES, Chunk, chunks
+from slotwise.client.bulk import BYTES, Chunk, chunks
 from slotwise.errors import InvalidPayload, InvalidSetting
 from slotwise.model.records import When
 from slotwise.payload.payload import UNTYPED
@@ -61,7 +61,7 @@ ITSELF.append(ITSELF)
     ("item", "kind", "words"),
     [
         (Item(1, id=" "), ConfigurationError, "items[2] (id ' '): schedule('mail', id=' '): an id cannot be blank"),
-        (Item(1, id=7), ConfigurationError, "items[2]: schedule('mail', id=7): an id is a text"),  # type: ignore[arg-type]
+        (Item(1, id=7), ConfigurationError, "items[2]: schedule('mail', id=7): an id is a string"),  # type: ignore[arg-type]
         (Item(1, id="x", delay="5"), InvalidSetting, "items[2] (id 'x'): schedule('mail', delay='5'): "),
         (
             Item(1, id="x", delay="5s", at=datetime(2026, 1, 1, tzinfo=UTC)),
@@ -86,10 +86,10 @@ def test_what_is_wrong_with_an_item(item: Any, kind: type[Exception], words: str
 @pytest.mark.parametrize(
     ("items", "words"),
     [
-        (None, "schedule_many('mail', items=None): expected a list, or"),
-        (Item(1), "expected a list, or"),
-        ("abc", "items='abc'): expected a list, or"),
-        ({"a": 1}, "expected a list, or"),
+        (None, "schedule_many('mail', items=None): expected a list or"),
+        (Item(1), "expected a list or"),
+        ("abc", "items='abc'): expected a list or"),
+        ({"a": 1}, "expected a list or"),
         (asynchronous(), "cannot be awaited here; collect first: [one async for one in items]"),
     ],
     ids=["none", "an item", "a text", "a dict", "an async generator"],

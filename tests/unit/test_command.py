@@ -114,7 +114,7 @@ def alive(pid: int) -> bool:
         pytest.param({"env": "A=B"}, "env is a str", id="env-text"),
         pytest.param({"inherit_env": "PATH"}, "inherit_env is 'PATH'", id="inherit-text"),
         pytest.param({"timeout": "soon"}, "timeout: 'soon' is not a duration", id="timeout"),
-        pytest.param({"timeout": "0s"}, "timeout is zero", id="timeout-zero"),
+        pytest.param({"timeout": "0s"}, "timeout is '0s'; expected more than zero", id="timeout-zero"),
         pytest.param({"stdin": 5}, "stdin is a int", id="stdin"),
         pytest.param({"user": ""}, "user is ''", id="user"),
         pytest.param({"timout": "5s"}, "did you mean timeout?", id="typo"),

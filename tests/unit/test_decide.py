@@ -28,6 +28,7 @@ from slotwise.model.records import (
     Succeeded,
     Transition,
 )
+from slotwise.model.vocabulary import Kind
 from slotwise.schedules import Disabled, Every, FixedDelay, Once, Schedule, parse_schedule, succeed
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -51,7 +52,7 @@ def plan_row(schedule: Schedule | None = MINUTELY, **changes: Any) -> Row:
     """A held plan row, in the first attempt of the slot at noon."""
     row: dict[str, Any] = {
         "task_name": "report", "task_instance": RECURRING, "version": TOKEN, "picked": True, "picked_by": "host:1:a",
-        "lease": MINUTE,
+        "lease": MINUTE, "kind": Kind.PLAN,
         "execution_time": NOON, "slot": NOON, "watermark": NOON, "attempt": 1,
         "schedule": str(schedule) if schedule else None,
         "next_slot": schedule.next_after(NOON) if schedule and not schedule.from_end else None,
@@ -61,12 +62,13 @@ def plan_row(schedule: Schedule | None = MINUTELY, **changes: Any) -> Row:
 
 def detached_row(**changes: Any) -> Row:
     """A held row of one slot beside the plan row."""
-    return plan_row(None, **({"task_instance": "trigger:1", "plan_instance": RECURRING} | changes))
+    marks = {"kind": Kind.DETACHED, "task_instance": "trigger:1", "plan_instance": RECURRING}
+    return plan_row(None, **(marks | changes))
 
 
 def task_row(**changes: Any) -> Row:
     """A held one-time task that was due at noon."""
-    return plan_row(None, **({"task_instance": "42", "watermark": None} | changes))
+    return plan_row(None, **({"kind": Kind.TASK, "task_instance": "42", "watermark": None} | changes))
 
 
 def definition(**policies: Any) -> Definition:

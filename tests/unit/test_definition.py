@@ -208,7 +208,7 @@ def test_what_is_no_job(subject: object, words: str) -> None:
     ("name", "words"),
     [
         pytest.param(None, "name is None", id="none"),
-        pytest.param(7, "name is 7; expected a text", id="a number"),
+        pytest.param(7, "name is 7; expected a string", id="a number"),
         pytest.param("", "cannot be blank", id="empty"),
         pytest.param(" \t", "cannot be blank", id="blank"),
         pytest.param(" report", "begin or end with a blank", id="a blank in front"),
@@ -336,6 +336,7 @@ class RetryService:
 LOOKS_LIKE_OURS: list[tuple[str, Any, str]] = [
     ("queue", "emails", "runs_on"), ("tags", ["gpu", "big"], "runs_on"), ("tags", {"gpu"}, "runs_on"),
     ("rate", "5/m", "rate_limit"), ("retries", 3, "retry"), ("retries", Retry(), "retry"),
+    ("tag", "gpu", "runs_on"), ("max_attempts", 3, "retry"), ("failure_policy", Retry(), "retry"),
 ]  # fmt: skip
 
 
@@ -353,6 +354,13 @@ def test_a_setting_under_another_librarys_name(make: Any, name: str, value: Any,
     assert f".{name}: did you mean {meant}?" in refusal(subject)
     keyword = job(name="t", schedule=HOURLY, **{name: value}) if make is a_job else task(name="t", **{name: value})
     assert refusal(keyword(print)).endswith(f".{name}: did you mean {meant}?")
+
+
+def test_a_policy_under_any_name() -> None:
+    """Is one of ours by its type: refused unless the job has the right name for it, too."""
+    assert "Report.if_missed: did you mean catch_up?" in refusal(a_job(if_missed=CatchUp.none()))
+    assert "Report.parallel: did you mean overlap?" in refusal(a_job(parallel=Overlap.allow(2)))
+    assert define(a_job(usual=Retry(), retry=Retry())).retry is not None
 
 
 @pytest.mark.parametrize("make", [a_job, a_task])
@@ -387,7 +395,7 @@ def test_an_injected_object_under_such_a_name(make: Any, value: Any) -> None:
         (
             "min_interval",
             60,
-            'Report.min_interval is 60, expected timedelta or str or None; 60 has no unit; write "60s"',
+            'Report.min_interval is 60, expected timedelta or str or None; write "60s"',
         ),
         ("timeout", 2.5, "Report.timeout is 2.5, expected timedelta or str or None; write timedelta(seconds=2.5)"),
         (

@@ -7,7 +7,7 @@ from typing import NoReturn
 
 import pytest
 
-from slotwise.engine.run.runner import error_text
+from slotwise.engine.run.outcomes import error_text
 from slotwise.model.error_text import LIMIT, error_summary
 
 

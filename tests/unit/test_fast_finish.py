@@ -15,6 +15,7 @@ from slotwise.errors import InvalidSchedule
 from slotwise.jobs.definition import Definition
 from slotwise.jobs.policies import CatchUp, Overlap, Retry
 from slotwise.model.records import RECURRING, SUCCEEDED, Row
+from slotwise.model.vocabulary import Kind
 from slotwise.schedules import Calendar, Cron, Daily, Every, FixedDelay, Schedule, spread_out, succeed
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -52,7 +53,7 @@ def test_it_is_what_a_settlement_decides_at_any_moment_before_the_next_slot(
     assert is_usual(definition)
     row = Row(
         task_name="plain", task_instance=RECURRING, execution_time=slot, version=7, picked=True, picked_by="host:1:a",
-        slot=slot, watermark=slot, next_slot=slot_after(schedule, slot), schedule=text, attempt=1,
+        slot=slot, watermark=slot, next_slot=slot_after(schedule, slot), schedule=text, kind=Kind.PLAN, attempt=1,
         consecutive_failures=3, last_failure=NOON, last_success=NOON,
     )  # fmt: skip
     following = onward(text, slot)

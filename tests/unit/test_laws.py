@@ -17,7 +17,8 @@ HOLDER = "host:1:boot"
 def row(slot: int, **values: Any) -> dict[str, Any]:
     """The plan row of the job, held for a slot."""
     standard = {
-        "task_name": "job", "task_instance": "recurring", "schedule": "every 1m", "plan_instance": None, "origin": None,
+        "task_name": "job", "task_instance": "recurring", "schedule": "every 1m", "kind": "plan", "plan_instance": None,
+        "origin": None,
         "slot": DUE[slot], "execution_time": DUE[slot], "picked": True, "picked_by": HOLDER, "version": 7,
         "state": None,
     }  # fmt: skip
@@ -44,7 +45,7 @@ def ledger(rows: list[Any], entries: list[Any], gaps: list[Any]) -> Ledger:
 def good(**changed: Any) -> Ledger:
     """Slots 0 and 1 ran, 2 to 4 are a gap, 5 runs in a row of its own, 6 is held by the plan row."""
     standard: dict[str, Any] = {
-        "rows": [row(6), row(5, task_instance="recurring@5", schedule=None, plan_instance="recurring")],
+        "rows": [row(6), row(5, task_instance="recurring@5", kind="detached", plan_instance="recurring")],
         "entries": [entry(0), entry(1), open_entry(5), open_entry(6)],
         "gaps": [gap(2, 4, 3)],
     }

@@ -33,9 +33,9 @@ def test_one_file_writes_the_ledger() -> None:
     assert files_with(_WRITE) == set()
 
 
-def test_one_place_tells_the_kinds_of_rows_apart() -> None:
-    """In Python that is ``Row.kind``, in SQL it is ``tables.py``: what is there is written without these forms."""
-    assert files_with(_KIND) == {"model/records.py"}
+def test_only_the_column_kind_tells_the_kinds_of_rows_apart() -> None:
+    """The column ``kind`` does; nothing is deduced from which other columns are empty."""
+    assert files_with(_KIND) == set()
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from uuid import UUID
 import pytest
 
 from slotwise import ConfigurationError, InvalidJob, InvalidPayload, JobContext, OneTimeTask, TaskContext, task
-from slotwise.engine.run.runner import encoded
+from slotwise.engine.run.outcomes import encoded
 from slotwise.jobs.definition import define
 from slotwise.payload.converters import shape_of
 from slotwise.payload.payload import JSON, PAYLOAD_LIMIT, UNTYPED, Payload, register_codec
@@ -147,15 +147,15 @@ def test_what_a_reader_does_not_know_is_passed_over() -> None:
         (Address, {"code": "8010"}, "city is missing"),
         (int | str | None, 5.5, "expected int | str | None, got 5.5"),
         (int | list[str], ["a", 1], "[1]: expected str, got 1"),
-        (Any, {1, 2}, "cannot be written as JSON: {1, 2} is a set, for which JSON has no word; declare the type"),
+        (Any, {1, 2}, "cannot be written as JSON: {1, 2} is a set, for which JSON has no form; declare the type"),
         (Any, Order(1), "cannot be written as JSON: Order(number=1, lines=[], due=None) is a Order"),
         (Any, {"lines": [1, {"at": NOON}]}, "as JSON: lines[1].at: datetime.datetime(2026, 1, 1, 12, 0, tzinfo="),
         (
             Any,
             [b"x"],
-            "[0]: b'x' is a bytes, for which JSON has no word; declare the type of the data, or write a text",
+            "[0]: b'x' is a bytes, for which JSON has no form; declare the type of the data, or pass a string",
         ),
-        (Any, {"share": float("inf")}, "as JSON: share: inf is no number of JSON; write None, or a text"),
+        (Any, {"share": float("inf")}, "as JSON: share: inf is not a number of JSON; write None, or a string"),
         (Address, {"city": "Graz", "zip": 1}, "zip: would be lost; Address has city, code"),
         (list[Address], [{"city": "Graz"}, {"city": "x", "zip": 1}], "[1].zip: would be lost; Address has city, code"),
         (Line, Counted("a", of=7), "of: would be lost; Line has sku, count"),
@@ -238,7 +238,7 @@ def test_a_union_gives_back_what_it_was_given(kind: Any, values: list[Any]) -> N
 @pytest.mark.parametrize(
     ("kind", "plain", "words"),
     [
-        (Address, {"city": "Graz", "zip": 1}, "zip: would be lost: the task takes nothing of this name"),
+        (Address, {"city": "Graz", "zip": 1}, "zip: would be lost: the task's type has no such name"),
         (Order, {"number": 1, "lines": [{"sku": "a", "cuont": 2}]}, "lines[0].cuont: would be lost: the task"),
     ],
     ids=["TypedDict", "within"],
@@ -253,9 +253,9 @@ def test_what_is_written_by_hand_is_taken_whole(kind: Any, plain: Any, words: st
 @pytest.mark.parametrize(
     ("kind", "words"),
     [
-        (complex, "complex is no type for a payload; take str, int"),
+        (complex, "complex is not a type for a payload; use str, int"),
         (dict[int, str], "the keys of a dict are str"),
-        (list[Exception], "Exception is no type for a payload"),
+        (list[Exception], "Exception is not a type for a payload"),
         (Node, "Node contains itself, which only models of pydantic and msgspec may"),
         *[(kind, "a stored one was cannot be told") for kind in UNTOLD],
     ],

@@ -42,6 +42,13 @@ def test_tenacitys_strategies_are_asked_from_the_rows_counters() -> None:
     assert retry.delay_after(5, NOTHING) is None
 
 
+def test_the_elapsed_time_is_exact() -> None:
+    """A limit is reached at its very second, whatever the monotonic clock of the process shows."""
+    for tenths in range(1, 2000):
+        retry = Retry(max_attempts=99, wait=tenacity.wait_none(), stop=tenacity.stop_after_delay(tenths / 10))
+        assert retry.delay_after(1, timedelta(seconds=tenths / 10)) is None
+
+
 def test_a_stop_that_looks_ahead_knows_the_pause() -> None:
     """tenacity's stop_before_delay: no attempt begins after its time."""
     retry = Retry(max_attempts=99, wait=tenacity.wait_fixed(20), stop=tenacity.stop_before_delay(60))

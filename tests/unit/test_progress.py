@@ -27,7 +27,7 @@ def shown(*, is_terminal: bool) -> str:
     for name in ("a.py::well", "a.py::badly", "a.py::long"):
         progress.pytest_runtest_logstart(name)
     for _ in range(2):  # the call has failed, and so has the teardown
-        failure: Any = SimpleNamespace(failed=True, nodeid="a.py::badly")
+        failure: Any = SimpleNamespace(failed=True, nodeid="a.py::badly", duration=1.0)
         progress.pytest_runtest_logreport(failure)
     for name in ("a.py::well", "a.py::badly"):
         progress.pytest_runtest_logfinish(name)
@@ -58,3 +58,17 @@ def shown(*, is_terminal: bool) -> str:
 def test_progress_is_shown(is_terminal: bool, expected: str) -> None:
     """What has run, of how many, what runs, and a failure once."""
     assert shown(is_terminal=is_terminal) == expected
+
+
+def test_a_long_run_ends_with_its_costs() -> None:
+    """Each directory with the sum of its tests, then the slowest tests; setup, call and teardown count."""
+    progress = Progress(Paper(), is_terminal=False)
+    for name, seconds in [("tests/a/x.py::one", 50.0), ("tests/a/x.py::one", 5.0), ("tests/b/y.py::two", 10.0)]:
+        report: Any = SimpleNamespace(failed=False, nodeid=name, duration=seconds)
+        progress.pytest_runtest_logreport(report)
+    assert [line.split() for line in progress.costs().splitlines()] == [
+        ["55.0", "s", "tests/a"],
+        ["10.0", "s", "tests/b"],
+        ["55.0", "s", "tests/a/x.py::one"],
+        ["10.0", "s", "tests/b/y.py::two"],
+    ]

@@ -25,7 +25,7 @@ DAY = 86_400.0
 # What client.schedule writes, for many.
 _TASKS = """
 INSERT INTO scheduled_tasks
-    (task_name, task_instance, task_data, execution_time, picked, version, first_version, slot, priority)
+    (task_name, task_instance, task_data, execution_time, picked, version, created_version, slot, priority)
 SELECT %(name)s, (%(first)s + i)::text, convert_to('"' || repeat('x', %(size)s - 2) || '"', 'UTF8'), due, false,
        born, born, due, %(priority)s + 10 * (i %% %(priorities)s)
 FROM generate_series(0, %(count)s - 1) AS i,
@@ -35,9 +35,9 @@ FROM generate_series(0, %(count)s - 1) AS i,
 # What planning writes, for many jobs whose slot of today is due, and whose next is tomorrow's: all on time.
 _JOBS = """
 INSERT INTO scheduled_tasks
-    (task_name, task_instance, execution_time, picked, version, first_version, slot, next_slot, schedule, revision)
-SELECT 'bench-' || lpad(i::text, 5, '0'), 'recurring', today, false, born, born, today,
-       today + interval '1 day', %(schedule)s, '0'
+    (task_name, task_instance, kind, execution_time, picked, version, created_version, slot, next_slot, schedule)
+SELECT 'bench-' || lpad(i::text, 5, '0'), 'recurring', 'plan', today, false, born, born, today,
+       today + interval '1 day', %(schedule)s
 FROM generate_series(1, %(count)s) AS i,
      LATERAL (SELECT date_trunc('day', statement_timestamp(), 'UTC')) AS t(today),
      LATERAL (SELECT (extract(epoch FROM statement_timestamp()) * 1000000)::bigint) AS v(born)"""

@@ -1,4 +1,4 @@
-"""What callers ask of the queue, checked: tasks by any name, ids, times, priorities. Mistakes are told in one line."""
+"""Validate the arguments of the client: tasks, ids, times, priorities. A mistake is reported in one line."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterable, Iterator
 from dataclasses import KW_ONLY, dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any, Generic, TypeAlias
+from typing import Generic, TypeAlias
 
 from slotwise.errors import ConfigurationError, InstanceExists, InvalidJob, InvalidSetting, UnknownTask
 from slotwise.jobs.context import T
@@ -25,10 +25,10 @@ ID_LIMIT = 250
 
 IF_EXISTS = ("keep", "raise", "replace", "reschedule")
 
-#: How ids begin that jobs give their rows.
+#: Prefixes of the ids of a job's own rows.
 _OF_A_JOB = (f"{RECURRING}@", "trigger:")
 
-#: A task: its class, an instance of it, a function under ``@task``; or its name, where another process knows it.
+#: A task: its class, an instance of it, a function under ``@task``; or its name, if another process registers it.
 Task: TypeAlias = OneTimeTask[T] | type[OneTimeTask[T]] | str
 #: The same, or a job.
 AnyTask: TypeAlias = DistributedJob | type[DistributedJob] | Task[T]
@@ -62,11 +62,12 @@ class Item(Generic[T]):
     priority: int | None = None
 
 
-def _is_job(task: Any) -> bool:
+def _is_job(task: object) -> bool:
     return isinstance(task, DistributedJob) or (isinstance(task, type) and issubclass(task, DistributedJob))
 
 
-def task_name(task: Any) -> str:
+def task_name(task: object) -> str:
+    """Return the name of a one-time task. Raise InvalidJob."""
     name = task if isinstance(task, str) else declared(task, "name")
     if not isinstance(name, str) or not name.strip():
         raise InvalidJob(f"{task!r} is not a task; pass a OneTimeTask, a function under @task, or a name")
@@ -75,23 +76,23 @@ def task_name(task: Any) -> str:
 
 
 def refuse_a_job(name: str, is_job: bool) -> None:
-    """A one-time row under its name would wait for ever."""
+    """Raise InvalidJob: no worker would ever claim a one-time row under the name of a job."""
     if is_job:
         raise InvalidJob(f"{name!r} is a job, its schedule says when it runs; pass a one-time task")
 
 
 def refuse_a_slip(name: str, known: Iterable[str], call: str = "schedule") -> None:
-    """A name that is not known here may be another service's; one that is a letter off a known one is a mistake."""
+    """Raise UnknownTask for a name that is one letter off a known one; any other may be another service's."""
     for near in known:
         if _is_a_slip(name, near):
             raise UnknownTask(
-                f"{call}({name!r}): no task of this name is registered; did you mean {near!r}? One that another "
+                f"{call}({name!r}): no task of this name is registered; did you mean {near!r}? A task that another "
                 "service runs is declared here, too: @task(name=…)"
             )
 
 
 def _is_a_slip(given: str, known: str) -> bool:
-    """A letter too many, too few or another, or two of them in the wrong order. Numbers count up: they are none."""
+    """Whether a letter was added, left out or replaced, or two were swapped. Digits are no slip: they number tasks."""
     start = _shared(given, known)
     one, other = given[start:], known[start:]
     end = _shared(one[::-1], other[::-1])
@@ -101,58 +102,66 @@ def _is_a_slip(given: str, known: str) -> bool:
 
 
 def _shared(one: str, other: str) -> int:
-    """How many letters both begin with."""
+    """Return the length of the common prefix."""
     places = (place for place, (left, right) in enumerate(zip(one, other, strict=False)) if left != right)
     return next(places, min(len(one), len(other)))
 
 
-def recurring(task: Any, id: Any) -> tuple[str, str]:
-    """The task's name and the instance, of a job or a task."""
+def recurring(task: object, id: object) -> tuple[str, str]:
+    """Return the task's name and the instance, of a job or a task."""
     name = task if isinstance(task, str) else declared(task, "name")
     if not isinstance(name, str) or not name.strip():
         raise InvalidJob(f"{task!r} is neither a job nor a task; pass one, or its name")
     return name, checked_id(id, name, "schedule_recurring")
 
 
-def weight(priority: Any, known: Definition | None, where: str) -> int:
-    """As given, else as the task says."""
+def weight(priority: object, known: Definition | None, where: str) -> int:
+    """Return the given priority, or else the task's."""
     if priority is None:
         return USUAL_PRIORITY if known is None else known.priority
     if not is_priority(priority):
         raise ConfigurationError(f"{where}, priority={priority!r}): {PRIORITIES}")
-    return int(priority)
+    return priority
 
 
-def checked_id(given: Any, name: str, call: str = "schedule") -> str:
+def checked_id(given: object, name: str, call: str = "schedule") -> str:
     if (problem := wrong_id(given)) is not None:
         raise ConfigurationError(f"{call}({name!r}, id={given!r:.60}): {problem}")
     return str(given)
 
 
-def wrong_id(given: Any) -> str | None:
-    """What is wrong with an id, and the cure; None for one that will do."""
-    if (
-        isinstance(given, str) and len(given) <= ID_LIMIT and given.isprintable() and given and not given.isspace()
-        and given != RECURRING and not given.startswith(_OF_A_JOB)
-    ):  # fmt: skip
-        return None
+def wrong_id(given: object) -> str | None:
+    """Return what is wrong with an id, with the cure; None for a valid one."""
     if not isinstance(given, str):
-        return f"an id is a text; write id={str(given)!r:.60}"
+        return f"an id is a string; write id={str(given)!r:.60}"
     if not given.strip():
         return "an id cannot be blank"
     if len(given) > ID_LIMIT:
         return f"an id has at most {ID_LIMIT} characters, this one has {len(given)}"
     if not given.isprintable():
         return "control characters are not allowed in an id"
-    return "this id is of a job's own rows; take another"
+    if given == RECURRING or given.startswith(_OF_A_JOB):
+        return "this id is reserved for job rows; choose another"
+    return None
 
 
-def checked_due(at: Any, delay: Any, name: str, call: str = "schedule") -> tuple[datetime | None, timedelta]:
-    """The instant, or else how long after now."""
+def payload_for(task: object, name: str, known: Definition | None) -> Payload:
+    """Return how the data of this task is written; as any JSON value for a name that this process does not know."""
+    if known is not None:
+        return known.payload
+    if isinstance(task, OneTimeTask) or (isinstance(task, type) and issubclass(task, OneTimeTask)):
+        return payload_of(task, name)
+    return UNTYPED
+
+
+def when(at: object, delay: object, name: str, call: str = "schedule") -> When:
+    """Return the due time: ``at``, or else ``delay`` from now."""
     where = f"{call}({name!r}"
     if at is None:
-        delay = _delay(delay, where) if delay is not None else timedelta(0)
-        return None, delay
+        try:
+            return When(None, timedelta(0) if delay is None else parse_duration(delay))
+        except InvalidSetting as error:
+            raise InvalidSetting(f"{where}, delay={delay!r:.60}): {error}") from None
     if delay is not None:
         raise ConfigurationError(f"{where}): both at and delay are given; drop one of them")
     if not isinstance(at, datetime):
@@ -163,36 +172,18 @@ def checked_due(at: Any, delay: Any, name: str, call: str = "schedule") -> tuple
         )
     if not is_known(at):
         raise ConfigurationError(f"{where}, at={at.isoformat()}): it must lie in {KNOWN_YEARS}")
-    return at.astimezone(UTC), timedelta(0)
-
-
-def _delay(delay: Any, where: str) -> timedelta:
-    try:
-        return parse_duration(delay)
-    except InvalidSetting as error:
-        raise InvalidSetting(f"{where}, delay={delay!r:.60}): {error}") from None
-
-
-def payload_for(task: Any, name: str, known: Definition | None) -> Payload:
-    """What the data of this task is; of a name that this process does not know, whatever JSON can say."""
-    if known is not None:
-        return known.payload
-    return UNTYPED if isinstance(task, str) or _is_job(task) else payload_of(task, name)
-
-
-def when(at: Any, delay: Any, name: str, call: str = "schedule") -> When:
-    return When(*checked_due(at, delay, name, call))
+    return When(at.astimezone(UTC))
 
 
 def is_soon(due: When, within: timedelta | None) -> bool:
-    """Whether a poll might come too late for it; by this host's clock, which is near enough."""
+    """Whether a poll may come too late for it. The host's clock is accurate enough for this."""
     if within is None:
         return False
     return due.delay <= within if due.at is None else due.at - host_now() <= within
 
 
-def wanted(item: Any, name: str, payload: Payload, ids: Iterator[str], usual: When, priority: int) -> Wanted:
-    """A row for one of many."""
+def wanted(item: object, name: str, payload: Payload, ids: Iterator[str], usual: When, priority: int) -> Wanted:
+    """Return the row of one of many items."""
     if not isinstance(item, Item):
         return Wanted(next(ids), payload.encode(item, name), usual, priority)
     due = usual if item.at is None and item.delay is None else when(item.at, item.delay, name)
@@ -202,13 +193,14 @@ def wanted(item: Any, name: str, payload: Payload, ids: Iterator[str], usual: Wh
 
 
 def fresh_ids() -> Iterator[str]:
-    """Ids that nobody has: the time, so that neighbours stand side by side in the index, and 80 random bits."""
+    """Yield unique ids: the time, so that new ids are neighbours in the index, and 80 random bits."""
     while True:
         head, tails = f"{time.time_ns() // 1_000_000:012x}", os.urandom(10 * 64).hex()
         yield from (head + tails[place : place + 20] for place in range(0, len(tails), 20))
 
 
 def taken(name: str, instance: str | None, state: str | None = None) -> InstanceExists:
+    """Return the error for an id that exists; ``instance`` is None if the task has ended since."""
     which = f"with id {instance!r} is" if instance else "with one of these ids was"
     match state:
         case State.RUNNING:
@@ -220,6 +212,6 @@ def taken(name: str, instance: str | None, state: str | None = None) -> Instance
     return InstanceExists(f"task {name!r} {which} {said}")
 
 
-def checked_choice(if_exists: Any, name: str) -> None:
+def checked_choice(if_exists: object, name: str) -> None:
     if if_exists not in IF_EXISTS:
         raise ConfigurationError(f"schedule({name!r}, if_exists={if_exists!r}): write one of {', '.join(IF_EXISTS)}")

@@ -1,113 +1,120 @@
-"""Schedules many tasks at once."""
+"""Many tasks at once: items become rows, a chunk at a time, and each chunk is one statement or one COPY."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from datetime import datetime, timedelta
-from functools import partial
-from typing import Any
+from datetime import timedelta
+from typing import TYPE_CHECKING, NamedTuple, cast
 
-from slotwise.client.arguments import Item, Task, checked_choice, is_soon, payload_for, taken, weight, when
-from slotwise.client.chunks import Chunk, chunks
-from slotwise.client.connection import Calls
-from slotwise.errors import ConfigurationError, InstanceExists
-from slotwise.jobs.context import T
-from slotwise.model.records import IfExists
-from slotwise.store.connect.caller_transaction import whole
+from slotwise.client.arguments import Item, fresh_ids, taken, wanted
+from slotwise.errors import ConfigurationError, InstanceExists, SlotwiseError
+from slotwise.model.records import IfExists, Wanted, When
+from slotwise.payload.payload import Payload
+from slotwise.store.connect.caller_transaction import Joinable, whole
 from slotwise.store.dialects.task_statements import BulkResult, Taken
 from slotwise.store.queue.queue import Queue
 
-#: Rows in one statement; and in one COPY, which takes what a commit takes however many there are.
+if TYPE_CHECKING:
+    import sqlalchemy as sa
+
+#: Rows in one statement; and in one COPY, where larger chunks save commits.
 CHUNK, COPY_CHUNK = 1_000, 10_000
-#: After the first chunk, workers hear of others no more often than this.
+#: Bytes of data in one statement; the data of its last task may exceed this.
+BYTES = 4 * 1_048_576
+#: After the first chunk, workers are notified no more often than this.
 GATHER = timedelta(milliseconds=50)
 
 
-class Bulk(Calls):
-    """Schedules many tasks at once."""
+class Chunk(NamedTuple):
+    """Rows with different ids, the place of the first among all items, and whether some have given ids (``named``)."""
 
-    def schedule_many(
-        self,
-        task: Task[T],
-        items: Iterable[T | Item[T]],
-        *,
-        at: datetime | None = None,
-        delay: timedelta | str | None = None,
-        priority: int | None = None,
-        if_exists: IfExists | None = None,
-        chunk_size: int | None = None,
-        copy: bool = False,
-        progress: Callable[[BulkResult], object] = lambda tally: None,
-        connection: Any = None,
-    ) -> BulkResult:
-        """Schedule a task for each of ``items`` (its data, or an Item), ``chunk_size`` of them per statement.
+    first: int
+    rows: list[Wanted]
+    named: bool
 
-        ``items`` are consumed as they come, so any number of them needs little memory. A chunk has 1,000 items, with
-        ``copy`` 10,000, and fewer if they have more than 4 MiB of data. Without ``connection`` each chunk is committed,
-        and ``progress`` is called with the result so far. An invalid item is reported with its index; its chunk is not
-        written, earlier chunks are, also in the caller's transaction.
+    def place_of(self, taken: Iterable[str]) -> tuple[int, str] | None:
+        """Return place and id of the first item with one of these ids."""
+        ids = frozenset(taken)
+        found = ((place, row.instance) for place, row in enumerate(self.rows, self.first) if row.instance in ids)
+        return next(found, None)
 
-        ``if_exists`` is as for ``schedule``: if items have ids, the default, "keep", makes it safe to repeat the call.
-        ``copy`` uses COPY, which is faster, for new ids: one that is taken raises InstanceExists.
-        """
-        name, known = self._known(task)
-        chosen: IfExists = if_exists or ("raise" if copy else "keep")
-        checked_choice(chosen, name)
-        if copy and chosen != "raise":
-            raise ConfigurationError(f"schedule_many({name!r}): copy cannot look at rows that exist; drop if_exists")
-        size = (COPY_CHUNK if copy else CHUNK) if chunk_size is None else chunk_size
-        if not isinstance(size, int) or not 1 <= size <= 10_000:
-            raise ConfigurationError(f"schedule_many({name!r}, chunk_size={chunk_size!r}): expected 1 to 10,000")
-        usual, rank = when(at, delay, name), weight(priority, known, f"schedule_many({name!r}")
-        joining = partial(self._joining, connection, name)
-        tell = partial(self._tell_of, name) if connection is None else _nobody
-        load = _Load(name, joining, chosen, is_own=connection is None, copy=copy, tell=tell, progress=progress)
+
+def chunks(
+    items: Iterable[object], name: str, payload: Payload, usual: When, priority: int, size: int
+) -> Iterator[Chunk]:
+    """Yield the items as chunks of validated rows; no item beyond the current chunk is consumed.
+
+    A chunk ends before an id that it has already, so that the second one finds the first, wherever borders fall.
+    Raises what ``schedule`` raises, with the place of the item.
+    """
+    ids, rows, seen = fresh_ids(), list[Wanted](), set[str]()
+    first, held, named = 0, 0, False
+    for place, item in enumerate(_taken_one_by_one(items, name)):
         try:
-            for one in chunks(items, name, payload_for(task, name, known), usual, rank, size):
-                load.conclude()
-                load.put(one)
-        finally:
-            load.conclude()  # it stands, whatever came after it
-        return load.tally
-
-    def _tell_of(self, name: str, chunk: Chunk, told: bool) -> bool:
-        """Wake workers, at once for the first rows that are due, then now and then; whether they have been told."""
-        self._wake()
-        whens = {id(row.when): row.when for row in chunk.rows}.values()
-        if not any(is_soon(when, self._horizon) for when in whens):
-            return told
-        self._make_store().database.wake_ups.tell(name, within=GATHER if told else timedelta(0))
-        return True
-
-
-def _nobody(chunk: Chunk, told: bool) -> bool:
-    """In the caller's transaction the statements tell."""
-    return told
+            row = wanted(item, name, payload, ids, usual, priority)
+        except SlotwiseError as error:
+            raise type(error)(f"{_place(place, item)}: {error}") from error
+        if row.instance in seen:
+            yield Chunk(first, rows, named)
+            rows, seen, first, held = [], set(), place, 0
+        rows.append(row)
+        seen.add(row.instance)
+        named = named or (isinstance(item, Item) and item.id is not None)
+        held += 0 if row.data is None else len(row.data)
+        if len(rows) >= size or held >= BYTES:
+            yield Chunk(first, rows, named)
+            rows, seen, first, held = [], set(), place + 1, 0
+    if rows:
+        yield Chunk(first, rows, named)
 
 
-class _Load:
-    """One call. A chunk that COPY takes is under way while the next one is gathered; any other is done at once."""
+def _place(place: int, item: object) -> str:
+    own = item.id if isinstance(item, Item) else None
+    return f"items[{place}]" + (f" (id {own!r:.60})" if isinstance(own, str) else "")
+
+
+def _taken_one_by_one(items: object, name: str) -> Iterator[object]:
+    where = f"schedule_many({name!r}, items={items!r:.60})"
+    if hasattr(items, "__aiter__"):
+        raise ConfigurationError(f"{where}: cannot be awaited here; collect first: [one async for one in items]")
+    if isinstance(items, str | bytes | Mapping) or not hasattr(items, "__iter__"):
+        raise ConfigurationError(f"{where}: expected a list or another iterable of data or Items")
+    return iter(items)
+
+
+class Load:
+    """One call of ``schedule_many``. A COPY runs while the next chunk is gathered; any other chunk is written at once.
+
+    ``tell`` notifies workers of a chunk; None: the rows join the caller's transaction, and the statements notify.
+    """
 
     def __init__(
         self,
         name: str,
-        joining: Callable[..., AbstractContextManager[tuple[Queue, Any]]],
+        joining: Callable[[], AbstractContextManager[tuple[Queue, Joinable]]],
         if_exists: IfExists,
-        *,
-        is_own: bool,
         copy: bool,
-        tell: Callable[[Chunk, bool], bool],
+        tell: Callable[[Chunk, bool], bool] | None,
         progress: Callable[[BulkResult], object],
     ) -> None:
-        self.tally = BulkResult()
-        self._name, self._joining, self._if_exists = name, joining, if_exists
-        self._is_own, self._copy, self._tell, self._progress = is_own, copy, tell, progress
-        self._told = False
+        self._name, self._joining, self._if_exists, self._copy = name, joining, if_exists, copy
+        self._tell, self._progress = tell, progress
+        self._tally, self._told = BulkResult(), False
         self._under_way: tuple[Chunk, ExitStack] | None = None
 
-    def put(self, chunk: Chunk) -> None:
-        """Write it, or begin to."""
+    def put_all(self, chunks: Iterable[Chunk]) -> BulkResult:
+        """Write all chunks; what was written before an error stays."""
+        try:
+            for chunk in chunks:
+                self._conclude()
+                self._put(chunk)
+        finally:
+            self._conclude()
+        return self._tally
+
+    def _put(self, chunk: Chunk) -> None:
+        """Write a chunk, or begin to."""
         if self._if_exists == "raise" or (self._if_exists == "keep" and not chunk.named):
             self._put_new(chunk)
             return
@@ -116,21 +123,21 @@ class _Load:
         self._account(chunk, tally)
 
     def _put_new(self, chunk: Chunk) -> None:
-        """All of it, or nothing, which leaves the caller's transaction as it was before."""
+        """Write the whole chunk, or nothing; then the caller's transaction is as it was before."""
         with self._naming_what_is_taken(chunk), ExitStack() as stack:
             queue, own = stack.enter_context(self._joining())
-            if not self._is_own and chunk.named:
+            if self._tell is None and chunk.named:
                 stack.enter_context(whole(own))
-            if not (self._copy and self._is_own):
+            if not self._copy or self._tell is None:
                 queue.chunks.put_new(own, self._name, chunk.rows, copy=self._copy)
-            elif (answer := queue.chunks.copy_ahead(own, self._name, chunk.rows)) is not None:
+            elif (answer := queue.chunks.copy_ahead(cast("sa.Connection", own), self._name, chunk.rows)) is not None:
                 stack.callback(answer)
                 self._under_way = chunk, stack.pop_all()
                 return
         self._account(chunk, BulkResult(scheduled=len(chunk.rows)))
 
-    def conclude(self) -> None:
-        """Wait for what is under way."""
+    def _conclude(self) -> None:
+        """Wait for the COPY that is under way."""
         if self._under_way is None:
             return
         (chunk, answer), self._under_way = self._under_way, None
@@ -139,18 +146,18 @@ class _Load:
         self._account(chunk, BulkResult(scheduled=len(chunk.rows)))
 
     def _account(self, chunk: Chunk, tally: BulkResult) -> None:
-        self.tally += tally
-        self._told = self._tell(chunk, self._told)
-        self._progress(self.tally)
+        self._tally += tally
+        self._told = self._told if self._tell is None else self._tell(chunk, self._told)
+        self._progress(self._tally)
 
     @contextmanager
     def _naming_what_is_taken(self, chunk: Chunk) -> Iterator[None]:
-        """Race: the task that had the id may have ended since."""
+        """Name the item whose id is taken. Race: the task that had the id may have ended since."""
         try:
             yield
         except Taken:
             with self._joining() as (queue, own):
-                found = chunk.place_of(queue.chunks.taken(own, self._name, [row.instance for row in chunk.rows]))
+                found = chunk.place_of(queue.tasks.taken(own, self._name, [row.instance for row in chunk.rows]))
             if found is None:
                 raise taken(self._name, None) from None
             raise InstanceExists(f"items[{found[0]}]: {taken(self._name, found[1])}") from None

@@ -1,15 +1,20 @@
-"""Schedules tasks from anywhere, one-time and recurring ones: a web request, a script, a handler."""
+"""Schedule tasks from anywhere, one-time and recurring ones: from a web request, a script or a handler."""
 
 from __future__ import annotations
 
 import builtins
 import functools
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, nullcontext
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from difflib import get_close_matches
+from typing import TYPE_CHECKING
 
-from slotwise.client.aio import AsyncClient
+import sqlalchemy as sa
+
 from slotwise.client.arguments import (
+    AnyTask,
+    Item,
     Receipt,
     Task,
     checked_choice,
@@ -17,6 +22,7 @@ from slotwise.client.arguments import (
     fresh_ids,
     is_soon,
     payload_for,
+    recurring,
     refuse_a_job,
     refuse_a_slip,
     taken,
@@ -24,29 +30,37 @@ from slotwise.client.arguments import (
     weight,
     when,
 )
-from slotwise.client.bulk import Bulk
-from slotwise.client.recurring import Recurring
-from slotwise.errors import ConfigurationError
+from slotwise.client.bulk import CHUNK, COPY_CHUNK, GATHER, Chunk, Load, chunks
+from slotwise.errors import ConfigurationError, SchemaMissing, UnknownTask
 from slotwise.jobs.context import T
-from slotwise.model.records import Follow, IfExists, Key, Wanted, When
+from slotwise.jobs.definition import Definition, check_schedule
+from slotwise.model.records import Follow, IfExists, Key, Wanted, When, is_whole
 from slotwise.model.vocabulary import Outcome, State
+from slotwise.schedules import Schedule, parse_schedule
+from slotwise.store.connect.caller_transaction import Joinable, Result, joined, sqlalchemy_connection
+from slotwise.store.connect.database_errors import in_its_letters, lacks_tables
 from slotwise.store.connect.notifications import ORDERS
-from slotwise.store.dialects.task_statements import AT_ONCE
+from slotwise.store.dialects.task_statements import AT_ONCE, BulkResult, Status
+from slotwise.store.planning.instances import Instance, Instances
+from slotwise.store.queue.queue import Queue, queue_of
 from slotwise.store.queue.task_views import TaskInfo, TaskResult, task_info, task_result
 
 if TYPE_CHECKING:
+    from slotwise.client.aio import AsyncClient
     from slotwise.client.operations import Operations
+    from slotwise.jobs.context import Connection
+    from slotwise.store.slots.store import Store
 
-#: Rows that ``list`` gives at once.
+#: Default size of a page of ``list``.
 PAGE = 100
 
-#: What the column takes.
+#: The largest value that the column can store.
 MOST_ARRIVALS = 2_147_483_647
 
 STATES = (State.WAITING, State.RUNNING, State.PAUSED, State.BLOCKED, State.DEAD)
 
 
-class Client(Bulk, Recurring):
+class Client:
     """Commands on one-time tasks; works without a worker in this process.
 
     Each takes ``connection``: a SQLAlchemy Connection or Session, or a psycopg connection, whose transaction it joins.
@@ -54,6 +68,10 @@ class Client(Bulk, Recurring):
     name. All calls wait for the database; ``aio`` has the same to be awaited. Raises InvalidJob for an invalid task,
     InvalidPayload for data of another type than the task's, ConfigurationError for any other invalid argument.
     """
+
+    def __init__(self, store: Callable[[], Store], wake: Callable[[], None] = lambda: None) -> None:
+        self._make_store = store
+        self._wake = wake
 
     @functools.cached_property
     def operations(self) -> Operations:
@@ -65,6 +83,8 @@ class Client(Bulk, Recurring):
     @property
     def aio(self) -> AsyncClient:
         """The same commands for asyncio applications."""
+        from slotwise.client.aio import AsyncClient  # late: it wraps the methods of this class
+
         return AsyncClient(self)
 
     def schedule(
@@ -78,7 +98,7 @@ class Client(Bulk, Recurring):
         priority: int | None = None,
         if_exists: IfExists = "keep",
         countdown: int = 0,
-        connection: Any = None,
+        connection: Connection | None = None,
     ) -> Receipt:
         """Schedule ``task`` with ``data``; the receipt has its id.
 
@@ -100,6 +120,52 @@ class Client(Bulk, Recurring):
                 raise taken(name, row.instance, task_info(found).state if found else None)
         return self._done(connection, Receipt(task=name, id=row.instance, status=status))
 
+    def schedule_many(
+        self,
+        task: Task[T],
+        items: Iterable[T | Item[T]],
+        *,
+        at: datetime | None = None,
+        delay: timedelta | str | None = None,
+        priority: int | None = None,
+        if_exists: IfExists | None = None,
+        chunk_size: int | None = None,
+        copy: bool = False,
+        progress: Callable[[BulkResult], object] = lambda tally: None,
+        connection: Connection | None = None,
+    ) -> BulkResult:
+        """Schedule a task for each of ``items`` (its data, or an Item), ``chunk_size`` of them per statement.
+
+        ``items`` are consumed as they come, so any number of them needs little memory. A chunk has 1,000 items, with
+        ``copy`` 10,000, and fewer if they have more than 4 MiB of data. Without ``connection`` each chunk is committed,
+        and ``progress`` is called with the result so far. An invalid item is reported with its index; its chunk is not
+        written, earlier chunks are, also in the caller's transaction.
+
+        ``if_exists`` is as for ``schedule``: if items have ids, the default, "keep", makes it safe to repeat the call.
+        ``copy`` uses COPY, which is faster, for new ids: one that is taken raises InstanceExists.
+        """
+        name, known = self._known(task)
+        chosen: IfExists = if_exists or ("raise" if copy else "keep")
+        checked_choice(chosen, name)
+        if copy and chosen != "raise":
+            raise ConfigurationError(f"schedule_many({name!r}): copy cannot look at rows that exist; drop if_exists")
+        size = (COPY_CHUNK if copy else CHUNK) if chunk_size is None else chunk_size
+        if not is_whole(size, 1, COPY_CHUNK):
+            raise ConfigurationError(f"schedule_many({name!r}, chunk_size={chunk_size!r}): expected 1 to 10,000")
+        usual, rank = when(at, delay, name), weight(priority, known, f"schedule_many({name!r}")
+        tell = functools.partial(self._tell_of, name) if connection is None else None
+        load = Load(name, functools.partial(self._joining, connection, name), chosen, copy, tell, progress)
+        return load.put_all(chunks(items, name, payload_for(task, name, known), usual, rank, size))
+
+    def _tell_of(self, name: str, chunk: Chunk, told: bool) -> bool:
+        """Wake workers: at once for the first due rows, then now and then. Return whether they have been notified."""
+        self._wake()
+        whens = {id(row.when): row.when for row in chunk.rows}.values()
+        if not any(is_soon(when, self._horizon) for when in whens):
+            return told
+        self._make_store().database.wake_ups.tell(name, within=GATHER if told else timedelta(0))
+        return True
+
     def _follow(
         self,
         task: Task[T],
@@ -112,11 +178,11 @@ class Client(Bulk, Recurring):
         if_exists: IfExists = "keep",
         countdown: int = 0,
     ) -> Follow:
-        """The follow-up of ``ctx.then``: validated, and not written yet."""
+        """Return the follow-up of ``ctx.then``, validated; the settlement writes it."""
         name, known = self._known(task)
         refuse_a_job(name, known is not None and known.is_job)
         checked_choice(if_exists, name)
-        if not isinstance(countdown, int) or isinstance(countdown, bool) or not 0 <= countdown <= MOST_ARRIVALS:
+        if not is_whole(countdown, 0, MOST_ARRIVALS):
             raise ConfigurationError(
                 f"schedule({name!r}, countdown={countdown!r}): a whole number, 0 to {MOST_ARRIVALS:,}"
             )
@@ -126,18 +192,18 @@ class Client(Bulk, Recurring):
             name, Wanted(instance, payload_for(task, name, known).encode(data, name), due, rank, countdown), if_exists
         )
 
-    def _typed(self, name: str, plain: Any) -> Any:
-        """Plain values as the type of this task, if this process registers it. Raises InvalidPayload."""
+    def _typed(self, name: str, plain: object) -> object:
+        """Convert plain values to the type of this task, if this process registers it. Raise InvalidPayload."""
         known = self._make_store().definitions.get(name)
         return plain if known is None else known.payload.given(plain, name)
 
-    def _key(self, task: Task[Any], id: str, call: str = "arrive") -> Key:
-        """The validated key of the task and id that a call names."""
+    def _key(self, task: Task, id: str, call: str = "arrive") -> Key:
+        """Return the validated key of a task and an id."""
         name = self._named(task, call)
         return Key(name, checked_id(id, name, call))
 
-    def _named(self, task: Task[Any], call: str) -> str:
-        """Its name. Raises UnknownTask for a text one letter off a task of this registry, InvalidJob for a job's."""
+    def _named(self, task: Task, call: str) -> str:
+        """Return the name. Raise UnknownTask for one that is a letter off a registered task, InvalidJob for a job's."""
         name, definitions = task_name(task), self._make_store().definitions
         if (known := definitions.get(name)) is not None:
             refuse_a_job(name, known.is_job)
@@ -147,13 +213,13 @@ class Client(Bulk, Recurring):
 
     def reschedule(
         self,
-        task: Task[Any],
+        task: Task,
         id: str,
         *,
         at: datetime | None = None,
         delay: timedelta | str | None = None,
         priority: int | None = None,
-        connection: Any = None,
+        connection: Connection | None = None,
     ) -> Receipt:
         """Change the due time, and optionally the priority, of a waiting task: "scheduled". By default it is due now.
 
@@ -165,7 +231,7 @@ class Client(Bulk, Recurring):
         word = key.task_name if is_soon(due, self._horizon) else None
         return self._done(connection, self._move(connection, key, due, rank, word))
 
-    def cancel(self, task: Task[Any], id: str, *, connection: Any = None) -> Receipt:
+    def cancel(self, task: Task, id: str, *, connection: Connection | None = None) -> Receipt:
         """Remove a task that waits, is paused or dead: "cancelled". If there is none: "gone".
 
         "running": its handler is asked to stop (``ctx.cancelled``), and no other attempt is made: it ends as cancelled,
@@ -175,7 +241,7 @@ class Client(Bulk, Recurring):
         receipt = self._command(connection, key, lambda queue, own: queue.tasks.cancel(own, key))
         return self._done(connection, receipt, ORDERS if receipt.status == "running" else None)
 
-    def cancel_all(self, task: Task[Any], *, state: str | None = None, connection: Any = None) -> int:
+    def cancel_all(self, task: Task, *, state: str | None = None, connection: Connection | None = None) -> int:
         """Remove all tasks of this name that are not running, or those in one state; return how many.
 
         ``state`` is waiting, paused, blocked or dead. Running tasks stay; ``cancel`` asks one to stop. Uses
@@ -195,12 +261,12 @@ class Client(Bulk, Recurring):
 
     def retry(
         self,
-        task: Task[Any],
+        task: Task,
         ids: str | Iterable[str] | None = None,
         *,
         at: datetime | None = None,
         delay: timedelta | str | None = None,
-        connection: Any = None,
+        connection: Connection | None = None,
     ) -> builtins.list[Receipt]:
         """Run a dead task again, with all its attempts; or several, or, without ``ids``, all dead ones.
 
@@ -218,7 +284,7 @@ class Client(Bulk, Recurring):
             found = self._retry_some(connection, name, [checked_id(one, name, "retry") for one in given], due)
         return self._done(connection, found, name if is_soon(due, self._horizon) else None)
 
-    def _retry_dead(self, connection: Any, name: str, due: When) -> builtins.list[Receipt]:
+    def _retry_dead(self, connection: Connection | None, name: str, due: When) -> builtins.list[Receipt]:
         found: builtins.list[str] = []
         while True:
             with self._joining(connection, name) as (queue, own):
@@ -227,7 +293,9 @@ class Client(Bulk, Recurring):
             if len(some) < AT_ONCE:
                 return [Receipt(task=name, id=id, status="scheduled") for id in found]
 
-    def _retry_some(self, connection: Any, name: str, ids: builtins.list[str], due: When) -> builtins.list[Receipt]:
+    def _retry_some(
+        self, connection: Connection | None, name: str, ids: builtins.list[str], due: When
+    ) -> builtins.list[Receipt]:
         dead: set[str] = set()
         for start in range(0, len(ids), AT_ONCE):
             with self._joining(connection, name) as (queue, own):
@@ -237,10 +305,12 @@ class Client(Bulk, Recurring):
             for id in ids
         ]
 
-    def _move(self, connection: Any, key: Key, due: When, rank: int | None = None, word: str | None = None) -> Receipt:
+    def _move(
+        self, connection: Connection | None, key: Key, due: When, rank: int | None = None, word: str | None = None
+    ) -> Receipt:
         return self._command(connection, key, lambda queue, own: queue.tasks.move(own, key, due, rank), word)
 
-    def get(self, task: Task[Any], id: str, *, connection: Any = None) -> TaskInfo | None:
+    def get(self, task: Task, id: str, *, connection: Connection | None = None) -> TaskInfo | None:
         """One task with its data and state; None if it has ended, or never existed."""
         key = self._key(task, id, "get")
         with self._joining(connection, key.task_name) as (queue, own):
@@ -249,12 +319,12 @@ class Client(Bulk, Recurring):
 
     def list(
         self,
-        task: Task[Any] | None = None,
+        task: Task | None = None,
         *,
         state: str | None = None,
         after: TaskInfo | str | None = None,
         limit: int = PAGE,
-        connection: Any = None,
+        connection: Connection | None = None,
     ) -> list[TaskInfo]:
         """One page of tasks by name and id, without their data: of all tasks or of one, in any state or in one.
 
@@ -264,7 +334,7 @@ class Client(Bulk, Recurring):
         name = None if task is None else self._named(task, "list")
         if state is not None and state not in STATES:
             raise ConfigurationError(f"list(state={state!r}): expected {', '.join(STATES)}")
-        if not isinstance(limit, int) or isinstance(limit, bool) or limit < 1:
+        if not is_whole(limit, 1):
             raise ConfigurationError(f"list(limit={limit!r}): expected a whole number, 1 or more")
         if isinstance(after, str) and task is None:
             raise ConfigurationError(f"list(after={after!r:.60}): ids are a task's; name the task, or pass a TaskInfo")
@@ -272,13 +342,149 @@ class Client(Bulk, Recurring):
         with self._joining(connection, name or "") as (queue, own):
             return [task_info(row) for row in queue.reader.page(own, name=name, state=state, after=place, size=limit)]
 
-    def history(self, task: Task[Any], id: str, *, connection: Any = None) -> builtins.list[TaskResult]:
+    def history(self, task: Task, id: str, *, connection: Connection | None = None) -> builtins.list[TaskResult]:
         """The recorded ends of tasks under this id, the newest first; see ``history`` and ``result_retention``."""
         key = self._key(task, id, "history")
         with self._joining(connection, key.task_name) as (queue, own):
             return [task_result(row) for row in queue.reader.ends(own, key)]
 
-    def result(self, task: Task[Any], id: str, *, connection: Any = None) -> TaskResult | None:
+    def result(self, task: Task, id: str, *, connection: Connection | None = None) -> TaskResult | None:
         """The newest successful end under this id, with its ``result``; None if none is stored."""
         ends = self.history(task, id, connection=connection)
         return next((end for end in ends if end.outcome == Outcome.SUCCEEDED), None)
+
+    def schedule_recurring(
+        self,
+        task: AnyTask[T],
+        id: str,
+        schedule: Schedule | str,
+        data: T | None = None,
+        *,
+        priority: int | None = None,
+        connection: Connection | None = None,
+    ) -> datetime | None:
+        """Create or change the recurring instance ``id`` of ``task``; return its next slot, None if there is none.
+
+        Slots, catch-up, overlap and ledger belong to the instance; the policies are the task's. A changed schedule
+        applies as after a deploy. ``schedule`` is a Schedule or its text form; an ``H`` in it is derived from task and
+        id. With ``connection`` the row joins the caller's transaction; keep that short, because settlements of the
+        instance wait for it.
+
+        The registry must have the task, because policies such as ``runs_on`` and ``spread`` come from the code.
+
+        Raises UnknownTask; InvalidSchedule, also for a calendar that is not in the database; InstanceExists if a
+        one-time task has this id; and what ``schedule`` raises for task, id, data and connection.
+        """
+        name, instance = recurring(task, id)
+        timing = parse_schedule(schedule) if isinstance(schedule, str) else schedule
+        if not isinstance(timing, Schedule):
+            raise ConfigurationError(
+                f"schedule_recurring({name!r}): {timing!r:.60} is not a schedule; write Every('5m')"
+            )
+        store = self._make_store()
+        if (known := store.definitions.get(name)) is None:
+            near = get_close_matches(name, store.definitions, n=1)
+            cure = f"did you mean {near[0]!r}?" if near else "register it here, too: its policies come from the code"
+            raise UnknownTask(f"schedule_recurring({name!r}): the registry has no job or task of this name; {cure}")
+        check_schedule(timing, known, f"schedule_recurring({name!r}, id={instance!r})")
+        new = Instance(
+            task=name,
+            id=instance,
+            schedule=timing,
+            data=known.payload.encode(data, name),
+            priority=weight(priority, known, f"schedule_recurring({name!r}"),
+        )
+        with self._beside(connection, store, name) as own:
+            slot = Instances(store).put(own, new)
+            queue_of(store.dialect, self._horizon).tasks.say(own, name)
+        return self._done(connection, slot)
+
+    def unschedule_recurring(self, task: AnyTask, id: str, *, connection: Connection | None = None) -> bool:
+        """Delete the recurring instance ``id`` of ``task``; False if there is none. A running handler finishes.
+
+        Its history stays, so an instance that comes back starts no slot twice. With ``connection``, in the caller's
+        transaction. Raises what ``schedule_recurring`` raises for task, id and connection.
+        """
+        name, instance = recurring(task, id)
+        store = self._make_store()
+        with self._beside(connection, store, name) as own:
+            return Instances(store).remove(own, name, instance)
+
+    # -- transactions ----------------------------------------------------------------------------------------
+
+    def _command(
+        self,
+        connection: Connection | None,
+        key: Key,
+        command: Callable[[Queue, Joinable], Status],
+        word: str | None = None,
+    ) -> Receipt:
+        with self._joining(connection, key.task_name, word=word) as (queue, own):
+            status = command(queue, own)
+        return Receipt(task=key.task_name, id=key.task_instance, status=status)
+
+    @contextmanager
+    def _joining(
+        self, connection: Connection | None, name: str, *, word: str | None = None
+    ) -> Iterator[tuple[Queue, Joinable]]:
+        """Yield the caller's transaction if there is one; else our own, for one statement, after which workers are
+        notified with ``word``. Raise InvalidJob for a job's name.
+        """
+        store = self._make_store()
+        refuse_a_job(name, (known := store.definitions.get(name)) is not None and known.is_job)
+        with _errors(store, name, is_own=connection is None):
+            if connection is not None:
+                yield queue_of(store.dialect, self._horizon), joined(connection, store.database.dialect_name, name)
+                return
+            with store.statement(word) as own:
+                yield queue_of(store.dialect), own
+
+    @contextmanager
+    def _beside(self, connection: Connection | None, store: Store, name: str) -> Iterator[sa.Connection]:
+        """Yield a SQLAlchemy connection: the caller's, or one of our own."""
+        with _errors(store, name, is_own=connection is None):
+            if connection is None:
+                with store.transaction() as own:
+                    yield own
+                return
+            outer = sqlalchemy_connection(connection)
+            joined(outer, store.database.dialect_name, name)
+            yield outer
+
+    def _known(self, task: Task) -> tuple[str, Definition | None]:
+        """Return the name of a task, and its definition if this process has one."""
+        name, definitions = task_name(task), self._make_store().definitions
+        if name not in definitions and isinstance(task, str):
+            refuse_a_slip(name, (known for known, found in definitions.items() if not found.is_job))
+        return name, definitions.get(name)
+
+    @property
+    def _horizon(self) -> timedelta | None:
+        """Workers are notified of tasks that are due within this time; None: of none."""
+        settings = self._make_store().database.settings
+        return settings.poll_interval if settings.wake_up else None
+
+    def _done(self, connection: Connection | None, result: Result, word: str | None = None) -> Result:
+        """Wake workers after a transaction of our own; ``word`` notifies those in other processes."""
+        if connection is None:
+            self._wake()
+            if word is not None:
+                self._make_store().database.wake_ups.tell(word)
+        return result
+
+
+@contextmanager
+def _errors(store: Store, name: str, *, is_own: bool) -> Iterator[None]:
+    """Raise SchemaMissing if the database lacks our tables, InvalidPayload for characters that it cannot store.
+
+    Other driver errors become DatabaseProblem in a transaction of our own, and stay as they are in the caller's.
+    """
+    try:
+        with store.database.in_words() if is_own else nullcontext(), in_its_letters(f"task {name!r}"):
+            yield
+    except Exception as error:
+        if not lacks_tables(error):
+            raise
+        raise SchemaMissing(
+            f"the tables {store.tables.prefix}* are missing in this database; name another, or run: slotwise db upgrade"
+        ) from error

@@ -13,6 +13,7 @@ from functools import lru_cache
 from slotwise.decide import at_finish
 from slotwise.jobs.definition import Definition
 from slotwise.model.records import RECURRING, SUCCEEDED, Row, Transition
+from slotwise.model.vocabulary import Kind
 from slotwise.schedules import parse_schedule
 
 
@@ -46,7 +47,7 @@ def onward(text: str, slot: datetime) -> FastFinish | None:
         return None
     row = Row(
         task_name=_USUAL.name, task_instance=RECURRING, execution_time=slot, version=0, slot=slot, watermark=slot,
-        schedule=text, attempt=1,
+        schedule=text, kind=Kind.PLAN, attempt=1,
     )  # fmt: skip
     ended = at_finish(row, _USUAL, schedule, SUCCEEDED, slot, None, poll=timedelta(0))
     if ended.row is None or ended.gaps or ended.row["schedule"] != text:

@@ -229,7 +229,7 @@ def _evidence(connection: sa.Connection, names: Tables, rule: Rule) -> Evidence:
 def _columns(names: Tables) -> list[tuple[sa.Table, list[sa.Column[Any]]]]:
     tasks, slots, gaps = names.tasks.c, names.slots.c, names.gaps.c
     return [
-        (names.tasks, [tasks.first_version, tasks.slot, tasks.watermark, tasks.picked_by]),
+        (names.tasks, [tasks.created_version, tasks.slot, tasks.watermark, tasks.picked_by]),
         (names.slots, [slots[name] for name in LedgerRow.__slots__]),
         (names.gaps, [gaps.first_slot, gaps.last_slot, gaps["count"]]),
     ]

@@ -10,7 +10,7 @@ from datetime import timedelta
 from slotwise.engine.loops.service import Service
 from slotwise.engine.loops.settler import Settler
 from slotwise.engine.run.active_claims import ActiveClaims, Holding
-from slotwise.engine.run.executors import EventLoop
+from slotwise.engine.run.event_loop import EventLoop
 from slotwise.engine.run.runner import Runner
 from slotwise.engine.sign_in import Membership
 from slotwise.model.records import Aborted

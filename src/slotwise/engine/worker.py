@@ -11,14 +11,13 @@ from datetime import timedelta
 from typing import Any, ClassVar
 
 from slotwise.engine.loops.heartbeat import Heartbeat, LeaseWatch
-from slotwise.engine.loops.housekeeping import Deadlines, History, Reaper
+from slotwise.engine.loops.housekeeping import Deadlines, History, Reaper, WakeUp
 from slotwise.engine.loops.poller import Poller
 from slotwise.engine.loops.service import Outage, Service, ServiceOptions
 from slotwise.engine.loops.settler import Settler
-from slotwise.engine.loops.wakeup_listener import WakeUp
 from slotwise.engine.run.active_claims import ActiveClaims
 from slotwise.engine.run.child_process import Isolation
-from slotwise.engine.run.executors import EventLoop, Lifespan
+from slotwise.engine.run.event_loop import EventLoop, Lifespan
 from slotwise.engine.run.runner import Contexts, Interceptor, OnEnd, Runner
 from slotwise.engine.shutdown import LONGEST_ASIDE, SHORTEST_ASIDE, Shutdown
 from slotwise.engine.sign_in import SignIn, Startup
@@ -76,9 +75,8 @@ class Worker:
         self.active_claims = ActiveClaims(self.clock.elapsed)
         self.store = Store(database, self.definitions, clock=self.clock, poll=settings.poll_interval)
         self.store.settlements.recorders = Recorders(recorders)
-        self.state: Any = None
         self._database = database
-        self._client = client
+        self.contexts = Contexts(self.store, client, lambda: self.is_draining)
         self.entrance = SignIn(
             self.name, self.identity, settings, self.store, listeners=listeners, elapsed=self.clock.elapsed,
             capacity=self.capacity, version=version, born=born,
@@ -104,7 +102,6 @@ class Worker:
             "longest_pause": min(timedelta(seconds=15), self.settings.heartbeat_interval),
             "outage": self._outage,
         }
-        self.settler = Settler(self.store, self.active_claims, on_free=self._freed, **service)
         self.deadlines = Deadlines(**service)
         self.runner = self._make_runner(interceptors)
         self.poller = Poller(
@@ -112,6 +109,8 @@ class Worker:
             poll_interval=self.settings.poll_interval, runner=self.runner, peers=self.entrance.membership.peers,
             pass_on=self._pass_on, **service,
         )  # fmt: skip
+        self.settler = Settler(self.store, self.active_claims, on_free=self.poller.look, **service)
+        self.runner.report_to(self.settler.put)
         self.wake_up = WakeUp(
             self._database, names=self._claimed, wake=self.poller.wake_for, obey=self._obey,
             offset=self.entrance.membership.peers.offset, **service,
@@ -128,8 +127,7 @@ class Worker:
             active_claims=self.active_claims,
             listeners=self.listeners,
             mark_running=self.store.held.mark_running,
-            make_context=Contexts(self.store, self._client, lambda: self.state, lambda: self.is_draining).make,
-            on_end=self.settler.put,
+            make_context=self.contexts.make,
             margin=self.settings.heartbeat_interval,
             watch=self.deadlines.watch,
             loop=self._loop,
@@ -200,7 +198,7 @@ class Worker:
         if not Startup(self.entrance.enter, self._outage, self._stopping).run():
             return
         if self._loop is not None:
-            self.state = self._loop.start(self._stopping)
+            self.contexts.state = self._loop.start(self._stopping)
         if self._stopping.is_set():
             return
         for service in self.services:
@@ -219,7 +217,7 @@ class Worker:
         """Start only what runs handlers: for a child with one attempt, whose parent polls, renews and settles."""
         self.runner.report_to(on_end)
         if self._loop is not None:
-            self.state = self._loop.start()
+            self.contexts.state = self._loop.start()
         yield
 
     @contextmanager
@@ -230,7 +228,7 @@ class Worker:
         """
         try:
             if self._loop is not None:
-                self.state = self._loop.start(self._stopping)
+                self.contexts.state = self._loop.start(self._stopping)
             for service in (self.heartbeat, self.lease_watch, self.deadlines, self.settler):
                 service.start()
             yield
@@ -247,12 +245,6 @@ class Worker:
             self._pass_on()
         else:
             self.poller.wake()
-
-    def _freed(self) -> None:
-        if self.is_draining:
-            self._pass_on()
-        else:
-            self.poller.look()
 
     def _pass_on(self) -> None:
         """Wake other workers: rows that they do not know of may be due, now or soon."""

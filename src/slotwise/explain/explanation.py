@@ -467,7 +467,7 @@ def _upcoming(facts: Facts, plan: Row, next_slot: datetime) -> Iterator[str]:
 
 
 def _unknown(facts: Facts, plan: Row) -> Iterator[str]:
-    born = from_micros(plan.first_version) if plan.first_version else None
+    born = from_micros(plan.created_version) if plan.created_version else None
     if facts.pruned_until is not None and facts.slot <= facts.pruned_until:
         yield f"History up to {when(facts.pruned_until)} was pruned: nobody knows any more whether it ran."
         yield "Neither ledger nor gaps know it; to run it all the same: slotwise backfill --forgotten."

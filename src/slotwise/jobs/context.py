@@ -1,15 +1,15 @@
-"""What a handler is given and may raise: its slot, its claim, the stop signal; Snooze, Cancel and Fail."""
+"""The context of a handler: slot, claim, stop signal; and what it may raise: Snooze, Cancel, Fail."""
 
 from __future__ import annotations
 
 import logging
 import threading
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeAlias, overload
 
 from typing_extensions import TypeVar
 
-from slotwise.errors import ConfigurationError, JobCancelled
+from slotwise.errors import ConfigurationError, InvalidSetting, JobCancelled
 from slotwise.jobs.policies import told
 from slotwise.model.durations import format_duration, parse_duration
 from slotwise.model.records import BEGINNING, FollowUps
@@ -20,8 +20,24 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from datetime import datetime
 
+    import psycopg
+    import sqlalchemy as sa
+    from sqlalchemy import orm
+    from sqlalchemy.ext import asyncio as async_sa
+
+    from slotwise.jobs.job import OneTimeTask
     from slotwise.model.records import Claim, Follow, IfExists
     from slotwise.schedules import Schedule
+
+    #: A connection whose transaction is joined: a synchronous one, or an asynchronous one, whose call is awaited.
+    SyncConnection: TypeAlias = sa.Connection | orm.Session | orm.scoped_session[Any] | psycopg.Connection[Any]
+    AsyncConnection: TypeAlias = (
+        async_sa.AsyncConnection
+        | async_sa.AsyncSession
+        | async_sa.async_scoped_session[Any]
+        | psycopg.AsyncConnection[Any]
+    )
+    Connection: TypeAlias = SyncConnection | AsyncConnection
 
 
 class Signal:
@@ -64,7 +80,7 @@ class Signal:
 
 
 class Steering(Exception):
-    """A handler steers its own slot; not an error."""
+    """Raised by a handler to decide how its own slot goes on; not an error."""
 
 
 class Snooze(Steering):
@@ -105,20 +121,21 @@ class Fail(Steering):
 
 
 _BOTH = (
-    "ctx.then and ctx.count_down come with the settlement, complete_in before it; beside complete_in write: "
+    "ctx.then and ctx.count_down are written by the settlement, which complete_in replaces; with complete_in use: "
     "ctx.client.schedule(…, connection=…)"
 )
-_NOBODY_THERE = (
-    'ctx.then(if_exists="raise"): by then nobody is there to be told; write "keep", "replace" or "reschedule"'
+_CANNOT_RAISE = (
+    'ctx.then(if_exists="raise"): it is written after the handler returned, which can no longer raise; write "keep", '
+    '"replace" or "reschedule"'
 )
-_TOO_LATE = "the attempt has ended: what it leaves behind is written already"
+_TOO_LATE = "the attempt has ended, and its follow-ups are written already"
 
 #: The type of a task's data.
 T = TypeVar("T", default=Any)
 
 
 class Hold(Protocol):
-    """What a context sees of the claim it runs under."""
+    """The claim of an attempt, as its context sees it."""
 
     @property
     def claim(self) -> Claim: ...
@@ -133,16 +150,16 @@ class Hold(Protocol):
     def ended(self) -> bool: ...
 
     promised: bool
-    #: What was called with an async connection and is not awaited yet.
+    #: The method that was called with an async connection and is not awaited yet.
     unawaited: str | None
     sequel: FollowUps | None
 
 
 class Fence(Protocol):
-    """What proves, in a user's own transaction, that a claim still holds."""
+    """Proves in a user's own transaction that a claim is still valid."""
 
-    def guard(self, claim: Claim, connection: Any) -> Awaitable[None] | None: ...
-    def complete_in(self, claim: Claim, connection: Any) -> Awaitable[None] | None: ...
+    def guard(self, claim: Claim, connection: Connection) -> Awaitable[None] | None: ...
+    def complete_in(self, claim: Claim, connection: Connection) -> Awaitable[None] | None: ...
 
 
 class JobContext:
@@ -201,7 +218,7 @@ class JobContext:
     def slot(self) -> datetime:
         """The slot, an aware UTC instant; the same in every attempt.
 
-        A one-time task has none: there it is None, although the annotation does not say it.
+        In a one-time task it is None, although the annotation says otherwise.
         """
         return self._hold.claim.slot  # type: ignore[return-value]
 
@@ -214,9 +231,9 @@ class JobContext:
         return self.schedule.latest_before(slot)
 
     @property
-    def interval_end(self) -> datetime | None:
-        """The end of the period of this run: the slot itself."""
-        return self._hold.claim.slot
+    def interval_end(self) -> datetime:
+        """The end of the period of this run: the slot itself; None in a one-time task."""
+        return self.slot
 
     @property
     def attempt(self) -> int:
@@ -243,7 +260,7 @@ class JobContext:
         """The same string in every attempt of this slot, and in no other slot or task."""
         row = self._hold.claim.row
         if row.ledger_key is None:
-            return f"{row.task_name}/{row.task_instance}/{row.first_version}"
+            return f"{row.task_name}/{row.task_instance}/{row.created_version}"
         name, instance, slot = row.ledger_key
         return f"{name}/{instance}/{slot.isoformat()}"
 
@@ -284,16 +301,26 @@ class JobContext:
         """How long the claim is certainly valid without another heartbeat, by a monotonic clock."""
         return self._hold.lease_left()
 
-    def wait(self, seconds: float) -> bool:
-        """Sleep, but return early if the handler is asked to stop; True if it was."""
-        return self._hold.signal.wait(seconds)
+    def wait(self, duration: timedelta | str) -> bool:
+        """Sleep for ``duration`` (``timedelta`` or ``"5s"``), but return early if the handler is asked to stop.
+
+        Return whether it was. Raise InvalidSetting for a bare number, which has no unit.
+        """
+        if isinstance(duration, int | float):
+            written = format_duration(timedelta(seconds=duration))
+            raise InvalidSetting(f'ctx.wait({duration}): a number has no unit; write ctx.wait("{written}")')
+        return self._hold.signal.wait(parse_duration(duration).total_seconds())
 
     def check(self) -> None:
         """Raise JobCancelled if the handler should stop."""
         if self.cancelled:
             raise JobCancelled(f"{self.name} {self.slot or self.id} was asked to stop: {self.cancel_reason}")
 
-    def guard(self, connection: Any) -> Any:
+    @overload
+    def guard(self, connection: SyncConnection) -> None: ...
+    @overload
+    def guard(self, connection: AsyncConnection) -> Awaitable[None]: ...
+    def guard(self, connection: Connection) -> Awaitable[None] | None:
         """Prove in the transaction of ``connection`` that this claim is valid, and keep it valid until the transaction
         ends.
 
@@ -303,7 +330,11 @@ class JobContext:
         """
         return self._settled("guard", self._fence.guard(self._hold.claim, connection))
 
-    def complete_in(self, connection: Any) -> Any:
+    @overload
+    def complete_in(self, connection: SyncConnection) -> None: ...
+    @overload
+    def complete_in(self, connection: AsyncConnection) -> Awaitable[None]: ...
+    def complete_in(self, connection: Connection) -> Awaitable[None] | None:
         """Guard, and write the slot's success in the same transaction: work and settlement commit together, or neither.
 
         If that transaction rolls back, the attempt failed, whatever the handler returns. Connections are those of
@@ -313,8 +344,8 @@ class JobContext:
             raise ConfigurationError(_BOTH)
         return self._settled("complete_in", self._fence.complete_in(self._hold.claim, connection), promise=True)
 
-    def _settled(self, word: str, pending: Awaitable[None] | None, *, promise: bool = False) -> Any:
-        """None; or what is to be awaited: an attempt that forgets to fails, for nothing was proved in it."""
+    def _settled(self, word: str, pending: Awaitable[None] | None, *, promise: bool = False) -> Awaitable[None] | None:
+        """Return what the caller must await; None if it is done. An attempt that does not await it fails."""
         if pending is None:
             self._hold.promised = self._hold.promised or promise
             return None
@@ -329,8 +360,8 @@ class JobContext:
 
     def then(
         self,
-        task: Any,
-        data: Any = None,
+        task: OneTimeTask[T] | type[OneTimeTask[T]] | str,
+        data: T | None = None,
         *,
         id: str | None = None,
         at: datetime | None = None,
@@ -348,14 +379,14 @@ class JobContext:
         ``connection`` to ``client.schedule`` instead.
         """
         if if_exists == "raise":
-            raise ConfigurationError(_NOBODY_THERE)
+            raise ConfigurationError(_CANNOT_RAISE)
         follow: Follow = self.client._follow(
             task, data, id=id, at=at, delay=delay, priority=priority, if_exists=if_exists, countdown=countdown
         )
         self._sequel().follows.append(follow)
         return follow.wanted.instance
 
-    def count_down(self, task: Any, id: str) -> None:
+    def count_down(self, task: OneTimeTask | type[OneTimeTask] | str, id: str) -> None:
         """When this attempt succeeds, count the ``countdown`` of a blocked task down by one; at zero it may start.
 
         Repeated calls for one id in one attempt count once. A call for an id that is not blocked is ignored, with a

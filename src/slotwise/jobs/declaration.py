@@ -12,9 +12,12 @@ from typing import (
     Any,
     ForwardRef,
     Generic,
+    Literal,
+    NamedTuple,
     Protocol,
+    TypeAlias,
+    TypeGuard,
     TypeVar,
-    cast,
     get_args,
     get_origin,
     get_type_hints,
@@ -25,6 +28,7 @@ from slotwise.jobs.context import TaskContext
 from slotwise.jobs.job import DistributedJob, FunctionJob, FunctionTask, OneTimeTask, declared
 from slotwise.jobs.policies import CatchUp, Overlap, Rate, Retry
 from slotwise.model.durations import parse_duration
+from slotwise.model.records import is_whole
 from slotwise.model.vocabulary import LossPolicy
 from slotwise.payload.converters import called, shape_of
 from slotwise.payload.payload import JSON, Codec, Payload, Upgrade, codec_named, codec_names
@@ -36,12 +40,12 @@ if TYPE_CHECKING:
     from slotwise.jobs.context import JobContext
 
 
-#: What a task may declare about its data.
+#: Attributes of a task that describe its data.
 PAYLOAD_WORDS = ("payload", "payload_version", "upgrades", "codec")
 
 
-def payload_of(source: OneTimeTask[Any] | type[OneTimeTask[Any]], where: str) -> Payload:
-    """What a task declares about its data. Raises InvalidJob or InvalidPayload with the cure."""
+def payload_of(source: OneTimeTask | type[OneTimeTask], where: str) -> Payload:
+    """Return the payload that a task declares. Raise InvalidJob or InvalidPayload with the cure."""
     kind = declared(source, "payload")
     if kind is None:
         kind = _of_class(source if isinstance(source, type) else type(source), where)
@@ -64,7 +68,7 @@ def payload_of(source: OneTimeTask[Any] | type[OneTimeTask[Any]], where: str) ->
 
 def _versions(source: object, where: str) -> tuple[int, Mapping[int, Upgrade]]:
     version, upgrades = declared(source, "payload_version", 1), declared(source, "upgrades", {})
-    if not isinstance(version, int) or isinstance(version, bool) or version < 1:
+    if not is_whole(version, 1):
         raise InvalidJob(f"{where}.payload_version is {version!r}; expected a whole number, 1 or more")
     if not isinstance(upgrades, Mapping) or not all(callable(upgrade) for upgrade in upgrades.values()):
         raise InvalidJob(f"{where}.upgrades is {upgrades!r:.80}; expected {{1: function from 1 to 2, …}}")
@@ -83,8 +87,8 @@ def _codec(source: object, where: str) -> Codec:
     return found
 
 
-def _of_class(kind: Any, where: str) -> Any:
-    """What stands in the brackets of ``OneTimeTask[…]``, through any number of bases; None if nothing."""
+def _of_class(kind: type, where: str) -> object:
+    """Return the type argument of ``OneTimeTask[…]``, through any number of bases; None without one."""
     for base in kind.__dict__.get("__orig_bases__", ()):
         origin, arguments = get_origin(base), get_args(base)
         if origin is OneTimeTask:
@@ -96,26 +100,27 @@ def _of_class(kind: Any, where: str) -> Any:
     return next((one for one in found if one is not None), None)
 
 
-def _filled(found: Any, given: Mapping[object, object]) -> Any:
-    """``found`` with its type variables replaced."""
+def _filled(found: Any, given: Mapping[object, object]) -> object:
+    """Return ``found`` with its type variables replaced."""
     if isinstance(found, TypeVar):
         return given.get(found, found)
     names = getattr(found, "__parameters__", ())
     return found[tuple(given.get(name, name) for name in names)] if names else found
 
 
-def _resolved(argument: Any, kind: Any, where: str) -> Any:
+def _resolved(argument: object, kind: type, where: str) -> object:
     if not isinstance(argument, ForwardRef):
         return argument
     module = inspect.getmodule(kind)
     try:
-        return eval(argument.__forward_code__, vars(module) if module else {})
+        found: object = eval(argument.__forward_code__, vars(module) if module else {})
+        return found
     except NameError as error:
         raise InvalidJob(f"{where}: {error}; name the type itself: payload = …") from None
 
 
-def _of_handler(handler: Callable[..., object], where: str) -> Any:
-    """What stands in the brackets of the handler's ``TaskContext[…]``; None if nothing."""
+def _of_handler(handler: Callable[..., object], where: str) -> object:
+    """Return the type argument of the handler's ``TaskContext[…]``; None without one."""
     try:
         hints = get_type_hints(handler)
     except Exception as error:  # an annotation may be anything, and is only read for this
@@ -124,62 +129,124 @@ def _of_handler(handler: Callable[..., object], where: str) -> Any:
         return None
     hints.pop("return", None)
     context = next(iter(hints.values()), None)
-    return get_args(context)[0] if get_origin(context) is TaskContext else None
+    return next(iter(get_args(context)), None) if get_origin(context) is TaskContext else None
 
 
 NAME_LIMIT = 100
 USUAL_PRIORITY = 50
-#: What the column takes.
+#: The largest value that the column can store.
 LARGEST_PRIORITY = 32_767
 PRIORITIES = f"a whole number, -{LARGEST_PRIORITY} to {LARGEST_PRIORITY}, for instance 10 to 90"
 
 UNSAID = object()
-#: What a job may declare besides name, schedule and execute, with its type and its default.
-POLICIES: dict[str, tuple[tuple[type, ...], Any]] = {
-    "catch_up": ((CatchUp,), CatchUp.latest()),
-    "overlap": ((Overlap,), Overlap.skip()),
-    "on_lost": ((str,), LossPolicy.RERUN),
-    "max_lost": ((int,), 3),
-    "retry": ((Retry, type(None)), UNSAID),  # None for a job, TASK_RETRY for a task
-    "start_within": ((timedelta, str, type(None)), None),
-    "timeout": ((timedelta, str, type(None)), None),
-    "min_interval": ((timedelta, str, type(None)), None),
-    "spread": ((timedelta, str, type(None)), None),
-    "priority": ((int,), USUAL_PRIORITY),
-    "isolation": ((str, type(None)), None),
-    "runs_on": ((tuple, list, set, frozenset), frozenset()),
-    "record": ((str,), "none"),
-    "result_retention": ((timedelta, str, type(None)), None),
-    "concurrency": ((int, type(None)), None),
-    "rate_limit": ((str, type(None)), None),
+#: Converts a value of the right type, or raises InvalidJob; with the place for the message.
+Read: TypeAlias = "Callable[[Any, str], object]"
+
+
+class Policy(NamedTuple):
+    """What may be declared besides name, schedule and execute: types, default, an example, and for what."""
+
+    types: tuple[type, ...]
+    default: object
+    example: str
+    read: Read = lambda value, where: value
+    of: Literal["jobs", "tasks", "both"] = "both"
+
+
+def duration(value: object, where: str) -> timedelta:
+    """Parse a duration above zero. Raise InvalidJob."""
+    try:
+        limit = parse_duration(value)
+    except InvalidSetting as error:
+        raise InvalidJob(f"{where}: {error}") from None
+    if limit <= timedelta(0):
+        raise InvalidJob(f"{where} is {value!r}; expected more than zero, or None")
+    return limit
+
+
+def _count(value: int, where: str) -> int:
+    if value < 1:
+        raise InvalidJob(f"{where} is {value}; expected a whole number, 1 or more")
+    return value
+
+
+def _priority(value: int, where: str) -> int:
+    if not is_priority(value):
+        raise InvalidJob(f"{where} is {value}; expected {PRIORITIES}")
+    return value
+
+
+def _rate(value: str, where: str) -> Rate:
+    try:
+        return Rate.read(value)
+    except InvalidSetting as error:
+        raise InvalidJob(f"{where}: {error}") from None
+
+
+def _tags(value: Iterable[object], where: str) -> frozenset[object]:
+    for tag in value:
+        if not isinstance(tag, str) or not tag.isprintable() or not tag or "," in tag or tag.split() != [tag]:
+            raise InvalidJob(f"{where} has {tag!r}; expected tags such as 'gpu', as workers carry them")
+    return frozenset(value)
+
+
+def _one_of(words: str) -> Read:
+    """Accept one of the words that this text has in quotes."""
+    known = words.split('"')[1::2]
+
+    def read(value: str, where: str) -> str:
+        if value not in known:
+            raise InvalidJob(f"{where} is {value!r}; expected {words}")
+        return value
+
+    return read
+
+
+def is_priority(value: object) -> TypeGuard[int]:
+    """Whether the column can store it."""
+    return is_whole(value, -LARGEST_PRIORITY, LARGEST_PRIORITY)
+
+
+_SPAN = (timedelta, str, type(None))
+_A_SPAN = '"5m" or a timedelta'
+_MAYBE_INT = (int, type(None))
+_LOSSES, _RECORDS = '"rerun" or "give_up"', '"none", "failures" or "all"'
+POLICIES: dict[str, Policy] = {
+    "catch_up": Policy((CatchUp,), CatchUp.latest(), "CatchUp.latest(), .none(), .first() or .all()", of="jobs"),
+    "overlap": Policy((Overlap,), Overlap.skip(), "Overlap.skip(), .queue() or .allow(2)", of="jobs"),
+    "on_lost": Policy((str,), LossPolicy.RERUN, _LOSSES, _one_of(_LOSSES)),
+    "max_lost": Policy((int,), 3, "a whole number such as 3", _count),
+    # the default is None for a job, TASK_RETRY for a task
+    "retry": Policy((Retry, type(None)), UNSAID, "Retry.exponential(max_attempts=3)"),
+    "start_within": Policy(_SPAN, None, _A_SPAN, duration, "jobs"),
+    "timeout": Policy(_SPAN, None, _A_SPAN, duration),
+    "min_interval": Policy(_SPAN, None, _A_SPAN, duration, "jobs"),
+    "spread": Policy(_SPAN, None, _A_SPAN, duration, "jobs"),
+    "priority": Policy((int,), USUAL_PRIORITY, "a whole number such as 50", _priority),
+    "isolation": Policy((str, type(None)), None, '"process"', _one_of('"process", or None')),
+    "runs_on": Policy((tuple, list, set, frozenset), frozenset(), 'a set of tags: {"gpu"}', _tags),
+    "record": Policy((str,), "none", _RECORDS, _one_of(_RECORDS), "tasks"),
+    "result_retention": Policy(_SPAN, None, _A_SPAN, duration, "tasks"),
+    "concurrency": Policy(_MAYBE_INT, None, "a whole number such as 3", _count, "tasks"),
+    "rate_limit": Policy((str, type(None)), None, '"100/m": how many in which time', _rate, "tasks"),
 }
-_DURATIONS = {"start_within", "timeout", "min_interval", "spread", "result_retention"}
-_MODES = {
-    "catch_up": ("none", "latest", "first", "all"),
-    "overlap": ("skip", "queue", "queue_all", "cancel_previous"),
-}
-_EXAMPLES = {
-    "catch_up": "CatchUp.latest(), .none(), .first() or .all()", "overlap": "Overlap.skip(), .queue() or .allow(2)",
-    "on_lost": '"rerun" or "give_up"', "max_lost": "a whole number such as 3",
-    "retry": "Retry.exponential(max_attempts=3)",
-    "priority": "a whole number such as 50", "isolation": '"process"', "record": '"none", "failures" or "all"',
-    "concurrency": "a whole number such as 3", "rate_limit": '"100/m": how many in which time',
-    **dict.fromkeys(_DURATIONS, '"5m" or a timedelta'),
-}  # fmt: skip
-_OF_JOBS = {"schedule", "catch_up", "overlap", "start_within", "min_interval", "spread"}
-_OF_TASKS = {"record", "result_retention", "concurrency", "rate_limit"}
+_OF_JOBS = {"schedule", *(word for word, policy in POLICIES.items() if policy.of == "jobs")}
+_OF_TASKS = {word for word, policy in POLICIES.items() if policy.of == "tasks"}
 _NOT_THE_USERS = (object, ABC, Generic, Protocol, DistributedJob, OneTimeTask)
+#: Names that other libraries have for policies of ours.
 _ALIASES = {
     "on_dead": "on_lost", "misfire": "catch_up", "coalesce": "catch_up", "misfire_grace_time": "catch_up",
     "max_retries": "retry", "max_instances": "overlap", "max_losses": "max_lost",
     "max_rate": "rate_limit", "max_concurrency": "concurrency",
     "prio": "priority", "isolated": "isolation",
 }  # fmt: skip
-#: Names that other libraries have for settings of ours, and that users have for objects of theirs: refused if the value
-#: is a setting's.
-_IF_A_SETTING = {"queue": "runs_on", "queues": "runs_on", "tags": "runs_on", "rate": "rate_limit", "retries": "retry"}
-#: What a job has in place of what only tasks have.
-_INSTEAD = {"rate_limit": "min_interval"}
+#: The same, but users have these names for objects of their own, too: rejected if the value is a setting's.
+_IF_A_SETTING = {
+    "queue": "runs_on", "queues": "runs_on", "tag": "runs_on", "tags": "runs_on", "rate": "rate_limit",
+    "retries": "retry", "max_attempts": "retry",
+}  # fmt: skip
+#: Values that are policies under any name.
+_BY_TYPE = {CatchUp: "catch_up", Overlap: "overlap", Retry: "retry"}
 
 
 def instance_of(subject: object) -> DistributedJob | OneTimeTask:
@@ -215,7 +282,7 @@ def label_of(source: object) -> str:
 def name_of(source: object, where: str) -> str:
     name = declared(source, "name")
     if not isinstance(name, str):
-        raise InvalidJob(f"{where}.name is {name!r}; expected a text that is unique in the cluster")
+        raise InvalidJob(f"{where}.name is {name!r}; expected a string that is unique in the cluster")
     if not name.strip() or name != name.strip():
         raise InvalidJob(f"{where}.name is {name!r}; a name cannot be blank, nor begin or end with a blank")
     if len(name) > NAME_LIMIT:
@@ -254,45 +321,30 @@ def declared_schedule(source: object, where: str) -> Schedule:
 
 
 def handler_of(source: DistributedJob | OneTimeTask, where: str) -> Callable[[JobContext], object]:
-    handler: Callable[[Any], object] = source.execute
+    handler: Callable[..., object] = source.execute
     if inspect.isgeneratorfunction(handler) or inspect.isasyncgenfunction(handler):
         raise InvalidJob(f"{where}.execute contains yield, so that calling it would run nothing; remove the yield")
     try:
         inspect.signature(handler, follow_wrapped=False).bind(None)
     except TypeError as error:
         raise InvalidJob(f"{where}.execute must take the context, and nothing else: {error}") from None
-    except ValueError:  # written in C: it does not say what it takes
+    except ValueError:  # written in C: it has no signature
         pass
     return handler
 
 
 def policy_of(source: object, where: str, word: str) -> Any:
-    types, default = POLICIES[word]
+    """Return a policy as declared, or its default. Raise InvalidJob with the cure."""
+    policy = POLICIES[word]
     value = declared(source, word, UNSAID)
     if value is UNSAID:
-        return default
+        return policy.default
     if word == "runs_on" and isinstance(value, str):
         raise InvalidJob(f"{where}.runs_on is {value!r}; expected a set of tags: write {{{value!r}}}")
-    if not isinstance(value, types) or isinstance(value, bool):
-        wanted = " or ".join("None" if kind is type(None) else kind.__name__ for kind in types)
-        raise InvalidJob(f"{where}.{word} is {_shown(value)}, expected {wanted}; {_cure(word, value, source)}")
-    if word == "on_lost" and value not in (LossPolicy.RERUN, LossPolicy.GIVE_UP):
-        raise InvalidJob(f'{where}.on_lost is {value!r}; expected "rerun" or "give_up"')
-    if word == "priority" and not is_priority(value):
-        raise InvalidJob(f"{where}.priority is {value}; expected {PRIORITIES}")
-    if word == "record" and value not in ("none", "failures", "all"):
-        raise InvalidJob(f'{where}.record is {value!r}; expected "none", "failures" or "all"')
-    if word == "isolation" and value not in (None, "process"):
-        raise InvalidJob(f'{where}.isolation is {value!r}; expected "process", or None')
-    if word == "runs_on":
-        return _tags(value, where)
-    if word in _DURATIONS and value is not None:
-        return _limit(cast("timedelta | str", value), where, word)
-    if word == "rate_limit" and value is not None:
-        return _rate(cast("str", value), where)
-    if word in ("max_lost", "concurrency") and isinstance(value, int) and value < 1:
-        raise InvalidJob(f"{where}.{word} is {value}; expected a whole number, 1 or more")
-    return value
+    if not isinstance(value, policy.types) or isinstance(value, bool):
+        wanted = " or ".join("None" if kind is type(None) else kind.__name__ for kind in policy.types)
+        raise InvalidJob(f"{where}.{word} is {_shown(value)}, expected {wanted}; write {_cure(word, value, source)}")
+    return None if value is None else policy.read(value, f"{where}.{word}")
 
 
 def _shown(value: object) -> str:
@@ -301,58 +353,23 @@ def _shown(value: object) -> str:
 
 
 def _cure(word: str, value: object, source: object) -> str:
-    """What to write in its place. A class may have an attribute of its own under this name; keywords are ours."""
-    text = value.strip() if isinstance(value, str) else ""
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    if word in _DURATIONS and number:
-        cure = (
-            f'{value} has no unit; write "{value}s"' if isinstance(value, int) else f"write timedelta(seconds={value})"
-        )
-    elif word in ("max_lost", "concurrency", "priority") and text.removeprefix("-").isdecimal():
-        cure = f"write {text}"
-    elif word in _MODES and text in _MODES[word]:
-        cure = f"write {word.title().replace('_', '')}.{text}()"
-    elif word == "retry" and number:
-        cure = f"write Retry.exponential(max_attempts={value})"
-    elif word == "runs_on":
-        cure = 'write a set of tags: {"gpu"}'
-    else:
-        cure = f"write {_EXAMPLES[word]}" if word in _EXAMPLES else "write one of these"
-    own = isinstance(source, FunctionJob | FunctionTask)
-    return cure if own else f"{cure}, or rename your own attribute"
-
-
-def _rate(text: str, where: str) -> Rate:
-    try:
-        return Rate.read(text)
-    except InvalidSetting as error:
-        raise InvalidJob(f"{where}.rate_limit: {error}") from None
-
-
-def _limit(value: timedelta | str, where: str, word: str) -> timedelta:
-    try:
-        limit = parse_duration(value)
-    except InvalidSetting as error:
-        raise InvalidJob(f"{where}.{word}: {error}") from None
-    if limit <= timedelta(0):
-        raise InvalidJob(f"{where}.{word} is {value!r}; expected more than zero, or None")
-    return limit
-
-
-def is_priority(value: object) -> bool:
-    """What the column takes."""
-    return isinstance(value, int) and not isinstance(value, bool) and abs(value) <= LARGEST_PRIORITY
-
-
-def _tags(value: Any, where: str) -> frozenset[str]:
-    for tag in value:
-        if not isinstance(tag, str) or not tag.isprintable() or not tag or "," in tag or tag.split() != [tag]:
-            raise InvalidJob(f"{where}.runs_on has {tag!r}; expected tags such as 'gpu', as workers carry them")
-    return frozenset(value)
+    """Return what to write instead. A class may have an attribute of its own under this name; a keyword is ours."""
+    policy, text = POLICIES[word], value.strip() if isinstance(value, str) else ""
+    cure = policy.example
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        if policy.types is _SPAN:
+            cure = f'"{value}s"' if isinstance(value, int) else f"timedelta(seconds={value})"
+        elif word == "retry":
+            cure = f"Retry.exponential(max_attempts={value})"
+    elif int in policy.types and text.removeprefix("-").isdecimal():
+        cure = text
+    elif word in ("catch_up", "overlap") and text != "allow" and callable(getattr(policy.types[0], text, None)):
+        cure = f"{policy.types[0].__name__}.{text}()"
+    return cure if isinstance(source, FunctionJob | FunctionTask) else f"{cure}, or rename your own attribute"
 
 
 def _own_names(source: object) -> set[str]:
-    """Attribute names that the user's own classes or the instance itself brought along."""
+    """Return the attribute names of the user's own classes and of the instance."""
     names = set(getattr(source, "__dict__", {}))
     for klass in type(source).__mro__:
         if klass not in _NOT_THE_USERS:
@@ -361,7 +378,7 @@ def _own_names(source: object) -> set[str]:
 
 
 def refuse_near_misses(source: object, where: str) -> None:
-    """`catchup = …` would silently change nothing: say so, and name the word that was meant."""
+    """Raise InvalidJob for an attribute such as `catchup`, which would change nothing, with the name that was meant."""
     own, is_task = _own_names(source), isinstance(source, OneTimeTask)
     words = {*POLICIES, *PAYLOAD_WORDS} - _OF_JOBS if is_task else {"schedule", *POLICIES} - _OF_TASKS
     known = {"name", "execute", *words}
@@ -371,16 +388,17 @@ def refuse_near_misses(source: object, where: str) -> None:
         raise InvalidJob(f"{where}.{min(traces)}: this is for one-time tasks; remove it, {cure}")
     if is_task and (slots := own & _OF_JOBS):
         raise InvalidJob(f"{where}.{min(slots)}: a one-time task has no slots; make it a DistributedJob, or remove it")
-    is_ours = isinstance(source, FunctionJob | FunctionTask)  # a keyword of the decorator is nobody's own attribute
+    is_ours = isinstance(source, FunctionJob | FunctionTask)  # a keyword of the decorator is not the user's attribute
     for name in sorted(own - known):
-        if name in _IF_A_SETTING and not is_ours and not _is_a_setting(inspect.getattr_static(source, name)):
+        value = inspect.getattr_static(source, name)
+        if name in _IF_A_SETTING and not is_ours and not _is_a_setting(value):
             continue
-        meant = (
-            _ALIASES.get(name)
-            or _IF_A_SETTING.get(name)
-            or _nearest(name, (*POLICIES, *(PAYLOAD_WORDS if is_task else ())))
-        )
-        meant = meant if is_task or meant is None else _INSTEAD.get(meant, meant)
+        meant = _BY_TYPE.get(type(value), "")
+        if not meant or meant in own or meant not in words:
+            near = (*POLICIES, *(PAYLOAD_WORDS if is_task else ()))
+            meant = _ALIASES.get(name) or _IF_A_SETTING.get(name) or _nearest(name, near)
+        if meant == "rate_limit" and not is_task:
+            meant = "min_interval"
         if meant:
             otherwise = "" if is_ours else " otherwise rename your own attribute"
             raise InvalidJob(f"{where}.{name}: did you mean {meant}?{otherwise}")
@@ -389,14 +407,13 @@ def refuse_near_misses(source: object, where: str) -> None:
 
 
 def _is_a_setting(value: object) -> bool:
-    """Return whether a value is of a kind that settings have: text, a number, texts, a Retry."""
+    """Whether a value is of a kind that settings have: a string, a number, strings, a Retry."""
     if isinstance(value, list | tuple | set | frozenset):
         return bool(value) and all(isinstance(one, str) for one in value)
     return isinstance(value, str | int | float | Retry) and not isinstance(value, bool)
 
 
-def _nearest(name: str, words: Iterable[str]) -> str | None:
+def _nearest(name: str, words: Iterable[str]) -> str:
     squeezed = {word.replace("_", ""): word for word in words}
-    plain = name.replace("_", "").lower()
-    close = difflib.get_close_matches(plain, squeezed, n=1, cutoff=0.82)
-    return squeezed[close[0]] if close else None
+    close = difflib.get_close_matches(name.replace("_", "").lower(), squeezed, n=1, cutoff=0.82)
+    return squeezed[close[0]] if close else ""

@@ -45,7 +45,7 @@ _UNITS: Final = (
 )
 
 
-def parse_duration(value: timedelta | str) -> timedelta:
+def parse_duration(value: object) -> timedelta:
     """Return the duration of a timedelta, a short string (`1h30m`) or an ISO 8601 string (`PT1H30M`).
 
     It is zero or more, and at most 36,500 days. Bare numbers are rejected because they have no unit.

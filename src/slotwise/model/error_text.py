@@ -1,20 +1,23 @@
-"""Errors as text that is fit to print: without passwords, and in one line."""
+"""Error messages for display: without passwords, and in one line."""
 
 from __future__ import annotations
 
 import re
 
-# Greedy up to the last @: a password may hold @, / and ? itself, and hiding too much is the safe mistake.
-_IN_URL = re.compile(r"(\b[\w+.-]+://[^:/?\s]*:).*(?=@)", re.DOTALL)
-_AS_KEYWORD = re.compile(
-    r"""(password["']?\s*[=:]\s*)(?:'(?:[^'\\]|\\.)*(?:'|\Z)|"[^"]*(?:"|\Z)|(?:\\.|[^\s&\\])+)""",
+# Both patterns are linear: their quantifiers are possessive, or cannot meet the same character twice.
+_URL = re.compile(r"(?<=[\w+.-])://[^:/?\s]*+:")
+_KEYWORD = re.compile(
+    r"""((?:passw(?:or)?d|passphrase|pwd)["']?+\s*+[=:]\s*+)(?:'(?:[^'\\]|\\.)*+'?|"[^"]*+"?|(?:\\.|[^\s&\\])++)""",
     re.IGNORECASE | re.DOTALL,
 )
 
 
 def hide_password(text: str) -> str:
-    """Replace every password by ``***``: in URLs, libpq strings, query options and reprs."""
-    return _AS_KEYWORD.sub(r"\1***", _IN_URL.sub(r"\1***", text))
+    """Replace every password by ``***``: in URLs, libpq strings, query options and reprs. Takes linear time."""
+    # Up to the last @: a password may hold @, / and ? itself, and hiding too much is the safe mistake.
+    if (url := _URL.search(text)) and (end := text.rfind("@")) >= url.end():
+        text = f"{text[: url.end()]}***{text[end:]}"
+    return _KEYWORD.sub(r"\1***", text)
 
 
 _TRACEBACK = "Traceback (most recent call last):"

@@ -1,11 +1,11 @@
-"""The values that travel between packages: rows, claims, outcomes, follow-ups, transitions. Frozen; changed by copy."""
+"""Values that packages pass to each other: rows, claims, outcomes, follow-ups, transitions. Frozen; changed by copy."""
 
 from __future__ import annotations
 
 import threading
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias, TypeGuard
 
 from slotwise.model.vocabulary import Kind, Outcome, Reason, Release
 
@@ -24,13 +24,18 @@ TICK = timedelta(microseconds=1)
 RECURRING = "recurring"
 
 _new: Any = tuple.__new__
-#: Looked up once: Python 3.11 takes long to find a member, and this is asked for each execution.
+#: Looked up once: this is slow in Python 3.11, and needed once per execution.
 _TASK, _PLAN, _DETACHED = Kind.TASK, Kind.PLAN, Kind.DETACHED
 
 
 def is_known(instant: datetime) -> bool:
     """Return whether schedules cover this instant."""
     return _EARLIEST <= instant < FOREVER
+
+
+def is_whole(value: object, least: int, most: int | None = None) -> TypeGuard[int]:
+    """Whether a value is a whole number within these bounds, both included; a bool is none."""
+    return isinstance(value, int) and not isinstance(value, bool) and least <= value and (most is None or value <= most)
 
 
 class Key(NamedTuple):
@@ -74,6 +79,8 @@ class Row:
     consecutive_failures: int = 0
     last_heartbeat: datetime | None = None
     priority: int | None = None
+    #: A Kind, as the database has it.
+    kind: str = Kind.TASK
     slot: datetime | None = None
     watermark: datetime | None = None
     next_slot: datetime | None = None
@@ -81,7 +88,7 @@ class Row:
     plan_instance: str | None = None
     origin: str | None = None
     collapsed: int = 0
-    first_version: int | None = None
+    created_version: int | None = None
     attempt: int = 0
     lost_count: int = 0
     #: When its first failed attempt was claimed.
@@ -89,7 +96,7 @@ class Row:
     lease: timedelta | None = None
     #: The end of the tail that a catch-up runs slot by slot.
     catch_up_until: datetime | None = None
-    #: Slots that come due after this came while nobody held the job; a row that waits is let go with it ahead of time.
+    #: Slots that came due after this came while no worker held the job. A waiting row has it ahead of time.
     unheld_since: datetime | None = None
     state: str | None = None
     cancel_requested: datetime | None = None
@@ -113,21 +120,14 @@ class Row:
         return self.execution_time if self.state is None or self.parked_due is None else self.parked_due
 
     @property
-    def kind(self) -> Kind:
-        """What the row is. Here, and in ``store/schema/tables.py``, the kinds are told apart, and nowhere else."""
-        if self.plan_instance is not None:
-            return _DETACHED
-        return _TASK if self.schedule is None else _PLAN
-
-    @property
     def is_plan(self) -> bool:
         """Whether this is a job's own row, which continues from slot to slot."""
-        return self.kind is _PLAN
+        return self.kind == _PLAN
 
     @property
     def has_slot(self) -> bool:
         """Whether this is a job's slot, not a one-time task."""
-        return self.kind is not _TASK
+        return self.kind != _TASK
 
     @property
     def called_off_by(self) -> str | None:
@@ -139,7 +139,7 @@ class Row:
     @property
     def is_detached(self) -> bool:
         """Whether this is a row of one slot beside the plan row, deleted when that slot is final."""
-        return self.kind is _DETACHED
+        return self.kind == _DETACHED
 
     @property
     def ledger_key(self) -> LedgerKey | None:
@@ -248,7 +248,7 @@ class Cancelled:
 
 @dataclass(frozen=True, slots=True)
 class Died:
-    """The holder fell silent; its last heartbeat, by the database's time, stands in the row."""
+    """The holder stopped sending heartbeats; the row has the last one, by the database's time."""
 
     name = Outcome.LOST
 

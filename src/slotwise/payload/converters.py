@@ -78,30 +78,36 @@ class Misfit(ValueError):
         super().__init__(f"{path.lstrip('.')}: {problem}" if path else problem)
         self.problem, self.path = problem, path
 
-    def within(self, place: str) -> Misfit:
-        return Misfit(self.problem, f"{place}{self.path}")
+    def within(self, place: str | int) -> Misfit:
+        return Misfit(self.problem, f"[{place}]{self.path}" if isinstance(place, int) else f".{place}{self.path}")
 
 
 def same(value: object) -> object:
     return value
 
 
+def member(convert: Convert, value: object, place: str | int) -> Any:
+    """Convert what stands at a place of a container: under a name, or at an index."""
+    try:
+        return convert(value)
+    except Misfit as misfit:
+        raise misfit.within(place) from None
+
+
+def members(value: object) -> Iterable[tuple[str | int, object]]:
+    """Return the members of a plain container with their places."""
+    if isinstance(value, dict):
+        return value.items()
+    return enumerate(value) if isinstance(value, list | tuple) else ()
+
+
 def text_keyed(value: object) -> object:
     """Return the value. Raise Misfit for a key that is no string: JSON would silently convert it."""
-    place: object
-    if isinstance(value, dict):
-        for place, each in value.items():
-            if not isinstance(place, str):
-                raise Misfit(f"dict keys must be strings, got {place!r:.80}; write {str(place)!r:.80}")
-            if isinstance(each, _CONTAINERS):
-                member(text_keyed, each, place)
-    elif isinstance(value, list | tuple):
-        for place, each in enumerate(value):
-            if isinstance(each, _CONTAINERS):
-                try:
-                    text_keyed(each)
-                except Misfit as misfit:
-                    raise misfit.within(f"[{place}]") from None
+    for place, each in members(value):
+        if not isinstance(place, str) and isinstance(value, dict):
+            raise Misfit(f"dict keys must be strings, got {place!r:.80}; write {str(place)!r:.80}")
+        if isinstance(each, _CONTAINERS):
+            member(text_keyed, each, place)
     return value
 
 
@@ -127,6 +133,13 @@ def called(kind: object) -> str:
 
 def wrong(kind: object, value: object) -> Misfit:
     return Misfit(f"expected {called(kind)}, got {value!r:.80}")
+
+
+def instance(value: object, accepted: type | tuple[type, ...], kind: object) -> Any:
+    """Return the value if it is an instance of what is accepted for this type. Raise Misfit."""
+    if not isinstance(value, accepted):
+        raise wrong(kind, value)
+    return value
 
 
 def scalar(kind: type) -> Shape:
@@ -157,7 +170,7 @@ def text(kind: type) -> Shape:
     return Shape(write, read, frozenset({str}))
 
 
-def among(kind: object, plain: Mapping[Any, object]) -> Shape:
+def among(kind: object, plain: Mapping[object, object]) -> Shape:
     """Return the converter for one of a few values, each with its plain form."""
     values = {(type(stored), stored): value for value, stored in plain.items()}
 
@@ -179,40 +192,30 @@ def among(kind: object, plain: Mapping[Any, object]) -> Shape:
     return Shape(write, read, frozenset(map(type, few)), is_plain=is_plain, few=few)
 
 
-def _items(convert: Convert, values: Sequence[object]) -> list[object]:
-    converted = []
-    for place, value in enumerate(values):
-        try:
-            converted.append(convert(value))
-        except Misfit as misfit:
-            raise misfit.within(f"[{place}]") from None
-    return converted
+def _items(convert: Convert, values: Iterable[object]) -> list[object]:
+    return [member(convert, value, place) for place, value in enumerate(values)]
 
 
-def list_of(kind: object, accepted: Any, make: Convert, item: Shape) -> Shape:
-    def write(value: object) -> list[object]:
-        if not isinstance(value, accepted):
-            raise wrong(kind, value)
-        return _items(item.write, list(value))
-
-    def read(value: object) -> object:
-        if not isinstance(value, list | tuple):
-            raise wrong(kind, value)
-        return make(_items(item.read, value))
-
-    return Shape(write, read, frozenset({list}), is_plain=make is list and item.is_plain)
+def list_of(kind: object, accepted: type | tuple[type, ...], make: Convert, item: Shape) -> Shape:
+    return Shape(
+        lambda value: _items(item.write, instance(value, accepted, kind)),
+        lambda value: make(_items(item.read, instance(value, (list, tuple), kind))),
+        frozenset({list}),
+        is_plain=make is list and item.is_plain,
+    )
 
 
 def fixed(kind: object, shapes: Sequence[Shape]) -> Shape:
     """Return the converter for a tuple with a type for each place."""
 
-    def checked(value: object, accepted: tuple[type, ...]) -> Sequence[object]:
-        if not isinstance(value, list | tuple) or not isinstance(value, accepted) or len(value) != len(shapes):
+    def checked(value: object, accepted: type | tuple[type, ...]) -> Sequence[object]:
+        found: Sequence[object] = instance(value, accepted, kind)
+        if len(found) != len(shapes):
             raise wrong(kind, value)
-        return value
+        return found
 
     return Shape(
-        lambda value: [shape.write(each) for shape, each in zip(shapes, checked(value, (tuple,)), strict=True)],
+        lambda value: [shape.write(each) for shape, each in zip(shapes, checked(value, tuple), strict=True)],
         lambda value: tuple(
             shape.read(each) for shape, each in zip(shapes, checked(value, (list, tuple)), strict=True)
         ),
@@ -240,13 +243,6 @@ def refuse_more(names: Iterable[str], known: Iterable[str], kind: object) -> Non
         raise Misfit(f"would be lost; {called(kind)} has {', '.join(known) or 'none'}", f".{more[0]}")
 
 
-def member(convert: Convert, value: object, name: str) -> Any:
-    try:
-        return convert(value)
-    except Misfit as misfit:
-        raise misfit.within(f".{name}") from None
-
-
 def foreign(
     kind: type,
     write: Convert,
@@ -260,8 +256,7 @@ def foreign(
     known = list(names(kind))
 
     def checked(value: object) -> object:
-        if not isinstance(value, kind):
-            raise wrong(kind, value)
+        instance(value, kind, kind)
         if type(value) is not kind:
             refuse_more(names(type(value)), known, kind)
         plain = write(value)
@@ -279,7 +274,7 @@ def foreign(
 
 
 _WRAPPERS = (Annotated, Required, NotRequired)
-_LISTS: dict[Any, Convert] = {list: list, set: set, frozenset: frozenset, Sequence: list}
+_LISTS: dict[object, Convert] = {list: list, set: set, frozenset: frozenset, Sequence: list}
 
 
 @lru_cache(maxsize=512)
@@ -298,13 +293,13 @@ def shape_of(kind: Any) -> Shape:
     found = _record(kind) if isinstance(kind, type) else None
     if found is None:
         raise InvalidPayload(
-            f"{called(kind)} is no type for a payload; take str, int, float, bool, None, list, dict, a dataclass, a "
+            f"{called(kind)} is not a type for a payload; use str, int, float, bool, None, list, dict, a dataclass, a "
             "TypedDict, an Enum, datetime, date, time, UUID, Decimal, or a model of pydantic or msgspec"
         )
     return found
 
 
-def _compound(kind: Any) -> Shape:
+def _compound(kind: object) -> Shape:
     origin, arguments = get_origin(kind) or kind, get_args(kind)
     if origin in (Union, types.UnionType):
         return _union(kind, arguments)
@@ -312,12 +307,14 @@ def _compound(kind: Any) -> Shape:
         return among(kind, {value: value for value in arguments})
     if origin is tuple and not (len(arguments) == 2 and arguments[1] is Ellipsis) and arguments:
         return fixed(kind, [shape_of(argument) for argument in arguments])
-    if origin is tuple or origin in _LISTS:
+    if isinstance(origin, type) and (origin is tuple or origin in _LISTS):
         item = shape_of(arguments[0]) if arguments else ANYTHING
         return list_of(kind, (tuple, list) if origin is Sequence else origin, _LISTS.get(origin, tuple), item)
     if origin in (dict, Mapping) and (not arguments or arguments[0] is str):
         return dict_of(kind, shape_of(arguments[1]) if arguments else ANYTHING)
-    raise InvalidPayload(f"{kind} is no type for a payload; the keys of a dict are str, other generics cannot be read")
+    raise InvalidPayload(
+        f"{kind} is not a type for a payload; the keys of a dict are str, other generics cannot be read"
+    )
 
 
 def _union(kind: object, arguments: Sequence[object]) -> Shape:
@@ -410,17 +407,15 @@ def _data_class(kind: type) -> Shape:
     fields = {spec.name: shape_of(hints[spec.name]) for spec in dataclasses.fields(kind) if spec.init}
 
     def write(value: object) -> dict[str, object]:
-        if not isinstance(value, kind):
-            raise wrong(kind, value)
+        instance(value, kind, kind)
         if type(value) is not kind:
             refuse_more((spec.name for spec in dataclasses.fields(value)), named, kind)  # type: ignore[arg-type]
         return {name: member(shape.write, getattr(value, name), name) for name, shape in fields.items()}
 
     def read(value: object) -> object:
-        if not isinstance(value, Mapping):
-            raise wrong(kind, value)
+        given: Mapping[str, object] = instance(value, Mapping, kind)
         try:
-            return kind(**{name: member(fields[name].read, value[name], name) for name in fields if name in value})
+            return kind(**{name: member(fields[name].read, given[name], name) for name in fields if name in given})
         except TypeError as error:  # a field without a default is missing
             raise Misfit(str(error)) from None
 
@@ -436,16 +431,12 @@ def _typed_dict(kind: Any) -> Shape:
     required |= kind.__required_keys__ - optional
 
     def convert(value: object, direction: str) -> dict[str, object]:
-        if not isinstance(value, Mapping):
-            raise wrong(kind, value)
-        if missing := required - value.keys():
+        given: Mapping[str, object] = instance(value, Mapping, kind)
+        if missing := required - given.keys():
             raise Misfit(f"{min(missing)} is missing")
         if direction == "write":
-            refuse_more(value, shapes, kind)
-        return {
-            name: member(getattr(shape, direction), value[name], name)
-            for name, shape in shapes.items()
-            if name in value
-        }
+            refuse_more(given, shapes, kind)
+        there = ((name, shape) for name, shape in shapes.items() if name in given)
+        return {name: member(getattr(shape, direction), given[name], name) for name, shape in there}
 
     return Shape(lambda value: convert(value, "write"), lambda value: convert(value, "read"), frozenset({dict}))

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any, Protocol, TypeAlias, TypeVar
 
 from slotwise.errors import ConfigurationError, InvalidPayload
-from slotwise.payload.converters import ANYTHING, Misfit, Shape, member
+from slotwise.payload.converters import ANYTHING, Misfit, Shape, member, members
 
 T = TypeVar("T")
 
@@ -45,7 +45,7 @@ _write = _writer()
 class Codec(Protocol):
     """A codec: plain values (None, bool, int, float, str, list, dict with string keys) to bytes and back.
 
-    Any program that can write to the table feeds ``decode``, so it must never execute its input, as pickle does.
+    Other programs that can write to the table feed ``decode``, so it must never execute its input, as pickle does.
     """
 
     @property
@@ -55,11 +55,11 @@ class Codec(Protocol):
     def encode(self, value: object, /) -> bytes:
         """Return the bytes. Raise ValueError or TypeError for a value that cannot be encoded."""
 
-    def decode(self, data: bytes, /) -> Any:
+    def decode(self, data: bytes, /) -> object:
         """Return the value. May raise any exception for invalid bytes."""
 
 
-_scan: Callable[[str, int], tuple[Any, int]] = json.JSONDecoder().scan_once  # type: ignore[attr-defined]
+_scan: Callable[[str, int], tuple[object, int]] = json.JSONDecoder().scan_once  # type: ignore[attr-defined]
 
 
 class JsonCodec:
@@ -75,7 +75,7 @@ class JsonCodec:
         except RecursionError:
             return _encoder.encode(value).encode()  # reports whether it contains itself, or is too deep
 
-    def decode(self, data: bytes, /) -> Any:
+    def decode(self, data: bytes, /) -> object:
         """Decode like ``json.loads``, which has five times the overhead with a small payload."""
         try:
             text = data.decode()
@@ -113,57 +113,34 @@ def codec_names() -> list[str]:
     return sorted(_codecs)
 
 
-#: A value that is nested deeper contains itself, or is too deep.
+#: A value with deeper nesting contains itself, or is too deep.
 _DEEPEST = 100
 
 
 def whole(given: T, again: object) -> T:
     """Return ``given``. Raise Misfit if ``again``, its round trip through the type, lacks one of its keys."""
-    place: Any
-    if isinstance(given, dict) and isinstance(again, dict):
-        if more := sorted(given.keys() - again.keys()):
-            raise Misfit("would be lost: the task takes nothing of this name", f".{more[0]}")
-        for place, each in given.items():
-            member(partial(whole, again=again[place]), each, place)
-    elif isinstance(given, list) and isinstance(again, list):
-        for place, (one, other) in enumerate(zip(given, again, strict=False)):
-            try:
-                whole(one, other)
-            except Misfit as misfit:
-                raise misfit.within(f"[{place}]") from None
+    if isinstance(given, dict) and isinstance(again, dict) and (more := sorted(given.keys() - again.keys())):
+        raise Misfit("would be lost: the task's type has no such name", f".{more[0]}")
+    others = dict(members(again))
+    for place, each in members(given):
+        if place in others:
+            member(partial(whole, again=others[place]), each, place)
     return given
 
 
-def unwritable(plain: object) -> Misfit | None:
+def unwritable(plain: object, depth: int = 0) -> Misfit | None:
     """Return the first value that JSON cannot express, with its path and the cure, or None."""
-    try:
-        _written(plain, 0)
-    except Misfit as misfit:
-        return misfit
-    return None
-
-
-def _written(value: object, depth: int) -> None:
-    place: Any
-    if depth == _DEEPEST or value is None or isinstance(value, str | int):
-        return
-    if isinstance(value, dict):
-        for place, each in value.items():
-            member(lambda one: _written(one, depth + 1), each, place)
-    elif isinstance(value, list | tuple):
-        for place, each in enumerate(value):
-            try:
-                _written(each, depth + 1)
-            except Misfit as misfit:
-                raise misfit.within(f"[{place}]") from None
-    elif isinstance(value, float):
-        if not math.isfinite(value):
-            raise Misfit(f"{value!r} is no number of JSON; write None, or a text")
-    else:
-        raise Misfit(
-            f"{value!r:.80} is a {type(value).__name__}, for which JSON has no word; declare the type of the data, or "
-            "write a text of it"
+    if depth == _DEEPEST or plain is None or isinstance(plain, str | int):
+        return None
+    if isinstance(plain, dict | list | tuple):
+        found = ((place, unwritable(each, depth + 1)) for place, each in members(plain))
+        return next((misfit.within(place) for place, misfit in found if misfit is not None), None)
+    if not isinstance(plain, float):
+        return Misfit(
+            f"{plain!r:.80} is a {type(plain).__name__}, for which JSON has no form; declare the type of the data, or "
+            "pass a string"
         )
+    return None if math.isfinite(plain) else Misfit(f"{plain!r} is not a number of JSON; write None, or a string")
 
 
 #: The largest payload, in bytes; store a larger one elsewhere, with its key as the payload.
@@ -180,7 +157,7 @@ Upgrade = Callable[[Any], Any]
 class Payload:
     """How a task's data is written and read; without a type, any value that the codec can encode."""
 
-    kind: Any = Any
+    kind: object = Any
     shape: Shape = ANYTHING
     codec: Codec = JSON
     version: int = 1
@@ -194,7 +171,7 @@ class Payload:
                 return None
             body = self.codec.encode(plain)
         except Misfit as misfit:
-            raise InvalidPayload(f"the data for task {name!r} is not what it takes: {misfit}") from None
+            raise InvalidPayload(f"the data for task {name!r} does not fit its type: {misfit}") from None
         except (TypeError, ValueError, RecursionError, OverflowError) as error:
             said = unwritable(plain) if self.codec is JSON and not isinstance(error, RecursionError) else None
             raise InvalidPayload(
@@ -213,7 +190,7 @@ class Payload:
             return body
         return f"slotwise/{self.codec.name}/{self.version}\n".encode() + body
 
-    def decode(self, stored: bytes | None) -> Any:
+    def decode(self, stored: bytes | None) -> object:
         """Return the data, upgraded to this version. Raise InvalidPayload for unreadable data."""
         if stored is None:
             return self.typed(None)
@@ -222,8 +199,8 @@ class Payload:
     def _upgraded(self, plain: object, version: int) -> object:
         if version > self.version:
             raise InvalidPayload(
-                f"task_data has version {version}, this worker knows {self.version}; deploy workers before those who "
-                "schedule, then retry the task"
+                f"task_data has version {version}, this worker knows {self.version}; deploy workers before "
+                "applications that schedule, then retry the task"
             )
         for older in range(version, self.version):
             try:
@@ -234,22 +211,22 @@ class Payload:
                 ) from error
         return plain
 
-    def typed(self, plain: object) -> Any:
+    def typed(self, plain: object) -> object:
         """Convert plain values of this version to the task's type. Raise InvalidPayload."""
         try:
             return self.shape.read(plain)
         except Misfit as misfit:
-            raise InvalidPayload(f"task_data is not what the task takes: {misfit}") from None
+            raise InvalidPayload(f"task_data does not fit the task's type: {misfit}") from None
         except Exception as error:  # a model's own validation may raise any exception
-            raise InvalidPayload(f"task_data is not what the task takes: {type(error).__name__}: {error}") from error
+            raise InvalidPayload(f"task_data does not fit the task's type: {type(error).__name__}: {error}") from error
 
-    def given(self, plain: object, name: str) -> Any:
+    def given(self, plain: object, name: str) -> object:
         """As ``typed``, for data typed by hand: raise InvalidPayload for unknown keys as well."""
         data = self.typed(plain)
         try:
             whole(plain, self.shape.write(data))
         except Misfit as misfit:
-            raise InvalidPayload(f"the data for task {name!r} is not what it takes: {misfit}") from None
+            raise InvalidPayload(f"the data for task {name!r} does not fit its type: {misfit}") from None
         return data
 
 
@@ -257,12 +234,12 @@ class Payload:
 UNTYPED = Payload()
 
 
-def plain(stored: bytes | None) -> Any:
+def plain(stored: bytes | None) -> object:
     """Return the stored plain values, of any version. Raise InvalidPayload."""
     return None if stored is None else _decoded(stored)[0]
 
 
-def _decoded(stored: bytes) -> tuple[Any, int]:
+def _decoded(stored: bytes) -> tuple[object, int]:
     """Return plain values and their version."""
     name, version, body = _taken_apart(stored)
     codec = codec_named(name)

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Self
 
-from slotwise.engine.run.executors import Lifespan
+from slotwise.engine.run.event_loop import Lifespan
 from slotwise.engine.run.runner import Interceptor
 from slotwise.model.events import Listener
 from slotwise.registry.validation import Customize, listed
@@ -76,8 +76,8 @@ class RegistryBuilder:
     def process_hook(self, wanted: bool) -> Self:
         return self.setting("process_hook", wanted)
 
-    def setting(self, name: str, value: Any) -> Self:
-        """Any other setting, by name."""
+    def setting(self, name: str, value: object) -> Self:
+        """Set one of the other settings, by name."""
         self._options[name] = value
         return self
 

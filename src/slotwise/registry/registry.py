@@ -1,4 +1,4 @@
-"""The facade that users hold: which jobs there are, with which settings; and the worker that runs them."""
+"""The facade: the jobs, the settings, and the worker that runs them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 import functools
 import os
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -14,15 +14,14 @@ from typing import TYPE_CHECKING, Any, Self
 from slotwise.client.client import Client
 from slotwise.engine.process.foreground import Ended, SingleRun
 from slotwise.engine.process.signals import ProcessHook
-from slotwise.engine.run.executors import Lifespan
-from slotwise.engine.run.runner import Interceptor
+from slotwise.engine.run.event_loop import Lifespan
+from slotwise.engine.run.runner import Interceptor, Threads
 from slotwise.engine.worker import Worker
 from slotwise.errors import ConfigurationError
 from slotwise.jobs.definition import Definition
 from slotwise.model.clock import Clock
 from slotwise.model.events import Listener, Listeners
 from slotwise.model.identity import own_version
-from slotwise.registry.asyncio_host import run_beside
 from slotwise.registry.builder import RegistryBuilder
 from slotwise.registry.validation import (
     Customize,
@@ -98,7 +97,7 @@ class JobRegistry:
         """The same, step by step: ``JobRegistry.builder().with_job(…).poll_interval("5s").build()``."""
         return RegistryBuilder()
 
-    def _configured(self, **settings: Any) -> Self:
+    def _configured(self, **settings: object) -> Self:
         """Apply further settings, such as those of the command line, then ``customize`` again. Not while running."""
         if self._running():
             raise ConfigurationError("the registry is running; stop it before changing its settings")
@@ -123,7 +122,7 @@ class JobRegistry:
         return self._database
 
     def _store(self) -> Store:
-        """The client's, made anew when the settings have changed."""
+        """Return the client's store, a new one when the settings have changed."""
         made = self._made
         if made is None or made.database is not self.database or made.definitions is not self.definitions:
             made = self._made = Store(self.database, self.definitions, clock=self._clock)
@@ -141,7 +140,7 @@ class JobRegistry:
 
     @property
     def inspect(self) -> Inspection:
-        """What the tables say of jobs, slots, tasks and workers, for people and dashboards; changes nothing."""
+        """Reads jobs, slots, tasks and workers for people and dashboards; changes nothing."""
         from slotwise.registry.inspection import Inspection  # late: most workers are not asked
 
         return Inspection(self._store)
@@ -249,7 +248,7 @@ class JobRegistry:
                 self._forget(worker)
 
     def _forget(self, worker: Worker) -> None:
-        """Race: whoever waited in a second stop comes here late, when another worker may have been started."""
+        """Forget a stopped worker. Race: a second stop may come here late, after another worker was started."""
         with self._turn:
             if self._worker is not worker:
                 return
@@ -277,7 +276,7 @@ class JobRegistry:
             worker.wake()
 
     def _running(self) -> bool:
-        """A worker started before a fork does not run in the child: its threads stayed behind."""
+        """Whether a worker runs in this process. After a fork the child has no threads, so it does not run there."""
         return self._worker is not None and self._worker_pid == os.getpid()
 
     def __enter__(self) -> Self:
@@ -291,13 +290,13 @@ class JobRegistry:
 
     async def __aenter__(self) -> Self:
         loop = asyncio.get_running_loop()
-        await run_beside(functools.partial(self.start, host_loop=loop), on_cancel=self._request_stop, undo=self.stop)
+        await _run_beside(functools.partial(self.start, host_loop=loop), on_cancel=self._request_stop, undo=self.stop)
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await run_beside(self.stop, on_cancel=self._cancel)
+        await _run_beside(self.stop, on_cancel=self._cancel)
 
     def _request_stop(self) -> None:
         if (worker := self.worker) is not None:
@@ -306,3 +305,28 @@ class JobRegistry:
     def _cancel(self) -> None:
         if (worker := self.worker) is not None:
             worker.cancel()
+
+
+async def _run_beside(
+    work: Callable[[], object], on_cancel: Callable[[], None], undo: Callable[[], object] | None = None
+) -> None:
+    """Run ``work`` on a thread of its own while the loop goes on.
+
+    Race: this task may be cancelled meanwhile, and the thread goes on. It would leave a worker without an owner, on a
+    loop that may be closed soon. So ``on_cancel`` stops it, and what it did is waited for and undone.
+    """
+    cancelled: asyncio.CancelledError | None = None
+    threads = Threads(1, "slotwise-life")
+    running = asyncio.wrap_future(threads.call(work))
+    threads.close()
+    while not running.done():
+        try:
+            await asyncio.wait([running])
+        except asyncio.CancelledError as error:
+            cancelled = error
+            on_cancel()
+    if cancelled is not None:
+        if running.exception() is None and undo is not None:
+            await _run_beside(undo, on_cancel)
+        raise cancelled
+    running.result()

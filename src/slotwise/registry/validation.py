@@ -1,4 +1,4 @@
-"""What a registry is given, checked: each complaint is one line with the cure."""
+"""Validate the arguments of a registry; each error is one line with the cure."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from difflib import get_close_matches
-from typing import Any, TypeAlias
+from typing import TypeAlias, TypeVar
 
-from slotwise.engine.run.executors import Lifespan
+from slotwise.engine.run.event_loop import Lifespan
 from slotwise.errors import ConfigurationError, DriverMissing, InvalidJob, InvalidSetting, SlotwiseError
 from slotwise.jobs.definition import Definition, define, rescheduled
 from slotwise.settings.settings import Settings
@@ -21,8 +21,11 @@ from slotwise.store.connect.dsn import database_url
 Customize: TypeAlias = Callable[[Settings], Settings]
 
 
-def callables(given: Any, what: str) -> Iterable[Any]:
-    """What was given, if each can be called."""
+Called = TypeVar("Called")
+
+
+def callables(given: Iterable[Called], what: str) -> Iterable[Called]:
+    """Yield what was given. Raise ConfigurationError for something that cannot be called."""
     for one in listed(given, what):
         if not callable(one):
             raise ConfigurationError(f"{what}: {one!r:.80} cannot be called")
@@ -30,27 +33,29 @@ def callables(given: Any, what: str) -> Iterable[Any]:
 
 
 def checked_lifespan(lifespan: Lifespan | None) -> Lifespan | None:
-    """The lifespan, if it makes an asynchronous context manager when it is called."""
+    """Return the lifespan. Raise ConfigurationError unless a call of it makes an asynchronous context manager."""
     if lifespan is not None and not callable(lifespan):
         raise ConfigurationError(f"lifespan is {lifespan!r:.80}; pass the function, without calling it")
     if inspect.isasyncgenfunction(lifespan) or inspect.iscoroutinefunction(lifespan):
         name = getattr(lifespan, "__name__", lifespan)
-        raise ConfigurationError(f"lifespan {name} is no context manager; put @contextlib.asynccontextmanager above it")
+        raise ConfigurationError(
+            f"lifespan {name} is not a context manager; put @contextlib.asynccontextmanager above it"
+        )
     return lifespan
 
 
 def refuse_own_loop(host_loop: asyncio.AbstractEventLoop | None) -> None:
-    """Refuse to block the loop that the start needs."""
+    """Raise ConfigurationError rather than block the loop that the start needs."""
     try:
         running = asyncio.get_running_loop()
     except RuntimeError:
         return
     if host_loop is running:
-        raise ConfigurationError("start would wait for the loop that waits for it; write: async with registry")
+        raise ConfigurationError("start would block the event loop that it needs; use: async with registry")
 
 
 def defined(given: Iterable[object], what: str) -> Iterable[Definition]:
-    """What was given under one of the two keywords. Raises InvalidJob if it belongs under the other."""
+    """Yield the definitions of one of the two keywords. Raise InvalidJob for one that belongs under the other."""
     for found in map(define, listed(given, what)):
         if found.is_job and what == "tasks":
             raise InvalidJob(f"{found.name!r} among tasks has a schedule, so it is a job; pass it in jobs=[…]")
@@ -60,7 +65,7 @@ def defined(given: Iterable[object], what: str) -> Iterable[Definition]:
 
 
 def unique(definitions: list[Definition]) -> dict[str, Definition]:
-    """By name. Raises InvalidJob for two of one name, and for none at all."""
+    """Return the definitions by name. Raise InvalidJob for two of one name, and if there are none."""
     if not definitions:
         raise InvalidJob("at least one job or task must be registered; e.g. JobRegistry(jobs=[NightlyReport()])")
     double = [name for name, count in Counter(found.name for found in definitions).items() if count > 1]
@@ -70,60 +75,49 @@ def unique(definitions: list[Definition]) -> dict[str, Definition]:
 
 
 def by_settings(definitions: Mapping[str, Definition], settings: Settings) -> dict[str, Definition]:
-    """The definitions, jobs by the schedules that the settings have for them."""
+    """Return the definitions, jobs with the schedules that the settings have for them."""
+    found = dict(definitions)
     try:
-        return _by_schedules(definitions, settings)
+        for name, text in sorted(settings.schedules):
+            if name not in found:
+                near = get_close_matches(name, found, n=1)
+                hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(sorted(found))}"
+                raise ConfigurationError(f"schedules names {name!r}, which is not registered; {hint}")
+            found[name] = rescheduled(found[name], text, f"schedules[{name!r}]")
     except SlotwiseError as error:
         error.place = place("schedules", settings.schedules, READERS)
         raise
-
-
-def _by_schedules(definitions: Mapping[str, Definition], settings: Settings) -> dict[str, Definition]:
-    found = dict(definitions)
-    for name, text in sorted(settings.schedules):
-        if name not in found:
-            near = get_close_matches(name, found, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(sorted(found))}"
-            raise ConfigurationError(f"schedules names {name!r}, which is not registered; {hint}")
-        found[name] = rescheduled(found[name], text, f"schedules[{name!r}]")
     return found
 
 
 def customized(settings: Settings, customize: Customize | None) -> Settings:
-    """What the registry's own function makes of the settings. Raises InvalidSetting for an address that cannot be one.
+    """Return the settings that ``customize`` makes of these. Raise InvalidSetting for an invalid address.
 
-    ``DATABASE_URL`` is everybody's, and the command line may yet outrank it: that one is read when it is used.
+    ``DATABASE_URL`` is shared with other programs, and the command line may override it, so it is read when it is used.
     """
-    found = settings if customize is None else _customized(settings, customize)
-    for name, address in (("database_url", found.database_url), ("wake_up_url", found.wake_up_url)):
-        if address is not None and (name != "database_url" or address != os.environ.get("DATABASE_URL", "").strip()):
-            _check_address(name, address)
-    return found
+    if customize is not None:
+        if not callable(customize):
+            raise ConfigurationError(f"customize is {customize!r:.80}; pass a function from settings to settings")
+        found = customize(settings)
+        if not isinstance(found, Settings):
+            kind = type(found).__name__
+            raise ConfigurationError(
+                f"customize returned {kind}; return the settings, e.g. settings.replace(threads=4)"
+            )
+        settings = found
+    for name, address in (("database_url", settings.database_url), ("wake_up_url", settings.wake_up_url)):
+        is_shared = name == "database_url" and address == os.environ.get("DATABASE_URL", "").strip()
+        if address is not None and not is_shared:
+            try:
+                with suppress(DriverMissing):
+                    database_url(address)
+            except InvalidSetting as error:
+                raise error if name == "database_url" else InvalidSetting(f"{name}: {error}") from None
+    return settings
 
 
-def _check_address(name: str, address: str) -> None:
-    with suppress(DriverMissing):
-        try:
-            database_url(address)
-        except InvalidSetting as error:
-            if name == "database_url":
-                raise
-            raise InvalidSetting(f"{name}: {error}") from None
-
-
-def _customized(settings: Settings, customize: Customize) -> Settings:
-    if not callable(customize):
-        raise ConfigurationError(f"customize is {customize!r:.80}; pass a function from settings to settings")
-    customized = customize(settings)
-    if not isinstance(customized, Settings):
-        raise ConfigurationError(
-            f"customize returned {type(customized).__name__}; return the settings, e.g. settings.replace(threads=4)"
-        )
-    return customized
-
-
-def listed(given: Any, what: str) -> Iterable[Any]:
-    """What was given, if it is a list of something. Raises InvalidJob."""
+def listed(given: Iterable[Called], what: str) -> Iterable[Called]:
+    """Return what was given. Raise InvalidJob if it cannot be iterated over."""
     if given is None:
         raise InvalidJob(f"{what} cannot be None; pass a list of {what}")
     if isinstance(given, str | bytes) or not isinstance(given, Iterable):

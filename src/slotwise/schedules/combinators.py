@@ -79,16 +79,56 @@ def _parts(schedule: Schedule) -> tuple[Schedule, ...]:
 _EVER: Final = datetime.min.replace(tzinfo=UTC)
 
 
-class Between(Schedule):
+class Around(Schedule, ABC):
+    """A schedule around another one, with the same slots where a subclass does not change them."""
+
+    __slots__ = ("_running", "schedule")
+    schedule: Schedule
+    _running: Schedule
+
+    @abstractmethod
+    def _on(self, schedule: Schedule) -> Schedule:
+        """Return the same around another schedule."""
+
+    def _prepare(self, running: Schedule) -> None:
+        self._set(_running=self if running is self.schedule else self._on(running))
+
+    def next_after(self, t: datetime) -> datetime | None:
+        return self.schedule.next_after(t)
+
+    def first_after(self, t: datetime) -> datetime | None:
+        return self.schedule.first_after(t)
+
+    def latest_before(self, t: datetime, *, floor: datetime | None = None) -> datetime | None:
+        return self.schedule.latest_before(t, floor=floor)
+
+    def count_between(self, a: datetime, b: datetime) -> int:
+        return self.schedule.count_between(a, b)
+
+    @property
+    def running(self) -> Schedule:
+        return self._running
+
+    @property
+    def calendars(self) -> Mapping[str, Calendar | None]:
+        return self.schedule.calendars
+
+    def bind(self, name: str, calendars: Mapping[str, Calendar] | None = None) -> Schedule:
+        return self._on(self.schedule.bind(name, calendars))
+
+    @property
+    def local_zone(self) -> ZoneInfo | None:
+        return self.schedule.local_zone
+
+
+class Between(Around):
     """The slots of a schedule from `start` on and before `end`; made by `schedule.between(start, end)`.
 
     Calendars are applied within: the bounds hold for the slots as they come out of a roll.
     Raises InvalidSchedule, also where no slot lies within them that is to run.
     """
 
-    __slots__ = ("_running", "end", "from_end", "schedule", "start")
-    schedule: Schedule
-    _running: Schedule
+    __slots__ = ("end", "from_end", "start")
     start: datetime | None
     end: datetime | None
 
@@ -99,14 +139,18 @@ class Between(Schedule):
         if start is None and end is None:
             raise InvalidSchedule("between takes a start, an end or both")
         if start is not None and end is not None and start >= end:
-            raise InvalidSchedule(f"between {bounds[0]} and {bounds[1]} there is nothing; the start comes first")
+            raise InvalidSchedule(
+                f"between {bounds[0]} and {bounds[1]} there are no slots: the start must be before the end"
+            )
         self._set(schedule=schedule, start=start, end=end, from_end=schedule.from_end)
         self._set(_text=f"BETWEEN({schedule}; {bounds[0]}; {bounds[1]})")
         if not schedule.from_end and self._is_empty():
             told = [f"from {bounds[0]} on"] * bool(start) + [f"before {bounds[1]}"] * bool(end)
             raise InvalidSchedule(f"{schedule} has no slot {' and '.join(told)}; choose other bounds, or - for none")
-        running = schedule.running
-        self._set(_running=self if running is schedule else Between(running, start, end))
+        self._prepare(schedule.running)
+
+    def _on(self, schedule: Schedule) -> Schedule:
+        return Between(schedule, self.start, self.end)
 
     def next_after(self, t: datetime) -> datetime | None:
         return self._within(self.schedule.next_after(self._opening(t)))
@@ -123,31 +167,16 @@ class Between(Schedule):
         low, high = self._opening(a), b if self.end is None else min(b, self.end - MICROSECOND)
         return self.schedule.count_between(low, high) if low < high else 0
 
-    @property
-    def running(self) -> Schedule:
-        return self._running
-
-    @property
-    def calendars(self) -> Mapping[str, Calendar | None]:
-        return self.schedule.calendars
-
-    def bind(self, name: str, calendars: Mapping[str, Calendar] | None = None) -> Schedule:
-        return Between(self.schedule.bind(name, calendars), self.start, self.end)
-
     def excluding(self, *calendars: str | Calendar, roll: Roll = "skip") -> Schedule:
-        return Between(self.schedule.excluding(*calendars, roll=roll), self.start, self.end)
+        return self._on(self.schedule.excluding(*calendars, roll=roll))
 
     def nth_business_day(self, n: int, *calendars: str | Calendar) -> Schedule:
-        return Between(self.schedule.nth_business_day(n, *calendars), self.start, self.end)
+        return self._on(self.schedule.nth_business_day(n, *calendars))
 
     @property
     def line(self) -> Line:
         start = BEGINNING if self.start is None else ceiling_second(self.start)
         return Window(self.schedule.line, start, END if self.end is None else ceiling_second(self.end))
-
-    @property
-    def local_zone(self) -> ZoneInfo | None:
-        return self.schedule.local_zone
 
     def _is_empty(self) -> bool:
         """Whether it never fires. What lacks something to be asked is looked at once it is bound."""
@@ -171,14 +200,13 @@ class Between(Schedule):
 _MILLISECOND = timedelta(milliseconds=1)
 
 
-class Spread(Schedule):
+class Spread(Around):
     """The slots of a schedule, each due `by` later; made by `spread_out`. The slots are those of the schedule.
 
     Raises InvalidSchedule for a schedule that is defined by the end of its runs, and for nothing to wait.
     """
 
-    __slots__ = ("by", "schedule")
-    schedule: Schedule
+    __slots__ = ("by",)
     by: timedelta
 
     def __init__(self, schedule: Schedule, by: timedelta | str) -> None:
@@ -191,40 +219,13 @@ class Spread(Schedule):
         if by < MICROSECOND:
             raise InvalidSchedule(f"{schedule} spread by {format_duration(by)}; more than zero is needed")
         self._set(schedule=schedule, by=by, _text=f"SPREAD({schedule}; {format_duration(by)})")
+        self._prepare(schedule.running)
+
+    def _on(self, schedule: Schedule) -> Schedule:
+        return Spread(schedule, self.by)
 
     def wait(self, slot: datetime) -> timedelta:
         return self.by
-
-    def next_after(self, t: datetime) -> datetime | None:
-        return self.schedule.next_after(t)
-
-    def first_after(self, t: datetime) -> datetime | None:
-        return self.schedule.first_after(t)
-
-    def latest_before(self, t: datetime, *, floor: datetime | None = None) -> datetime | None:
-        return self.schedule.latest_before(t, floor=floor)
-
-    def count_between(self, a: datetime, b: datetime) -> int:
-        return self.schedule.count_between(a, b)
-
-    def slots(self, a: datetime, b: datetime) -> Iterator[datetime]:
-        return self.schedule.slots(a, b)
-
-    @property
-    def running(self) -> Schedule:
-        running = self.schedule.running
-        return self if running is self.schedule else Spread(running, self.by)
-
-    @property
-    def calendars(self) -> Mapping[str, Calendar | None]:
-        return self.schedule.calendars
-
-    def bind(self, name: str, calendars: Mapping[str, Calendar] | None = None) -> Schedule:
-        return Spread(self.schedule.bind(name, calendars), self.by)
-
-    @property
-    def local_zone(self) -> ZoneInfo | None:
-        return self.schedule.local_zone
 
 
 def spread_out(schedule: Schedule, name: str, limit: timedelta) -> Schedule:
@@ -271,7 +272,7 @@ class Arranged(LineSchedule, ABC):
         return self.schedule.zone
 
     def _refuse_calendar(self) -> NoReturn:
-        raise InvalidSchedule(f"{self} goes around calendars already; name all of them at once")
+        raise InvalidSchedule(f"{self} has calendars already; pass all of them in one call")
 
     def _line_by(self, arrangement: Arrangement) -> Line:
         """Its line. Raises InvalidSchedule if nothing is left of the schedule."""
@@ -383,18 +384,12 @@ class Succession(Schedule):
         self._set(_parts=parts, _text=text, from_end=parts[-1].schedule.from_end)
 
     def next_after(self, t: datetime) -> datetime | None:
-        for part in self._after(t):
-            slot = part.schedule.next_after(part.opening(t))
-            if part.holds(slot):
-                return slot
-        return None
+        slots = ((part, part.schedule.next_after(part.opening(t))) for part in self._after(t))
+        return next((slot for part, slot in slots if part.holds(slot)), None)
 
     def first_after(self, t: datetime) -> datetime | None:
-        for part in self._after(t):
-            slot = part.schedule.first_after(part.opening(t))
-            if part.holds(slot):
-                return slot
-        return None
+        slots = ((part, part.schedule.first_after(part.opening(t))) for part in self._after(t))
+        return next((slot for part, slot in slots if part.holds(slot)), None)
 
     def latest_before(self, t: datetime, *, floor: datetime | None = None) -> datetime | None:
         for part in reversed(self._parts):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from functools import singledispatch
 from itertools import pairwise, product
 from typing import Final
 
@@ -223,26 +222,52 @@ _ROLLS: Final = {
 }
 
 
-@singledispatch
 def explain(schedule: Schedule) -> list[str]:
-    """Sentences that say when a schedule fires."""
+    """Return sentences that say when a schedule fires."""
+    match schedule:
+        case Cron():
+            words = cron_words(schedule.expression, schedule.day_rule)
+            return [f"{words}, by the clocks of {schedule.zone.key}.", *_clock_changes(schedule)]
+        case Daily():
+            times = [time.isoformat("seconds").removesuffix(":00") for time in schedule.times]
+            return [f"At {listed(times)} every day, by the clocks of {schedule.zone.key}.", *_clock_changes(schedule)]
+        case Every():
+            begin = "1970" if schedule.anchor == EPOCH else _moment(schedule.anchor)
+            grid = f"Every {format_duration(schedule.interval)} of real time, on a grid that counts from {begin}."
+            return [grid, "Changes of clocks do not matter."]
+        case FixedDelay():
+            return [f"{format_duration(schedule.delay)} after the end of the run before, by the database's clock."]
+        case Once():
+            at = _moment(schedule.at)
+            return [f"Once, at {at}; a job that is planned later runs at once, unless the slot ran already."]
+        case Disabled():
+            return ["Never: the job keeps its row and does not run."]
+        case AnyOf():
+            parts = [f"  {number}. {' '.join(explain(part))}" for number, part in enumerate(schedule.schedules, 1)]
+            return ["At the slots of any of these; those that coincide are one:", *parts]
+        case Between():
+            start = f"from {_moment(schedule.start)} on" if schedule.start else ""
+            end = f"before {_moment(schedule.end)}" if schedule.end else ""
+            return [*explain(schedule.schedule), f"Only {' and '.join(filter(None, (start, end)))}."]
+        case Spread():
+            return [*explain(schedule.schedule), f"Each run is due {format_duration(schedule.by)} after its slot."]
+        case Excluding():
+            closed, roll = _calendars(schedule), _ROLLS[schedule.roll]
+            told = f"Around {closed}: where a slot falls on a day off, {roll}."
+            return [*explain(schedule.schedule), told]
+        case BusinessDay():
+            around = f" of {_calendars(schedule)}" if schedule.calendars else " (Monday to Friday)"
+            return [*explain(schedule.schedule), f"Only on the {_nth(schedule.n)} of the month{around}."]
+        case Succession():
+            return [
+                f"{f'Up to {_moment(part.until)}' if part.until else 'Then'}: {' '.join(explain(part.schedule))}"
+                for part in parts_of(schedule)
+            ]
     return [str(schedule)]
 
 
-@explain.register
-def _cron(schedule: Cron) -> list[str]:
-    words = cron_words(schedule.expression, schedule.day_rule)
-    return [f"{words}, by the clocks of {schedule.zone.key}.", *_clock_changes(schedule)]
-
-
-@explain.register
-def _daily(schedule: Daily) -> list[str]:
-    times = [time.isoformat("seconds").removesuffix(":00") for time in schedule.times]
-    return [f"At {listed(times)} every day, by the clocks of {schedule.zone.key}.", *_clock_changes(schedule)]
-
-
 def _clock_changes(schedule: LocalSchedule) -> list[str]:
-    if _is_without_changes(schedule):
+    if schedule.zone.utcoffset(None) is not None:  # one offset for ever
         return []
     if not schedule.fixed:
         return [
@@ -252,75 +277,6 @@ def _clock_changes(schedule: LocalSchedule) -> list[str]:
     return [
         f"When clocks change, a time that does not exist {_GAP[schedule.gap]}, and one that exists twice "
         f"{_FOLD[schedule.fold]}."
-    ]
-
-
-def _is_without_changes(schedule: LocalSchedule) -> bool:
-    return schedule.zone.utcoffset(None) is not None
-
-
-@explain.register
-def _every(schedule: Every) -> list[str]:
-    begin = "1970" if schedule.anchor == EPOCH else _moment(schedule.anchor)
-    return [
-        f"Every {format_duration(schedule.interval)} of real time, on a grid that counts from {begin}.",
-        "Changes of clocks do not matter.",
-    ]
-
-
-@explain.register
-def _fixed_delay(schedule: FixedDelay) -> list[str]:
-    return [f"{format_duration(schedule.delay)} after the end of the run before, by the database's clock."]
-
-
-@explain.register
-def _once(schedule: Once) -> list[str]:
-    return [f"Once, at {_moment(schedule.at)}; a job that is planned later runs at once, unless the slot ran already."]
-
-
-@explain.register
-def _disabled(schedule: Disabled) -> list[str]:
-    del schedule
-    return ["Never: the job keeps its row and does not run."]
-
-
-@explain.register
-def _any_of(schedule: AnyOf) -> list[str]:
-    parts = [f"  {number}. {' '.join(explain(part))}" for number, part in enumerate(schedule.schedules, start=1)]
-    return ["At the slots of any of these; those that coincide are one:", *parts]
-
-
-@explain.register
-def _between(schedule: Between) -> list[str]:
-    start = f"from {_moment(schedule.start)} on" if schedule.start else ""
-    end = f"before {_moment(schedule.end)}" if schedule.end else ""
-    return [*explain(schedule.schedule), f"Only {' and '.join(filter(None, (start, end)))}."]
-
-
-@explain.register
-def _spread(schedule: Spread) -> list[str]:
-    return [*explain(schedule.schedule), f"Each run is due {format_duration(schedule.by)} after its slot."]
-
-
-@explain.register
-def _excluding(schedule: Excluding) -> list[str]:
-    told = f"Around {_calendars(schedule)}: where a slot falls on a day that is not worked on, {_ROLLS[schedule.roll]}."
-    return [*explain(schedule.schedule), told]
-
-
-@explain.register
-def _business_day(schedule: BusinessDay) -> list[str]:
-    around = f" of {_calendars(schedule)}" if schedule.calendars else " (Monday to Friday)"
-    return [*explain(schedule.schedule), f"Only on the {_nth(schedule.n)} of the month{around}."]
-
-
-@explain.register
-def _succession(schedule: Succession) -> list[str]:
-    return [
-        f"Up to {_moment(part.until)}: {' '.join(explain(part.schedule))}"
-        if part.until
-        else f"Then: {' '.join(explain(part.schedule))}"
-        for part in parts_of(schedule)
     ]
 
 

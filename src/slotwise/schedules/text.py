@@ -22,8 +22,7 @@ ARROW: Final = ">>"
 _MOST_SPLIT: Final = 1000  # more than any combinator takes, or any row of redeploys leaves behind
 
 Found = TypeVar("Found")
-Options: TypeAlias = dict[str, Any]
-Reader: TypeAlias = Callable[[list[str], Options], Schedule]
+Reader: TypeAlias = Callable[..., Schedule]
 _COMBINED: Final = re.compile(r"([A-Za-z_]{2,})\s*\((.*)\)", re.DOTALL)
 
 
@@ -110,7 +109,7 @@ def _parse_one(text: str, depth: int = 0) -> Schedule:
     values, options = [part for part in given if "=" not in part], [part for part in given if "=" in part]
     if not 1 <= len(values) <= most:
         raise InvalidSchedule(f"{quoted(text)}: 1 to {most} values after {kind.upper()}, options apart")
-    return read(values, dict(_option(part, allowed) for part in options))
+    return read(*values, **dict(_option(part, allowed) for part in options))
 
 
 def _known(kind: str, kinds: Mapping[str, Found]) -> Found:
@@ -128,36 +127,21 @@ def _option(text: str, allowed: tuple[str, ...]) -> tuple[str, str]:
     return name, value
 
 
-def _cron(values: list[str], options: Options) -> Schedule:
-    return Cron(*values, **options)
-
-
-def _daily(values: list[str], options: Options) -> Schedule:
-    times, tz = values if len(values) == 2 else (*values, "UTC")
+def _daily(times: str, tz: str = "UTC", **options: Any) -> Schedule:
     return Daily(*times.split(","), tz=tz, **options)
 
 
-def _every(values: list[str], options: Options) -> Schedule:
-    del options
-    return Every(values[0], anchor=parse_instant(values[1])) if len(values) == 2 else Every(values[0])
+def _every(interval: str, anchor: str | None = None) -> Schedule:
+    return Every(interval) if anchor is None else Every(interval, anchor=parse_instant(anchor))
 
 
-def _fixed_delay(values: list[str], options: Options) -> Schedule:
-    del options
-    return FixedDelay(*values)
-
-
-def _once(values: list[str], options: Options) -> Schedule:
-    del options
-    return Once(*values)
-
-
+#: Each kind with its constructor, how many values it takes, and its options.
 _KINDS: Final[dict[str, tuple[Reader, int, tuple[str, ...]]]] = {
-    "CRON": (_cron, 2, ("day_rule", "gap", "fold")),
+    "CRON": (Cron, 2, ("day_rule", "gap", "fold")),
     "DAILY": (_daily, 2, ("gap", "fold")),
     "EVERY": (_every, 2, ()),
-    "FIXED_DELAY": (_fixed_delay, 1, ()),
-    "ONCE": (_once, 1, ()),
+    "FIXED_DELAY": (FixedDelay, 1, ()),
+    "ONCE": (Once, 1, ()),
 }
 
 
@@ -174,7 +158,7 @@ def _between(schedule: Schedule, start: str, end: str) -> Schedule:
     return schedule.between(*(None if bound == "-" else bound for bound in (start, end)))
 
 
-def _excluding(schedule: Schedule, calendars: str, roll: Any = "skip") -> Schedule:
+def _excluding(schedule: Schedule, calendars: str, roll: Any = "skip") -> Schedule:  # the schedule validates it
     return schedule.excluding(*_calendars(calendars), roll=roll)
 
 
@@ -184,18 +168,14 @@ def _business_day(schedule: Schedule, n: str, calendars: str = "") -> Schedule:
     return schedule.nth_business_day(int(n), *_calendars(calendars))
 
 
-def _spread(schedule: Schedule, by: str) -> Schedule:
-    return Spread(schedule, by)
-
-
 def _calendars(text: str) -> list[Calendar | str]:
     return [parse_calendar(part) for part in _split(text, ",")] if text else []
 
 
-_COMBINATORS: Final[dict[str, tuple[Callable[..., Schedule], range, str]]] = {
+_COMBINATORS: Final[dict[str, tuple[Reader, range, str]]] = {
     "ANY": (AnyOf, range(MOST_PARTS), f"ANY(A; B; …), at most {MOST_PARTS} parts"),
     "BETWEEN": (_between, range(2, 3), "BETWEEN(A; 2026-01-01T00:00:00Z; -), with - for no bound"),
     "EXCLUDING": (_excluding, range(1, 3), "EXCLUDING(A; AT; following)"),
-    "SPREAD": (_spread, range(1, 2), "SPREAD(A; 73s)"),
+    "SPREAD": (Spread, range(1, 2), "SPREAD(A; 73s)"),
     "BUSINESS_DAY": (_business_day, range(1, 3), "BUSINESS_DAY(A; -1; AT)"),
 }

@@ -42,7 +42,7 @@ def duration(least: str, most: str, why: str) -> Reader:
 
     def read(label: str, value: object) -> timedelta:
         try:
-            span = parse_duration(value)  # type: ignore[arg-type]
+            span = parse_duration(value)
         except (ConfigurationError, ValueError, TypeError):
             raise _wrong(label, "a duration", value, form) from None
         if not low <= span <= high:
@@ -128,14 +128,14 @@ def name(longest: int) -> Reader:
         if not text or not text.isprintable() or len(text) > longest:
             is_number = isinstance(value, int | float) and not isinstance(value, bool)  # TOML's or YAML's
             cure = f'write "{value}"' if is_number else "leave it out for the default"
-            raise _wrong(label, f"a printable text of 1 to {longest} characters", value, cure)
+            raise _wrong(label, f"a printable string of 1 to {longest} characters", value, cure)
         return text
 
     return read
 
 
-def names(longest: int) -> Reader:
-    """Read a set of names; a string is split at commas."""
+def names(longest: int, blanks: bool = True) -> Reader:
+    """Read a set of names, with or without blanks in them; a string is split at commas."""
     one = name(longest)
 
     def read(label: str, value: object) -> frozenset[str]:
@@ -143,19 +143,9 @@ def names(longest: int) -> Reader:
             value = [part for part in value.split(",") if part.strip()]
         if not isinstance(value, Iterable) or isinstance(value, bytes | dict):
             raise _wrong(label, "a list of names", value, "separate them with commas")
-        return frozenset(one(label, item) for item in value)
-
-    return read
-
-
-def words(longest: int) -> Reader:
-    """Read names without blanks."""
-    some = names(longest)
-
-    def read(label: str, value: object) -> frozenset[str]:
-        found: frozenset[str] = some(label, value)
+        found = frozenset(one(label, item) for item in value)
         for word in sorted(found):
-            if word.split() != [word]:
+            if not blanks and word.split() != [word]:
                 raise _wrong(label, "words without blanks", word, "separate them with commas")
         return found
 
@@ -171,9 +161,9 @@ def pairs(longest: int) -> Reader:
         try:
             found = {key: text.strip() for key, text in (given.items() if isinstance(given, Mapping) else given)}
         except (AttributeError, TypeError, ValueError):
-            raise _wrong(label, "names with texts", value, form) from None
+            raise _wrong(label, "names with strings", value, form) from None
         if not all(found.values()):
-            raise _wrong(label, "names with texts", value, form)
+            raise _wrong(label, "names with strings", value, form)
         return frozenset((one(label, key), text) for key, text in found.items())
 
     return read
@@ -200,7 +190,7 @@ READERS: Final[Mapping[str, Reader]] = {
     "recovery_rate": optional(whole(1, 1_000_000, "it is how many late slots start in a second")),
     "revision": optional(name(100)),
     "worker_name": optional(name(100)),
-    "tags": words(100),
+    "tags": names(100, blanks=False),
     "only": names(100),
     "schedules": pairs(100),
     "pooler": switch(),
@@ -221,23 +211,23 @@ PREFIX = "SLOTWISE_"
 DEFAULT_FILES = ("slotwise.toml", "slotwise.yaml")
 _YAML = (".yaml", ".yml")
 
-# Variables that start like settings and are not: they say where things are, before there are settings, or
-# belong to the quick start's database, the test suite and the worker command's own children; or tell a command
-# which slot it runs for, which may call slotwise itself.
+#: Variables that begin like settings and are none: they are read before there are settings, belong to the quick start's
+#: database, to the test suite or to the worker's own children, or tell a command for which slot it runs.
 OTHERS_VARIABLES = frozenset(
-    {
-        "SLOTWISE_CONFIG",
-        "SLOTWISE_APP_DIR",
-        "SLOTWISE_AUTHOR",
-        "SLOTWISE_BOOT",
-        "SLOTWISE_PG_BINDIR",
-        "SLOTWISE_TEST_DSN",
-        "SLOTWISE_JOB",
-        "SLOTWISE_SLOT",
-        "SLOTWISE_ATTEMPT",
-        "SLOTWISE_TOKEN",
-        "SLOTWISE_KEY",
-    }
+    f"SLOTWISE_{name}"
+    for name in (
+        "CONFIG",
+        "APP_DIR",
+        "AUTHOR",
+        "BOOT",
+        "PG_BINDIR",
+        "TEST_DSN",
+        "JOB",
+        "SLOT",
+        "ATTEMPT",
+        "TOKEN",
+        "KEY",
+    )
 )
 
 
@@ -250,7 +240,7 @@ def from_file(config: Path | None, environ: Mapping[str, str], known: Collection
     if len(there) > 1:
         raise InvalidSetting(f"{' and '.join(DEFAULT_FILES)} are both there; keep one, or name it with --config")
     (path,) = there
-    return _layer(_table(path).items(), known, lambda key: f"{path.name}: {key}", _kebab)
+    return _layer(_table(path).items(), known, lambda key: f"{path.name}: {key}", lambda name: name.replace("_", "-"))
 
 
 def place(name: str, value: object, readers: Mapping[str, Reader]) -> str | None:
@@ -291,22 +281,16 @@ def _layer(
     for key, value in pairs:
         name = by_fold.get(_fold(key))
         if name is None:
-            raise _unknown(key, by_fold, label, spell)
+            near = difflib.get_close_matches(_fold(key), by_fold, n=1, cutoff=0.5)
+            cure = f"did you mean {spell(by_fold[near[0]])}?" if near else f"known are {', '.join(by_fold.values())}"
+            raise InvalidSetting(f"{label(key)} is not a setting; {cure}")
         if name in layer:
             raise InvalidSetting(f"{label(key)} is the same setting as {layer[name][0]}; keep one of them")
         layer[name] = (label(key), value)
     return layer
 
 
-def _unknown(
-    key: str, by_fold: Mapping[str, str], label: Callable[[str], str], spell: Callable[[str], str]
-) -> InvalidSetting:
-    near = difflib.get_close_matches(_fold(key), by_fold, n=1, cutoff=0.5)
-    cure = f"did you mean {spell(by_fold[near[0]])}?" if near else f"known are {', '.join(by_fold.values())}"
-    return InvalidSetting(f"{label(key)} is not a setting; {cure}")
-
-
-def _table(path: Path) -> dict[str, Any]:
+def _table(path: Path) -> Mapping[str, object]:
     import tomllib  # late: most processes have no such file
 
     try:
@@ -318,13 +302,14 @@ def _table(path: Path) -> dict[str, Any]:
         raise InvalidSetting(f"{path}: the settings file cannot be read: {error}") from None
     if path.name != "pyproject.toml":
         return content
-    table = content.get("tool", {}).get("slotwise")
+    tool = content.get("tool")
+    table = tool.get("slotwise") if isinstance(tool, dict) else None
     if not isinstance(table, dict):
         raise InvalidSetting(f"{path}: there is no table [tool.slotwise]; add it, or name another file")
     return table
 
 
-def _yaml(path: Path, text: str) -> dict[str, Any]:
+def _yaml(path: Path, text: str) -> Mapping[str, object]:
     try:
         import yaml
     except ImportError:
@@ -345,7 +330,3 @@ def _yaml(path: Path, text: str) -> dict[str, Any]:
 
 def _fold(key: str) -> str:
     return key.replace("-", "").replace("_", "").casefold()
-
-
-def _kebab(name: str) -> str:
-    return name.replace("_", "-")

@@ -213,8 +213,8 @@ def _stub(definition: Definition) -> object:
     """The job without its handler. Its schedule is spread already."""
     policies = {
         word: getattr(definition, word)
-        for word, (_, default) in POLICIES.items()
-        if word not in ("spread", "isolation") and getattr(definition, word) not in (default, None)
+        for word, policy in POLICIES.items()
+        if word not in ("spread", "isolation") and getattr(definition, word) not in (policy.default, None)
     }
 
     def nothing(ctx: JobContext) -> None:

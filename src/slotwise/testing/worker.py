@@ -45,7 +45,7 @@ class HeldRunner(Runner):
         self.waiting: list[Holding] = []
 
     def start(self, held: Iterable[Holding], *, first: bool = False) -> None:
-        if self._draining:
+        if self.is_draining:
             super().start(held)  # which hands them back
         else:
             self.waiting.extend(held)
@@ -61,8 +61,7 @@ class HeldRunner(Runner):
 
     def begin(self, holding: Holding) -> bool:
         """Do all that precedes a handler. False: the attempt may no longer start, and the claim is handed back."""
-        definition = self._definitions[holding.claim.row.task_name]
-        refused = self._refusal(holding, definition)
+        refused = self._refusal(holding, marks=holding.claim.row.task_name in self._marked)
         if refused is not None:
             self.end(holding, refused)
         return refused is None
@@ -82,7 +81,7 @@ class _HeldWorker(Worker):
     def enter_loop(self) -> None:
         """Start the real event loop, on which ``async def`` handlers run, when it is first needed."""
         if self._loop is not None and not self._entered:
-            self._entered, self.state = True, self._loop.start()
+            self._entered, self.contexts.state = True, self._loop.start()
 
     def leave_loop(self) -> None:
         if self._loop is not None and self._entered:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Generic, TypedDict, TypeVar, assert_type
 
+from sqlalchemy.ext.asyncio import AsyncSession
+
 from slotwise import BulkResult, Client, Item, JobContext, OneTimeTask, Receipt, TaskContext, TaskInfo, TaskResult, task
 
 
@@ -99,7 +101,7 @@ def command(client: Client) -> None:
     assert_type(client.result(chain, "1"), TaskResult | None)
 
 
-async def command_awaited(client: Client, connection: object) -> None:
+async def command_awaited(client: Client, connection: AsyncSession) -> None:
     assert_type(await client.aio.schedule(SendMail, Mail("ann@example.com"), connection=connection), Receipt)
     assert_type(await client.aio.schedule_many(bill, [Order(number=1)]), BulkResult)
     assert_type(await client.aio.retry(SendMail), list[Receipt])

@@ -179,7 +179,7 @@ def _again(bench: Bench) -> Claim:
 def _triggered(bench: Bench) -> Claim:
     (claim,) = held(bench, "plain")
     bench.change("plain", "recurring", state="paused")
-    claim.row.plan_instance = "recurring"
+    claim.row.kind = "detached"
     return claim
 
 

@@ -46,7 +46,7 @@ def test_a_new_job_gets_its_row(bench: Bench, name: str, slot: Any, next_slot: A
     """The first slot after the activation; the first version is the database's time."""
     assert waits_for(bench, name) == (slot, next_slot, due)
     row = bench.row(name)
-    assert row.version == row.first_version == to_micros(NOON)
+    assert row.version == row.created_version == to_micros(NOON)
     assert (row.schedule, row.watermark, row.attempt) == (str(bench.definitions[name].schedule), None, 0)
 
 

@@ -98,7 +98,7 @@ def test_an_id_that_is_taken_is_told_with_what_has_it(bench: Bench, state: str, 
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda client: client.retry("mail", [7]), "retry('mail', id=7): an id is a text; write id='7'"),
+        (lambda client: client.retry("mail", [7]), "retry('mail', id=7): an id is a string; write id='7'"),
         (lambda client: client.list(limit=-1), "list(limit=-1): expected a whole number, 1 or more"),
         (lambda client: client.list(limit="3"), "list(limit='3'): expected a whole number, 1 or more"),
         (lambda client: client.list(after="a"), "list(after='a'): ids are a task's; name the task, or pass a TaskInfo"),
@@ -124,7 +124,7 @@ def test_a_row_that_is_replaced_begins_anew(bench: Bench, state: str) -> None:
     row = bench.row("mail", "1")
     assert before is not None
     assert (row.task_data, row.attempt, row.lost_count, row.consecutive_failures) == (b"2", 0, 0, 0)
-    assert row.first_version == row.version == to_micros(at(1))
+    assert row.created_version == row.version == to_micros(at(1))
     assert row.version > before.version
     assert row.state == ("paused" if state == "paused" else None)
 
@@ -135,7 +135,7 @@ def test_a_token_rises_even_where_the_clock_stands(bench: Bench) -> None:
     first = bench.row("mail", "1").version
     bench.client.schedule("mail", id="1", if_exists="replace")
     bench.client.schedule("mail", id="1", if_exists="replace")
-    assert bench.row("mail", "1").version == bench.row("mail", "1").first_version == first + 2
+    assert bench.row("mail", "1").version == bench.row("mail", "1").created_version == first + 2
 
 
 @pytest.mark.parametrize("if_exists", ["keep", "replace", "reschedule"])
@@ -182,7 +182,7 @@ def test_jobs_are_not_touched(bench: Bench) -> None:
     """A job's plan row and its triggers are no tasks, whatever command names them."""
     before, key = bench.row("plain"), Key("plain", RECURRING)
     other = Bench(bench.database, [], bench.clock).client  # a process that does not know the job
-    with pytest.raises(ConfigurationError, match="this id is of a job's own rows"):
+    with pytest.raises(ConfigurationError, match="this id is reserved for job rows"):
         other.schedule("plain", id=RECURRING, if_exists="replace")
     queue, wanted = queue_of(bench.store.dialect), Wanted(RECURRING, None, When(None), 90)
     with bench.store.transaction() as connection:
@@ -213,7 +213,7 @@ def test_many(bench: Bench, copy: bool) -> None:
             (b"1", at(1), 50),
         ]
     )  # fmt: skip
-    assert {row.version for row in rows} == {row.first_version for row in rows} == {to_micros(at(0))}
+    assert {row.version for row in rows} == {row.created_version for row in rows} == {to_micros(at(0))}
     assert all(row.slot == row.execution_time and not row.picked for row in rows)
     assert bench.row("mail", "a\\b,c").task_data == '"x\\\\y\\n\\t,é"'.encode()
     bench.tick(10)
@@ -340,7 +340,7 @@ def test_dead_tasks_are_driven_again(bench: Bench) -> None:
     assert bench.client.retry("mail") == []
     row = bench.row("mail", "1")
     assert (row.state, row.execution_time, row.attempt) == (None, at(0), 0)
-    assert row.first_version == before.first_version
+    assert row.created_version == before.created_version
     assert [claim.row.task_instance for claim in bench.claim("mail")] == ["1"]
     bench.tick(5)
     assert len(bench.claim("mail")) == 2

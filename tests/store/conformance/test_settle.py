@@ -77,7 +77,7 @@ def test_a_zombie_cannot_settle_a_reused_id(bench: Bench) -> None:
     bench.client.schedule("mail", id="order-7")
     heir = bench.claim_one("mail", "host:1:a")
     assert heir.token > zombie.token
-    assert heir.row.first_version != zombie.row.first_version
+    assert heir.row.created_version != zombie.row.created_version
     assert bench.settle(zombie) is None
     assert bench.find("mail", "order-7") is not None
     assert bench.settle(heir) is not None

@@ -24,7 +24,7 @@ def test_a_row_is_born_with_the_time(bench: Bench) -> None:
     bench.tick(7)
     bench.client.schedule("mail", {"n": 1}, id="1", delay="90s", priority=90)
     row = bench.row("mail", "1")
-    assert (row.version, row.first_version) == (to_micros(at(7)), to_micros(at(7)))
+    assert (row.version, row.created_version) == (to_micros(at(7)), to_micros(at(7)))
     assert (row.execution_time, row.slot, row.priority) == (at(8.5), at(8.5), 90)
     assert (row.task_data, row.picked, row.attempt, row.schedule) == (b'{"n":1}', False, 0, None)
 
@@ -204,4 +204,4 @@ def test_typed_data_that_is_not_what_the_task_takes(database: Database) -> None:
     assert (row.state, row.attempt, row.task_data) == ("dead", 1, b'{"to": 7}')
     with bench.store.transaction() as connection:
         said = connection.scalar(sa.select(bench.tables.tasks.c.last_error))
-    assert said == "task_data is not what the task takes: to: expected str, got 7"
+    assert said == "task_data does not fit the task's type: to: expected str, got 7"

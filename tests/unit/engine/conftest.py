@@ -97,6 +97,11 @@ class Bench:
 
         setattr(part, question, delayed)
 
+    def room_for_tasks(self) -> int:
+        """How many one-time tasks a poll would claim now."""
+        poller = self.worker.poller
+        return poller._planner._room_for_tasks(poller._facts())[0]
+
     def said(self, kind: type[Event]) -> list[Any]:
         return [event for event in self.events if isinstance(event, kind)]
 

@@ -10,13 +10,14 @@ from queue import SimpleQueue
 from typing import Any
 
 from slotwise.engine.run.active_claims import ActiveClaims, Holding
-from slotwise.engine.run.executors import EventLoop
+from slotwise.engine.run.event_loop import EventLoop
 from slotwise.engine.run.runner import Interceptor, Runner
 from slotwise.jobs.context import JobContext
 from slotwise.jobs.definition import Definition, define
 from slotwise.model.clock import Stopwatch, elapsed
 from slotwise.model.events import Event, Listeners
 from slotwise.model.records import RECURRING, AttemptOutcome, Claim, Row
+from slotwise.model.vocabulary import Kind
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
@@ -26,8 +27,9 @@ _versions = itertools.count(1)
 
 
 def a_claim(name: str = "job", *, lease: timedelta = MINUTE, instance: str = RECURRING, **columns: Any) -> Claim:
-    """Each is of another token."""
-    columns = {"slot": NOON, "schedule": "EVERY|1m", "attempt": 1, "first_version": 1} | columns
+    """Each is of another token; without a schedule it is a task's."""
+    kind = Kind.PLAN if columns.get("schedule", "EVERY|1m") else Kind.TASK
+    columns = {"kind": kind, "slot": NOON, "schedule": "EVERY|1m", "attempt": 1, "created_version": 1} | columns
     row = Row(
         task_name=name, task_instance=instance, execution_time=NOON, version=next(_versions), picked=True, **columns
     )
@@ -71,11 +73,11 @@ class Rig:
             listeners=Listeners((self.events.append,)),
             mark_running=mark,
             make_context=lambda holding: JobContext(holding, fence=NoFence()),
-            on_end=lambda holding, outcome: self._ends.put((holding, outcome)),
             margin=margin,
             loop=self.loop,
             interceptors=interceptors,
         )
+        self.runner.report_to(lambda holding, outcome: self._ends.put((holding, outcome)))
 
     def __enter__(self) -> Rig:
         if self.loop._loop is None:

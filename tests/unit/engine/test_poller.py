@@ -9,7 +9,7 @@ from tests.unit.engine.conftest import Bench, MakeBench
 from tests.unit.engine.parts import Gate
 
 from slotwise import Disabled, Every, JobContext, job, task
-from slotwise.engine.loops.poller import CROWDED, LONGEST_OFFSET, Peers
+from slotwise.engine.loops.claim_planner import CROWDED, LONGEST_OFFSET, Peers
 from slotwise.engine.loops.service import AT_ONCE
 from slotwise.model.events import Claimed, HandedBackEvent, PollBegan, Settled
 from slotwise.store.connect.notifications import LOOK

@@ -9,23 +9,13 @@ from tests.unit.engine.conftest import Bench, MakeBench
 from tests.unit.engine.parts import Gate, a_claim
 
 from slotwise import Every, job, task
-from slotwise.engine.loops.poller import FILLING
+from slotwise.engine.loops.claim_planner import FILLING, MOST_AHEAD, RATE_WINDOW, Prefetch
 from slotwise.engine.loops.service import AT_ONCE
-from slotwise.engine.run.runner import MOST_AHEAD, RATE_WINDOW, Prefetch
 from slotwise.jobs.policies import OnLost
 from slotwise.model.events import Claimed, PollBegan
 from slotwise.store.slots.claims import BATCH
 
 MARGIN = timedelta(seconds=10)
-
-
-class Watch:
-    """A stopwatch that is moved by hand."""
-
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 @pytest.mark.parametrize(
@@ -40,12 +30,12 @@ class Watch:
 )
 def test_as_many_as_will_have_ended(ends: list[int], ahead: int) -> None:
     """What is claimed ahead is what ended within a tenth of a second, in the last two windows."""
-    watch, ended = Watch(), 0
-    pace = Prefetch(MARGIN, watch)
+    now, ended = 0.0, 0
+    pace = Prefetch(MARGIN, now)
     for count in ends:
-        watch.now += RATE_WINDOW
+        now += RATE_WINDOW
         ended += count
-        found = pace.ahead(ended)
+        found = pace.ahead(ended, now)
     assert found == ahead
 
 
@@ -73,7 +63,7 @@ def _end_fast(bench: Bench) -> None:
     for _ in range(2):
         bench.clock.tick(timedelta(seconds=RATE_WINDOW))
         bench.worker.active_claims.removed += 100_000
-        bench.worker.runner.free_for_tasks()
+        bench.room_for_tasks()
 
 
 def test_it_waits_for_room_for_a_batch(crowded: Bench) -> None:

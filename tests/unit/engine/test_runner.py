@@ -17,8 +17,8 @@ from tests.kit.breaks import always
 from tests.unit.engine.parts import NOON, PATIENCE, Gate, Rig
 
 from slotwise import Cancel, Every, Fail, JobCancelled, JobContext, Snooze, job, task
-from slotwise.engine.run import runner
-from slotwise.engine.run.runner import ERROR_LIMIT, error_text
+from slotwise.engine.run import outcomes
+from slotwise.engine.run.outcomes import ERROR_LIMIT, error_text
 from slotwise.model.clock import ManualClock, elapsed
 from slotwise.model.events import HandlerEnded
 from slotwise.model.records import Aborted, Claim, Failed, HandedBack, Succeeded
@@ -369,7 +369,7 @@ def test_a_handler_that_listens() -> None:
 
     def body(ctx: JobContext) -> None:
         gate.pass_through()
-        assert ctx.wait(PATIENCE)
+        assert ctx.wait(timedelta(seconds=PATIENCE))
         assert (ctx.cancelled, ctx.cancel_reason) == (True, "operator")
         ctx.check()
 
@@ -412,7 +412,7 @@ def test_no_word_of_a_handler_undoes_its_timeout(word: Exception) -> None:
 
 def test_a_runner_that_forgets_timeouts_is_found_out() -> None:
     """The test above is trusted after it has failed."""
-    with always(runner.timed_out, None).at_large(), pytest.raises(AssertionError):
+    with always(outcomes.timed_out, None).at_large(), pytest.raises(AssertionError):
         test_no_word_of_a_handler_undoes_its_timeout(Snooze("10m"))
 
 

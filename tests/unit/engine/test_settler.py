@@ -36,10 +36,10 @@ def test_capacity_is_free_only_after_the_settlement(bench: Bench) -> None:
     (holding,) = bench.hold()
     full = bench.worker.capacity
     bench.end(holding)
-    assert bench.worker.runner.free_for_tasks() == full - 1
+    assert bench.room_for_tasks() == full - 1
     assert not bench.worker.poller._wake.is_set()
     bench.worker.settler.run_once()
-    assert bench.worker.runner.free_for_tasks() == full
+    assert bench.room_for_tasks() == full
     assert bench.worker.poller._wake.is_set()
 
 
@@ -121,7 +121,7 @@ def test_an_outage_loses_no_outcome(make_bench: MakeBench, sqlite_url: str, monk
             with pytest.raises(sa.exc.OperationalError):
                 bench.worker.settler.run_once()
         bench.end(active_claims[2], Failed("boom", final=True))
-        assert bench.worker.runner.free_for_tasks() == bench.worker.capacity - 3
+        assert bench.room_for_tasks() == bench.worker.capacity - 3
         assert [holding for holding, _ in bench.worker.settler._endings] == active_claims
     bench.worker.settler.flush()
     assert [event.outcome for event in bench.said(Settled)] == ["succeeded", "succeeded", "dead"]

@@ -7,9 +7,51 @@ from concurrent.futures import Future
 
 import pytest
 
-from slotwise.engine.run.executors import Threads
+from slotwise.engine.run.runner import LATE, LOOK, MOST_LATE, SELDOM, Standby, Threads
 
 PATIENCE = 30
+
+
+#: Looks of a standby thread: how many pieces of work were taken, and how late it looked, in seconds.
+ON_TIME, TOO_LATE = LATE / 2, 5 * LATE
+
+
+@pytest.mark.parametrize(
+    ("looks", "expected"),
+    [
+        pytest.param([(7, ON_TIME)], [None], id="called while a handler waits: it joins at once"),
+        pytest.param([(8, ON_TIME), (8, ON_TIME)], [LOOK, None], id="in time, without progress: it joins"),
+        pytest.param([(7, TOO_LATE), (9, ON_TIME)], [LOOK, LOOK], id="late once: another thread had the GIL"),
+        pytest.param([(7, TOO_LATE), (7, ON_TIME)], [LOOK, None], id="late, then in time without progress: it joins"),
+        pytest.param(
+            [(7, TOO_LATE)] * MOST_LATE, [LOOK] * (MOST_LATE - 1) + [None], id="late several times in a row: it joins"
+        ),
+        pytest.param(
+            [(7, TOO_LATE)] * (MOST_LATE - 1) + [(8, TOO_LATE)] + [(8, TOO_LATE)],
+            [LOOK] * (MOST_LATE + 1),
+            id="progress starts the count of late looks anew",
+        ),
+        pytest.param(
+            [(8 + number, ON_TIME) for number in range(5)],
+            [LOOK, 2 * LOOK, 4 * LOOK, SELDOM, SELDOM],
+            id="while there is progress it looks less and less often",
+        ),
+        pytest.param(
+            [(8, ON_TIME), (9, ON_TIME), (9, TOO_LATE), (10, ON_TIME)],
+            [LOOK, 2 * LOOK, LOOK, LOOK],
+            id="after a late look it looks again soon",
+        ),
+    ],
+)
+def test_when_a_standby_thread_joins(looks: list[tuple[int, float]], expected: list[float | None]) -> None:
+    """Only a look in time, or several late ones, prove that the others wait for something else than the GIL."""
+    now = 100.0
+    standby, pauses = Standby(7, now), list[float | None]()
+    for taken, lateness in looks:
+        now += lateness
+        pauses.append(standby.look(taken, now))
+        now += pauses[-1] or 0.0
+    assert pauses == expected
 
 
 def handler_threads() -> int:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from slotwise.engine.loops.wakeup_listener import WakeUp
+from slotwise.engine.loops.housekeeping import WakeUp
 from slotwise.errors import InvalidSetting
 from slotwise.model.events import Listeners
 from slotwise.settings.settings import Settings
@@ -60,7 +60,7 @@ def test_nothing_is_taken_back_that_was_not_said(caplog: pytest.LogCaptureFixtur
 
 def test_a_wrong_address_is_told_by_the_name_of_its_setting() -> None:
     """There is another one that it might be."""
-    with pytest.raises(InvalidSetting, match=r"^wake_up_url: 'garbage' is not a database address"):
+    with pytest.raises(InvalidSetting, match=r"^wake_up_url: the database address is not understood"):
         Database(Settings(database_url=NOBODY, wake_up_url="garbage"))
 
 

@@ -63,7 +63,7 @@ def _started(
 def _directory(invocation: Invocation, env: dict[str, str], ctx: JobContext) -> str | None:
     """The working directory. As in cron, ``~`` is the command's HOME, or / if that is missing."""
     if invocation.cwd != _HOME:
-        return invocation.cwd
+        return None if invocation.cwd is None else str(invocation.cwd)
     home = env.get("HOME", "/")
     if os.path.isdir(home):  # noqa: PTH112 - a text for the operating system
         return home
@@ -84,7 +84,7 @@ def _watch(group: ProcessGroup, ctx: JobContext, timeout: timedelta | None) -> J
 
 def _told(status: int | None, env: dict[str, str]) -> str:
     if status is None:
-        return "exit status unknown: this process ignores SIGCHLD, or somebody else waits for its children"
+        return "exit status unknown: this process ignores SIGCHLD, or other code waits for its children"
     if status < 0:
         return f"ended by {_signal_name(-status)}"
     if status > 128:

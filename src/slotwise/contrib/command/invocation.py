@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import pwd
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Final, TypedDict
 
@@ -26,23 +26,37 @@ class Invocation:
     arguments. Raises InvalidJob for values that no operating system could run.
     """
 
-    command: str | tuple[str, ...]
+    command: str | Sequence[str]
     shell: str | None = None
-    env: Mapping[str, str] = field(default_factory=dict)
-    inherit_env: bool | tuple[str, ...] = True
-    cwd: str | None = None
+    env: Mapping[str, str] | None = None
+    inherit_env: bool | Collection[str] | None = None
+    cwd: str | PurePath | None = None
     user: str | None = None
     stdin: str | bytes | None = None
 
     def __post_init__(self) -> None:
         self._check_command()
-        for name, value in self.env.items():
+        if self.env is not None and not isinstance(self.env, Mapping):
+            raise InvalidJob(f"env is a {type(self.env).__name__}; expected a mapping of names to strings")
+        for name, value in (self.env or {}).items():
             _check_variable(name, value)
-        for word, text in (("shell", self.shell), ("cwd", self.cwd), ("user", self.user)):
+        given = self.inherit_env
+        if given is None:  # another account's command gets none of the worker's environment, which may hold secrets
+            given = self.user is None
+        elif not isinstance(given, bool):
+            if isinstance(given, str) or not isinstance(given, Collection):
+                raise InvalidJob(f"inherit_env is {given!r:.60}; expected True, False or a list of names")
+            given = tuple(given)
+        cwd = None if self.cwd is None else str(self.cwd)
+        for word, text in (("shell", self.shell), ("cwd", cwd), ("user", self.user)):
             if text is not None:
                 _check_text(word, text)
         if self.stdin is not None and not isinstance(self.stdin, str | bytes):
-            raise InvalidJob(f"stdin is a {type(self.stdin).__name__}; expected text or bytes")
+            raise InvalidJob(f"stdin is a {type(self.stdin).__name__}; expected a string or bytes")
+        command = self.command if isinstance(self.command, str) else tuple(self.command)
+        read = {"command": command, "inherit_env": given, "cwd": cwd, "env": dict(self.env or {})}
+        for name in read:
+            object.__setattr__(self, name, read[name])
 
     @property
     def argv(self) -> list[str]:
@@ -59,63 +73,28 @@ class Invocation:
         if isinstance(self.command, str):
             _check_text("command", self.command)
             return
+        if not isinstance(self.command, Sequence):
+            raise InvalidJob(f"command is {self.command!r:.60}; expected a line for the shell, or a list of words")
         if not self.command:
             raise InvalidJob('command is an empty list; expected ["program", "argument", …] or a line for the shell')
         if self.shell is not None:
             raise InvalidJob(f"shell={self.shell!r} contradicts a list as the command: no shell runs it; drop one")
         for word in self.command:
             if not isinstance(word, str) or "\0" in word:
-                raise InvalidJob(f"command has {word!r:.60} in its list; expected texts without a NUL")
+                raise InvalidJob(f"command has {word!r:.60} in its list; expected strings without a NUL")
         _check_text("command", self.command[0])
-
-
-def invocation(
-    command: str | Sequence[str],
-    *,
-    shell: str | None,
-    env: Mapping[str, str] | None,
-    inherit_env: bool | Collection[str] | None,
-    cwd: str | PurePath | None,
-    user: str | None,
-    stdin: str | bytes | None,
-) -> Invocation:
-    """Validate the arguments of a CommandJob. Raises InvalidJob."""
-    if not isinstance(command, str | Sequence):
-        raise InvalidJob(f"command is {command!r:.60}; expected a line for the shell, or a list of words")
-    if env is not None and not isinstance(env, Mapping):
-        raise InvalidJob(f"env is a {type(env).__name__}; expected a mapping of names to texts")
-    return Invocation(
-        command=command if isinstance(command, str) else tuple(command),
-        shell=shell,
-        env=dict(env or {}),
-        inherit_env=_inherit_env(inherit_env, user),
-        cwd=None if cwd is None else str(cwd),
-        user=user,
-        stdin=stdin,
-    )
-
-
-def _inherit_env(given: bool | Collection[str] | None, user: str | None) -> bool | tuple[str, ...]:
-    """By default, another account's command gets none of the worker's environment, which may hold secrets."""
-    if given is None:
-        return user is None
-    if isinstance(given, bool):
-        return given
-    if isinstance(given, str) or not isinstance(given, Collection):
-        raise InvalidJob(f"inherit_env is {given!r:.60}; expected True, False or a list of names")
-    return tuple(given)
 
 
 def _check_text(word: str, text: object) -> None:
     if not isinstance(text, str) or not text.strip() or "\0" in text:
-        raise InvalidJob(f"{word} is {text!r:.60}; expected a text that is not blank and has no NUL in it")
+        raise InvalidJob(f"{word} is {text!r:.60}; expected a string that is not blank and has no NUL in it")
 
 
 def _check_variable(name: object, value: object) -> None:
     if not isinstance(name, str) or not name or "=" in name or "\0" in name:
-        raise InvalidJob(f"env has the name {name!r:.60}; expected a text without = and NUL")
+        raise InvalidJob(f"env has the name {name!r:.60}; expected a string without = and NUL")
     if not isinstance(value, str) or "\0" in value:
-        raise InvalidJob(f"env[{name!r}] is {value!r:.60}; expected a text without a NUL")
+        raise InvalidJob(f"env[{name!r}] is {value!r:.60}; expected a string without a NUL")
 
 
 class Switch(TypedDict, total=False):
@@ -183,11 +162,12 @@ DEFAULT_PATH: Final = "/usr/bin:/bin"
 def environment(invocation: Invocation, account: Account, ctx: JobContext) -> dict[str, str]:
     """Cron's variables, the worker's as far as inherited, the job's own, the slot's; later ones win."""
     identity = {"HOME": account.home, "LOGNAME": account.name, "USER": account.name}
-    inherited = _inherited_variables(invocation.inherit_env)
+    which = os.environ if invocation.inherit_env is True else invocation.inherit_env or ()
+    inherited = {name: os.environ[name] for name in which if name in os.environ}
     if invocation.user is not None:
         inherited = {name: value for name, value in inherited.items() if name not in identity}
     shell = {"PATH": DEFAULT_PATH, "SHELL": invocation.shell or DEFAULT_SHELL}
-    return {**shell, **identity, **inherited, **invocation.env, **slot_variables(ctx)}
+    return {**shell, **identity, **inherited, **(invocation.env or {}), **slot_variables(ctx)}
 
 
 def slot_variables(ctx: JobContext) -> dict[str, str]:
@@ -199,9 +179,3 @@ def slot_variables(ctx: JobContext) -> dict[str, str]:
         "SLOTWISE_TOKEN": str(ctx.token),
         "SLOTWISE_KEY": ctx.idempotency_key,
     }
-
-
-def _inherited_variables(which: bool | tuple[str, ...]) -> Mapping[str, str]:
-    if which is True:
-        return dict(os.environ)
-    return {name: os.environ[name] for name in which or () if name in os.environ}

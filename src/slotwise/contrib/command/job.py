@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import difflib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from slotwise.contrib.command.attempt import run
-from slotwise.contrib.command.invocation import Invocation, invocation
-from slotwise.errors import InvalidJob, InvalidSetting
+from slotwise.contrib.command.invocation import Invocation
+from slotwise.errors import InvalidJob
 from slotwise.jobs.context import JobContext
-from slotwise.jobs.declaration import POLICIES
+from slotwise.jobs.declaration import POLICIES, duration
 from slotwise.jobs.job import DistributedJob
-from slotwise.model.durations import parse_duration
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -64,20 +63,23 @@ class CommandJob(DistributedJob):
         user: str | None = None,
         stdin: str | bytes | None = None,
         timeout: timedelta | str | None = None,
-        **policies: Any,
+        **policies: object,
     ) -> None:
         self.name = name
         self.schedule = schedule
         try:
-            self.command = invocation(
-                command, shell=shell, env=env, inherit_env=inherit_env, cwd=cwd, user=user, stdin=stdin
+            self.command = Invocation(
+                command=command, shell=shell, env=env, inherit_env=inherit_env, cwd=cwd, user=user, stdin=stdin
             )
-            self.timeout = _timeout(timeout)
+            self.timeout = None if timeout is None else duration(timeout, "timeout")
         except InvalidJob as error:
             raise InvalidJob(f"CommandJob({name!r}): {error}") from None
         for word, value in policies.items():
             if word not in POLICIES:
-                raise InvalidJob(f"CommandJob({name!r}): {_unknown(word)}")
+                known = [*Invocation.__dataclass_fields__, *POLICIES]
+                near = difflib.get_close_matches(word, known, n=1)
+                cure = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"
+                raise InvalidJob(f"CommandJob({name!r}): {word} is not a keyword; {cure}")
             setattr(self, word, value)
 
     def execute(self, ctx: JobContext, /) -> None:
@@ -86,21 +88,3 @@ class CommandJob(DistributedJob):
 
     def __repr__(self) -> str:
         return f"CommandJob(name={self.name!r}, schedule={self.schedule!r}, command={self.command.command!r:.80})"
-
-
-def _timeout(given: timedelta | str | None) -> timedelta | None:
-    if given is None:
-        return None
-    try:
-        timeout = parse_duration(given)
-    except InvalidSetting as error:
-        raise InvalidJob(f"timeout: {error}") from None
-    if not timeout:
-        raise InvalidJob("timeout is zero; expected a duration such as '10m', or None for no deadline")
-    return timeout
-
-
-def _unknown(word: str) -> str:
-    known = [*Invocation.__dataclass_fields__, *POLICIES]
-    near = difflib.get_close_matches(word, known, n=1)
-    return f"{word} is not a keyword; " + (f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}")

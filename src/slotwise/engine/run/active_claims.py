@@ -57,6 +57,12 @@ class Holding:
         """Why the handler was asked to stop, or None."""
         return None if self._signal is None else self._signal.reason
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether the handler has neither been asked to stop, nor left anything for the settlement."""
+        signal, sequel = self._signal, self.sequel
+        return (signal is None or signal.reason is None) and sequel is None and not (self.promised or self.unawaited)
+
     def begin(self) -> bool:
         """Mark the handler as started; return False if the attempt has ended before."""
         with self._lock:

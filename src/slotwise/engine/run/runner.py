@@ -1,254 +1,260 @@
-"""Run handlers: context, start, outcome and result of each attempt, and how far to claim ahead of free threads."""
+"""Run handlers, on a bounded pool of threads, on the event loop or in a child: context, start and end of each attempt.
+
+The threads are daemons, so a handler that never returns does not keep the process from ending. One thread runs short
+handlers one after the other: under the GIL a second thread would only cost switches. While work is queued, one further
+thread stands by, so that a handler that waits delays no other. ``Standby`` decides when that thread joins.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import inspect
 import logging
-import os
-import sys
-import traceback
+import threading
+import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
-from dataclasses import replace
 from datetime import timedelta
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 from slotwise.engine.run.active_claims import ActiveClaims, Holding
 from slotwise.engine.run.child_process import Isolation
-from slotwise.engine.run.executors import EventLoop, Threads
-from slotwise.errors import InvalidPayload, InvalidSchedule, JobCancelled
-from slotwise.jobs.context import Cancel, Fail, JobContext, Snooze, Steering, TaskContext
+from slotwise.engine.run.event_loop import EventLoop
+from slotwise.engine.run.outcomes import forks, leave_fork, raised, returned, timed_out
+from slotwise.errors import InvalidPayload, InvalidSchedule
+from slotwise.jobs.context import JobContext, TaskContext
 from slotwise.jobs.definition import Definition
-from slotwise.model.clock import Stopwatch, elapsed
-from slotwise.model.durations import format_duration
+from slotwise.model.clock import elapsed
 from slotwise.model.error_text import error_summary
 from slotwise.model.events import HandlerEnded, HandlerStarted, Listeners, about
-from slotwise.model.records import (
-    SUCCEEDED,
-    Aborted,
-    AttemptOutcome,
-    Cancelled,
-    Claim,
-    Failed,
-    FollowUps,
-    HandedBack,
-    Snoozed,
-    Succeeded,
-)
-from slotwise.model.vocabulary import LossPolicy, Reason
-from slotwise.payload.converters import ANYTHING, Misfit, shape_of
-from slotwise.payload.payload import JSON
-from slotwise.store.slots.claims import BATCH
+from slotwise.model.records import SUCCEEDED, AttemptOutcome, Claim, Failed, HandedBack
+from slotwise.model.vocabulary import Reason
+from slotwise.payload.payload import UNTYPED
 from slotwise.store.slots.fence import LedgerFence
 from slotwise.store.slots.store import Store
 
 logger = logging.getLogger(__name__)
 
+T = TypeVar("T")
+Work: TypeAlias = Callable[[], None]
 
-#: Tasks claimed ahead should start within this time, in seconds: enough for the next claim to return.
-AHEAD = 0.1
-#: At most this many are claimed ahead: a batch being claimed, one that runs, and one being settled.
-MOST_AHEAD = 3 * BATCH
-#: Seconds, at least, over which ends are counted. They come in lumps, one per settlement; several must fit.
-RATE_WINDOW = 0.1
+#: First and longest pause, in seconds, between two looks of the standby thread.
+LOOK, SELDOM = 0.001, 0.008
+#: A look that comes later than this, in seconds, says that another thread had the GIL.
+LATE = 0.0005
+#: After so many late looks without progress in between, the standby thread joins all the same.
+MOST_LATE = 5
+#: A thread that finished ``SPELL`` pieces of work, each within ``SHORT`` seconds, while others finished as many, is one
+#: too many: the work can have waited for nothing but the GIL.
+SPELL = 64
+SHORT = 0.0002
 
 
-class Prefetch:
-    """Measure how fast attempts end, and derive how many more will start within ``AHEAD``.
+class Standby:
+    """The rule by which a standby thread joins: it looked in time, and no work was taken since the look before.
 
-    The lower rate of the last two windows counts: ten handlers of one second each that end in the same millisecond do
-    not mean that ten more will end in the next.
+    Race: while any thread holds the GIL, the working threads make no progress, and the standby thread looks late. So a
+    late look proves nothing by itself. Several in a row do: a handler computes, and others must not wait for it.
     """
 
-    def __init__(self, margin: timedelta, elapsed: Stopwatch) -> None:
-        """``margin``: a claim that could not start for this long is handed back."""
-        self._ahead = min(AHEAD, margin.total_seconds() / 4)
-        self._elapsed = elapsed
-        self._at = elapsed()
-        self._ended = 0
-        self._rates = (0.0, 0.0)
+    __slots__ = ("_due", "_late", "_pause", "_taken")
 
-    def ahead(self, ended: int) -> int:
-        """Return how many claims may wait for a thread; ``ended``: number of attempts that have ended so far."""
-        now = self._elapsed()
-        if (passed := now - self._at) >= RATE_WINDOW:
-            self._rates = (self._rates[1], (ended - self._ended) / passed)
-            self._at, self._ended = now, ended
-        return min(int(min(self._rates) * self._ahead), MOST_AHEAD)
+    def __init__(self, taken: int, now: float) -> None:
+        """``taken``: how many pieces of work were taken when the thread was called, at ``now``, in seconds."""
+        self._taken = taken
+        self._due = now
+        self._late = 0
+        self._pause = LOOK
 
-    @staticmethod
-    def worth_claiming(ahead: int) -> int:
-        """Return the smallest batch worth a claim; there is room for it soon."""
-        return min(ahead // 2, BATCH) if ahead >= BATCH else 0
+    def look(self, taken: int, now: float) -> float | None:
+        """Return the seconds until the next look, or None: join."""
+        if taken != self._taken:
+            pause, self._pause = self._pause, min(2 * self._pause, SELDOM)
+            self._taken, self._late = taken, 0
+        else:
+            self._late += 1
+            if now - self._due <= LATE or self._late >= MOST_LATE:
+                return None
+            pause = self._pause = LOOK
+        self._due = now + pause
+        return pause
+
+
+class Threads:
+    """Run callables on at most ``limit`` threads, started as needed and kept until ``close``."""
+
+    def __init__(self, limit: int, name: str = "slotwise-handler") -> None:
+        self._limit = limit
+        self._name = name
+        self._queue: deque[Work] = deque()
+        self._lock = threading.Lock()
+        self._bell = threading.Semaphore(0)
+        self._threads: list[threading.Thread] = []
+        self._idle = 0
+        self._active = 0
+        self._standby: Standby | None = None  # set while a thread stands by
+        self._taken = 0
+        self._is_closed = False
+
+    def __len__(self) -> int:
+        """Return how many pieces of work wait."""
+        return len(self._queue)
+
+    @property
+    def busy(self) -> int:
+        """How many threads are at work."""
+        return self._active
+
+    def submit(self, *work: Work) -> None:
+        """Queue this work, which must not raise."""
+        self.submit_all(work)
+
+    def submit_all(self, work: Iterable[Work], *, first: bool = False) -> None:
+        """Queue this work in order; ``first``: before the work that waits already."""
+        if first:
+            self._queue.extendleft(reversed(list(work)))
+        else:
+            self._queue.extend(work)
+        self._attend()
+
+    def call(self, function: Callable[[], T]) -> Future[T]:
+        """Queue ``function``; the future gets its result or exception."""
+        future: Future[T] = Future()
+
+        def work() -> None:
+            if future.set_running_or_notify_cancel():
+                try:
+                    future.set_result(function())
+                except BaseException as error:
+                    future.set_exception(error)
+
+        self.submit(work)
+        return future
+
+    def close(self) -> None:
+        """Let the threads end when they are done, without waiting for them."""
+        with self._lock:
+            self._is_closed = True
+            for _ in self._threads:
+                self._bell.release()
+
+    def join(self, timeout: timedelta) -> None:
+        """Wait, after ``close``, for the threads that end within this time."""
+        until = elapsed() + timeout.total_seconds()
+        for thread in self._threads:
+            if thread is not threading.current_thread():
+                thread.join(max(until - elapsed(), 0))
+
+    # -- who is awake -----------------------------------------------------------------------------------------
+
+    def _attend(self) -> None:
+        """Make sure that a thread stands by.
+
+        Race: work is queued while the last standby thread goes idle. The work is queued before the lock is taken, and
+        a thread that goes idle checks the queue under the lock: one of the two sees the other.
+        """
+        with self._lock:
+            if self._standby is not None or not self._queue:
+                return
+            standby = Standby(self._taken, time.monotonic())
+            if self._idle:
+                self._idle -= 1
+                self._standby = standby
+                self._bell.release()
+            elif len(self._threads) < self._limit and self._add_thread():
+                self._standby = standby
+
+    def _add_thread(self) -> bool:
+        name = f"{self._name}-{len(self._threads) + 1}"
+        thread = threading.Thread(target=self._live, name=name, daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as error:  # no more threads: the others take the work, or it is handed back
+            logger.warning("only %d of %d threads for handlers: %s", len(self._threads), self._limit, error)
+            return False
+        self._threads.append(thread)
+        return True
+
+    # -- a thread's life --------------------------------------------------------------------------------------
+
+    def _live(self) -> None:
+        while True:
+            if self._stand_by():
+                self._work()
+            with self._lock:
+                if self._is_closed and not self._queue:
+                    return
+                self._idle += 1
+            self._attend()  # work may have come since the last check
+            self._bell.acquire()
+
+    def _stand_by(self) -> bool:
+        """Wait while the others make progress; return True when this thread must work, False when nothing is queued."""
+        while True:
+            with self._lock:
+                if self._standby is None:
+                    return False  # woken by ``close``
+                pause = self._standby.look(self._taken, time.monotonic()) if self._queue else None
+                if pause is None:
+                    self._standby = None
+                    self._active += bool(self._queue)
+                    return bool(self._queue)
+            time.sleep(pause)
+
+    def _work(self) -> None:
+        queue, done, since, before = self._queue, 0, time.monotonic(), self._taken
+        while True:
+            try:
+                work = queue.popleft()
+            except IndexError:
+                break
+            self._taken += 1  # concurrent increments may get lost; it only has to change
+            if queue and self._standby is None and (self._idle or len(self._threads) < self._limit):
+                self._attend()
+            work()
+            del work  # a finished handler's claim must not live on in an idle thread
+            done += 1
+            if done == SPELL:
+                now, taken = time.monotonic(), self._taken
+                if now - since < SPELL * SHORT and taken - before > 2 * SPELL and self._leave():
+                    return
+                done, since, before = 0, now, taken
+        with self._lock:
+            self._active -= 1
+
+    def _leave(self) -> bool:
+        """Go idle, unless no other thread is at work."""
+        with self._lock:
+            if self._active < 2:
+                return False
+            self._active -= 1
+            return True
 
 
 class Contexts:
-    """Make the contexts of a worker's attempts. ``state`` returns the state of the lifespan."""
+    """Make the contexts of a worker's attempts."""
 
-    def __init__(self, store: Store, client: Any, state: Callable[[], Any], stopping: Callable[[], bool]) -> None:
+    def __init__(self, store: Store, client: Any, stopping: Callable[[], bool]) -> None:
         self._store = store
-        self._client = client
-        self._state = state
-        self._stopping = stopping
-        self._fence = LedgerFence(store)
+        fence = LedgerFence(store)
+        self._makers = {
+            name: partial(
+                JobContext if found.is_job else TaskContext,
+                fence=fence, read=found.payload.decode, client=client, stopping=stopping,
+            )
+            for name, found in store.definitions.items()
+        }  # fmt: skip
+        #: What the lifespan has returned.
+        self.state: object = None
 
     def make(self, holding: Holding) -> JobContext:
-        row = holding.claim.row
-        schedule = None
+        row, schedule = holding.claim.row, None
         if row.schedule:
             with suppress(InvalidSchedule):  # written by a newer release: this slot still runs
                 schedule = self._store.schedule_of(row).running
-        definition = self._store.definitions[row.task_name]
-        return (JobContext if definition.is_job else TaskContext)(
-            holding,
-            fence=self._fence,
-            schedule=schedule,
-            read=definition.payload.decode,
-            client=self._client,
-            state=self._state(),
-            stopping=self._stopping,
-        )
-
-
-#: The largest result, in bytes; store a larger one elsewhere and return its key.
-RESULT_LIMIT = 65_536
-
-
-def kept(result: object, definition: Definition, sequel: FollowUps | None) -> FollowUps:
-    """Return the follow-ups with the result, if the task keeps results.
-
-    A result that cannot be kept is reported, and the task still succeeds: a retry would not help.
-    """
-    sequel = sequel or FollowUps()
-    if definition.result_retention is not None:
-        try:
-            sequel.result = encoded(result)
-        except InvalidPayload as error:
-            sequel.problem = str(error)
-    return sequel
-
-
-def encoded(result: object) -> bytes:
-    """Return a result as JSON: plain values, dataclasses, models. Raise InvalidPayload with the reason."""
-    kind: Any = type(result)
-    try:
-        shape = ANYTHING if isinstance(result, dict | list | tuple) else shape_of(kind)
-        plain = shape.write(result)
-        body = JSON.encode(plain)
-    except (Misfit, TypeError, ValueError, RecursionError) as error:
-        raise InvalidPayload(f"the result is not kept: it cannot be written as JSON: {error}") from None
-    except InvalidPayload:
-        raise InvalidPayload(f"the result is not kept: {type(result).__name__} cannot be written as JSON") from None
-    if len(body) > RESULT_LIMIT:
-        raise InvalidPayload(f"the result is not kept: it has {len(body)} bytes, at most {RESULT_LIMIT} are allowed")
-    return body
-
-
-#: The longest error text in the ledger, in characters.
-ERROR_LIMIT = 16_384
-#: Frames of this file at the top of a traceback are left out.
-_RUNNER = __file__
-
-
-def returned(result: object, holding: Holding, definition: Definition) -> AttemptOutcome:
-    if result is not None:
-        if isinstance(result, Steering):
-            word = type(result).__name__
-            return Failed(
-                f"the handler returned {result!r}, which has no effect; raise it: `raise {word}(…)`", final=True
-            )
-        if inspect.isawaitable(result):
-            if inspect.iscoroutine(result):
-                result.close()
-            return Failed("the handler returned a coroutine that nobody awaited; declare it `async def`", final=True)
-    if holding.unawaited is not None:
-        word = f"ctx.{holding.unawaited}"
-        return Failed(
-            f"{word} was given an async connection and nobody awaited it; write `await {word}(…)`", final=True
-        )
-    if definition.leaves_traces:
-        holding.sequel = kept(result, definition, holding.sequel)
-    elif holding.stop_reason is None and not holding.promised and holding.sequel is None:
-        return SUCCEEDED
-    return timed_out(holding, definition) or Succeeded(promised=holding.promised, sequel=holding.sequel)
-
-
-def timed_out(holding: Holding, definition: Definition) -> AttemptOutcome | None:
-    """Return the failure of an attempt that timed out, even if its handler returned after that, else None."""
-    if holding.stop_reason != Reason.TIMEOUT:
-        return None
-    said = f"timed out after {format_duration(definition.timeout)}" if definition.timeout else "timed out"
-    return Failed(said, promised=holding.promised)
-
-
-def raised(error: BaseException, holding: Holding, definition: Definition) -> AttemptOutcome:
-    reason = holding.stop_reason
-    if reason is not None and isinstance(error, JobCancelled | asyncio.CancelledError):
-        return timed_out(holding, definition) or Aborted(reason)
-    match error:
-        case Snooze(duration=duration):
-            return timed_out(holding, definition) or Snoozed(duration)
-        case Cancel(reason=said):
-            return timed_out(holding, definition) or Cancelled(storable(said))
-        case Fail(reason=said):
-            return Failed(storable(said), final=True, promised=holding.promised)
-    try:
-        text = error_text(error)
-    except Exception:  # any exception must end the claim, even one whose traceback cannot be formatted
-        text = type(error).__name__
-    final = definition.retry is not None and not definition.retry.retries(error)
-    return Failed(text, exception=error, final=final, promised=holding.promised)
-
-
-#: One entry per fork between the first process and this one. Asking the system for a process id takes as long as
-#: everything else around a short handler.
-_forks: list[None] = []
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=lambda: _forks.append(None))
-
-
-def descent() -> int:
-    """Return a number that differs between a process and its forks."""
-    return len(_forks)
-
-
-def leave_fork(origin: int, outcome: AttemptOutcome) -> None:
-    """End a fork that a handler made and that returns from the handler as well.
-
-    The attempt belongs to the parent, so the child exits here, with the status that Python would give it. All other
-    threads are in the parent. ``origin``: the ``descent`` before the handler started.
-    """
-    if descent() == origin:
-        return
-    error = outcome.exception if isinstance(outcome, Failed) else None
-    status = int(isinstance(outcome, Failed))
-    if isinstance(error, SystemExit):
-        status = error.code if isinstance(error.code, int) else int(error.code is not None)
-    elif isinstance(outcome, Failed):
-        print(outcome.error, file=sys.stderr)
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(status)
-
-
-def error_text(error: BaseException) -> str:
-    """Return the traceback from the handler on, as it is stored; the last line names the error."""
-    trace = error.__traceback__
-    while trace is not None and trace.tb_frame.f_code.co_filename == _RUNNER:
-        trace = trace.tb_next
-    return storable("".join(traceback.format_exception(type(error), error, trace)))
-
-
-def storable(said: object) -> str:
-    """Return text that a database can store: NUL and lone surrogates escaped, cut in the middle if too long."""
-    text = str(said).replace("\x00", "\\x00").strip().encode("utf-8", "backslashreplace").decode("utf-8")
-    if len(text) <= ERROR_LIMIT:
-        return text
-    half = ERROR_LIMIT // 2
-    return f"{text[:half]}\n… {len(text) - ERROR_LIMIT} characters left out …\n{text[-half:]}"
+        return self._makers[row.task_name](holding, schedule=schedule, state=self.state)
 
 
 Interceptor: TypeAlias = Callable[[JobContext], AbstractContextManager[Any]]
@@ -272,7 +278,6 @@ class Runner:
         listeners: Listeners,
         mark_running: Callable[[Claim], bool],
         make_context: MakeContext,
-        on_end: OnEnd,
         margin: timedelta,
         watch: Callable[[Holding, timedelta], None] = lambda holding, timeout: None,
         loop: EventLoop | None = None,
@@ -285,52 +290,43 @@ class Runner:
         self._listeners = listeners
         self._mark_running = mark_running
         self._make_context = make_context
-        self._on_end = on_end
+        self._on_end: OnEnd = _nowhere
+        #: A claim that could not start for this long is handed back.
+        self.margin = margin
         self._margin = margin.total_seconds()
         self._watch = watch
         self._loop = loop
         self._interceptors = interceptors
         self._isolation = isolation
         self._threads = Threads(capacity)
-        self._prefetch = Prefetch(margin, active_claims.elapsed)
-        known = definitions.values()
-        #: A give-up task has no start mark: if this process dies, each one that it holds ends dead, started or not.
-        self.claims_for_free_threads = any(found.gives_up and not found.is_job for found in known)
-        # The loop starts every claim at once. So with async handlers, no more is claimed than may run.
-        self._runs_ahead = not (
-            self.claims_for_free_threads or any(found.is_async or found.isolation for found in known)
+        #: Whether one-time tasks may be claimed before a thread is free for them. Not with async handlers: the loop
+        #: starts every claim at once. Nor with a give-up task, which has no start mark: if this process dies, each one
+        #: that it holds ends dead, started or not.
+        self.runs_ahead = not any(
+            found.is_async or found.isolation or (found.gives_up and not found.is_job) for found in definitions.values()
         )
-        self._draining = False
-        #: There is room for some tasks, and soon for a whole batch: the poller waits for that.
-        self.fills_up = False
+        self.is_draining = False
         self._is_loud = True
+        #: Names of tasks with a start mark, of those whose success leaves more than SUCCEEDED, and of those with a
+        #: payload type. Looked up for each attempt, without a call.
+        self._marked = {name for name, found in definitions.items() if found.gives_up}
+        self._tracing = {name for name, found in definitions.items() if found.leaves_traces}
+        self._typed = {name for name, found in definitions.items() if found.payload is not UNTYPED}
 
     def free(self) -> int:
         """Return how many more slots can start now. A slot counts until it is settled, a task while it runs."""
-        if self._draining:
+        if self.is_draining:
             return 0
         slots = self._active_claims.slots()
-        if self._runs_ahead:
+        if self.runs_ahead:
             running = sum(holding.started and not holding.ended for holding in slots)
             occupied = len(slots) + max(self._threads.busy - running, 0)
         else:
             occupied = len(self._active_claims)
         return max(self.capacity - occupied, 0)
 
-    def free_for_tasks(self) -> int:
-        """Return how many more one-time tasks can start soon, or now if one of them is a give-up task.
-
-        Each counts until it is settled.
-        """
-        if self._draining:
-            return 0
-        ahead = self._prefetch.ahead(self._active_claims.removed) if self._runs_ahead else 0
-        room = max(self.capacity + ahead - len(self._active_claims), 0)
-        self.fills_up = room < self._prefetch.worth_claiming(ahead)
-        return 0 if self.fills_up else room
-
     def start(self, held: Iterable[Holding], *, first: bool = False) -> None:
-        """Run the handlers of these claims; ``on_end`` gets the outcome of each. ``first``: before waiting ones.
+        """Run the handlers of these claims, and report the outcome of each. ``first``: before waiting ones.
 
         Without a free thread or a loop a claim waits, and is handed back when it has waited too long.
         """
@@ -338,7 +334,7 @@ class Runner:
         work: list[Callable[[], None]] = []
         for holding in held:
             definition = self._definitions[holding.claim.row.task_name]
-            if self._draining:
+            if self.is_draining:
                 self._on_end(holding, HandedBack(Reason.SHUTDOWN))
             elif definition.isolation and self._isolation is not None:
                 work.append(partial(self._run_isolated, self._isolation, holding, definition))
@@ -355,12 +351,12 @@ class Runner:
             logger.warning("%s cannot start: %s", definition.name, error)
 
     def report_to(self, on_end: OnEnd) -> None:
-        """Report outcomes to ``on_end`` from now on."""
+        """Report the outcomes of attempts to ``on_end`` from now on; call it before ``start``."""
         self._on_end = on_end
 
     def drain(self) -> None:
         """Start nothing from now on; claims that have not started are handed back."""
-        self._draining = True
+        self.is_draining = True
 
     def close(self) -> None:
         """Let the threads end; a handler that still runs is left behind."""
@@ -371,7 +367,8 @@ class Runner:
 
     def _run(self, holding: Holding, definition: Definition) -> None:
         try:
-            outcome = self._refusal(holding, definition) or self._attempt(holding, definition)
+            marks = definition.name in self._marked
+            outcome = self._refusal(holding, marks=marks) or self._attempt(holding, definition)
         except BaseException as error:  # after any error, the claim must end
             outcome = raised(error, holding, definition)
         self._on_end(holding, outcome)
@@ -380,10 +377,10 @@ class Runner:
         """Run an attempt in a child, which sets the start mark of a give-up job itself."""
         begun: list[float | None] = []
         try:
-            outcome = self._refusal(holding, replace(definition, on_lost=LossPolicy.RERUN))
+            outcome = self._refusal(holding, marks=False)
             if outcome is None:
                 outcome = isolation.run(
-                    holding, lambda: begun.append(self._began(holding, definition)), lambda: self._draining
+                    holding, lambda: begun.append(self._began(holding, definition)), lambda: self.is_draining
                 )
                 outcome = timed_out(holding, definition) or outcome
         except BaseException as error:
@@ -401,13 +398,13 @@ class Runner:
 
     async def _refusal_async(self, holding: Holding, definition: Definition) -> AttemptOutcome | None:
         """Return the refusal. Only the start mark of a give-up job uses the database; that must not block the loop."""
-        if not definition.gives_up:
-            return self._refusal(holding, definition)
-        return await asyncio.wrap_future(self._threads.call(lambda: self._refusal(holding, definition)))
+        if definition.name not in self._marked:
+            return self._refusal(holding, marks=False)
+        return await asyncio.wrap_future(self._threads.call(lambda: self._refusal(holding, marks=True)))
 
-    def _refusal(self, holding: Holding, definition: Definition) -> AttemptOutcome | None:
-        """Return why this claim must not start, or None; set the start mark of a give-up job in the ledger."""
-        if self._draining:
+    def _refusal(self, holding: Holding, *, marks: bool) -> AttemptOutcome | None:
+        """Return why this claim must not start, or None. ``marks``: set the start mark in the ledger first."""
+        if self.is_draining:
             return HandedBack(Reason.SHUTDOWN)
         if (doubt := holding.doubt(self._margin)) is not None:
             return HandedBack(doubt)  # another worker may have a free thread
@@ -415,7 +412,7 @@ class Runner:
             return HandedBack(Reason.OPERATOR)  # cancelled while it waited for its retry
         if (reason := holding.stop_reason) is not None:
             return HandedBack(reason)
-        if definition.gives_up:
+        if marks:
             try:
                 if not self._mark_running(holding.claim):
                     return HandedBack(Reason.MARK_REFUSED)
@@ -428,10 +425,10 @@ class Runner:
         return None if holding.begin() else HandedBack(Reason.QUEUED)
 
     def _attempt(self, holding: Holding, definition: Definition) -> AttemptOutcome:
-        ctx, unreadable = self._prepare(holding)
+        ctx, unreadable = self._prepare(holding, definition)
         if unreadable is not None:
             return unreadable
-        begun, origin = self._began(holding, definition), descent()
+        begun, origin = self._began(holding, definition), len(forks)
         try:
             if self._interceptors:
                 result: object = None  # the result if an interceptor swallows the handler's error
@@ -439,15 +436,17 @@ class Runner:
                     result = definition.handler(ctx)
             else:
                 result = definition.handler(ctx)
-            outcome = returned(result, holding, definition)
+            is_usual = result is None and holding.is_plain and definition.name not in self._tracing
+            outcome = SUCCEEDED if is_usual else returned(result, holding, definition)
         except BaseException as error:
             outcome = raised(error, holding, definition)
-        leave_fork(origin, outcome)
+        if len(forks) != origin:
+            leave_fork(outcome)
         self._ended(holding, outcome, begun)
         return outcome
 
     async def _attempt_async(self, holding: Holding, definition: Definition) -> AttemptOutcome:
-        ctx, unreadable = self._prepare(holding)
+        ctx, unreadable = self._prepare(holding, definition)
         if unreadable is not None:
             return unreadable
         begun = self._began(holding, definition)
@@ -466,7 +465,7 @@ class Runner:
 
     async def _call_async(self, ctx: JobContext, definition: Definition, holding: Holding) -> AttemptOutcome:
         """Return the outcome as a value: a SystemExit that leaves a task would end the loop with all its tasks."""
-        origin = descent()
+        origin = len(forks)
         try:
             with self._intercepted(ctx):
                 result: object = None
@@ -475,7 +474,8 @@ class Runner:
             outcome = returned(result, holding, definition)
         except BaseException as error:
             outcome = raised(error, holding, definition)
-        leave_fork(origin, outcome)
+        if len(forks) != origin:
+            leave_fork(outcome)
         return outcome
 
     @contextmanager
@@ -485,13 +485,14 @@ class Runner:
                 stack.enter_context(interceptor(ctx))
             yield
 
-    def _prepare(self, holding: Holding) -> tuple[JobContext, AttemptOutcome | None]:
+    def _prepare(self, holding: Holding, definition: Definition) -> tuple[JobContext, AttemptOutcome | None]:
         """Return the context, and a final failure where the stored data cannot be read."""
         ctx = self._make_context(holding)
-        try:
-            _ = ctx.data
-        except InvalidPayload as error:
-            return ctx, Failed(str(error), final=True)
+        if holding.claim.row.task_data is not None or definition.name in self._typed:
+            try:
+                _ = ctx.data
+            except InvalidPayload as error:
+                return ctx, Failed(str(error), final=True)
         return ctx, None
 
     def _began(self, holding: Holding, definition: Definition) -> float | None:
@@ -508,6 +509,10 @@ class Runner:
         error = error_summary(outcome.error) if isinstance(outcome, Failed) and outcome.error else None
         took = timedelta(seconds=elapsed() - begun)
         self._listeners.publish(HandlerEnded(**about(holding.claim), outcome=outcome.name, error=error, took=took))
+
+
+def _nowhere(holding: Holding, outcome: AttemptOutcome) -> None:
+    raise RuntimeError(f"nobody takes the outcome {outcome.name} of {holding.claim.key}")
 
 
 def _is_called_off(claim: Claim) -> bool:

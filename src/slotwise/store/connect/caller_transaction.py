@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import lru_cache
 from importlib import import_module
-from typing import Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard, TypeVar, cast
 
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
@@ -15,28 +15,43 @@ from sqlalchemy.sql.compiler import SQLCompiler
 
 from slotwise.errors import ConfigurationError
 
+if TYPE_CHECKING:
+    from psycopg import AsyncConnection, Connection, Cursor
+    from psycopg.rows import TupleRow
+
 Result = TypeVar("Result")
 
 _COMPILER = PGDialect_psycopg()  # type: ignore[no-untyped-call]
 
 
 class Joined:
-    """A psycopg connection that executes SQLAlchemy statements; ``wait`` wraps its calls."""
+    """A psycopg connection that executes SQLAlchemy statements; ``wait`` wraps its calls if it is asynchronous."""
 
     dialect = _COMPILER
 
-    def __init__(self, connection: Any, wait: Callable[[Any], Any] = lambda result: result) -> None:
-        self.driver, self._wait = connection, wait
+    def __init__(
+        self,
+        connection: Connection[Any] | AsyncConnection[Any],
+        wait: Callable[[Any], Any] = lambda result: result,
+        *,
+        own_types: bool = False,
+    ) -> None:
+        """``own_types``: load times and JSON as psycopg does, whatever the connection has registered for them."""
+        self.driver, self.wait, self._own_types = connection, wait, own_types
 
     def execute(self, statement: sa.Executable, parameters: Mapping[str, object] | None = None) -> Rows:
         """Execute a statement and return all its rows.
 
         A statement with ``parameters`` is kept by its caller, and compiled once.
         """
+        from psycopg.rows import tuple_row  # late: such a connection has loaded it
+
         compiled = _compiled(statement) if parameters else _compile(statement)
-        cursor = self.driver.cursor(row_factory=_tuples())
-        self._wait(cursor.execute(compiled.string, compiled.construct_params(parameters)))
-        return Rows(self._wait(cursor.fetchall()) if cursor.description else [], cursor.rowcount)
+        cursor = cast("Cursor[TupleRow]", self.driver.cursor(row_factory=tuple_row))
+        if self._own_types:
+            _load_as_usual(cursor)
+        self.wait(cursor.execute(compiled.string.encode(), compiled.construct_params(parameters)))
+        return Rows(self.wait(cursor.fetchall()) if cursor.description else [], cursor.rowcount)
 
 
 def _compile(statement: sa.Executable) -> SQLCompiler:
@@ -52,30 +67,40 @@ _compiled = lru_cache(maxsize=64)(_compile)
 class Rows:
     """The rows of a statement."""
 
-    def __init__(self, rows: list[Any], rowcount: int) -> None:
+    def __init__(self, rows: Sequence[TupleRow], rowcount: int) -> None:
         self._rows, self.rowcount = rows, rowcount
 
-    def fetchone(self) -> Any | None:
+    def fetchone(self) -> TupleRow | None:
         return self._rows[0] if self._rows else None
 
-    def fetchall(self) -> list[Any]:
+    def fetchall(self) -> Sequence[TupleRow]:
         return self._rows
 
 
-def _tuples() -> Any:
-    from psycopg.rows import tuple_row  # late: such a connection has loaded it
+def _load_as_usual(cursor: Cursor[TupleRow]) -> None:
+    from psycopg import adapters  # late: such a connection has loaded it
+    from psycopg.pq import Format
 
-    return tuple_row
+    for name in ("timestamptz", "jsonb"):
+        oid = adapters.types[name].oid
+        loader = adapters.get_loader(oid, Format.TEXT)
+        assert loader is not None
+        cursor.adapters.register_loader(oid, loader)
 
 
 #: An executor of SQLAlchemy statements in the caller's transaction.
 Joinable: TypeAlias = sa.Connection | Joined
 
 
-def _psycopg(name: str, connection: object) -> bool:
-    """Whether this is an instance of the class of psycopg, without importing psycopg."""
+def _is_psycopg(connection: object) -> TypeGuard[Connection[Any]]:
+    """Whether this is psycopg's Connection; psycopg is not imported for it."""
     module = sys.modules.get("psycopg")
-    return module is not None and isinstance(connection, getattr(module, name))
+    return module is not None and isinstance(connection, module.Connection)
+
+
+def _is_async_psycopg(connection: object) -> TypeGuard[AsyncConnection[Any]]:
+    module = sys.modules.get("psycopg")
+    return module is not None and isinstance(connection, module.AsyncConnection)
 
 
 def joined(connection: object, database: str, where: str) -> Joinable:
@@ -83,9 +108,9 @@ def joined(connection: object, database: str, where: str) -> Joinable:
 
     Raise ConfigurationError with the cure.
     """
-    if _psycopg("AsyncConnection", connection):
+    if _is_async_psycopg(connection):
         raise ConfigurationError(f"{where}: an async connection is awaited: await client.aio.…(…, connection=…)")
-    found = _taking_statements(connection)
+    found = _executor(connection)
     if found.dialect.name != database:
         raise ConfigurationError(
             f"{where}: the connection leads to {found.dialect.name}, the tables are in {database}; pass a connection "
@@ -99,9 +124,13 @@ def joined(connection: object, database: str, where: str) -> Joinable:
     return found
 
 
+def _driver_of(connection: Joinable) -> object:
+    return connection.driver if isinstance(connection, Joined) else connection.connection.driver_connection
+
+
 def _commits_alone(connection: Joinable) -> bool:
     """Whether each statement commits by itself; an open transaction of psycopg's autocommit counts as one."""
-    driver = connection.driver if isinstance(connection, Joined) else connection.connection.driver_connection
+    driver = _driver_of(connection)
     info = getattr(driver, "info", None)
     return getattr(driver, "autocommit", False) is True and int(getattr(info, "transaction_status", 0)) == 0
 
@@ -125,52 +154,61 @@ def sqlalchemy_connection(connection: object) -> sa.Connection:
     raise ConfigurationError(f"{kind} is not a SQLAlchemy Connection or Session")
 
 
+def _executor(connection: object) -> Joinable:
+    if isinstance(connection, Joined):
+        return connection
+    if hasattr(connection, "ensure_connection"):
+        return _wrapped_by_django(connection)
+    return Joined(connection) if _is_psycopg(connection) else sqlalchemy_connection(connection)
+
+
+def _wrapped_by_django(wrapper: Any) -> Joined:
+    """Return an executor on the connection in ``django.db.connection``. Raise ConfigurationError with the cure."""
+    wrapper.ensure_connection()
+    if not _is_psycopg(wrapper.connection):
+        raise ConfigurationError(
+            f"Django's connection {wrapper.alias!r} is not one of psycopg 3; schedule in transaction.on_commit, "
+            "without connection"
+        )
+    if not wrapper.in_atomic_block and wrapper.get_autocommit():
+        raise ConfigurationError(
+            f"Django's connection {wrapper.alias!r} is in no transaction; write: with transaction.atomic(), or pass no "
+            "connection"
+        )
+    return Joined(wrapper.connection, own_types=True)
+
+
 def within(connection: object, work: Callable[[Joinable], None]) -> Awaitable[None] | None:
     """Do ``work`` in the transaction of ``connection``; return an awaitable if that is async."""
-    if hasattr(connection, "run_sync") or _psycopg("AsyncConnection", connection):
-        return call_within(connection, lambda inner: work(_taking_statements(inner)))
-    work(_taking_statements(connection))
+    if hasattr(connection, "run_sync") or _is_async_psycopg(connection):
+        return call_within(connection, lambda inner: work(_executor(inner)))
+    work(_executor(connection))
     return None
 
 
-def _taking_statements(connection: object) -> Joinable:
-    if isinstance(connection, Joined):
-        return connection
-    return Joined(connection) if _psycopg("Connection", connection) else sqlalchemy_connection(connection)
-
-
-async def call_within(connection: Any, work: Callable[[Any], Result]) -> Result:
+async def call_within(connection: object, work: Callable[[Any], Result]) -> Result:
     """Do ``work`` with the synchronous side of an async connection."""
-    if hasattr(connection, "run_sync"):  # AsyncConnection, AsyncSession
-        within: Result = await connection.run_sync(work)
-        return within
-    if _psycopg("AsyncConnection", connection):
-        _require_greenlet()
-        from sqlalchemy.util import await_only, greenlet_spawn  # late: needs greenlet
-
-        return await greenlet_spawn(work, Joined(connection, await_only))
-    raise ConfigurationError(
-        f"{type(connection).__name__} is no async connection; pass an AsyncConnection or AsyncSession of SQLAlchemy, "
-        "or psycopg's AsyncConnection; or call client.… without aio"
-    )
-
-
-def _require_greenlet() -> None:
-    """Raise ConfigurationError without greenlet. SQLAlchemy's async connections need it to open, psycopg's do not."""
+    if (run_sync := getattr(connection, "run_sync", None)) is not None:  # AsyncConnection, AsyncSession
+        return cast("Result", await run_sync(work))
+    if not _is_async_psycopg(connection):
+        raise ConfigurationError(
+            f"{type(connection).__name__} is not an async connection; pass an AsyncConnection or AsyncSession of "
+            "SQLAlchemy, or psycopg's AsyncConnection; or call client.… without aio"
+        )
     try:
-        import_module("greenlet")
+        import_module("greenlet")  # SQLAlchemy's async connections need it to open, psycopg's do not
     except ImportError as error:
         raise ConfigurationError(
             f"psycopg's AsyncConnection needs greenlet ({error}); run: pip install 'slotwise[async]'"
         ) from None
+    from sqlalchemy.util import await_only, greenlet_spawn  # late: needs greenlet
+
+    return await greenlet_spawn(work, Joined(connection, await_only))
 
 
 @contextmanager
 def whole(connection: Joinable) -> Iterator[None]:
-    """Restore the caller's transaction after an error in here, by a savepoint.
-
-    Both kinds of connections accept these statements.
-    """
+    """Restore the caller's transaction after an error in here, by a savepoint of PostgreSQL."""
     if connection.dialect.name != "postgresql":
         yield
         return
@@ -187,29 +225,27 @@ def whole(connection: Joinable) -> Iterator[None]:
 
 def copy_into(connection: Joinable, statement: str, blocks: Callable[[str], Iterable[bytes]]) -> None:
     """COPY blocks, each sent while the next is made; ``blocks`` gets the client encoding."""
-    if isinstance(connection, Joined):
-        driver, wait = connection.driver, connection._wait
+    driver = _driver_of(connection)
+    if _is_psycopg(driver):
+        with driver.cursor() as cursor, cursor.copy(statement.encode()) as copy:
+            for block in blocks(_encoding_of(driver)):
+                copy.write(block)
+    elif _is_async_psycopg(driver):
+        if isinstance(connection, Joined):
+            wait = connection.wait
+        else:
+            from sqlalchemy.util import await_only as wait  # late: needs greenlet
+        wait(_copy_async(driver, statement, blocks(_encoding_of(driver))))
     else:
-        driver, wait = connection.connection.driver_connection, _awaited
-    if not (_psycopg("Connection", driver) or _psycopg("AsyncConnection", driver)):
         raise ConfigurationError(f"COPY needs a connection of psycopg, this is {type(driver).__name__}; drop copy=True")
+
+
+def _encoding_of(driver: Connection[Any] | AsyncConnection[Any]) -> str:
     encoding = driver.info.encoding
-    made = blocks("utf-8" if encoding == "ascii" else encoding)  # SQL_ASCII: any bytes will do
-    if _psycopg("AsyncConnection", driver):
-        wait(_copy_async(driver, statement, made))
-        return
-    with driver.cursor() as cursor, cursor.copy(statement) as copy:
-        for block in made:
-            copy.write(block)
+    return "utf-8" if encoding == "ascii" else encoding  # SQL_ASCII: any bytes will do
 
 
-def _awaited(waits: Any) -> Any:
-    from sqlalchemy.util import await_only  # late: needs greenlet
-
-    return await_only(waits)
-
-
-async def _copy_async(driver: Any, statement: str, blocks: Iterable[bytes]) -> None:
-    async with driver.cursor() as cursor, cursor.copy(statement) as copy:
+async def _copy_async(driver: AsyncConnection[Any], statement: str, blocks: Iterable[bytes]) -> None:
+    async with driver.cursor() as cursor, cursor.copy(statement.encode()) as copy:
         for block in blocks:
             await copy.write(block)

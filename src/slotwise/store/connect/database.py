@@ -1,4 +1,4 @@
-"""The engines of one database: a small pool, a connection for heartbeats alone, deadlines on all; and sure commits."""
+"""The connections of a process: a small pool, a connection for heartbeats alone, deadlines on all; and sure commits."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from datetime import timedelta
-from typing import Protocol, TypeAlias, TypeVar
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy import URL, Connection, Engine
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
-from sqlalchemy.pool import QueuePool
+from sqlalchemy.pool import ConnectionPoolEntry, NullPool, QueuePool
 
 from slotwise.errors import DatabaseProblem, InvalidSetting
 from slotwise.jobs.policies import growing_pauses
@@ -24,7 +24,7 @@ from slotwise.settings.settings import Settings
 from slotwise.store.connect.database_errors import is_transient, problem, unreachable
 from slotwise.store.connect.dsn import SQLITE, database_url
 from slotwise.store.connect.notifications import Along, Hearing, WakeUps, channel_of
-from slotwise.store.connect.postgresql_connections import CLAIMS, PostgreSQLLink
+from slotwise.store.connect.postgresql_connections import PostgreSQLLink
 
 logger = logging.getLogger(__name__)
 
@@ -37,20 +37,38 @@ class Link(Protocol):
     """The differences between kinds of databases when connecting."""
 
     name: str
+    #: Whether there is one connection, which all roles share.
     single: bool
 
     @property
     def passes_words(self) -> bool: ...
     @property
     def takes_along(self) -> bool: ...
-    def engine(self, role: str, size: int, overflow: int = 0) -> Engine: ...
-    def migrations(self) -> Engine: ...
+    def engine(self, role: str, pool: Mapping[str, Any]) -> Engine: ...
     def alone(self, engine: Engine, along: Along | None = None) -> AbstractContextManager[Connection]: ...
     def check(self, connection: Connection) -> None: ...
     def free_connections(self, connection: Connection) -> int | None: ...
     def durability_warning(self, connection: Connection) -> str | None: ...
     def notify(self, engine: Engine, channel: str, words: Sequence[str]) -> None: ...
     def listen(self, channel: str) -> Hearing: ...
+
+
+class ClosingPool(QueuePool):
+    """A pool that closes the connections that are returned to it after ``dispose``: nothing else would."""
+
+    _is_disposed = False
+
+    def dispose(self) -> None:
+        """Close the idle connections now, those in use when they are returned."""
+        self._is_disposed = True
+        super().dispose()
+
+    def _do_return_conn(self, record: ConnectionPoolEntry) -> None:
+        if was_disposed := self._is_disposed:
+            record.close()  # a thread that waits for a connection gets the empty record, and connects anew
+        super()._do_return_conn(record)
+        if self._is_disposed and not was_disposed:  # Race: ``dispose`` emptied the pool just before
+            super().dispose()
 
 
 class Database:
@@ -69,8 +87,8 @@ class Database:
         self.url: URL = database_url(settings.database_url)
         self._link: Link = _link(self.url, settings)
         self._ear = self._link if settings.wake_up_url is None else _ear(settings.wake_up_url, settings)
-        self._pool_size = pool_size
-        self._overflow = overflow
+        self._pool_size, self._overflow = (1, 0) if self._link.single else (pool_size, overflow)
+        self._channel = channel_of(settings.table_prefix)
         self._used_at_fork = False
         self._start_afresh()
         _databases.add(self)
@@ -83,14 +101,16 @@ class Database:
     @property
     def main(self) -> Engine:
         """The small pool for everything but heartbeats."""
-        return self._engine("main", lambda: self._link.engine("main", self._pool_size, self._overflow))
+        self._is_closed = False
+        return self._main()
+
+    def _main(self) -> Engine:
+        return self._engine("main", self._pool_size, self._overflow)
 
     @property
     def heart(self) -> Engine:
         """One connection, for heartbeats alone: an exhausted pool costs no claim. In memory, it is `main`."""
-        if self._link.single:
-            return self.main
-        return self._engine("heart", lambda: self._link.engine("heart", 1))
+        return self.main if self._link.single else self._engine("heart", 1)
 
     @property
     def claims(self) -> Engine:
@@ -98,9 +118,11 @@ class Database:
 
         Planning these is expensive, so they use generic plans. Behind a pooler, and in SQLite, it is `main`.
         """
-        if not self._link.passes_words:
-            return self.main
-        return self._engine(CLAIMS, lambda: self._link.engine(CLAIMS, 1, 1))
+        return self._engine("claims", 1, 1) if self._link.passes_words else self.main
+
+    def migrations(self) -> Engine:
+        """An engine without a pool and without deadlines for statements. In memory, it is `main`."""
+        return self.main if self._link.single else self._engine("migrations")
 
     def alone(self, engine: Engine | None = None) -> AbstractContextManager[Connection]:
         """A connection for a single statement, which is its own transaction; by default from the small pool."""
@@ -126,10 +148,6 @@ class Database:
         except SQLAlchemyError as error:
             raise problem(self.url, error) from error
 
-    def migrations(self) -> Engine:
-        """An engine without a pool and without deadlines for statements. In memory, it is `main`."""
-        return self.main if self._link.single else self._engine("migrations", self._link.migrations)
-
     @property
     def in_memory(self) -> bool:
         """Whether this is a database in memory: one connection that all share, out of reach for other processes."""
@@ -151,13 +169,15 @@ class Database:
         """Open a connection that receives notifications."""
         return self._ear.listen(self._channel)
 
-    @property
-    def _channel(self) -> str:
-        return channel_of(self.settings.table_prefix)
-
     def notify(self, words: Sequence[str]) -> None:
-        """Send these notifications at once, through the ordinary pool. Other callers use ``wake_ups``."""
-        self._link.notify(self.main, self._channel, words)
+        """Send these notifications at once, through the ordinary pool. Other callers use ``wake_ups``.
+
+        Race: the statement before a notification may have been in progress at ``close``. The connection that the
+        notification opens is then closed as well.
+        """
+        self._link.notify(self._main(), self._channel, words)
+        if self._is_closed:
+            self._dispose()
 
     def verify(self, *, new: bool = False) -> None:
         """Connect once. ``new``: create a missing SQLite file.
@@ -175,7 +195,7 @@ class Database:
         """Log and return a warning if the server has fewer free connections than these processes need."""
         with self.main.connect() as connection:
             free = self._link.free_connections(connection)
-            ours = self._open()
+            ours = sum(pool.checkedin() + pool.checkedout() for pool in self._pools())
         needed = self.connections_needed * processes
         if free is None or free + ours >= needed:
             return None
@@ -191,19 +211,11 @@ class Database:
         return self._link.durability_warning(connection)
 
     def close(self) -> None:
-        """Close every connection that is not in use; a later use opens new ones."""
+        """Close every connection, those in use as soon as they are returned; a later use opens new ones."""
         if self._pid == os.getpid():
             self.wake_ups.flush()
-            for engine in list(self._engines.values()):
-                engine.dispose()
-
-    def _engine(self, role: str, make: Callable[[], Engine]) -> Engine:
-        if self._pid != os.getpid():
-            self._forget_parent()
-        with self._lock:
-            if role not in self._engines:
-                self._engines[role] = make()
-            return self._engines[role]
+            self._is_closed = True
+            self._dispose()
 
     def before_fork(self) -> None:
         """Close idle connections: SQLite counts locks per process, and a child inherits the count without the locks."""
@@ -211,10 +223,28 @@ class Database:
             self._used_at_fork = self._in_use()
             self.close()
 
+    def _engine(self, role: str, size: int = 0, overflow: int = 0) -> Engine:
+        """The engine of a role, made at its first use; without a size, it has no pool."""
+        if self._pid != os.getpid():
+            self._forget_parent()
+        with self._lock:
+            if role not in self._engines:
+                pool: dict[str, Any] = {"poolclass": NullPool}
+                if size:
+                    pool = {
+                        "poolclass": ClosingPool, "pool_size": size, "max_overflow": overflow, "pool_use_lifo": True
+                    }  # fmt: skip
+                self._engines[role] = self._link.engine(role, pool)
+            return self._engines[role]
+
+    def _dispose(self) -> None:
+        for engine in list(self._engines.values()):
+            engine.dispose()
+
     def _forget_parent(self) -> None:
         """Drop the engines after a fork: the sockets belong to the parent, and its threads may have held the lock.
 
-        Raise `DatabaseProblem` where that would endanger the file.
+        Raise `DatabaseProblem` if that would endanger the file.
         """
         if self._counts_locks() and (self._used_at_fork or self._in_use()):
             raise DatabaseProblem(
@@ -232,17 +262,17 @@ class Database:
         self._engines: dict[str, Engine] = {}
         self._lock = threading.Lock()
         self._pid = os.getpid()
+        self._is_closed = False
 
     def _counts_locks(self) -> bool:
         return self._link.name == "sqlite" and not self._link.single
 
     def _in_use(self) -> bool:
-        pools = [engine.pool for engine in list(self._engines.values())]
-        return any(pool.checkedout() for pool in pools if isinstance(pool, QueuePool))
+        return any(pool.checkedout() for pool in self._pools())
 
-    def _open(self) -> int:
-        pools = [engine.pool for engine in self._engines.values()]
-        return sum(pool.checkedin() + pool.checkedout() for pool in pools if isinstance(pool, QueuePool))
+    def _pools(self) -> list[QueuePool]:
+        pools = [engine.pool for engine in list(self._engines.values())]
+        return [pool for pool in pools if isinstance(pool, QueuePool)]
 
 
 #: All instances of this process; a fork hook cannot be removed, so there is one for all.
@@ -268,9 +298,7 @@ def _ear(address: str, settings: Settings) -> Link:
 def _link(url: URL, settings: Settings) -> Link:
     if url.drivername != SQLITE:
         return PostgreSQLLink(url, settings)
-    from slotwise.store.connect.sqlite_connections import (
-        SQLiteLink,  # late: saves a megabyte in a worker on PostgreSQL
-    )
+    from slotwise.store.connect.sqlite_connections import SQLiteLink  # late: a worker on PostgreSQL saves a megabyte
 
     return SQLiteLink(url, settings)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from enum import Enum, auto
 
 from sqlalchemy import URL
 from sqlalchemy.engine import ExceptionContext
@@ -15,93 +15,79 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 from slotwise.errors import ConfigurationError, DatabaseProblem, DatabaseRefused, DatabaseUnreachable
 from slotwise.model.error_text import hide_password
 
-# Classes of SQLSTATE that a pause mends: connection, resources, an operator's intervention, the system's.
-_PASSING_CLASSES = ("08", "53", "57P", "58")
-_PASSING_STATES = frozenset(
-    {
-        "25006",  # read-only: a standby, until the connection goes to the new primary
-    }
-)
-# The database is reachable and busy.
-_BUSY_STATES = frozenset(
-    {
-        "40001",  # serialization failure
-        "40P01",  # deadlock
-        "55P03",  # lock timeout
-        "57014",  # statement timeout, or cancelled by an operator
-        "25P03",  # idle in transaction for longer than allowed: this process had no turn
-        "25P04",  # transaction longer than allowed
-    }
-)
-# By number, and below by their attribute: this module must not be the one that imports the library.
-_PASSING_SQLITE = frozenset(
-    {
-        5,  # busy
-        6,  # locked
-        7,  # no memory
-        10,  # I/O error
-        13,  # the disk is full
-        14,  # cannot open
-        15,  # protocol: locks
-    }
-)
 
-# Wrong password, not let in, no such database: by SQLSTATE, and in the words in which the server says these.
-_REFUSING_STATES = frozenset({"28P01", "28000", "3D000"})
+class _Kind(Enum):
+    AWAY = auto()  # no connection
+    BUSY = auto()  # reachable, with other work
+    PASSES = auto()  # another state that a pause mends
+    REFUSED = auto()  # the user, the password or the database was rejected
+    STAYS = auto()
+
+
+# SQLSTATEs, or how they begin: the kind, and the cure wherever it is met. The longest that fits counts.
+_STATES = {
+    "08": (_Kind.AWAY, ""),
+    "25006": (  # read-only: a standby, until the connection goes to the new primary
+        _Kind.PASSES,
+        "connect to the primary, for instance with target_session_attrs=read-write, or allow writing",
+    ),
+    "25P03": (_Kind.BUSY, ""),  # idle in transaction for longer than allowed: this process had no turn
+    "25P04": (_Kind.BUSY, ""),  # a transaction longer than allowed
+    "28000": (_Kind.REFUSED, ""),
+    "28P01": (_Kind.REFUSED, ""),
+    "3D000": (_Kind.REFUSED, ""),
+    "3F000": (_Kind.STAYS, "name a schema that exists: --schema, SLOTWISE_SCHEMA"),
+    "40001": (_Kind.BUSY, ""),  # serialization failure
+    "40P01": (_Kind.BUSY, ""),  # deadlock
+    "42501": (_Kind.STAYS, "grant it what docs/operations.md lists under Permissions"),
+    "42P01": (_Kind.STAYS, "see what is missing: slotwise db check; tables in another schema need --schema"),
+    "53": (_Kind.PASSES, ""),  # resources
+    "53100": (_Kind.PASSES, "the disk of the database server is full; make room there"),
+    "53300": (_Kind.AWAY, ""),  # too many connections
+    "55P03": (_Kind.BUSY, "another transaction holds what this one needs; end that one, or try again"),
+    "57014": (_Kind.BUSY, ""),  # statement timeout, or cancelled by an operator
+    "57P": (_Kind.AWAY, ""),  # an operator's intervention
+    "58": (_Kind.PASSES, ""),  # the operating system
+}
+# Busy, locked, no memory, I/O error, disk full, cannot open, protocol of locks. By number, and above by the attribute:
+# this module must not be the one that imports a driver.
+_PASSING_SQLITE = frozenset({5, 6, 7, 10, 13, 14, 15})
+
+# Before a session exists, libpq gives the server's message without SQLSTATE.
 _REFUSING_WORDS = re.compile(
     r"no password supplied|FATAL: +(.*authentication failed for user|no pg_hba\.conf entry|pg_hba\.conf rejects"
     r'|role ".*" (does not exist|is not permitted to log in)|database ".*" does not exist'
     r'|permission denied for database ".*")'
 )
-
-# What mends these, wherever they are met. Of what may not be done the server names the object, and not the role.
-_FORBIDDEN = "42501"
-_STATE_CURES = {
-    _FORBIDDEN: "grant it what docs/operations.md lists under Permissions",
-    "25006": "connect to the primary, for instance with target_session_attrs=read-write, or allow writing",
-    "3F000": "name a schema that is there: --schema, SLOTWISE_SCHEMA",
-    "42P01": "see what is missing: slotwise db check; tables in another schema need --schema",
-    "55P03": "another transaction holds what this one needs; end that one, or try again",
-    "53100": "the disk of the database server is full; make room there",
+_CURES = {
+    r"(bad|invalid) .*value": "correct this option in the database address",
+    r"password|authentication|no pg_hba": "correct the user or the password, or let the user in with pg_hba.conf",
+    r'permission denied for database "(?P<name>[^"]*)"': (
+        'let the user in: GRANT CONNECT ON DATABASE "{name}" TO the user'
+    ),
+    r'database "(?P<name>[^"]*)" does not exist': "create it, for instance with: createdb {name}",
+    r'role "(?P<name>[^"]*)" does not exist': "create it, for instance with: createuser {name}",
+    r'too many connections for role "(?P<name>[^"]*)"': (
+        'close connections of it, or allow it more: ALTER ROLE "{name}" CONNECTION LIMIT -1'
+    ),
+    r'too many connections for database "(?P<name>[^"]*)"': (
+        'close connections to it, or allow it more: ALTER DATABASE "{name}" CONNECTION LIMIT -1'
+    ),
+    r"too many (clients|connections)|connection slots": "raise max_connections, or close connections of others",
+    r"starting up|shutting down|recovery": "wait until the server accepts connections",
+    r"translate host name|resolve|name or service": "correct the host name",
+    r"timed? ?out": "check the network and the firewall between this machine and the server",
+    r"refused|no such file": "start the server, or correct host and port",
+    r"ssl|certificate": "correct sslmode and the certificates",
+    r"unable to open": "create the directory and allow writing in it, or correct the path",
+    r"not a database": "name another file",
+    r"": "check the database address",
 }
-
-_CURES = (
-    (r"(bad|invalid) .*value", "correct this option in the database address"),
-    (
-        r"password|authentication|no pg_hba",
-        "correct the user or the password, or let the user in with pg_hba.conf",
-    ),
-    (
-        r'permission denied for database "(?P<name>[^"]*)"',
-        'let the user in: GRANT CONNECT ON DATABASE "{name}" TO the user',
-    ),
-    (r'database "(?P<name>[^"]*)" does not exist', "create it, for instance with: createdb {name}"),
-    (r'role "(?P<name>[^"]*)" does not exist', "create it, for instance with: createuser {name}"),
-    (
-        r'too many connections for role "(?P<name>[^"]*)"',
-        'close connections of it, or let it have more: ALTER ROLE "{name}" CONNECTION LIMIT -1',
-    ),
-    (
-        r'too many connections for database "(?P<name>[^"]*)"',
-        'close connections to it, or let it have more: ALTER DATABASE "{name}" CONNECTION LIMIT -1',
-    ),
-    (
-        r"too many (clients|connections)|connection slots",
-        "raise max_connections, or close connections of others",
-    ),
-    (r"starting up|shutting down|recovery", "wait until the server accepts connections"),
-    (r"translate host name|resolve|name or service", "correct the host name"),
-    (r"timed? ?out", "check the network and the firewall between this machine and the server"),
-    (r"refused|no such file", "start the server, or correct host and port"),
-    (r"ssl|certificate", "correct sslmode and the certificates"),
-    (r"unable to open", "create the directory and allow writing in it, or correct the path"),
-    (r"not a database", "name another file"),
-)
 
 
 def is_transient(error: BaseException) -> bool:
-    """Whether the same statement may well succeed later: retry it after a pause."""
-    return any(_passes(one) for one in _chain(error))
+    """Whether the same statement may succeed later: retry it after a pause."""
+    return any(map(_passes, _chain(error)))
 
 
 def is_about_a_row(error: BaseException) -> bool:
@@ -118,7 +104,7 @@ def is_about_a_row(error: BaseException) -> bool:
 
 def is_busy(error: BaseException) -> bool:
     """Whether a reachable server was busy with other work, which is no outage. A lock of SQLite covers the file."""
-    return any(_sqlstate(one) in _BUSY_STATES for one in _chain(error))
+    return any(_meaning(one)[0] is _Kind.BUSY for one in _chain(error))
 
 
 def is_locked(error: BaseException) -> bool:
@@ -139,16 +125,17 @@ def describe(error: BaseException) -> str:
     text = hide_password(lines[0]) if lines else type(error).__name__
     if (state := _sqlstate(error)) is None:
         return text
-    known = "".join(f", for {note}" for note in getattr(error, "__notes__", ()))
-    return f"{text}{known} [{state}]{f'; {cure}' if (cure := _STATE_CURES.get(state)) else ''}"
+    notes = "".join(f", for {note}" for note in getattr(error, "__notes__", ()))
+    cure = _meaning(error)[1]
+    return f"{text}{notes} [{state}]{cure and f'; {cure}'}"
 
 
 def name_role(context: ExceptionContext) -> None:
-    """Add the role to an error about missing permissions; a listener of engines."""
+    """Add the role to an error about missing permissions: the server names the object only."""
     error, connection = context.original_exception, context.connection
-    if connection is not None and _sqlstate(error) == _FORBIDDEN:
-        driver: Any = connection.connection.dbapi_connection
-        error.add_note(f"role {driver.info.user!r}")
+    if connection is not None and _sqlstate(error) == "42501":
+        info = getattr(connection.connection.dbapi_connection, "info", None)
+        error.add_note(f"role {getattr(info, 'user', None)!r}")
 
 
 def unreachable(url: URL, error: BaseException) -> DatabaseUnreachable:
@@ -157,7 +144,7 @@ def unreachable(url: URL, error: BaseException) -> DatabaseUnreachable:
     if url.password:
         reason = reason.replace(url.password, "***")
     kind = DatabaseRefused if _is_refusal(url, error) else DatabaseUnreachable
-    return kind(f"the database {_place(url)} cannot be reached: {reason}; {_cure(reason)}")
+    return kind(f"the database {hide_password(_place(url))} cannot be reached: {reason}; {_cure(reason)}")
 
 
 def problem(url: URL, error: SQLAlchemyError) -> DatabaseProblem:
@@ -167,15 +154,37 @@ def problem(url: URL, error: SQLAlchemyError) -> DatabaseProblem:
     return DatabaseProblem(f"the database refused: {describe(error)}")
 
 
-def _is_away(error: SQLAlchemyError) -> bool:
-    if isinstance(error, PoolTimeout):
-        return True
-    if not isinstance(error, DBAPIError) or is_busy(error):
-        return False
-    state = _sqlstate(error.orig)
-    if state is None:
-        return error.connection_invalidated or _is_psycopg_operational(error.orig)
-    return state.startswith(("08", "57P")) or state == "53300"
+@contextmanager
+def in_its_letters(where: str) -> Iterator[None]:
+    """Raise ConfigurationError for a string in here with a character that the database's encoding lacks."""
+    try:
+        yield
+    except Exception as error:
+        inner = getattr(error, "orig", None) or error
+        if "NUL (0x00)" in str(inner):  # from psycopg, before anything is sent
+            raise ConfigurationError(f"{where}: PostgreSQL stores no NUL (\\x00) in a string; remove it") from error
+        if (lacking := _lacking(inner)) is None:
+            raise
+        character, encoding = lacking
+        raise ConfigurationError(
+            f"{where}: the database's encoding, {encoding}, has no {character!r}; replace it, or use a database in UTF8"
+        ) from error
+
+
+#: The bytes of the character and both encodings, in PostgreSQL's message of any language.
+_BYTES = re.compile(r"(?:0x[0-9a-f]{2} ?)+")
+_ENCODINGS = re.compile(r'"([\w-]+)"')
+
+
+def _lacking(error: BaseException) -> tuple[str, str] | None:
+    """Return the first such character and the encoding, or None."""
+    if isinstance(error, UnicodeEncodeError):  # a caller's connection with that client encoding
+        return error.object[error.start], error.encoding
+    if _sqlstate(error) != "22P05":
+        return None
+    told, encodings = _BYTES.search(str(error)), _ENCODINGS.findall(str(error))
+    character = bytes.fromhex(told[0].replace("0x", "")).decode("utf-8", "backslashreplace") if told else "?"
+    return character, encodings[-1] if encodings else "another"
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
@@ -186,6 +195,17 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
         yield from _chain(inner)
 
 
+def _sqlstate(error: BaseException | None) -> str | None:
+    state = getattr(error, "sqlstate", None)
+    return state if isinstance(state, str) else None
+
+
+def _meaning(error: BaseException | None) -> tuple[_Kind, str]:
+    state = _sqlstate(error) or ""
+    known = (_STATES.get(state[:length]) for length in range(len(state), 1, -1))
+    return next((found for found in known if found), (_Kind.STAYS, ""))
+
+
 def _passes(error: BaseException) -> bool:
     if isinstance(error, PoolTimeout | DatabaseUnreachable | ConnectionError | TimeoutError):
         return True
@@ -193,10 +213,19 @@ def _passes(error: BaseException) -> bool:
         return True
     if (code := getattr(error, "sqlite_errorcode", None)) is not None:
         return code & 0xFF in _PASSING_SQLITE
-    state = _sqlstate(error)
-    if state is None:  # libpq gives no SQLSTATE without a connection
+    if _sqlstate(error) is None:  # libpq gives no SQLSTATE without a connection
         return _is_psycopg_operational(error)
-    return state in _PASSING_STATES | _BUSY_STATES or state.startswith(_PASSING_CLASSES)
+    return _meaning(error)[0] in (_Kind.AWAY, _Kind.BUSY, _Kind.PASSES)
+
+
+def _is_away(error: SQLAlchemyError) -> bool:
+    if isinstance(error, PoolTimeout):
+        return True
+    if not isinstance(error, DBAPIError) or is_busy(error):
+        return False
+    if _sqlstate(error.orig) is None:
+        return error.connection_invalidated or _is_psycopg_operational(error.orig)
+    return _meaning(error.orig)[0] is _Kind.AWAY
 
 
 def _is_psycopg_operational(error: BaseException | None) -> bool:
@@ -209,20 +238,15 @@ def _is_psycopg_operational(error: BaseException | None) -> bool:
 def _is_refusal(url: URL, error: BaseException) -> bool:
     """Whether the server rejected the user, the password or the database.
 
-    Before a session exists, libpq gives the server's message without SQLSTATE; a message in a language other than
-    English counts as unreachable. One address of a host is enough; of several hosts, each must reject.
+    A message in a language other than English counts as unreachable. One address of a host is enough; of several
+    hosts, each must reject.
     """
     inner = error.orig if isinstance(error, DBAPIError) and error.orig is not None else error
-    if (state := _sqlstate(inner)) is not None:
-        return state in _REFUSING_STATES
+    if _sqlstate(inner) is not None:
+        return _meaning(inner)[0] is _Kind.REFUSED
     attempts = [bool(_REFUSING_WORDS.search(line)) for line in str(inner).splitlines() if "failed:" in line]
     hosts = (url.host or str(url.query.get("host", ""))).count(",") + 1
     return any(attempts) if hosts == 1 else bool(attempts) and all(attempts)
-
-
-def _sqlstate(error: BaseException | None) -> str | None:
-    state = getattr(error, "sqlstate", None)
-    return state if isinstance(state, str) else None
 
 
 def _place(url: URL) -> str:
@@ -234,41 +258,5 @@ def _place(url: URL) -> str:
 
 
 def _cure(reason: str) -> str:
-    for pattern, cure in _CURES:
-        if match := re.search(pattern, reason, re.IGNORECASE):
-            return cure.format(**match.groupdict())
-    return "check the database address"
-
-
-#: The bytes of the character and both encodings, in PostgreSQL's message of any language.
-_BYTES = re.compile(r"(?:0x[0-9a-f]{2} ?)+")
-_ENCODINGS = re.compile(r'"([\w-]+)"')
-
-
-@contextmanager
-def in_its_letters(where: str) -> Iterator[None]:
-    """Raise ConfigurationError for a string in here with a character that the database's encoding lacks."""
-    try:
-        yield
-    except Exception as error:
-        inner = getattr(error, "orig", None) or error
-        if "NUL (0x00)" in str(inner):  # from psycopg, before anything is sent
-            raise ConfigurationError(f"{where}: PostgreSQL keeps no NUL (\\x00) in a text; leave it out") from error
-        if (lacking := _lacking(inner)) is None:
-            raise
-        letter, encoding = lacking
-        raise ConfigurationError(
-            f"{where}: {letter!r} is no letter of the database's encoding, {encoding}; write another, or use a "
-            "database in UTF8"
-        ) from error
-
-
-def _lacking(error: BaseException) -> tuple[str, str] | None:
-    """Return the first such character and the encoding, or None."""
-    if isinstance(error, UnicodeEncodeError):  # a caller's connection with that client encoding
-        return error.object[error.start], error.encoding
-    if getattr(error, "sqlstate", None) != "22P05":
-        return None
-    told, encodings = _BYTES.search(str(error)), _ENCODINGS.findall(str(error))
-    letter = bytes.fromhex(told[0].replace("0x", "")).decode("utf-8", "backslashreplace") if told else "?"
-    return letter, encodings[-1] if encodings else "another"
+    found = ((cure, re.search(pattern, reason, re.IGNORECASE)) for pattern, cure in _CURES.items())
+    return next(cure.format(**match.groupdict()) for cure, match in found if match)

@@ -1,20 +1,20 @@
-"""Database addresses: every spelling that users have becomes one `sqlalchemy.URL`.
+"""Database addresses: each spelling that users have becomes one `sqlalchemy.URL`.
 
-PostgreSQL always means psycopg 3, whatever driver the spelling names; SQLite means the standard library's.
+PostgreSQL always means psycopg 3, whatever driver the spelling names; SQLite means the standard library's. No message
+quotes an address that cannot be parsed: any part of it may be a password.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any
+from types import ModuleType
 from urllib.parse import unquote, unquote_plus
 
 from sqlalchemy import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
 from slotwise.errors import DriverMissing, InvalidSetting
-from slotwise.model.error_text import hide_password
 
 NO_ADDRESS = (
     "no database was named; give --database-url, set SLOTWISE_DATABASE_URL or DATABASE_URL, "
@@ -38,13 +38,17 @@ _POSTGRESQL_URL = re.compile(
 _HOST_AND_PORT = re.compile(r"(?P<host>\[.*\]|[^:]*|.*:.*:.*?)(?::(?P<port>\d*))?")
 _SCHEME = re.compile(r"(?:jdbc:)?(?P<name>[A-Za-z][\w.-]*)(?:\+\w+)?:")
 _LIBPQ_STRING = re.compile(r"\s*\w+\s*=")
+#: The databases that a message names; another word before :// may be anything.
+_UNSUPPORTED = frozenset({"cockroachdb", "db2", "duckdb", "h2", "mariadb", "mongodb", "mssql", "mysql", "oracle"})
+# What other drivers call libpq's options.
+_SPELLED_ELSEWHERE = {"ssl": "sslmode", "database": "dbname", "dbName": "dbname", "username": "user"}
 
 
 def database_url(text: str | None) -> URL:
     """Return the address as a URL that SQLAlchemy and this package understand.
 
-    Raise `InvalidSetting`, one line without the password, for what cannot be understood or is not supported,
-    and `DriverMissing` where a libpq string needs a missing libpq.
+    Raise `InvalidSetting`, in one line that does not quote the address, for one that cannot be parsed or is not
+    supported, and `DriverMissing` if a libpq string needs a missing libpq.
     """
     text = (text or "").strip()
     if not text:
@@ -57,27 +61,21 @@ def database_url(text: str | None) -> URL:
         return _from_sqlite_url(text)
     if not scheme and _LIBPQ_STRING.match(text):
         return _from_libpq_string(text)
-    if "://" in text:
-        raise InvalidSetting(f"{hide_password(text)}: {kind or 'this'} databases are not supported; {EXAMPLE}")
-    raise _not_understood(text)
-
-
-def safe(url: URL | str) -> str:
-    """Return the address without its password."""
-    text = url if isinstance(url, str) else url.render_as_string(hide_password=True)
-    return hide_password(text)
+    if kind in _UNSUPPORTED:
+        raise InvalidSetting(f"{kind} databases are not supported; {EXAMPLE}")
+    raise _not_understood("it begins with neither postgresql:// nor sqlite:///")
 
 
 def connect_arguments(url: URL) -> dict[str, str]:
-    """The libpq keywords of a PostgreSQL URL made here."""
+    """Return the libpq keywords of a PostgreSQL URL made here."""
     named = {"user": url.username, "password": url.password, "host": url.host, "dbname": url.database}
     arguments = {key: str(value) for key, value in named.items() if value}
     if url.port is not None:
         arguments["port"] = str(url.port)
-    return arguments | {key: _joined(value) for key, value in url.query.items()}
+    return arguments | {key: value if isinstance(value, str) else ",".join(value) for key, value in url.query.items()}
 
 
-def psycopg() -> Any:
+def psycopg() -> ModuleType:
     """Return the driver, imported at first use. Raise `DriverMissing` without libpq."""
     try:
         import psycopg
@@ -86,20 +84,14 @@ def psycopg() -> Any:
     return psycopg
 
 
-def _joined(value: str | tuple[str, ...]) -> str:
-    return value if isinstance(value, str) else ",".join(value)
-
-
-def _not_understood(text: str, why: str = "") -> InvalidSetting:
-    reason = f" ({why})" if why else ""
-    shown = re.sub(r":(?!//).*@", ":***@", hide_password(text), flags=re.DOTALL)
-    return InvalidSetting(f"{shown!r} is not a database address{reason}; {EXAMPLE}")
+def _not_understood(why: str) -> InvalidSetting:
+    return InvalidSetting(f"the database address is not understood: {why}; {EXAMPLE}")
 
 
 def _from_postgresql_url(text: str) -> URL:
     match = _POSTGRESQL_URL.fullmatch(text)
     if match is None:
-        raise _not_understood(text, "special characters in a name or password must be percent-encoded")
+        raise _not_understood("special characters in a name or password must be percent-encoded")
     named = {"user": match["user"], "password": match["password"], "dbname": match["database"]}
     arguments = {key: unquote(value) for key, value in named.items() if value}
     return _url(arguments | _hosts(match["hosts"]) | _options(match["query"] or ""))
@@ -129,38 +121,37 @@ def _from_libpq_string(text: str) -> URL:
     try:
         options = conninfo_to_dict(text)
     except driver.ProgrammingError:  # its message may quote a piece of the password
-        shown = re.sub(r"(password\s*=).*", r"\1***", text, flags=re.DOTALL | re.IGNORECASE)
-        raise _not_understood(shown, "each option is key=value, values with spaces stand in '…'") from None
+        raise _not_understood("each option must be key=value, and a value with spaces must be quoted: '…'") from None
     return _url({key: str(value) for key, value in options.items() if value is not None})
 
 
 def _url(options: Mapping[str, str]) -> URL:
     """One host stands in the URL itself; sockets and lists of hosts in its query, as libpq reads them."""
     rest = {_SPELLED_ELSEWHERE.get(key, key): value for key, value in options.items() if value}
+    host, port = rest.get("host", ""), rest.get("port", "")
+    if re.search(r"[;=\s]", host) or not re.fullmatch(r"[\d,]*", port):
+        # Another driver's string, as Host=h;Pwd=x: libpq would take all of it for a host, and quote it.
+        raise _not_understood("a host holds no ; = or space, and a port is a number")
     if rest.get("sslmode", "").lower() == "true":
         rest["sslmode"] = "require"
-    plain = not re.search("[,/@]", rest.get("host", "")) and re.fullmatch(r"\d*", rest.get("port", ""))
-    host, port = (rest.pop("host", None), rest.pop("port", None)) if plain else (None, None)
+    if is_plain := not re.search("[,/@]", host) and "," not in port:
+        rest = {key: value for key, value in rest.items() if key not in ("host", "port")}
     return URL.create(
         POSTGRESQL,
         username=rest.pop("user", "" if "password" in rest else None),  # a URL drops a password without a user
         password=rest.pop("password", None),
-        host=host,
-        port=int(port) if port else None,
+        host=(host or None) if is_plain else None,
+        port=int(port) if is_plain and port else None,
         database=rest.pop("dbname", None),
         query=rest,
     )
-
-
-# What other drivers call libpq's options.
-_SPELLED_ELSEWHERE = {"ssl": "sslmode", "database": "dbname", "dbName": "dbname", "username": "user"}
 
 
 def _from_sqlite_url(text: str) -> URL:
     try:
         url = make_url(text)
     except ArgumentError:
-        raise _not_understood(text) from None
+        raise _not_understood("it is no path of a file") from None
     if url.host or url.username:
-        raise _not_understood(text, "a file takes three slashes: sqlite:///file.db, an absolute path four")
+        raise _not_understood("a file takes three slashes, sqlite:///file.db, and an absolute path four")
     return url.set(drivername=SQLITE)

@@ -1,17 +1,19 @@
-"""Wake-ups: notify every worker of a waiting row, over LISTEN/NOTIFY. Without them polls find every row, later.
+"""Notify the workers of a waiting row, over LISTEN/NOTIFY. Without notifications, polls find every row, later.
 
 A payload is the name of a task: workers that run it poll. ``LOOK`` is for all workers; ``ORDERS`` is also for workers
-that hold rows, in which an operator may have written an order.
+that hold rows, in which an operator may have requested something.
 
 Races:
 
 - A notification is sent after the commit of its row, by a statement of its own: a worker that receives it sees the
   row. (In the same transaction it would hold a lock of the whole server while the commit is flushed.) If the process
   ends in between, nothing is sent, and polls find the row. A caller's commit is not visible here: there the statement
-  itself notifies. Or the notification is pipelined, and the server reads it after the commit (``let_words_go_along``).
+  itself notifies. Or the notification is pipelined, and the server reads it after the commit.
 - Two notifications within ``PAUSE``: the second is sent at its end, so after its commit as well. None is dropped.
 - A notification during a poll: the poll may have been too early, so the worker polls again (``Service.wake``).
 - A notification while a worker does not listen: the worker polls once as soon as it listens.
+- A timer fires as the database closes. Notifications are taken under the lock of the sender, so none is sent after
+  ``flush`` has returned.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ from slotwise.model.clock import elapsed
 from slotwise.store.connect.database_errors import describe
 
 if TYPE_CHECKING:
-    from psycopg import Connection as Driver
+    from psycopg import Connection
 
 logger = logging.getLogger(__name__)
 
@@ -93,24 +95,24 @@ class WakeUps:
 
     def flush(self) -> None:
         """Send what is pending, and wait for what another thread sends."""
-        with self._lock:
-            words, self._owed, timer, self._timer = list(self._owed), {}, self._timer, None
-            self._free_at = elapsed() + self._pause if words else self._free_at
-        if timer is not None:
-            timer.cancel()
         with self._sending:
+            with self._lock:
+                words, self._owed, timer, self._timer = list(self._owed), {}, self._timer, None
+                self._free_at = elapsed() + self._pause if words else self._free_at
+            if timer is not None:
+                timer.cancel()
             if not words:
                 return
             try:
                 self._send(words)
             except Exception as error:
-                logger.debug("nobody was woken, polls will find what is due: %s", describe(error))
+                logger.debug("no worker was notified, polls will find what is due: %s", describe(error))
 
 
 class Hearing:
     """A connection that only listens. For one thread."""
 
-    def __init__(self, connection: Driver, channel: str) -> None:
+    def __init__(self, connection: Connection, channel: str) -> None:
         """Take over a connection of psycopg; raise what LISTEN raises."""
         self._connection = connection
         try:

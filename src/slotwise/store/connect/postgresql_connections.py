@@ -3,12 +3,10 @@
 Deadlines travel in the startup packet. Behind a transaction pooler, which rejects them there or would leave them on
 another client's connection, they are set with each transaction instead.
 
-Prepared statements exist on busy connections only. The hot statements are long: to parse and plan one costs the server
-as much as two hundred rows. But a cached plan is as old as the table was when the plan was made: on an empty table any
-index will do, and a million rows later it is the wrong one. So an idle connection prepares nothing, and no plan
-is kept for longer than ``PLAN_LIFE``. The connections of claims never scan a whole table, so the plans for an empty
-table and a full one are the same. They prepare everything at once: the first task after an idle hour starts as soon as
-one of thousands.
+Only busy connections prepare statements. To parse and plan a hot statement costs the server as much as two hundred
+rows. But a plan that was made for an empty table may be wrong for a million rows, so no plan is kept for longer than
+``PLAN_LIFE``. The connections of claims never scan a whole table, so their plans suit any table; they prepare each
+statement at once.
 """
 
 from __future__ import annotations
@@ -20,15 +18,15 @@ import os
 import re
 import select
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, cast
 
 from sqlalchemy import URL, Connection, Engine, create_engine, event
-from sqlalchemy.engine import ExceptionContext
+from sqlalchemy.engine import ExceptionContext, ExecutionContext
 from sqlalchemy.exc import InvalidatePoolError
-from sqlalchemy.pool import ConnectionPoolEntry, NullPool, QueuePool
+from sqlalchemy.pool import ConnectionPoolEntry
 
 from slotwise.errors import DatabaseProblem, InvalidSetting
 from slotwise.settings.settings import Settings
@@ -39,9 +37,55 @@ from slotwise.store.schema.column_types import Beyond
 
 if TYPE_CHECKING:
     from psycopg import Connection as Driver
+    from psycopg import Cursor
     from psycopg.abc import AdaptContext, Buffer
 
 logger = logging.getLogger(__name__)
+
+OLDEST_SERVER = 14
+#: The longest application name of PostgreSQL.
+LONGEST_NAME = 63
+
+#: A connection that was idle for longer is pinged; for a busy one, a ping per checkout would cost too much.
+REST_BEFORE_PING = timedelta(seconds=1)
+#: How long plans are kept, in seconds: usually, and where the server has no choice of plan.
+PLAN_LIFE, LONG_LIFE = 1.0, 60.0
+#: This many transactions within that time make a connection busy.
+BUSY = 10
+#: On a busy connection the driver prepares a statement at this execution.
+THRESHOLD = 5
+#: SQLSTATEs: no such prepared statement; it exists already.
+LOST_PLAN = frozenset({"26000", "42P05"})
+
+#: The execution option of a connection in autocommit: channel and payloads of a notification.
+ALONG = "slotwise_along"
+NOTIFY = "SELECT pg_notify(%s, word) FROM unnest(%s::text[]) AS word"
+
+# The connections left of the server, and of the role and the database where they have limits. These do not apply to
+# superusers.
+_FREE = """
+SELECT least(
+    current_setting('max_connections')::int - current_setting('superuser_reserved_connections')::int
+        - coalesce(current_setting('reserved_connections', true), '0')::int - count(*),
+    (SELECT nullif(rolconnlimit, -1) FROM pg_roles WHERE rolname = current_user AND NOT rolsuper)
+        - count(*) FILTER (WHERE usename = current_user),
+    (SELECT nullif(datconnlimit, -1) FROM pg_database, pg_roles
+        WHERE datname = current_database() AND rolname = current_user AND NOT rolsuper)
+        - count(*) FILTER (WHERE datname = current_database())
+)
+FROM pg_stat_activity WHERE backend_type = 'client backend'
+"""
+#: "client" if the option came with the connection.
+_SOURCE = "SELECT source FROM pg_settings WHERE name = 'lock_timeout'"
+
+#: Formats of values, whatever the defaults of role and database: the driver reads only these.
+_FORMS = {"TimeZone": "UTC", "DateStyle": "ISO", "IntervalStyle": "postgres"}
+# The isolation is also sent with each BEGIN; a single-statement transaction has none. In a table adopted from Java's
+# db-scheduler a trigger rejects deletions without the second option.
+_ALWAYS = {"default_transaction_isolation": "read committed", "slotwise.delete": "on"}
+# Planning a claim takes as long as claiming a hundred rows. A plan may date from an empty table, and must be right for
+# a full one.
+_PLANNED = {"plan_cache_mode": "force_generic_plan", "enable_seqscan": "off", "jit": "off"}
 
 
 class InstantLoader:
@@ -79,179 +123,35 @@ def read_options(text: str) -> dict[str, str]:
     # libpq splits at spaces; a backslash escapes the next character.
     joined = re.sub(r"(?<!\S)-c\s+", "-c", text)
     options: dict[str, str] = {}
-    for word in re.findall(r"(?:\\.|[^\s\\])+", joined):
+    for place, word in enumerate(re.findall(r"(?:\\.|[^\s\\])+", joined), start=1):
         match = re.fullmatch(r"(?:-c|--)(?P<name>[\w.-]+)=(?P<value>.*)", re.sub(r"\\(.)", r"\1", word), re.DOTALL)
         if match is None:
-            raise InvalidSetting(f"options in the database address: {word!r} is not understood; write -c name=value")
+            raise InvalidSetting(
+                f"item {place} of the options in the database address is not understood; write -c name=value"
+            )
         options[match["name"].replace("-", "_").lower()] = match["value"]
     return options
 
 
-def write_options(parameters: dict[str, str]) -> str:
+def write_options(parameters: Mapping[str, str]) -> str:
     """The inverse of `read_options`."""
     escaped = ((name, re.sub(r"([\s\\])", r"\\\1", value)) for name, value in parameters.items())
     return " ".join(f"-c {name}={value}" for name, value in escaped)
 
 
-def refuse_unknown(arguments: dict[str, str]) -> None:
-    driver = psycopg()
-    known = {option.keyword.decode() for option in driver.pq.Conninfo.get_defaults()}
-    for name in arguments.keys() - known:
-        near = difflib.get_close_matches(name, known, n=1)
-        cure = f"did you mean {near[0]}?" if near else "take it out"
-        raise InvalidSetting(f"the database address has an option {name!r} that libpq does not know; {cure}")
-
-
-#: A connection that was idle for longer is pinged; for a busy one, a ping per checkout would cost too much.
-REST_BEFORE_PING = timedelta(seconds=1)
-
-
-def look_at_the_rested(engine: Engine) -> None:
-    """Replace idle connections whose server has gone, instead of failing their next use.
-
-    A server that shuts down leaves a message in the socket. A broken link leaves none, so finding out costs a trip.
-    """
-
-    def checkin(_connection: object, record: ConnectionPoolEntry) -> None:
-        record.info["rests_since"] = time.monotonic()
-
-    def checkout(connection: Driver, record: ConnectionPoolEntry, _proxy: object) -> None:
-        since = record.info.pop("rests_since", None)
-        if since is None:
-            return
-        if _was_spoken_to(connection):
-            raise InvalidatePoolError
-        if time.monotonic() - since < REST_BEFORE_PING.total_seconds():
-            return
-        try:
-            engine.dialect.do_ping(connection)  # type: ignore[arg-type]
-        except engine.dialect.loaded_dbapi.Error as error:
-            raise InvalidatePoolError from error
-
-    event.listen(engine, "checkin", checkin)
-    event.listen(engine, "checkout", checkout)
-
-
-def _was_spoken_to(connection: Driver) -> bool:
-    """Whether the server has sent something unasked: usually, it is shutting down."""
-    try:
-        return bool(select.select([connection.fileno()], [], [], 0)[0])
-    except (OSError, ValueError):  # closed already, or too large a descriptor for select
-        return False
-
-
-#: How long plans are kept, in seconds: usually, and where the server has no choice of plan.
-PLAN_LIFE, LONG_LIFE = 1.0, 60.0
-#: This many transactions within that time make a connection busy.
-BUSY = 10
-#: On a busy connection the driver prepares a statement at this execution.
-THRESHOLD = 5
-
-
-def keep_plans(engine: Engine, may_prepare: Callable[[], bool], *, at_once: bool = False) -> None:
-    """Let busy connections of this engine prepare their statements, as long as ``may_prepare``; or all, ``at_once``."""
-
-    def checkout(connection: Driver, record: ConnectionPoolEntry, _proxy: object) -> None:
-        now = time.monotonic()
-        since, uses = record.info.setdefault("plans", (now, 0))
-        life, busy, threshold = (LONG_LIFE, 0, 0) if at_once else (PLAN_LIFE, BUSY, THRESHOLD)
-        may_go_on = uses != busy if connection.prepare_threshold is None else may_prepare()
-        if now - since < life and may_go_on:
-            record.info["plans"] = since, uses + 1
-            return
-        record.info["plans"] = now, 1
-        is_busy = uses >= busy and may_prepare()
-        connection.prepare_threshold = threshold if is_busy else None
-        if is_busy:
-            _discard(engine, connection)
-
-    event.listen(engine, "checkout", checkout)
-
-
-def _discard(engine: Engine, connection: Driver) -> None:
-    try:
-        connection.execute("DISCARD PLANS", prepare=False)
-        connection.commit()
-    except engine.dialect.loaded_dbapi.Error as error:
-        raise InvalidatePoolError from error
-
-
-#: The execution option of a connection in autocommit: channel and payloads.
-ALONG = "slotwise_along"
-NOTIFY = "SELECT pg_notify(%s, word) FROM unnest(%s::text[]) AS word"
+def _refuse_unknown(arguments: Mapping[str, str]) -> None:
+    """Raise `InvalidSetting` for an option unknown to libpq. Its name may be a piece of a password: it is not shown."""
+    known = {option.keyword.decode() for option in psycopg().pq.Conninfo.get_defaults()}
+    for place, name in enumerate(arguments, start=1):
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            cure = f"did you mean {near[0]}?" if near else "remove it"
+            raise InvalidSetting(f"option {place} of the database address is unknown to libpq; {cure}")
 
 
 def can_go_along() -> bool:
     """Whether this libpq supports pipelining."""
     return bool(psycopg().Pipeline.is_supported())
-
-
-def let_words_go_along(engine: Engine) -> None:
-    """Let this engine's connections send the notification in ``ALONG`` with a statement: one trip instead of two.
-
-    The server commits the statement before it reads the notification, so a worker that receives it sees the row. In one
-    transaction with the statement, the notification would hold a lock of the whole server during the flush.
-    """
-
-    def execute(cursor: Any, statement: str, parameters: Any, context: Any) -> bool:
-        said = context.execution_options.get(ALONG)
-        if said is None:
-            return False
-        driver, committed = cursor.connection, None
-        try:
-            with driver.pipeline():
-                driver.execute("BEGIN")  # else the whole pipeline would be one transaction
-                cursor.execute(statement, parameters)
-                committed = driver.execute("COMMIT")
-                driver.execute(NOTIFY, said)
-        except psycopg().Error as error:
-            if committed is None or committed.statusmessage is None:
-                with suppress(psycopg().Error):  # the connection is lost: the first error says why
-                    driver.rollback()
-                raise
-            logger.debug("nobody was woken, polls will find what is due: %s", error)
-        return True
-
-    event.listen(engine, "do_execute", execute)
-
-
-OLDEST_SERVER = 14
-#: SQLSTATEs: no such prepared statement; it exists already.
-LOST_PLAN = frozenset({"26000", "42P05"})
-#: The longest application name of PostgreSQL.
-LONGEST_NAME = 63
-
-# The connections left of the server, and of the role and the database where they have limits. These do not apply to
-# superusers.
-_FREE = """
-SELECT least(
-    current_setting('max_connections')::int - current_setting('superuser_reserved_connections')::int
-        - coalesce(current_setting('reserved_connections', true), '0')::int - count(*),
-    (SELECT nullif(rolconnlimit, -1) FROM pg_roles WHERE rolname = current_user AND NOT rolsuper)
-        - count(*) FILTER (WHERE usename = current_user),
-    (SELECT nullif(datconnlimit, -1) FROM pg_database, pg_roles
-        WHERE datname = current_database() AND rolname = current_user AND NOT rolsuper)
-        - count(*) FILTER (WHERE datname = current_database())
-)
-FROM pg_stat_activity WHERE backend_type = 'client backend'
-"""
-
-# Formats of values, whatever the defaults of role and database: the driver reads only these.
-_FORMS = {"TimeZone": "UTC", "DateStyle": "ISO", "IntervalStyle": "postgres"}
-
-# Claims use generic plans: planning takes as long as claiming a hundred rows. A plan may date from an empty table, and
-# must be right for a full one.
-CLAIMS = "claims"
-_PLANNED = {"plan_cache_mode": "force_generic_plan", "enable_seqscan": "off", "jit": "off"}
-
-# Sent with each BEGIN as well; a single-statement transaction has no BEGIN.
-_ISOLATION = {"default_transaction_isolation": "read committed"}
-
-# In a table adopted from Java's db-scheduler a trigger keeps others from deleting our rows.
-_OURS = {"slotwise.delete": "on"}
-
-# "client" if it came with the connection.
-_SOURCE = "SELECT source FROM pg_settings WHERE name = 'lock_timeout'"
 
 
 class PostgreSQLLink:
@@ -264,7 +164,7 @@ class PostgreSQLLink:
         """Raise `DriverMissing` without libpq, `InvalidSetting` for an option unknown to libpq."""
         self._settings = settings
         self._arguments = connect_arguments(url)
-        refuse_unknown(self._arguments)
+        _refuse_unknown(self._arguments)
         self._options = read_options(self._arguments.pop("options", "") or os.environ.get("PGOPTIONS", ""))
         self._url = url
         self._pooled = settings.pooler
@@ -272,16 +172,47 @@ class PostgreSQLLink:
         self._is_direct = False
         self._was_asked = False
 
-    def engine(self, role: str, size: int, overflow: int = 0) -> Engine:
-        """Return an engine without connections; its pool never waits longer than a heartbeat interval."""
-        wait = self._settings.heartbeat_interval.total_seconds()
-        pool = {"poolclass": QueuePool, "pool_size": size, "max_overflow": overflow, "pool_use_lifo": True}
-        planned = _PLANNED if role == CLAIMS else {}
-        return self._listening(role, self._deadlines() | planned, **pool, pool_timeout=wait)
+    @property
+    def passes_words(self) -> bool:
+        """Whether LISTEN works: a transaction pooler accepts it, and delivers to another client or to none."""
+        return not self._pooled
 
-    def migrations(self) -> Engine:
-        """Return an engine without a pool and a statement deadline: building an index may take long."""
-        return self._listening("migrations", {}, poolclass=NullPool)
+    @property
+    def takes_along(self) -> bool:
+        """Whether a notification can be pipelined with a statement."""
+        return self._is_direct and can_go_along()
+
+    def engine(self, role: str, pool: Mapping[str, Any]) -> Engine:
+        """Return an engine without connections; its pool never waits longer than a heartbeat interval.
+
+        Migrations have no deadlines: building an index may take long.
+        """
+        deadlines, waits = self._deadlines(), {"pool_timeout": self._settings.heartbeat_interval.total_seconds()}
+        if role == "migrations":
+            deadlines, waits = {}, {}
+        forms = {name.lower(): form for name, form in _FORMS.items()}
+        parameters = deadlines | (_PLANNED if role == "claims" else {}) | self._options | forms | _ALWAYS
+        engine = create_engine(self._url, hide_parameters=True, use_native_hstore=False, **pool, **waits)
+
+        def connect(*_: object) -> Driver:
+            return self._connect(role, parameters)
+
+        def begin(connection: Connection) -> None:
+            if self._pooled:
+                calls = ", ".join("set_config(%s, %s, true)" for _ in parameters)
+                connection.exec_driver_sql(f"SELECT {calls}", tuple(sum(parameters.items(), ())))
+
+        def checkout(connection: Driver, record: ConnectionPoolEntry, _proxy: object) -> None:
+            _replace_if_dead(engine, connection, record)
+            self._choose_preparing(engine, connection, record, at_once=role == "claims")
+
+        event.listen(engine, "do_connect", connect)
+        event.listen(engine, "begin", begin)
+        event.listen(engine, "checkin", _note_rest)
+        event.listen(engine, "checkout", checkout)
+        event.listen(engine, "do_execute", _execute_with_notification)
+        event.listen(engine, "handle_error", self._on_error)
+        return engine
 
     @contextmanager
     def alone(self, engine: Engine, along: Along | None = None) -> Iterator[Connection]:
@@ -294,14 +225,9 @@ class PostgreSQLLink:
             with engine.begin() as connection:
                 yield connection
             return
-        told: dict[str, object] = {} if along is None else {ALONG: along}
+        told: dict[str, Along] = {} if along is None else {ALONG: along}
         with engine.connect().execution_options(isolation_level="AUTOCOMMIT", **told) as connection:
             yield connection
-
-    @property
-    def takes_along(self) -> bool:
-        """Whether notifications can be pipelined with a statement."""
-        return self._is_direct and can_go_along()
 
     def check(self, connection: Connection) -> None:
         """Raise `DatabaseProblem` if the server is too old."""
@@ -327,11 +253,6 @@ class PostgreSQLLink:
             "role or database"
         )
 
-    @property
-    def passes_words(self) -> bool:
-        """Whether LISTEN works: a transaction pooler accepts it, and delivers to another client or to none."""
-        return not self._pooled
-
     def notify(self, engine: Engine, channel: str, words: Sequence[str]) -> None:
         """Send these payloads on a channel, in a single-statement transaction."""
         with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
@@ -349,36 +270,15 @@ class PostgreSQLLink:
             "idle_in_transaction_session_timeout": _milliseconds(settings.idle_in_transaction_timeout),
         }
 
-    def _listening(self, role: str, deadlines: dict[str, str], **pool: Any) -> Engine:
-        forms = {name.lower(): form for name, form in _FORMS.items()}
-        parameters = deadlines | self._options | forms | _OURS | _ISOLATION
-        engine = create_engine(self._url, hide_parameters=True, use_native_hstore=False, **pool)
-
-        def connect(*_: object) -> Driver:
-            return self._connect(role, parameters)
-
-        def begin(connection: Connection) -> None:
-            if self._pooled:
-                _set_local(connection, parameters)
-
-        event.listen(engine, "do_connect", connect)
-        event.listen(engine, "begin", begin)
-        event.listen(engine, "handle_error", _leave_read_only_server)
-        event.listen(engine, "handle_error", name_role)
-        event.listen(engine, "handle_error", self._notice_lost_plans)
-        look_at_the_rested(engine)
-        keep_plans(engine, lambda: self._is_direct, at_once=role == CLAIMS)
-        let_words_go_along(engine)
-        return engine
-
-    def _connect(self, role: str, parameters: dict[str, str]) -> Driver:
+    def _connect(self, role: str, parameters: Mapping[str, str]) -> Driver:
         connection = self._reach(role, parameters)
         # Sent with each BEGIN, so that it works behind a pooler as well. Whatever the defaults of role and database,
         # statements that read rows again after concurrent changes must see the new values.
         connection.isolation_level = psycopg().IsolationLevel.READ_COMMITTED
         connection.adapters.register_loader("timestamptz", InstantLoader)
         if role == "main" and not self._was_asked:
-            self._ask(connection)
+            with _closed_on_error(connection):
+                self._ask(connection)
         return connection
 
     def _ask(self, connection: Driver) -> None:
@@ -390,38 +290,20 @@ class PostgreSQLLink:
             self._is_direct = not self._pooled
         self._was_asked = True
 
-    def _reach(self, role: str, parameters: dict[str, str]) -> Driver:
+    def _reach(self, role: str, parameters: Mapping[str, str]) -> Driver:
         driver = psycopg()
         if not self._pooled:
             try:
                 connection: Driver = driver.connect(**self._keywords(role), options=write_options(parameters))
-                _insist_on_forms(connection)
-                return connection
             except driver.OperationalError as error:
                 if "unsupported startup parameter" not in str(error):
                     raise
                 self._notice_pooler()
+            else:
+                with _closed_on_error(connection):
+                    _insist_on_forms(connection)
+                return connection
         return cast("Driver", driver.connect(**self._keywords(role)))
-
-    def _notice_pooler(self) -> None:
-        if not self._pooled:
-            logger.warning(
-                "a pooler stands in between and takes no deadlines at the start of a connection: "
-                "they are given with each transaction from now on; set pooler = true to say so"
-            )
-        self._pooled = True
-
-    def _notice_lost_plans(self, context: ExceptionContext) -> None:
-        """Stop preparing when a prepared statement is missing or foreign: a pooler has switched the session."""
-        if getattr(context.original_exception, "sqlstate", None) not in LOST_PLAN:
-            return
-        if self._is_direct:
-            logger.warning(
-                "a prepared statement has gone, so a pooler may stand in between: nothing is prepared from now on; "
-                "set pooler = true to say so"
-            )
-        self._is_direct = False
-        context.is_disconnect = True
 
     def _keywords(self, role: str) -> dict[str, object]:
         """Return the keywords for libpq; the user's own win."""
@@ -440,14 +322,112 @@ class PostgreSQLLink:
             # For any database encoding, SQL_ASCII included: the server converts, or stores the bytes.
             "client_encoding": "UTF8",
         }
-        # A prepared statement is session state: a pooler gives the next transaction another session. See keep_plans.
+        # A pooler gives the next transaction another session, without prepared statements: see _choose_preparing.
         return {**ours, **self._arguments, "prepare_threshold": None}
 
+    def _notice_pooler(self) -> None:
+        if not self._pooled:
+            logger.warning(
+                "a pooler is in between and rejects deadlines at the start of a connection: "
+                "they are sent with each transaction from now on; set pooler = true"
+            )
+        self._pooled, self._is_direct = True, False
 
-def _set_local(connection: Connection, parameters: dict[str, str]) -> None:
-    calls = ", ".join("set_config(%s, %s, true)" for _ in parameters)
-    words = tuple(word for pair in parameters.items() for word in pair)
-    connection.exec_driver_sql(f"SELECT {calls}", words)
+    def _choose_preparing(
+        self, engine: Engine, connection: Driver, record: ConnectionPoolEntry, *, at_once: bool
+    ) -> None:
+        """Let a busy connection prepare statements, or each connection, ``at_once``; discard plans that are old."""
+        now = time.monotonic()
+        since, uses = record.info.setdefault("plans", (now, 0))
+        life, busy, threshold = (LONG_LIFE, 0, 0) if at_once else (PLAN_LIFE, BUSY, THRESHOLD)
+        may_go_on = uses != busy if connection.prepare_threshold is None else self._is_direct
+        if now - since < life and may_go_on:
+            record.info["plans"] = since, uses + 1
+            return
+        record.info["plans"] = now, 1
+        is_busy = uses >= busy and self._is_direct
+        connection.prepare_threshold = threshold if is_busy else None
+        if is_busy:
+            try:
+                connection.execute("DISCARD PLANS", prepare=False)
+                connection.commit()
+            except engine.dialect.loaded_dbapi.Error as error:
+                raise InvalidatePoolError from error
+
+    def _on_error(self, context: ExceptionContext) -> None:
+        name_role(context)
+        state = getattr(context.original_exception, "sqlstate", None)
+        if state == "25006":  # read-only: after a failover, the next connection finds the new primary
+            context.is_disconnect = True
+        elif state in LOST_PLAN:
+            if self._is_direct:
+                logger.warning(
+                    "a prepared statement is gone, so a pooler may be in between: "
+                    "nothing is prepared from now on; set pooler = true"
+                )
+            self._is_direct = False
+            context.is_disconnect = True
+
+
+def _note_rest(_connection: object, record: ConnectionPoolEntry) -> None:
+    record.info["rests_since"] = time.monotonic()
+
+
+def _replace_if_dead(engine: Engine, connection: Driver, record: ConnectionPoolEntry) -> None:
+    """Replace an idle connection whose server has gone, instead of failing its next use.
+
+    A server that shuts down leaves a message in the socket. A broken link leaves none, so finding out costs a trip.
+    """
+    since = record.info.pop("rests_since", None)
+    if since is None:
+        return
+    try:
+        was_spoken_to = bool(select.select([connection.fileno()], [], [], 0)[0])
+    except (OSError, ValueError):  # closed already, or too large a descriptor for select
+        was_spoken_to = False
+    if was_spoken_to:
+        raise InvalidatePoolError
+    if time.monotonic() - since < REST_BEFORE_PING.total_seconds():
+        return
+    try:
+        engine.dialect.do_ping(connection)  # type: ignore[arg-type]
+    except engine.dialect.loaded_dbapi.Error as error:
+        raise InvalidatePoolError from error
+
+
+def _execute_with_notification(cursor: Cursor, statement: str, parameters: Any, context: ExecutionContext) -> bool:
+    """Send the notification in ``ALONG`` with a statement: one trip instead of two.
+
+    The server commits the statement before it reads the notification, so a worker that receives it sees the row. In one
+    transaction with the statement, the notification would hold a lock of the whole server during the flush.
+    """
+    said: Along | None = context.execution_options.get(ALONG)
+    if said is None:
+        return False
+    driver, committed = cursor.connection, None
+    try:
+        with driver.pipeline():
+            driver.execute("BEGIN")  # else the whole pipeline would be one transaction
+            cursor.execute(statement, parameters)
+            committed = driver.execute("COMMIT")
+            driver.execute(NOTIFY, said)
+    except psycopg().Error as error:
+        if committed is None or committed.statusmessage is None:
+            with suppress(psycopg().Error):  # the connection is lost: the first error says why
+                driver.rollback()
+            raise
+        logger.debug("no worker was notified, polls will find the row: %s", error)
+    return True
+
+
+@contextmanager
+def _closed_on_error(connection: Driver) -> Iterator[None]:
+    """Close a connection whose first statements fail: no pool knows it yet."""
+    try:
+        yield
+    except BaseException:
+        connection.close()
+        raise
 
 
 def _insist_on_forms(connection: Driver) -> None:
@@ -456,12 +436,6 @@ def _insist_on_forms(connection: Driver) -> None:
         if not (connection.info.parameter_status(name) or "").startswith(form):
             connection.execute("SELECT set_config(%s, %s, false)", (name, form))
             connection.commit()
-
-
-def _leave_read_only_server(context: ExceptionContext) -> None:
-    """Drop connections to a read-only server: after a failover, the next connection finds the new primary."""
-    if getattr(context.original_exception, "sqlstate", None) == "25006":
-        context.is_disconnect = True
 
 
 def _milliseconds(span: timedelta) -> str:

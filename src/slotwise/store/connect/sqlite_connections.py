@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import timedelta
 from pathlib import Path
@@ -11,9 +11,9 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from sqlalchemy import URL, Connection, Engine, create_engine, event
-from sqlalchemy.pool import NullPool, QueuePool
 
 from slotwise.errors import DatabaseProblem, SchemaMissing
+from slotwise.model.error_text import hide_password
 from slotwise.settings.settings import Settings
 from slotwise.store.connect.notifications import Along, Hearing
 
@@ -42,19 +42,16 @@ class SQLiteLink:
         self._wait = settings.heartbeat_interval
         self.single = url.database in (None, "", ":memory:") or url.query.get("mode") == "memory"
 
-    def engine(self, role: str, size: int, overflow: int = 0) -> Engine:
-        """Return an engine without connections. It never creates the file, so a mistyped path is an error."""
-        if self.single:
-            size, overflow = 1, 0
-        wait = max(self._wait, BUSY_TIMEOUT).total_seconds()
-        engine = self._listening(poolclass=QueuePool, pool_size=size, max_overflow=overflow, pool_timeout=wait)
-        if not self.single:
-            event.listen(engine, "do_connect", _look_for_file)
+    def engine(self, role: str, pool: Mapping[str, Any]) -> Engine:
+        """Return an engine without connections. Only that of migrations creates a missing file."""
+        waits = {} if role == "migrations" else {"pool_timeout": max(self._wait, BUSY_TIMEOUT).total_seconds()}
+        arguments = {"timeout": BUSY_TIMEOUT.total_seconds(), "check_same_thread": False, "isolation_level": None}
+        engine = create_engine(self._url, hide_parameters=True, connect_args=arguments, **pool, **waits)
+        event.listen(engine, "connect", _prepare)
+        event.listen(engine, "begin", _begin)
+        if role != "migrations" and not self.single:
+            event.listen(engine, "do_connect", _require_file)
         return engine
-
-    def migrations(self) -> Engine:
-        """Return an engine without a pool, which creates a missing file."""
-        return self._listening(poolclass=NullPool)
 
     def alone(self, engine: Engine, along: Along | None = None) -> AbstractContextManager[Connection]:
         """Begin a transaction; readers take the write lock as well."""
@@ -75,25 +72,16 @@ class SQLiteLink:
         """No-op: SQLite has no notifications."""
 
     def listen(self, channel: str) -> Hearing:
-        raise DatabaseProblem("SQLite has no wake-ups; let wake_up_url name a PostgreSQL database, or leave it out")
-
-    def _listening(self, **pool: Any) -> Engine:
-        arguments = {
-            "timeout": BUSY_TIMEOUT.total_seconds(),
-            "check_same_thread": False,
-            "isolation_level": None,
-        }
-        engine = create_engine(self._url, hide_parameters=True, connect_args=arguments, **pool)
-        event.listen(engine, "connect", _prepare)
-        event.listen(engine, "begin", _begin)
-        return engine
+        """Raise `DatabaseProblem`."""
+        raise DatabaseProblem("SQLite has no notifications; set wake_up_url to a PostgreSQL database, or remove it")
 
 
-def _look_for_file(_dialect: object, _record: object, arguments: Sequence[Any], _options: object) -> None:
+def _require_file(_dialect: object, _record: object, arguments: Sequence[object], _options: object) -> None:
     name = str(arguments[0])
     path = Path(unquote(urlsplit(name).path) if name.startswith("file:") else name)
     if not path.exists() and path.parent.is_dir():  # else SQLite says what is wrong
-        raise SchemaMissing(f"there is no SQLite file '{path}'; correct the path, or make it: slotwise db upgrade")
+        shown = hide_password(str(path))
+        raise SchemaMissing(f"there is no SQLite file '{shown}'; correct the path, or create it: slotwise db upgrade")
 
 
 def _prepare(connection: sqlite3.Connection, _record: object) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime, timedelta
-from typing import Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeAlias
 
 import sqlalchemy as sa
 
@@ -19,6 +19,12 @@ from slotwise.store.dialects.row_statements import RowStatements
 from slotwise.store.dialects.task_statements import Chunks, TaskStatements
 from slotwise.store.schema.rows import Change, Held
 from slotwise.store.schema.tables import Tables
+
+if TYPE_CHECKING:
+    from sqlalchemy.dialects import postgresql, sqlite
+
+#: An insert that knows ON CONFLICT.
+Upsert: TypeAlias = "postgresql.Insert | sqlite.Insert"
 
 
 class Parted(Exception):
@@ -40,8 +46,7 @@ class Dialect(Protocol):
     #: The key in the order in which rows are locked, which is the order in which Python sorts.
     key_order: tuple[Any, Any]
 
-    @property
-    def insert(self) -> Any:
+    def insert(self, table: sa.Table, /) -> Upsert:
         """SQLAlchemy's insert that knows ON CONFLICT."""
 
     def __hash__(self) -> int:

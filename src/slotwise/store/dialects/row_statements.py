@@ -28,7 +28,7 @@ from slotwise.model.records import (
     Row,
     Succeeded,
 )
-from slotwise.model.vocabulary import PLANNED, Origin, Outcome, Reason, Release, State
+from slotwise.model.vocabulary import PLANNED, Kind, Origin, Outcome, Reason, Release, State
 from slotwise.store.dialects.queue_cursors import Range
 from slotwise.store.schema.rows import CHANGED_COLUMNS, LAST_TOKEN, NO_TOKEN, Change, hold_of, ledger_instance, utc
 from slotwise.store.schema.tables import HAS_SLOT, IS_TASK, PAUSED_KEY, RANK, Tables
@@ -107,7 +107,7 @@ class RowStatements:
         due = due.where(self.not_all_paused() if instance is None else tasks.c.task_instance == instance)
         oldest = (tasks.c.execution_time, tasks.c.task_name, tasks.c.task_instance)
         first = connection.execute(due.where(tasks.c.lost_count > 0).order_by(*oldest).limit(lost)).all()
-        fresh = due.where(tasks.c.lost_count == 0, sa.text(f"({kind})") if instance is None else sa.true())
+        fresh = due.where(tasks.c.lost_count == 0, sa.text(kind) if instance is None else sa.true())
         for one in ranges:
             if one.since is not None:
                 behind = (tasks.c.task_name == one.task_name) & (tasks.c.execution_time < one.since)
@@ -290,15 +290,15 @@ class RowStatements:
         )
 
     def _aside(self, connection: sa.Connection, error: str) -> dict[str, Any]:
-        """A plan row comes up again in a minute: a job never ends by a mistake. Any other is dead, and stays."""
+        """A job's row comes up again in a minute: a job never ends by a mistake. A task's is dead, and stays."""
         tasks = self._tables.tasks
-        is_plan = tasks.c.schedule.is_not(None)
+        goes_on = tasks.c.kind != Kind.TASK
         again = sa.literal(self._dialect.now(connection) + UNREADABLE_PAUSE, tasks.c.execution_time.type)
         has_token = tasks.c.version < LAST_TOKEN  # else a database says of it only what it says of any number
         return {
-            "state": sa.case((is_plan, tasks.c.state), else_=State.DEAD.value),
-            "parked_due": sa.case((is_plan, sa.null()), else_=tasks.c.execution_time),
-            "execution_time": sa.case((is_plan, again), else_=sa.literal(FOREVER, tasks.c.execution_time.type)),
+            "state": sa.case((goes_on, tasks.c.state), else_=State.DEAD.value),
+            "parked_due": sa.case((goes_on, sa.null()), else_=tasks.c.execution_time),
+            "execution_time": sa.case((goes_on, again), else_=sa.literal(FOREVER, tasks.c.execution_time.type)),
             "last_error": sa.case(
                 (has_token, f"{UNREADABLE}{error}".replace("\0", "\\0")), else_=UNREADABLE + NO_TOKEN
             ),

@@ -14,9 +14,18 @@ from slotwise.decide.fast_finish import FastFinish
 from slotwise.model.clock import Clock, host_now
 from slotwise.model.records import Claim, Fence, Gap, Key, LedgerEntry, LedgerKey, Row, When
 from slotwise.model.vocabulary import Outcome
+from slotwise.store.connect.caller_transaction import Joinable
 from slotwise.store.dialects.queue_cursors import Range
 from slotwise.store.dialects.row_statements import RowStatements
-from slotwise.store.dialects.task_statements import Chunks, ChunksByRow, Status, TaskStatements, plain
+from slotwise.store.dialects.task_statements import (
+    Chunks,
+    ChunksByRow,
+    Expression,
+    Parameters,
+    Status,
+    TaskStatements,
+    plain,
+)
 from slotwise.store.schema.column_types import Instant, to_micros
 from slotwise.store.schema.rows import (
     DECIDED_COLUMNS,
@@ -29,7 +38,7 @@ from slotwise.store.schema.rows import (
     ledger_instance,
     row_of,
 )
-from slotwise.store.schema.tables import HAS_SLOT, IS_TASK, Tables
+from slotwise.store.schema.tables import HAS_SLOT, IS_TASK, Tables, is_plan
 
 
 class SQLite:
@@ -50,7 +59,7 @@ class SQLite:
         self.key_order: tuple[Any, Any] = (tables.tasks.c.task_name, tables.tasks.c.task_instance)
         self.by_row = RowStatements(self)
 
-    def now(self, connection: sa.Connection) -> datetime:
+    def now(self, connection: Joinable) -> datetime:
         return self.clock.override() or host_now()
 
     def ago(self, connection: sa.Connection, span: timedelta = timedelta(0)) -> sa.ColumnElement[datetime]:
@@ -92,7 +101,7 @@ class SQLite:
             .order_by(tasks.c.execution_time)
             .limit(limit)
         )
-        kinds = (sa.text(f"({HAS_SLOT})"), tasks.c.lost_count > 0)
+        kinds = (sa.text(HAS_SLOT), tasks.c.lost_count > 0)
         return [(name, priority) for kind in kinds for name, priority in connection.execute(due.where(kind))]
 
     def due_tasks(self, connection: sa.Connection, names: Sequence[str]) -> set[str]:
@@ -120,7 +129,7 @@ class SQLite:
     ) -> timedelta | None:
         rows, now = self.tables.tasks, self.now(connection)
         fresh = rows.c.lost_count == 0
-        kinds = [(names, sa.text(f"({HAS_SLOT})") & fresh), (tasks, sa.text(IS_TASK) & fresh)]
+        kinds = [(names, sa.text(HAS_SLOT) & fresh), (tasks, sa.text(IS_TASK) & fresh)]
         if lost:
             kinds.append((names, rows.c.lost_count > 0))
         found = [
@@ -139,8 +148,7 @@ class SQLite:
     def _take(self, connection: sa.Connection, key: Key, holder: str, lease: timedelta, now: datetime) -> Row:
         tasks = self.tables.tasks
         newest = sa.case(
-            (tasks.c.schedule.is_(None), tasks.c.watermark),
-            (tasks.c.watermark.is_(None) | (tasks.c.watermark < tasks.c.slot), tasks.c.slot),
+            (is_plan(tasks) & (tasks.c.watermark.is_(None) | (tasks.c.watermark < tasks.c.slot)), tasks.c.slot),
             else_=tasks.c.watermark,
         )
         taken = (
@@ -296,39 +304,39 @@ class SQLite:
 
     def task_statements(self, wake: timedelta | None) -> tuple[TaskStatements, Chunks]:
         del wake
-        rows = TaskStatements(self, _Words(self))
+        rows = TaskStatements(self, _Fragments(self))
         return rows, ChunksByRow(rows, self.tables.tasks)
 
 
-class _Words:
-    """By the host's clock; workers of other processes hear nothing."""
+class _Fragments:
+    """By the host's clock; workers of other processes receive no notification."""
 
     def __init__(self, dialect: SQLite) -> None:
-        self._dialect, self._tasks = dialect, dialect.tables.tasks
+        self._now, self._tasks = dialect.now, dialect.tables.tasks
 
-    def due(self, is_at: bool) -> Any:
+    def due(self, is_at: bool) -> Expression:
         return sa.bindparam("due", type_=Instant)
 
-    def told_due(self, connection: Any, when: When) -> dict[str, Any]:
-        now = self._dialect.now(connection)
-        return {"due": when.at or now + when.delay, "born": to_micros(now)}
+    def due_parameters(self, connection: Joinable, when: When) -> Parameters:
+        now = self._now(connection)
+        return {"due": when.at or now + when.delay, "created": to_micros(now)}
 
-    def born(self) -> Any:
-        return sa.bindparam("born", type_=sa.BigInteger)
+    def created(self) -> Expression:
+        return sa.bindparam("created", type_=sa.BigInteger)
 
-    def word(self) -> list[sa.ColumnElement[Any]]:
+    def notification(self) -> list[Expression]:
         return []
 
-    def say(self, connection: Any, word: str) -> None:
-        del connection, word
+    def say(self, connection: Joinable, word: str) -> None:
+        """No-op."""
 
-    def may_delete(self) -> Any:
+    def may_delete(self) -> sa.ColumnElement[bool]:
         return sa.true()
 
-    def cancel(self, connection: Any, key: Key) -> Status:
+    def cancel(self, connection: Joinable, key: Key) -> Status:
         tasks = self._tasks
         mine = [tasks.c.task_name == key.task_name, tasks.c.task_instance == key.task_instance, *plain(tasks)]
-        told = tasks.update().where(*mine, tasks.c.picked).values(cancel_requested=self._dialect.now(connection))
+        told = tasks.update().where(*mine, tasks.c.picked).values(cancel_requested=self._now(connection))
         if connection.execute(told).rowcount:
             return "running"
         return "cancelled" if connection.execute(tasks.delete().where(*mine, ~tasks.c.picked)).rowcount else "gone"

@@ -1,30 +1,33 @@
 """One-time tasks as rows: insert, move, cancel, retry and remove them, each in the caller's transaction.
 
-Of a held row only columns of its own are written (``wanted_due``, ``cancel_requested``), which its settlement reads and
-clears. Jobs and their detached rows are never touched. Each command on one row is a statement that is made once, with
-the values as parameters: to put one together takes longer than to run it.
+On a held row a command writes only columns of its own (``wanted_due``, ``cancel_requested``), which the settlement
+reads and clears. Jobs and their detached rows are never touched. Each command on one row is a statement that is built
+once, with the values as parameters: to build one takes longer than to run it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
 import sqlalchemy as sa
 
 from slotwise.model.records import FOREVER, IfExists, Key, Wanted, When
-from slotwise.model.vocabulary import State
+from slotwise.model.vocabulary import Kind, State
+from slotwise.store.connect.caller_transaction import Joinable
 from slotwise.store.schema.column_types import Instant
 from slotwise.store.schema.tables import is_task
 
 if TYPE_CHECKING:
-    from slotwise.store.dialects.port import Dialect
+    from slotwise.store.dialects.port import Dialect, Upsert
 
 #: Rows that are retried, or removed, in one statement.
 AT_ONCE = 500
 
 Status: TypeAlias = Literal["scheduled", "exists", "running", "cancelled", "gone"]
+Parameters: TypeAlias = dict[str, object]
+Expression: TypeAlias = sa.ColumnElement[Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,61 +49,59 @@ class Taken(Exception):
     """An id of a chunk has a row already."""
 
 
-class TaskWords(Protocol):
-    """The parts of these statements that each database says in its own words."""
+class TaskFragments(Protocol):
+    """The parts of these statements that differ from database to database."""
 
-    def due(self, is_at: bool) -> Any:
+    def due(self, is_at: bool) -> Expression:
         """Return the due time as a part of a statement: an instant, or a delay after now."""
 
-    def told_due(self, connection: Any, when: When) -> dict[str, Any]:
-        """Return the parameters of ``due`` and ``born``."""
+    def due_parameters(self, connection: Joinable, when: When) -> Parameters:
+        """Return the parameters of ``due`` and ``created``."""
 
-    def born(self) -> Any:
+    def created(self) -> Expression:
         """Return the version of a new row as a part of a statement."""
 
-    def word(self) -> list[sa.ColumnElement[Any]]:
-        """Return what a statement returns besides: a wake-up, where a worker could hear it."""
+    def notification(self) -> list[Expression]:
+        """Return what a statement returns besides, to notify workers; empty if no worker could receive it."""
 
-    def say(self, connection: Any, word: str) -> None:
-        """Wake workers with this word at the commit."""
+    def say(self, connection: Joinable, word: str) -> None:
+        """Notify workers with this payload at the commit."""
 
-    def may_delete(self) -> Any:
+    def may_delete(self) -> sa.ColumnElement[bool]:
         """Return a condition of each deletion of rows."""
 
-    def cancel(self, connection: Any, key: Key) -> Status:
+    def cancel(self, connection: Joinable, key: Key) -> Status:
         """Remove a row that waits, is paused or dead; ask the handler of a held one to stop."""
 
 
 class Chunks(Protocol):
     """Inserts many rows."""
 
-    def put_many(self, connection: Any, name: str, wanted: Sequence[Wanted], if_exists: IfExists) -> BulkResult:
+    def put_many(self, connection: Joinable, name: str, wanted: Sequence[Wanted], if_exists: IfExists) -> BulkResult:
         """As ``put``, for a chunk of rows with different ids."""
 
-    def put_new(self, connection: Any, name: str, wanted: Sequence[Wanted], *, copy: bool = False) -> None:
-        """Insert a chunk of rows whose ids must be new, by COPY if that is quick here. Raises Taken: some are not.
+    def put_new(self, connection: Joinable, name: str, wanted: Sequence[Wanted], *, copy: bool = False) -> None:
+        """Insert a chunk of rows whose ids must be new, by COPY if that is quick here. Raise Taken if some are not.
 
         Then nothing of it is written; on PostgreSQL, once the transaction is rolled back to where it was before.
         """
 
-    def copy_ahead(self, connection: Any, name: str, wanted: Sequence[Wanted]) -> Callable[[], None] | None:
-        """As ``put_new``, on a connection of our own; what is returned waits for the answer. None: all is done."""
-
-    def taken(self, connection: Any, name: str, ids: Sequence[str]) -> list[str]:
-        """Those of these ids that a row has, whatever it is."""
+    def copy_ahead(self, connection: sa.Connection, name: str, wanted: Sequence[Wanted]) -> Callable[[], None] | None:
+        """As ``put_new``, on a connection of our own; return a function that waits for the answer, or None if done."""
 
 
 class TaskStatements:
     """Commands on one-time tasks, for databases that know RETURNING and ON CONFLICT."""
 
-    def __init__(self, dialect: Dialect, words: TaskWords) -> None:
+    def __init__(self, dialect: Dialect, fragments: TaskFragments) -> None:
         self._dialect = dialect
         self._tasks = dialect.tables.tasks
-        self._words = words
-        self._statements: dict[tuple[Any, ...], Any] = {}
-        self.cancel, self.say = words.cancel, words.say
+        self._fragments = fragments
+        self._key_columns = [self._tasks.c.task_name, self._tasks.c.task_instance]
+        self._statements: dict[Hashable, sa.Executable] = {}
+        self.cancel, self.say = fragments.cancel, fragments.say
 
-    def put(self, connection: Any, name: str, wanted: Wanted, if_exists: IfExists) -> Status:
+    def put(self, connection: Joinable, name: str, wanted: Wanted, if_exists: IfExists) -> Status:
         """Insert a row; what becomes of one that has its id, ``if_exists`` says ("raise" is as "keep").
 
         Races: of two that put the same id, the second waits for the first one's commit, and finds the row. A row
@@ -108,20 +109,21 @@ class TaskStatements:
         ended since: it was there.
         """
         is_at, waits = wanted.when.at is not None, wanted.waits_for > 0
-        statement = self._kept(("put", if_exists, is_at, waits), lambda: self._put(if_exists, is_at, waits))
+        statement = self.kept(("put", if_exists, is_at, waits), lambda: self._put(if_exists, is_at, waits))
         key = Key(name, wanted.instance)
-        parameters = {"data": wanted.data, "rank": wanted.priority, **named(key)}
-        parameters |= self._words.told_due(connection, wanted.when)
+        parameters: Parameters = {"data": wanted.data, "rank": wanted.priority, **named(key)}
+        parameters |= self._fragments.due_parameters(connection, wanted.when)
         if waits:
             parameters["count"] = wanted.waits_for
-        return self._answer(connection, statement, key, absent="exists", **parameters)
+        return self._answer(connection, statement, key, absent="exists", parameters=parameters)
 
-    def _put(self, if_exists: IfExists, is_at: bool, waits: bool) -> Any:
-        due, born = self._words.due(is_at), self._words.born()
-        row = {
+    def _put(self, if_exists: IfExists, is_at: bool, waits: bool) -> sa.Executable:
+        due, created = self._fragments.due(is_at), self._fragments.created()
+        row: Parameters = {
             "task_name": sa.bindparam("name"), "task_instance": sa.bindparam("instance"),
             "task_data": sa.bindparam("data"), "execution_time": due, "slot": due, "picked": sa.false(),
-            "version": born, "first_version": born, "priority": sa.bindparam("rank", type_=sa.SmallInteger),
+            "kind": sa.literal_column(f"'{Kind.TASK}'"),
+            "version": created, "created_version": created, "priority": sa.bindparam("rank", type_=sa.SmallInteger),
         }  # fmt: skip
         if waits:
             row |= {
@@ -129,9 +131,9 @@ class TaskStatements:
                 "waits_for": sa.bindparam("count", type_=sa.Integer),
             }  # fmt: skip
         insert = self.inserting(if_exists, self._dialect.insert(self._tasks).values(**row))
-        return insert.returning(self._tasks.c.picked, *self._words.word())
+        return insert.returning(self._tasks.c.picked, *self._fragments.notification())
 
-    def inserting(self, if_exists: IfExists, insert: Any) -> Any:
+    def inserting(self, if_exists: IfExists, insert: Upsert) -> Upsert:
         """Return the insert, with what it does to a row that has the id."""
         match if_exists:
             case "replace":
@@ -140,7 +142,7 @@ class TaskStatements:
                 return self._or_move(insert)
         return insert.on_conflict_do_nothing()
 
-    def _or_replace(self, insert: Any) -> Any:
+    def _or_replace(self, insert: Upsert) -> Upsert:
         """A row begins anew under its id: another task, by its first version; tokens go on rising."""
         tasks, new = self._tasks, insert.excluded
         parked = (tasks.c.state == State.PAUSED) | (new.state == State.BLOCKED)
@@ -153,40 +155,42 @@ class TaskStatements:
                 (new.state == State.BLOCKED, State.BLOCKED.value), (parked, State.PAUSED.value), else_=None
             ),
             "waits_for": new.waits_for,
-            "first_version": version, "attempt": 0, "lost_count": 0, "trying_since": None, "consecutive_failures": 0,
+            "created_version": version, "attempt": 0, "lost_count": 0, "trying_since": None, "consecutive_failures": 0,
             "last_error": None,
         }  # fmt: skip
         return insert.on_conflict_do_update(
-            index_elements=self._key_columns(), set_=values, where=sa.and_(~tasks.c.picked, *plain(tasks))
+            index_elements=self._key_columns, set_=values, where=sa.and_(~tasks.c.picked, *plain(tasks))
         )
 
-    def _or_move(self, insert: Any) -> Any:
+    def _or_move(self, insert: Upsert) -> Upsert:
         new = insert.excluded
         return insert.on_conflict_do_update(
-            index_elements=self._key_columns(),
+            index_elements=self._key_columns,
             set_={**self._moved(new.execution_time), "priority": new.priority},
             where=sa.and_(*self._alive()),
         )
 
-    def move(self, connection: Any, key: Key, when: When, priority: int | None) -> Status:
+    def move(self, connection: Joinable, key: Key, when: When, priority: int | None) -> Status:
         """Another due time for a waiting row; for a held one, for the attempt after this, if there is one.
 
         "exists" is a dead row, which stays as it is. Race: a row that is claimed just now is waited for, and is
         "running" then; if its settlement was first, it is "gone".
         """
         is_at, ranks = when.at is not None, priority is not None
-        statement = self._kept(("move", is_at, ranks), lambda: self._move(is_at, ranks))
-        parameters = named(key) | self._words.told_due(connection, when) | ({"rank": priority} if ranks else {})
-        return self._answer(connection, statement, key, absent="gone", **parameters)
+        statement = self.kept(("move", is_at, ranks), lambda: self._move(is_at, ranks))
+        parameters = (
+            named(key) | self._fragments.due_parameters(connection, when) | ({"rank": priority} if ranks else {})
+        )
+        return self._answer(connection, statement, key, absent="gone", parameters=parameters)
 
-    def _move(self, is_at: bool, ranks: bool) -> Any:
-        tasks, values = self._tasks, self._moved(self._words.due(is_at))
+    def _move(self, is_at: bool, ranks: bool) -> sa.Executable:
+        tasks, values = self._tasks, self._moved(self._fragments.due(is_at))
         if ranks:
             values["priority"] = sa.bindparam("rank", type_=sa.SmallInteger)
         statement = tasks.update().where(*asked_key(tasks), *self._alive()).values(**values)
-        return statement.returning(tasks.c.picked, *self._words.word())
+        return statement.returning(tasks.c.picked, *self._fragments.notification())
 
-    def arrive(self, connection: Any, key: Key, count: int) -> bool:
+    def arrive(self, connection: Joinable, key: Key, count: int) -> bool:
         """So many that a blocked row waits for have arrived; after the last of them it waits for its due time only.
 
         Race: those that arrive at once change the row one after the other. False: no such row is blocked.
@@ -206,14 +210,14 @@ class TaskStatements:
         )
         return bool(connection.execute(statement).rowcount)
 
-    def retry(self, connection: Any, name: str, instances: Sequence[str] | None, when: When) -> list[str]:
+    def retry(self, connection: Joinable, name: str, instances: Sequence[str] | None, when: When) -> list[str]:
         """Dead rows of a task wait again, as if they had never been tried; up to 500 of them, by id."""
         tasks = self._tasks
         dead = [tasks.c.task_name == name, tasks.c.state == State.DEAD, *plain(tasks)]
         if instances is not None:
             dead.append(tasks.c.task_instance.in_(instances))
-        chosen = sa.select(*self._key_columns()).where(*dead).order_by(tasks.c.task_instance).limit(AT_ONCE)
-        due = self._words.due(when.at is not None)
+        chosen = sa.select(*self._key_columns).where(*dead).order_by(tasks.c.task_instance).limit(AT_ONCE)
+        due = self._fragments.due(when.at is not None)
         statement = (
             tasks.update()
             .where(self._dialect.locked(chosen))
@@ -221,35 +225,45 @@ class TaskStatements:
                 state=None, parked_due=None, execution_time=due, slot=due, attempt=0, lost_count=0, trying_since=None,
                 consecutive_failures=0, version=tasks.c.version + 1,
             )
-            .returning(tasks.c.task_instance, *self._words.word())
+            .returning(tasks.c.task_instance, *self._fragments.notification())
         )  # fmt: skip
-        told = self._words.told_due(connection, when)
+        told = self._fragments.due_parameters(connection, when)
         return sorted(row[0] for row in connection.execute(statement, told).fetchall())
 
-    def remove(self, connection: Any, name: str, state: str | None, after: str) -> list[str]:
+    def remove(self, connection: Joinable, name: str, state: str | None, after: str) -> list[str]:
         """Up to 500 rows that nobody holds, of one state or of any, with ids after this one; their ids.
 
         Race: what is claimed just now is locked, and stays.
         """
         tasks, id = self._tasks, self._tasks.c.task_instance
         loose = [tasks.c.task_name == name, ~tasks.c.picked, *plain(tasks), *(in_state(tasks, state) if state else ())]
-        chosen = sa.select(*self._key_columns()).where(*loose, id > after).order_by(id).limit(AT_ONCE)
-        gone = tasks.delete().where(self._dialect.locked(chosen), self._words.may_delete())
+        chosen = sa.select(*self._key_columns).where(*loose, id > after).order_by(id).limit(AT_ONCE)
+        gone = tasks.delete().where(self._dialect.locked(chosen), self._fragments.may_delete())
         return sorted(instance for (instance,) in connection.execute(gone.returning(id)).fetchall())
 
-    def _answer(self, connection: Any, statement: Any, key: Key, *, absent: Status, **parameters: Any) -> Status:
+    def taken(self, connection: Joinable, name: str, ids: Sequence[str]) -> list[str]:
+        """Return those of these ids that a row has, whatever it is."""
+        id, found = self._tasks.c.task_instance, list[str]()
+        for start in range(0, len(ids), AT_ONCE):
+            statement = sa.select(id).where(self._tasks.c.task_name == name, id.in_(ids[start : start + AT_ONCE]))
+            found += [instance for (instance,) in connection.execute(statement).fetchall()]
+        return found
+
+    def _answer(
+        self, connection: Joinable, statement: sa.Executable, key: Key, *, absent: Status, parameters: Parameters
+    ) -> Status:
         """Run a statement that returns whether the row it wrote is held; if it wrote none, look why.
 
-        Only a statement of its own sees what somebody committed while the first one waited.
+        Only a statement of its own sees what another transaction committed while the first one waited.
         """
         written = connection.execute(statement, parameters).fetchone()
         if written is not None:
             return "running" if written[0] else "scheduled"
-        look = self._kept(("look",), lambda: sa.select(self._tasks.c.picked).where(*asked_key(self._tasks)))
+        look = self.kept(("look",), lambda: sa.select(self._tasks.c.picked).where(*asked_key(self._tasks)))
         found = connection.execute(look, named(key)).fetchone()
         return absent if found is None else "running" if found[0] else "exists"
 
-    def _moved(self, due: Any) -> dict[str, Any]:
+    def _moved(self, due: Expression) -> dict[str, Expression]:
         tasks = self._tasks
         waits, begun = ~tasks.c.picked & tasks.c.state.is_(None), tasks.c.picked | (tasks.c.attempt > 0)
         return {
@@ -262,13 +276,10 @@ class TaskStatements:
     def _alive(self) -> list[sa.ColumnElement[bool]]:
         return [*plain(self._tasks), self._tasks.c.state.is_distinct_from(State.DEAD)]
 
-    def _key_columns(self) -> list[Any]:
-        return [self._tasks.c.task_name, self._tasks.c.task_instance]
-
-    def _kept(self, shape: tuple[Any, ...], make: Callable[[], Any]) -> Any:
-        """The statement of this shape, made when it is first asked for: that takes longer than to run it."""
+    def kept(self, shape: Hashable, build: Callable[[], sa.Executable]) -> sa.Executable:
+        """Return the statement of this shape, built when it is first asked for: that takes longer than to run it."""
         if (found := self._statements.get(shape)) is None:
-            found = self._statements[shape] = make()
+            found = self._statements[shape] = build()
         return found
 
 
@@ -278,11 +289,11 @@ class ChunksByRow:
     def __init__(self, rows: TaskStatements, tasks: sa.Table) -> None:
         self._rows, self._tasks = rows, tasks
 
-    def put_many(self, connection: Any, name: str, wanted: Sequence[Wanted], if_exists: IfExists) -> BulkResult:
+    def put_many(self, connection: Joinable, name: str, wanted: Sequence[Wanted], if_exists: IfExists) -> BulkResult:
         scheduled = [self._rows.put(connection, name, one, if_exists) for one in wanted].count("scheduled")
         return BulkResult(scheduled=scheduled, exists=len(wanted) - scheduled)
 
-    def put_new(self, connection: Any, name: str, wanted: Sequence[Wanted], *, copy: bool = False) -> None:
+    def put_new(self, connection: Joinable, name: str, wanted: Sequence[Wanted], *, copy: bool = False) -> None:
         for place, one in enumerate(wanted):
             if self._rows.put(connection, name, one, "keep") != "scheduled":
                 # No savepoint: in SQLite the end of one may end the caller's transaction.
@@ -290,17 +301,9 @@ class ChunksByRow:
                 connection.execute(self._tasks.delete().where(self._tasks.c.task_name == name, mine))
                 raise Taken
 
-    def copy_ahead(self, connection: Any, name: str, wanted: Sequence[Wanted]) -> Callable[[], None] | None:
+    def copy_ahead(self, connection: sa.Connection, name: str, wanted: Sequence[Wanted]) -> Callable[[], None] | None:
         self.put_new(connection, name, wanted)
         return None
-
-    def taken(self, connection: Any, name: str, ids: Sequence[str]) -> list[str]:
-        return taken(connection, self._tasks, name, self._tasks.c.task_instance.in_(ids))
-
-
-def taken(connection: Any, tasks: sa.Table, name: str, among: sa.ColumnElement[bool]) -> list[str]:
-    found = sa.select(tasks.c.task_instance).where(tasks.c.task_name == name, among)
-    return [instance for (instance,) in connection.execute(found).fetchall()]
 
 
 def plain(tasks: sa.Table) -> list[sa.ColumnElement[bool]]:
@@ -313,7 +316,7 @@ def asked_key(tasks: sa.Table) -> list[sa.ColumnElement[bool]]:
     return [tasks.c.task_name == sa.bindparam("name"), tasks.c.task_instance == sa.bindparam("instance")]
 
 
-def named(key: Key) -> dict[str, Any]:
+def named(key: Key) -> Parameters:
     return {"name": key.task_name, "instance": key.task_instance}
 
 

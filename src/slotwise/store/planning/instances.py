@@ -12,7 +12,7 @@ from slotwise import decide
 from slotwise.decide.pause import asleep
 from slotwise.errors import InstanceExists
 from slotwise.model.records import RECURRING, Row
-from slotwise.model.vocabulary import State
+from slotwise.model.vocabulary import Kind, State
 from slotwise.schedules import Disabled, Schedule, spread_out
 from slotwise.schedules.text import readable, stored_text
 from slotwise.store.operations import job_operations
@@ -121,9 +121,9 @@ class Instances:
         if paused:  # its job's own row sleeps
             columns |= asleep(columns["execution_time"]) | {"control": control}
         values = dict(
-            task_name=wanted.task, task_instance=wanted.id, task_data=wanted.data, priority=wanted.priority,
-            runs_on=tags_text(self._store.definitions[wanted.task]), picked=False, version=to_micros(now),
-            first_version=to_micros(now), watermark=newest,
+            task_name=wanted.task, task_instance=wanted.id, kind=Kind.PLAN, task_data=wanted.data,
+            priority=wanted.priority, runs_on=tags_text(self._store.definitions[wanted.task]), picked=False,
+            version=to_micros(now), created_version=to_micros(now), watermark=newest,
             schedule=stored_text(schedule, f"{wanted.task}/{wanted.id}"), **columns,
         )  # fmt: skip
         return slot, dialect.by_row.insert_new(connection, self._tasks, values, self._tasks.c.version)

@@ -17,7 +17,7 @@ from slotwise.decide.slot_choice import due_at, slot_after
 from slotwise.errors import InvalidSchedule, PlanMissing
 from slotwise.jobs.definition import Definition
 from slotwise.model.records import RECURRING, TICK, Row
-from slotwise.model.vocabulary import State
+from slotwise.model.vocabulary import Kind, State
 from slotwise.schedules import Schedule, succeed
 from slotwise.schedules.combinators import owing
 from slotwise.schedules.text import readable, stored_text
@@ -236,8 +236,8 @@ class Planner:
         columns = decide.ahead(schedule, first_slot(blank, schedule, now))
         self._keep_distance(connection, job, columns)
         values = dict(
-            task_name=job.name, task_instance=RECURRING, picked=False, version=to_micros(now),
-            first_version=to_micros(now), **columns, watermark=newest,
+            task_name=job.name, task_instance=RECURRING, kind=Kind.PLAN, picked=False, version=to_micros(now),
+            created_version=to_micros(now), **columns, watermark=newest,
             schedule=stored_text(schedule, job.name), **proposed(job), **deploy_of(revision),
         )  # fmt: skip
         return self._store.dialect.by_row.insert_new(connection, self._tasks, values, self._tasks.c.version)

@@ -42,7 +42,7 @@ def moved(store: Store, names: Sequence[str]) -> list[Moved]:
     waiting = (
         sa.select(*store.dialect.row_columns)
         .where(~tasks.c.picked, tasks.c.state.is_(None), tasks.c.task_name.in_(list(names)))
-        .where(sa.text(f"({HAS_SLOT})"))
+        .where(sa.text(HAS_SLOT))
         .order_by(tasks.c.execution_time, tasks.c.task_name, tasks.c.task_instance)
         .limit(LOOKED_AT)
     )

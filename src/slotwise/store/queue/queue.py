@@ -22,7 +22,7 @@ END_COLUMNS = (
 #: What is read of a task, in this order.
 TASK_COLUMNS = (
     "task_name", "task_instance", "execution_time", "picked", "picked_by", "state", "parked_due", "priority", "attempt",
-    "lost_count", "consecutive_failures", "last_failure", "last_error", "cancel_requested", "first_version",
+    "lost_count", "consecutive_failures", "last_failure", "last_error", "cancel_requested", "created_version",
 )  # fmt: skip
 
 

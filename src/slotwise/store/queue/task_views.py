@@ -80,7 +80,7 @@ def task_info(values: Sequence[Any]) -> TaskInfo:
     payload = values[len(TASK_COLUMNS)] if len(values) > len(TASK_COLUMNS) else None
     state = State.RUNNING if row["picked"] else row["state"] or State.WAITING
     due = row["parked_due"] if state in (State.PAUSED, State.BLOCKED) else row["execution_time"]
-    born = row["first_version"]
+    born = row["created_version"]
     return TaskInfo(
         task=row["task_name"], id=row["task_instance"], state=state, due=None if state == State.DEAD else due,
         priority=50 if row["priority"] is None else row["priority"], attempt=row["attempt"], worker=row["picked_by"],

@@ -258,7 +258,7 @@ class Reader:
     ) -> sa.CompoundSelect[Any]:
         """Those that wait, run, or are parked, each in the order of an index: of 100,000 instances a few are read."""
         tasks = self._tasks
-        of_jobs = sa.select(tasks).where(tasks.c.task_name == name, tasks.c.slot.is_not(None), sa.text(f"({HAS_SLOT})"))
+        of_jobs = sa.select(tasks).where(tasks.c.task_name == name, tasks.c.slot.is_not(None), sa.text(HAS_SLOT))
         if instance is not None:
             of_jobs = of_jobs.where(of_plan(tasks, instance))
         if since is not None:

@@ -17,8 +17,8 @@ NO_TOKEN = f"version is {LAST_TOKEN}, from where no token can rise; set it to th
 #: What is read of a row, in this order, by every statement that returns rows.
 ROW_COLUMNS = (
     "task_name", "task_instance", "execution_time", "version", "picked", "picked_by", "task_data",
-    "last_success", "last_failure", "consecutive_failures", "last_heartbeat", "priority", "slot", "watermark",
-    "next_slot", "schedule", "plan_instance", "origin", "collapsed", "first_version", "attempt", "lost_count",
+    "last_success", "last_failure", "consecutive_failures", "last_heartbeat", "priority", "kind", "slot", "watermark",
+    "next_slot", "schedule", "plan_instance", "origin", "collapsed", "created_version", "attempt", "lost_count",
     "lease", "state", "cancel_requested", "control", "catch_up_until", "parked_due",
     "wanted_due", "trying_since", "unheld_since",
 )  # fmt: skip
@@ -26,7 +26,7 @@ ROW_COLUMNS = (
 #: What is read of a row when only the hold on it matters: no payload travels.
 HOLD_COLUMNS = (
     "task_name", "task_instance", "execution_time", "version", "picked", "picked_by", "last_heartbeat", "lease",
-    "slot", "attempt", "schedule", "plan_instance", "cancel_requested", "control",
+    "kind", "slot", "attempt", "schedule", "plan_instance", "cancel_requested", "control",
 )  # fmt: skip
 
 #: What a transition may change on a row, with the PostgreSQL type of each.

@@ -20,22 +20,20 @@ from sqlalchemy import (
     Table,
     Text,
     TextClause,
-    and_,
+    literal_column,
     or_,
     text,
 )
 
+from slotwise.model.vocabulary import Kind
 from slotwise.store.schema.column_types import Duration, Instant
 
 #: The schema that this code reads and writes; kept in ``scheduled_meta`` by the migrations.
 SCHEMA_VERSION = 1
 
-#: What tells the kinds of rows apart, here and in ``Row.kind`` only: a plan has a schedule, a detached row its plan.
-_MARKS = ("schedule", "plan_instance")
-#: As texts, for the indexes of each kind and the statements that are to find them.
-HAS_SLOT = " OR ".join(f"{mark} IS NOT NULL" for mark in _MARKS)
-IS_TASK = " AND ".join(f"{mark} IS NULL" for mark in _MARKS)
-IS_DETACHED = f"{_MARKS[1]} IS NOT NULL"
+#: As text, for the indexes of each kind and for the statements that use them.
+HAS_SLOT = f"kind <> '{Kind.TASK}'"
+IS_TASK = f"kind = '{Kind.TASK}'"
 #: What the ledger knows of instances; the slots of a job's own row stand in order in the key.
 OF_INSTANCES = "task_instance <> 'recurring'"
 #: The row of the meta table that is there while all is paused.
@@ -97,6 +95,7 @@ class Tables:
     def _own_columns(self) -> list[Column[Any]]:
         """Nullable, or with a default."""
         return [
+            Column("kind", Text, nullable=False, server_default=text(f"'{Kind.TASK}'")),
             Column("slot", Instant),
             Column("watermark", Instant),
             Column("next_slot", Instant),
@@ -108,7 +107,7 @@ class Tables:
             Column("plan_instance", Text),
             Column("origin", Text),
             Column("collapsed", BigInteger, nullable=False, server_default=text("0")),
-            Column("first_version", BigInteger),
+            Column("created_version", BigInteger),
             Column("attempt", Integer, nullable=False, server_default=text("0")),
             Column("lost_count", Integer, nullable=False, server_default=text("0")),
             Column("trying_since", Instant),
@@ -126,11 +125,11 @@ class Tables:
 
     def _queues(self, name: str) -> list[Index]:
         """Partial indexes: rows that are held, paused or dead cost a claim nothing."""
-        waiting = text(f"NOT picked AND state IS NULL AND ({HAS_SLOT})")
+        waiting = text(f"NOT picked AND state IS NULL AND {HAS_SLOT}")
         queued = text(f"NOT picked AND state IS NULL AND {IS_TASK}")
         lost = text("NOT picked AND state IS NULL AND lost_count > 0")
         held = text("picked")
-        parked = text("state IS NOT NULL")
+        parked = _given("state")
         return [
             Index(f"{name}_due", "execution_time", **self._where(waiting)),
             Index(
@@ -143,11 +142,10 @@ class Tables:
             Index(f"{name}_lost", "execution_time", **self._where(lost)),
             Index(f"{name}_held", "picked_by", **self._where(held)),
             Index(f"{name}_parked", "state", "task_name", "task_instance", **self._where(parked)),
-            Index(f"{name}_beside", "task_name", "plan_instance", **self._where(text(IS_DETACHED))),
+            Index(f"{name}_beside", "task_name", "plan_instance", **self._where(_given("plan_instance"))),
         ]
 
     def _slots(self) -> Table:
-        kept = text("expires IS NOT NULL")
         return Table(
             f"{self.prefix}slots",
             self.metadata,
@@ -169,7 +167,7 @@ class Tables:
             Column("error", Text),
             Column("result", LargeBinary),
             Column("expires", Instant),
-            Index(f"{self.prefix}slots_expires", "expires", **self._where(kept)),
+            Index(f"{self.prefix}slots_expires", "expires", **self._where(_given("expires"))),
             Index(f"{self.prefix}slots_of_instances", "task_name", "slot", **self._where(text(OF_INSTANCES))),
         )
 
@@ -246,6 +244,11 @@ class Tables:
         )
 
 
+def _given(column: str) -> TextClause:
+    """Rows that have this column, for an index that is not to hold the others."""
+    return text(f"{column} IS NOT NULL")
+
+
 def of_plan(rows: FromClause, instance: Any) -> ColumnElement[bool]:
     """Whether a row of a task is this instance's plan row, or stands beside it: an index finds either."""
     return or_(rows.c.task_instance == instance, rows.c.plan_instance == instance)
@@ -253,17 +256,22 @@ def of_plan(rows: FromClause, instance: Any) -> ColumnElement[bool]:
 
 def is_task(rows: FromClause) -> ColumnElement[bool]:
     """Whether a row is a one-time task's."""
-    return and_(*(rows.c[mark].is_(None) for mark in _MARKS))
+    return _is_of(rows, Kind.TASK)
 
 
 def is_plan(rows: FromClause) -> ColumnElement[bool]:
     """Whether a row is the own row of a job, or of an instance of it."""
-    return and_(rows.c[_MARKS[0]].is_not(None), ~is_detached(rows))
+    return _is_of(rows, Kind.PLAN)
 
 
 def is_detached(rows: FromClause) -> ColumnElement[bool]:
     """Whether a row is that of one slot, beside a plan row."""
-    return rows.c[_MARKS[1]].is_not(None)
+    return _is_of(rows, Kind.DETACHED)
+
+
+def _is_of(rows: FromClause, kind: Kind) -> ColumnElement[bool]:
+    """As a literal: of a parameter no generic plan knows that a partial index holds its rows."""
+    return rows.c.kind == literal_column(f"'{kind}'", Text)
 
 
 @lru_cache(maxsize=16)

@@ -17,7 +17,7 @@ import sqlalchemy as sa
 from sqlalchemy.exc import SQLAlchemyError
 
 from slotwise.model.records import FOREVER, Row
-from slotwise.model.vocabulary import PLANNED, Origin, Outcome
+from slotwise.model.vocabulary import PLANNED, Kind, Origin, Outcome
 from slotwise.store.connect.database import Database
 from slotwise.store.dialects.port import Dialect
 from slotwise.store.schema.column_types import to_micros
@@ -69,8 +69,9 @@ class ConcurrentSlots:
         if key is None:
             return None
         return replace(
-            plan, task_instance=key.task_instance, plan_instance=plan.task_instance, origin=origin, watermark=None,
-            version=born, first_version=born, attempt=1, catch_up_until=None, unheld_since=None, last_heartbeat=now,
+            plan, task_instance=key.task_instance, kind=Kind.DETACHED, plan_instance=plan.task_instance, origin=origin,
+            watermark=None,
+            version=born, created_version=born, attempt=1, catch_up_until=None, unheld_since=None, last_heartbeat=now,
             last_success=None, last_failure=None, consecutive_failures=0,
         )  # fmt: skip
 

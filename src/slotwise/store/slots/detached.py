@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from slotwise.decide.pause import asleep
 from slotwise.errors import UnknownTask
 from slotwise.model.records import FOREVER, RECURRING, TICK, Key
-from slotwise.model.vocabulary import Origin, State
+from slotwise.model.vocabulary import Kind, Origin, State
 from slotwise.schedules import Disabled, Schedule
 from slotwise.schedules.text import readable
 from slotwise.store.dialects.port import Dialect
@@ -47,9 +47,9 @@ def detach(
     plan = _plan(connection, dialect, name, plan_instance)
     row: dict[str, Any] = {
         "task_name": name, "task_instance": instance or f"{plan_instance}@{slot.isoformat()}",
-        "plan_instance": plan_instance, "slot": slot, "origin": origin, "execution_time": due or now,
-        "picked": False, "version": born, "first_version": born, "schedule": plan.schedule if plan else None,
-        "task_data": plan.task_data if plan else None, **columns,
+        "kind": Kind.DETACHED, "plan_instance": plan_instance, "slot": slot, "origin": origin,
+        "execution_time": due or now, "picked": False, "version": born, "created_version": born,
+        "schedule": plan.schedule if plan else None, "task_data": plan.task_data if plan else None, **columns,
     }  # fmt: skip
     if plan is not None and plan.state == State.PAUSED and "state" not in columns:
         row |= asleep(row["execution_time"])

@@ -6,13 +6,13 @@ WITH held AS MATERIALIZED (
         SELECT t.ctid FROM scheduled_tasks AS t
         WHERE t.task_name = i.task_name AND t.task_instance = i.task_instance
           AND CASE WHEN t.picked AND t.version = i.version AND t.picked_by = %(holder)s
-                   THEN t.slot = %(c_slot)s::timestamptz AND t.watermark = %(c_slot)s::timestamptz AND t.schedule =
-                       %(c_schedule)s::text
+                   THEN t.kind = 'plan' AND t.slot = %(c_slot)s::timestamptz AND t.watermark =
+                       %(c_slot)s::timestamptz AND t.schedule = %(c_schedule)s::text
                         AND (%(c_next_slot)s::timestamptz IS NULL OR %(c_next_slot)s::timestamptz >
                             statement_timestamp())
-                        AND t.attempt = 1 AND t.lost_count = 0 AND t.collapsed = 0 AND t.plan_instance IS NULL AND
-                            t.origin IS NULL AND t.catch_up_until IS NULL AND t.state IS NULL AND t.cancel_requested
-                            IS NULL AND t.wanted_due IS NULL AND t.parked_due IS NULL AND t.control IS NULL
+                        AND t.attempt = 1 AND t.lost_count = 0 AND t.collapsed = 0 AND t.origin IS NULL AND
+                            t.catch_up_until IS NULL AND t.state IS NULL AND t.cancel_requested IS NULL AND
+                            t.wanted_due IS NULL AND t.parked_due IS NULL AND t.control IS NULL
                    ELSE false END
         FOR UPDATE SKIP LOCKED) AS h
     CROSS JOIN LATERAL (

@@ -20,18 +20,19 @@ FROM scheduled_tasks
 WHERE scheduled_tasks.task_name = %(task_name_1)s::VARCHAR AND scheduled_tasks.task_instance =
     %(task_instance_1)s::VARCHAR;
 
-INSERT INTO scheduled_tasks (task_name, task_instance, task_data, execution_time, picked, version, slot, schedule,
-    plan_instance, origin, first_version, state) VALUES (%(task_name)s::VARCHAR, %(task_instance)s::VARCHAR,
-    %(task_data)s, %(execution_time)s::TIMESTAMP WITH TIME ZONE, %(picked)s, %(version)s::BIGINT,
-    %(slot)s::TIMESTAMP WITH TIME ZONE, %(schedule)s::VARCHAR, %(plan_instance)s::VARCHAR, %(origin)s::VARCHAR,
-    %(first_version)s::BIGINT, %(state)s::VARCHAR) ON CONFLICT DO NOTHING RETURNING scheduled_tasks.task_instance;
+INSERT INTO scheduled_tasks (task_name, task_instance, task_data, execution_time, picked, version, kind, slot,
+    schedule, plan_instance, origin, created_version, state) VALUES (%(task_name)s::VARCHAR,
+    %(task_instance)s::VARCHAR, %(task_data)s, %(execution_time)s::TIMESTAMP WITH TIME ZONE, %(picked)s,
+    %(version)s::BIGINT, %(kind)s::VARCHAR, %(slot)s::TIMESTAMP WITH TIME ZONE, %(schedule)s::VARCHAR,
+    %(plan_instance)s::VARCHAR, %(origin)s::VARCHAR, %(created_version)s::BIGINT, %(state)s::VARCHAR) ON CONFLICT DO
+    NOTHING RETURNING scheduled_tasks.task_instance;
 
 WITH due AS (
     UPDATE scheduled_tasks AS t
     SET picked = true, picked_by = %(holder)s, last_heartbeat = statement_timestamp(), lease = %(lease)s,
         version = greatest(t.version + 1, (extract(epoch FROM statement_timestamp()) * 1000000)::bigint), attempt =
             t.attempt + 1,
-        watermark = CASE WHEN t.schedule IS NULL THEN t.watermark ELSE greatest(t.watermark, t.slot) END
+        watermark = CASE WHEN t.kind = 'plan' THEN greatest(t.watermark, t.slot) ELSE t.watermark END
     WHERE t.ctid = ANY ((ARRAY(
         SELECT d.ctid FROM scheduled_tasks AS d
         WHERE NOT d.picked AND d.state IS NULL AND d.lost_count > 0 AND d.execution_time <= statement_timestamp()
@@ -55,9 +56,9 @@ WITH due AS (
       AND CASE WHEN t.picked OR t.state IS NOT NULL THEN false
                ELSE t.execution_time <= statement_timestamp() AND t.task_name = ANY (%(names)s::text[]) END
     RETURNING t.task_name, t.task_instance, t.execution_time, t.version, t.picked, t.picked_by, t.task_data,
-        t.last_success, t.last_failure, t.consecutive_failures, t.last_heartbeat, t.priority, t.slot, t.watermark,
-        t.next_slot, t.schedule, t.plan_instance, t.origin, t.collapsed, t.first_version, t.attempt, t.lost_count,
-        t.lease, t.state, t.cancel_requested, t.control, t.catch_up_until, t.parked_due, t.wanted_due,
+        t.last_success, t.last_failure, t.consecutive_failures, t.last_heartbeat, t.priority, t.kind, t.slot,
+        t.watermark, t.next_slot, t.schedule, t.plan_instance, t.origin, t.collapsed, t.created_version, t.attempt,
+        t.lost_count, t.lease, t.state, t.cancel_requested, t.control, t.catch_up_until, t.parked_due, t.wanted_due,
         t.trying_since, t.unheld_since
 ), ledger AS (
     INSERT INTO scheduled_slots AS s
@@ -69,8 +70,8 @@ WITH due AS (
         CASE WHEN task_name = ANY (%(strict)s::text[]) THEN NULL ELSE statement_timestamp() END
     FROM due
     WHERE slot IS NOT NULL
-      AND (plan_instance IS NOT NULL
-           OR schedule IS NOT NULL AND (attempt > 1 OR next_slot IS NULL OR next_slot > statement_timestamp()))
+      AND (kind = 'detached' OR kind = 'plan' AND (attempt > 1 OR next_slot IS NULL OR next_slot >
+          statement_timestamp()))
     ON CONFLICT (task_name, task_instance, slot) DO UPDATE
     SET outcome = excluded.outcome, reason = NULL, attempts = s.attempts + 1, collapsed = excluded.collapsed,
         token = excluded.token, worker = excluded.worker, started = excluded.started, started_before = s.started
@@ -78,13 +79,13 @@ WITH due AS (
       AND (s.attempts = 0 OR NOT excluded.task_name = ANY (%(strict)s::text[]))
     RETURNING s.task_name, s.task_instance, s.slot, s.token
 )
-SELECT statement_timestamp(), schedule IS NULL AND plan_instance IS NULL OR EXISTS (
+SELECT statement_timestamp(), kind = 'task' OR EXISTS (
         SELECT FROM ledger AS l
         WHERE l.task_name = due.task_name AND l.task_instance = coalesce(due.plan_instance, due.task_instance)
           AND l.slot = due.slot AND l.token = due.version),
     task_name, task_instance, execution_time, version, task_data, last_success, last_failure, consecutive_failures,
-        priority, slot, CASE WHEN schedule IS NULL OR watermark IS DISTINCT FROM slot THEN watermark END, next_slot,
-        schedule, plan_instance, origin, collapsed, first_version, attempt, lost_count, cancel_requested, control,
-        catch_up_until, parked_due, wanted_due, trying_since, unheld_since
+        priority, kind, slot, CASE WHEN kind <> 'plan' OR watermark IS DISTINCT FROM slot THEN watermark END,
+        next_slot, schedule, plan_instance, origin, collapsed, created_version, attempt, lost_count,
+        cancel_requested, control, catch_up_until, parked_due, wanted_due, trying_since, unheld_since
 FROM due
 ORDER BY -coalesce(priority, 50), execution_time;

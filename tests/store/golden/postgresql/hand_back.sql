@@ -1,7 +1,7 @@
 SELECT statement_timestamp(), pg_current_xact_id()::text, q.ctid::text, q.task_name, q.task_instance,
     q.execution_time, q.version, q.picked, q.picked_by, NULL::bytea, q.last_success, q.last_failure,
-    q.consecutive_failures, q.last_heartbeat, q.priority, q.slot, q.watermark, q.next_slot, q.schedule,
-    q.plan_instance, q.origin, q.collapsed, q.first_version, q.attempt, q.lost_count, q.lease, q.state,
+    q.consecutive_failures, q.last_heartbeat, q.priority, q.kind, q.slot, q.watermark, q.next_slot, q.schedule,
+    q.plan_instance, q.origin, q.collapsed, q.created_version, q.attempt, q.lost_count, q.lease, q.state,
     q.cancel_requested, q.control, q.catch_up_until, q.parked_due, q.wanted_due, q.trying_since, q.unheld_since
 FROM unnest(%(names)s::text[], %(instances)s::text[], %(versions)s::bigint[], %(holders)s::text[])
      AS i(task_name, task_instance, version, holder)

@@ -12,21 +12,20 @@ FROM scheduled_tasks
 WHERE scheduled_tasks.picked = 0 AND scheduled_tasks.state IS NULL AND scheduled_tasks.execution_time <= ? AND
     scheduled_tasks.task_name IN (?) AND NOT (EXISTS (SELECT *
 FROM scheduled_meta
-WHERE scheduled_meta."key" = ?)) AND scheduled_tasks.lost_count = ? AND (schedule IS NOT NULL OR plan_instance IS
-    NOT NULL) ORDER BY -coalesce(priority, 50), scheduled_tasks.execution_time, scheduled_tasks.task_name,
-    scheduled_tasks.task_instance
+WHERE scheduled_meta."key" = ?)) AND scheduled_tasks.lost_count = ? AND kind <> 'task' ORDER BY -coalesce(priority,
+    50), scheduled_tasks.execution_time, scheduled_tasks.task_name, scheduled_tasks.task_instance
  LIMIT ? OFFSET ?;
 
 UPDATE scheduled_tasks SET picked=?, picked_by=?, last_heartbeat=?, version=CASE WHEN (scheduled_tasks.version < ?)
-    THEN ? ELSE scheduled_tasks.version + ? END, watermark=CASE WHEN (scheduled_tasks.schedule IS NULL) THEN
-    scheduled_tasks.watermark WHEN (scheduled_tasks.watermark IS NULL OR scheduled_tasks.watermark <
-    scheduled_tasks.slot) THEN scheduled_tasks.slot ELSE scheduled_tasks.watermark END,
-    attempt=(scheduled_tasks.attempt + ?), lease=? WHERE scheduled_tasks.task_name = ? AND
-    scheduled_tasks.task_instance = ? AND scheduled_tasks.picked = 0 AND scheduled_tasks.state IS NULL AND
-    scheduled_tasks.execution_time <= ? RETURNING task_name, task_instance, execution_time, version, picked,
-    picked_by, task_data, last_success, last_failure, consecutive_failures, last_heartbeat, priority, slot,
-    watermark, next_slot, schedule, plan_instance, origin, collapsed, first_version, attempt, lost_count, lease,
-    state, cancel_requested, control, catch_up_until, parked_due, wanted_due, trying_since, unheld_since;
+    THEN ? ELSE scheduled_tasks.version + ? END, watermark=CASE WHEN (scheduled_tasks.kind = 'plan' AND
+    (scheduled_tasks.watermark IS NULL OR scheduled_tasks.watermark < scheduled_tasks.slot)) THEN
+    scheduled_tasks.slot ELSE scheduled_tasks.watermark END, attempt=(scheduled_tasks.attempt + ?), lease=? WHERE
+    scheduled_tasks.task_name = ? AND scheduled_tasks.task_instance = ? AND scheduled_tasks.picked = 0 AND
+    scheduled_tasks.state IS NULL AND scheduled_tasks.execution_time <= ? RETURNING task_name, task_instance,
+    execution_time, version, picked, picked_by, task_data, last_success, last_failure, consecutive_failures,
+    last_heartbeat, priority, kind, slot, watermark, next_slot, schedule, plan_instance, origin, collapsed,
+    created_version, attempt, lost_count, lease, state, cancel_requested, control, catch_up_until, parked_due,
+    wanted_due, trying_since, unheld_since;
 
 SELECT (SELECT scheduled_slots.slot
 FROM scheduled_slots

@@ -14,9 +14,9 @@ SELECT scheduled_tasks.schedule, scheduled_tasks.state, scheduled_tasks.task_dat
 FROM scheduled_tasks
 WHERE scheduled_tasks.task_name = ? AND scheduled_tasks.task_instance = ?;
 
-INSERT INTO scheduled_tasks (task_name, task_instance, task_data, execution_time, picked, version, slot, schedule,
-    plan_instance, origin, first_version, state) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING
-    RETURNING task_instance;
+INSERT INTO scheduled_tasks (task_name, task_instance, task_data, execution_time, picked, version, kind, slot,
+    schedule, plan_instance, origin, created_version, state) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON
+    CONFLICT DO NOTHING RETURNING task_instance;
 
 SELECT scheduled_tasks.task_name, scheduled_tasks.task_instance
 FROM scheduled_tasks
@@ -34,15 +34,15 @@ WHERE scheduled_tasks.picked = 0 AND scheduled_tasks.state IS NULL AND scheduled
  LIMIT ? OFFSET ?;
 
 UPDATE scheduled_tasks SET picked=?, picked_by=?, last_heartbeat=?, version=CASE WHEN (scheduled_tasks.version < ?)
-    THEN ? ELSE scheduled_tasks.version + ? END, watermark=CASE WHEN (scheduled_tasks.schedule IS NULL) THEN
-    scheduled_tasks.watermark WHEN (scheduled_tasks.watermark IS NULL OR scheduled_tasks.watermark <
-    scheduled_tasks.slot) THEN scheduled_tasks.slot ELSE scheduled_tasks.watermark END,
-    attempt=(scheduled_tasks.attempt + ?), lease=? WHERE scheduled_tasks.task_name = ? AND
-    scheduled_tasks.task_instance = ? AND scheduled_tasks.picked = 0 AND scheduled_tasks.state IS NULL AND
-    scheduled_tasks.execution_time <= ? RETURNING task_name, task_instance, execution_time, version, picked,
-    picked_by, task_data, last_success, last_failure, consecutive_failures, last_heartbeat, priority, slot,
-    watermark, next_slot, schedule, plan_instance, origin, collapsed, first_version, attempt, lost_count, lease,
-    state, cancel_requested, control, catch_up_until, parked_due, wanted_due, trying_since, unheld_since;
+    THEN ? ELSE scheduled_tasks.version + ? END, watermark=CASE WHEN (scheduled_tasks.kind = 'plan' AND
+    (scheduled_tasks.watermark IS NULL OR scheduled_tasks.watermark < scheduled_tasks.slot)) THEN
+    scheduled_tasks.slot ELSE scheduled_tasks.watermark END, attempt=(scheduled_tasks.attempt + ?), lease=? WHERE
+    scheduled_tasks.task_name = ? AND scheduled_tasks.task_instance = ? AND scheduled_tasks.picked = 0 AND
+    scheduled_tasks.state IS NULL AND scheduled_tasks.execution_time <= ? RETURNING task_name, task_instance,
+    execution_time, version, picked, picked_by, task_data, last_success, last_failure, consecutive_failures,
+    last_heartbeat, priority, kind, slot, watermark, next_slot, schedule, plan_instance, origin, collapsed,
+    created_version, attempt, lost_count, lease, state, cancel_requested, control, catch_up_until, parked_due,
+    wanted_due, trying_since, unheld_since;
 
 INSERT INTO scheduled_slots (task_name, task_instance, slot, outcome, reason, origin, attempts, collapsed, token,
     worker, started) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (task_name, task_instance, slot) DO UPDATE

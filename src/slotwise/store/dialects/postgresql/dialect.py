@@ -14,11 +14,11 @@ from sqlalchemy.dialects.postgresql import insert
 from slotwise.decide.fast_finish import FastFinish
 from slotwise.model.clock import Clock, host_now
 from slotwise.model.records import Claim, Fence, Gap, Key, LedgerEntry, LedgerKey, Row
+from slotwise.model.vocabulary import Kind
 from slotwise.store.dialects.port import Parted
-from slotwise.store.dialects.postgresql import claim_statements as claim_sql
-from slotwise.store.dialects.postgresql import held_row_statements as held_sql
-from slotwise.store.dialects.postgresql import ledger_statements as ledger_sql
-from slotwise.store.dialects.postgresql.arrays import (
+from slotwise.store.dialects.postgresql import statements
+from slotwise.store.dialects.postgresql.queue import Fragments, WholeChunks
+from slotwise.store.dialects.postgresql.statements import (
     fence_of,
     fences,
     ledger_places,
@@ -28,16 +28,16 @@ from slotwise.store.dialects.postgresql.arrays import (
     texts,
     varying,
 )
-from slotwise.store.dialects.postgresql.queue import WholeChunks, Words
 from slotwise.store.dialects.queue_cursors import Range, whole
 from slotwise.store.dialects.row_statements import RowStatements
 from slotwise.store.dialects.task_statements import Chunks, TaskStatements
-from slotwise.store.schema.column_types import Instant
+from slotwise.store.schema.column_types import Beyond, Instant
 from slotwise.store.schema.rows import (
     ADVANCED,
     CHANGED_COLUMNS,
     DECIDED_COLUMNS,
     HOLD_COLUMNS,
+    LAST_TOKEN,
     RECORDED_COLUMNS,
     ROW_COLUMNS,
     Change,
@@ -45,15 +45,14 @@ from slotwise.store.schema.rows import (
     expect,
     hold_of,
     ledger_instance,
+    refuse_unusable,
     row_of,
     utc,
 )
 from slotwise.store.schema.tables import WINDOW, Tables
 
 #: Columns of a held plan row that are empty as long as its slot is on time, and nobody has asked anything of it.
-UNASKED = (
-    "plan_instance", "origin", "catch_up_until", "state", "cancel_requested", "wanted_due", "parked_due", "control",
-)  # fmt: skip
+UNASKED = ("origin", "catch_up_until", "state", "cancel_requested", "wanted_due", "parked_due", "control")
 
 
 class PostgreSQL:
@@ -76,10 +75,10 @@ class PostgreSQL:
             **{table: prepare.format_table(getattr(tables, table)) for table in ("tasks", "slots", "gaps", "meta")},
             "columns": ", ".join(f"t.{name}" for name in ROW_COLUMNS),
             "hold_columns": ", ".join(f"t.{name}" for name in HOLD_COLUMNS),
-            "task_columns": ", ".join(claim_sql.TASK_COLUMNS),
-            "slot_columns": ", ".join(claim_sql.SLOT_COLUMNS),
+            "task_columns": ", ".join(TASK_COLUMNS),
+            "slot_columns": ", ".join(SLOT_COLUMNS),
             "window": str(WINDOW),
-            "again": claim_sql.AGAIN,
+            "again": statements.AGAIN,
             # a settlement does not need the payload, which may be large
             "q_columns": ", ".join("NULL::bytea" if name == "task_data" else f"q.{name}" for name in ROW_COLUMNS),
         }
@@ -127,23 +126,23 @@ class PostgreSQL:
             "lease": lease, "instance": instance,
         }  # fmt: skip
         if instance is None:
-            parts = {"who": claim_sql.ALL_PAUSED.format(**self._names), "kind": claim_sql.HAS_SLOT}
+            parts = {"who": statements.ALL_PAUSED.format(**self._names), "kind": statements.HAS_SLOT}
         else:
             parts = {"who": " AND d.task_instance = %(instance)s", "kind": ""}
-        fresh = self.sql(claim_sql.OLDEST if is_level else claim_sql.MOST_URGENT, **parts)
-        found = self._run(connection, claim_sql.CLAIM, parameters, **parts, fresh=fresh).cursor.fetchall()
+        fresh = self.sql(statements.OLDEST if is_level else statements.MOST_URGENT, **parts)
+        found = self._run(connection, statements.CLAIM, parameters, **parts, fresh=fresh).cursor.fetchall()
         if not found:
             return []
         now = utc(found[0][0])
-        return [(claim_sql.slot_of(values[2:], holder, lease, now), now, values[1]) for values in found]
+        return [(slot_of(values[2:], holder, lease, now), now, values[1]) for values in found]
 
     def due_names(self, connection: sa.Connection, limit: int) -> list[tuple[str, int]]:
-        found: list[tuple[str, int]] = self._run(connection, claim_sql.DUE_NAMES, {"limit": limit}).cursor.fetchall()
+        found: list[tuple[str, int]] = self._run(connection, statements.DUE_NAMES, {"limit": limit}).cursor.fetchall()
         return found
 
     def due_tasks(self, connection: sa.Connection, names: Sequence[str]) -> set[str]:
         parameters = {"tasks": texts(names), **marked(map(whole, names))}
-        found = self._run(connection, claim_sql.DUE_TASKS, parameters, heads=self.sql(claim_sql.HEADS))
+        found = self._run(connection, statements.DUE_TASKS, parameters, heads=self.sql(statements.HEADS))
         return {name for (name,) in found.cursor.fetchall()}
 
     def claim_tasks(
@@ -158,23 +157,23 @@ class PostgreSQL:
     ) -> tuple[list[Row], bool]:
         parameters = {"holder": holder, "tasks": texts(names), "limit": limit, "lease": lease}
         parameters |= marked(map(whole, names) if ranges is None else ranges)
-        parts = {"heads": self.sql(claim_sql.HEADS), "slots_are_due": self.sql(claim_sql.SLOTS_ARE_DUE)}
-        found = self._run(connection, claim_sql.CLAIM_TASKS, parameters, **parts).cursor.fetchall()
-        return [claim_sql.task_of(values, holder) for values in sorted(found, key=_turn)], not found or found[0][-1]
+        parts = {"heads": self.sql(statements.HEADS), "slots_are_due": self.sql(statements.SLOTS_ARE_DUE)}
+        found = self._run(connection, statements.CLAIM_TASKS, parameters, **parts).cursor.fetchall()
+        return [task_of(values, holder) for values in sorted(found, key=_turn)], not found or found[0][-1]
 
     def next_due(
         self, connection: sa.Connection, names: Sequence[str], tasks: Sequence[str], *, lost: int = 1
     ) -> timedelta | None:
         parameters = {"names": texts(names), "lost": min(lost, 1), **marked(map(whole, tasks))}
-        heads = self.sql(claim_sql.HEADS)
-        found: timedelta | None = self._run(connection, claim_sql.NEXT_DUE, parameters, heads=heads).scalar()
+        heads = self.sql(statements.HEADS)
+        found: timedelta | None = self._run(connection, statements.NEXT_DUE, parameters, heads=heads).scalar()
         return found
 
     def newest_decided(
         self, connection: sa.Connection, plans: Sequence[Row], *, strict: Collection[str]
     ) -> list[datetime | None]:
         parameters = {**fences(plans), "strict": list(strict)}
-        return [utc(newest) for (newest,) in self._run(connection, ledger_sql.NEWEST, parameters)]
+        return [utc(newest) for (newest,) in self._run(connection, statements.NEWEST, parameters)]
 
     def begin(
         self, connection: sa.Connection, started: Sequence[Row], now: datetime, *, strict: Collection[str]
@@ -182,7 +181,7 @@ class PostgreSQL:
         columns = {name: [getattr(row, name) for row in started] for name in DECIDED_COLUMNS}
         parameters, parts = spread(columns, CHANGED_COLUMNS)
         parameters |= {**fences(started), "holder": started[0].picked_by, "strict": list(strict), "claimed_at": now}
-        found = self._run(connection, ledger_sql.BEGIN, parameters, **parts).all()
+        found = self._run(connection, statements.BEGIN, parameters, **parts).all()
         expect(found[0][0], len(started), started[0])
         return {Key(name, instance) for _, name, instance in found if name is not None}
 
@@ -200,7 +199,7 @@ class PostgreSQL:
             "reasons": [gap.reason for _, gap in found],
             "at": now,
         }
-        for (turn,) in self._run(connection, ledger_sql.GAPS, parameters).all():
+        for (turn,) in self._run(connection, statements.GAPS, parameters).all():
             row, gap = found[turn - 1]
             self.by_row.close_open_slots(connection, row, gap, now)
 
@@ -209,7 +208,7 @@ class PostgreSQL:
         ordered = sorted(claims, key=lambda claim: claim.row.task_instance)
         ordered.sort(key=lambda claim: claim.row.task_name)
         parameters = {**fences(claim.row for claim in ordered), "holder": claims[0].holder}
-        transaction_id, count = self._run(connection, held_sql.FINISH, parameters).one()
+        transaction_id, count = self._run(connection, statements.FINISH, parameters).one()
         return transaction_id, count
 
     def advance(
@@ -226,7 +225,7 @@ class PostgreSQL:
         parameters = {**fences(claim.row for claim, _ in endings), **different, "holder": endings[0][0].holder}
         unasked = " AND ".join(f"t.{name} IS NULL" for name in UNASKED)
         transaction_id, told, turns = self._run(
-            connection, held_sql.ADVANCE, parameters, **parts, unasked=unasked
+            connection, statements.ADVANCE, parameters, **parts, unasked=unasked
         ).one()
         if told != len(turns):
             raise Parted
@@ -260,7 +259,7 @@ class PostgreSQL:
             **fences(claim.row for claim in ordered),
             "holders": [claim.holder for claim in ordered],
         }
-        found = self._run(connection, held_sql.HOLD, parameters, skip="" if wait else " SKIP LOCKED")
+        found = self._run(connection, statements.HOLD, parameters, skip="" if wait else " SKIP LOCKED")
         return [
             Held(row=row_of(values), now=utc(now), place=place, transaction_id=transaction_id)
             for now, transaction_id, place, *values in found
@@ -290,7 +289,7 @@ class PostgreSQL:
                 LedgerEntry(outcome=outcome, token=token, final=final, aborted=aborted, started=utc(started)), place
             )
             for place, name, instance, slot, outcome, token, final, aborted, started in self._run(
-                connection, ledger_sql.ENTRIES, parameters, lock=lock
+                connection, statements.ENTRIES, parameters, lock=lock
             )
         }  # fmt: skip
 
@@ -299,12 +298,12 @@ class PostgreSQL:
         kept = [change for change in changes if not change.transition.remove]
         count = 0
         if removed:
-            count += self._run(connection, held_sql.REMOVE, places(removed)).rowcount
+            count += self._run(connection, statements.REMOVE, places(removed)).rowcount
         if kept:
             rows = [change.transition.row for change in kept if change.transition.row]
             columns = {name: [row[name] for row in rows] for name in CHANGED_COLUMNS}
             parameters, parts = spread(columns, CHANGED_COLUMNS)
-            count += self._run(connection, held_sql.RELEASE, {**places(kept), **parameters}, **parts).rowcount
+            count += self._run(connection, statements.RELEASE, {**places(kept), **parameters}, **parts).rowcount
         return count
 
     def record(self, connection: sa.Connection, changes: Sequence[Change]) -> None:
@@ -312,7 +311,7 @@ class PostgreSQL:
         forgotten = [change for change in written if change.forgets]
         recorded = [change for change in written if not change.never_began]
         apart = [change for change in written if change.never_began and not change.forgets]
-        if forgotten and self._run(connection, ledger_sql.FORGET, ledger_places(forgotten)).rowcount < len(forgotten):
+        if forgotten and self._run(connection, statements.FORGET, ledger_places(forgotten)).rowcount < len(forgotten):
             apart += forgotten
         for change in apart:
             self.by_row.record(connection, change)
@@ -323,7 +322,7 @@ class PostgreSQL:
             }
             columns["finished"] = [change.finished for change in recorded]
             parameters, parts = spread(columns, RECORDED_COLUMNS, added="s")
-            self._run(connection, ledger_sql.RECORD, {**ledger_places(recorded), **parameters}, **parts)
+            self._run(connection, statements.RECORD, {**ledger_places(recorded), **parameters}, **parts)
 
     def mark_running(self, connection: sa.Connection, claim: Claim) -> bool:
         key = claim.row.ledger_key
@@ -332,28 +331,82 @@ class PostgreSQL:
             "name": key.task_name, "instance": key.task_instance, "slot": key.slot, "token": claim.token,
             "holder": claim.holder,
         }  # fmt: skip
-        return self._run(connection, ledger_sql.MARK, parameters).rowcount == 1  # type: ignore[no-any-return]
+        return self._run(connection, statements.MARK, parameters).rowcount == 1  # type: ignore[no-any-return]
 
     def beat(self, connection: sa.Connection, holder: str, claims: Sequence[Claim]) -> set[Fence]:
         parameters = {**fences(claim.row for claim in claims), "holder": holder}
-        return {fence_of(values) for values in self._run(connection, held_sql.BEAT, parameters)}
+        return {fence_of(values) for values in self._run(connection, statements.BEAT, parameters)}
 
     def still_held(self, connection: sa.Connection, claims: Sequence[Claim]) -> set[Fence]:
         if not claims:
             return set()
         parameters = {**fences(claim.row for claim in claims), "holder": claims[0].holder}
-        return {fence_of(values) for values in self._run(connection, held_sql.STILL_HELD, parameters)}
+        return {fence_of(values) for values in self._run(connection, statements.STILL_HELD, parameters)}
 
     def silent_rows(self, connection: sa.Connection, names: Sequence[str]) -> tuple[datetime, list[Row]]:
-        found = self._run(connection, held_sql.SILENT, {"names": list(names)}).all()
+        found = self._run(connection, statements.SILENT, {"names": list(names)}).all()
         now = utc(found[0][0]) if found else self.clock.override() or host_now()  # about no row it is of no use
         return now, [hold_of(values[1:]) for values in found]
 
     def task_statements(self, wake: timedelta | None) -> tuple[TaskStatements, Chunks]:
-        words = Words(self, wake)
-        rows = TaskStatements(self, words)
-        return rows, WholeChunks(self, rows, words)
+        fragments = Fragments(self, wake)
+        rows = TaskStatements(self, fragments)
+        return rows, WholeChunks(self, rows, fragments)
 
 
 #: By the first two of TASK_COLUMNS: the highest priority first, and then the oldest.
 _turn = itemgetter(0, 1)
+
+#: What a claim reads of a slot's row: what it has written itself is known. A watermark at the slot, as most are then,
+#: is left out.
+SLOT_COLUMNS = (
+    "task_name", "task_instance", "execution_time", "version", "task_data", "last_success", "last_failure",
+    "consecutive_failures", "priority", "kind", "slot",
+    "CASE WHEN kind <> 'plan' OR watermark IS DISTINCT FROM slot THEN watermark END", "next_slot", "schedule",
+    "plan_instance", "origin", "collapsed", "created_version", "attempt", "lost_count", "cancel_requested", "control",
+    "catch_up_until", "parked_due", "wanted_due", "trying_since", "unheld_since",
+)  # fmt: skip
+
+#: What a claim reads of a one-time task: the rest of its columns is empty, or read again by the settlement. Most have
+#: their first due time in the place of a slot: it is read only if it differs.
+TASK_COLUMNS = (
+    "-coalesce(t.priority, 50)", "t.execution_time", "t.task_name", "t.task_instance", "t.version", "t.task_data",
+    "t.slot IS NOT DISTINCT FROM t.execution_time", "nullif(t.slot, t.execution_time)", "t.created_version",
+    "t.attempt", "t.cancel_requested", "t.last_heartbeat",
+)  # fmt: skip
+
+
+def slot_of(values: Sequence[Any], holder: str, lease: timedelta, now: datetime) -> Row:
+    """A Row of values that come in the order of SLOT_COLUMNS; one is made for each slot that runs."""
+    (
+        name, instance, due, version, data, last_success, last_failure, failures, priority, kind, slot, watermark,
+        next_slot, schedule, plan_instance, origin, collapsed, created, attempt, lost_count, cancel, control, until,
+        parked, wanted, since, unheld_since,
+    ) = values  # fmt: skip
+    slot, next_slot = utc(slot), utc(next_slot)
+    watermark = slot if watermark is None and kind == Kind.PLAN else utc(watermark)
+    instants = {"slot": slot, "next_slot": next_slot, "watermark": watermark, "catch_up_until": until}
+    if version >= LAST_TOKEN or Beyond in map(type, instants.values()):
+        refuse_unusable({**instants, "version": version})
+    return Row(
+        task_name=name, task_instance=instance, execution_time=utc(due), version=version, picked=True, picked_by=holder,
+        task_data=data, last_success=utc(last_success), last_failure=utc(last_failure),
+        consecutive_failures=failures or 0, last_heartbeat=now, priority=priority, kind=kind, slot=slot,
+        watermark=watermark, next_slot=next_slot, schedule=schedule, plan_instance=plan_instance,
+        origin=origin, collapsed=collapsed, created_version=created, attempt=attempt, lost_count=lost_count,
+        lease=lease, cancel_requested=utc(cancel), control=control, catch_up_until=utc(until),
+        parked_due=utc(parked), wanted_due=utc(wanted), trying_since=utc(since), unheld_since=utc(unheld_since),
+    )  # fmt: skip
+
+
+def task_of(values: Sequence[Any], holder: str) -> Row:
+    """A Row of values that come in the order of TASK_COLUMNS; one is made for each task that runs. It is read whatever
+    stands in it, for it is held already: ``refuse_unusable`` says whether it can be run.
+    """
+    rank, due, name, instance, version, data, slot_is_due, slot, created, attempt, cancel, claimed, _ = values
+    due = utc(due)
+    return Row(
+        task_name=name, task_instance=instance, execution_time=due, version=version, picked=True, picked_by=holder,
+        priority=-rank, task_data=data, slot=due if slot_is_due else utc(slot), created_version=created,
+        attempt=attempt, cancel_requested=utc(cancel), last_heartbeat=utc(claimed),
+    )  # fmt: skip

@@ -1,18 +1,24 @@
 """One-time tasks on PostgreSQL: a cancellation in one look, a chunk of new rows by unnest or by COPY.
 
-A statement sees the database as it was when it began, except where it meets a row that somebody else has just
-written: there it waits, and sees that row as it is now. Where a command looks at two kinds of rows (held and waiting
-ones), a row may thus change its kind between both looks; such a command is asked again.
+A statement sees the database as it was when it began, except where it meets a row that another transaction has just
+written: there it waits, and sees that row as it is now. If a command looks at both held and waiting rows, a row may
+thus change its kind between both looks; such a command is repeated.
+
+COPY is written in its binary format, in which nothing is escaped, and the server parses no strings. A COPY of our own
+is sent to its end and not waited for: the server writes these rows while the next ones are gathered. Nothing that the
+caller does meanwhile, however long it takes, keeps a transaction open or runs into a deadline.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from datetime import timedelta
-from functools import cached_property, partial
+import selectors
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from datetime import UTC, datetime, timedelta
+from functools import partial
 from operator import itemgetter
-from typing import Any, TypeVar
+from struct import Struct
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql
@@ -20,93 +26,126 @@ from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.exc import IntegrityError
 
 from slotwise.model.records import IfExists, Key, Wanted, When
-from slotwise.store.connect.caller_transaction import copy_into
+from slotwise.model.vocabulary import Kind
+from slotwise.store.connect.caller_transaction import Joinable, copy_into
+from slotwise.store.connect.dsn import psycopg
 from slotwise.store.connect.notifications import ORDERS, channel_of
 from slotwise.store.dialects.port import Dialect
-from slotwise.store.dialects.postgresql.copy import COPIED, blocks, copy_ahead
 from slotwise.store.dialects.task_statements import (
     BulkResult,
+    Expression,
+    Parameters,
     Status,
     Taken,
     TaskStatements,
     asked_key,
     named,
     plain,
-    taken,
 )
-from slotwise.store.schema.column_types import Instant
+from slotwise.store.schema.column_types import Instant, to_micros
+
+if TYPE_CHECKING:
+    from psycopg import Connection, Cursor
+    from psycopg.pq.abc import PGresult
 
 T = TypeVar("T")
+
+#: The columns that are written, in this order.
+COPIED = (
+    "kind", "task_name", "task_instance", "task_data", "execution_time", "slot", "picked", "version", "created_version",
+    "priority",
+)  # fmt: skip
+#: Rows in one write: the server is busy with them while the next ones are encoded.
+BLOCK = 500
+#: How long cancelling a COPY may take, in seconds.
+TO_CANCEL = 5.0
+
+_HEADER = b"PGCOPY\n\xff\r\n\0" + bytes(8)
+_TRAILER = b"\xff\xff"
+_TASK_KIND = Kind.TASK.encode()
+_NULL = b"\xff\xff\xff\xff"
+#: The format counts its instants from here.
+_EPOCH = to_micros(datetime(2000, 1, 1, tzinfo=UTC))
+
+_length = Struct(">i").pack
+_head = Struct(">hi").pack
+#: Each with its length before it: two instants, a flag, two versions, a priority.
+_tail = Struct(">iq iq i? iq iq ih").pack
 
 #: By id. Here: the server would do it by its language's rules.
 _by_id = itemgetter(0)
 
+_KIND: sa.ColumnElement[str] = sa.literal_column(f"'{Kind.TASK}'", sa.Text)
+_TASK: sa.ColumnElement[str] = sa.bindparam("name", type_=sa.Text)
 
-class Words:
-    """By the server's clock; and a word at the commit, where somebody could hear it."""
+
+class Fragments:
+    """By the server's clock; with a notification at the commit if a worker could receive it."""
 
     def __init__(self, dialect: Dialect, wake: timedelta | None) -> None:
-        self._dialect, self._tasks, self.wake = dialect, dialect.tables.tasks, wake
+        self._clock, self._tasks, self.wake = dialect.clock, dialect.tables.tasks, wake
+        self._channel = channel_of(dialect.tables.prefix)
+        self._cancelling: sa.Executable | None = None
 
-    def say(self, connection: Any, word: str) -> None:
-        """Say this at the commit."""
+    def say(self, connection: Joinable, word: str) -> None:
         if self.wake is not None:
             connection.execute(sa.select(self.notify(word)))
 
-    def word(self) -> list[sa.ColumnElement[Any]]:
-        """Of many that one transaction says, the server keeps one."""
+    def notification(self) -> list[Expression]:
+        """PostgreSQL drops duplicate notifications within a transaction."""
         if self.wake is None:
             return []
         return [sa.case((self.is_soon(self.wake), self.notify(self._tasks.c.task_name)))]
 
     def is_soon(self, within: timedelta) -> sa.ColumnElement[bool]:
-        """Polls might come too late for this row; one that is parked is not due for long."""
-        latest = self.clock() + sa.literal(within, sa.Interval)
+        """Whether polls might come too late for this row; one that is parked is not due for long."""
+        latest = self.now() + sa.literal(within, sa.Interval)
         return sa.and_(~self._tasks.c.picked, self._tasks.c.execution_time <= latest)
 
-    def notify(self, word: Any) -> sa.ColumnElement[Any]:
-        return sa.func.pg_notify(channel_of(self._dialect.tables.prefix), word)
+    def notify(self, word: str | sa.ColumnElement[str]) -> Expression:
+        return sa.func.pg_notify(self._channel, word)
 
-    def may_delete(self) -> Any:
-        """Said to the trigger of an adopted table, which keeps rows from being deleted by another program."""
+    def may_delete(self) -> sa.ColumnElement[bool]:
+        """Set the option for which the trigger of an adopted table allows the deletion of rows."""
         return sa.func.set_config("slotwise.delete", "on", True) == "on"
 
-    def clock(self) -> Any:
-        """The time, as a part of a statement that is kept."""
-        override = self._dialect.clock.override()
+    def now(self) -> sa.ColumnElement[datetime]:
+        """The time, as a part of a statement that is kept; ``time`` are its parameters."""
+        override = self._clock.override()
         if override is None:
             return sa.func.statement_timestamp(type_=Instant)
         return sa.bindparam("now", override, type_=Instant)
 
-    def time(self) -> dict[str, Any]:
-        """The parameters of ``clock``."""
-        override = self._dialect.clock.override()
+    def time(self) -> Parameters:
+        override = self._clock.override()
         return {} if override is None else {"now": override}
 
-    def due(self, is_at: bool) -> Any:
-        return sa.bindparam("due", type_=Instant) if is_at else self.clock() + sa.bindparam("due", type_=sa.Interval)
+    def due(self, is_at: bool) -> Expression:
+        return sa.bindparam("due", type_=Instant) if is_at else self.now() + sa.bindparam("due", type_=sa.Interval)
 
-    def told_due(self, connection: Any, when: When) -> dict[str, Any]:
+    def due_parameters(self, connection: Joinable, when: When) -> Parameters:
         return {"due": when.delay if when.at is None else when.at, **self.time()}
 
-    def born(self) -> Any:
-        return sa.cast(sa.extract("epoch", self.clock()) * sa.literal_column("1000000"), sa.BigInteger)
+    def created(self) -> Expression:
+        return sa.cast(sa.extract("epoch", self.now()) * sa.literal_column("1000000"), sa.BigInteger)
 
-    def cancel(self, connection: Any, key: Key) -> Status:
-        """Race: a row that is claimed, or let go, while the statement waits for it is of neither kind: ask again."""
-        statement, parameters = self._cancelling, named(key) | self.time()
+    def cancel(self, connection: Joinable, key: Key) -> Status:
+        """Race: a row that is claimed, or released, while the statement waits for it is of neither kind: repeat it."""
+        if self._cancelling is None:
+            self._cancelling = self._cancel()
         for _ in range(3):
-            is_told, is_removed, was_there = connection.execute(statement, parameters).fetchone()
+            found = connection.execute(self._cancelling, named(key) | self.time()).fetchone()
+            assert found is not None
+            is_told, is_removed, was_there = found
             if is_told or is_removed or not was_there:
                 break
         if is_told:
             self.say(connection, ORDERS)
         return "running" if is_told else "cancelled" if is_removed else "gone"
 
-    @cached_property
-    def _cancelling(self) -> Any:
+    def _cancel(self) -> sa.Executable:
         tasks, mine = self._tasks, [*asked_key(self._tasks), *plain(self._tasks)]
-        told = tasks.update().where(*mine, tasks.c.picked).values(cancel_requested=self.clock())
+        told = tasks.update().where(*mine, tasks.c.picked).values(cancel_requested=self.now())
         removed = tasks.delete().where(*mine, ~tasks.c.picked, self.may_delete())
         rows = [one.returning(tasks.c.picked).cte() for one in (told, removed)]
         counts = [sa.select(sa.func.count()).select_from(row).scalar_subquery() for row in rows]
@@ -114,46 +153,45 @@ class Words:
 
 
 class WholeChunks:
-    """Each in one statement."""
+    """Each chunk in one statement."""
 
-    def __init__(self, dialect: Dialect, rows: TaskStatements, words: Words) -> None:
-        self._dialect, self._tasks = dialect, dialect.tables.tasks
-        self._rows, self._words = rows, words
-        self._statements: dict[tuple[Any, ...], Any] = {}
+    def __init__(self, dialect: Dialect, rows: TaskStatements, fragments: Fragments) -> None:
+        self._insert, self._tasks = dialect.insert, dialect.tables.tasks
+        self._rows, self._fragments = rows, fragments
 
-    def put_many(self, connection: Any, name: str, wanted: Sequence[Wanted], if_exists: IfExists) -> BulkResult:
-        """One statement."""
+    def put_many(self, connection: Joinable, name: str, wanted: Sequence[Wanted], if_exists: IfExists) -> BulkResult:
         scheduled = self._put_chunk(connection, name, wanted, if_exists)
         return BulkResult(scheduled=scheduled, exists=len(wanted) - scheduled)
 
-    def _put_chunk(self, connection: Any, name: str, wanted: Sequence[Wanted], if_exists: IfExists | None) -> int:
-        """How many it has scheduled; None: all, or else it fails. Ids are sorted: two chunks that meet in several of
-        them cannot deadlock.
+    def _put_chunk(self, connection: Joinable, name: str, wanted: Sequence[Wanted], if_exists: IfExists | None) -> int:
+        """Return how many rows were scheduled; without ``if_exists`` all, or the statement fails. Ids are sorted: two
+        chunks that meet in several of them cannot deadlock.
         """
         kind, parameters = _asked(sorted(wanted, key=_by_id))
-        # The caller knows whom to tell: nothing has to come back.
-        counts = self._words.wake is None and if_exists in (None, "raise", "keep")
-        statement = self._kept(("chunk", if_exists, *kind), lambda: self._put_all(if_exists, *kind, counts=counts))
-        found = connection.execute(statement, {"name": name, **parameters, **self._words.time()})
-        scheduled: int = found.rowcount if counts else found.fetchone()[0]
-        return scheduled
+        # The caller knows whom to notify: nothing has to come back.
+        counts = self._fragments.wake is None and if_exists in (None, "raise", "keep")
+        shape = ("chunk", if_exists, *kind)
+        statement = self._rows.kept(shape, lambda: self._put_all(if_exists, *kind, counts=counts))
+        found = connection.execute(statement, {"name": name, **parameters, **self._fragments.time()})
+        return found.rowcount if counts else cast("Sequence[int]", found.fetchone())[0]
 
-    def _put_all(self, if_exists: IfExists | None, dues: str, ranks: bool, *, counts: bool) -> Any:
-        insert = self._dialect.insert(self._tasks).from_select(COPIED, self._asked_rows(dues, ranks))
+    def _put_all(self, if_exists: IfExists | None, dues: str, ranks: bool, *, counts: bool) -> sa.Executable:
+        insert = self._insert(self._tasks).from_select(COPIED, self._asked_rows(dues, ranks))
         if if_exists is not None:
             insert = self._rows.inserting(if_exists, insert)
         if counts:
             return insert.execution_options(preserve_rowcount=True)
-        soon = [] if self._words.wake is None else [self._words.is_soon(self._words.wake).label("soon")]
+        wake = self._fragments.wake
+        soon = [] if wake is None else [self._fragments.is_soon(wake).label("soon")]
         put = insert.returning(self._tasks.c.picked, *soon).cte("put")
-        word = [sa.case((sa.func.bool_or(put.c.soon), self._words.notify(_TASK)))] if soon else []
+        word = [sa.case((sa.func.bool_or(put.c.soon), self._fragments.notify(_TASK)))] if soon else []
         return sa.select(sa.func.count().filter(~put.c.picked), *word).select_from(put)
 
-    def _asked_rows(self, dues: str, ranks: bool) -> Any:
-        """Ids and data travel as one text each, which the server takes apart: an array of texts costs the driver more
+    def _asked_rows(self, dues: str, ranks: bool) -> sa.Select[Any]:
+        """Ids and data travel as one string each, which the server splits: an array of strings costs the driver more
         than the rows cost the server. No id has a control character.
         """
-        columns: dict[str, tuple[Any, Any]] = {
+        columns: dict[str, tuple[Any, Expression]] = {
             "instance": (sa.Text, sa.func.string_to_array(sa.bindparam("ids", type_=sa.Text), "\n")),
             "data": (sa.Text, sa.func.string_to_array(sa.bindparam("all_data", type_=sa.Text), ",", "")),
         }
@@ -165,54 +203,52 @@ class WholeChunks:
         titles = [sa.column(title, kind) for title, (kind, _) in columns.items()]
         arrays = [array for _, array in columns.values()]
         asked = sa.func.unnest(*arrays).table_valued(*titles, name="asked").render_derived()
-        now = self._words.clock()
-        born = sa.select(self._words.born()).scalar_subquery()  # computed once, and not for each row
-        due = sa.func.coalesce(asked.c.due, now + asked.c.delay) if dues == "many" else self._words.due(dues == "at")
+        now = self._fragments.now()
+        created = sa.select(self._fragments.created()).scalar_subquery()  # computed once, and not for each row
+        due = (
+            sa.func.coalesce(asked.c.due, now + asked.c.delay) if dues == "many" else self._fragments.due(dues == "at")
+        )
         priority = asked.c.priority if ranks else sa.bindparam("rank", type_=sa.SmallInteger)
         data = sa.func.decode(asked.c.data, "hex")
-        return sa.select(_TASK, asked.c.instance, data, due, due, sa.false(), born, born, priority)
+        return sa.select(_KIND, _TASK, asked.c.instance, data, due, due, sa.false(), created, created, priority)
 
-    def put_new(self, connection: Any, name: str, wanted: Sequence[Wanted], *, copy: bool = False) -> None:
+    def put_new(self, connection: Joinable, name: str, wanted: Sequence[Wanted], *, copy: bool = False) -> None:
         """One statement, which fails as a whole. Race: of two that put the same id, the second waits for the first
         one's commit, and fails then.
         """
-        with _saying_what_is_taken():
+        with _raising_taken():
             if copy:
                 self._copy(connection, name, wanted, copy_into)
             else:
                 self._put_chunk(connection, name, wanted, None)
 
-    def copy_ahead(self, connection: Any, name: str, wanted: Sequence[Wanted]) -> Callable[[], None] | None:
+    def copy_ahead(self, connection: sa.Connection, name: str, wanted: Sequence[Wanted]) -> Callable[[], None] | None:
         """Behind a pooler it is a transaction, which must not stay open."""
-        if connection.connection.driver_connection.autocommit:
-            return _saying_what_is_taken()(self._copy(connection, name, wanted, copy_ahead))
+        if _driver(connection).autocommit:
+            return _raising_taken()(self._copy(connection, name, wanted, _copy_ahead))
         self.put_new(connection, name, wanted, copy=True)
         return None
 
-    def _copy(self, connection: Any, name: str, wanted: Sequence[Wanted], write: Callable[[Any, str, Any], T]) -> T:
-        asked = self._kept(("now",), lambda: sa.select(self._words.clock()))
-        (now,) = connection.execute(asked, self._words.time()).fetchone()
+    def _copy(
+        self,
+        connection: Joinable,
+        name: str,
+        wanted: Sequence[Wanted],
+        write: Callable[[Any, str, Callable[[str], Iterable[bytes]]], T],
+    ) -> T:
+        asked = self._rows.kept("now", lambda: sa.select(self._fragments.now()))
+        now = cast("Sequence[datetime]", connection.execute(asked, self._fragments.time()).fetchone())[0]
         table = postgresql.dialect().identifier_preparer.format_table(self._tasks)  # type: ignore[no-untyped-call]
         statement = f"COPY {table} ({', '.join(COPIED)}) FROM STDIN (FORMAT binary)"
-        answer = write(connection, statement, partial(blocks, name, sorted(wanted, key=_by_id), now))
-        wake = self._words.wake
+        answer = write(connection, statement, partial(_blocks, name, sorted(wanted, key=_by_id), now))
+        wake = self._fragments.wake
         if wake is not None and any((one.when.at or now + one.when.delay) <= now + wake for one in wanted):
-            self._words.say(connection, name)
+            self._fragments.say(connection, name)
         return answer
-
-    def taken(self, connection: Any, name: str, ids: Sequence[str]) -> list[str]:
-        among = self._tasks.c.task_instance == sa.any_(sa.literal(ids, ARRAY(sa.Text)))
-        return taken(connection, self._tasks, name, among)
-
-    def _kept(self, shape: tuple[Any, ...], make: Callable[[], Any]) -> Any:
-        """The statement of this shape, made when it is first asked for: that takes longer than to run it."""
-        if (found := self._statements.get(shape)) is None:
-            found = self._statements[shape] = make()
-        return found
 
 
 @contextmanager
-def _saying_what_is_taken() -> Iterator[None]:
+def _raising_taken() -> Iterator[None]:
     try:
         yield
     except Exception as error:
@@ -221,13 +257,10 @@ def _saying_what_is_taken() -> Iterator[None]:
         raise
 
 
-_TASK: sa.ColumnElement[str] = sa.bindparam("name", type_=sa.Text)
-
-
-def _asked(wanted: Sequence[Wanted]) -> tuple[tuple[str, bool], dict[str, Any]]:
-    """Which values differ from row to row, and the values: what is the same for all of them is given once."""
+def _asked(wanted: Sequence[Wanted]) -> tuple[tuple[str, bool], Parameters]:
+    """Which values differ from row to row, and the values: one that is the same for all is given once."""
     first = wanted[0]
-    parameters: dict[str, Any] = {
+    parameters: Parameters = {
         "ids": "\n".join([one.instance for one in wanted]),
         "all_data": ",".join(["" if one.data is None else one.data.hex() for one in wanted]),
     }
@@ -240,3 +273,97 @@ def _asked(wanted: Sequence[Wanted]) -> tuple[tuple[str, bool], dict[str, Any]]:
     ranks = any(one.priority != first.priority for one in wanted)
     parameters["ranks" if ranks else "rank"] = [one.priority for one in wanted] if ranks else first.priority
     return (dues, ranks), parameters
+
+
+def _blocks(name: str, wanted: Sequence[Wanted], now: datetime, encoding: str) -> Iterator[bytes]:
+    """The rows as they are written ``now``, in a client encoding that Python knows by this name."""
+    created, written = to_micros(now), name.encode(encoding)
+
+    def tail_of(row: Wanted) -> bytes:
+        due = to_micros(row.when.at or now + row.when.delay) - _EPOCH
+        return _tail(8, due, 8, due, 1, False, 8, created, 8, created, 2, row.priority)
+
+    head = _head(len(COPIED), len(_TASK_KIND)) + _TASK_KIND + _length(len(written)) + written
+    usual, rank, tail = wanted[0].when, wanted[0].priority, tail_of(wanted[0])
+    yield _HEADER
+    for first in range(0, len(wanted), BLOCK):
+        parts: list[bytes] = []
+        for row in wanted[first : first + BLOCK]:
+            instance, data, when, priority, _ = row
+            if when is not usual or priority != rank:
+                usual, rank, tail = when, priority, tail_of(row)
+            id = instance.encode(encoding)
+            if data is None:
+                parts += (head, _length(len(id)), id, _NULL, tail)
+            else:
+                parts += (head, _length(len(id)), id, _length(len(data)), data, tail)
+        yield b"".join(parts)
+    yield _TRAILER
+
+
+def _driver(connection: sa.Connection) -> Connection[Any]:
+    return cast("Connection[Any]", connection.connection.driver_connection)
+
+
+def _copy_ahead(
+    connection: sa.Connection, statement: str, blocks: Callable[[str], Iterable[bytes]]
+) -> Callable[[], None]:
+    """As ``copy_into``, on a connection of our own, in autocommit; return a function that waits for the answer, and
+    raises the server's error.
+    """
+    with ExitStack() as stack:
+        cursor = stack.enter_context(_driver(connection).cursor())
+        writer = _Writer(cursor)
+        copy = stack.enter_context(cursor.copy(statement.encode(), writer=cast("Any", writer)))
+        for block in blocks("utf-8"):
+            copy.write(block)
+        writer.end()
+        return stack.pop_all().close
+
+
+class _Writer:
+    """Replaces the driver's writer, which sends the end and waits for the answer at once."""
+
+    def __init__(self, cursor: Cursor[Any]) -> None:
+        self._driver = cursor.connection
+        self._connection = cursor.connection.pgconn
+        self._usual = psycopg().copy.LibpqWriter(cursor)
+        self.write = self._usual.write
+        self._has_ended = False
+
+    def end(self) -> None:
+        """Send the end of the data."""
+        while self._connection.put_copy_end() == 0:
+            self._wait(selectors.EVENT_WRITE)
+        self._has_ended = True
+        while self._connection.flush():
+            self._wait(selectors.EVENT_READ | selectors.EVENT_WRITE)
+            self._connection.consume_input()
+
+    def finish(self, error: BaseException | None = None) -> None:
+        """Wait for the answer. If that is interrupted, cancel the COPY, so that the connection stays usable."""
+        if not self._has_ended:
+            self._usual.finish(error)
+            return
+        try:
+            results = self._answer()
+        except Exception:
+            raise
+        except BaseException:
+            self._driver.cancel_safe(timeout=TO_CANCEL)
+            self._answer()
+            raise
+        failed = next((one for one in results if one.status != psycopg().pq.ExecStatus.COMMAND_OK), None)
+        if failed is not None:
+            raise psycopg().errors.error_from_result(failed, encoding=self._driver.info.encoding)
+
+    def _answer(self) -> list[PGresult]:
+        while self._connection.is_busy():
+            self._wait(selectors.EVENT_READ)
+            self._connection.consume_input()
+        return list(iter(self._connection.get_result, None))
+
+    def _wait(self, events: int) -> None:
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._connection.socket, events)
+            selector.select()

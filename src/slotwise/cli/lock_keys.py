@@ -1,0 +1,151 @@
+"""``slotwise lock-keys``: the registry of lock keys, and where they are used."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import click
+
+from slotwise.cli.shared import exits
+from slotwise.cli.shared.options import Command, Given, Group, common, pass_given, with_options
+from slotwise.cli.shared.output import print_json, print_json_list, print_table
+from slotwise.contrib.advisory.cron_jobs import VARIABLE
+from slotwise.contrib.logging import escaped
+
+if TYPE_CHECKING:
+    from slotwise.contrib.advisory.key_uses import KeyUse
+    from slotwise.contrib.advisory.lock_keys import LockKeys
+
+_reading = with_options(
+    click.argument("paths", metavar="[[SERVICE=]PATH]...", nargs=-1),
+    click.option(
+        "--registry", metavar="FILE", default="lock-keys.toml", show_default=True, help="The registry, a TOML file."
+    ),
+)
+
+
+@click.group(
+    "lock-keys",
+    cls=Group,
+    short_help="Check the registry of lock keys.",
+    examples="""
+    slotwise lock-keys check lt-credit-service=../credit/src
+    slotwise lock-keys next lt-credit-service ../credit/src
+    """,
+)
+@common
+def lock_keys() -> None:
+    """Check which service owns which keys of advisory locks, and where they are used. Needs no database."""
+
+
+@lock_keys.command(
+    cls=Command,
+    short_help="List all problems of the registry and of the keys in use.",
+    notes="""
+    0  no problem
+    1  a collision, a key out of range or used twice; with --strict, also an unused gap
+    """,
+    examples="""
+    slotwise lock-keys check
+    slotwise lock-keys check lt-credit-service=../credit/src lt-invoice-service=../invoice/src
+    slotwise lock-keys check --strict --registry ops/lock-keys.toml deploy/
+    """,
+)
+@_reading
+@click.option("--strict", is_flag=True, help="Fail on unused gaps, too.")
+@common
+@pass_given
+def check(given: Given, paths: tuple[str, ...], registry: str, strict: bool) -> int:
+    """List collisions between services, keys out of range, keys used twice, and unused gaps.
+
+    Keys in use are found in the files and directories of PATH, whatever their language (lock_key=, lockKey =,
+    "lockKey":), and in CRON_JOBS of the environment. SERVICE= says whose keys a PATH has.
+    """
+    from slotwise.contrib.advisory.key_uses import problems, unused
+
+    keys, uses = _read(registry, paths)
+    used = {use.key for use in uses}
+    found = [*keys.collisions(), *problems(keys, uses)]
+    gaps = [f"{gap} belong to no service" for gap in keys.gaps()]
+    gaps += [f"{gap} of {gap.service} are not used" for one in keys.ranges for gap in unused(one, used)]
+    if given.json:
+        print_json({"ok": not found and not (strict and gaps), "problems": found, "gaps": gaps, "keys": len(used)})
+    else:
+        for line in found:
+            click.echo(escaped(f"error: {line}"), err=True)
+        for line in gaps:
+            click.echo(escaped(f"gap: {line}"), err=True)
+        if not found:
+            click.echo(f"{len(keys.ranges)} services, {len(used)} keys in use: no problem")
+    return exits.FAILED if found or (strict and gaps) else exits.OK
+
+
+@lock_keys.command(
+    "next",
+    cls=Command,
+    short_help="Print the next free key of a service.",
+    notes="""
+    0  printed
+    1  the service has no key left, or is not in the registry
+    """,
+    examples="""
+    slotwise lock-keys next lt-credit-service ../credit/src
+    CRON_JOBS='{"a": {"schedule": "@daily", "lockKey": 1301}}' slotwise lock-keys next lt-credit-service
+    """,
+)
+@click.argument("service")
+@_reading
+@common
+@pass_given
+def next_(given: Given, service: str, paths: tuple[str, ...], registry: str) -> None:
+    """Print the lowest key of SERVICE that is not used in PATH or in CRON_JOBS of the environment."""
+    keys, uses = _read(registry, paths)
+    found = keys.next(service, {use.key for use in uses})
+    if given.json:
+        print_json({"service": service, "key": found})
+    else:
+        click.echo(found)
+
+
+@lock_keys.command(
+    "list",
+    cls=Command,
+    short_help="List services with their keys.",
+    examples="""
+    slotwise lock-keys list
+    slotwise lock-keys list lt-credit-service=../credit/src --json
+    """,
+)
+@_reading
+@common
+@pass_given
+def list_(given: Given, paths: tuple[str, ...], registry: str) -> None:
+    """List each service with its range, its keys in use and its unused gaps."""
+    from slotwise.contrib.advisory.key_uses import unused
+
+    keys, uses = _read(registry, paths)
+    used = {use.key for use in uses}
+    rows = [(one, sorted(key for key in used if key in one), unused(one, used)) for one in keys.ranges]
+    if given.json:
+        print_json_list(
+            {
+                "service": one.service, "start": one.start, "end": one.end, "used": mine,
+                "gaps": [[gap.start, gap.end] for gap in gaps],
+            }
+            for one, mine, gaps in rows
+        )  # fmt: skip
+        return
+    print_table(
+        ["SERVICE", "KEYS", "USED", "GAPS"],
+        [[one.service, str(one), str(len(mine)), ", ".join(map(str, gaps)) or "–"] for one, mine, gaps in rows],
+    )
+
+
+def _read(registry: str, paths: tuple[str, ...]) -> tuple[LockKeys, list[KeyUse]]:
+    from slotwise.contrib.advisory.key_uses import find_uses, uses_in
+    from slotwise.contrib.advisory.lock_keys import read_lock_keys
+
+    keys = read_lock_keys(registry)
+    uses = find_uses(paths, keys)
+    return keys, uses + uses_in(os.environ.get(VARIABLE, ""), VARIABLE, is_file=False)

@@ -1,0 +1,21 @@
+"""Cron jobs under PostgreSQL's advisory locks: their keys, and ``CRON_JOBS``. It imports the core only.
+
+>>> from slotwise.contrib.advisory import parse_cron_jobs
+>>> [job.name for job in parse_cron_jobs('{"tokenCleanup": {"schedule": "0 */1 * * * *", "lockKey": 5101}}')]
+['tokenCleanup']
+"""
+
+from __future__ import annotations
+
+from slotwise.contrib.advisory.cron_jobs import CronJob, cron_jobs_schema, parse_cron_jobs, read_cron_jobs
+from slotwise.contrib.advisory.lock_keys import KeyRange, LockKeys, read_lock_keys
+
+__all__ = [
+    "CronJob",
+    "KeyRange",
+    "LockKeys",
+    "cron_jobs_schema",
+    "parse_cron_jobs",
+    "read_cron_jobs",
+    "read_lock_keys",
+]

@@ -1,0 +1,215 @@
+"""``CRON_JOBS``: the schedules and lock keys of a service's jobs, as JSON in its environment."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from importlib.resources import files
+from typing import Final
+
+from slotwise.contrib.advisory.lock_keys import LARGEST_KEY, KeyRange, LockKeys
+from slotwise.errors import ConfigurationError, InvalidCronJobs, InvalidSchedule
+from slotwise.schedules import Cron
+from slotwise.schedules.cron import MACROS
+
+VARIABLE: Final = "CRON_JOBS"
+ZONE_VARIABLE: Final = "CRON_TZ"
+
+_FIELDS: Final = ("schedule", "lockKey")
+_SCHEMA: Final = "cron_jobs.schema.json"
+_EXAMPLE: Final = '{"tokenCleanup": {"schedule": "0 */5 * * * *", "lockKey": 5101}}'
+_LONGEST_NAME: Final = 100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CronJob:
+    """One entry of ``CRON_JOBS``."""
+
+    #: ``<service>.<job>``; without a service as it was written.
+    name: str
+    #: The part of the name that a handler has.
+    job: str
+    schedule: Cron
+    lock_key: int
+
+
+def cron_jobs_schema() -> dict[str, object]:
+    """Return the JSON Schema of ``CRON_JOBS``."""
+    found: dict[str, object] = json.loads((files(__package__) / _SCHEMA).read_text(encoding="utf-8"))
+    return found
+
+
+def read_cron_jobs(
+    environ: Mapping[str, str],
+    *,
+    handlers: Collection[str] | None = None,
+    service: str | None = None,
+    lock_keys: LockKeys | None = None,
+    tz: str | None = None,
+) -> tuple[CronJob, ...]:
+    """Read ``CRON_JOBS``, and ``CRON_TZ`` if there is no ``tz``, from an environment; see ``parse_cron_jobs``."""
+    if VARIABLE not in environ:
+        raise InvalidCronJobs([f"it is not set; write {_EXAMPLE}, or {{}} for no jobs"])
+    zone = tz or environ.get(ZONE_VARIABLE) or None
+    return parse_cron_jobs(environ[VARIABLE], handlers=handlers, service=service, lock_keys=lock_keys, tz=zone)
+
+
+def parse_cron_jobs(
+    text: str,
+    *,
+    handlers: Collection[str] | None = None,
+    service: str | None = None,
+    lock_keys: LockKeys | None = None,
+    tz: str | None = None,
+) -> tuple[CronJob, ...]:
+    """Return the jobs in their order. Raise InvalidCronJobs, which lists every problem with its job and field.
+
+    ``handlers`` are the names of the jobs that the code has; without them, names are not checked. Keys are compared
+    with the range of ``service`` if ``lock_keys`` are given, too. ``tz`` is the zone of all schedules. Without it, a
+    schedule that fixes an hour, day, month or weekday is a problem: Node and Spring use the zone of their process, and
+    slotwise uses UTC. Days of the month and of the week must both match, as in Node and Spring.
+    """
+    problems: list[str] = []
+    entries = _entries(text, problems)
+    is_zone = tz is None or _is_zone(tz, problems)
+    mine = _own_range(service, lock_keys, problems)
+    found: list[CronJob] = []
+    keys: dict[int, str] = {}
+    for name, entry in entries:
+        before = len(problems)
+        job = _job_part(name, service, problems)
+        if handlers is not None and job not in handlers and name not in handlers:
+            near = get_close_matches(job, handlers, n=1)
+            hint = f"did you mean {near[0]}?" if near else "write one, or remove the job"
+            problems.append(f"{name}: no handler has this name; {hint}")
+        if not isinstance(entry, _Object):
+            problems.append(f"{name}: {_shown(entry)} is not an object; write schedule and lockKey")
+            continue
+        problems += _field_problems(name, entry)
+        fields = entry.fields()
+        schedule = _schedule(name, fields, tz if is_zone else "UTC", problems)
+        key = _lock_key(name, fields, mine, keys, problems)
+        if len(problems) == before and schedule is not None and key is not None:
+            full = name if service is None or name.startswith(f"{service}.") else f"{service}.{name}"
+            found.append(CronJob(name=full, job=job, schedule=schedule, lock_key=key))
+    if problems:
+        raise InvalidCronJobs(problems)
+    return tuple(found)
+
+
+@dataclass(frozen=True, slots=True)
+class _Object:
+    """A JSON object as it was written: a dict would drop what is there twice."""
+
+    pairs: list[tuple[str, object]]
+
+    def fields(self) -> dict[str, object]:
+        return dict(self.pairs)
+
+    def repeated(self) -> list[str]:
+        names = [name for name, _ in self.pairs]
+        return [name for name in dict.fromkeys(names) if names.count(name) > 1]
+
+
+def _entries(text: str, problems: list[str]) -> list[tuple[str, object]]:
+    try:
+        read = json.loads(text, object_pairs_hook=_Object)
+    except ValueError as error:
+        problems.append(f"not JSON: {error}; write {_EXAMPLE}")
+        return []
+    if not isinstance(read, _Object):
+        problems.append(f"{_shown(read)} is not an object; write {_EXAMPLE}")
+        return []
+    problems += [f"{name}: the job is there twice; remove one" for name in read.repeated()]
+    return read.pairs
+
+
+def _is_zone(tz: str, problems: list[str]) -> bool:
+    try:
+        Cron("* * * * *", tz)
+    except InvalidSchedule as error:
+        problems.append(f"{ZONE_VARIABLE}: {error}")
+        return False
+    return True
+
+
+def _own_range(service: str | None, lock_keys: LockKeys | None, problems: list[str]) -> KeyRange | None:
+    if service is None or lock_keys is None:
+        return None
+    try:
+        return lock_keys.of(service)
+    except ConfigurationError as error:
+        problems.append(str(error))
+        return None
+
+
+def _job_part(name: str, service: str | None, problems: list[str]) -> str:
+    if not name.strip() or len(name) > _LONGEST_NAME or not name.isprintable():
+        problems.append(f"{name[:40]!r}: a job's name has 1 to {_LONGEST_NAME} printable characters; change it")
+    prefix, _, job = name.rpartition(".")
+    if service is not None and prefix and prefix != service:
+        problems.append(
+            f"{name}: the job is of {prefix}, and this service is {service}; remove it, or correct its name"
+        )
+    return job
+
+
+def _field_problems(name: str, entry: _Object) -> Iterator[str]:
+    for field in entry.repeated():
+        yield f"{name}.{field}: the field is there twice; remove one"
+    for field, _ in entry.pairs:
+        if field not in _FIELDS:
+            near = get_close_matches(field.replace("_", "").lower(), ["schedule", "lockkey"], n=1)
+            hint = f"did you mean {_FIELDS[0] if near[0] == 'schedule' else _FIELDS[1]}?" if near else "remove it"
+            yield f"{name}.{field}: unknown field; {hint}"
+
+
+def _schedule(name: str, fields: Mapping[str, object], tz: str | None, problems: list[str]) -> Cron | None:
+    text = fields.get("schedule")
+    if not isinstance(text, str):
+        lack = "missing" if "schedule" not in fields else f"{_shown(text)} is not a string"
+        problems.append(f'{name}.schedule: {lack}; write e.g. "0 */5 * * * *"')
+        return None
+    try:
+        schedule = Cron(text, tz or "UTC", day_rule="and")
+    except InvalidSchedule as error:
+        problems.append(f"{name}.schedule: {error}")
+        return None
+    if tz is None and (fixed := fixed_fields(text)):
+        problems.append(
+            f"{name}.schedule: {text!r} fixes its {fixed[0]}, and no zone is named; "
+            f"set {ZONE_VARIABLE}, e.g. to the zone in which the Node or Spring processes run"
+        )
+    return schedule
+
+
+def fixed_fields(expression: str) -> list[str]:
+    """Return which of hour, day, month and weekday an expression fixes; its slots then depend on the zone."""
+    fields = MACROS.get(expression.strip().lower(), expression).split()
+    names = ("hour", "day", "month", "weekday")
+    return [name for name, field in zip(names, fields[-4:], strict=True) if field not in ("*", "?")]
+
+
+def _lock_key(
+    name: str, fields: Mapping[str, object], mine: KeyRange | None, keys: dict[int, str], problems: list[str]
+) -> int | None:
+    key = fields.get("lockKey")
+    if not isinstance(key, int) or isinstance(key, bool):
+        lack = "missing" if "lockKey" not in fields else f"{_shown(key)} is not a whole number"
+        problems.append(f"{name}.lockKey: {lack}; write e.g. 5101, without quotes")
+        return None
+    if not -LARGEST_KEY - 1 <= key <= LARGEST_KEY:
+        problems.append(f"{name}.lockKey: {key} has more than 64 bits; take a smaller key")
+        return None
+    if key in keys and keys[key] != name:
+        problems.append(f"{name}.lockKey: {key} is the key of {keys[key]}, too; take another key")
+    keys.setdefault(key, name)
+    if mine is not None and key not in mine:
+        problems.append(f"{name}.lockKey: {key} is out of the range of {mine.service}, {mine}; take a key of its range")
+    return key
+
+
+def _shown(value: object) -> str:
+    return f"{json.dumps(value.fields() if isinstance(value, _Object) else value, default=str):.40}"

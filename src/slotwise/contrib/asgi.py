@@ -1,0 +1,176 @@
+"""ASGI: a lifespan for Starlette and FastAPI, and middleware for any other ASGI application."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, MutableMapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from datetime import timedelta
+from typing import Any, Final, TypeAlias
+
+from slotwise.contrib.hosting import START_WAIT, Host, Source
+from slotwise.engine.run.runner import Threads
+from slotwise.errors import ConfigurationError
+
+Scope: TypeAlias = MutableMapping[str, Any]
+Message: TypeAlias = MutableMapping[str, Any]
+Receive: TypeAlias = Callable[[], Awaitable[Message]]
+Send: TypeAlias = Callable[[Message], Awaitable[None]]
+Application: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
+Lifespan: TypeAlias = Callable[[Any], AbstractAsyncContextManager[Mapping[str, Any] | None]]
+
+#: The key of the Host in the lifespan state: ``request.state.slotwise``.
+STATE: Final = "slotwise"
+
+_HOOK = "start it in each worker: the server must run the lifespan after its fork"
+
+
+def slotwise_lifespan(
+    registry: Source,
+    *,
+    worker: bool = True,
+    start_wait: timedelta | str = START_WAIT,
+    lifespan: Lifespan | None = None,
+) -> Callable[[Any], AbstractAsyncContextManager[dict[str, Any]]]:
+    """Return a lifespan for ``FastAPI(lifespan=…)`` or ``Starlette(lifespan=…)`` that runs the registry.
+
+    ``registry`` is a JobRegistry, or a function that makes one in each process. With ``worker`` a worker runs in each
+    process of the server, and ``async def`` handlers run on the server's loop. Without, there is the client alone.
+    ``start_wait``: how long the server's start waits for the worker; an absent database does not keep it longer.
+    ``lifespan`` is the application's own; it is entered first, left last, and its state is passed on.
+
+    Raises, at the server's start, what ``JobRegistry.start`` raises within ``start_wait``.
+    """
+    host = Host(registry, worker=worker, start_wait=start_wait, hook=_HOOK)
+
+    @asynccontextmanager
+    async def run(app: Any) -> AsyncIterator[dict[str, Any]]:
+        if lifespan is None:
+            async with hosted(host):
+                yield {STATE: host}
+            return
+        async with lifespan(app) as state, hosted(host):
+            yield {**(state or {}), STATE: host}
+
+    return run
+
+
+@asynccontextmanager
+async def hosted(host: Host) -> AsyncIterator[Host]:
+    """Run the host's worker beside the running loop, until the block is left."""
+    loop = asyncio.get_running_loop()
+    try:
+        await _beside(lambda: host.start(host_loop=loop))
+        yield host
+    finally:
+        await _beside(host.stop)
+
+
+async def _beside(work: Callable[[], object]) -> None:
+    """Do this on a thread, to its end.
+
+    Race: the server may cancel its lifespan meanwhile. A stop that is abandoned would leave a worker behind on a loop
+    that closes.
+    """
+    threads = Threads(1, "slotwise-host")
+    running = asyncio.wrap_future(threads.call(work))
+    threads.close()
+    cancelled: asyncio.CancelledError | None = None
+    while not running.done():
+        try:
+            await asyncio.wait([running])
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is not None and running.exception() is None:
+        raise cancelled
+    running.result()
+
+
+class SlotwiseASGI:
+    """ASGI middleware that runs a registry with the server: ``application = SlotwiseASGI(application, registry)``.
+
+    It answers the server's lifespan messages itself if the wrapped application does not (Django's does not), and
+    otherwise passes them on. Requests find the Host at ``scope["state"]["slotwise"]`` if the server keeps a state.
+    Arguments are those of ``slotwise_lifespan``.
+    """
+
+    def __init__(
+        self,
+        application: Application,
+        registry: Source,
+        *,
+        worker: bool = True,
+        start_wait: timedelta | str = START_WAIT,
+    ) -> None:
+        self._application = application
+        self.host = Host(registry, worker=worker, start_wait=start_wait, hook=_HOOK)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request, or the lifespan."""
+        if scope["type"] != "lifespan":
+            await self._application(scope, receive, send)
+            return
+        if isinstance(state := scope.get("state"), MutableMapping):
+            state[STATE] = self.host
+        await _Lifespan(self._application, self.host).run(scope, receive, send)
+
+
+class _Lifespan:
+    """The lifespan messages, for the wrapped application and for us."""
+
+    def __init__(self, application: Application, host: Host) -> None:
+        self._application, self._host = application, host
+
+    async def run(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Start, wait for the server's shutdown, stop. Raises after a failure is reported, as Starlette does."""
+        await receive()
+        inbox: asyncio.Queue[Message] = asyncio.Queue()
+        outbox: asyncio.Queue[Message | None] = asyncio.Queue()
+        inner = asyncio.ensure_future(self._inner(scope, inbox.get, outbox))
+        phase = "startup"
+        try:
+            await self._pass("startup", inbox, outbox)
+            async with hosted(self._host):
+                await send({"type": "lifespan.startup.complete"})
+                phase = "shutdown"
+                await receive()
+            await self._pass("shutdown", inbox, outbox)
+            await send({"type": "lifespan.shutdown.complete"})
+        except Exception as error:
+            await send({"type": f"lifespan.{phase}.failed", "message": str(error)})
+            raise
+        finally:
+            inner.cancel()
+
+    async def _pass(self, phase: str, inbox: asyncio.Queue[Message], outbox: asyncio.Queue[Message | None]) -> None:
+        """Pass a message on, and wait for the application's answer. Raises ConfigurationError if it has failed."""
+        await inbox.put({"type": f"lifespan.{phase}"})
+        answer = await outbox.get()
+        if answer is None:
+            await outbox.put(None)  # it does not take part, also later
+        elif answer["type"] == f"lifespan.{phase}.failed":
+            raise ConfigurationError(f"the application's own {phase} failed: {answer.get('message') or 'see its log'}")
+
+    async def _inner(self, scope: Scope, receive: Receive, outbox: asyncio.Queue[Message | None]) -> None:
+        """Run the application's own lifespan. An exception before its first answer means that it has none."""
+        try:
+            await self._application(scope, receive, outbox.put)
+        except Exception:  # the protocol: such an application does not support lifespans
+            pass
+        finally:
+            await outbox.put(None)
+
+
+def host_of(connection: Any) -> Host:
+    """Return the Host of a request or WebSocket of Starlette or FastAPI.
+
+    Raises ConfigurationError if the application runs without ``slotwise_lifespan``, or in a child of the process that
+    has started the worker.
+    """
+    found = getattr(connection.state, STATE, None)
+    if not isinstance(found, Host):
+        raise ConfigurationError(
+            "this application runs without slotwise; pass lifespan=slotwise_lifespan(registry), and in tests write: "
+            "with TestClient(app) as client"
+        )
+    return found

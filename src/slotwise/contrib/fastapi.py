@@ -1,0 +1,84 @@
+"""FastAPI: a lifespan, a dependency that yields the client, and a health router.
+
+app = FastAPI(lifespan=slotwise_lifespan(registry))
+app.include_router(health_router())
+
+@app.post("/orders")
+def create(order: Order, client: SlotwiseClient) -> None:
+    client.schedule(send_mail, {"to": order.email})
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from slotwise.client.client import Client
+from slotwise.contrib.asgi import SlotwiseASGI, host_of, slotwise_lifespan
+from slotwise.contrib.hosting import unhealthy
+from slotwise.contrib.injection import FastAPIDependencies
+from slotwise.errors import ConfigurationError
+from slotwise.registry.registry import JobRegistry
+
+try:
+    from fastapi import APIRouter, Depends
+    from fastapi.responses import JSONResponse
+    from starlette.requests import HTTPConnection
+except ImportError:
+    raise ConfigurationError("this needs FastAPI; run: pip install 'slotwise[fastapi]'") from None
+
+__all__ = [
+    "FastAPIDependencies",
+    "SlotwiseASGI",
+    "SlotwiseClient",
+    "SlotwiseRegistry",
+    "health_router",
+    "slotwise_client",
+    "slotwise_lifespan",
+    "slotwise_registry",
+]
+
+
+def slotwise_client(connection: HTTPConnection) -> Client:
+    """Return the client of this application's registry: ``client: Annotated[Client, Depends(slotwise_client)]``.
+
+    Raises ConfigurationError without ``slotwise_lifespan``.
+    """
+    return host_of(connection).client
+
+
+def slotwise_registry(connection: HTTPConnection) -> JobRegistry:
+    """Return the registry of this application, for operations and inspection. Raises what ``slotwise_client`` does."""
+    return host_of(connection).registry
+
+
+#: The annotation of an argument that receives the client.
+SlotwiseClient = Annotated[Client, Depends(slotwise_client)]
+#: The annotation of an argument that receives the registry.
+SlotwiseRegistry = Annotated[JobRegistry, Depends(slotwise_registry)]
+
+
+def health_router(prefix: str = "/health") -> APIRouter:
+    """Return a router with two checks: ``live`` and ``ready``, below ``prefix``.
+
+    ``live`` is 200 unless this process's worker cannot start. ``ready`` is 200 if the worker runs and the database
+    answers; else 503. Both return the state and, if there is one, the reason in one line.
+    """
+    router = APIRouter(prefix=prefix, tags=["slotwise"])
+
+    @router.get("/live")
+    def live(connection: HTTPConnection) -> Any:
+        host = host_of(connection)
+        state = host.state
+        return _answer(state, host.failure, is_well=state != "failed")
+
+    @router.get("/ready")
+    def ready(connection: HTTPConnection) -> Any:
+        host = host_of(connection)
+        reason = unhealthy(host)
+        return _answer(host.state, reason, is_well=reason is None)
+
+    return router
+
+
+def _answer(state: str, reason: str | None, *, is_well: bool) -> JSONResponse:
+    return JSONResponse({"state": state, "reason": reason}, status_code=200 if is_well else 503)

@@ -1,0 +1,181 @@
+"""A registry in a web server's process: its worker starts and stops with the server, and forks are refused by rule.
+
+The modules for FastAPI, Flask, ASGI and WSGI are thin layers over ``Host``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import concurrent.futures.thread  # noqa: F401  # registers its exit handler before ours, which then runs first
+import logging
+import os
+import threading
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Final, Literal, TypeAlias
+
+from slotwise.client.client import Client
+from slotwise.errors import ConfigurationError, DatabaseProblem, SlotwiseError
+from slotwise.model.durations import parse_duration
+from slotwise.registry.registry import JobRegistry
+
+logger = logging.getLogger("slotwise.host")
+
+#: A registry, or a function that makes one: called once in each process, after the server's fork.
+Source: TypeAlias = JobRegistry | Callable[[], JobRegistry]
+
+State: TypeAlias = Literal["client", "stopped", "starting", "running", "failed"]
+
+#: How long a start may keep the server waiting, so that a mistake ends it. An absent database takes longer.
+START_WAIT: Final = timedelta(seconds=2)
+
+
+class Host:
+    """Runs a registry inside a process that belongs to a web server.
+
+    With ``worker``, ``start`` starts a worker on a thread of its own. It waits for it for ``start_wait`` at most, so
+    that missing tables or a wrong password end the server's start. While the database is away, the server starts
+    without the worker, which follows as soon as the database is back. Without ``worker`` there is the client alone.
+
+    After a fork the child has no worker, since threads stay in the parent. If the start came before the fork, every use
+    in the child raises ConfigurationError with the hook to use instead; ``hook`` names it.
+    """
+
+    def __init__(
+        self,
+        registry: Source,
+        *,
+        worker: bool = True,
+        start_wait: timedelta | str = START_WAIT,
+        hook: str = "start it in gunicorn's post_worker_init hook, or without --preload",
+    ) -> None:
+        if not isinstance(registry, JobRegistry) and (isinstance(registry, type) or not callable(registry)):
+            raise ConfigurationError(
+                f"{registry!r:.80} is no registry; pass a JobRegistry, or a function without arguments that makes one"
+            )
+        self._source, self._worker, self._hook = registry, worker, hook
+        self._start_wait = parse_duration(start_wait).total_seconds()
+        self._made: tuple[int, JobRegistry] | None = None
+        self._pid: int | None = None
+        self._turn = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._settled = threading.Event()
+        self._error: BaseException | None = None
+
+    @property
+    def registry(self) -> JobRegistry:
+        """The registry of this process. Raises ConfigurationError in a child of the process that has started it."""
+        self._refuse_fork()
+        if isinstance(self._source, JobRegistry):
+            return self._source
+        if self._made is None or self._made[0] != os.getpid():
+            made = self._source()
+            if not isinstance(made, JobRegistry):
+                raise ConfigurationError(f"{self._source!r:.80} returned {made!r:.80}; it must return a JobRegistry")
+            self._made = os.getpid(), made
+        return self._made[1]
+
+    @property
+    def client(self) -> Client:
+        """The registry's client. Raises what ``registry`` raises."""
+        return self.registry.client
+
+    @property
+    def state(self) -> State:
+        """``client`` without a worker; else ``stopped``, ``starting``, ``running`` or ``failed``."""
+        self._refuse_fork()
+        if not self._worker:
+            return "client"
+        if self._error is not None:
+            return "failed"
+        if self._pid is None:
+            return "stopped"
+        return "running" if self._settled.is_set() else "starting"
+
+    @property
+    def failure(self) -> str | None:
+        """Why the worker could not start, in one line; None unless it is ``failed``."""
+        return None if self._error is None else " ".join(str(self._error).split())
+
+    def start(self, *, host_loop: asyncio.AbstractEventLoop | None = None) -> None:
+        """Start the worker of this process, once; a second call changes nothing.
+
+        ``host_loop`` runs the ``async def`` handlers; call this from another thread then. Raises what
+        ``registry.start`` raises within ``start_wait``. Later failures are logged and are the ``failure``.
+        """
+        registry = self.registry
+        with self._turn:
+            if self._pid is not None or not self._worker:
+                return
+            self._pid, self._error = os.getpid(), None
+            self._settled.clear()
+            self._thread = threading.Thread(
+                target=self._run, args=(registry, host_loop), name="slotwise-start", daemon=True
+            )
+            self._thread.start()
+        if not self._settled.wait(self._start_wait):
+            logger.warning("the server starts without its worker, which still waits for the database")
+        elif (error := self._error) is not None:
+            self._pid = None
+            raise error
+
+    def stop(self) -> int:
+        """Drain and stop the worker, and close the client's connections; return what ``registry.stop`` returns."""
+        is_parents = self._pid is not None and self._pid != os.getpid()
+        if is_parents or not (isinstance(self._source, JobRegistry) or self._made):
+            return 0
+        registry, thread = self.registry, self._thread
+        left = registry.stop()
+        while thread is not None and thread.is_alive():
+            # Race: the starting thread may reach the registry only after our stop.
+            thread.join(0.05)
+            left = registry.stop()
+        self._thread = self._pid = self._error = None
+        return left
+
+    def stop_at_exit(self) -> None:
+        """Call ``stop`` when this process ends: for hosts that have no hook for their end."""
+        # ``atexit`` runs after concurrent.futures has closed its pools, which handlers may use.
+        register = getattr(threading, "_register_atexit", atexit.register)  # private, available since 3.9
+        register(self._stop_in, os.getpid())
+
+    def _stop_in(self, pid: int) -> None:
+        if pid == os.getpid():
+            self.stop()
+
+    def _run(self, registry: JobRegistry, host_loop: asyncio.AbstractEventLoop | None) -> None:
+        try:
+            registry.start(host_loop=host_loop)
+        except BaseException as error:  # kept for whoever waits, and for the health check
+            self._error = error
+            if isinstance(error, SlotwiseError):
+                logger.error("the worker cannot start: %s", error)
+            else:
+                logger.exception("the worker cannot start")
+        finally:
+            self._settled.set()
+
+    def _refuse_fork(self) -> None:
+        if self._pid is not None and self._pid != os.getpid():
+            raise ConfigurationError(
+                f"the worker was started in process {self._pid} before the server forked process {os.getpid()}, which "
+                f"has none; {self._hook}"
+            )
+
+
+def unhealthy(host: Host) -> str | None:
+    """Return why this process cannot serve jobs, in one line; None if all is well.
+
+    Checks the worker's state, and the database for the client. Waits for the database as long as a connection may take.
+    """
+    state = host.state
+    if state == "failed":
+        return f"the worker cannot start: {host.failure}"
+    if state in ("starting", "stopped"):
+        return f"the worker is {state}"
+    try:
+        host.registry.inspect.now()
+    except DatabaseProblem as error:
+        return " ".join(str(error).split())
+    return None

@@ -1,0 +1,57 @@
+"""WSGI: middleware for any WSGI application, and what Flask shares with it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, MutableMapping
+from contextlib import suppress
+from datetime import timedelta
+from typing import Any, Final, TypeAlias
+
+from slotwise.contrib.hosting import START_WAIT, Host, Source
+from slotwise.errors import SlotwiseError
+
+Environ: TypeAlias = MutableMapping[str, Any]
+Application: TypeAlias = Callable[[Environ, Callable[..., Any]], Iterable[bytes]]
+
+#: The key of the Host in the environment of a request.
+ENVIRON: Final = "slotwise"
+
+
+def start_once(host: Host) -> None:
+    """Start the worker with the first request. Raises ConfigurationError after a fork; other errors are logged."""
+    if host.state == "stopped":
+        host.stop_at_exit()
+        with suppress(SlotwiseError):  # the log has it, and the health check
+            host.start()
+
+
+class SlotwiseWSGI:
+    """WSGI middleware that runs a registry with the server: ``application = SlotwiseWSGI(application, registry)``.
+
+    WSGI has no start and no end. So the worker starts with the first request of each process, after the server's fork,
+    or earlier by ``start()`` in a server's hook, such as gunicorn's ``post_worker_init``. It drains when the process
+    ends. Requests find the Host at ``environ["slotwise"]``. Arguments are those of ``Host``.
+    """
+
+    def __init__(
+        self,
+        application: Application,
+        registry: Source,
+        *,
+        worker: bool = True,
+        start_wait: timedelta | str = START_WAIT,
+    ) -> None:
+        self._application = application
+        self.host = Host(registry, worker=worker, start_wait=start_wait)
+
+    def start(self) -> None:
+        """Start the worker of this process, once, and stop it when the process ends."""
+        if self.host.state == "stopped":
+            self.host.stop_at_exit()
+            self.host.start()
+
+    def __call__(self, environ: Environ, start_response: Callable[..., Any]) -> Iterable[bytes]:
+        """Serve one request; if the worker cannot start, the log says why, and the request is served."""
+        start_once(self.host)
+        environ[ENVIRON] = self.host
+        return self._application(environ, start_response)

@@ -1,0 +1,149 @@
+"""What an attempt came to: the handler's result, its exception, or the end of a fork, as a value for the settlement."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import os
+import sys
+import traceback
+from pathlib import Path
+from typing import Any
+
+from slotwise.engine.run.active_claims import Holding
+from slotwise.errors import InvalidPayload, JobCancelled
+from slotwise.jobs.context import Cancel, Fail, Snooze, Steering
+from slotwise.jobs.definition import Definition
+from slotwise.model.durations import format_duration
+from slotwise.model.records import SUCCEEDED, Aborted, AttemptOutcome, Cancelled, Failed, FollowUps, Snoozed, Succeeded
+from slotwise.model.vocabulary import Reason
+from slotwise.payload.converters import ANYTHING, Misfit, shape_of
+from slotwise.payload.payload import JSON
+
+#: The largest result, in bytes; store a larger one elsewhere and return its key.
+RESULT_LIMIT = 65_536
+
+
+def kept(result: object, definition: Definition, sequel: FollowUps | None) -> FollowUps:
+    """Return the follow-ups with the result, if the task keeps results.
+
+    A result that cannot be kept is reported, and the task still succeeds: a retry would not help.
+    """
+    sequel = sequel or FollowUps()
+    if definition.result_retention is not None:
+        try:
+            sequel.result = encoded(result)
+        except InvalidPayload as error:
+            sequel.problem = str(error)
+    return sequel
+
+
+def encoded(result: object) -> bytes:
+    """Return a result as JSON: plain values, dataclasses, models. Raise InvalidPayload with the reason."""
+    kind: Any = type(result)
+    try:
+        shape = ANYTHING if isinstance(result, dict | list | tuple) else shape_of(kind)
+        plain = shape.write(result)
+        body = JSON.encode(plain)
+    except (Misfit, TypeError, ValueError, RecursionError) as error:
+        raise InvalidPayload(f"the result is not kept: it cannot be written as JSON: {error}") from None
+    except InvalidPayload:
+        raise InvalidPayload(f"the result is not kept: {type(result).__name__} cannot be written as JSON") from None
+    if len(body) > RESULT_LIMIT:
+        raise InvalidPayload(f"the result is not kept: it has {len(body)} bytes, at most {RESULT_LIMIT} are allowed")
+    return body
+
+
+#: The longest error text in the ledger, in characters.
+ERROR_LIMIT = 16_384
+#: Frames of this package at the top of a traceback are left out.
+_OWN = str(Path(__file__).parent)
+
+
+def returned(result: object, holding: Holding, definition: Definition) -> AttemptOutcome:
+    """Return the outcome of a handler that returned ``result``."""
+    if isinstance(result, Steering):
+        word = type(result).__name__
+        return Failed(f"the handler returned {result!r}, which has no effect; raise it: `raise {word}(…)`", final=True)
+    if inspect.isawaitable(result):
+        if inspect.iscoroutine(result):
+            result.close()
+        return Failed("the handler returned a coroutine that nobody awaited; declare it `async def`", final=True)
+    if holding.unawaited is not None:
+        word = f"ctx.{holding.unawaited}"
+        return Failed(f"{word} was given an async connection and not awaited; write `await {word}(…)`", final=True)
+    if definition.leaves_traces:
+        holding.sequel = kept(result, definition, holding.sequel)
+    elif holding.is_plain:
+        return SUCCEEDED
+    return timed_out(holding, definition) or Succeeded(promised=holding.promised, sequel=holding.sequel)
+
+
+def timed_out(holding: Holding, definition: Definition) -> AttemptOutcome | None:
+    """Return the failure of an attempt that timed out, even if its handler returned after that, else None."""
+    if holding.stop_reason != Reason.TIMEOUT:
+        return None
+    said = f"timed out after {format_duration(definition.timeout)}" if definition.timeout else "timed out"
+    return Failed(said, promised=holding.promised)
+
+
+def raised(error: BaseException, holding: Holding, definition: Definition) -> AttemptOutcome:
+    """Return the outcome of a handler that raised ``error``."""
+    reason = holding.stop_reason
+    if reason is not None and isinstance(error, JobCancelled | asyncio.CancelledError):
+        return timed_out(holding, definition) or Aborted(reason)
+    match error:
+        case Snooze(duration=duration):
+            return timed_out(holding, definition) or Snoozed(duration)
+        case Cancel(reason=said):
+            return timed_out(holding, definition) or Cancelled(storable(said))
+        case Fail(reason=said):
+            return Failed(storable(said), final=True, promised=holding.promised)
+    try:
+        text = error_text(error)
+    except Exception:  # any exception must end the claim, even one whose traceback cannot be formatted
+        text = type(error).__name__
+    final = definition.retry is not None and not definition.retry.retries(error)
+    return Failed(text, exception=error, final=final, promised=holding.promised)
+
+
+#: One entry per fork between the first process and this one. Asking the system for a process id takes as long as
+#: everything else around a short handler.
+forks: list[None] = []
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=lambda: forks.append(None))
+
+
+def leave_fork(outcome: AttemptOutcome) -> None:
+    """End a fork that a handler made and that returns from the handler as well.
+
+    The attempt belongs to the parent, so the child exits here, with the status that Python would give it. All other
+    threads are in the parent.
+    """
+    error = outcome.exception if isinstance(outcome, Failed) else None
+    status = int(isinstance(outcome, Failed))
+    if isinstance(error, SystemExit):
+        status = error.code if isinstance(error.code, int) else int(error.code is not None)
+    elif isinstance(outcome, Failed):
+        print(outcome.error, file=sys.stderr)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
+
+
+def error_text(error: BaseException) -> str:
+    """Return the traceback from the handler on, as it is stored; the last line names the error."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_frame.f_code.co_filename.startswith(_OWN):
+        trace = trace.tb_next
+    return storable("".join(traceback.format_exception(type(error), error, trace)))
+
+
+def storable(said: object) -> str:
+    """Return text that a database can store: NUL and lone surrogates escaped, cut in the middle if too long."""
+    text = str(said).replace("\x00", "\\x00").strip().encode("utf-8", "backslashreplace").decode("utf-8")
+    if len(text) <= ERROR_LIMIT:
+        return text
+    half = ERROR_LIMIT // 2
+    return f"{text[:half]}\n… {len(text) - ERROR_LIMIT} characters left out …\n{text[-half:]}"

@@ -1,0 +1,517 @@
+"""PostgreSQL's hot statements, as text that can be read and EXPLAINed as it is; and the arrays that they take.
+
+Rules behind them, each from an experiment:
+- "now" is statement_timestamp(): clock_timestamp() is volatile and keeps the index from being used.
+- The claim has no join to choose: rows are found by ctid, which cannot flip to a hash join with a sequential scan.
+  Held rows and ledger rows are found by key in a join that is LATERAL, or by the ctid of a row that is locked.
+- Priority is asked of the oldest due rows only: an index led by it makes a claim that finds nothing walk all rows of
+  the future, and without an end to what is sorted a claim costs as much as the whole backlog.
+- Rows that were lost before are few, and have an index of their own; both finds are cut to the limit at the end, and
+  not by a LIMIT that is computed, at which the planner can only guess.
+- The claim's UPDATE repeats the conditions of its SELECT: a ctid may have been reused in between. It does so within
+  a CASE, which no index fits: else, on a table never analysed, the rows are looked for once more, and all that are due.
+- Heartbeat and reaper never wait (SKIP LOCKED); settlements lock in key order, so they cannot deadlock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from slotwise.model.records import Fence, Key, Row
+from slotwise.store.dialects.queue_cursors import Range
+from slotwise.store.dialects.row_statements import MAY_START
+from slotwise.store.schema.rows import ADDED_COLUMNS, Change, ledger_instance
+
+CLAIM = """\
+WITH due AS (
+    UPDATE {tasks} AS t
+    SET picked = true, picked_by = %(holder)s, last_heartbeat = {now}, lease = %(lease)s,
+        version = greatest(t.version + 1, (extract(epoch FROM {now}) * 1000000)::bigint), attempt = t.attempt + 1,
+        watermark = CASE WHEN t.kind = 'plan' THEN greatest(t.watermark, t.slot) ELSE t.watermark END
+    WHERE t.ctid = ANY ((ARRAY(
+        SELECT d.ctid FROM {tasks} AS d
+        WHERE NOT d.picked AND d.state IS NULL AND d.lost_count > 0 AND d.execution_time <= {now}
+          AND d.task_name = ANY (%(names)s::text[]){who}
+        ORDER BY d.execution_time
+        LIMIT %(lost)s
+        FOR UPDATE SKIP LOCKED) || ARRAY(
+        {fresh}
+        LIMIT %(limit)s
+        FOR UPDATE SKIP LOCKED))[1:%(limit)s::integer])
+      AND CASE WHEN t.picked OR t.state IS NOT NULL THEN false
+               ELSE t.execution_time <= {now} AND t.task_name = ANY (%(names)s::text[]) END
+    RETURNING {columns}
+), ledger AS (
+    INSERT INTO {slots} AS s
+        (task_name, task_instance, slot, outcome, origin, attempts, collapsed, token, worker, started)
+    SELECT DISTINCT ON (task_name, coalesce(plan_instance, task_instance), slot)
+        task_name, coalesce(plan_instance, task_instance), slot,
+        CASE WHEN task_name = ANY (%(strict)s::text[]) THEN 'claimed' ELSE 'running' END,
+        coalesce(origin, 'schedule'), attempt, collapsed, version, picked_by,
+        CASE WHEN task_name = ANY (%(strict)s::text[]) THEN NULL ELSE {now} END
+    FROM due
+    WHERE slot IS NOT NULL
+      AND (kind = 'detached' OR kind = 'plan' AND (attempt > 1 OR next_slot IS NULL OR next_slot > {now}))
+    {again}
+    RETURNING s.task_name, s.task_instance, s.slot, s.token
+)
+SELECT {now}, kind = 'task' OR EXISTS (
+        SELECT FROM ledger AS l
+        WHERE l.task_name = due.task_name AND l.task_instance = coalesce(due.plan_instance, due.task_instance)
+          AND l.slot = due.slot AND l.token = due.version),
+    {slot_columns}
+FROM due
+ORDER BY -coalesce(priority, 50), execution_time"""
+
+#: How a slot is entered that the ledger has already, by CLAIM and by BEGIN.
+AGAIN = f"""\
+ON CONFLICT (task_name, task_instance, slot) DO UPDATE
+    SET outcome = excluded.outcome, reason = NULL, attempts = s.attempts + 1, collapsed = excluded.collapsed,
+        token = excluded.token, worker = excluded.worker, started = excluded.started, started_before = s.started
+    WHERE {MAY_START}"""
+
+#: Of the oldest due rows, those of the highest priority; the oldest, where all of those have the same.
+MOST_URGENT = """\
+SELECT c.ctid FROM {tasks} AS c
+        WHERE c.ctid = ANY (ARRAY(
+            SELECT d.ctid FROM {tasks} AS d
+            WHERE NOT d.picked AND d.state IS NULL AND d.lost_count = 0 AND d.execution_time <= {now}
+              AND d.task_name = ANY (%(names)s::text[]){who}{kind}
+            ORDER BY d.execution_time
+            LIMIT {window}))
+          AND CASE WHEN c.picked OR c.state IS NOT NULL THEN false ELSE c.execution_time <= {now} END
+        ORDER BY -coalesce(c.priority, 50), c.execution_time"""
+OLDEST = """\
+SELECT d.ctid FROM {tasks} AS d
+        WHERE NOT d.picked AND d.state IS NULL AND d.lost_count = 0 AND d.execution_time <= {now}
+          AND d.task_name = ANY (%(names)s::text[]){who}{kind}
+        ORDER BY d.execution_time"""
+
+#: For every claim but that of a row which an operator runs himself. Asked once per statement, not per row.
+ALL_PAUSED = "\n          AND NOT EXISTS (SELECT FROM {meta} WHERE key = 'paused')"
+HAS_SLOT = "\n          AND d.kind <> 'task'"
+
+DUE_NAMES = """\
+(SELECT d.task_name, coalesce(d.priority, 50) FROM {tasks} AS d
+ WHERE NOT d.picked AND d.state IS NULL AND d.kind <> 'task'
+   AND d.execution_time <= {now}
+ ORDER BY d.execution_time LIMIT %(limit)s)
+UNION ALL
+(SELECT d.task_name, coalesce(d.priority, 50) FROM {tasks} AS d
+ WHERE NOT d.picked AND d.state IS NULL AND d.lost_count > 0 AND d.execution_time <= {now}
+ ORDER BY d.execution_time LIMIT %(limit)s)"""
+
+# One descent into the index for each priority that is not known yet, and none for those that are: rows of others, rows
+# of the future, and dead entries in front of a mark (marks.py) cost nothing.
+HEADS = """\
+    WITH RECURSIVE heads AS (
+        SELECT n.task_name, n.turn, n.last, n.since, CASE WHEN n.first = n.last THEN n.first ELSE (
+            SELECT -coalesce(q.priority, 50) FROM {tasks} AS q
+            WHERE q.task_name = n.task_name AND NOT q.picked AND q.state IS NULL
+              AND q.kind = 'task'
+              AND -coalesce(q.priority, 50) >= n.first AND -coalesce(q.priority, 50) <= n.last
+            ORDER BY -coalesce(q.priority, 50) LIMIT 1) END AS rank
+        FROM unnest(%(heads)s::text[], %(firsts)s::integer[], %(lasts)s::integer[], %(sinces)s::timestamptz[])
+             WITH ORDINALITY AS n(task_name, first, last, since, turn)
+        WHERE NOT EXISTS (SELECT FROM {meta} WHERE key = 'paused')
+        UNION ALL
+        SELECT h.task_name, h.turn, h.last, h.since, (
+            SELECT -coalesce(q.priority, 50) FROM {tasks} AS q
+            WHERE q.task_name = h.task_name AND NOT q.picked AND q.state IS NULL
+              AND q.kind = 'task'
+              AND -coalesce(q.priority, 50) > h.rank AND -coalesce(q.priority, 50) <= h.last
+            ORDER BY -coalesce(q.priority, 50) LIMIT 1)
+        FROM heads AS h WHERE h.rank < h.last)"""
+
+# The version's part is a SELECT so that it is computed once, and not for each row.
+CLAIM_TASKS = """\
+UPDATE {tasks} AS t
+SET picked = true, picked_by = %(holder)s, last_heartbeat = {now}, lease = %(lease)s,
+    version = greatest(t.version + 1, (SELECT (extract(epoch FROM {now}) * 1000000)::bigint)), attempt = t.attempt + 1
+WHERE t.ctid = ANY (ARRAY(
+    {heads}
+    SELECT d.ctid FROM (SELECT task_name, rank, since FROM heads WHERE rank IS NOT NULL ORDER BY rank, turn) AS p
+    CROSS JOIN LATERAL (
+        SELECT w.ctid FROM {tasks} AS w
+        WHERE w.task_name = p.task_name AND -coalesce(w.priority, 50) = p.rank AND NOT w.picked AND w.state IS NULL
+          AND w.kind = 'task' AND w.lost_count = 0 AND w.execution_time <= {now}
+          AND w.execution_time >= p.since
+        ORDER BY w.execution_time
+        LIMIT %(limit)s
+        FOR UPDATE SKIP LOCKED) AS d
+    LIMIT %(limit)s))
+  AND CASE WHEN t.picked OR t.state IS NOT NULL OR t.kind <> 'task' THEN false
+           ELSE t.execution_time <= {now} AND t.task_name = ANY (%(tasks)s::text[]) END
+RETURNING {task_columns}, {slots_are_due}"""
+
+#: Whether anything is due that is for the other claim, whoever's it is: asked once, of the ends of two indexes.
+SLOTS_ARE_DUE = """\
+coalesce(
+    (SELECT true FROM {tasks} AS d
+     WHERE NOT d.picked AND d.state IS NULL AND d.kind <> 'task'
+       AND d.execution_time <= {now}
+     ORDER BY d.execution_time LIMIT 1),
+    (SELECT true FROM {tasks} AS d
+     WHERE NOT d.picked AND d.state IS NULL AND d.lost_count > 0 AND d.execution_time <= {now}
+     ORDER BY d.execution_time LIMIT 1),
+    false)"""
+
+# Slots and lost rows of these tasks are few: whoever is due is read. Of others the first is, not by an EXISTS, which
+# might be made a join with all of them.
+DUE_TASKS = """\
+{heads}
+(SELECT p.task_name FROM heads AS p WHERE (
+    SELECT true FROM {tasks} AS w
+    WHERE w.task_name = p.task_name AND -coalesce(w.priority, 50) = p.rank AND NOT w.picked AND w.state IS NULL
+      AND w.kind = 'task' AND w.lost_count = 0 AND w.execution_time <= {now}
+    ORDER BY w.execution_time LIMIT 1))
+UNION
+(SELECT d.task_name FROM {tasks} AS d
+ WHERE NOT d.picked AND d.state IS NULL AND d.kind <> 'task'
+   AND d.execution_time <= {now} AND d.task_name = ANY (%(tasks)s::text[]))
+UNION
+(SELECT d.task_name FROM {tasks} AS d
+ WHERE NOT d.picked AND d.state IS NULL AND d.lost_count > 0 AND d.execution_time <= {now}
+   AND d.task_name = ANY (%(tasks)s::text[]))"""
+
+# The names of the second part stand in a CASE, which no index fits: a generic plan takes an array for ten names, and
+# would read all rows of these by the key. They are a subquery, and so a hash: ten thousand are not compared one by one.
+NEXT_DUE = """\
+{heads}
+SELECT least(greatest(min(due), {now} - interval '1 day'), timestamptz '9000-01-01Z') - {now} FROM (
+    (SELECT d.execution_time FROM {tasks} AS d
+     WHERE NOT d.picked AND d.state IS NULL AND d.lost_count > 0
+       AND d.task_name = ANY (%(names)s::text[]) AND NOT EXISTS (SELECT FROM {meta} WHERE key = 'paused')
+     ORDER BY d.execution_time LIMIT %(lost)s)
+    UNION ALL
+    (SELECT d.execution_time FROM {tasks} AS d
+     WHERE NOT d.picked AND d.state IS NULL AND d.kind <> 'task'
+       AND CASE WHEN d.lost_count = 0 THEN d.task_name IN (SELECT unnest(%(names)s::text[])) ELSE false END
+       AND NOT EXISTS (SELECT FROM {meta} WHERE key = 'paused')
+     ORDER BY d.execution_time LIMIT 1)
+    UNION ALL
+    (SELECT d.execution_time FROM heads AS p CROSS JOIN LATERAL (
+        SELECT w.execution_time FROM {tasks} AS w
+        WHERE w.task_name = p.task_name AND -coalesce(w.priority, 50) = p.rank AND NOT w.picked AND w.state IS NULL
+          AND w.kind = 'task' AND w.lost_count = 0
+        ORDER BY w.execution_time LIMIT 1) AS d)) AS waiting(due)
+HAVING min(due) IS NOT NULL"""
+
+# The key alone finds the row: what else is asked stands in a CASE, which no index fits. Else the planner takes the
+# index of held rows, where it looks through all of this worker's for each of them.
+FINISH = """\
+WITH gone AS (
+    DELETE FROM {tasks} AS t
+    WHERE t.ctid = ANY (ARRAY(
+        SELECT q.ctid
+        FROM unnest(%(names)s::text[], %(instances)s::text[], %(versions)s::bigint[])
+             AS i(task_name, task_instance, version)
+        CROSS JOIN LATERAL (
+            SELECT h.ctid FROM {tasks} AS h
+            WHERE h.task_name = i.task_name AND h.task_instance = i.task_instance
+              AND CASE WHEN h.picked AND h.version = i.version AND h.picked_by = %(holder)s
+                       THEN h.state IS NULL AND h.wanted_due IS NULL AND h.cancel_requested IS NULL
+                       ELSE false END
+            FOR UPDATE) AS q))
+      AND CASE WHEN t.picked THEN t.picked_by = %(holder)s ELSE false END
+    RETURNING 1)
+SELECT pg_current_xact_id()::text, count(*) FROM gone"""
+
+# Row and ledger row are found by key, one after the other, and written by place. What a row is checked against, and
+# what it moves on to, may differ from row to row, or be the same for all.
+ADVANCE = """\
+WITH held AS MATERIALIZED (
+    SELECT h.ctid AS place, e.ctid AS entry, i.*
+    FROM unnest(%(names)s::text[], %(instances)s::text[], %(versions)s::bigint[]{arrays}) WITH ORDINALITY
+         AS i(task_name, task_instance, version{changed}, turn)
+    CROSS JOIN LATERAL (
+        SELECT t.ctid FROM {tasks} AS t
+        WHERE t.task_name = i.task_name AND t.task_instance = i.task_instance
+          AND CASE WHEN t.picked AND t.version = i.version AND t.picked_by = %(holder)s
+                   THEN t.kind = 'plan' AND t.slot = {slot} AND t.watermark = {slot} AND t.schedule = {schedule}
+                        AND ({next_slot} IS NULL OR {next_slot} > {now})
+                        AND t.attempt = 1 AND t.lost_count = 0 AND t.collapsed = 0 AND {unasked}
+                   ELSE false END
+        FOR UPDATE SKIP LOCKED) AS h
+    CROSS JOIN LATERAL (
+        SELECT s.ctid FROM {slots} AS s
+        WHERE s.task_name = i.task_name AND s.task_instance = i.task_instance AND s.slot = {slot}
+          AND CASE WHEN s.token = i.version THEN s.finished IS NULL AND s.outcome = 'running' ELSE false END
+        OFFSET 0) AS e
+), gone AS (
+    UPDATE {tasks} AS t
+    SET picked = false, picked_by = NULL, last_heartbeat = NULL, lease = NULL, version = t.version + 1, attempt = 0,
+        execution_time = {due}, slot = {next_slot}, next_slot = {after_next},
+        consecutive_failures = 0, last_success = {now}, last_error = NULL
+    FROM held AS i
+    WHERE t.ctid = ANY (ARRAY(SELECT place FROM held)) AND t.ctid = i.place
+      AND t.version = i.version AND t.picked_by = %(holder)s
+    RETURNING i.entry, i.turn
+), told AS (
+    UPDATE {slots} AS s
+    SET outcome = 'succeeded', reason = NULL, error = NULL, attempts = 1, finished = {now}
+    WHERE s.ctid = ANY (ARRAY(SELECT entry FROM gone)) AND s.finished IS NULL AND s.outcome = 'running'
+    RETURNING 1)
+SELECT pg_current_xact_id()::text, (SELECT count(*) FROM told), ARRAY(SELECT turn FROM gone)"""
+
+HOLD = """\
+SELECT {now}, pg_current_xact_id()::text, q.ctid::text, {q_columns}
+FROM unnest(%(names)s::text[], %(instances)s::text[], %(versions)s::bigint[], %(holders)s::text[])
+     AS i(task_name, task_instance, version, holder)
+CROSS JOIN LATERAL (
+    SELECT h.ctid, h.* FROM {tasks} AS h
+    WHERE h.task_name = i.task_name AND h.task_instance = i.task_instance
+      AND CASE WHEN h.picked AND h.version = i.version THEN h.picked_by = i.holder ELSE false END
+    FOR UPDATE{skip}) AS q"""
+
+RELEASE = """\
+UPDATE {tasks} AS t
+SET picked = false, picked_by = NULL, last_heartbeat = NULL, lease = NULL, cancel_requested = NULL,
+    wanted_due = NULL, version = t.version + 1, {sets}
+FROM unnest(%(names)s::text[], %(instances)s::text[], %(versions)s::bigint[], %(holders)s::text[]{arrays})
+     AS i(task_name, task_instance, version, holder{changed})
+WHERE t.ctid = ANY (%(places)s::text[]::tid[])
+  AND t.task_name = i.task_name AND t.task_instance = i.task_instance
+  AND t.version = i.version AND t.picked_by = i.holder"""
+
+REMOVE = """\
+DELETE FROM {tasks} AS t
+USING unnest(%(names)s::text[], %(instances)s::text[], %(versions)s::bigint[], %(holders)s::text[])
+     AS i(task_name, task_instance, version, holder)
+WHERE t.ctid = ANY (%(places)s::text[]::tid[])
+  AND t.task_name = i.task_name AND t.task_instance = i.task_instance
+  AND t.version = i.version AND t.picked_by = i.holder"""
+
+BEAT = """\
+UPDATE {tasks} AS t
+SET last_heartbeat = {now}
+WHERE t.ctid = ANY (ARRAY(
+        SELECT q.ctid
+        FROM unnest(%(names)s::text[], %(instances)s::text[], %(versions)s::bigint[])
+             AS i(task_name, task_instance, version)
+        CROSS JOIN LATERAL (
+            SELECT h.ctid FROM {tasks} AS h
+            WHERE h.task_name = i.task_name AND h.task_instance = i.task_instance
+              AND CASE WHEN h.picked AND h.version = i.version THEN h.picked_by = %(holder)s ELSE false END
+            FOR NO KEY UPDATE SKIP LOCKED) AS q))
+  AND t.picked AND t.picked_by = %(holder)s
+RETURNING t.task_name, t.task_instance, t.version"""
+
+STILL_HELD = """\
+SELECT q.task_name, q.task_instance, q.version
+FROM unnest(%(names)s::text[], %(instances)s::text[], %(versions)s::bigint[]) AS i(task_name, task_instance, version)
+CROSS JOIN LATERAL (
+    SELECT h.task_name, h.task_instance, h.version FROM {tasks} AS h
+    WHERE h.task_name = i.task_name AND h.task_instance = i.task_instance
+      AND CASE WHEN h.picked AND h.version = i.version THEN h.picked_by = %(holder)s ELSE false END
+    OFFSET 0) AS q"""
+
+SILENT = """\
+SELECT {now}, {hold_columns} FROM {tasks} AS t WHERE t.picked AND t.task_name = ANY (%(names)s::text[])"""
+
+# Race: the server may crash right after the mark. Where synchronous_commit is off, the mark's transaction turns it on;
+# its flush also covers the claim, which was written before. Other levels are the admin's choice and stay.
+MARK = """\
+UPDATE {slots} AS s SET outcome = 'running', started = {now}
+WHERE s.task_name = %(name)s AND s.task_instance = %(instance)s AND s.slot = %(slot)s
+  AND s.token = %(token)s AND s.worker = %(holder)s AND s.outcome = 'claimed'
+RETURNING CASE current_setting('synchronous_commit') WHEN 'off' THEN set_config('synchronous_commit', 'on', true) END"""
+
+ENTRIES = """\
+SELECT l.ctid::text, l.task_name, l.task_instance, l.slot, l.outcome, l.token, l.finished IS NOT NULL, l.aborted,
+    l.started
+FROM unnest(%(names)s::text[], %(instances)s::text[], %(slots)s::timestamptz[]) AS i(task_name, task_instance, slot)
+CROSS JOIN LATERAL (
+    SELECT e.ctid, e.* FROM {slots} AS e
+    WHERE e.task_name = i.task_name AND e.task_instance = i.task_instance AND e.slot = i.slot
+    {lock}) AS l"""
+
+RECORD = """\
+UPDATE {slots} AS s
+SET {sets}
+FROM unnest(%(names)s::text[], %(instances)s::text[], %(slots)s::timestamptz[], %(tokens)s::bigint[]{arrays})
+     AS i(task_name, task_instance, slot, token{changed})
+WHERE s.ctid = ANY (%(places)s::text[]::tid[])
+  AND s.task_name = i.task_name AND s.task_instance = i.task_instance AND s.slot = i.slot
+  AND s.token = i.token AND s.finished IS NULL"""
+
+FORGET = """\
+DELETE FROM {slots} AS s
+USING unnest(%(names)s::text[], %(instances)s::text[], %(slots)s::timestamptz[], %(tokens)s::bigint[])
+     AS i(task_name, task_instance, slot, token)
+WHERE s.ctid = ANY (%(places)s::text[]::tid[])
+  AND s.task_name = i.task_name AND s.task_instance = i.task_instance AND s.slot = i.slot
+  AND s.token = i.token AND s.finished IS NULL AND s.attempts <= 1 AND s.lost = 0 AND s.aborted = 0"""
+
+# What ledger and gaps know of each plan row that has missed slots: one descent into either for each.
+NEWEST = """\
+SELECT greatest(
+    (SELECT s.slot FROM {slots} AS s
+     WHERE s.task_name = i.task_name AND s.task_instance = i.task_instance AND s.origin IN ('schedule', 'catch_up')
+       AND (s.finished IS NOT NULL OR s.outcome <> 'claimed' AND i.task_name = ANY (%(strict)s::text[]))
+     ORDER BY s.slot DESC LIMIT 1),
+    (SELECT g.last_slot FROM {gaps} AS g
+     WHERE g.task_name = i.task_name AND g.task_instance = i.task_instance
+     ORDER BY g.first_slot DESC LIMIT 1))
+FROM unnest(%(names)s::text[], %(instances)s::text[]) WITH ORDINALITY AS i(task_name, task_instance, turn)
+ORDER BY i.turn"""
+
+# The slots that were decided, on the rows that this very transaction has claimed, and in the ledger as CLAIM enters
+# them. A slot's start is when it was claimed.
+BEGIN = """\
+WITH held AS MATERIALIZED (
+    SELECT h.ctid AS place, i.*
+    FROM unnest(%(names)s::text[], %(instances)s::text[], %(versions)s::bigint[]{arrays})
+         AS i(task_name, task_instance, version{changed})
+    CROSS JOIN LATERAL (
+        SELECT t.ctid FROM {tasks} AS t
+        WHERE t.task_name = i.task_name AND t.task_instance = i.task_instance
+          AND CASE WHEN t.version = i.version THEN t.picked_by = %(holder)s ELSE false END
+        OFFSET 0) AS h
+), begun AS (
+    UPDATE {tasks} AS t
+    SET {sets}
+    FROM held AS i
+    WHERE t.ctid = ANY (ARRAY(SELECT place FROM held)) AND t.ctid = i.place
+      AND t.version = i.version AND t.picked_by = %(holder)s
+    RETURNING t.*
+), ledger AS (
+    INSERT INTO {slots} AS s
+        (task_name, task_instance, slot, outcome, origin, attempts, collapsed, token, worker, started)
+    SELECT task_name, task_instance, slot,
+        CASE WHEN task_name = ANY (%(strict)s::text[]) THEN 'claimed' ELSE 'running' END,
+        coalesce(origin, 'schedule'), attempt, collapsed, version, picked_by,
+        CASE WHEN task_name = ANY (%(strict)s::text[]) THEN NULL ELSE %(claimed_at)s::timestamptz END
+    FROM begun
+    {again}
+    RETURNING s.task_name, s.task_instance
+)
+SELECT b.count, l.task_name, l.task_instance
+FROM (SELECT count(*) FROM begun) AS b LEFT JOIN ledger AS l ON true"""
+
+# A ledger row for a single slot that will not run, a gap row for several. Those that hold open slots come back: they
+# are ended one by one, for that waits for whoever has them locked. Not by an EXISTS: it might be made a join.
+GAPS = """\
+WITH found AS MATERIALIZED (
+    SELECT i.*
+    FROM unnest(%(names)s::text[], %(instances)s::text[], %(versions)s::bigint[], %(holders)s::text[],
+                %(firsts)s::timestamptz[], %(lasts)s::timestamptz[], %(counts)s::bigint[], %(reasons)s::text[])
+         WITH ORDINALITY AS i(task_name, task_instance, version, holder, first_slot, last_slot, count, reason, turn)
+), skipped AS (
+    INSERT INTO {slots} (task_name, task_instance, slot, outcome, reason, finished)
+    SELECT task_name, task_instance, first_slot, 'skipped', reason, %(at)s::timestamptz FROM found WHERE count = 1
+    ON CONFLICT DO NOTHING
+), entered AS (
+    INSERT INTO {gaps} AS g (task_name, task_instance, first_slot, last_slot, count, reason, created)
+    SELECT DISTINCT ON (task_name, task_instance, first_slot)
+        task_name, task_instance, first_slot, last_slot, count, reason, %(at)s::timestamptz
+    FROM found WHERE count > 1
+    ORDER BY task_name, task_instance, first_slot, last_slot DESC
+    ON CONFLICT (task_name, task_instance, first_slot) DO UPDATE
+    SET last_slot = excluded.last_slot, count = excluded.count, reason = excluded.reason, created = excluded.created
+    WHERE excluded.last_slot > g.last_slot
+)
+SELECT i.turn FROM found AS i WHERE (
+    SELECT true FROM {slots} AS s
+    WHERE s.task_name = i.task_name AND s.task_instance = i.task_instance
+      AND s.slot >= i.first_slot AND s.slot <= i.last_slot
+      AND CASE WHEN s.finished IS NULL THEN s.token <> i.version OR s.worker <> coalesce(i.holder, '') ELSE false END
+    LIMIT 1)"""
+
+
+def fence_of(values: Sequence[Any]) -> Fence:
+    name, instance, version = values
+    return Fence(Key(name, instance), version)
+
+
+def texts(values: Sequence[str]) -> str:
+    """A text[] as the server reads it; the driver would take ten times as long to write one."""
+    if not values:
+        return "{}"
+    joined = '","'.join(values)
+    if "\\" in joined or joined.count('"') > 2 * (len(values) - 1):
+        joined = '","'.join(value.replace("\\", "\\\\").replace('"', '\\"') for value in values)
+    return f'{{"{joined}"}}'
+
+
+def integers(values: Iterable[int]) -> str:
+    """An array of integers, as ``texts``."""
+    return f"{{{','.join(map(str, values))}}}"
+
+
+def instants(values: Sequence[datetime | None]) -> str:
+    """An array of instants, as ``texts``; most of a batch are the same."""
+    written = {value: "NULL" if value is None else f'"{value}"' for value in set(values)}
+    return f"{{{','.join([written[value] for value in values])}}}"
+
+
+def fences(rows: Iterable[Row]) -> dict[str, str]:
+    """Keys and versions as arrays, in the order in which they are to be locked."""
+    rows = list(rows)
+    return {
+        "names": texts([row.task_name for row in rows]),
+        "instances": texts([row.task_instance for row in rows]),
+        "versions": integers(row.version for row in rows),
+    }
+
+
+def marked(ranges: Iterable[Range]) -> dict[str, Any]:
+    """What ``HEADS`` is told."""
+    ranges = list(ranges)
+    return {
+        "heads": texts([one.task_name for one in ranges]),
+        "firsts": integers(one.first for one in ranges),
+        "lasts": integers(one.last for one in ranges),
+        "sinces": texts(["-infinity" if one.since is None else one.since.isoformat() for one in ranges]),
+    }
+
+
+def spread(
+    columns: Mapping[str, list[Any]], kinds: Mapping[str, str], *, added: str | None = None
+) -> tuple[dict[str, Any], dict[str, str]]:
+    """Parameters and parts of a statement that writes these columns: a column that differs from row to row as an
+    array, one that is the same in all rows, as most are, as one value.
+
+    ``added``: the alias of the table whose counts (ADDED_COLUMNS) are added to.
+    """
+    parameters, parts = varying(columns, kinds)
+    values = {name: parts.pop(name) for name in columns}
+    if added is not None:
+        values |= {name: f"{added}.{name} + {values[name]}" for name in ADDED_COLUMNS}
+    return parameters, {**parts, "sets": ", ".join(f"{name} = {value}" for name, value in values.items())}
+
+
+def varying(columns: Mapping[str, list[Any]], kinds: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, str]]:
+    """As ``spread``; each part that has a column's name is its value."""
+    parameters: dict[str, Any] = {}
+    parts = {"arrays": "", "changed": ""}
+    for name, values in columns.items():
+        kind, parameter = kinds[name], f"c_{name}"
+        if values.count(values[0]) == len(values):
+            parameters[parameter], parts[name] = values[0], f"%({parameter})s::{kind}"
+        else:
+            parameters[parameter], parts[name] = instants(values) if kind == "timestamptz" else values, f"i.{name}"
+            parts["arrays"] += f", %({parameter})s::{kind}[]"
+            parts["changed"] += f", {name}"
+    return parameters, parts
+
+
+def places(changes: Sequence[Change]) -> dict[str, Any]:
+    return {
+        **fences(change.held.row for change in changes),
+        "holders": [change.held.row.picked_by for change in changes],
+        "places": [change.held.place for change in changes],
+    }
+
+
+def ledger_places(changes: Sequence[Change]) -> dict[str, Any]:
+    rows = [change.held.row for change in changes]
+    return {
+        "names": [row.task_name for row in rows],
+        "instances": [ledger_instance(row) for row in rows],
+        "slots": [row.slot for row in rows],
+        "tokens": [row.version for row in rows],
+        "places": [change.ledger_place for change in changes],
+    }

@@ -1,0 +1,159 @@
+"""Mistakes are refused at construction, in one line with the value and the remedy."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from slotwise.errors import ConfigurationError, InvalidSetting
+from slotwise.locks import Lock, RedisLocks, SQLLocks
+
+FILE = "sqlite:///locks.db"
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"name": ""}, "1 to 64 printable"),
+        ({"name": "x" * 65}, "1 to 64 printable"),
+        ({"name": "a\nb"}, "1 to 64 printable"),
+        ({"at_most_for": "0s"}, "at least 1ms"),
+        ({"at_most_for": 5}, "no unit"),
+        ({"at_least_for": "2h"}, "longer than at_most_for"),
+        ({"provider": "postgresql://host/db"}, "not a LockProvider"),
+    ],
+    ids=str,
+)
+def test_a_lock_refuses(options: dict[str, object], words: str) -> None:
+    """Names that ShedLock's column does not hold, impossible durations, and a provider that is none."""
+    given: dict[str, object] = {"name": "a", "at_most_for": "1h", "provider": SQLLocks(FILE), **options}
+    with pytest.raises(InvalidSetting, match=re.escape(words)) as caught:
+        Lock(given.pop("name"), **given)  # type: ignore[arg-type]
+    assert "\n" not in str(caught.value)
+
+
+def test_a_generator_is_refused() -> None:
+    """The lock would be released before its body runs."""
+
+    def numbers() -> Iterator[int]:
+        yield 1
+
+    with pytest.raises(ConfigurationError, match="generator"):
+        Lock("a", at_most_for="1h", provider=SQLLocks(FILE))(numbers)
+
+
+@pytest.mark.parametrize(
+    ("url", "options", "words"),
+    [
+        (FILE, {"table": "user"}, "user is a keyword"),
+        (FILE, {"table": "Table"}, "table is a keyword"),
+        (FILE, {"table": "app.order"}, "order is a keyword"),
+        (FILE, {"table": "shed-lock"}, "not a plain name"),
+        (FILE, {"table": "a; DROP TABLE b"}, "not a plain name"),
+        (FILE, {"table": "a.b.c"}, "not a plain name"),
+        (FILE, {"table": ""}, "not a plain name"),
+        (FILE, {"timeout": "1ms"}, "at least 10ms"),
+        ("sqlite://", {}, "a database file"),
+        ("sqlite:///:memory:", {}, "a database file"),
+        ("mongodb://host/db", {}, "not supported"),
+    ],
+    ids=str,
+)
+def test_sql_refuses(url: str, options: dict[str, str], words: str) -> None:
+    """Table names that would need quotes, and databases that processes cannot share."""
+    with pytest.raises(InvalidSetting, match=re.escape(words)) as caught:
+        SQLLocks(url, **options)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [
+        ("redis://host/0?retries=3", "unknown option 'retries'"),
+        ("redis://host/0?socket_timeout=3", "unknown option 'socket_timeout'"),
+        ("redis://host/0?db", "not the address"),
+        ("redis://host/zero", "'zero' is not a number"),
+        ("redis://host:port/0", "not the address"),
+        ("redis://host/0#x", "not the address"),
+        ("http://host/0", "not the address"),
+        ("", "not the address"),
+        (None, "not the address"),
+        ("redis://me:secret@host/zero", "not a number"),
+    ],
+)
+def test_redis_refuses(url: str, words: str) -> None:
+    """An option that the client would ignore, and a database that it would replace by 0."""
+    with pytest.raises(InvalidSetting, match=re.escape(words)) as caught:
+        RedisLocks(url)
+    assert "secret" not in str(caught.value)
+
+
+def test_redis_values_of_options_are_checked() -> None:
+    """The client's own check of a value is one line of ours."""
+    with pytest.raises(InvalidSetting, match="db"):
+        RedisLocks("redis://host?db=zero")
+
+
+def test_parts_of_a_key() -> None:
+    """The parts of ShedLock's key are strings that people can read."""
+    with pytest.raises(InvalidSetting, match="environment"):
+        RedisLocks("redis://host", environment="")
+
+
+def test_missing_table(pg_empty_url: str) -> None:
+    """Without the table, the first use says how to create it; then it works."""
+    provider = SQLLocks(pg_empty_url)
+    lock = Lock("a", at_most_for="1h", provider=provider)
+    with pytest.raises(ConfigurationError, match=r"shedlock does not exist.*create_table"):
+        lock.acquire()
+    provider.create_table()
+    provider.create_table()
+    lock.acquire().release()
+    provider.close()
+
+
+def test_missing_file_table(tmp_path: Path) -> None:
+    """So for SQLite."""
+    with pytest.raises(ConfigurationError, match="shedlock does not exist"):
+        Lock("a", at_most_for="1h", provider=SQLLocks(f"sqlite:///{tmp_path}/a.db")).acquire()
+
+
+@pytest.mark.parametrize(
+    ("columns", "words"),
+    [
+        ("name text PRIMARY KEY, lock_until timestamp, locked_at timestamp", "has no column locked_by"),
+        (
+            "name text PRIMARY KEY, lock_until timestamptz, locked_at timestamp, locked_by text",
+            "column lock_until of table shedlock is timestamp with time zone",
+        ),
+    ],
+)
+def test_another_table(pg_empty_url: str, columns: str, words: str) -> None:
+    """A table that ShedLock's statements would misread is refused."""
+    with psycopg.connect(pg_empty_url, autocommit=True) as connection:
+        connection.execute(f"CREATE TABLE shedlock ({columns})")
+    provider = SQLLocks(pg_empty_url)
+    with pytest.raises(ConfigurationError, match=words):
+        Lock("a", at_most_for="1h", provider=provider).acquire()
+    provider.close()
+
+
+def test_table_in_a_schema(pg_empty_url: str) -> None:
+    """A table may have a schema, and its columns milliseconds only; tokens rise strictly nevertheless."""
+    with psycopg.connect(pg_empty_url, autocommit=True) as connection:
+        connection.execute("CREATE SCHEMA app")
+        connection.execute(
+            "CREATE TABLE app.locks (name varchar(64) PRIMARY KEY, lock_until timestamp(3) NOT NULL, "
+            "locked_at timestamp(3) NOT NULL, locked_by varchar(255) NOT NULL)"
+        )
+    provider = SQLLocks(pg_empty_url, table="app.locks")
+    lock, tokens = Lock("a", at_most_for="1h", provider=provider), []
+    for _ in range(50):
+        with lock.acquire(wait="1s") as lease:
+            tokens.append(lease.token)
+    assert tokens == sorted(set(tokens))
+    provider.close()

@@ -1,0 +1,118 @@
+"""Flask and plain WSGI: the extension, its commands, and the worker of each process."""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+from collections.abc import Iterator
+from typing import Any
+from wsgiref.util import setup_testing_defaults
+
+import pytest
+from flask import Flask
+
+from slotwise import Every, JobContext, JobRegistry, SlotwiseError, job, task
+from slotwise.contrib.flask import Slotwise, slotwise_of
+from slotwise.contrib.wsgi import SlotwiseWSGI
+
+PATIENCE = 30
+
+ran = threading.Event()
+
+
+@task(name="work")
+def work(ctx: JobContext) -> None:
+    ran.set()
+
+
+@job(name="tick", schedule=Every("1h"))
+def tick(ctx: JobContext) -> None: ...
+
+
+@pytest.fixture
+def registry(pg_url: str) -> Iterator[JobRegistry]:
+    ran.clear()
+    registry = JobRegistry(jobs=[tick], tasks=[work], database_url=pg_url, poll_interval="1s")
+    yield registry
+    registry.stop()
+
+
+def application(slotwise: Slotwise) -> Flask:
+    app = Flask("shop")
+    slotwise.init_app(app)
+
+    @app.post("/work")
+    def schedule() -> str:
+        return slotwise.client.schedule(work).status
+
+    return app
+
+
+def test_the_client_alone(registry: JobRegistry) -> None:
+    """By default a request schedules, and no worker runs in the server's process."""
+    app = application(Slotwise(registry))
+    assert app.test_client().post("/work").text == "scheduled"
+    assert registry.worker is None
+    assert [found.task for found in registry.inspect.tasks()] == ["work"]
+
+
+def test_a_worker_starts_with_the_first_request(registry: JobRegistry) -> None:
+    """Not with the application, which a server may build before its fork."""
+    slotwise = Slotwise(lambda: registry, worker=True)
+    app = application(slotwise)
+    assert registry.worker is None
+    assert app.test_client().post("/work").text == "scheduled"
+    assert ran.wait(PATIENCE)
+    slotwise.start()  # a second time changes nothing
+    assert slotwise.host.stop() == 0
+    assert registry.worker is None
+
+
+def test_an_application_whose_worker_cannot_start_serves(pg_empty_url: str, caplog: pytest.LogCaptureFixture) -> None:
+    """The log says why; requests that need no jobs are answered."""
+    registry = JobRegistry(jobs=[tick], database_url=pg_empty_url)
+    slotwise = Slotwise(registry, app := Flask("shop"), worker=True)
+    app.get("/")(lambda: "served")
+    caplog.set_level(logging.ERROR, "slotwise.host")
+    assert [app.test_client().get("/").text for _ in range(2)] == ["served"] * 2
+    assert [record.getMessage().endswith("run: slotwise db upgrade") for record in caplog.records] == [True]
+    assert slotwise.host.state == "failed"
+    slotwise.host.stop()
+
+
+def test_the_command_group_is_the_command_line(
+    registry: JobRegistry, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """``flask slotwise jobs`` needs no --app; options of slotwise are slotwise's, and so is the exit status."""
+    app = application(Slotwise(registry))
+    for name in ("SLOTWISE_DATABASE_URL", "SLOTWISE_TABLE_PREFIX", "FLASK_APP"):
+        monkeypatch.setenv(name, "")  # restored afterwards
+    monkeypatch.delenv("FLASK_APP")
+    runner = app.test_cli_runner()
+    assert runner.invoke(args=["slotwise", "db", "check", "--json"]).exit_code == 0
+    result = runner.invoke(args=["slotwise", "run", "tick", "--json"])
+    assert (result.exit_code, json.loads(result.output)["outcome"]) == (0, "succeeded")
+    assert runner.invoke(args=["slotwise", "health", "--json"]).exit_code == 1  # no worker is alive
+    assert runner.invoke(args=["slotwise", "no-such-command"]).exit_code == 2
+
+
+def test_an_application_without_the_extension() -> None:
+    """The line says what to add."""
+    with pytest.raises(SlotwiseError, match=r"shop has no slotwise; add Slotwise\(registry, app\)"):
+        slotwise_of(Flask("shop"))
+
+
+def test_plain_wsgi(registry: JobRegistry) -> None:
+    """The middleware starts a worker with the first request, and the request finds its Host."""
+
+    def plain(environ: Any, start_response: Any) -> list[bytes]:
+        start_response("200 OK", [])
+        return [environ["slotwise"].client.schedule(work).status.encode()]
+
+    wsgi = SlotwiseWSGI(plain, registry)
+    environ: dict[str, Any] = {}
+    setup_testing_defaults(environ)
+    assert wsgi(environ, lambda status, headers: None) == [b"scheduled"]
+    assert ran.wait(PATIENCE)
+    assert wsgi.host.stop() == 0
