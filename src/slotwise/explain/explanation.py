@@ -226,7 +226,9 @@ def _task(facts: TaskFacts, row: Row, definition: Definition | None) -> Iterator
         asked = "; it was asked to stop" if row.cancel_requested else ""
         yield f"It is claimed by {row.picked_by}, attempt {row.attempt}{beat}{asked}."
     elif row.state == State.DEAD:
-        yield f"It is dead after {row.attempt} attempts; to try it again: slotwise tasks retry {row.task_name}."
+        tries = "one attempt" if row.attempt == 1 else f"{row.attempt} attempts"
+        again = f"slotwise tasks retry {row.task_name} {row.task_instance}"
+        yield f"It is dead after {tries}; to try it again: {again}."
     elif row.state == State.BLOCKED:
         yield "It waits for other tasks to end."
     elif facts.paused is not None or row.state == State.PAUSED:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import sqlalchemy as sa
 
@@ -36,6 +36,10 @@ from slotwise.store.slots.store import Store
 PAGE = 500
 #: Why nobody claims a one-time row, where its name is a job's.
 UNDER_A_JOB = "it is a one-time row under the name of a job, which only its schedule runs; see: slotwise tasks cancel"
+
+
+#: A query for rows of a table.
+Statement: TypeAlias = "sa.Select[tuple[object, ...]]"
 
 
 class Reader:
@@ -70,7 +74,7 @@ class Reader:
         )
         return found[0] if found else None
 
-    def _jobs(self, statement: sa.Select[Any]) -> list[JobInfo]:
+    def _jobs(self, statement: Statement) -> list[JobInfo]:
         workers, now = self.workers(), self.now()
         rows = self._rows(statement)
         pauses = self._pauses(
@@ -105,7 +109,7 @@ class Reader:
         counted = self._plans().with_only_columns(tasks.c.schedule, sa.func.count().label("count"))
         return {row["schedule"]: row["count"] for row in self._rows(counted.group_by(tasks.c.schedule))}
 
-    def _plans(self) -> sa.Select[Any]:
+    def _plans(self) -> Statement:
         return sa.select(self._tasks).where(is_plan(self._tasks))
 
     # -- slots ------------------------------------------------------------------------------------------------
@@ -255,7 +259,7 @@ class Reader:
 
     def _standing(
         self, name: str, instance: str | None, limit: int | None, since: datetime | None
-    ) -> sa.CompoundSelect[Any]:
+    ) -> sa.CompoundSelect[tuple[object, ...]]:
         """Those that wait, run, or are parked, each in the order of an index: of 100,000 instances a few are read."""
         tasks = self._tasks
         of_jobs = sa.select(tasks).where(tasks.c.task_name == name, tasks.c.slot.is_not(None), sa.text(HAS_SLOT))
@@ -362,24 +366,24 @@ class Reader:
         within = slots.c.slot.between(gaps.c.first_slot, gaps.c.last_slot) & (slots.c.origin == Origin.BACKFILL)
         return sa.select(sa.func.count()).where(of_gap, within).scalar_subquery().label("run_since")
 
-    def _ledgers(self, name: str, instance: str | None) -> list[sa.Select[Any]]:
+    def _ledgers(self, name: str, instance: str | None) -> list[Statement]:
         """A job's own slots and those of its instances stand in order each in an index of theirs; together in none."""
         if instance is not None:
             return [_of(self._slots, name, instance)]
         return [_of(self._slots, name, RECURRING), _of(self._slots, name, None).where(sa.text(OF_INSTANCES))]
 
-    def _rows(self, statement: sa.Select[Any]) -> Sequence[sa.RowMapping]:
+    def _rows(self, statement: Statement) -> Sequence[sa.RowMapping]:
         with self._store.transaction() as connection:
             return connection.execute(statement).mappings().all()
 
 
-def _turn(row: sa.RowMapping, own: str) -> tuple[Any, ...]:
+def _turn(row: sa.RowMapping, own: str) -> tuple[bool, bool, bool, datetime, str]:
     """Which of many that stand is shown first; ``own``: the instance of the plan that is asked about."""
     is_own, is_queued = row["task_instance"] == own, row["state"] == State.QUEUED
     return not is_own, not row["picked"], is_queued, utc(row["slot"]), row["task_instance"]
 
 
-def _of(table: sa.Table, name: str, instance: str | None) -> sa.Select[Any]:
+def _of(table: sa.Table, name: str, instance: str | None) -> Statement:
     """What one of the two tables has about a task, or about one instance of it."""
     found = sa.select(table).where(table.c.task_name == name)
     return found if instance is None else found.where(table.c.task_instance == instance)
@@ -394,14 +398,14 @@ class _Place(NamedTuple):
 
 
 def _cut(
-    statement: sa.Select[Any],
-    column: sa.Column[Any],
+    statement: Statement,
+    column: sa.Column[datetime],
     table: sa.Table,
     kind: int,
     size: int,
     since: datetime | None,
     cursor: _Place | None,
-) -> sa.Select[Any]:
+) -> Statement:
     """The next page of one of the two tables: what stands after the cursor, the newest first."""
     if since is not None:
         statement = statement.where(column >= since)

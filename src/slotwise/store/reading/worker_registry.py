@@ -6,7 +6,6 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
 
 import sqlalchemy as sa
 
@@ -64,7 +63,7 @@ class WorkerRegistry:
             self._store.dialect.by_row.insert_new(connection, self._workers, row)
         return skew, 1
 
-    def _renew(self, connection: sa.Connection, badge: Badge, state: str, skew: float) -> Sequence[Any] | None:
+    def _renew(self, connection: sa.Connection, badge: Badge, state: str, skew: float) -> tuple[datetime, int] | None:
         """One statement, for an idle worker does little else."""
         mine, others, dialect = self._workers, self._workers.alias("others"), self._store.dialect
         peers = (
@@ -77,9 +76,10 @@ class WorkerRegistry:
             .where(mine.c.worker == badge.worker)
             .values(state=state, last_seen=dialect.ago(connection), skew=skew, capacity=badge.capacity)
         )
-        return dialect.by_row.update_and_read(connection, renewal, mine.c.last_seen, peers.scalar_subquery())
+        found = dialect.by_row.update_and_read(connection, renewal, mine.c.last_seen, peers.scalar_subquery())
+        return None if found is None else (found[0], found[1])
 
-    def _row(self, badge: Badge, state: str, now: datetime, skew: float) -> dict[str, Any]:
+    def _row(self, badge: Badge, state: str, now: datetime, skew: float) -> dict[str, object]:
         return {
             "worker": badge.worker, "host": badge.host, "pid": badge.pid, "boot_id": badge.boot_id,
             "version": badge.version, "capacity": badge.capacity, "tags": json.dumps(sorted(badge.tags)),
