@@ -110,7 +110,7 @@ def _why_skipped(facts: Facts, line: SlotInfo, definition: Definition | None) ->
 
 
 def _instead_of_all(facts: Facts, line: SlotInfo) -> str:
-    """Who stands for it: of neighbours that stand for others, the one that had come, or began, by that decision."""
+    """Say which slot ran for it: the neighbour with missed slots that had come, or began, by that decision."""
     before, after, last = facts.before, facts.after, line.last or line.slot
     if after is not None and after.missed_count and (line.finished is None or after.slot <= line.finished):
         return f"The newest that was missed, {when(after.slot)}, ran for all."
@@ -122,7 +122,7 @@ def _instead_of_all(facts: Facts, line: SlotInfo) -> str:
 
 
 def _too_late(facts: Facts, line: SlotInfo, definition: Definition) -> str | None:
-    """Under ``CatchUp.none``: of those within the grace only the newest runs."""
+    """Say why ``CatchUp.none`` skipped it: within the grace only the newest slot runs."""
     wait = facts.schedule.wait(facts.slot) if facts.schedule is not None else timedelta(0)
     limits = filter(None, (definition.catch_up.grace, definition.start_within))
     if line.finished is not None and line.finished - facts.slot - wait <= min(limits, default=timedelta(0)):
@@ -183,7 +183,7 @@ _ROUNDING = timedelta(seconds=1)
 
 
 def explain(facts: Facts, definition: Definition | None = None) -> Explanation:
-    """Why this slot ran or did not; ``definition``: as the code has the job, for what it has declared."""
+    """Explain why this slot ran or did not; ``definition`` tells what the job declares."""
     outcome, reason, sentences = _verdict(facts, definition)
     asked = [said(order) for order in facts.asked]
     return Explanation(
@@ -421,7 +421,7 @@ def _without_trace(facts: Facts) -> tuple[str, str | None, list[str]]:
 
 
 def _passed_over(facts: Facts) -> Iterator[str]:
-    """Of a slot that is still to be decided."""
+    """Say that a calendar excludes a slot that is not decided yet."""
     if facts.schedule is not None and not facts.schedule.runs(facts.slot):
         yield from filter(None, [why_skipped(Reason.CALENDAR)])
 
@@ -440,7 +440,7 @@ def _no_slot(facts: Facts) -> Iterator[str]:
 
 
 def _undecided(facts: Facts, plan: Row) -> Iterator[str]:
-    """It has come, and the plan row has not got to it."""
+    """Say what will decide about a slot that has come, and that the plan row has not reached."""
     assert plan.slot is not None
     yield from _passed_over(facts)
     if plan.attempt:

@@ -19,7 +19,6 @@ from slotwise.model.durations import parse_duration
 from slotwise.model.records import RECURRING
 from slotwise.store.operations.job_operations import Paused
 from slotwise.store.queue.task_views import TaskInfo, TaskResult
-from slotwise.store.reading.audit import audit_entries
 from slotwise.store.reading.reader import Reader
 from slotwise.store.reading.task_counts import TaskCount, TaskCounts
 from slotwise.store.reading.views import Health, JobInfo, SlotInfo
@@ -169,9 +168,8 @@ class Inspection:
 
     def audit(self, job: AnyTask | None = None, *, limit: int | None = PAGE) -> list[AuditEntry]:
         """Return the operations ordered so far, the newest first; with ``job``, those on it and those on all jobs."""
-        store = self._make_store()
-        with store.database.in_words():
-            return list(audit_entries(store, job=None if job is None else name_of(job), limit=limit))
+        with self._reading() as reader:
+            return list(reader.audit(None if job is None else name_of(job), limit))
 
     @contextmanager
     def _reading(self) -> Iterator[Reader]:
