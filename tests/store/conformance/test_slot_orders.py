@@ -581,7 +581,7 @@ def test_a_job_that_a_live_worker_knows_is_not_deleted(bench: Bench, operations:
 
 def test_orders_are_read_page_by_page(bench: Bench, operations: Operations, monkeypatch: pytest.MonkeyPatch) -> None:
     """The newest first; those about all stand among those of each job."""
-    monkeypatch.setattr("slotwise.store.reading.audit.PAGE", 2)
+    monkeypatch.setattr("slotwise.store.reading.reader.PAGE", 2)
     for _ in range(3):
         operations.skip_next("plain")
     operations.pause_all()
