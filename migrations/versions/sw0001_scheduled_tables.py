@@ -203,8 +203,8 @@ def adoption(prefix: str, schema: str | None, dialect: sa.Dialect) -> Iterator[t
     ):
         yield (
             "",
-            f"ALTER TABLE {table} DROP CONSTRAINT IF EXISTS {name}_{what}, "
-            f"ADD CONSTRAINT {name}_{what} CHECK ({condition}) NOT VALID",
+            f"DO $$ BEGIN ALTER TABLE {table} ADD CONSTRAINT {name}_{what} CHECK ({condition}) NOT VALID; "
+            "EXCEPTION WHEN duplicate_object THEN NULL; END $$",
         )
         yield "", f"ALTER TABLE {table} VALIDATE CONSTRAINT {name}_{what}"
     # db-scheduler deletes rows of tasks that it does not know, also while somebody holds them. Our own deletes are
@@ -232,8 +232,11 @@ def adoption(prefix: str, schema: str | None, dialect: sa.Dialect) -> Iterator[t
 
 def upgrade() -> None:
     prefix, schema = _names()
-    make_tasks = _adopt if op.get_context().opts.get("slotwise_adopt") else _create_tasks
-    make_tasks(prefix, schema)
+    opts = op.get_context().opts
+    if not opts.get("slotwise_adopt"):
+        _create_tasks(prefix, schema)
+    elif not opts.get("slotwise_adopted"):
+        _adopt(prefix, schema)
     _create_ledger(prefix, schema)
     _create_bookkeeping(prefix, schema)
     _fill_meta(prefix, schema)

@@ -67,13 +67,14 @@ class Database:
     Raise `InvalidSetting` for a wrong address, `DriverMissing` without libpq.
     """
 
-    def __init__(self, settings: Settings, *, pool_size: int = POOL_SIZE, overflow: int = POOL_SIZE) -> None:
-        """`overflow`: extra connections for a peak, closed after it."""
+    def __init__(self, settings: Settings, *, pool_size: int | None = None, overflow: int = POOL_SIZE) -> None:
+        """`pool_size`: by default as in the settings. `overflow`: extra connections for a peak, closed after it."""
         self.settings = settings
         self.url: URL = database_url(settings.database_url)
         self._link: Link = _link(self.url, settings)
         self._ear = self._link if settings.wake_up_url is None else _ear(settings.wake_up_url, settings)
-        self._pool_size, self._overflow = (1, 0) if self._link.single else (pool_size, overflow)
+        size = pool_size or settings.pool_size
+        self._pool_size, self._overflow = (1, 0) if self._link.single else (size, overflow)
         self._channel = channel_of(settings.table_prefix)
         self._used_at_fork = False
         self._start_afresh()
@@ -195,6 +196,12 @@ class Database:
     def durability_warning(self, connection: Connection) -> str | None:
         """Return one line on what a crash of the server may lose; None if every commit waits for the disk."""
         return self._link.durability_warning(connection)
+
+    def limit_replies(self, within: timedelta | None) -> None:
+        """Wait no longer than this for a reply of the server, from now on: a stop must not hang. None: as usual."""
+        for link in (self._link, self._ear):
+            if isinstance(link, PostgreSQLLink):
+                link.replies.set(within)
 
     def close(self) -> None:
         """Close every connection, those in use as soon as they are returned; a later use opens new ones."""
