@@ -163,7 +163,7 @@ def test_backfill(worker: ManualWorker, say: Callable[..., str]) -> None:
     assert "--yes" in say("backfill", "minutely", *span, expected=exits.USAGE)
     assert say("backfill", "minutely", *span, "--pace", "1s", "--yes") == "minutely: 11 slots run\n"
     assert say("backfill", "minutely", *span, "--yes") == "minutely: nothing is missing\n"
-    assert say("cancel", "minutely", "--backfill", "--yes") == "minutely: 11 slots called off\n"
+    assert say("cancel", "minutely", "--backfill", "--yes") == "minutely: 11 slots cancelled\n"
 
 
 def test_delete(worker: ManualWorker, say: Callable[..., str]) -> None:

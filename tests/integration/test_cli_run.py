@@ -54,7 +54,7 @@ def exits(ctx):
 @job(name="polite", schedule=Every("1d"))
 def polite(ctx):
     print("waiting", flush=True)
-    ctx.wait(60)
+    ctx.wait("60s")
     ctx.check()
 
 @job(name="deaf", schedule=Every("1d"))

@@ -138,7 +138,7 @@ def test_with_the_application(
     assert ask("schedule", "mail", "--data", '{"n": 1}', "--id", "7", *app)["status"] == "scheduled"
     assert ask("list")[0]["priority"] == 70
     assert status(["tasks", "schedule", "ship", "--data", '{"numbre": 1}', *app]) == exits.FAILED
-    assert "numbre: would be lost: the task takes nothing of this name" in capsys.readouterr().err
+    assert "numbre: would be lost: the task's type has no such name" in capsys.readouterr().err
     assert status(["tasks", "schedule", "mail", "--data", '{"n": "x"}', *app]) == exits.FAILED
     assert "n: expected int, got 'x'" in capsys.readouterr().err
 

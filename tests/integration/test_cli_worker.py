@@ -33,7 +33,7 @@ def nap(ctx):
 
 @job(name="polite", schedule=Every("1s"))
 def polite(ctx):
-    ctx.wait(60)
+    ctx.wait("60s")
     ctx.check()
 
 @job(name="deaf", schedule=Every("1s"))

@@ -127,7 +127,7 @@ def calls_with_a_letter(
         ("task 'mail'", lambda: client.cancel("mail", SAID)),
         (f"task {SAID!r}", lambda: client.list(SAID)),
         ("task 'plain'", lambda: client.schedule_recurring("plain", SAID, "EVERY|5m")),
-        ("this order", lambda: operations.pause("plain", note=SAID)),
+        ("this operation", lambda: operations.pause("plain", note=SAID)),
         (f"job {SAID!r}", lambda: bench.beside(a_job(SAID)).plan(SAID)),
     ]
 

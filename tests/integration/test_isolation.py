@@ -76,7 +76,7 @@ def endless(ctx):
 
 @job(name="listens", timeout="500ms", **options)
 def listens(ctx):
-    ctx.wait(60)
+    ctx.wait("60s")
     note(f"told {ctx.cancel_reason}")
 
 @job(name="strict", on_lost="give_up", **options)
@@ -127,7 +127,7 @@ def paid_and_deaf(ctx):
 
 @task(name="paid-too-late", isolation="process", timeout="500ms", retry=Retry(max_attempts=2))
 def paid_too_late(ctx):
-    ctx.wait(60)
+    ctx.wait("60s")
     pay(ctx)
 
 engine = sa.create_engine(sa.make_url(os.environ["DATABASE_URL"]).set(drivername="postgresql+psycopg"))

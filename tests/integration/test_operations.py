@@ -59,7 +59,7 @@ def test_a_running_handler_is_cancelled(fixture: str, request: pytest.FixtureReq
     @job(name="endless", schedule=Every("1h"))
     def endless(ctx: JobContext) -> None:
         begun.set()
-        ctx.wait(PATIENCE)
+        ctx.wait(timedelta(seconds=PATIENCE))
         reasons.append(ctx.cancel_reason)
         ctx.check()
 

@@ -33,7 +33,7 @@ def a_job(number: int) -> Any:
     def busy(ctx: JobContext) -> None:
         with _turn:
             _runs[ctx.name, ctx.slot] += 1
-        ctx.wait(random.random() / 2)
+        ctx.wait(timedelta(seconds=random.random() / 2))
         ctx.check()
 
     return busy

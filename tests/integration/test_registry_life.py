@@ -385,7 +385,7 @@ def test_the_lifespan_is_around_everything(url: str, heard: Heard, is_async: boo
     def handle(ctx: JobContext) -> None:
         seen.append(ctx.state)
         entered.set()
-        ctx.wait(0.2)
+        ctx.wait("200ms")
         life.said.append("handled")
 
     async def handle_later(ctx: JobContext) -> None:
@@ -477,7 +477,7 @@ def test_a_handler_that_does_not_stop_keeps_its_claim(url: str, heard: Heard) ->
 
     def deaf(ctx: JobContext) -> None:
         entered.set()
-        if ctx.wait(PATIENCE):
+        if ctx.wait(timedelta(seconds=PATIENCE)):
             told.set()
         go.wait(PATIENCE)
 

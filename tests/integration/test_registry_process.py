@@ -21,6 +21,7 @@ PATIENCE = 60
 PREAMBLE = """
 import asyncio, os, signal, sys, threading, time
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from slotwise import Every, JobRegistry, job, task
 
 def say(word):
@@ -32,7 +33,7 @@ entered = threading.Event()
 def work(ctx):
     say("entered")
     entered.set()
-    ctx.wait(SECONDS)
+    ctx.wait(timedelta(seconds=SECONDS))
     say(f"finished {ctx.cancel_reason}")
 
 def a_registry(**options):

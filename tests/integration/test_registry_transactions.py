@@ -306,7 +306,7 @@ def test_a_stop_after_the_commit_does_not_run_the_task_again(url: str, heard: He
             shop.write(connection, ctx)
             ctx.complete_in(connection)
         ready.set()
-        ctx.wait(PATIENCE)
+        ctx.wait(timedelta(seconds=PATIENCE))
         ctx.check()
 
     registry = JobRegistry(

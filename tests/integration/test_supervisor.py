@@ -39,7 +39,7 @@ def tick(ctx):
 
 @job(name="polite", schedule=Every("1s"))
 def polite(ctx):
-    ctx.wait(60)
+    ctx.wait("60s")
     ctx.check()
 
 @job(name="deaf", schedule=Every("1s"))
@@ -48,7 +48,7 @@ def deaf(ctx):
 
 @job(name="brief", schedule=Every("1s"))
 def brief(ctx):
-    ctx.wait(4)
+    ctx.wait("4s")
     ctx.check()
 
 registry = JobRegistry(jobs=[tick, polite, deaf, brief], only=os.environ.get("ONLY", "tick"))

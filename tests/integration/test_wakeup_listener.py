@@ -271,7 +271,7 @@ def test_a_handler_is_told_at_once_that_it_is_cancelled(pg_url: str) -> None:
     @task(name="long")
     def long(ctx: JobContext) -> None:
         entered.set()
-        if ctx.wait(PATIENCE):
+        if ctx.wait(timedelta(seconds=PATIENCE)):
             told.set()
             ctx.check()
 
@@ -408,7 +408,7 @@ def test_who_drains_tells_the_others(pg_url: str) -> None:
     @task(name="long")
     def long(ctx: JobContext) -> None:
         entered.set()
-        while not ctx.wait(0.05) and not go_on.is_set():
+        while not ctx.wait("50ms") and not go_on.is_set():
             pass
         ctx.check()
 

@@ -14,7 +14,7 @@ from tests.store.hearing import hearing
 from slotwise.client.client import Client
 from slotwise.model.records import Claim, Failed, HandedBack, Succeeded
 from slotwise.schedules import Every
-from slotwise.store.operations.trigger import Enqueue
+from slotwise.store.operations.slot_operations import claim_trigger
 from slotwise.store.planning.planner import Planner
 from slotwise.store.planning.revision import Revision
 from slotwise.store.reading.worker_registry import Badge, WorkerRegistry
@@ -84,7 +84,7 @@ def _claim_late(stage: Stage) -> Callable[[], Any]:
 
 
 def _claim_instance(stage: Stage) -> Callable[[], Any]:
-    return lambda: Enqueue(stage.store).claim_trigger("host:1:a", "plain", lease=LEASE, strict=False)
+    return lambda: claim_trigger(stage.store, "host:1:a", "plain", lease=LEASE, strict=False)
 
 
 def _mark(stage: Stage) -> Callable[[], Any]:

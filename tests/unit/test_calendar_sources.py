@@ -50,7 +50,7 @@ def test_the_weekend_is_the_countrys() -> None:
 )
 def test_unknown_codes_name_near_ones(code: str, hint: str) -> None:
     """In one line."""
-    with pytest.raises(ConfigurationError, match="the holidays library knows no") as refusal:
+    with pytest.raises(ConfigurationError, match="the holidays library has no") as refusal:
         from_holidays(code, [2026])
     assert hint in str(refusal.value)
     assert "\n" not in str(refusal.value)

@@ -152,7 +152,7 @@ def test_sources(arguments: list[str], files: list[str], tmp_path: Path) -> None
         (["tasks", "reschedule", "a", "b", "--at", "2030-01-01", "--delay", "1h"], exits.USAGE, ["--at and --delay"]),
         (["tasks", "schedule", "a", "--at", "9999-01-01"], exits.USAGE, ["'--at'", "of the years 1900 to 8999"]),
         (["tasks", "schedule", "a", "--priority", "99999999999"], exits.USAGE, ["'--priority'", "-32767<=x<=32767"]),
-        (["tasks", "schedule", "a", "--id", "recurring"], exits.USAGE, ["this id is reserved for job rows"]),
+        (["tasks", "schedule", "a", "--id", "recurring"], exits.USAGE, ["'--id': 'recurring': this id is reserved"]),
         (["backfill", "a", "--from", "1d", "--to", "now", "--pace", "5"], exits.USAGE, ["'--pace': '5' is no dur"]),
         (["bench", "--cells", "nope"], exits.USAGE, ["--cells nope: known are backlog"]),
         (["bench", "--peers", "nope"], exits.USAGE, ["--peers nope: known are pgqueuer"]),

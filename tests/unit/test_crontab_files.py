@@ -150,7 +150,7 @@ def test_the_machines_own_zone_is_worth_a_warning(file: Path, monkeypatch: pytes
     try:
         file.write_text(f"@daily {me} a\n")
         (problem,) = host_problems(read_crontabs(file).entries)
-        assert (problem.level, "cron would take them for CET" in problem.text) == ("warning", True)
+        assert (problem.level, "cron would read them as CET" in problem.text) == ("warning", True)
         assert host_problems(read_crontabs(file, tz="UTC").entries) == []
         file.write_text(f"CRON_TZ=UTC\n@daily {me} a\n")
         assert host_problems(read_crontabs(file).entries) == []

@@ -208,7 +208,7 @@ def test_what_is_no_job(subject: object, words: str) -> None:
     ("name", "words"),
     [
         pytest.param(None, "name is None", id="none"),
-        pytest.param(7, "name is 7; expected a text", id="a number"),
+        pytest.param(7, "name is 7; expected a string", id="a number"),
         pytest.param("", "cannot be blank", id="empty"),
         pytest.param(" \t", "cannot be blank", id="blank"),
         pytest.param(" report", "begin or end with a blank", id="a blank in front"),

@@ -11,7 +11,18 @@ from typing import Any
 import pytest
 from tests.unit.engine.parts import MINUTE, NOON, PATIENCE, NoFence, a_claim
 
-from slotwise import ClaimLost, Every, FixedDelay, InvalidJob, JobCancelled, JobContext, Schedule, job, task
+from slotwise import (
+    ClaimLost,
+    Every,
+    FixedDelay,
+    InvalidJob,
+    InvalidSetting,
+    JobCancelled,
+    JobContext,
+    Schedule,
+    job,
+    task,
+)
 from slotwise.engine.run.active_claims import Holding
 from slotwise.jobs.context import Signal
 from slotwise.jobs.job import declared
@@ -99,14 +110,14 @@ def test_a_handler_is_told_to_stop() -> None:
     """wait ends at once and says so, check raises; the reason stays the first."""
     holding = Holding(a_claim("report"), 0.0, Watch())
     ctx = JobContext(holding, fence=NoFence(), stopping=lambda: True)
-    assert (ctx.wait(0.001), ctx.cancelled, ctx.cancel_reason, ctx.stopping) == (False, False, None, True)
+    assert (ctx.wait("1ms"), ctx.cancelled, ctx.cancel_reason, ctx.stopping) == (False, False, None, True)
     ctx.check()
-    woken = threading.Thread(target=ctx.wait, args=(PATIENCE,))
+    woken = threading.Thread(target=ctx.wait, args=(timedelta(seconds=PATIENCE),))
     woken.start()
     holding.signal.set("operator")
     woken.join(PATIENCE)
     assert not woken.is_alive()
-    assert (ctx.wait(PATIENCE), ctx.cancelled, ctx.cancel_reason) == (True, True, "operator")
+    assert (ctx.wait(timedelta(seconds=PATIENCE)), ctx.cancelled, ctx.cancel_reason) == (True, True, "operator")
     with pytest.raises(JobCancelled, match=r"report 2026-01-01 12:00:00\+00:00 was asked to stop: operator"):
         ctx.check()
 
@@ -249,3 +260,10 @@ def test_an_async_completion_that_was_refused_is_not_promised() -> None:
     with pytest.raises(ClaimLost):
         asyncio.run(JobContext(holding, fence=AwaitedFence()).complete_in("stale"))
     assert (holding.promised, holding.unawaited) == (False, None)
+
+
+@pytest.mark.parametrize(("given", "written"), [(5, "5s"), (0.5, "500ms"), (90, "90s")])
+def test_a_wait_has_a_unit(given: Any, written: str) -> None:
+    """A bare number is rejected, with the same duration as it is written."""
+    with pytest.raises(InvalidSetting, match=f'write ctx.wait."{written}".'):
+        a_context().wait(given)

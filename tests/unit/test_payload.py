@@ -238,7 +238,7 @@ def test_a_union_gives_back_what_it_was_given(kind: Any, values: list[Any]) -> N
 @pytest.mark.parametrize(
     ("kind", "plain", "words"),
     [
-        (Address, {"city": "Graz", "zip": 1}, "zip: would be lost: the task takes nothing of this name"),
+        (Address, {"city": "Graz", "zip": 1}, "zip: would be lost: the task's type has no such name"),
         (Order, {"number": 1, "lines": [{"sku": "a", "cuont": 2}]}, "lines[0].cuont: would be lost: the task"),
     ],
     ids=["TypedDict", "within"],
@@ -253,9 +253,9 @@ def test_what_is_written_by_hand_is_taken_whole(kind: Any, plain: Any, words: st
 @pytest.mark.parametrize(
     ("kind", "words"),
     [
-        (complex, "complex is no type for a payload; take str, int"),
+        (complex, "complex is not a type for a payload; use str, int"),
         (dict[int, str], "the keys of a dict are str"),
-        (list[Exception], "Exception is no type for a payload"),
+        (list[Exception], "Exception is not a type for a payload"),
         (Node, "Node contains itself, which only models of pydantic and msgspec may"),
         *[(kind, "a stored one was cannot be told") for kind in UNTOLD],
     ],

@@ -129,7 +129,7 @@ def test_what_no_worker_could_read(kind: Any, value: Any, words: str) -> None:
 @pytest.mark.parametrize(
     ("kind", "stored", "words"),
     [
-        (Person, b'{"name":1}', "task_data is not what the task takes: 2 validation errors"),
+        (Person, b'{"name":1}', "task_data does not fit the task's type: 2 validation errors"),
         (Point, b'{"x":"1"}', "Expected `int`"),
     ],
     ids=["pydantic", "msgspec"],

@@ -75,7 +75,7 @@ def test_what_ended(outcome: str, reason: str) -> None:
         ("succeeded", None, "It succeeded at 2026-01-01T12:00:03Z, after 3s."),
         ("failed", None, "It ended as failed at 2026-01-01T12:00:03Z, after 3s, for good."),
         ("cancelled", "operator", "An operator cancelled it at 2026-01-01T12:00:03Z, after 3s."),
-        ("cancelled", "overlap", "A newer slot took its place"),
+        ("cancelled", "overlap", "A newer slot replaced it"),
         ("cancelled", "no {data} today", "It ended as cancelled (no {data} today) at 2026-01-01T12:00:03Z, after 3s."),
     ],
 )
@@ -118,8 +118,8 @@ def test_what_never_began_under_cancel_previous() -> None:
     """It did not run, and the newer slot is named; of one that began the newer slot is named, too."""
     newer = replace(BEGUN, slot=NOON + timedelta(minutes=1))
     unbegun = replace(LINE, outcome="cancelled", reason="overlap", finished=NOON)
-    for line, words in ((unbegun, "It did not run: a newer slot called it off"), (replace(BEGUN, outcome="cancelled",
-                        reason="overlap"), "A newer slot took its place")):  # fmt: skip
+    for line, words in ((unbegun, "It did not run: a newer slot cancelled it"), (replace(BEGUN, outcome="cancelled",
+                        reason="overlap"), "A newer slot replaced it")):  # fmt: skip
         facts = replace(facts_of(plan=waiting_for(NOON), slot=NOON, entry=line), after=newer)
         text = " ".join(explain(facts).sentences)
         assert words in text
@@ -131,7 +131,7 @@ def test_what_never_began_under_cancel_previous() -> None:
     [
         (replace(BEGUN, outcome="claimed", reason="shutdown", attempts=2), "Its next claim was handed back before"),
         (replace(LINE, outcome="claimed", reason="shutdown"), "It was handed back before it began"),
-        (replace(BEGUN, outcome="cancelled", reason="snoozed"), "That attempt was put off (its handler asked for a"),
+        (replace(BEGUN, outcome="cancelled", reason="snoozed"), "That attempt was put off (its handler snoozed it)"),
         (replace(BEGUN, outcome="cancelled", reason="shutdown"), "That attempt was stopped (its worker was stopped)"),
     ],
     ids=["begun before", "never begun", "snoozed", "stopped"],

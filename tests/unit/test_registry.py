@@ -371,7 +371,7 @@ async def _decorated() -> AsyncIterator[None]:
         ({"customize": lambda settings: None}, "customize returned NoneType; return the settings"),
         (
             {"lifespan": _undecorated},
-            "lifespan _undecorated is no context manager; put @contextlib",
+            "lifespan _undecorated is not a context manager; put @contextlib",
         ),
         ({"lifespan": "life"}, "lifespan is 'life'; pass the function, without calling it"),
         ({"listeners": [3]}, "listeners: 3 cannot be called"),
@@ -476,7 +476,7 @@ def test_start_is_not_for_the_loop_itself() -> None:
 
     async def host() -> None:
         registry = JobRegistry(jobs=[tick], database_url="sqlite://")
-        with pytest.raises(ConfigurationError, match="write: async with registry"):
+        with pytest.raises(ConfigurationError, match="use: async with registry"):
             registry.start(host_loop=asyncio.get_running_loop())
 
     asyncio.run(host())

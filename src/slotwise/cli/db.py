@@ -11,7 +11,7 @@ import click
 from sqlalchemy import Connection
 
 from slotwise import migrate
-from slotwise.cli.shared.options import Command, Given, Group, common, confirm, instant, operation, pass_given, yes
+from slotwise.cli.shared.options import Command, Given, Group, common, confirm, instant, operation, pass_given, sure
 from slotwise.cli.shared.output import print_json, print_result
 from slotwise.contrib.logging import iso
 from slotwise.migrate.revisions import refuse_unversioned
@@ -152,22 +152,22 @@ def downgrade(given: Given, revision: str, yes: bool) -> None:
     """,
 )
 @operation
-@yes
+@sure
 @common
 @pass_given
-def new_epoch(given: Given, author: str | None, note: str | None, dry_run: bool, yes: bool) -> None:
+def new_epoch(given: Given) -> None:
     """After a restore of all tables: invalidate all earlier tokens and claims.
 
     Tokens continue above all earlier ones, claims end and are taken over, and the installation gets a new id, so that
     complete_in rejects clients of the former database.
     """
-    with given.operations(author) as (operations, _):
+    with given.operations() as (operations, _):
         found = operations.new_epoch(dry_run=True)
-        if not dry_run:
-            confirm(f"{found.claims} claims will end, {found.rows} rows get new tokens.", sure=yes)
-            found = operations.new_epoch(note=note)
+        if not given.dry_run:
+            given.confirm(f"{found.claims} claims will end, {found.rows} rows get new tokens.")
+            found = operations.new_epoch(**given.order)
     text = f"a new epoch: {found.rows} rows, {found.claims} claims ended"
-    print_result(given, text, dry_run=dry_run, installation=found.installation, rows=found.rows, claims=found.claims)
+    print_result(given, text, installation=found.installation, rows=found.rows, claims=found.claims)
 
 
 @db.command(
@@ -180,20 +180,20 @@ def new_epoch(given: Given, author: str | None, note: str | None, dry_run: bool,
 )
 @click.argument("until", callback=instant, metavar="TIME")
 @operation
-@yes
+@sure
 @common
 @pass_given
-def settle_until(given: Given, until: datetime, author: str | None, note: str | None, dry_run: bool, yes: bool) -> None:
+def settle_until(given: Given, until: datetime) -> None:
     """After a restore: end slots up to TIME that have not begun as skipped (settled), without a run.
 
     Slots that wait for a retry end as cancelled (settled). One-time tasks stay: check those that are due.
     """
-    with given.operations(author) as (operations, _):
+    with given.operations() as (operations, _):
         found = operations.settle_until(until, dry_run=True)
         slots = sum(one.slots for one in found)
-        if not dry_run:
-            confirm(f"{slots} slots of {len(found)} jobs up to {iso(until)} will not run.", sure=yes)
-            found = operations.settle_until(until, note=note)
+        if not given.dry_run:
+            given.confirm(f"{slots} slots of {len(found)} jobs up to {iso(until)} will not run.")
+            found = operations.settle_until(until, **given.order)
     jobs = {one.job if one.instance == "recurring" else f"{one.job}/{one.instance}": one.slots for one in found}
     text = f"{sum(jobs.values())} slots of {len(jobs)} jobs settled"
-    print_result(given, text, dry_run=dry_run, until=until, jobs=jobs)
+    print_result(given, text, until=until, jobs=jobs)

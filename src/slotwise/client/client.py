@@ -51,10 +51,10 @@ if TYPE_CHECKING:
     from slotwise.jobs.context import Connection
     from slotwise.store.slots.store import Store
 
-#: Rows that ``list`` gives at once.
+#: Default size of a page of ``list``.
 PAGE = 100
 
-#: What the column takes.
+#: The largest value that the column can store.
 MOST_ARRIVALS = 2_147_483_647
 
 STATES = (State.WAITING, State.RUNNING, State.PAUSED, State.BLOCKED, State.DEAD)
@@ -178,7 +178,7 @@ class Client:
         if_exists: IfExists = "keep",
         countdown: int = 0,
     ) -> Follow:
-        """The follow-up of ``ctx.then``: validated, and not written yet."""
+        """Return the follow-up of ``ctx.then``, validated; the settlement writes it."""
         name, known = self._known(task)
         refuse_a_job(name, known is not None and known.is_job)
         checked_choice(if_exists, name)
@@ -193,17 +193,17 @@ class Client:
         )
 
     def _typed(self, name: str, plain: object) -> object:
-        """Plain values as the type of this task, if this process registers it. Raises InvalidPayload."""
+        """Convert plain values to the type of this task, if this process registers it. Raise InvalidPayload."""
         known = self._make_store().definitions.get(name)
         return plain if known is None else known.payload.given(plain, name)
 
     def _key(self, task: Task, id: str, call: str = "arrive") -> Key:
-        """The validated key of the task and id that a call names."""
+        """Return the validated key of a task and an id."""
         name = self._named(task, call)
         return Key(name, checked_id(id, name, call))
 
     def _named(self, task: Task, call: str) -> str:
-        """Its name. Raises UnknownTask for a text one letter off a task of this registry, InvalidJob for a job's."""
+        """Return the name. Raise UnknownTask for one that is a letter off a registered task, InvalidJob for a job's."""
         name, definitions = task_name(task), self._make_store().definitions
         if (known := definitions.get(name)) is not None:
             refuse_a_job(name, known.is_job)

@@ -17,10 +17,9 @@ from slotwise.model.durations import parse_duration
 from slotwise.model.records import KNOWN_YEARS, RECURRING, is_known
 from slotwise.store.connect.database_errors import is_transient
 from slotwise.store.connect.notifications import ORDERS
-from slotwise.store.operations import backfill, deletion, pauses, recovery, slot_operations
+from slotwise.store.operations import backfill, job_operations, slot_operations
 from slotwise.store.operations.backfill import Backfill
-from slotwise.store.operations.pauses import Resumed
-from slotwise.store.operations.recovery import Epoch, SettledJob
+from slotwise.store.operations.job_operations import Epoch, Resumed, SettledJob
 from slotwise.store.operations.transaction import Operation, carry_out
 from slotwise.store.schema.audit_rows import Author
 
@@ -67,18 +66,18 @@ class Operations:
         Running handlers finish. Slots that come due meanwhile are skipped (paused) when the job is resumed.
         """
         name = name_of(job)
-        return self._order(lambda at: pauses.pause(at, name), note, dry_run)
+        return self._order(lambda at: job_operations.pause(at, name), note, dry_run)
 
     def pause_all(self, *, note: str | None = None, dry_run: bool = False) -> bool:
         """Start nothing in the whole installation any more, including jobs and tasks that are added later."""
-        return self._order(pauses.pause_all, note, dry_run)
+        return self._order(job_operations.pause_all, note, dry_run)
 
     def resume(
         self, job: Any, *, replay: bool = False, note: str | None = None, dry_run: bool = False
     ) -> list[Resumed]:
         """Resume the job; empty if it was not paused. ``replay``: leave the slots of the pause to catch-up."""
         name = name_of(job)
-        return self._order(lambda at: pauses.resume(at, name, replay=replay), note, dry_run)
+        return self._order(lambda at: job_operations.resume(at, name, replay=replay), note, dry_run)
 
     def resume_all(
         self, *, replay: bool = False, note: str | None = None, dry_run: bool = False
@@ -87,7 +86,7 @@ class Operations:
 
         Jobs that are paused by name stay paused.
         """
-        return self._order(lambda at: pauses.resume_all(at, replay=replay), note, dry_run)
+        return self._order(lambda at: job_operations.resume_all(at, replay=replay), note, dry_run)
 
     # -- single slots -----------------------------------------------------------------------------------------
 
@@ -213,7 +212,7 @@ class Operations:
         instances; return how many.
         """
         name = name_of(job)
-        return self._order(lambda at: slot_operations.call_off_backfill(at, name, id), note, dry_run)
+        return self._order(lambda at: slot_operations.cancel_backfill(at, name, id), note, dry_run)
 
     def delete(self, job: Any, *, force: bool = False, note: str | None = None, dry_run: bool = False) -> int:
         """Delete the rows of a job that is no longer in the code; return how many. Its history stays.
@@ -221,7 +220,7 @@ class Operations:
         Rejected while it runs, and, unless ``force``, while a live worker registers it and would plan it again.
         """
         name = name_of(job)
-        return self._order(lambda at: deletion.delete(at, name, known=force), note, dry_run)
+        return self._order(lambda at: job_operations.delete(at, name, known=force), note, dry_run)
 
     # -- after a restore --------------------------------------------------------------------------------------
 
@@ -230,12 +229,12 @@ class Operations:
 
         Earlier holders are rejected, here and wherever a token is compared.
         """
-        return self._order(recovery.new_epoch, note, dry_run)
+        return self._order(job_operations.new_epoch, note, dry_run)
 
     def settle_until(self, until: datetime, *, note: str | None = None, dry_run: bool = False) -> list[SettledJob]:
         """After a restore: skip the waiting slots up to ``until`` (at most now) as settled; return them by job."""
         instant = instant_of(until)
-        return self._order(lambda at: recovery.settle_until(at, instant), note, dry_run)
+        return self._order(lambda at: job_operations.settle_until(at, instant), note, dry_run)
 
     # -- within -----------------------------------------------------------------------------------------------
 

@@ -52,7 +52,7 @@ def from_holidays(code: str, years: Iterable[int]) -> Source:
 def _unknown(code: str, known: Iterable[str]) -> ConfigurationError:
     near = get_close_matches(code.upper(), known, n=3)
     hint = f"did you mean {' or '.join(near)}?" if near else "codes are like AT, DE-BY or XNYS"
-    return ConfigurationError(f"the holidays library knows no {code}; {hint}")
+    return ConfigurationError(f"the holidays library has no {code}; {hint}")
 
 
 def from_ics(text: str, years: Iterable[int]) -> Source:
@@ -75,7 +75,7 @@ def from_ics(text: str, years: Iterable[int]) -> Source:
                 ignored += [_name(event)] * (not found)
                 days.update(dict.fromkeys(found, _name(event)))
     except (ValueError, KeyError, TypeError, IndexError, AttributeError, OverflowError) as error:
-        raise ConfigurationError(f"this is no iCalendar that can be read: {str(error)[:100] or error!r}") from None
+        raise ConfigurationError(f"this is not a readable iCalendar file: {str(error)[:100] or error!r}") from None
     return Source(days=days, ignored=tuple(ignored))
 
 

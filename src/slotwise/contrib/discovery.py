@@ -160,10 +160,10 @@ def _walk(package: ModuleType) -> Iterator[ModuleType]:
 
 def _siblings(parent: str) -> list[str]:
     """Return the modules beside one that does not exist, for a hint."""
-    above = sys.modules.get(parent)
-    path = getattr(above, "__path__", None) if parent else None
-    prefix = f"{parent}." if parent else ""
-    return [prefix + info.name for info in pkgutil.iter_modules(path)]
+    if not parent:
+        return [info.name for info in pkgutil.iter_modules()]
+    path = getattr(sys.modules.get(parent), "__path__", ())
+    return [f"{parent}.{info.name}" for info in pkgutil.iter_modules(path)]
 
 
 def _points() -> Iterable[EntryPoint]:

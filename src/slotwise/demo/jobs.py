@@ -64,7 +64,7 @@ class Report(DistributedJob):
     def execute(self, ctx: JobContext) -> None:
         with log.attempt(ctx):
             for _ in range(40):
-                ctx.wait(0.1)
+                ctx.wait("100ms")
                 ctx.check()
 
 
@@ -88,7 +88,7 @@ class Payout(DistributedJob):
 
     def execute(self, ctx: JobContext) -> None:
         with log.attempt(ctx):
-            ctx.wait(0.5)
+            ctx.wait("500ms")
 
 
 class Digest(DistributedJob):

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from slotwise.errors import InvalidSchedule
 from slotwise.model.records import RECURRING, TICK, Row
 from slotwise.schedules import Schedule, parse_schedule
-from slotwise.store.operations.pauses import Paused, all_paused
+from slotwise.store.operations.job_operations import Paused, all_paused
 from slotwise.store.reading.views import SlotInfo, gap_info, obstacle, slot_info
 from slotwise.store.schema.audit_rows import AuditEntry, audit_entry
 from slotwise.store.schema.rows import row_of

@@ -1,4 +1,4 @@
-"""What a handler is given and may raise: its slot, its claim, the stop signal; Snooze, Cancel and Fail."""
+"""The context of a handler: slot, claim, stop signal; and what it may raise: Snooze, Cancel, Fail."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeAlias, o
 
 from typing_extensions import TypeVar
 
-from slotwise.errors import ConfigurationError, JobCancelled
+from slotwise.errors import ConfigurationError, InvalidSetting, JobCancelled
 from slotwise.jobs.policies import told
 from slotwise.model.durations import format_duration, parse_duration
 from slotwise.model.records import BEGINNING, FollowUps
@@ -80,7 +80,7 @@ class Signal:
 
 
 class Steering(Exception):
-    """A handler steers its own slot; not an error."""
+    """Raised by a handler to decide how its own slot goes on; not an error."""
 
 
 class Snooze(Steering):
@@ -121,20 +121,21 @@ class Fail(Steering):
 
 
 _BOTH = (
-    "ctx.then and ctx.count_down come with the settlement, complete_in before it; beside complete_in write: "
+    "ctx.then and ctx.count_down are written by the settlement, which complete_in replaces; with complete_in use: "
     "ctx.client.schedule(…, connection=…)"
 )
-_NOBODY_THERE = (
-    'ctx.then(if_exists="raise"): by then nobody is there to be told; write "keep", "replace" or "reschedule"'
+_CANNOT_RAISE = (
+    'ctx.then(if_exists="raise"): it is written after the handler returned, which can no longer raise; write "keep", '
+    '"replace" or "reschedule"'
 )
-_TOO_LATE = "the attempt has ended: what it leaves behind is written already"
+_TOO_LATE = "the attempt has ended, and its follow-ups are written already"
 
 #: The type of a task's data.
 T = TypeVar("T", default=Any)
 
 
 class Hold(Protocol):
-    """What a context sees of the claim it runs under."""
+    """The claim of an attempt, as its context sees it."""
 
     @property
     def claim(self) -> Claim: ...
@@ -149,13 +150,13 @@ class Hold(Protocol):
     def ended(self) -> bool: ...
 
     promised: bool
-    #: What was called with an async connection and is not awaited yet.
+    #: The method that was called with an async connection and is not awaited yet.
     unawaited: str | None
     sequel: FollowUps | None
 
 
 class Fence(Protocol):
-    """What proves, in a user's own transaction, that a claim still holds."""
+    """Proves in a user's own transaction that a claim is still valid."""
 
     def guard(self, claim: Claim, connection: Connection) -> Awaitable[None] | None: ...
     def complete_in(self, claim: Claim, connection: Connection) -> Awaitable[None] | None: ...
@@ -217,7 +218,7 @@ class JobContext:
     def slot(self) -> datetime:
         """The slot, an aware UTC instant; the same in every attempt.
 
-        A one-time task has none: there it is None, although the annotation does not say it.
+        In a one-time task it is None, although the annotation says otherwise.
         """
         return self._hold.claim.slot  # type: ignore[return-value]
 
@@ -230,9 +231,9 @@ class JobContext:
         return self.schedule.latest_before(slot)
 
     @property
-    def interval_end(self) -> datetime | None:
-        """The end of the period of this run: the slot itself."""
-        return self._hold.claim.slot
+    def interval_end(self) -> datetime:
+        """The end of the period of this run: the slot itself; None in a one-time task."""
+        return self.slot
 
     @property
     def attempt(self) -> int:
@@ -300,9 +301,15 @@ class JobContext:
         """How long the claim is certainly valid without another heartbeat, by a monotonic clock."""
         return self._hold.lease_left()
 
-    def wait(self, seconds: float) -> bool:
-        """Sleep, but return early if the handler is asked to stop; True if it was."""
-        return self._hold.signal.wait(seconds)
+    def wait(self, duration: timedelta | str) -> bool:
+        """Sleep for ``duration`` (``timedelta`` or ``"5s"``), but return early if the handler is asked to stop.
+
+        Return whether it was. Raise InvalidSetting for a bare number, which has no unit.
+        """
+        if isinstance(duration, int | float):
+            written = format_duration(timedelta(seconds=duration))
+            raise InvalidSetting(f'ctx.wait({duration}): a number has no unit; write ctx.wait("{written}")')
+        return self._hold.signal.wait(parse_duration(duration).total_seconds())
 
     def check(self) -> None:
         """Raise JobCancelled if the handler should stop."""
@@ -338,7 +345,7 @@ class JobContext:
         return self._settled("complete_in", self._fence.complete_in(self._hold.claim, connection), promise=True)
 
     def _settled(self, word: str, pending: Awaitable[None] | None, *, promise: bool = False) -> Awaitable[None] | None:
-        """None; or what is to be awaited: an attempt that forgets to fails, for nothing was proved in it."""
+        """Return what the caller must await; None if it is done. An attempt that does not await it fails."""
         if pending is None:
             self._hold.promised = self._hold.promised or promise
             return None
@@ -372,7 +379,7 @@ class JobContext:
         ``connection`` to ``client.schedule`` instead.
         """
         if if_exists == "raise":
-            raise ConfigurationError(_NOBODY_THERE)
+            raise ConfigurationError(_CANNOT_RAISE)
         follow: Follow = self.client._follow(
             task, data, id=id, at=at, delay=delay, priority=priority, if_exists=if_exists, countdown=countdown
         )

@@ -40,12 +40,12 @@ if TYPE_CHECKING:
     from slotwise.jobs.context import JobContext
 
 
-#: What a task may declare about its data.
+#: Attributes of a task that describe its data.
 PAYLOAD_WORDS = ("payload", "payload_version", "upgrades", "codec")
 
 
 def payload_of(source: OneTimeTask | type[OneTimeTask], where: str) -> Payload:
-    """What a task declares about its data. Raises InvalidJob or InvalidPayload with the cure."""
+    """Return the payload that a task declares. Raise InvalidJob or InvalidPayload with the cure."""
     kind = declared(source, "payload")
     if kind is None:
         kind = _of_class(source if isinstance(source, type) else type(source), where)
@@ -88,7 +88,7 @@ def _codec(source: object, where: str) -> Codec:
 
 
 def _of_class(kind: type, where: str) -> object:
-    """What stands in the brackets of ``OneTimeTask[…]``, through any number of bases; None if nothing."""
+    """Return the type argument of ``OneTimeTask[…]``, through any number of bases; None without one."""
     for base in kind.__dict__.get("__orig_bases__", ()):
         origin, arguments = get_origin(base), get_args(base)
         if origin is OneTimeTask:
@@ -101,7 +101,7 @@ def _of_class(kind: type, where: str) -> object:
 
 
 def _filled(found: Any, given: Mapping[object, object]) -> object:
-    """``found`` with its type variables replaced."""
+    """Return ``found`` with its type variables replaced."""
     if isinstance(found, TypeVar):
         return given.get(found, found)
     names = getattr(found, "__parameters__", ())
@@ -120,7 +120,7 @@ def _resolved(argument: object, kind: type, where: str) -> object:
 
 
 def _of_handler(handler: Callable[..., object], where: str) -> object:
-    """What stands in the brackets of the handler's ``TaskContext[…]``; None if nothing."""
+    """Return the type argument of the handler's ``TaskContext[…]``; None without one."""
     try:
         hints = get_type_hints(handler)
     except Exception as error:  # an annotation may be anything, and is only read for this
@@ -282,7 +282,7 @@ def label_of(source: object) -> str:
 def name_of(source: object, where: str) -> str:
     name = declared(source, "name")
     if not isinstance(name, str):
-        raise InvalidJob(f"{where}.name is {name!r}; expected a text that is unique in the cluster")
+        raise InvalidJob(f"{where}.name is {name!r}; expected a string that is unique in the cluster")
     if not name.strip() or name != name.strip():
         raise InvalidJob(f"{where}.name is {name!r}; a name cannot be blank, nor begin or end with a blank")
     if len(name) > NAME_LIMIT:
@@ -328,7 +328,7 @@ def handler_of(source: DistributedJob | OneTimeTask, where: str) -> Callable[[Jo
         inspect.signature(handler, follow_wrapped=False).bind(None)
     except TypeError as error:
         raise InvalidJob(f"{where}.execute must take the context, and nothing else: {error}") from None
-    except ValueError:  # written in C: it does not say what it takes
+    except ValueError:  # written in C: it has no signature
         pass
     return handler
 

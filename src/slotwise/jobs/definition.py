@@ -1,4 +1,4 @@
-"""A job or task as it was read, once, at registration: frozen, checked, the same for everybody after."""
+"""The definition of a job or task: read and validated once, at registration."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _SAMPLE = datetime(2026, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Definition:
-    """What the engine knows of a job (``schedule`` is set) or a one-time task (it is None)."""
+    """The policies of a job (``schedule`` is set) or a one-time task (``schedule`` is None), with its handler."""
 
     name: str
     handler: Callable[[JobContext], object]
@@ -73,7 +73,7 @@ class Definition:
 
     @property
     def is_weighed(self) -> bool:
-        """Each slot is decided on, also one that is on time: it may be too late to start, or find no place."""
+        """Whether each slot needs a decision, also one on time: it may be too late to start, or find no place."""
         limits = (self.start_within, self.catch_up.window)
         return any(limit is not None for limit in limits) or self.catch_up.mode == "none" or self.overlap.detaches
 
@@ -83,22 +83,22 @@ class Definition:
 
     @property
     def is_limited(self) -> bool:
-        """Not all that is due may start: it is claimed by itself."""
+        """Whether only some of its due rows may start; they are claimed in a statement of their own."""
         return self.concurrency is not None or self.rate_limit is not None
 
     @property
     def leaves_traces(self) -> bool:
-        """Its success is more than the end of its row."""
+        """Whether a success writes more than the end of its row."""
         return self.record == "all" or self.result_retention is not None
 
     @property
     def gives_up(self) -> bool:
-        """At most one start per slot."""
+        """Whether each slot starts at most once."""
         return self.on_lost == LossPolicy.GIVE_UP
 
     @property
     def fingerprint(self) -> str:
-        """A short hash of all that decides: stored in the row, compared at a redeploy."""
+        """Return a short hash of the schedule and policies, which is stored in the row and compared at a redeploy."""
         text = "\n".join(
             repr(part) for part in (str(self.schedule), self.catch_up, self.overlap, self.on_lost, self.max_lost)
         )
@@ -134,7 +134,7 @@ def define(subject: object) -> Definition:
 
 
 def rescheduled(definition: Definition, text: str, where: str) -> Definition:
-    """The job by another schedule, as the settings say. Raises InvalidSchedule or InvalidJob."""
+    """Return the job with the schedule of the settings. Raise InvalidSchedule or InvalidJob."""
     if not definition.is_job:
         raise InvalidJob(f"{where}: {definition.name!r} is a one-time task, it has no schedule; remove it there")
     schedule = spread_by(parsed(text, where), where, definition.name, definition.spread)
@@ -143,7 +143,7 @@ def rescheduled(definition: Definition, text: str, where: str) -> Definition:
 
 
 def check_schedule(schedule: Schedule, definition: Definition, where: str) -> None:
-    """Raise InvalidJob if the policies do not fit: nothing can overlap, or catching up would not come to an end."""
+    """Raise InvalidJob if the policies do not fit: nothing can overlap, or catching up would never end."""
     if schedule.from_end and definition.overlap.detaches:
         raise InvalidJob(f"{where}: {schedule} starts after the end of a run: nothing overlaps; drop overlap")
     if definition.catch_up.mode != "all":
@@ -162,8 +162,8 @@ def check_schedule(schedule: Schedule, definition: Definition, where: str) -> No
 
 
 def shortest_interval(schedule: Schedule, name: str, count: int = 100) -> timedelta | None:
-    """The shortest of the schedule's next ``count`` intervals; None if it has no slots of its own, or goes by days that
-    only the database knows.
+    """Return the shortest of the next ``count`` intervals; None if a schedule has none, or depends on a calendar that
+    only the database has.
     """
     if schedule.from_end or None in schedule.calendars.values():
         return None

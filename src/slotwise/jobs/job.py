@@ -1,4 +1,4 @@
-"""What users write: jobs and tasks."""
+"""The base classes and decorators for jobs and tasks."""
 
 from __future__ import annotations
 
@@ -35,23 +35,23 @@ class DistributedJob(ABC):
 
     #: Cluster-wide unique, at most 100 characters.
     name: str
-    #: When it runs; see the schedules. A text is taken as ``parse_schedule`` does: ``"0 2 * * *"``.
+    #: When it runs: a schedule, or a string for ``parse_schedule`` such as ``"0 2 * * *"``.
     schedule: Schedule | str
-    #: What happens to slots that were missed while nobody held the job.
+    #: What happens to slots that were missed while no worker held the job.
     catch_up: CatchUp
     #: What happens to slots that came due while the previous one was held.
     overlap: Overlap
     #: ``"rerun"``: a slot whose worker died runs again; ``"give_up"``: at most one start per slot, ever.
     on_lost: OnLost
-    #: After so many lost attempts the slot ends as dead and the schedule goes on.
+    #: After this many lost attempts the slot ends as dead, and the schedule continues.
     max_lost: int
     #: Further attempts of a failed slot; None: the next slot is the next try.
     retry: Retry | None
-    #: Two starts are at least this far apart: moves due times, never slots. None: no matter.
+    #: The minimum time between two starts: moves due times, never slots. None: no minimum.
     min_interval: timedelta | str | None
-    #: Each run is due up to this much after its slot: how much follows from the name. None: at its slot.
+    #: Each run is due up to this much after its slot; the name determines how much. None: at its slot.
     spread: timedelta | str | None
-    #: Which due rows go first where workers are short: 90 is high, 50 usual, 10 low.
+    #: Which due rows start first when workers are busy: 90 is high, 50 the default, 10 low.
     priority: int
     #: ``"process"``: each attempt runs in a process of its own, which can be killed. None: within the worker.
     isolation: str | None
@@ -59,7 +59,7 @@ class DistributedJob(ABC):
     runs_on: Sequence[str] | AbstractSet[str]
     #: How late after its slot the first attempt may start; later, it is skipped (late). None: any time.
     start_within: timedelta | str | None
-    #: How long an attempt may run (``timedelta`` or ``"10m"``) before it is told to stop, and fails; None: for ever.
+    #: How long an attempt may run (``timedelta`` or ``"10m"``) before it is asked to stop, and fails; None: for ever.
     timeout: timedelta | str | None
 
     @abstractmethod
@@ -94,21 +94,21 @@ class OneTimeTask(ABC, Generic[T]):
     priority: int
     isolation: str | None
     runs_on: Sequence[str] | AbstractSet[str]
-    #: The type of the data, where the brackets after OneTimeTask cannot say it.
+    #: The type of the data, if it is not given as ``OneTimeTask[…]``.
     payload: object
     #: How many of these may run at a time in the whole cluster; None: as many as there is capacity for.
     concurrency: int | None
-    #: How many of these may start in which time, in the whole cluster: ``"100/m"``; None: as many as are due.
+    #: How many of these may start in a period, in the whole cluster: ``"100/m"``; None: as many as are due.
     rate_limit: str | None
     #: Which ends the ledger keeps: ``"none"``, ``"failures"`` (also cancelled and lost ones) or ``"all"``.
     record: str
-    #: How long what the handler returns is kept for ``client.result`` (``timedelta`` or ``"7d"``); None: not at all.
+    #: How long the handler's result is kept for ``client.result`` (``timedelta`` or ``"7d"``); None: not at all.
     result_retention: timedelta | str | None
-    #: Rises with each change of the data that older workers, or rows that wait, cannot take as it is.
+    #: The version of the data's format: raise it with each change that older workers or waiting rows cannot read.
     payload_version: int
-    #: For each older version a function from its plain data (dicts, lists, …) to that of the next.
+    #: For each older version, a function that converts its plain data (dicts, lists, …) to the next version.
     upgrades: Mapping[int, Callable[[Any], Any]]
-    #: How the data becomes bytes: ``json``, or what ``register_codec`` was told.
+    #: How the data is encoded: ``json``, or the name of a codec from ``register_codec``.
     codec: str
 
     @abstractmethod
@@ -147,7 +147,7 @@ class FunctionTask(OneTimeTask[T]):
 
 
 class MakeTask(Protocol):
-    """What ``@task(…)`` puts around a function: its data has the type that the context's annotation says."""
+    """The decorator that ``@task(…)`` returns: the data has the type of the context's annotation."""
 
     @overload
     def __call__(self, function: Callable[[JobContext], object], /) -> FunctionTask: ...
@@ -161,7 +161,7 @@ def job(
 ) -> Callable[[Callable[[JobContext], object]], FunctionJob]:
     """Make a job of a function: ``@job(name="tick", schedule=Every("1m"))``; further keywords are policies.
 
-    ``schedule`` may be a text, as ``parse_schedule`` takes it: ``"0 2 * * *"``.
+    ``schedule`` may be a string for ``parse_schedule``: ``"0 2 * * *"``.
     """
 
     def make(function: Callable[[JobContext], object]) -> FunctionJob:
@@ -184,9 +184,9 @@ def task(*, name: str, **policies: object) -> MakeTask:
 
 
 def declared(source: object, attribute: str, default: Any = None) -> Any:
-    """What a job says under ``attribute``: a value, a property or a zero-argument method; ``default`` if nothing.
+    """Return what a job declares as ``attribute``: a value, a property or a zero-argument method; else ``default``.
 
-    Raises InvalidJob if it says something that then lacks an attribute itself.
+    Raise InvalidJob if a property fails with AttributeError.
     """
     try:
         value = getattr(source, attribute)

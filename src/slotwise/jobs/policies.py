@@ -1,4 +1,4 @@
-"""What a job may declare about missed slots, overlaps, losses, failures and rates."""
+"""The policies of a job: missed slots, overlaps, losses, failures and rates."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Made = TypeVar("Made")
 
 
 def told(name: str) -> Callable[[Callable[Given, Made]], Callable[Given, Made]]:
-    """Raise InvalidJob, with what the call named so takes, for arguments that it does not take."""
+    """Make a function raise InvalidJob with its signature, under this name, when the arguments do not fit."""
 
     def around(function: Callable[Given, Made]) -> Callable[Given, Made]:
         own = inspect.signature(function)
@@ -56,7 +56,7 @@ def told(name: str) -> Callable[[Callable[Given, Made]], Callable[Given, Made]]:
     return around
 
 
-#: How far a rate may reach back.
+#: The longest and the shortest period of a rate.
 LONGEST_WINDOW = timedelta(days=366)
 SHORTEST_WINDOW = timedelta(milliseconds=100)
 
@@ -72,24 +72,24 @@ class Rate:
 
     @classmethod
     def read(cls, text: str) -> Rate:
-        """``"100/m"``, ``"5/s"``, ``"1000/24h"``: a number and how long a time. Raises InvalidSetting."""
+        """Parse ``"100/m"``, ``"5/s"`` or ``"1000/24h"``: a count and a period. Raise InvalidSetting."""
         match = _RATE.fullmatch(text)
         count, span = match.groups() if match else ("0", "")
         if not int(count) or not span:
-            raise InvalidSetting(f'{text!r:.60} is no rate; write how many in which time: "100/m", "5/s", "1000/24h"')
+            raise InvalidSetting(f'{text!r:.60} is not a rate; write a count and a period: "100/m", "5/s", "1000/24h"')
         try:
             window = parse_duration(span if span[0].isdigit() or span.startswith("P") else f"1{span}")
         except InvalidSetting:
             raise InvalidSetting(
-                f'{text!r:.60}: {span!r:.40} is no length of time; write "100/m", "5/s", "1000/24h"'
+                f'{text!r:.60}: {span!r:.40} is not a period; write "100/m", "5/s", "1000/24h"'
             ) from None
         if not SHORTEST_WINDOW <= window <= LONGEST_WINDOW:
-            raise InvalidSetting(f"{text!r:.60}: the time must be from 100ms to {LONGEST_WINDOW.days}d")
+            raise InvalidSetting(f"{text!r:.60}: the period must be from 100ms to {LONGEST_WINDOW.days}d")
         return cls(int(count), window)
 
     @property
     def grain(self) -> timedelta:
-        """How finely starts are told apart: a place comes back at most so much late."""
+        """The resolution at which starts are counted: a place becomes free at most this much too late."""
         return max(self.window / 100, timedelta(milliseconds=1))
 
 
@@ -98,14 +98,14 @@ _Answer = TypeVar("_Answer")
 ErrorTypes: TypeAlias = type[BaseException] | tuple[type[BaseException], ...]
 OnLost: TypeAlias = Literal["rerun", "give_up"]
 
-#: Slots that may wait to run one after another; whoever wants more wants all of them.
+#: The largest queue of slots; use queue_all for more.
 LONGEST_QUEUE = 10_000
 
 
 #: No pause between two attempts is longer.
 LONGEST_WAIT = timedelta(days=366)
 
-#: Up to here a wait doubles that is told no cap.
+#: Default cap for exponential backoff.
 USUAL_CAP = timedelta(minutes=5)
 
 
@@ -302,7 +302,7 @@ class Retry:
         )  # fmt: skip
 
     def delay_after(self, attempt: int, elapsed: timedelta) -> timedelta | None:
-        """How long to wait after the failure of attempt number ``attempt`` (from 1), or None to give up.
+        """Return how long to wait after the failure of attempt number ``attempt`` (from 1), or None to give up.
 
         ``elapsed`` is the time since the claim of the first failed attempt, for strategies such as
         ``stop_after_delay``.
@@ -332,12 +332,12 @@ class Retry:
 
 
 def _within_bounds(seconds: float) -> timedelta:
-    """tenacity's own bound of an exponential wait lies beyond the calendar."""
+    """Limit a wait: tenacity's own bound of an exponential wait overflows a datetime."""
     return timedelta(seconds=min(max(0.0, float(seconds)), LONGEST_WAIT.total_seconds()))
 
 
 def _retry_state(attempt: int, elapsed: timedelta) -> RetryState:
-    """A tenacity state that knows the row's counters, as if one process had made all attempts."""
+    """Return a tenacity state with the row's counters, as if one process had made all attempts."""
     state = RetryState(retry_object=tenacity.Retrying(), fn=None, args=(), kwargs={})
     state.attempt_number = attempt
     # not from the monotonic clock: in a sum with it, the fractions of a second are rounded
@@ -354,7 +354,7 @@ def _are_errors(given: object) -> bool:
 
 
 def _doubling(first: timedelta, cap: timedelta, jitter: timedelta | None = None) -> wait_base:
-    """From ``first``, doubling up to ``cap``, each with a random part of ``jitter`` (None: ``first``) on top."""
+    """Return a wait that doubles from ``first`` up to ``cap``, plus a random part of ``jitter`` (None: ``first``)."""
     random = (first if jitter is None else jitter).total_seconds()
     return tenacity.wait_combine(
         tenacity.wait_exponential(multiplier=first.total_seconds(), max=cap.total_seconds()),
@@ -369,10 +369,10 @@ TASK_RETRY = Retry.exponential(max_attempts=10, initial=timedelta(seconds=2), ma
 
 
 def pause_after_loss(lost: int, key: tuple[str, str] = ("", "")) -> timedelta:
-    """How long a slot rests before it runs again after its ``lost``-th lost attempt: at once, then 5 s, 10 s, … 5 min.
+    """Return the pause after the ``lost``-th lost attempt of a slot: none, then 5 s, 10 s, … 5 min.
 
-    The first take-over is immediate; a job that kills its workers gives them more and more air. ``key`` moves the
-    later ones apart, by up to half: rows that are lost together must not come due together again and again.
+    The first take-over is immediate; a job that kills its workers is started less and less often. ``key`` lengthens
+    later pauses by up to half, so that rows that were lost together do not come due together again.
     """
     if lost <= 1:
         return timedelta(0)
@@ -382,7 +382,7 @@ def pause_after_loss(lost: int, key: tuple[str, str] = ("", "")) -> timedelta:
 
 
 def growing_pauses(first: timedelta, cap: timedelta) -> Iterator[timedelta]:
-    """Endless, growing, jittered pauses for whoever waits for the database to come back."""
+    """Yield growing pauses with jitter, without end, for waiting until the database is back."""
     wait = _doubling(first, cap)
     for attempt in itertools.count(1):
         yield timedelta(seconds=float(wait(_retry_state(min(attempt, 32), timedelta(0)))))

@@ -1,4 +1,4 @@
-"""Errors as text that is fit to print: without passwords, and in one line."""
+"""Error messages for display: without passwords, and in one line."""
 
 from __future__ import annotations
 

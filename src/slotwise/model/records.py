@@ -1,4 +1,4 @@
-"""The values that travel between packages: rows, claims, outcomes, follow-ups, transitions. Frozen; changed by copy."""
+"""Values that packages pass to each other: rows, claims, outcomes, follow-ups, transitions. Frozen; changed by copy."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TICK = timedelta(microseconds=1)
 RECURRING = "recurring"
 
 _new: Any = tuple.__new__
-#: Looked up once: Python 3.11 takes long to find a member, and this is asked for each execution.
+#: Looked up once: this is slow in Python 3.11, and needed once per execution.
 _TASK, _PLAN, _DETACHED = Kind.TASK, Kind.PLAN, Kind.DETACHED
 
 
@@ -96,7 +96,7 @@ class Row:
     lease: timedelta | None = None
     #: The end of the tail that a catch-up runs slot by slot.
     catch_up_until: datetime | None = None
-    #: Slots that come due after this came while nobody held the job; a row that waits is let go with it ahead of time.
+    #: Slots that came due after this came while no worker held the job. A waiting row has it ahead of time.
     unheld_since: datetime | None = None
     state: str | None = None
     cancel_requested: datetime | None = None
@@ -248,7 +248,7 @@ class Cancelled:
 
 @dataclass(frozen=True, slots=True)
 class Died:
-    """The holder fell silent; its last heartbeat, by the database's time, stands in the row."""
+    """The holder stopped sending heartbeats; the row has the last one, by the database's time."""
 
     name = Outcome.LOST
 

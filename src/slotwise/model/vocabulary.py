@@ -1,4 +1,4 @@
-"""The words that rows, the ledger, events and answers share: each is a member that equals its text.
+"""The enums that rows, the ledger, events and results share: each member equals its string.
 
 What the database returns stays a plain string. It equals the member, so a row is not converted when it is read. A
 reason is open: a feature adds its own with ``register_reason``, and a handler may end its slot with any text.
@@ -17,13 +17,13 @@ from slotwise.errors import ConfigurationError
 
 
 class _Word(StrEnum):
-    """A member that also prints as its text, in ``repr`` too: logs and events look alike, whoever made the value."""
+    """A member that prints as its string, also in ``repr``, so that logs look alike for members and database values."""
 
     __repr__ = str.__repr__
 
 
 class Outcome(_Word):
-    """How a slot stands in the ledger."""
+    """The outcome of a slot in the ledger."""
 
     CLAIMED = "claimed"
     RUNNING = "running"
@@ -36,7 +36,7 @@ class Outcome(_Word):
 
 
 class Release(_Word):
-    """How a held row goes back when its slot has not ended, or has no outcome of its own."""
+    """How a held row is released when its slot has not ended, or has no outcome of its own."""
 
     HANDED_BACK = "handed-back"
     POSTPONED = "postponed"
@@ -65,9 +65,9 @@ class Kind(_Word):
 
 
 class State(_Word):
-    """How a row, a slot to come or a worker stands."""
+    """The state of a row, of a slot to come, or of a worker."""
 
-    # A row's column: no claim looks at such a row. Without one the row is active.
+    # A row's column: claims ignore rows with a state. Rows without one are active.
     PAUSED = "paused"
     QUEUED = "queued"
     BLOCKED = "blocked"
@@ -82,7 +82,7 @@ class State(_Word):
     NO_LIVE_WORKER = "no live worker"
     UNREADABLE = "unreadable"
     DRAINING = "draining"
-    # A slot that neither ledger nor gaps know.
+    # A slot that is in neither ledger nor gaps.
     UNDECIDED = "undecided"
     UPCOMING = "upcoming"
     NO_SLOT = "no-slot"
@@ -97,7 +97,7 @@ class LossPolicy(_Word):
 
 
 class Reason(_Word):
-    """Why a slot did not run, ended, or waits again; and why a handler is told to stop. Sentences are below."""
+    """Why a slot did not run, ended, or waits again; and why a handler is asked to stop. Sentences are below."""
 
     COLLAPSED = "collapsed"
     OVERLAP = "overlap"
@@ -130,15 +130,15 @@ class Reason(_Word):
 
 #: Slots that the schedule has started; triggers, backfills and retries by hand stand beside the overlap rules.
 PLANNED: Final = (Origin.SCHEDULE, Origin.CATCH_UP)
-#: How a slot may have ended that is tried again.
+#: Outcomes of slots that can be retried.
 ENDED_BADLY: Final = (Outcome.FAILED, Outcome.DEAD, Outcome.LOST, Outcome.CANCELLED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sentences:
-    """What a reason means. ``skipped``: of a slot that did not run. ``ended``: of one that had begun, with
-    ``{ended}`` for when it ended and after how long, and ``{outcome}`` for how. ``waits``: why a slot waits that was
-    claimed before, as a part of a sentence.
+    """The meaning of a reason. ``skipped``: for a slot that did not run. ``ended``: for one that had begun, with
+    ``{ended}`` for the time and duration, and ``{outcome}``. ``waits``: why a slot that was claimed before waits, as
+    part of a sentence.
     """
 
     skipped: str | None = None
@@ -171,46 +171,42 @@ def register_reason(
         raise ConfigurationError(f"reason {reason!r} is registered with other sentences; choose another name")
 
 
-register_reason(
-    Reason.COLLAPSED, "Nobody held the job when it came, and of the slots that were missed it was left out."
-)
+register_reason(Reason.COLLAPSED, "It was missed while no worker held the job, and catch-up ran another slot instead.")
 register_reason(
     Reason.OVERLAP,
-    "It came while the slot before it was held, or waited for its retry's time.",
-    ended="A newer slot took its place: it was asked to stop, and ended as {outcome} {ended}.",
-    waits="a newer slot called it off",
+    "It came due while the previous slot was running, or waiting for its retry.",
+    ended="A newer slot replaced it: it was asked to stop, and ended as {outcome} {ended}.",
+    waits="a newer slot cancelled it",
 )
 register_reason(
-    Reason.LATE, "Nobody could start it in time; or it was within the grace of CatchUp.none, and a newer one was, too."
+    Reason.LATE, "No worker could start it in time; or a newer slot was within the grace of CatchUp.none, too."
 )
-register_reason(Reason.CALENDAR, "A business calendar of its schedule passes over that day.")
-register_reason(Reason.PAUSED, "The job, or all, was paused.")
+register_reason(Reason.CALENDAR, "A business calendar of its schedule excludes that day.")
+register_reason(Reason.PAUSED, "The job, or the whole installation, was paused.")
 register_reason(
     Reason.SETTLED,
-    "An operator settled it, after a restore: it may have run in the time that was lost.",
-    ended="An operator settled it, after a restore, before it was tried again: it ended as {outcome} {ended}.",
+    "An operator settled it after a restore: it may have run in the time that was lost.",
+    ended="An operator settled it after a restore, before another attempt: it ended as {outcome} {ended}.",
 )
 register_reason(
     Reason.DELETED,
     "The job was deleted before it began.",
-    ended="The job was deleted, and it ended as {outcome} {ended}.",
+    ended="The job was deleted; it ended as {outcome} {ended}.",
 )
 register_reason(
     Reason.OPERATOR,
-    "An operator left it out.",
+    "An operator skipped it.",
     ended="An operator cancelled it {ended}.",
-    waits="an operator called it off",
+    waits="an operator cancelled it",
 )
-register_reason(
-    Reason.MAX_LOST, ended="It ended as dead {ended}: so many of its workers died with it that it is not tried again."
-)
+register_reason(Reason.MAX_LOST, ended="It ended as dead {ended}: too many of its workers died, so it is not retried.")
 register_reason(
     Reason.MAY_STILL_BE_RUNNING,
-    ended="Its worker fell silent, and the job gives up on it ({ended}): its handler may still be running.",
+    ended="Its worker stopped sending heartbeats, and the job gives up on it ({ended}): it may still be running.",
 )
 register_reason(
     Reason.LOST,
-    ended="Its worker lost the claim, and the job gives up on it ({ended}): its handler may still be running.",
+    ended="Its worker lost the claim, and the job gives up on it ({ended}): it may still be running.",
     waits="its worker lost the claim",
 )
 register_reason(
@@ -220,29 +216,29 @@ register_reason(
 )
 register_reason(
     Reason.ORPHANED,
-    ended="Its row was gone from the queue, as after a restore of that alone: it ended as {outcome} {ended}.",
+    ended="Its row was missing, as after a restore of the queue alone: it ended as {outcome} {ended}.",
 )
 register_reason(
     Reason.UNREADABLE,
     ended="It ended as {outcome} {ended}, and its row could not be read: slotwise jobs list says why.",
-    waits="its row could not be read by the worker that took it",
+    waits="its worker could not read its row",
 )
 register_reason(
     Reason.NEXT_SLOT,
-    ended="It ended as {outcome} {ended}. It is not tried again: the next slot came first, and is the next try.",
+    ended="It ended as {outcome} {ended}. It is not retried, because the next slot came first.",
 )
 register_reason(
     Reason.GIVE_UP,
-    ended="It ended as {outcome} {ended}. Another start was ordered, and refused: the job starts each slot once.",
+    ended="It ended as {outcome} {ended}. Another start was requested and rejected: the job starts each slot once.",
 )
-register_reason(Reason.RETRY, waits="it is tried again")
-register_reason(Reason.BACKFILL, waits="a backfill has it run again")
-register_reason(Reason.RERUN, waits="its worker fell silent")
-register_reason(Reason.SNOOZED, waits="its handler asked for a later time")
-register_reason(Reason.SUSPECT, waits="its worker could not be sure of the claim")
-register_reason(Reason.QUEUED, waits="its worker had no thread for it in time")
+register_reason(Reason.RETRY, waits="it is retried")
+register_reason(Reason.BACKFILL, waits="a backfill runs it again")
+register_reason(Reason.RERUN, waits="its worker stopped sending heartbeats")
+register_reason(Reason.SNOOZED, waits="its handler snoozed it")
+register_reason(Reason.SUSPECT, waits="its worker might have lost the claim")
+register_reason(Reason.QUEUED, waits="its worker had no free thread in time")
 register_reason(Reason.UNKNOWN, waits="its worker did not know of the claim")
-register_reason(Reason.MARK_REFUSED, waits="its start was not allowed any more")
-register_reason(Reason.MARK_NOT_ACKNOWLEDGED, waits="nobody knows whether its start was allowed")
-register_reason(Reason.TIMEOUT, waits="its time was over")
-register_reason(Reason.RECOVERY, waits="it has a place among the late starts of a recovery: recovery_rate")
+register_reason(Reason.MARK_REFUSED, waits="its start was no longer allowed")
+register_reason(Reason.MARK_NOT_ACKNOWLEDGED, waits="it is unknown whether its start was allowed")
+register_reason(Reason.TIMEOUT, waits="it timed out")
+register_reason(Reason.RECOVERY, waits="recovery_rate limits late starts")

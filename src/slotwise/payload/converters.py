@@ -293,7 +293,7 @@ def shape_of(kind: Any) -> Shape:
     found = _record(kind) if isinstance(kind, type) else None
     if found is None:
         raise InvalidPayload(
-            f"{called(kind)} is no type for a payload; take str, int, float, bool, None, list, dict, a dataclass, a "
+            f"{called(kind)} is not a type for a payload; use str, int, float, bool, None, list, dict, a dataclass, a "
             "TypedDict, an Enum, datetime, date, time, UUID, Decimal, or a model of pydantic or msgspec"
         )
     return found
@@ -312,7 +312,9 @@ def _compound(kind: object) -> Shape:
         return list_of(kind, (tuple, list) if origin is Sequence else origin, _LISTS.get(origin, tuple), item)
     if origin in (dict, Mapping) and (not arguments or arguments[0] is str):
         return dict_of(kind, shape_of(arguments[1]) if arguments else ANYTHING)
-    raise InvalidPayload(f"{kind} is no type for a payload; the keys of a dict are str, other generics cannot be read")
+    raise InvalidPayload(
+        f"{kind} is not a type for a payload; the keys of a dict are str, other generics cannot be read"
+    )
 
 
 def _union(kind: object, arguments: Sequence[object]) -> Shape:

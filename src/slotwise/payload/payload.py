@@ -113,14 +113,14 @@ def codec_names() -> list[str]:
     return sorted(_codecs)
 
 
-#: A value that is nested deeper contains itself, or is too deep.
+#: A value with deeper nesting contains itself, or is too deep.
 _DEEPEST = 100
 
 
 def whole(given: T, again: object) -> T:
     """Return ``given``. Raise Misfit if ``again``, its round trip through the type, lacks one of its keys."""
     if isinstance(given, dict) and isinstance(again, dict) and (more := sorted(given.keys() - again.keys())):
-        raise Misfit("would be lost: the task takes nothing of this name", f".{more[0]}")
+        raise Misfit("would be lost: the task's type has no such name", f".{more[0]}")
     others = dict(members(again))
     for place, each in members(given):
         if place in others:
@@ -171,7 +171,7 @@ class Payload:
                 return None
             body = self.codec.encode(plain)
         except Misfit as misfit:
-            raise InvalidPayload(f"the data for task {name!r} is not what it takes: {misfit}") from None
+            raise InvalidPayload(f"the data for task {name!r} does not fit its type: {misfit}") from None
         except (TypeError, ValueError, RecursionError, OverflowError) as error:
             said = unwritable(plain) if self.codec is JSON and not isinstance(error, RecursionError) else None
             raise InvalidPayload(
@@ -199,8 +199,8 @@ class Payload:
     def _upgraded(self, plain: object, version: int) -> object:
         if version > self.version:
             raise InvalidPayload(
-                f"task_data has version {version}, this worker knows {self.version}; deploy workers before those who "
-                "schedule, then retry the task"
+                f"task_data has version {version}, this worker knows {self.version}; deploy workers before "
+                "applications that schedule, then retry the task"
             )
         for older in range(version, self.version):
             try:
@@ -216,9 +216,9 @@ class Payload:
         try:
             return self.shape.read(plain)
         except Misfit as misfit:
-            raise InvalidPayload(f"task_data is not what the task takes: {misfit}") from None
+            raise InvalidPayload(f"task_data does not fit the task's type: {misfit}") from None
         except Exception as error:  # a model's own validation may raise any exception
-            raise InvalidPayload(f"task_data is not what the task takes: {type(error).__name__}: {error}") from error
+            raise InvalidPayload(f"task_data does not fit the task's type: {type(error).__name__}: {error}") from error
 
     def given(self, plain: object, name: str) -> object:
         """As ``typed``, for data typed by hand: raise InvalidPayload for unknown keys as well."""
@@ -226,7 +226,7 @@ class Payload:
         try:
             whole(plain, self.shape.write(data))
         except Misfit as misfit:
-            raise InvalidPayload(f"the data for task {name!r} is not what it takes: {misfit}") from None
+            raise InvalidPayload(f"the data for task {name!r} does not fit its type: {misfit}") from None
         return data
 
 

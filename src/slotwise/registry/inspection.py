@@ -15,7 +15,7 @@ from slotwise.explain.explanation import Explanation, explain
 from slotwise.explain.facts import facts
 from slotwise.model.durations import parse_duration
 from slotwise.model.records import RECURRING
-from slotwise.store.operations.pauses import Paused
+from slotwise.store.operations.job_operations import Paused
 from slotwise.store.queue.task_views import TaskInfo, TaskResult
 from slotwise.store.reading.audit import audit_entries
 from slotwise.store.reading.reader import Reader

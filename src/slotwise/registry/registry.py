@@ -1,4 +1,4 @@
-"""The facade that users hold: which jobs there are, with which settings; and the worker that runs them."""
+"""The facade: the jobs, the settings, and the worker that runs them."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ class JobRegistry:
         return self._database
 
     def _store(self) -> Store:
-        """The client's, made anew when the settings have changed."""
+        """Return the client's store, a new one when the settings have changed."""
         made = self._made
         if made is None or made.database is not self.database or made.definitions is not self.definitions:
             made = self._made = Store(self.database, self.definitions, clock=self._clock)
@@ -140,7 +140,7 @@ class JobRegistry:
 
     @property
     def inspect(self) -> Inspection:
-        """What the tables say of jobs, slots, tasks and workers, for people and dashboards; changes nothing."""
+        """Reads jobs, slots, tasks and workers for people and dashboards; changes nothing."""
         from slotwise.registry.inspection import Inspection  # late: most workers are not asked
 
         return Inspection(self._store)
@@ -248,7 +248,7 @@ class JobRegistry:
                 self._forget(worker)
 
     def _forget(self, worker: Worker) -> None:
-        """Race: whoever waited in a second stop comes here late, when another worker may have been started."""
+        """Forget a stopped worker. Race: a second stop may come here late, after another worker was started."""
         with self._turn:
             if self._worker is not worker:
                 return
@@ -276,7 +276,7 @@ class JobRegistry:
             worker.wake()
 
     def _running(self) -> bool:
-        """A worker started before a fork does not run in the child: its threads stayed behind."""
+        """Whether a worker runs in this process. After a fork the child has no threads, so it does not run there."""
         return self._worker is not None and self._worker_pid == os.getpid()
 
     def __enter__(self) -> Self:

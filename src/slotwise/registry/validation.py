@@ -38,7 +38,9 @@ def checked_lifespan(lifespan: Lifespan | None) -> Lifespan | None:
         raise ConfigurationError(f"lifespan is {lifespan!r:.80}; pass the function, without calling it")
     if inspect.isasyncgenfunction(lifespan) or inspect.iscoroutinefunction(lifespan):
         name = getattr(lifespan, "__name__", lifespan)
-        raise ConfigurationError(f"lifespan {name} is no context manager; put @contextlib.asynccontextmanager above it")
+        raise ConfigurationError(
+            f"lifespan {name} is not a context manager; put @contextlib.asynccontextmanager above it"
+        )
     return lifespan
 
 
@@ -49,7 +51,7 @@ def refuse_own_loop(host_loop: asyncio.AbstractEventLoop | None) -> None:
     except RuntimeError:
         return
     if host_loop is running:
-        raise ConfigurationError("start would wait for the loop that waits for it; write: async with registry")
+        raise ConfigurationError("start would block the event loop that it needs; use: async with registry")
 
 
 def defined(given: Iterable[object], what: str) -> Iterable[Definition]:

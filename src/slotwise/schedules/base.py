@@ -177,13 +177,13 @@ class Schedule(ABC):
 
     def _refuse_calendar(self) -> NoReturn:
         raise InvalidSchedule(
-            f'{self} goes by no local days, so no calendar fits; write Cron("*/5 * * * *", tz="Europe/Vienna")'
+            f'{self} has no local days, so a calendar cannot apply; write Cron("*/5 * * * *", tz="Europe/Vienna")'
         )
 
     @property
     def line(self) -> Line:
         """Its slots as a timeline, for combining. Raises InvalidSchedule if they are not at whole seconds."""
-        raise InvalidSchedule(f"{self} cannot be one of several: only slots at whole seconds of real time can")
+        raise InvalidSchedule(f"{self} cannot be combined: only slots at whole seconds of real time can")
 
     @property
     def local_zone(self) -> ZoneInfo | None:

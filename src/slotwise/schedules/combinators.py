@@ -139,7 +139,9 @@ class Between(Around):
         if start is None and end is None:
             raise InvalidSchedule("between takes a start, an end or both")
         if start is not None and end is not None and start >= end:
-            raise InvalidSchedule(f"between {bounds[0]} and {bounds[1]} there is nothing; the start comes first")
+            raise InvalidSchedule(
+                f"between {bounds[0]} and {bounds[1]} there are no slots: the start must be before the end"
+            )
         self._set(schedule=schedule, start=start, end=end, from_end=schedule.from_end)
         self._set(_text=f"BETWEEN({schedule}; {bounds[0]}; {bounds[1]})")
         if not schedule.from_end and self._is_empty():
@@ -270,7 +272,7 @@ class Arranged(LineSchedule, ABC):
         return self.schedule.zone
 
     def _refuse_calendar(self) -> NoReturn:
-        raise InvalidSchedule(f"{self} goes around calendars already; name all of them at once")
+        raise InvalidSchedule(f"{self} has calendars already; pass all of them in one call")
 
     def _line_by(self, arrangement: Arrangement) -> Line:
         """Its line. Raises InvalidSchedule if nothing is left of the schedule."""

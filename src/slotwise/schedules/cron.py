@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import lru_cache
+from itertools import product
 from typing import Final
 from zoneinfo import ZoneInfo
 
@@ -27,7 +28,7 @@ from slotwise.schedules.cron_fields import (
     week_days,
 )
 from slotwise.schedules.days import DatePattern, days_of
-from slotwise.schedules.local_time import CombinedTimes, Fold, Gap, LocalPattern, LocalSchedule, one_of
+from slotwise.schedules.local_time import Fold, Gap, LocalPattern, LocalSchedule, Times, one_of
 from slotwise.schedules.timeline import Unbound, zone_named
 
 LONGEST_EXPRESSION: Final = 255
@@ -104,10 +105,11 @@ class _Parsed:
 def _parse(expression: str, rule: DayRule) -> _Parsed:
     texts = _split(expression)
     second, minute, hour, day, month, weekday = _six(_hashed(" ".join(texts), "any").split())
-    times = (SECOND.plain(second), MINUTE.plain(minute), HOUR.plain(hour))
-    of_month, month_text, of_week = month_days(day), MONTH.plain(month), week_days(weekday)
-    plain = (*times, of_month.plain, month_text, of_week.plain)
-    seconds, minutes, hours, days, months, weekdays = _expand(plain)
+    clock = (SECOND.plain(second), MINUTE.plain(minute), HOUR.plain(hour))
+    of_month, of_week = month_days(day), week_days(weekday)
+    seconds, minutes, hours, days, months, weekdays = _expand(
+        (*clock, of_month.plain, MONTH.plain(month), of_week.plain)
+    )
     dates = DatePattern(
         months=frozenset(months),
         days=frozenset(days),
@@ -120,11 +122,12 @@ def _parse(expression: str, rule: DayRule) -> _Parsed:
     )
     if not days_of(dates):
         raise InvalidSchedule(f"{quoted(expression)} can never fire: day {day} and month {month} never meet")
+    times = (hour * 3600 + minute * 60 + second for hour, minute, second in product(hours, minutes, seconds))
     return _Parsed(
         text=" ".join(texts),
         hashed=any(map(has_hash, texts)),
         fixed=not (minute.startswith("*") or hour.startswith("*")),
-        pattern=LocalPattern(days_of(dates), CombinedTimes(hours, minutes, seconds)),
+        pattern=LocalPattern(days_of(dates), Times(times)),
     )
 
 

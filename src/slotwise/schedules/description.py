@@ -253,7 +253,7 @@ def explain(schedule: Schedule) -> list[str]:
             return [*explain(schedule.schedule), f"Each run is due {format_duration(schedule.by)} after its slot."]
         case Excluding():
             closed, roll = _calendars(schedule), _ROLLS[schedule.roll]
-            told = f"Around {closed}: where a slot falls on a day that is not worked on, {roll}."
+            told = f"Around {closed}: where a slot falls on a day off, {roll}."
             return [*explain(schedule.schedule), told]
         case BusinessDay():
             around = f" of {_calendars(schedule)}" if schedule.calendars else " (Monday to Friday)"

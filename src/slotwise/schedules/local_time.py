@@ -8,14 +8,14 @@ the two ends of the span. All instants are whole seconds since 1970, local ones 
 from __future__ import annotations
 
 from abc import ABC
+from array import array
 from bisect import bisect_left
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from difflib import get_close_matches
-from functools import cached_property, reduce
-from operator import or_
-from typing import Final, Literal, Protocol, get_args
+from functools import cached_property
+from typing import Final, Literal, get_args
 from zoneinfo import ZoneInfo
 
 from slotwise.errors import InvalidSchedule
@@ -25,27 +25,11 @@ from slotwise.schedules.days import DaySet
 from slotwise.schedules.timeline import BEGINNING, DAY, END, LineSchedule, Span, Unbound, span_at
 
 
-class Times(Protocol):
-    """Times of day in order, in seconds after midnight: `rank(time)` of them lie before a time."""
+class Times:
+    """Different times of day in order, in seconds after midnight: ``rank(time)`` of them are before a time."""
 
-    def __len__(self) -> int: ...
-    def rank(self, time: int) -> int: ...
-    def at(self, rank: int) -> int: ...
-
-    @property
-    def listed(self) -> Sequence[int]:
-        """All of them."""
-
-    @property
-    def bits(self) -> int:
-        """All of them as the bits of a number, that of midnight first."""
-
-
-class ListedTimes:
-    """Times of day named one by one."""
-
-    def __init__(self, times: Sequence[int]) -> None:
-        self.listed = tuple(sorted(set(times)))
+    def __init__(self, times: Iterable[int]) -> None:
+        self.listed = array("i", times)
 
     def __len__(self) -> int:
         return len(self.listed)
@@ -53,52 +37,11 @@ class ListedTimes:
     def rank(self, time: int) -> int:
         return bisect_left(self.listed, time)
 
-    def at(self, rank: int) -> int:
-        return self.listed[rank]
-
     @cached_property
     def bits(self) -> int:
-        return _shifted_by(self.listed, 1)
-
-
-class CombinedTimes:
-    """Every combination of these hours, minutes and seconds, each sorted."""
-
-    def __init__(self, hours: Sequence[int], minutes: Sequence[int], seconds: Sequence[int]) -> None:
-        self._hours, self._minutes, self._seconds = tuple(hours), tuple(minutes), tuple(seconds)
-
-    def __len__(self) -> int:
-        return len(self._hours) * len(self._minutes) * len(self._seconds)
-
-    def rank(self, time: int) -> int:
-        hour, rest = divmod(time, 3600)
-        minute, second = divmod(rest, 60)
-        rank = bisect_left(self._hours, hour) * len(self._minutes) * len(self._seconds)
-        if hour in self._hours:
-            rank += bisect_left(self._minutes, minute) * len(self._seconds)
-            if minute in self._minutes:
-                rank += bisect_left(self._seconds, second)
-        return rank
-
-    def at(self, rank: int) -> int:
-        rank, second = divmod(rank, len(self._seconds))
-        hour, minute = divmod(rank, len(self._minutes))
-        return self._hours[hour] * 3600 + self._minutes[minute] * 60 + self._seconds[second]
-
-    @cached_property
-    def listed(self) -> Sequence[int]:
-        minutes = [minute * 60 + second for minute in self._minutes for second in self._seconds]
-        return tuple(hour * 3600 + time for hour in self._hours for time in minutes)
-
-    @cached_property
-    def bits(self) -> int:
-        minute = _shifted_by(self._seconds, 1)
-        hour = _shifted_by([at * 60 for at in self._minutes], minute)
-        return _shifted_by([at * 3600 for at in self._hours], hour)
-
-
-def _shifted_by(distances: Iterable[int], bits: int) -> int:
-    return reduce(or_, (bits << distance for distance in distances), 0)
+        """All of them as the bits of a number, that of midnight first."""
+        is_listed = map(frozenset(self.listed).__contains__, range(DAY - 1, -1, -1))
+        return int("".join(map("01".__getitem__, is_listed)), 2)
 
 
 Gap = Literal["end", "shift", "skip"]
@@ -124,7 +67,7 @@ class LocalPattern:
 
     def at(self, rank: int) -> int:
         day, time = divmod(rank, len(self.times))
-        return self.days.at(day) * DAY + self.times.at(time)
+        return self.days.at(day) * DAY + self.times.listed[time]
 
     def between(self, low: int, high: int) -> range:
         """The ranks of the local times with `low <= local < high`."""
@@ -205,23 +148,6 @@ class Walk:
             found += [local - span.offset for local in self.pattern.within(first, last)] if first < last else []
             found += self._moved(span, low, min(high, span.end))
             low = span.end
-        return found
-
-    def alike(self, days: range) -> list[Hashable]:
-        """A mark for each of these days: what its clocks say where it begins, and which local days it meets are meant.
-
-        Around a change of the clocks each day is one of its kind.
-        """
-        meant = {*self.pattern.days.within(days.start // DAY - 2, days.stop // DAY + 2)}
-        found: list[Hashable] = []
-        span = span_at(self.zone, days.start)
-        for day in days:
-            if day >= span.end:
-                span = span_at(self.zone, day)
-            calm = span.start + abs(span.offset - span.before), span.end - abs(span.offset - span.after)
-            local, time = divmod(day + span.offset, DAY)
-            is_calm = calm[0] <= day and day + DAY <= calm[1]
-            found.append((time, local in meant, local + 1 in meant) if is_calm else day)
         return found
 
     def bits(self, low: int, high: int) -> int:

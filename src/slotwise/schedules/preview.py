@@ -39,7 +39,7 @@ def outlook(schedule: Schedule, after: datetime, count: int, zone: ZoneInfo) -> 
     for slot in islice(schedule.slots(after, _NEVER), count):
         yield from _clocks(schedule, t, slot, zone)
         runs = schedule.runs(slot)
-        notes = ("" if runs else "does not run: nobody works on this day", marked(schedule, slot, zone))
+        notes = ("" if runs else "does not run: not a business day", marked(schedule, slot, zone))
         note = "; ".join(filter(None, notes))
         yield Entry(kind="slot" if runs else "skipped", instant=slot, local=clock(slot, zone), note=note)
         t = slot

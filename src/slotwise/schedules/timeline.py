@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import difflib
 from abc import ABC
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, timezone
 from functools import lru_cache, reduce
@@ -46,14 +46,20 @@ class Span(NamedTuple):
 
 
 def zone_named(tz: str | ZoneInfo | timezone) -> ZoneInfo:
-    """The zone of an IANA name. Raises InvalidSchedule naming near matches."""
-    if isinstance(tz, ZoneInfo):
-        return _look_up(tz.key) if tz.key else _unnamed(tz)  # the text says only the name
-    if tz is UTC:
-        return ZoneInfo("UTC")
-    if not isinstance(tz, str):
-        return _unnamed(tz)
-    return _look_up(tz)
+    """Return the zone of an IANA name. Raise InvalidSchedule with near matches."""
+    name = tz.key if isinstance(tz, ZoneInfo) else "UTC" if tz is UTC else tz
+    if not isinstance(name, str) or (not name and name is not tz):  # the text form has only the name
+        raise InvalidSchedule(f'{tz!r:.60} is not a time zone with a name; write tz="Europe/Vienna" or a ZoneInfo')
+    if len(name) > _LONGEST_NAME:
+        raise InvalidSchedule(
+            f"a time zone name of {len(name)} characters ({name[:20]!r}…); names are like Europe/Vienna"
+        )
+    if name not in _MACHINE_DEPENDENT:
+        try:
+            return ZoneInfo(name)
+        except (KeyError, ValueError, OSError):
+            pass
+    raise InvalidSchedule(f"unknown time zone {name!r}{_near(name)}; names are like Europe/Vienna or UTC")
 
 
 def span_at(zone: ZoneInfo, instant: int) -> Span:
@@ -74,23 +80,6 @@ def changes_between(zone: ZoneInfo, low: int, high: int) -> Iterator[Span]:
         if span.end >= END:
             return
         span = span_at(zone, span.end)
-
-
-def _look_up(name: str) -> ZoneInfo:
-    if len(name) > _LONGEST_NAME:
-        raise InvalidSchedule(
-            f"a time zone name of {len(name)} characters ({name[:20]!r}…); names are like Europe/Vienna"
-        )
-    if name not in _MACHINE_DEPENDENT:
-        try:
-            return ZoneInfo(name)
-        except (KeyError, ValueError, OSError):
-            pass
-    raise InvalidSchedule(f"unknown time zone {name!r}{_near(name)}; names are like Europe/Vienna or UTC")
-
-
-def _unnamed(tz: object) -> ZoneInfo:
-    raise InvalidSchedule(f'{tz!r:.60} is not a time zone with a name; write tz="Europe/Vienna" or a ZoneInfo')
 
 
 def _near(name: str) -> str:
@@ -145,9 +134,6 @@ def _offset(zone: ZoneInfo, instant: int) -> int:
     return offset // SECOND
 
 
-_MOST_KINDS = 64  # of days, remembered at 10 kB each
-
-
 class Line(Protocol):
     """Slots in order; every method asks for those with `low <= slot < high`."""
 
@@ -160,9 +146,6 @@ class Line(Protocol):
 
     def bits(self, low: int, high: int) -> int:
         """The slots as the bits of a number, that of `low` first; for a day or so."""
-
-    def alike(self, days: range) -> Sequence[Hashable]:
-        """A mark for each day of these, given by its beginning: days of one mark have slots at the same times."""
 
 
 class LineSchedule(Schedule, ABC):
@@ -207,9 +190,6 @@ class Grid:
     def within(self, low: int, high: int) -> Iterable[int]:
         return range(low + (self.start - low) % self.step, high, self.step)
 
-    def alike(self, days: range) -> Sequence[Hashable]:
-        return [(self.start - day) % self.step for day in days]
-
     def bits(self, low: int, high: int) -> int:
         return _comb(self.step, high - low) << (self.start - low) % self.step & (1 << high - low) - 1
 
@@ -247,19 +227,9 @@ class Window:
         low, high = self._within(low, high)
         return self.line.within(low, high) if low < high else ()
 
-    def alike(self, days: range) -> Sequence[Hashable]:
-        marks = self.line.alike(days)
-        return [
-            mark if self.start <= day and day + DAY <= self.end else day if self._meets(day) else None
-            for day, mark in zip(days, marks, strict=True)
-        ]
-
     def bits(self, low: int, high: int) -> int:
         first, end = self._within(low, high)
         return self.line.bits(first, end) << first - low if first < end else 0
-
-    def _meets(self, day: int) -> bool:
-        return day < self.end and self.start < day + DAY
 
     def _within(self, low: int, high: int) -> tuple[int, int]:
         return max(low, self.start), min(high, self.end)
@@ -297,7 +267,8 @@ class Union:
         if len(dense) + bool(sparse) < 2:
             return len(sparse) + sum(count for _, count in dense)
         total, left = 0, sorted(sparse, reverse=True)
-        for day, bits in _by_day([line for line, _ in dense], low, high):
+        for day in range(low, high, DAY):
+            bits = _all_bits([line for line, _ in dense], day, min(day + DAY, high))
             total += bits.bit_count()
             while left and left[-1] < day + DAY:
                 total += not bits >> left.pop() - day & 1
@@ -306,29 +277,12 @@ class Union:
     def within(self, low: int, high: int) -> Iterable[int]:
         return {slot for line in self.lines for slot in line.within(low, high)}
 
-    def alike(self, days: range) -> Sequence[Hashable]:
-        return list(zip(*(line.alike(days) for line in self.lines), strict=True))
-
     def bits(self, low: int, high: int) -> int:
         return _all_bits(self.lines, low, high)
 
 
 def _all_bits(lines: Sequence[Line], low: int, high: int) -> int:
     return reduce(or_, (line.bits(low, high) for line in lines), 0)
-
-
-def _by_day(lines: Sequence[Line], low: int, high: int) -> Iterator[tuple[int, int]]:
-    """Days from `low` on, the last one cut at `high`, with the slots of all lines as bits: each kind is made once."""
-    rest = high - (high - low) % DAY
-    days = range(low, rest, DAY)
-    known: dict[Hashable, int] = {}
-    for day, marks in zip(days, zip(*(line.alike(days) for line in lines), strict=True), strict=True):
-        if (bits := known.get(marks)) is None:
-            bits = _all_bits(lines, day, day + DAY)
-            if len(known) < _MOST_KINDS:
-                known[marks] = bits
-        yield day, bits
-    yield rest, _all_bits(lines, rest, high)
 
 
 @dataclass(frozen=True, slots=True)
@@ -341,9 +295,6 @@ class Unbound:
         raise InvalidSchedule(self.lack)
 
     first = last = count = within = bits = _refuse
-
-    def alike(self, days: range) -> NoReturn:
-        self._refuse()
 
 
 def _instant(seconds: int | None) -> datetime | None:

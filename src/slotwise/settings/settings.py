@@ -1,11 +1,11 @@
-"""Settings: one frozen value that says how a worker behaves.
+"""Settings: one frozen value that determines how a worker behaves.
 
 Sources, each outranking the one before: the defaults below, a TOML or YAML file, the environment, keywords.
 
 - The file is the `config` argument, else `SLOTWISE_CONFIG`, else `./slotwise.toml` or `./slotwise.yaml` where one
   exists; keys stand at the top level, or in `[tool.slotwise]` of a `pyproject.toml`.
 - In the environment a setting is `SLOTWISE_` and its name (`SLOTWISE_POLL_INTERVAL`); an empty variable
-  counts as absent. `DATABASE_URL` stands in for `SLOTWISE_DATABASE_URL`.
+  counts as absent. `DATABASE_URL` is used if `SLOTWISE_DATABASE_URL` is not set.
 - `poll-interval`, `pollInterval` and `poll_interval` are the same key everywhere.
 """
 
@@ -42,7 +42,7 @@ class Settings:
     """PostgreSQL schema of the tables; None takes the first one on the connection's search path."""
 
     table_prefix: str = "scheduled_"
-    """What every table name starts with."""
+    """The prefix of every table name."""
 
     poll_interval: timedelta = timedelta(seconds=10)
     """Longest pause between two looks for due rows; a known due time shortens it."""
@@ -63,37 +63,37 @@ class Settings:
     """Worker processes that one command starts."""
 
     reaper_interval: timedelta | None = None
-    """How often claims of others are looked at; None is the heartbeat interval."""
+    """How often claims of other workers are checked; None is the heartbeat interval."""
 
     recovery_rate: int | None = None
-    """At most so many slots that were missed, or are late, start in a second, in the whole cluster; None: no limit."""
+    """How many missed or late slots may start per second in the whole cluster; None: no limit."""
 
     revision: str | None = None
-    """Deploy id: a number, version or time that grows; a lower one never re-plans what a higher has planned."""
+    """Deploy id: a number, version or time that grows; a lower one never changes what a higher one has planned."""
 
     worker_name: str | None = None
-    """What this worker is called; None is the host name."""
+    """The worker's name; None is the host name."""
 
     tags: frozenset[str] = frozenset()
-    """What this worker offers to jobs that ask for it with `runs_on`."""
+    """Tags that this worker offers to jobs that require them with `runs_on`."""
 
     only: frozenset[str] = frozenset()
     """Names of the jobs that this worker runs; empty is all."""
 
     schedules: frozenset[tuple[str, str]] = frozenset()
-    """Jobs by other schedules than in the code: names and texts."""
+    """Schedules that replace those in the code: names of jobs and text forms."""
 
     pooler: bool = False
-    """A transaction pooler stands in between: deadlines go with each transaction, not with the connection."""
+    """Whether a transaction pooler is in between: deadlines are then set per transaction, not per connection."""
 
     wake_up: bool = True
-    """Say at once when a task is scheduled (NOTIFY), and listen for it; off, due rows are found by polls alone."""
+    """Whether to notify workers when a task is scheduled, and to listen; if off, due rows are found by polls alone."""
 
     wake_up_url: str | None = None
-    """Where to listen: an address that leads to the same database past a pooler; None is ``database_url``."""
+    """Address for listening that bypasses a pooler, to the same database; None is ``database_url``."""
 
     retention: timedelta = timedelta(days=90)
-    """How old slots that succeeded or were skipped may become in the ledger; zero keeps them for ever."""
+    """How long the ledger keeps slots that succeeded or were skipped; zero keeps them for ever."""
 
     failure_retention: timedelta = timedelta(days=365)
     """The same for slots that ended as failed, dead, lost or cancelled."""
@@ -108,7 +108,7 @@ class Settings:
     """The least severe log record that is written."""
 
     process_hook: bool = True
-    """Drain when the process is told to stop; off where a host owns the life cycle."""
+    """Drain on SIGTERM and SIGINT; turn it off if the host application handles signals."""
 
     def __post_init__(self) -> None:
         for name, read in READERS.items():
@@ -182,7 +182,7 @@ class Settings:
 
     @property
     def connect_timeout(self) -> timedelta:
-        """About one heartbeat, in the whole seconds that libpq understands (psycopg makes 2 s of 1 s)."""
+        """About one heartbeat, in whole seconds as libpq requires (psycopg rounds 1 s up to 2 s)."""
         return timedelta(seconds=max(1, math.ceil(min(self.heartbeat_interval.total_seconds(), 10))))
 
     @property

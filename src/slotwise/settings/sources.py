@@ -128,7 +128,7 @@ def name(longest: int) -> Reader:
         if not text or not text.isprintable() or len(text) > longest:
             is_number = isinstance(value, int | float) and not isinstance(value, bool)  # TOML's or YAML's
             cure = f'write "{value}"' if is_number else "leave it out for the default"
-            raise _wrong(label, f"a printable text of 1 to {longest} characters", value, cure)
+            raise _wrong(label, f"a printable string of 1 to {longest} characters", value, cure)
         return text
 
     return read
@@ -161,9 +161,9 @@ def pairs(longest: int) -> Reader:
         try:
             found = {key: text.strip() for key, text in (given.items() if isinstance(given, Mapping) else given)}
         except (AttributeError, TypeError, ValueError):
-            raise _wrong(label, "names with texts", value, form) from None
+            raise _wrong(label, "names with strings", value, form) from None
         if not all(found.values()):
-            raise _wrong(label, "names with texts", value, form)
+            raise _wrong(label, "names with strings", value, form)
         return frozenset((one(label, key), text) for key, text in found.items())
 
     return read

@@ -15,7 +15,7 @@ class Synchronous(DistributedJob):
         slot: datetime = ctx.slot
         day: date = slot.date()
         print(day, ctx.attempt + 1, ctx.token, ctx.idempotency_key)
-        if not ctx.wait(0.1):
+        if not ctx.wait("100ms"):
             ctx.check()
 
 

@@ -17,7 +17,7 @@ class Hold(DistributedJob):
     def execute(self, ctx: JobContext) -> None:
         with attempt(ctx) as is_first:
             if is_first:
-                ctx.wait(60)
+                ctx.wait("60s")
                 ctx.check()
 
 
@@ -87,5 +87,5 @@ class HoldAfterCommit(DistributedJob):
                 ctx.complete_in(connection)
             if is_first:
                 tell("committed", job=ctx.name, slot=ctx.slot.isoformat(), token=ctx.token)
-                ctx.wait(60)
+                ctx.wait("60s")
                 ctx.check()

@@ -33,7 +33,7 @@ class Replaced(DistributedJob):
 
     def execute(self, ctx: JobContext) -> None:
         with LOG.attempt(ctx):
-            ctx.wait(60)
+            ctx.wait("60s")
             ctx.check()
 
 

@@ -64,5 +64,5 @@ class Pay(OneTimeTask):
                 ctx.complete_in(connection)
             tell("committed", job=ctx.name, instance=ctx.id, token=ctx.token)
             if first_in_cluster(ctx.id):
-                ctx.wait(60)
+                ctx.wait("60s")
                 ctx.check()

@@ -14,9 +14,9 @@ from tests.store.bench import LEASE, MINUTE, NOON, Bench, a_job, at
 from slotwise.model.records import FOREVER, RECURRING, Failed, HandedBack
 from slotwise.schedules import Every
 from slotwise.store.connect.database import Database
-from slotwise.store.operations.trigger import Enqueue
 from slotwise.store.schema.column_types import to_micros
 from slotwise.store.slots.claims import MANY
+from slotwise.store.slots.detached import trigger
 
 
 def test_nothing_is_claimed_before_its_time(bench: Bench) -> None:
@@ -210,7 +210,7 @@ def test_a_trigger_is_a_slot_of_its_own(bench: Bench) -> None:
     bench.tick(0.5)
     before = bench.row("plain")
     with bench.store.transaction() as connection:
-        instance = Enqueue(bench.store).trigger(connection, "plain")
+        instance = trigger(connection, bench.store.dialect, "plain").task_instance
     claim = bench.claim_one("plain")
     assert (claim.row.task_instance, claim.slot) == (instance, at(0.5))
     entry = bench.slot("plain")
@@ -226,7 +226,7 @@ def test_triggers_of_one_instant_are_different_slots(bench: Bench) -> None:
     claims = []
     for _ in range(3):
         with bench.store.transaction() as connection:
-            Enqueue(bench.store).trigger(connection, "plain")
+            trigger(connection, bench.store.dialect, "plain")
         claims += bench.claim("plain")
     assert [claim.slot for claim in claims] == [NOON + number * timedelta(microseconds=1) for number in range(1, 4)]
 

@@ -163,9 +163,9 @@ def nothing(bench: Bench) -> None:
             called_off_unbegun,
             1,
             "cancelled",
-            ["not run: an operator called it off at 2026-01-01T12:02:30Z, before it began. At"],
+            ["not run: an operator cancelled it at 2026-01-01T12:02:30Z, before it began. At"],
         ),
-        (died_thrice, 1, "dead", ["(attempt 3)", "so many of its workers died with it", "lost 3 times"]),
+        (died_thrice, 1, "dead", ["(attempt 3)", "too many of its workers died", "lost 3 times"]),
         (
             filled,
             3,
@@ -193,7 +193,7 @@ def nothing(bench: Bench) -> None:
         (paused, 3, "skipped", ["5 slots", "At 2026-01-01T12:00:00Z ada gave the order pause: the disk is full."]),
         (sleeps, 1, "waiting", ["ada gave the order pause: the disk is full", "will be skipped"]),
         (all_sleeps, 1, "waiting", ["All is paused since 2026-01-01T12:00:00Z, by ada: maintenance"]),
-        (left_out, 1, "skipped", ["An operator left it out", "ada gave the order skip-next: holiday"]),
+        (left_out, 1, "skipped", ["An operator skipped it", "ada gave the order skip-next: holiday"]),
         (held, 2, "undecided", ["came while 2026-01-01T12:01:00Z is held; the job's overlap decides"]),
         (due, 3, "undecided", ["12:01:00Z, which waits; the job's catch-up decides", "No live worker can claim it"]),
         (sleeps, 3, "undecided", ["ada gave the order pause: the disk is full", "will be skipped"]),
@@ -225,7 +225,7 @@ def test_a_slot_is_explained(
         (CatchUp.latest(), 4, "The newest that was missed, 2026-01-01T12:06:00Z, ran for all."),
         (CatchUp.first(), 4, "The oldest that was missed, 2026-01-01T12:02:00Z, ran for all."),
         (CatchUp.all(max=2), 4, "No other ran for it: it was beyond the newest that a catch-up of all runs (its max)."),
-        (CatchUp.none(grace="2m"), 3, "Nobody could start it in time"),
+        (CatchUp.none(grace="2m"), 3, "No worker could start it in time"),
         (CatchUp.none(grace="2m"), 4, "It was within its grace, and so was a newer one"),
     ],
     ids=lambda value: value.mode if isinstance(value, CatchUp) else None,
@@ -279,7 +279,7 @@ def test_a_slot_whose_row_went_with_a_restore_is_explained(bench: Bench) -> None
     bench.settle(bench.claim_one("plain"))
     found = told(bench, slot)
     assert (found.outcome, found.reason) == ("lost", "orphaned")
-    assert "Its row was gone from the queue" in " ".join(found.sentences)
+    assert "Its row was missing" in " ".join(found.sentences)
 
 
 def test_what_was_pruned_is_said(bench: Bench) -> None:

@@ -12,7 +12,7 @@ from slotwise.errors import ConfigurationError, UnknownTask
 from slotwise.jobs.policies import CatchUp, Overlap
 from slotwise.model.records import FOREVER, Failed, HandedBack, Succeeded
 from slotwise.schedules import Every
-from slotwise.store.operations.trigger import Enqueue
+from slotwise.store.operations.slot_operations import claim_trigger
 
 
 @pytest.fixture
@@ -188,7 +188,7 @@ def test_an_operator_may_run_a_paused_job_by_hand(bench: Bench, operations: Oper
     """In the foreground, under a pause of the job or of all."""
     operations.pause("plain")
     operations.pause_all()
-    assert Enqueue(bench.store).claim_trigger("host:1:a", "plain", lease=timedelta(minutes=1), strict=False)
+    assert claim_trigger(bench.store, "host:1:a", "plain", lease=timedelta(minutes=1), strict=False)
 
 
 def test_planning_does_not_wake_a_paused_job(bench: Bench, operations: Operations) -> None:

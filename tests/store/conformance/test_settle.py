@@ -12,7 +12,7 @@ from tests.store.bench import LEASE, NOON, Bench, a_job, at, stale
 from slotwise.model.records import FOREVER, Aborted, AttemptOutcome, Died, Failed, HandedBack, Succeeded
 from slotwise.settings.settings import Settings
 from slotwise.store.connect.database import Database
-from slotwise.store.operations.trigger import Enqueue
+from slotwise.store.slots.detached import trigger
 
 OUTCOMES = [Succeeded(), Failed("boom"), Aborted("shutdown"), HandedBack("shutdown"), Died()]
 
@@ -272,7 +272,7 @@ def test_a_fixed_delay_counts_from_the_settlement(bench: Bench) -> None:
 def test_a_detached_row_goes_when_its_slot_is_final(bench: Bench) -> None:
     """And comes again when it is not."""
     with bench.store.transaction() as connection:
-        instance = Enqueue(bench.store).trigger(connection, "retried")
+        instance = trigger(connection, bench.store.dialect, "retried").task_instance
     bench.settle(bench.claim_one("retried"), Failed("boom"))
     assert bench.row("retried", instance).attempt == 1
     bench.tick(0.1)

@@ -204,4 +204,4 @@ def test_typed_data_that_is_not_what_the_task_takes(database: Database) -> None:
     assert (row.state, row.attempt, row.task_data) == ("dead", 1, b'{"to": 7}')
     with bench.store.transaction() as connection:
         said = connection.scalar(sa.select(bench.tables.tasks.c.last_error))
-    assert said == "task_data is not what the task takes: to: expected str, got 7"
+    assert said == "task_data does not fit the task's type: to: expected str, got 7"

@@ -369,7 +369,7 @@ def test_a_handler_that_listens() -> None:
 
     def body(ctx: JobContext) -> None:
         gate.pass_through()
-        assert ctx.wait(PATIENCE)
+        assert ctx.wait(timedelta(seconds=PATIENCE))
         assert (ctx.cancelled, ctx.cancel_reason) == (True, "operator")
         ctx.check()
 

@@ -159,7 +159,7 @@ LOCAL_ONLY = [Every("5m"), FixedDelay("5m"), Once("2026-01-01T00:00Z")]
 def test_only_local_days_go_by_calendars(schedule: Schedule) -> None:
     """A fixed rate knows no days; the message says what does."""
     for use in (schedule.excluding, schedule.last_business_day):
-        with pytest.raises(InvalidSchedule, match="goes by no local days, so no calendar fits; write Cron"):
+        with pytest.raises(InvalidSchedule, match="has no local days, so a calendar cannot apply; write Cron"):
             use("AT")
 
 

@@ -68,13 +68,13 @@ def test_any_of_flattens_and_forgets_twins() -> None:
 REFUSED = [
     (lambda: AnyOf(), "AnyOf of 0 schedules: 1–32"),
     (lambda: AnyOf(*(Every(seconds=n) for n in range(1, 34))), "AnyOf of 33 schedules: 1–32"),
-    (lambda: AnyOf(Daily("09:00"), FixedDelay("1m")), "FIXED_DELAY|1m cannot be one of several"),
-    (lambda: AnyOf(Daily("09:00"), Disabled()), "- cannot be one of several"),
+    (lambda: AnyOf(Daily("09:00"), FixedDelay("1m")), "FIXED_DELAY|1m cannot be combined"),
+    (lambda: AnyOf(Daily("09:00"), Disabled()), "- cannot be combined"),
     (lambda: AnyOf(Daily("09:00"), Every("250ms")), "only slots at whole seconds"),
     (lambda: AnyOf(Once(T + TICK)), "only slots at whole seconds"),
     (lambda: AnyOf("0 9 * * *"), "AnyOf takes schedules, not '0 9 * * *'"),
     (lambda: Daily("09:00").between(), "between takes a start, an end or both"),
-    (lambda: Daily("09:00").between(T, T), "there is nothing; the start comes first"),
+    (lambda: Daily("09:00").between(T, T), "there are no slots: the start must be before the end"),
     (lambda: Daily("09:00").between("soon"), "'soon' is not an instant"),
 ]
 

@@ -122,7 +122,7 @@ WHOLE = [
     (
         "EXCLUDING(0 9 * * *; AT@3[SAT,SUN 2026:0101]; following)",
         "At 09:00 every day, by the clocks of UTC. Around calendar AT (1 day, weekend SAT,SUN, revision 3): where a "
-        "slot falls on a day that is not worked on, it moves to the next business day, same local time.",
+        "slot falls on a day off, it moves to the next business day, same local time.",
     ),
     (
         "BUSINESS_DAY(0 9 * * *; -2; AT)",
@@ -178,8 +178,8 @@ NIGHTS = [
     ),
     (
         "EXCLUDING(DAILY|09:00|Europe/Vienna; AT@1[SAT,SUN 2026:0501])", "2026-04-30T00:00Z",
-        ["slot 04-30 09:00:00 CEST ", "skipped 05-01 09:00:00 CEST does not run: nobody works on this day",
-         "skipped 05-02 09:00:00 CEST does not run: nobody works on this day"],
+        ["slot 04-30 09:00:00 CEST ", "skipped 05-01 09:00:00 CEST does not run: not a business day",
+         "skipped 05-02 09:00:00 CEST does not run: not a business day"],
     ),
     (
         "BETWEEN(ANY(DAILY|02:15|Europe/Vienna; DAILY|02:45|Europe/Vienna); 2026-03-29T00:00Z; -)", "2026-03-28T12:00Z",

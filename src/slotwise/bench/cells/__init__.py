@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from slotwise.bench.cells.costs import BLOCKED, HELD, IDLE, MEMORY, NOTHING_DUE, PAGES
 from slotwise.bench.cells.latency import FAIRNESS, LATENCY, PUNCTUALITY
+from slotwise.bench.cells.locks import LOCKS
 from slotwise.bench.cells.throughput import BACKLOG, ENQUEUE, LONG, PAYLOADS, SECONDS, SLOTS, SNAPSHOT, TWO_WORKERS
 from slotwise.bench.run import Cell
 
@@ -11,6 +12,6 @@ ALL: dict[str, Cell] = {
     cell.name: cell
     for cell in (
         BACKLOG, TWO_WORKERS, SLOTS, SECONDS, ENQUEUE, LATENCY, PUNCTUALITY, NOTHING_DUE, BLOCKED, FAIRNESS, SNAPSHOT,
-        IDLE, MEMORY, PAGES, HELD, PAYLOADS, LONG,
+        IDLE, MEMORY, PAGES, HELD, PAYLOADS, LONG, LOCKS,
     )
 }  # fmt: skip

@@ -8,8 +8,9 @@ import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta, tzinfo
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
 
 import click
 from click.core import ParameterSource
@@ -30,6 +31,14 @@ if TYPE_CHECKING:
 
 AnyFunction = TypeVar("AnyFunction", bound=Callable[..., object])
 
+
+class Order(TypedDict):
+    """The arguments that all operations take."""
+
+    note: str | None
+    dry_run: bool
+
+
 NO_APP = "no application was named; give --app package.module:registry, or set SLOTWISE_APP"
 
 
@@ -38,6 +47,10 @@ class Given:
 
     def __init__(self) -> None:
         self.values: dict[str, str | bool] = {}
+        #: The options of an operation on jobs.
+        self.author: str | None = None
+        self.order: Order = {"note": None, "dry_run": False}
+        self.is_sure = False
 
     def text(self, name: str) -> str | None:
         """The value of an option that takes one; None if it is missing."""
@@ -47,6 +60,14 @@ class Given:
     @property
     def json(self) -> bool:
         return bool(self.values.get("json"))
+
+    @property
+    def dry_run(self) -> bool:
+        return self.order["dry_run"]
+
+    def confirm(self, question: str) -> None:
+        """Ask before an operation, unless --yes or --dry-run was given."""
+        confirm(question, sure=self.is_sure or self.dry_run)
 
     @property
     def app_dir(self) -> Path:
@@ -117,7 +138,7 @@ class Given:
             yield Reader(store)
 
     @contextmanager
-    def operations(self, author: str | None = None) -> Iterator[tuple[Operations, Reader]]:
+    def operations(self) -> Iterator[tuple[Operations, Reader]]:
         """Open the tables for operations on jobs, and for reading; with ``--app``, the jobs are known."""
         from slotwise.client.operations import Operations
         from slotwise.store.reading.reader import Reader
@@ -125,7 +146,7 @@ class Given:
         with self.store() as store:
             known = self.with_definitions(store)
             operations = Operations(lambda: known)
-            yield operations.by(author) if author else operations, Reader(store)
+            yield operations.by(self.author) if self.author else operations, Reader(store)
 
     def with_definitions(self, store: Store) -> Store:
         """The same tables; with ``--app``, the store knows the application's jobs and tasks."""
@@ -255,16 +276,46 @@ def exact_slot(reader: Reader, name: str, instance: str, given: datetime) -> dat
 # -- options of operations -----------------------------------------------------------------------------------------
 
 dry_run = click.option("--dry-run", is_flag=True, help="Print what would change, and change nothing.")
-#: For operations that change many rows.
+#: For commands that change many rows.
 yes = click.option("--yes", is_flag=True, help="Do not ask.")
 #: For operations that may apply to one of a task's recurring instances.
 id_option = click.option("--id", default=RECURRING, metavar="ID", help="This recurring instance, not the job.")
-#: The options of every operation on jobs.
+
+
+def _note(ctx: click.Context, option: click.Parameter, value: str | bool | None) -> None:
+    given = ctx.find_root().ensure_object(Given)
+    match option.name, value:
+        case "dry_run", bool():
+            given.order["dry_run"] = value
+        case "yes", bool():
+            given.is_sure = value
+        case "note", str():
+            given.order["note"] = value
+        case "author", str():
+            given.author = value
+
+
+_noted = partial(click.option, expose_value=False, callback=_note)
+#: The options of every operation on jobs, and of those that change many rows. Their values go into ``Given``.
 operation = with_options(
-    click.option("--author", metavar="NAME", envvar="SLOTWISE_AUTHOR", help="Author in the audit; default: user@host."),
-    click.option("--note", metavar="TEXT", help="The reason; for the audit."),
-    dry_run,
+    _noted("--author", metavar="NAME", envvar="SLOTWISE_AUTHOR", help="Author in the audit; default: user@host."),
+    _noted("--note", metavar="TEXT", help="The reason; for the audit."),
+    _noted("--dry-run", is_flag=True, help="Print what would change, and change nothing."),
 )
+sure = _noted("--yes", is_flag=True, help="Do not ask.")
+
+
+def job_command(
+    short_help: str, examples: str, *options: Callable[..., Any], optional: bool = False, notes: str = ""
+) -> Callable[[Callable[..., int | None]], click.Command]:
+    """Declare an operation on the job NAME (``optional``: it may be left out)."""
+
+    def decorate(function: Callable[..., int | None]) -> click.Command:
+        every = with_options(click.argument("name", required=not optional), *options, operation, common)
+        command = click.command(cls=Command, short_help=short_help, examples=examples, notes=notes)
+        return command(every(pass_given(function)))
+
+    return decorate
 
 
 def confirm(question: str, *, sure: bool, preview: str = ", or preview with --dry-run") -> None:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
     from slotwise.cli.shared.options import Given
-    from slotwise.store.operations.pauses import Paused
+    from slotwise.store.operations.job_operations import Paused
 
     #: A listed thing, or a JSON object.
     Line: TypeAlias = DataclassInstance | Mapping[str, object]
@@ -59,8 +59,9 @@ def as_json(line: Line) -> dict[str, object]:
 # -- the results of operations -------------------------------------------------------------------------------------
 
 
-def print_result(given: Given, text: str, *, dry_run: bool, **facts: object) -> None:
+def print_result(given: Given, text: str, *, dry_run: bool | None = None, **facts: object) -> None:
     """Print what an operation did: a line, or a JSON object of ``facts``."""
+    dry_run = given.dry_run if dry_run is None else dry_run
     if given.json:
         print_json({name: plain(value) for name, value in facts.items()} | {"dry_run": dry_run})
     else:

@@ -84,7 +84,7 @@ def _watch(group: ProcessGroup, ctx: JobContext, timeout: timedelta | None) -> J
 
 def _told(status: int | None, env: dict[str, str]) -> str:
     if status is None:
-        return "exit status unknown: this process ignores SIGCHLD, or somebody else waits for its children"
+        return "exit status unknown: this process ignores SIGCHLD, or other code waits for its children"
     if status < 0:
         return f"ended by {_signal_name(-status)}"
     if status > 128:

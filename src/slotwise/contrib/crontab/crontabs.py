@@ -92,7 +92,7 @@ def _doubles(entries: Iterable[Entry]) -> Iterable[Problem]:
         if earlier is not entry:
             yield Problem(
                 level="warning", file=entry.file, line=entry.line,
-                text=f"the same line stands in {earlier.place}: as in cron, it runs once for each", cure="remove one",
+                text=f"the same line is in {earlier.place}: as in cron, it runs once for each", cure="remove one",
             )  # fmt: skip
 
 

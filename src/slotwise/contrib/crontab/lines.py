@@ -159,5 +159,5 @@ def _check_macro(time: str) -> None:
         raise Refused("@every_minute is not known", "write * * * * *")
     if time not in MACROS:
         raise Refused(
-            f"{time!r:.40} is no macro of cron's", f"write five time fields, or one of {', '.join(sorted(MACROS))}"
+            f"{time!r:.40} is not a macro of cron", f"write five time fields, or one of {', '.join(sorted(MACROS))}"
         )

@@ -87,7 +87,7 @@ def _lacks(entry: Entry) -> Iterator[tuple[str, str]]:
 def _zone_remark(entry: Entry) -> Iterator[Remark]:
     """cron uses the zone of its host; the hosts of a cluster may have different ones."""
     if not entry.zone_said and (time.timezone or time.daylight):
-        text = f"no zone is said: the times are UTC; this machine's cron would take them for {time.tzname[0]}"
+        text = f"no time zone is set, so the times are UTC; this machine's cron would read them as {time.tzname[0]}"
         yield Remark("warning", text, "put CRON_TZ=… above the lines, e.g. CRON_TZ=UTC, or name the zone as an option")
 
 
@@ -98,4 +98,4 @@ def _insecure(file: Path) -> Iterator[tuple[str, str]]:
     except OSError:  # the standard input
         return
     if stat.S_ISREG(mode) and mode & (stat.S_IWGRP | stat.S_IWOTH):
-        yield "others than its owner can write this file, and its commands run as root", f"chmod go-w {file}"
+        yield "users other than its owner can write this file, and its commands run as root", f"chmod go-w {file}"

@@ -114,9 +114,9 @@ class Lease:
                 with self._state:
                     self._deadline = sent + span.total_seconds()
                     self._state.notify_all()
-        if not held:
-            self._lose("the provider has another holder, or the lease had expired")
         self._raise_if_over()
+        if not held:
+            raise self._lose("the provider has another holder, or the lease had expired")
 
     def assert_held(self) -> None:
         """Ask the provider whether this lease holds the lock. Raise LockLost or, without an answer, LockUnavailable.
@@ -126,9 +126,9 @@ class Lease:
         self._raise_if_over()
         with self._record.answering():
             held = self._provider.is_held(self._grant)
-        if not held:
-            self._lose("the provider has another holder, or the lease had expired")
         self._raise_if_over()
+        if not held:
+            raise self._lose("the provider has another holder, or the lease had expired")
 
     def release(self) -> None:
         """Release the lock; ``at_least_for`` may keep it for a while. A second call does nothing.

@@ -14,7 +14,7 @@ from slotwise.errors import ClaimLost, ConfigurationError, JobCancelled, Unknown
 from slotwise.model.events import AttemptEvent, ClaimLostEvent, Event, HandedBackEvent, Settled
 from slotwise.model.records import Aborted, Claim
 from slotwise.model.vocabulary import Outcome, Reason, Release
-from slotwise.store.operations.trigger import Enqueue
+from slotwise.store.operations.slot_operations import claim_trigger
 from slotwise.store.reading.reader import Reader
 
 #: How long a handler may take to stop before it is left behind.
@@ -101,8 +101,8 @@ class SingleRun:
         for _ in range(2):
             begun = self._elapsed()  # the claim has not waited during planning
             try:
-                claim = Enqueue(worker.store).claim_trigger(
-                    worker.name, job.name, lease=worker.settings.lease, strict=job.gives_up
+                claim = claim_trigger(
+                    worker.store, worker.name, job.name, lease=worker.settings.lease, strict=job.gives_up
                 )
             except UnknownTask:
                 worker.entrance.plan(only=job.name)

@@ -33,8 +33,11 @@ class Joined:
         self,
         connection: Connection[Any] | AsyncConnection[Any],
         wait: Callable[[Any], Any] = lambda result: result,
+        *,
+        own_types: bool = False,
     ) -> None:
-        self.driver, self.wait = connection, wait
+        """``own_types``: load times and JSON as psycopg does, whatever the connection has registered for them."""
+        self.driver, self.wait, self._own_types = connection, wait, own_types
 
     def execute(self, statement: sa.Executable, parameters: Mapping[str, object] | None = None) -> Rows:
         """Execute a statement and return all its rows.
@@ -45,6 +48,8 @@ class Joined:
 
         compiled = _compiled(statement) if parameters else _compile(statement)
         cursor = cast("Cursor[TupleRow]", self.driver.cursor(row_factory=tuple_row))
+        if self._own_types:
+            _load_as_usual(cursor)
         self.wait(cursor.execute(compiled.string.encode(), compiled.construct_params(parameters)))
         return Rows(self.wait(cursor.fetchall()) if cursor.description else [], cursor.rowcount)
 
@@ -70,6 +75,17 @@ class Rows:
 
     def fetchall(self) -> Sequence[TupleRow]:
         return self._rows
+
+
+def _load_as_usual(cursor: Cursor[TupleRow]) -> None:
+    from psycopg import adapters  # late: such a connection has loaded it
+    from psycopg.pq import Format
+
+    for name in ("timestamptz", "jsonb"):
+        oid = adapters.types[name].oid
+        loader = adapters.get_loader(oid, Format.TEXT)
+        assert loader is not None
+        cursor.adapters.register_loader(oid, loader)
 
 
 #: An executor of SQLAlchemy statements in the caller's transaction.
@@ -141,7 +157,25 @@ def sqlalchemy_connection(connection: object) -> sa.Connection:
 def _executor(connection: object) -> Joinable:
     if isinstance(connection, Joined):
         return connection
+    if hasattr(connection, "ensure_connection"):
+        return _wrapped_by_django(connection)
     return Joined(connection) if _is_psycopg(connection) else sqlalchemy_connection(connection)
+
+
+def _wrapped_by_django(wrapper: Any) -> Joined:
+    """Return an executor on the connection in ``django.db.connection``. Raise ConfigurationError with the cure."""
+    wrapper.ensure_connection()
+    if not _is_psycopg(wrapper.connection):
+        raise ConfigurationError(
+            f"Django's connection {wrapper.alias!r} is not one of psycopg 3; schedule in transaction.on_commit, "
+            "without connection"
+        )
+    if not wrapper.in_atomic_block and wrapper.get_autocommit():
+        raise ConfigurationError(
+            f"Django's connection {wrapper.alias!r} is in no transaction; write: with transaction.atomic(), or pass no "
+            "connection"
+        )
+    return Joined(wrapper.connection, own_types=True)
 
 
 def within(connection: object, work: Callable[[Joinable], None]) -> Awaitable[None] | None:

@@ -1,4 +1,4 @@
-"""What operators order, each with its audit row: pause, trigger, retry, backfill, delete, recover.
+"""What operators request, each with its audit row: pause, trigger, retry, backfill, delete, recover.
 
 Imports ``store.slots`` and the rooms below.
 """

@@ -5,17 +5,16 @@ One operation makes all rows. The first few are due. The others are ``queued``, 
 that is left of it as slots of the pause. The ledger's newest slot is ahead of it, so its first claim would pass all of
 it. And a slot that succeeded, and is pruned while the backfill goes on, would run again. Races:
 
-- against the schedule: only slots that the plan row has passed are taken, so no two rows are of one slot;
-- against another backfill of the same range: detached rows have the slot in their key, the second adds what lacks;
-- against a pruner, for which a slot that ran looks like one that never did: whether history was pruned is asked last;
-- two that end at once: each takes the next queued row that nobody has locked.
+- against the schedule: only slots that the plan row has passed are taken, so no slot has two rows;
+- against another backfill of the same range: the slot is in the key of its row, so the second adds what is missing;
+- against the pruner: a slot whose history was pruned looks as if it never ran, so the pruning is checked last;
+- two ends at once: each releases the next row that nobody has locked.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
 
 import sqlalchemy as sa
 
@@ -24,7 +23,6 @@ from slotwise.jobs.policies import LONGEST_QUEUE
 from slotwise.model.durations import format_duration
 from slotwise.model.records import FOREVER, RECURRING, TICK, Row
 from slotwise.model.vocabulary import ENDED_BADLY, Origin, Outcome, Reason, State
-from slotwise.schedules import Schedule
 from slotwise.store.operations.transaction import Operation, schedule_in
 from slotwise.store.schema.rows import utc
 from slotwise.store.schema.tables import of_plan
@@ -32,142 +30,103 @@ from slotwise.store.slots import ledger
 from slotwise.store.slots.detached import detach
 from slotwise.store.slots.retention import pruned_until
 
-#: So many slots are looked at, at the most; whoever wants more does it in pieces.
+#: How many slots of a range are examined at most.
 WIDEST = 200_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backfill:
-    """What a backfill runs: the slots that were missing from ``first`` to ``last``, and how many were not."""
+    """What a backfill runs: the slots that were missing from ``first`` to ``last``, and how many were ``present``.
+
+    ``undecided`` slots have come, and the schedule has yet to decide them; they are neither.
+    """
 
     job: str
     first: datetime
     last: datetime
     slots: tuple[datetime, ...]
     present: int
-    #: How many have come that the schedule has yet to decide; those are neither.
     undecided: int = 0
 
 
 def backfill(
-    operation: Operation,
-    job: str,
-    first: datetime,
-    last: datetime,
-    *,
-    pace: timedelta | None = None,
-    concurrency: int = 1,
-    failed: bool = False,
-    forgotten: bool = False,
-    instance: str = RECURRING,
-) -> Backfill:
-    """Run the slots from ``first`` to ``last``, both included, that never ran; with ``failed``, those that did in vain.
+    at: Operation, job: str, first: datetime, last: datetime, *, pace: timedelta | None = None, concurrency: int = 1,
+    failed: bool = False, forgotten: bool = False, instance: str = RECURRING,
+) -> Backfill:  # fmt: skip
+    """Run the slots from ``first`` to ``last``, both included, that never ran; with ``failed``, also those that failed.
 
-    Slots that the plan row has yet to decide are its own, and left alone; nothing runs before its time.
-    ``forgotten``: also where history was pruned, and slots may have run that the ledger does not know any more.
+    Slots that the plan row has yet to decide are left to it; nothing runs before its time. ``forgotten``: also where
+    history was pruned, so that the ledger cannot say what ran.
     """
-    row = operation.plan_row(job, instance)
-    schedule = schedule_in(row)
-    if first > operation.now:
-        raise ConfigurationError(
-            f"backfill of {job!r}: {first.isoformat()} is yet to come, and what comes is the schedule's; begin earlier"
-        )
-    come, last = min(last, operation.now), min(last, _passed_by(row, operation.now), operation.now)
-    _refuse(job, schedule, first, last)
-    taken = _taken(operation, row, first, last, failed=failed)
-    slots = list(schedule.running.slots(first - TICK, last))
+    row = at.plan_row(job, instance)
+    schedule, come, last = schedule_in(row), min(last, at.now), min(last, _passed_by(row, at.now), at.now)
+    if first > at.now:
+        raise _refused(job, f"{first.isoformat()} is yet to come, and is left to the schedule; begin earlier")
+    if schedule.from_end:
+        raise ConfigurationError(f"job {job!r}: {schedule} has no slots of its own to fill; trigger the job instead")
+    if (count := schedule.count_between(first - TICK, last)) > WIDEST:
+        within = f"{count} slots from {first.isoformat()} to {last.isoformat()}"
+        raise _refused(job, f"{within}, at most {WIDEST} are looked at; choose a shorter range")
+    taken, slots = _taken(at, row, first, last, failed=failed), list(schedule.running.slots(first - TICK, last))
     missing = tuple(slot for slot in slots if slot not in taken)
     if len(missing) > LONGEST_QUEUE:
-        raise ConfigurationError(
-            f"backfill of {job!r}: {len(missing)} slots are missing, at most {LONGEST_QUEUE} run in one go; "
-            "choose a shorter range"
-        )
+        few = f"at most {LONGEST_QUEUE} run in one go; choose a shorter range"
+        raise _refused(job, f"{len(missing)} slots are missing, {few}")
     if missing:
-        number = operation.sign(
-            "backfill", job=job, first=first.isoformat(), last=last.isoformat(), slots=len(missing),
+        number = at.sign(
+            "backfill", job=job, id=instance, first=first.isoformat(), last=last.isoformat(), slots=len(missing),
             concurrency=concurrency, pace=None if pace is None else format_duration(pace), failed=failed or None,
-            id=None if instance == RECURRING else instance,
         )  # fmt: skip
-        begun = _begun(operation, row, missing)
-        ledger.reopen(operation.connection, operation.store.dialect, row, missing, Reason.BACKFILL)
-        if not forgotten:
-            _refuse_forgotten(operation, job, first)
-        _detach(operation, row, missing, begun, number, pace or timedelta(0), concurrency)
+        begun = _begun(at, row, missing)
+        ledger.reopen(at.connection, at.dialect, row, missing, Reason.BACKFILL)
+        if not forgotten and (until := pruned_until(at.connection, at.store)) is not None and first <= until:
+            why = f"up to {until.isoformat()} history was pruned, so it is unknown what ran; begin later, or allow"
+            raise _refused(job, f"{why} forgotten slots to run again: --forgotten, or forgotten=True")
+        for place, slot in enumerate(missing):
+            due, (attempt, ended) = at.now + place * (pace or timedelta(0)), begun.get(slot, (0, None))
+            waits = {"due": due} if place < concurrency else {"due": FOREVER, "state": State.QUEUED, "parked_due": due}
+            detach(
+                at.connection, at.dialect, at.now, name=row.task_name, slot=slot, origin=Origin.BACKFILL,
+                plan_instance=row.task_instance, control=number, attempt=attempt, last_failure=ended, **waits,
+            )  # fmt: skip
     present, undecided = len(slots) - len(missing), schedule.running.count_between(max(last, first - TICK), come)
     return Backfill(job=job, first=first, last=last, slots=missing, present=present, undecided=undecided)
 
 
+def _refused(job: str, why: str) -> ConfigurationError:
+    return ConfigurationError(f"backfill of {job!r}: {why}")
+
+
 def _passed_by(row: Row, now: datetime) -> datetime:
-    """The newest slot that is not the plan row's to decide any more."""
+    """Return the newest slot that the plan row has decided."""
     if row.slot is None:
         return row.watermark or now
     return max(row.slot, row.watermark or row.slot) if row.attempt else row.slot - TICK
 
 
-def _refuse(job: str, schedule: Schedule, first: datetime, last: datetime) -> None:
-    if schedule.from_end:
-        raise ConfigurationError(f"job {job!r}: {schedule} has no slots of its own to fill; trigger the job instead")
-    if (count := schedule.count_between(first - TICK, last)) > WIDEST:
-        raise ConfigurationError(
-            f"backfill of {job!r}: {count} slots from {first.isoformat()} to {last.isoformat()}, "
-            f"at most {WIDEST} are looked at; choose a shorter range"
-        )
-
-
-def _refuse_forgotten(operation: Operation, job: str, first: datetime) -> None:
-    """What ran there was taken out of the ledger: to run it again is for whoever says so."""
-    until = pruned_until(operation.connection, operation.store)
-    if until is not None and first <= until:
-        raise ConfigurationError(
-            f"backfill of {job!r}: up to {until.isoformat()} history was pruned, and nobody knows what ran; "
-            "begin later, or say that forgotten slots may run again: --forgotten, or forgotten=True"
-        )
-
-
-def _taken(operation: Operation, row: Row, first: datetime, last: datetime, *, failed: bool) -> set[datetime]:
-    """The slots of the range that are not to run: they did, or are about to."""
-    slots, tasks = operation.store.tables.slots, operation.store.tables.tasks
+def _taken(at: Operation, row: Row, first: datetime, last: datetime, *, failed: bool) -> set[datetime]:
+    """Return the slots of the range that ran or wait, and so do not run again."""
+    slots, tasks = at.store.tables.slots, at.tasks
     again = (Outcome.SKIPPED, *ENDED_BADLY) if failed else (Outcome.SKIPPED,)
-    ledger = (
+    ran = (
         sa.select(slots.c.slot)
         .where(slots.c.task_name == row.task_name, slots.c.task_instance == row.task_instance)
         .where(slots.c.slot >= first, slots.c.slot <= last)
         .where(slots.c.finished.is_(None) | slots.c.outcome.not_in(again))
     )
-    mine = of_plan(tasks, row.task_instance)
-    waiting = sa.select(tasks.c.slot).where(tasks.c.task_name == row.task_name, mine, tasks.c.slot.is_not(None))
-    found = [*operation.connection.scalars(ledger), *operation.connection.scalars(waiting)]
-    return {utc(slot) for slot in found}
+    family = of_plan(tasks, row.task_instance)
+    waiting = sa.select(tasks.c.slot).where(tasks.c.task_name == row.task_name, family, tasks.c.slot.is_not(None))
+    return {utc(slot) for slot in [*at.connection.scalars(ran), *at.connection.scalars(waiting)]}
 
 
-def _detach(
-    operation: Operation,
-    row: Row,
-    missing: tuple[datetime, ...],
-    begun: dict[datetime, tuple[int, datetime]],
-    number: int,
-    pace: timedelta,
-    concurrency: int,
-) -> None:
-    for place, slot in enumerate(missing):
-        due = operation.now + place * pace
-        waits: dict[str, Any] = {} if place < concurrency else {"state": State.QUEUED, "parked_due": due}
-        attempts, ended = begun.get(slot, (0, None))
-        detach(
-            operation.connection, operation.store.dialect, operation.now,
-            name=row.task_name, slot=slot, origin=Origin.BACKFILL,
-            plan_instance=row.task_instance, due=due if place < concurrency else FOREVER, control=number,
-            attempt=attempts, last_failure=ended, **waits,
-        )  # fmt: skip
-
-
-def _begun(operation: Operation, row: Row, missing: tuple[datetime, ...]) -> dict[datetime, tuple[int, datetime]]:
-    """How often those that have been started were, and when they ended."""
-    slots = operation.store.tables.slots
+def _begun(
+    at: Operation, row: Row, missing: tuple[datetime, ...]
+) -> dict[datetime, tuple[int, datetime | None]]:  # fmt: skip
+    """Return the attempts and the end of those that were started."""
+    slots = at.store.tables.slots
     statement = (
         sa.select(slots.c.slot, slots.c.attempts, slots.c.finished)
         .where(slots.c.task_name == row.task_name, slots.c.task_instance == row.task_instance)
         .where(slots.c.slot >= missing[0], slots.c.slot <= missing[-1], slots.c.attempts > 0)
     )
-    found = operation.connection.execute(statement)
-    return {utc(slot): (attempts, finished) for slot, attempts, finished in found}
+    return {utc(slot): (attempts, finished) for slot, attempts, finished in at.connection.execute(statement)}

@@ -15,7 +15,7 @@ from slotwise.model.records import RECURRING, Row
 from slotwise.model.vocabulary import Kind, State
 from slotwise.schedules import Disabled, Schedule, spread_out
 from slotwise.schedules.text import readable, stored_text
-from slotwise.store.operations import deletion
+from slotwise.store.operations import job_operations
 from slotwise.store.operations.transaction import Operation
 from slotwise.store.planning.planner import first_slot, replanned
 from slotwise.store.planning.stored_calendars import calendars_of
@@ -88,7 +88,7 @@ class Instances:
         rows = operation.family(task, id)
         if not any(row.task_instance == id and row.is_plan and row.state != State.DELETED for row in rows):
             return False
-        deletion.end(operation, rows)
+        job_operations.end(operation, rows)
         return True
 
     def _change(self, connection: sa.Connection, row: Row, wanted: Instance, schedule: Schedule) -> datetime | None:

@@ -13,7 +13,7 @@ from slotwise.decide import UNREADABLE
 from slotwise.errors import UnknownTask
 from slotwise.model.records import RECURRING
 from slotwise.model.vocabulary import Origin, State
-from slotwise.store.operations.pauses import Paused, all_paused, is_all_paused
+from slotwise.store.operations.job_operations import Paused, all_paused
 from slotwise.store.reading.views import (
     Health,
     JobInfo,
@@ -51,7 +51,8 @@ class Reader:
 
     def all_paused(self) -> Paused | None:
         """Who paused all, when and why; None if there is no such pause."""
-        return is_all_paused(self._store)
+        with self._store.transaction() as connection:
+            return all_paused(connection, self._store.tables)
 
     # -- jobs -------------------------------------------------------------------------------------------------
 

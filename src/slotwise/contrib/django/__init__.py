@@ -1,0 +1,16 @@
+"""Django: slotwise as an app, ``slotwise.contrib.django`` in ``INSTALLED_APPS``.
+
+    from slotwise.contrib.django import schedule
+
+    with transaction.atomic():
+        order.save()
+        schedule(send_mail, {"order": order.pk})
+
+Importing this imports no model, so settings and apps may do it.
+"""
+
+from __future__ import annotations
+
+from slotwise.contrib.django.project import aschedule, joining, registry, schedule
+
+__all__ = ["aschedule", "joining", "registry", "schedule"]

@@ -1,0 +1,23 @@
+"""The app's configuration."""
+
+from __future__ import annotations
+
+from django.apps import AppConfig
+from django.core import checks
+
+
+class SlotwiseConfig(AppConfig):
+    """The app ``slotwise``."""
+
+    name = "slotwise.contrib.django"
+    label = "slotwise"
+    verbose_name = "slotwise"
+    default_auto_field = "django.db.models.BigAutoField"
+
+    def ready(self) -> None:
+        """Register the system check, and release the test database before a test runner drops it."""
+        from slotwise.contrib.django.checks import check_slotwise
+        from slotwise.contrib.django.project import release_before_drop
+
+        checks.register(check_slotwise)
+        release_before_drop()

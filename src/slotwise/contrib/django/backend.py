@@ -1,0 +1,263 @@
+"""What the backends for Django's ``TASKS`` and for the package django-tasks have in common.
+
+A task of Django becomes a one-time task of slotwise with the name ``django:<backend>:<queue>``. Its payload names the
+function; the function is imported where it runs, and must be a task of Django.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
+from importlib import import_module
+from typing import Any, ClassVar, Final
+from uuid import uuid4
+
+from django.apps import apps
+from django.conf import settings
+from django.core import checks
+from django.utils import timezone
+from django.utils.module_loading import import_string
+
+from slotwise.contrib.django.project import joining, registry
+from slotwise.errors import ConfigurationError
+from slotwise.jobs.context import JobContext, Steering
+from slotwise.jobs.job import OneTimeTask
+from slotwise.jobs.policies import Retry
+from slotwise.model.vocabulary import Outcome, State
+from slotwise.store.queue.task_views import TaskInfo, TaskResult
+
+APP: Final = "slotwise.contrib.django"
+#: slotwise's priority of a task whose priority in Django is 0.
+USUAL: Final = 50
+#: Keys of OPTIONS, with their defaults.
+OPTIONS: Final[Mapping[str, Any]] = {"max_attempts": 1, "result_retention": "7d"}
+#: What a stored result may have besides the value, in bytes; arguments above it are not kept.
+_ROOM: Final = 60_000
+
+
+class SlotwiseTasks:
+    """Mixin of a backend; subclasses name the library whose classes they use."""
+
+    #: ``django.tasks`` or ``django_tasks``.
+    library: ClassVar[str]
+    #: Its function that normalizes JSON.
+    normalize: ClassVar[str]
+
+    supports_defer = True
+    supports_async_task = True
+    supports_get_result = True
+    supports_priority = True
+
+    alias: str
+    queues: set[str]
+    options: Mapping[str, Any]
+
+    def check(self, **options: Any) -> list[checks.CheckMessage]:
+        """Report a missing app; the app's own check reports the rest."""
+        if apps.is_installed(APP):
+            return []
+        text = f"settings.TASKS[{self.alias!r}] uses slotwise, which is not installed; add {APP!r} to INSTALLED_APPS"
+        return [checks.Error(text, id="slotwise.E002")]
+
+    def enqueue(self, task: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Schedule a task: within ``transaction.atomic`` in its transaction, else at once."""
+        self.validate_task(task)  # type: ignore[attr-defined]
+        now = timezone.now()
+        result = self._result(
+            task, uuid4().hex, "READY", {"args": list(args), "kwargs": dict(kwargs), "enqueued_at": now.isoformat()}
+        )
+        due = task.run_after
+        registry().client.schedule(
+            self._name(task.queue_name),
+            {
+                "task": task.module_path,
+                "args": result.args,
+                "kwargs": result.kwargs,
+                "enqueued_at": now.isoformat(),
+                "priority": task.priority,
+                "queue": task.queue_name,
+                "run_after": None if due is None else due.isoformat(),
+            },
+            id=result.id,
+            at=timezone.make_aware(due) if due is not None and timezone.is_naive(due) else due,
+            priority=USUAL + task.priority,
+            connection=joining(),
+        )
+        self._signal("task_enqueued", result)
+        return result
+
+    def get_result(self, result_id: str) -> Any:
+        """Return the result with this id. Raises TaskResultDoesNotExist for one that never existed, or was removed.
+
+        While a task runs, ``started_at`` is the time at which it was due.
+        """
+        client, connection = registry().client, joining()
+        for name in self.names():
+            ends = client.history(name, result_id, connection=connection)
+            info = client.get(name, result_id, connection=connection)
+            if info is not None:
+                return self._unfinished(info, ends[0] if ends else None)
+            if ends and ends[0].outcome == Outcome.SUCCEEDED and ends[0].result is not None:
+                return self._finished(ends[0])
+        raise self._missing(f"there is no result {result_id!r} in settings.TASKS[{self.alias!r}]")
+
+    # -- the worker's side ------------------------------------------------------------------------------------
+
+    def names(self) -> list[str]:
+        """Return the names of slotwise's tasks: one for each queue, or one for all if any queue is allowed."""
+        return [self._name(queue) for queue in sorted(self.queues)] or [f"django:{self.alias}"]
+
+    def tasks(self) -> Iterator[OneTimeTask[Any]]:
+        """Yield slotwise's tasks that run those of Django."""
+        unknown = sorted(set(self.options) - set(OPTIONS))
+        if unknown:
+            raise ConfigurationError(
+                f"settings.TASKS[{self.alias!r}]['OPTIONS'] has {unknown[0]!r}; known: {', '.join(OPTIONS)}"
+            )
+        for name in self.names():
+            yield DjangoTask(self, name)
+
+    def option(self, name: str) -> Any:
+        """Return an option, or its default."""
+        return self.options.get(name, OPTIONS[name])
+
+    def run(self, ctx: JobContext) -> dict[str, Any]:
+        """Run a task of Django, and return what its stored result consists of."""
+        data: dict[str, Any] = ctx.data
+        task, now = self._task(data), timezone.now()
+        workers = [ctx.worker] * ctx.attempt
+        result = self._result(task, ctx.id, "RUNNING", data, started=now, attempted=now, workers=workers)
+        self._signal("task_started", result)
+        context = [self._part("base").TaskContext(task_result=result)] if task.takes_context else []
+        try:
+            value = import_string(self.normalize)(task.call(*context, *data["args"], **data["kwargs"]))
+        except Steering:
+            raise
+        except BaseException as error:
+            if ctx.attempt >= self.option("max_attempts"):
+                self._end(result, "FAILED", [self._error(_path(type(error)), "")])
+            raise
+        object.__setattr__(result, "_return_value", value)
+        self._end(result, "SUCCESSFUL", [])
+        kept = {**data, "started_at": now.isoformat(), "worker_ids": workers, "value": value}
+        if len(json.dumps(kept)) > _ROOM:
+            kept |= {"args": [], "kwargs": {}}
+        return kept
+
+    # -- results ----------------------------------------------------------------------------------------------
+
+    def _unfinished(self, info: TaskInfo, end: TaskResult | None) -> Any:
+        dead = info.state == State.DEAD
+        status = "FAILED" if dead else "RUNNING" if info.state == State.RUNNING else "READY"
+        started = end.started if dead and end else info.due if status == "RUNNING" else info.last_failure
+        worker = info.worker or (end.worker if end else None) or "unknown"
+        return self._result(
+            self._task(info.data), info.id, status, info.data, started=started,
+            attempted=info.due if status == "RUNNING" else started, finished=info.last_failure if dead else None,
+            workers=[worker] * info.attempt, errors=[_error_of(info.last_error)] if info.last_error else [],
+        )  # fmt: skip
+
+    def _finished(self, end: TaskResult) -> Any:
+        stored: dict[str, Any] = end.result
+        started = datetime.fromisoformat(stored["started_at"])
+        result = self._result(
+            self._task(stored), end.id, "SUCCESSFUL", stored, started=started, attempted=started,
+            finished=end.finished, workers=stored["worker_ids"],
+        )  # fmt: skip
+        object.__setattr__(result, "_return_value", stored["value"])
+        return result
+
+    def _result(
+        self,
+        task: Any,
+        id: str,
+        status: str,
+        data: Mapping[str, Any],
+        *,
+        started: datetime | None = None,
+        attempted: datetime | None = None,
+        finished: datetime | None = None,
+        workers: Sequence[str] = (),
+        errors: Sequence[tuple[str, str]] = (),
+    ) -> Any:
+        base = self._part("base")
+        return base.TaskResult(
+            task=task, id=id, status=base.TaskResultStatus[status],
+            enqueued_at=datetime.fromisoformat(data["enqueued_at"]), started_at=started, last_attempted_at=attempted,
+            finished_at=finished, args=data["args"], kwargs=data["kwargs"], backend=self.alias,
+            errors=[self._error(*one) for one in errors], worker_ids=list(workers),
+        )  # fmt: skip
+
+    def _task(self, data: Mapping[str, Any]) -> Any:
+        """Return Django's task that the payload names. Raises TaskResultDoesNotExist if the code has none."""
+        try:
+            found = import_string(data["task"])
+        except ImportError as error:
+            raise self._missing(f"{data['task']} cannot be imported: {error}; was it renamed or removed?") from error
+        if not isinstance(found, self._part("base").Task):
+            raise self._missing(f"{data['task']} is no task of {self.library}; put @task above it")
+        due = data["run_after"]
+        return found.using(
+            backend=self.alias, priority=data["priority"], queue_name=data["queue"],
+            run_after=None if due is None else datetime.fromisoformat(due),
+        )  # fmt: skip
+
+    def _end(self, result: Any, status: str, errors: list[Any]) -> None:
+        object.__setattr__(result, "status", self._part("base").TaskResultStatus[status])
+        object.__setattr__(result, "finished_at", timezone.now())
+        result.errors.extend(errors)
+        self._signal("task_finished", result)
+
+    def _error(self, path: str, trace: str) -> Any:
+        return self._part("base").TaskError(exception_class_path=path, traceback=trace)
+
+    def _missing(self, text: str) -> Exception:
+        found: Exception = self._part("exceptions").TaskResultDoesNotExist(text)
+        return found
+
+    def _signal(self, name: str, result: Any) -> None:
+        getattr(self._part("signals"), name).send(sender=type(self), task_result=result)
+
+    def _part(self, name: str) -> Any:
+        return import_module(f"{self.library}.{name}")
+
+    def _name(self, queue: str) -> str:
+        return f"django:{self.alias}:{queue}" if self.queues else f"django:{self.alias}"
+
+
+class DjangoTask(OneTimeTask[Any]):
+    """One queue of a backend, as a one-time task of slotwise."""
+
+    record = "all"
+
+    def __init__(self, backend: SlotwiseTasks, name: str) -> None:
+        self._backend, self.name = backend, name
+        self.result_retention = backend.option("result_retention")
+        attempts = backend.option("max_attempts")
+        self.retry = None if attempts == 1 else Retry.exponential(max_attempts=attempts)
+
+    def execute(self, ctx: JobContext) -> object:
+        """Run the task that the payload names."""
+        return self._backend.run(ctx)
+
+
+def backend_tasks() -> Iterator[OneTimeTask[Any]]:
+    """Yield the tasks of all backends of slotwise in ``settings.TASKS``."""
+    for alias, params in (getattr(settings, "TASKS", None) or {}).items():
+        path = params.get("BACKEND", "")
+        if path.startswith(f"{APP}."):
+            yield from import_string(path)(alias, params).tasks()
+
+
+def _path(kind: type[BaseException]) -> str:
+    return f"{kind.__module__}.{kind.__qualname__}"
+
+
+def _error_of(text: str) -> tuple[str, str]:
+    """Return the path of the exception class that a stored traceback names, and the traceback."""
+    named = [line for line in text.splitlines() if line and not line.startswith(" ")]
+    path = (named[-1] if named else "").partition(":")[0].strip()
+    if not path.replace(".", "").isidentifier():
+        return "slotwise.errors.ClaimLost", text  # its worker died: there is no traceback
+    return path if "." in path else f"builtins.{path}", text

@@ -1,0 +1,19 @@
+"""The system check: settings.SLOTWISE makes a registry."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.core import checks
+
+from slotwise.contrib.django.project import registry
+from slotwise.errors import SlotwiseError
+
+
+def check_slotwise(app_configs: Any = None, **options: Any) -> list[checks.CheckMessage]:
+    """Report what keeps a registry from being built: a wrong setting, an invalid job. Opens no connection."""
+    try:
+        registry()
+    except SlotwiseError as error:
+        return [checks.Error(str(error), id="slotwise.E001")]
+    return []

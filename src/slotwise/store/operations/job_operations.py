@@ -1,0 +1,257 @@
+"""Operations on whole jobs: pause, resume, delete; and for all of them, after a restore, a new epoch and settle-until.
+
+A paused job's rows have a state, and no claim looks at those. A pause of all is one row of ``scheduled_meta`` that
+every claim checks, so it also holds for tasks and jobs that come later. Races:
+
+- against a claim: the first to lock the row. A claim that was first goes on, and its settlement parks the row;
+- against a settlement: it holds the row's lock. The operation sees what it wrote, or it sees the operation's state;
+- against a planner: it changes schedule and due time of a waiting row, never its state;
+- against a new instance: by the job's latch. It is inserted before and sleeps, or after and sees the pause;
+- against another pause or resume: by the rows' locks, or that of the one row. The second finds nothing to do;
+- delete against a worker that registers the job: it would plan the job again, so the operation is rejected.
+
+A restore of all tables, or a failover that lost commits, is unlike the rest: the operator alone knows what happened
+after the moment to which the tables have gone back. Pause all, or stop all workers, before these operations.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+import sqlalchemy as sa
+
+from slotwise.decide.owed import owed_by
+from slotwise.decide.pause import Passed, slept
+from slotwise.errors import ConfigurationError, InvalidSchedule
+from slotwise.model.records import FOREVER, Row
+from slotwise.model.vocabulary import Reason, State
+from slotwise.schedules import parse_schedule
+from slotwise.store.operations.slot_operations import cancel_waiting
+from slotwise.store.operations.transaction import Operation, schedule_in
+from slotwise.store.schema.column_types import Instant, to_micros
+from slotwise.store.schema.rows import utc
+from slotwise.store.schema.tables import PAUSED_KEY, Tables, is_plan
+from slotwise.store.slots import ledger
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Paused:
+    """Author, time and note of a pause of all."""
+
+    since: datetime
+    author: str
+    note: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resumed:
+    """A job that goes on: how many of its slots were skipped (paused), and its next slot."""
+
+    job: str
+    skipped: int
+    next_slot: datetime | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Epoch:
+    """The new id of the installation, how many rows got new tokens, and how many claims ended."""
+
+    installation: str
+    rows: int
+    claims: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SettledJob:
+    """A job and how many of its slots up to an instant will not run."""
+
+    job: str
+    instance: str
+    slots: int
+    next_slot: datetime | None
+
+
+# -- pause and resume ----------------------------------------------------------------------------------------------
+
+
+def pause(at: Operation, job: str) -> bool:
+    """Start nothing of the job any more; return False if it was paused already."""
+    if not any(row.state is None for row in at.rows_of(job, for_good=True)):
+        return False
+    tasks, number = at.tasks, at.sign("pause", job=job)
+    # One statement: held rows are locked meanwhile, and heartbeats skip them. A job may have thousands of rows.
+    due, waits = tasks.c.execution_time, ~tasks.c.picked
+    statement = tasks.update().where(tasks.c.task_name == job, tasks.c.state.is_(None)).values(
+        state=State.PAUSED, parked_due=sa.case((waits, due), else_=tasks.c.parked_due),
+        execution_time=sa.case((waits, sa.literal(FOREVER, Instant)), else_=due),
+        # A row beside the plan keeps the operation that made it, and a held row the trigger that waits for it.
+        control=sa.case((is_plan(tasks), sa.func.coalesce(tasks.c.control, number)), else_=tasks.c.control),
+    )  # fmt: skip
+    at.connection.execute(statement)
+    return True
+
+
+def pause_all(at: Operation) -> bool:
+    """Start nothing any more, including what is added later; return False if all was paused already."""
+    meta = at.store.tables.meta
+    value = {"since": at.now.isoformat(), "author": at.author.name, "note": at.author.note}
+    row = {"key": PAUSED_KEY, "value": json.dumps(value)}
+    if not at.dialect.by_row.insert_new(at.connection, meta, row, meta.c.key):
+        return False
+    at.sign("pause")
+    return True
+
+
+def resume(at: Operation, job: str, *, replay: bool) -> list[Resumed]:
+    """Resume the job; empty if it was not paused. ``replay``: leave slots of the pause to the job's catch-up."""
+    rows = [row for row in at.rows_of(job, for_good=True) if row.state == State.PAUSED]
+    if not rows:
+        return []
+    at.sign("resume", job=job, replay=replay or None)
+    found = [_wake(at, row, replay=replay) for row in rows if row.is_plan]
+    tasks = at.tasks
+    # The end of a held row looks for triggers that wait for it, if an operation has written to that row.
+    is_done = sa.and_(is_plan(tasks), ~tasks.c.picked, tasks.c.cancel_requested.is_(None))
+    statement = tasks.update().where(tasks.c.task_name == job, tasks.c.state == State.PAUSED).values(
+        state=None, parked_due=None, control=sa.case((is_done, None), else_=tasks.c.control),
+        execution_time=sa.case((tasks.c.picked, tasks.c.execution_time), else_=_due(tasks)),
+    )  # fmt: skip
+    at.connection.execute(statement)
+    return found
+
+
+def _due(tasks: sa.Table) -> sa.ColumnElement[datetime]:
+    """The due time of a row, as if it were not paused."""
+    return sa.func.coalesce(tasks.c.parked_due, tasks.c.execution_time)
+
+
+def resume_all(at: Operation, *, replay: bool) -> list[Resumed] | None:
+    """Resume all but jobs that are paused by name; return None if there was no pause of all."""
+    meta, tasks = at.store.tables.meta, at.tasks
+    if not at.connection.execute(meta.delete().where(meta.c.key == PAUSED_KEY)).rowcount:
+        return None
+    at.sign("resume", replay=replay or None)
+    missed = [is_plan(tasks), tasks.c.state.is_(None), ~tasks.c.picked, tasks.c.slot <= at.now]
+    found = [] if replay else [_wake(at, row, replay=False) for row in at.rows(*missed)]
+    return [one for one in found if one.skipped]
+
+
+def _wake(at: Operation, row: Row, *, replay: bool) -> Resumed:
+    """Pass the slots that a plan row has missed. What came while it was held is left to its settlement."""
+    passed = None if row.picked or replay else _slept(row, at.now)
+    if passed is None:
+        return Resumed(job=row.task_name, skipped=0, next_slot=row.slot)
+    due = {"execution_time": _due(at.tasks)} if row.state == State.PAUSED else {}
+    control = row.control if row.cancel_requested else None
+    at.skip(row, *passed.gaps)
+    at.change(row, **{**due, **passed.row, "state": None, "parked_due": None, "control": control})
+    return Resumed(job=row.task_name, skipped=passed.count, next_slot=passed.row.get("slot", row.slot))
+
+
+def _slept(row: Row, now: datetime) -> Passed | None:
+    try:
+        return slept(row, parse_schedule(row.schedule or "-"), now)
+    except InvalidSchedule:
+        return None  # a newer release wrote it: a worker that can read it decides by its catch-up
+
+
+def all_paused(connection: sa.Connection, tables: Tables) -> Paused | None:
+    """Return the pause of all; None if there is none."""
+    found = connection.scalar(sa.select(tables.meta.c.value).where(tables.meta.c.key == PAUSED_KEY))
+    if found is None:
+        return None
+    value = json.loads(found)
+    return Paused(since=utc(datetime.fromisoformat(value["since"])), author=value["author"], note=value["note"])
+
+
+# -- delete --------------------------------------------------------------------------------------------------------
+
+
+def delete(at: Operation, job: str, *, known: bool = False) -> int:
+    """Delete the job's rows and return how many. Its history stays, so that its slots never start again.
+
+    ``known``: also if a live worker knows the job.
+    """
+    rows = at.rows_of(job, for_good=True)
+    if held := [row for row in rows if row.picked]:
+        raise ConfigurationError(
+            f"job {job!r} runs on {held[0].picked_by}; cancel it (slotwise cancel {job}), or wait for its end"
+        )
+    workers = at.store.tables.workers
+    columns = workers.c.worker, workers.c.tasks, workers.c.last_seen, workers.c.lease
+    for worker, tasks, seen, lease in () if known else at.connection.execute(sa.select(*columns)):
+        if job in json.loads(tasks or "[]") and seen + lease >= at.now:
+            raise ConfigurationError(f"worker {worker} knows job {job!r}; stop it, or deploy it without the job")
+    at.sign("delete", job=job, rows=len(rows))
+    end(at, rows)
+    return len(rows)
+
+
+def end(at: Operation, rows: Sequence[Row]) -> None:
+    """Delete locked rows; the slots that they wait for end. The row of a run is deleted when that has ended."""
+    for row in rows:
+        if row.picked:
+            # Race: only a mark goes onto a held row. Without the row, its holder would take the run for lost.
+            at.change(row, state=State.DELETED)
+        elif row.is_plan:
+            # What has come and not begun ends, and a slot that waits for its retry; if the schedule cannot be read,
+            # the slot in the row.
+            _pass(at, row, slept(row, owed_by(row), at.now), Reason.DELETED)
+            at.delete(row)
+        else:
+            cancel_waiting(at, row, Reason.DELETED)
+
+
+def _pass(at: Operation, row: Row, passed: Passed | None, reason: str) -> None:
+    """Cancel the slot of a waiting plan row if it waits for its retry, and skip what has come besides."""
+    if row.attempt:
+        ledger.cancel_retry(at.connection, at.dialect, row, reason, at.now)
+    if passed is not None:
+        at.skip(row, *(replace(gap, reason=reason) for gap in passed.gaps))
+
+
+# -- after a restore -----------------------------------------------------------------------------------------------
+
+
+def new_epoch(at: Operation) -> Epoch:
+    """Raise all tokens above all earlier ones, end all claims, and change the installation's id.
+
+    Earlier holders are rejected wherever a token is compared, and by complete_in, which checks the installation.
+    """
+    meta, tasks = at.store.tables.meta, at.tasks
+    number, installation = to_micros(at.now), str(uuid.uuid4())
+    held = at.rows(tasks.c.picked)
+    for row in held:
+        token = max(number, row.version) + 1
+        ledger.raise_token(at.connection, at.dialect, row, token)
+        at.change(row, version=token)
+    raised = tasks.update().where(tasks.c.version < number).values(version=number)
+    count = at.connection.execute(raised).rowcount + len(held)
+    at.connection.execute(meta.update().where(meta.c.key == "installation_id").values(value=installation))
+    at.sign("new-epoch", installation=installation, rows=count, claims=len(held))
+    return Epoch(installation=installation, rows=count, claims=len(held))
+
+
+def settle_until(at: Operation, until: datetime) -> list[SettledJob]:
+    """End slots up to ``until`` that have not begun as skipped (settled), and those that wait for a retry as cancelled.
+
+    Held rows are left to their holder or a reaper; one-time tasks and detached rows are not slots of a schedule.
+    """
+    until, tasks = min(until, at.now), at.tasks
+    found = []
+    for row in at.rows(is_plan(tasks), ~tasks.c.picked, tasks.c.slot <= until):
+        passed = slept(replace(row, attempt=0), schedule_in(row), until)
+        _pass(at, row, passed, Reason.SETTLED)
+        if passed is not None:
+            kept = {"control": row.control, "state": row.state}
+            parked = {} if row.state == State.PAUSED else {"parked_due": None}
+            at.change(row, **{**passed.row, **kept, **parked})
+            count = max(passed.count, int(row.attempt > 0))
+            next_slot = passed.row.get("slot")
+            found.append(SettledJob(job=row.task_name, instance=row.task_instance, slots=count, next_slot=next_slot))
+    at.sign("settle-until", until=until.isoformat(), slots=sum(one.slots for one in found))
+    return found

@@ -1,0 +1,292 @@
+"""Django: one history of migrations, scheduling in its transactions, settings, connections, commands."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.core.management import call_command
+from django.db import connection, connections, transaction
+from django.test.utils import override_settings
+
+from slotwise import SlotwiseError
+from slotwise.contrib.django import aschedule, joining, registry, schedule
+from slotwise.contrib.django.project import database_address, fresh_connections
+from slotwise.testing import ManualClock, ManualWorker
+
+
+@contextmanager
+def worker(url: str) -> Iterator[ManualWorker]:
+    with ManualWorker(registry(), url, ManualClock(registry().inspect.now() + timedelta(seconds=1))) as made:
+        yield made
+
+
+def fail_in(body: Callable[[], object]) -> None:
+    """Do this in a transaction that rolls back."""
+    try:
+        with transaction.atomic():
+            body()
+            raise ZeroDivisionError
+    except ZeroDivisionError:
+        pass
+
+
+def test_the_registry_has_the_apps_jobs_and_the_settings(shop: str) -> None:
+    """Jobs of the apps' modules, constructor arguments from the settings, keys in capitals or not, the database."""
+    found = registry()
+    assert sorted(found.definitions) == [
+        "count-orders", "django:default:default", "django:default:mail", "django:patient", "send-mail", "tidy",
+    ]  # fmt: skip
+    handler: Any = found.definitions["tidy"].handler
+    assert handler.__self__.site == "shop.example"
+    assert (found.settings.poll_interval.total_seconds(), found.settings.threads) == (1, 2)
+    assert found.inspect.health().live_workers == 0
+    assert registry() is found
+
+
+def test_a_task_commits_with_the_transaction(shop: str) -> None:
+    """Within transaction.atomic on Django's own connection: together with the order, or not at all."""
+    from tests.contrib.djangoshop.jobs import send_mail
+    from tests.contrib.djangoshop.models import Order
+
+    with transaction.atomic():
+        order = Order.objects.create(email="ann@example.com")
+        receipt = schedule(send_mail, {"order": order.pk})
+        assert registry().client.get(send_mail, receipt.id) is None  # nobody else sees it yet
+        assert registry().client.get(send_mail, receipt.id, connection=joining()) is not None
+    fail_in(lambda: registry().client.schedule(send_mail, {"order": order.pk}, connection=connection))
+    with transaction.atomic():
+        fail_in(lambda: schedule(send_mail, {"order": order.pk}))  # a savepoint
+    assert [found.id for found in registry().client.list(send_mail)] == [receipt.id]
+    with worker(shop) as made:
+        assert [event.outcome for event in made.run_due()] == ["succeeded"]  # type: ignore[union-attr]
+    order.refresh_from_db()
+    assert order.is_mailed
+
+
+def test_reading_in_djangos_transaction_keeps_types(shop: str) -> None:
+    """Django registers loaders of its own for times and JSON; ours read what psycopg reads."""
+    from tests.contrib.djangoshop.jobs import send_mail
+
+    receipt = schedule(send_mail, {"order": 1}, delay="1h")
+    with override_settings(USE_TZ=False):
+        connection.close()
+        with transaction.atomic():
+            inside = registry().client.get(send_mail, receipt.id, connection=connection)
+            with connection.cursor() as cursor:  # Django's own cursors are as they were
+                cursor.execute("select now(), '{}'::jsonb")
+                now, text = cursor.fetchone()
+        connection.close()
+    assert (now.tzinfo, text) == (None, "{}")
+    assert inside == registry().client.get(send_mail, receipt.id)
+
+
+def test_scheduling_on_commit(shop: str) -> None:
+    """The callback schedules at once, after the commit."""
+    from tests.contrib.djangoshop.jobs import send_mail
+
+    with transaction.atomic():
+        transaction.on_commit(lambda: schedule(send_mail, {"order": 1}))
+        assert registry().client.list(send_mail) == []
+    assert len(registry().client.list(send_mail)) == 1
+
+
+def test_scheduling_from_async_code(shop: str) -> None:
+    """The coroutine uses the thread of Django's connections."""
+    from tests.contrib.djangoshop.jobs import send_mail
+
+    async def call() -> str:
+        return (await aschedule(send_mail, {"order": 1})).status
+
+    assert asyncio.run(call()) == "scheduled"
+
+
+def test_a_connection_outside_a_transaction_is_refused(shop: str) -> None:
+    """The line names the alias and the cure."""
+    from tests.contrib.djangoshop.jobs import send_mail
+
+    with pytest.raises(SlotwiseError, match=r"'default' is in no transaction; write: with transaction.atomic\(\)"):
+        registry().client.schedule(send_mail, {}, connection=connection)
+
+
+def test_async_handlers_use_the_orm(shop: str) -> None:
+    """Their queries run on Django's thread; its connections are closed there."""
+    from tests.contrib.djangoshop.jobs import count_orders
+    from tests.contrib.djangoshop.models import Order
+
+    Order.objects.create(email="ann@example.com")
+    receipt = schedule(count_orders)
+    with worker(shop) as made:
+        made.run_due()
+        found = made.client.result(count_orders, receipt.id)
+    assert found is not None
+    assert found.result == 1
+
+
+def test_connections_are_closed_around_handlers(shop: str) -> None:
+    """A connection that is too old does not reach the next handler; within a transaction it stays."""
+    ctx: Any = None
+    connection.ensure_connection()
+    first = connection.connection
+    with transaction.atomic(), fresh_connections(ctx):
+        assert connection.connection is first
+    connection.close_at = 0.0
+    with fresh_connections(ctx):
+        assert connection.connection is None
+        connection.ensure_connection()
+        assert connection.connection is not first
+    assert connection.connection is None  # CONN_MAX_AGE is 0
+
+
+def test_migrations_are_slotwises_own_history(
+    databases: Any, django_project: Callable[[str], None], pg_empty_url: str
+) -> None:
+    """``migrate`` stamps slotwise's version table; ``db upgrade`` finds nothing to do; zero drops the tables."""
+    django_project(pg_empty_url)
+    call_command("migrate", "slotwise", verbosity=0)
+    with connection.cursor() as cursor:
+        cursor.execute("select version_num from scheduled_alembic_version")
+        (revision,) = cursor.fetchone()
+    from slotwise.migrate.revisions import _script_directory
+
+    assert revision == _script_directory().get_current_head()
+    call_command("migrate", "slotwise", verbosity=0)
+    call_command("migrate", "slotwise", "zero", verbosity=0)
+    assert not [name for name in connection.introspection.table_names() if name.startswith("scheduled_slots")]
+    connections.close_all()
+
+
+def test_tables_that_exist_are_adopted_by_the_migration(django_project: Callable[[str], None], pg_url: str) -> None:
+    """``slotwise db upgrade`` first, then ``migrate``: nothing to do."""
+    django_project(pg_url)
+    call_command("migrate", "slotwise", verbosity=0)
+    connections.close_all()
+
+
+def test_each_revision_has_a_migration() -> None:
+    """A later revision of the tables comes with a migration, so that ``migrate`` applies it."""
+    from pathlib import Path
+
+    from slotwise.contrib.django import migrations
+    from slotwise.migrate.revisions import _script_directory
+
+    ours = list(Path(str(migrations.__file__)).parent.glob("0*.py"))
+    assert len(ours) == len(list(_script_directory().walk_revisions()))
+
+
+def test_makemigrations_and_checks_are_clean(shop: str) -> None:
+    """The project's models need no migration, and the system checks find nothing."""
+    call_command("makemigrations", check=True, dry_run=True, verbosity=0)
+    out = io.StringIO()
+    call_command("check", stdout=out, databases=["default"], fail_level="WARNING")
+    assert "no issues" in out.getvalue()
+
+
+MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
+    "an unknown setting": ({"POLL_INTERVALL": "1s"}, r"settings\.SLOTWISE: POLL_INTERVALL .* mean poll_interval\?"),
+    "a wrong value": ({"THREADS": 0}, r"settings\.SLOTWISE: THREADS must be a whole number from 1"),
+    "no such alias": ({"DATABASE": "jobs"}, r"SLOTWISE\['DATABASE'\] is 'jobs'; aliases in DATABASES: default"),
+    "an address": ({"DATABASE_URL": "sqlite://"}, r"SLOTWISE\['DATABASE_URL'\]: name an alias of DATABASES"),
+    "no such module": ({"JOBS": ["shop.jbos"]}, r"there is no module shop; correct the name"),
+    "no such listener": ({"LISTENERS": ["shop.listen"]}, r"SLOTWISE\['LISTENERS'\]: .*; correct the dotted path"),
+    "no resolver": ({}, r"Tidy.*no resolver supplies the argument Tidy\(… site: str …\)"),
+}
+
+
+@pytest.mark.parametrize(("given", "line"), MISTAKES.values(), ids=MISTAKES)
+def test_a_mistake_in_the_settings_is_one_line(shop: str, given: dict[str, Any], line: str) -> None:
+    """It names the setting; the system check reports it, too."""
+    if line != MISTAKES["no resolver"][1]:
+        given = {"RESOLVERS": [{"site": "x"}], **given}
+    with override_settings(SLOTWISE=given):
+        with pytest.raises(SlotwiseError, match=line) as raised:
+            registry()
+        assert "\n" not in str(raised.value)
+        with pytest.raises(Exception, match=r"slotwise\.E001"):
+            call_command("check")
+    assert registry() is not None
+
+
+ADDRESSES: dict[str, tuple[dict[str, Any], str]] = {
+    "all of it": (
+        {"NAME": "my/db", "USER": "ann@shop", "PASSWORD": "p:w d", "HOST": "db", "PORT": 5433},
+        "postgresql://ann%40shop:p%3Aw%20d@/my%2Fdb?host=db&port=5433",
+    ),
+    "options": (
+        {"NAME": "d", "OPTIONS": {"sslmode": "require", "pool": True, "options": "-c a=b", "assume_role": "r"}},
+        "postgresql:///d?sslmode=require&options=-c%20a%3Db%20-c%20role%3Dr",
+    ),
+    "a service": ({"NAME": "", "OPTIONS": {"service": "shop"}}, "postgresql:///?service=shop"),
+}
+
+
+@pytest.mark.parametrize(("given", "url"), ADDRESSES.values(), ids=ADDRESSES)
+def test_the_address_is_djangos(shop: str, given: dict[str, Any], url: str) -> None:
+    """What DATABASES says about a PostgreSQL is what slotwise connects to."""
+    kept = dict(connections["default"].settings_dict)
+    try:
+        connections["default"].settings_dict.update({"HOST": "", "PORT": "", "USER": "", "PASSWORD": ""} | given)
+        assert database_address("default") == url
+    finally:
+        connections["default"].settings_dict.update(kept)
+
+
+def test_commands_know_the_project(
+    shop: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """``manage.py slotwise …`` is the command line: its options, its output, its exit status."""
+    for name in ("SLOTWISE_DATABASE_URL", "SLOTWISE_TABLE_PREFIX"):
+        monkeypatch.setenv(name, "")  # restored afterwards
+    call_command("slotwise", "db", "check")
+    call_command("slotwise", "run", "tidy", "--json")
+    assert json.loads(capfd.readouterr().out.splitlines()[-1])["outcome"] == "succeeded"
+    with pytest.raises(SystemExit, match="1"):
+        call_command("slotwise", "health")  # no worker is alive
+    with pytest.raises(SystemExit, match="2"):
+        call_command("slotwise", "no-such-command")
+
+
+def test_the_admin_reads(shop: str) -> None:
+    """Pages of jobs with their slots, tasks and workers; nothing can be changed, and permissions are Django's."""
+    from django.contrib.auth.models import Permission, User
+    from django.test import Client
+    from tests.contrib.djangoshop.jobs import send_mail
+
+    schedule(send_mail, {"order": 1}, delay="1h")
+    with worker(shop) as made:
+        made.operations.trigger("tidy")
+        made.run_due()
+    http = Client()
+    http.force_login(User.objects.create_superuser("ann"))
+    pages = {"": "slotwise", "job/": "0 2 * * *", "job/tidy/change/": "succeeded", "task/": "send-mail"}
+    for page, text in {**pages, "task/send-mail/change/": "waiting", "worker/": "nothing yet"}.items():
+        answer = http.get(f"/admin/slotwise/{page}")
+        assert (answer.status_code, text in answer.content.decode()) == (200, True), answer.content.decode()
+    assert http.get("/admin/slotwise/job/add/").status_code == 404
+    assert http.post("/admin/slotwise/job/tidy/delete/").status_code == 404
+    bob = User.objects.create_user("bob", is_staff=True)
+    http.force_login(bob)
+    assert http.get("/admin/slotwise/job/").status_code == 403
+    bob.user_permissions.add(Permission.objects.get(codename="view_job"))
+    assert http.get("/admin/slotwise/job/").status_code == 200
+
+
+def test_the_admin_without_the_tables(django_project: Callable[[str], None], shop: str) -> None:
+    """The page says what is missing, in one line."""
+    from django.contrib.auth.models import User
+    from django.test import Client
+
+    http = Client()
+    http.force_login(User.objects.create_superuser("ann"))
+    with override_settings(SLOTWISE={"TABLE_PREFIX": "other_", "RESOLVERS": [{"site": "x"}]}):
+        answer = http.get("/admin/slotwise/job/")
+    assert answer.status_code == 200
+    (problem,) = re.findall('<p class="errornote">(.*)</p>', answer.content.decode())
+    assert "see what is missing: slotwise db check" in problem
