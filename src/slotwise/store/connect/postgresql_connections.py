@@ -35,12 +35,10 @@ from slotwise.settings.settings import Settings
 from slotwise.store.connect.database_errors import name_role
 from slotwise.store.connect.dsn import connect_arguments, psycopg
 from slotwise.store.connect.notifications import Along, Hearing
-from slotwise.store.schema.column_types import Beyond
 
 if TYPE_CHECKING:
     from psycopg import Connection as Driver
     from psycopg import Cursor
-    from psycopg.abc import AdaptContext, Buffer
 
 logger = logging.getLogger(__name__)
 
@@ -91,36 +89,6 @@ _PLANNED = {"plan_cache_mode": "force_generic_plan", "enable_seqscan": "off", "j
 
 #: What an operation of the driver returns.
 R = TypeVar("R")
-
-
-class InstantLoader:
-    """Load instants, also those outside Python's range: for these the driver raises, and the whole result is lost."""
-
-    def __init__(self, oid: int, context: AdaptContext | None = None) -> None:
-        import psycopg as driver  # late: the connection has loaded it
-
-        self.format = driver.pq.Format.TEXT
-        self._failure = driver.DataError
-        loader = driver.adapters.get_loader(oid, self.format)
-        assert loader is not None
-        self._load = loader(oid, context).load
-        #: Of this result: rows of a batch have most of their instants in common.
-        self._loaded: dict[bytes, Any] = {}
-
-    format: Any = 0
-
-    def load(self, data: Buffer) -> Any:
-        written = bytes(data)
-        if (found := self._loaded.get(written)) is None:
-            found = self._loaded[written] = self._read(written)
-        return found
-
-    def _read(self, written: bytes) -> Any:
-        try:
-            return self._load(written)
-        except self._failure:
-            text = written.decode()
-            return Beyond.near(text, before=text.endswith("BC") or text.startswith("-"))
 
 
 def read_options(text: str) -> dict[str, str]:
@@ -283,7 +251,6 @@ class PostgreSQLLink:
         # Sent with each BEGIN, so that it works behind a pooler as well. Whatever the defaults of role and database,
         # statements that read rows again after concurrent changes must see the new values.
         connection.isolation_level = psycopg().IsolationLevel.READ_COMMITTED
-        connection.adapters.register_loader("timestamptz", InstantLoader)
         if role == "main" and not self._was_asked:
             with _closed_on_error(connection):
                 self._ask(connection)
@@ -382,6 +349,10 @@ class PostgreSQLLink:
                 )
             self._is_direct = False
             context.is_disconnect = True
+        elif state == "40P01":
+            detail = getattr(getattr(context.original_exception, "diag", None), "message_detail", None)
+            waits, statement = (" ".join(str(text).split()) for text in (detail, context.statement))
+            logger.warning("a deadlock rolled a transaction back, which is retried: %s Statement: %s", waits, statement)
 
 
 def _note_rest(_connection: object, record: ConnectionPoolEntry) -> None:
