@@ -27,7 +27,7 @@ CALLED_OFF = ending._called_off
 IS_CALLED_OFF = runner._is_called_off
 HELD = RowStatements.held
 HOLD = SQLite.hold
-AS_HELD = RowStatements._as_held
+AS_HELD = RowStatements.under
 OPEN_ENTRY = RowStatements._open_entry
 
 # where overlap and catch-up meet

@@ -42,8 +42,7 @@ from slotwise.store.connect.database_errors import in_its_letters, lacks_tables
 from slotwise.store.connect.notifications import ORDERS
 from slotwise.store.dialects.task_statements import AT_ONCE, BulkResult, Status
 from slotwise.store.planning.instances import Instance, Instances
-from slotwise.store.queue.queue import Queue, queue_of
-from slotwise.store.queue.task_views import TaskInfo, TaskResult, task_info, task_result
+from slotwise.store.queue.queue import Queue, TaskInfo, TaskResult, queue_of, task_info, task_result
 
 if TYPE_CHECKING:
     from slotwise.client.aio import AsyncClient
@@ -63,7 +62,8 @@ STATES = (State.WAITING, State.RUNNING, State.PAUSED, State.BLOCKED, State.DEAD)
 class Client:
     """Commands on one-time tasks; works without a worker in this process.
 
-    Each takes ``connection``: a SQLAlchemy Connection or Session, or a psycopg connection, whose transaction it joins.
+    Each takes ``connection``: a SQLAlchemy Connection or Session, a psycopg connection, or
+    ``django.db.connection``, whose transaction it joins.
     Without one it has a transaction of its own. A task is its class, an instance, a function under ``@task``, or a
     name. All calls wait for the database; ``aio`` has the same to be awaited. Raises InvalidJob for an invalid task,
     InvalidPayload for data of another type than the task's, ConfigurationError for any other invalid argument.

@@ -20,13 +20,13 @@ from sqlalchemy.exc import SQLAlchemyError
 from slotwise import decide
 from slotwise.errors import InvalidSchedule
 from slotwise.jobs.definition import Definition
-from slotwise.model.records import Claim, Gap, HandedBack, Key, Row, Transition
+from slotwise.model.records import Claim, Gap, Key, Row, Transition
 from slotwise.model.vocabulary import PLANNED, Reason, Release
 from slotwise.schedules import Schedule, parse_schedule
 from slotwise.store.connect.database_errors import describe, is_about_a_row
 from slotwise.store.dialects.port import Dialect
 from slotwise.store.dialects.queue_cursors import Range
-from slotwise.store.schema.rows import Change, Held, expect, is_unusable, ledger_instance, refuse_unusable
+from slotwise.store.schema.rows import Change, Held, expect, ledger_instance
 from slotwise.store.schema.tables import HAS_SLOT, IS_TASK
 from slotwise.store.slots import ledger
 from slotwise.store.slots.detached import SlotRows
@@ -122,28 +122,10 @@ class Claims:
             if not is_about_a_row(error):
                 raise
             return self._claim_apart(holder, names, limit, lease, _nobody, lost=0, kind=IS_TASK)[1]
-        claims = [
+        return [
             Claim(row=row, holder=holder, lease=lease, claimed_at=row.last_heartbeat or row.execution_time)
             for row in rows
         ]
-        unusable = [claim for claim in claims if is_unusable(claim.row)]
-        for claim in unusable:
-            self._let_go_aside(claim)
-        return [claim for claim in claims if claim not in unusable] if unusable else claims
-
-    def _let_go_aside(self, claim: Claim) -> None:
-        """Of a task that is held, and that nobody can run: it is dead, and says why.
-
-        Race: this process may end before; then it is a held row, and a reaper comes to the same.
-        """
-        row = claim.row
-        try:
-            refuse_unusable({"slot": row.slot, "version": row.version})
-        except ValueError as error:
-            if self._warnings.are_new(claim.key, str(error)):
-                logger.exception("%s/%s cannot be run and is set aside: %s", *claim.key, error)
-            with self.transaction() as connection:
-                self.dialect.by_row.let_go_aside(connection, claim, HandedBack(Reason.UNREADABLE), str(error))
 
     def claim_slots(
         self,

@@ -73,18 +73,20 @@ def _plan(connection: sa.Connection, dialect: Dialect, name: str, instance: str)
     return connection.execute(statement.where(tasks.c.task_name == name, tasks.c.task_instance == instance)).first()
 
 
-def trigger(connection: sa.Connection, dialect: Dialect, name: str, **columns: Any) -> Key:
+def trigger(
+    connection: sa.Connection, dialect: Dialect, name: str, plan_instance: str = RECURRING, **columns: Any
+) -> Key:
     """A detached row for a job, now, beside its schedule. Raises UnknownTask without a plan row.
 
     Race: triggers of the same microsecond would both find its slot free; the plan row's lock lets them take turns.
     """
     tasks = dialect.tables.tasks
-    plan = sa.select(tasks.c.schedule).where(tasks.c.task_name == name, tasks.c.task_instance == RECURRING)
+    plan = sa.select(tasks.c.schedule).where(tasks.c.task_name == name, tasks.c.task_instance == plan_instance)
     if (found := connection.execute(plan.with_for_update()).first()) is None:
         raise UnknownTask(f"job {name!r} has no row yet; start a worker that knows it once, or check the name")
     now = dialect.now(connection)
-    slot = free_slot(connection, dialect, name, RECURRING, readable(found[0]) or Disabled(), now)
-    return detach_trigger(connection, dialect, now, name, slot, **columns)
+    slot = free_slot(connection, dialect, name, plan_instance, readable(found[0]) or Disabled(), now)
+    return detach_trigger(connection, dialect, now, name, slot, plan_instance, **columns)
 
 
 def detach_trigger(
