@@ -162,14 +162,13 @@ def test_a_start_that_is_refused_gives_its_token_back(make: MakeBench, closed: t
 
 
 def test_a_start_that_the_ledger_refuses_gives_its_token_back(make: MakeBench) -> None:
-    """The slot has been started under another row, as after a restore: a job that gives up never starts it again."""
+    """Another claim has the slot, and has begun it once: a job that gives up starts no slot twice."""
     bench = make(a_job("strict", on_lost="give_up"), a_job("plain"), rate=1)
     bench.tick(10)
     slots = bench.tables.slots
-    with bench.store.transaction() as connection:  # it waits in the ledger, and had begun once
-        started = {"outcome": "lost", "attempts": 1, "token": 1, "worker": "gone", "started": at(10)}
+    with bench.store.transaction() as connection:
+        started = {"outcome": "claimed", "attempts": 1, "token": 1, "worker": "gone"}
         connection.execute(slots.insert().values(task_name="strict", task_instance="recurring", slot=at(10), **started))
-    bench.change("strict", slot=at(10), next_slot=at(11), watermark=None)
     assert bench.claim("strict") == []
     assert len(bench.claim("plain")) == 1
 
