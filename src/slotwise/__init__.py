@@ -29,7 +29,7 @@ from slotwise.errors import (
     SlotwiseError,
     UnknownTask,
 )
-from slotwise.jobs.context import Cancel, Fail, JobContext, Snooze, TaskContext
+from slotwise.jobs.context import Cancel, Fail, JobContext, Skip, Snooze, TaskContext
 from slotwise.jobs.job import DistributedJob, OneTimeTask, job, task
 from slotwise.jobs.policies import CatchUp, Overlap, Retry
 from slotwise.model.vocabulary import register_reason
@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from slotwise.registry.inspection import Inspection
     from slotwise.registry.registry import JobRegistry
     from slotwise.store.dialects.task_statements import BulkResult
-    from slotwise.store.queue.task_views import TaskInfo, TaskResult
+    from slotwise.store.queue.queue import TaskInfo, TaskResult
     from slotwise.store.reading.task_counts import TaskCount
     from slotwise.store.reading.views import Health, JobInfo, SlotInfo
     from slotwise.store.schema.audit_rows import AuditEntry
@@ -111,6 +111,7 @@ __all__ = [
     "SchemaMismatch",
     "SchemaMissing",
     "Settings",
+    "Skip",
     "SlotInfo",
     "SlotwiseError",
     "Snooze",
@@ -145,8 +146,8 @@ _LATE = {
     "Item": "slotwise.client.arguments",
     "Receipt": "slotwise.client.arguments",
     "BulkResult": "slotwise.store.dialects.task_statements",
-    "TaskResult": "slotwise.store.queue.task_views",
-    "TaskInfo": "slotwise.store.queue.task_views",
+    "TaskResult": "slotwise.store.queue.queue",
+    "TaskInfo": "slotwise.store.queue.queue",
     "CommandJob": "slotwise.contrib.command",
     "JobRegistry": "slotwise.registry.registry",
 }

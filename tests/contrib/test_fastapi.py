@@ -60,7 +60,7 @@ def test_a_request_schedules_and_the_worker_runs(cast: Cast) -> None:
     async def own(app: FastAPI) -> AsyncIterator[Mapping[str, Any]]:
         yield {"mine": asyncio.get_running_loop()}
 
-    app = FastAPI(lifespan=slotwise_lifespan(cast.registry, lifespan=own))
+    app = FastAPI(lifespan=slotwise_lifespan(cast.registry, lifespan=own, start_wait="60s"))
     app.include_router(health_router())
 
     @app.post("/work/{number}")
@@ -132,7 +132,7 @@ def test_missing_tables_end_the_servers_start(pg_empty_url: str) -> None:
     registry = Cast(pg_empty_url).registry
     with (
         pytest.raises(SchemaMissing, match="run: slotwise db upgrade"),
-        TestClient(FastAPI(lifespan=slotwise_lifespan(registry))),
+        TestClient(FastAPI(lifespan=slotwise_lifespan(registry, start_wait="60s"))),
     ):
         pass
     registry.database.close()
@@ -196,7 +196,7 @@ class Plain:
 def test_plain_asgi(cast: Cast, lifespan: str, said: list[str]) -> None:
     """The middleware runs the worker with the server, whether the application has a lifespan or not."""
     plain = Plain(lifespan)
-    with TestClient(SlotwiseASGI(plain, lambda: cast.registry)) as http:
+    with TestClient(SlotwiseASGI(plain, lambda: cast.registry, start_wait="60s")) as http:
         assert http.get("/").text == "running"
     assert plain.said == said
     assert cast.registry.worker is None
@@ -214,7 +214,7 @@ def test_plain_asgi_whose_own_start_fails(cast: Cast) -> None:
 
 def test_a_start_before_the_fork_is_refused_in_the_child(cast: Cast) -> None:
     """Threads stay in the parent; the line names both processes and the hook."""
-    host = Host(cast.registry)
+    host = Host(cast.registry, start_wait="60s")
     host.start()
     reader, writer = os.pipe()
     child = os.fork()
@@ -246,3 +246,25 @@ def test_what_is_no_registry_is_refused(wrong: Any) -> None:
     """A registry, or a function that makes one."""
     with pytest.raises(SlotwiseError, match=r"is no registry; pass a JobRegistry|it must return a JobRegistry"):
         Host(wrong).start()
+
+
+def test_a_stop_before_the_start_has_reached_the_registry(cast: Cast) -> None:
+    """Race: the starting thread comes to the registry only after the stop; no worker is left behind."""
+    gate = threading.Event()
+
+    class Late(JobRegistry):
+        def start(self, **options: Any) -> None:
+            assert gate.wait(PATIENCE)
+            super().start(**options)
+
+        def stop(self, grace: Any = None) -> int:
+            left = super().stop(grace)
+            gate.set()
+            return left
+
+    registry = Late(tasks=[cast.work], database_url=cast.registry.settings.database_url)
+    host = Host(registry, start_wait="1ms")
+    host.start()
+    assert host.stop() == 0
+    assert registry.worker is None
+    assert not [thread for thread in threading.enumerate() if thread.name == "slotwise-start"]

@@ -23,7 +23,7 @@ from slotwise.model.durations import format_duration
 from slotwise.settings.settings import Settings
 from slotwise.store.connect.database import Database
 from slotwise.store.schema.tables import tables
-from slotwise.store.slots.fence import LedgerFence
+from slotwise.store.slots.store import LedgerFence
 from slotwise.testing import ManualClock, ManualWorker
 
 PAGE = ROOT / "docs" / "operations.md"
@@ -104,6 +104,7 @@ def test_deadlines_are_as_listed() -> None:
         "statement_timeout": settings.statement_timeout,
         "lock_timeout": settings.lock_timeout,
         "idle_in_transaction_session_timeout": settings.idle_in_transaction_timeout,
+        "wait for a reply, on the process's own clock": settings.statement_timeout + settings.connect_timeout,
     }
 
 

@@ -5,7 +5,6 @@ with plans made for the values at hand and with generic ones.
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -21,7 +20,7 @@ from slotwise.model.records import Claim, HandedBack, Succeeded
 from slotwise.schedules import Every
 from slotwise.store.dialects.queue_cursors import FIRST, LAST, Range
 from slotwise.store.planning.planner import Planner
-from slotwise.store.slots.batch_size import BatchSize
+from slotwise.store.slots.claims import BatchSize
 from slotwise.store.slots.store import Store
 
 ROWS = 200_000
@@ -55,7 +54,7 @@ GIVE_BACK = """
 UPDATE scheduled_tasks SET picked = false, picked_by = NULL WHERE picked;
 UPDATE scheduled_tasks SET slot = '2020-01-01Z', execution_time = '2020-01-01Z', next_slot = '8000-01-01Z',
     attempt = 0, lost_count = 0, version = version + 1000, watermark = NULL, origin = NULL, collapsed = 0,
-    catch_up_until = NULL, unheld_since = NULL, parked_due = NULL WHERE schedule IS NOT NULL;
+    pending = NULL, unheld_since = NULL, parked_due = NULL WHERE schedule IS NOT NULL;
 DELETE FROM scheduled_slots WHERE slot >= '2020-01-01Z';
 DELETE FROM scheduled_gaps;
 """
@@ -64,8 +63,8 @@ DELETE FROM scheduled_gaps;
 class Whole(BatchSize):
     """However long the late slots of a claim take, the next one takes as many as it was asked for."""
 
-    def size(self) -> int:
-        return BATCHES[-1]
+    def learn(self, taken: int, late: int, took: float, lease: timedelta) -> None:
+        """Forget it."""
 
 
 class Stage(Explained):
@@ -74,7 +73,8 @@ class Stage(Explained):
     def __init__(self, url: str) -> None:
         super().__init__(url, [*JOBS, *TASKS])
         self.jobs, self.tasks = [found.name for found in JOBS], [found.name for found in TASKS]
-        self.store.claims._batch_size = Whole(BATCHES[-1], time.monotonic)
+        self.store.claims._batch_size = Whole(BATCHES[-1])
+        self.store.claims._batch_size.size = BATCHES[-1]
         self.driver.execute(FILL)
 
     def claim(self, names: list[str], limit: int) -> list[Claim]:

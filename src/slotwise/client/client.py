@@ -42,8 +42,7 @@ from slotwise.store.connect.database_errors import in_its_letters, lacks_tables
 from slotwise.store.connect.notifications import ORDERS
 from slotwise.store.dialects.task_statements import AT_ONCE, BulkResult, Status
 from slotwise.store.planning.instances import Instance, Instances
-from slotwise.store.queue.queue import Queue, queue_of
-from slotwise.store.queue.task_views import TaskInfo, TaskResult, task_info, task_result
+from slotwise.store.queue.queue import Queue, TaskInfo, TaskResult, queue_of, task_info, task_result
 
 if TYPE_CHECKING:
     from slotwise.client.aio import AsyncClient
@@ -63,7 +62,8 @@ STATES = (State.WAITING, State.RUNNING, State.PAUSED, State.BLOCKED, State.DEAD)
 class Client:
     """Commands on one-time tasks; works without a worker in this process.
 
-    Each takes ``connection``: a SQLAlchemy Connection or Session, or a psycopg connection, whose transaction it joins.
+    Each takes ``connection``: a SQLAlchemy Connection or Session, a psycopg connection, or
+    ``django.db.connection``, whose transaction it joins.
     Without one it has a transaction of its own. A task is its class, an instance, a function under ``@task``, or a
     name. All calls wait for the database; ``aio`` has the same to be awaited. Raises InvalidJob for an invalid task,
     InvalidPayload for data of another type than the task's, ConfigurationError for any other invalid argument.
@@ -114,7 +114,7 @@ class Client:
         )
         word = name if is_soon(row.when, self._horizon) and not countdown else None
         with self._joining(connection, name, word=word) as (queue, own):
-            status = queue.tasks.put(own, name, row, if_exists)
+            status = queue.put(own, name, row, if_exists)
             if if_exists == "raise" and status != "scheduled":
                 found = queue.reader.find(own, Key(name, row.instance))
                 raise taken(name, row.instance, task_info(found).state if found else None)
@@ -434,7 +434,12 @@ class Client:
         refuse_a_job(name, (known := store.definitions.get(name)) is not None and known.is_job)
         with _errors(store, name, is_own=connection is None):
             if connection is not None:
-                yield queue_of(store.dialect, self._horizon), joined(connection, store.database.dialect_name, name)
+                queue = queue_of(store.dialect, self._horizon, store.at_insert)
+                yield queue, joined(connection, store.database.dialect_name, name)
+                return
+            if store.at_insert:  # hooks and rows commit together; the statements notify workers
+                with store.transaction() as own:
+                    yield queue_of(store.dialect, self._horizon, store.at_insert), own
                 return
             with store.statement(word) as own:
                 yield queue_of(store.dialect), own

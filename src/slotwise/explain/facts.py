@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -15,7 +15,7 @@ from slotwise.schedules import Schedule, parse_schedule
 from slotwise.store.operations.job_operations import Paused, all_paused
 from slotwise.store.reading.views import SlotInfo, gap_info, obstacle, slot_info
 from slotwise.store.schema.audit_rows import AuditEntry, audit_entry
-from slotwise.store.schema.rows import row_of, utc
+from slotwise.store.schema.rows import Declared, row_of, utc
 from slotwise.store.schema.worker_rows import WorkerInfo, worker_info
 from slotwise.store.slots.retention import pruned_until
 from slotwise.store.slots.store import Store
@@ -47,7 +47,7 @@ class Facts:
     gap: SlotInfo | None
     plan: Row | None
     row: Row | None
-    runs_on: str | None
+    runs_on: Collection[str]
     before: SlotInfo | None
     after: SlotInfo | None
     orders: Sequence[AuditEntry]
@@ -119,7 +119,7 @@ def facts(store: Store, job: str, slot: datetime, instance: str = RECURRING) -> 
             job=job, slot=slot, now=now, entry=look.slot(look.of(slots).where(slots.c.slot == slot)),
             gap=None if gap is None else gap_info(gap), plan=look.row(tasks.c.task_instance == instance),
             row=look.row(tasks.c.plan_instance == instance, tasks.c.slot == slot),
-            runs_on=None if plan is None else plan["runs_on"],
+            runs_on=() if plan is None else Declared.load(plan["plan"]).runs_on,
             before=look.slot(started.where(slots.c.slot < slot).order_by(slots.c.slot.desc())),
             after=look.slot(started.where(slots.c.slot > slot).order_by(slots.c.slot.asc())),
             orders=look.orders(), paused=all_paused(connection, store.tables),
@@ -137,7 +137,7 @@ def task_facts(store: Store, task: str, id: str) -> TaskFacts:
         return TaskFacts(
             key=Key(task, id), now=now, row=row, error=None if found is None else found["last_error"],
             end=look.slot(look.of(slots).where(slots.c.finished.is_not(None)).order_by(slots.c.finished.desc())),
-            paused=all_paused(connection, store.tables), obstacle=obstacle(task, None, look.workers(now)),
+            paused=all_paused(connection, store.tables), obstacle=obstacle(task, (), look.workers(now)),
             load=look.load(),
         )  # fmt: skip
 

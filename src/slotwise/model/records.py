@@ -13,9 +13,9 @@ from slotwise.model.vocabulary import Kind, Outcome, Reason, Release
 #: clean-up by age, ours or another program's, takes it for overdue.
 FOREVER = datetime(9000, 1, 1, tzinfo=UTC)
 
-#: The years of all slots; arithmetic with other instants may overflow.
+#: The years of all slots, and of every instant that the tables take; arithmetic with other instants may overflow.
 KNOWN_YEARS = "the years 1900 to 8999"
-_EARLIEST = datetime(1900, 1, 1, tzinfo=UTC)
+EARLIEST = datetime(1900, 1, 1, tzinfo=UTC)
 
 #: The smallest step between two instants: what both databases store.
 TICK = timedelta(microseconds=1)
@@ -30,7 +30,7 @@ _TASK, _PLAN, _DETACHED = Kind.TASK, Kind.PLAN, Kind.DETACHED
 
 def is_known(instant: datetime) -> bool:
     """Return whether schedules cover this instant."""
-    return _EARLIEST <= instant < FOREVER
+    return EARLIEST <= instant < FOREVER
 
 
 def is_whole(value: object, least: int, most: int | None = None) -> TypeGuard[int]:
@@ -230,6 +230,14 @@ class HandedBack:
 
 
 @dataclass(frozen=True, slots=True)
+class Skipped:
+    """A hook refused the start for good. The handler never started: the slot ends as skipped, no attempt is used up."""
+
+    reason: str
+    name = Outcome.SKIPPED
+
+
+@dataclass(frozen=True, slots=True)
 class Snoozed:
     """The handler asked for another start of the same slot, after ``duration``."""
 
@@ -253,7 +261,7 @@ class Died:
     name = Outcome.LOST
 
 
-AttemptOutcome: TypeAlias = Succeeded | Failed | Snoozed | Cancelled | Aborted | HandedBack | Died
+AttemptOutcome: TypeAlias = Succeeded | Failed | Snoozed | Cancelled | Aborted | HandedBack | Skipped | Died
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,7 +18,7 @@ from slotwise.explain.facts import facts, task_facts
 from slotwise.model.durations import parse_duration
 from slotwise.model.records import RECURRING
 from slotwise.store.operations.job_operations import Paused
-from slotwise.store.queue.task_views import TaskInfo, TaskResult
+from slotwise.store.queue.queue import TaskInfo, TaskResult
 from slotwise.store.reading.reader import Reader
 from slotwise.store.reading.task_counts import TaskCount, TaskCounts
 from slotwise.store.reading.views import Health, JobInfo, SlotInfo

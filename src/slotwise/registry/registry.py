@@ -8,14 +8,16 @@ import os
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
+from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self, Unpack
 
 from slotwise.client.client import Client
 from slotwise.engine.process.foreground import Ended, SingleRun
 from slotwise.engine.process.signals import ProcessHook
 from slotwise.engine.run.event_loop import Lifespan
 from slotwise.engine.run.runner import Interceptor, Threads
+from slotwise.engine.run.start_hooks import BeforeStart, Hooks
 from slotwise.engine.worker import Worker
 from slotwise.errors import ConfigurationError
 from slotwise.jobs.definition import Definition
@@ -33,9 +35,10 @@ from slotwise.registry.validation import (
     refuse_own_loop,
     unique,
 )
-from slotwise.settings.settings import Settings
+from slotwise.settings.settings import Settings, SettingsKeywords
 from slotwise.store.connect.database import Database
-from slotwise.store.slots.recorders import Recorder
+from slotwise.store.queue.queue import AtInsert
+from slotwise.store.slots.settlements import AfterSettle
 from slotwise.store.slots.store import Store
 
 if TYPE_CHECKING:
@@ -51,7 +54,8 @@ class JobRegistry:
     over the environment and slotwise.toml; ``customize`` receives the settings last and has precedence over everything.
 
     ``listeners`` receive every event after it happened, ``interceptors`` are context managers around each handler,
-    ``recorders`` write in the settlement's own transaction; see the page on events.
+    ``before_start`` hooks refuse a start or hold something while the handler runs, ``at_insert`` and ``after_settle``
+    hooks write in the transactions of the queue; see the page on events.
 
     Building a registry opens no connection. ``start`` and ``stop`` run a worker inside this process; so do
     ``with registry:`` and, inside an asyncio application, ``async with registry:`` (async handlers then run on
@@ -68,20 +72,27 @@ class JobRegistry:
         lifespan: Lifespan | None = None,
         listeners: Iterable[Listener] = (),
         interceptors: Iterable[Interceptor] = (),
-        recorders: Iterable[Recorder] = (),
+        before_start: Iterable[BeforeStart] = (),
+        at_insert: Iterable[AtInsert] = (),
+        after_settle: Iterable[AfterSettle] = (),
         customize: Customize | None = None,
         clock: Clock | None = None,
-        **settings: Any,
+        config: Path | None = None,
+        **settings: Unpack[SettingsKeywords],
     ) -> None:
         self._written = unique([*defined(jobs, "jobs"), *defined(tasks, "tasks")])
-        self._asked = Settings.load(**settings)
+        self._asked = Settings.load(config=config, **settings)
         self._customize = customize
         self.settings = customized(self._asked, customize)
         self.definitions: Mapping[str, Definition] = by_settings(self._written, self.settings)
         self.lifespan = checked_lifespan(lifespan)
         self.listeners = tuple(callables(listeners, "listeners"))
         self.interceptors = tuple(callables(interceptors, "interceptors"))
-        self.recorders = tuple(callables(recorders, "recorders"))
+        self.hooks = Hooks(
+            before_start=tuple(callables(before_start, "before_start")),
+            at_insert=tuple(callables(at_insert, "at_insert")),
+            after_settle=tuple(callables(after_settle, "after_settle")),
+        )
         self._clock = clock
         self._database: Database | None = None
         self._turn = threading.Lock()  # held for an assignment only, so that a fork does not find it taken
@@ -125,7 +136,8 @@ class JobRegistry:
         """Return the client's store, a new one when the settings have changed."""
         made = self._made
         if made is None or made.database is not self.database or made.definitions is not self.definitions:
-            made = self._made = Store(self.database, self.definitions, clock=self._clock)
+            made = Store(self.database, self.definitions, clock=self._clock, at_insert=self.hooks.at_insert)
+            self._made = made
         return made
 
     @property
@@ -190,7 +202,7 @@ class JobRegistry:
             database=self.database,
             listeners=Listeners(self.listeners),
             interceptors=self.interceptors,
-            recorders=self.recorders,
+            hooks=self.hooks,
             lifespan=self.lifespan,
             host_loop=host_loop,
             client=self.client,

@@ -14,6 +14,7 @@ from slotwise.engine.loops.housekeeping import BREATH
 from slotwise.engine.loops.service import AT_ONCE
 from slotwise.engine.run.active_claims import Holding
 from slotwise.engine.run.runner import Runner
+from slotwise.engine.run.start_hooks import NO_HOOKS
 from slotwise.engine.worker import Worker
 from slotwise.errors import ClaimLost
 from slotwise.jobs.definition import define
@@ -80,12 +81,12 @@ class _HeldWorker(Worker):
 
     def enter_loop(self) -> None:
         """Start the real event loop, on which ``async def`` handlers run, when it is first needed."""
-        if self._loop is not None and not self._entered:
-            self._entered, self.contexts.state = True, self._loop.start()
+        if self.loop is not None and not self._entered:
+            self._entered, self.contexts.state = True, self.loop.start()
 
     def leave_loop(self) -> None:
-        if self._loop is not None and self._entered:
-            self._loop.stop()
+        if self.loop is not None and self._entered:
+            self.loop.stop()
 
 
 class ManualWorker:
@@ -124,7 +125,7 @@ class ManualWorker:
             database=self._database,
             listeners=Listeners((*(registry.listeners if registry else ()), self.events.append)),
             interceptors=registry.interceptors if registry else (),
-            recorders=registry.recorders if registry else (),
+            hooks=registry.hooks if registry else NO_HOOKS,
             lifespan=registry.lifespan if registry else None,
             client=Client(lambda: self._worker.store),
             clock=self.clock,

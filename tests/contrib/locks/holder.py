@@ -69,7 +69,7 @@ def loop(side: str, url: str, name: str, at_most: timedelta, count: int, log: Pa
 
         def note(token: int) -> None:
             began = time.monotonic_ns()
-            time.sleep(0.0003)  # a block that others could overlap
+            time.sleep(0.003)  # a block that others could overlap
             print(began, time.monotonic_ns(), token, file=file)
 
         done = 0

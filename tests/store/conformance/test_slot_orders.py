@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from time import monotonic
 from typing import Any
@@ -17,8 +16,7 @@ from slotwise.client.operations import Operations
 from slotwise.errors import ConfigurationError, UnknownTask
 from slotwise.model.records import RECURRING, Aborted, AttemptOutcome, Cancelled, Failed, HandedBack, Snoozed, Succeeded
 from slotwise.store.reading.worker_registry import Badge, WorkerRegistry
-from slotwise.store.schema.rows import LAST_TOKEN
-from slotwise.store.slots.recorders import Recorders
+from slotwise.store.slots.settlements import SettlementHooks
 
 
 @pytest.fixture
@@ -155,12 +153,8 @@ def test_a_row_that_cannot_be_settled_starts_a_queued_trigger(bench: Bench, oper
     first, second = (operations.trigger("plain", overlap="queue") for _ in range(2))
     claim = bench.claim_one("plain")
     assert claim.slot == first
-    with bench.store.transaction() as connection:
-        tasks = bench.tables.tasks
-        mine = tasks.c.task_instance == claim.row.task_instance
-        connection.execute(tasks.update().where(mine).values(version=LAST_TOKEN))
-    spoilt = replace(claim, row=replace(claim.row, version=LAST_TOKEN))
-    (settlement,) = bench.store.settlements.settle([(spoilt, Succeeded())])
+    bench.change("plain", claim.row.task_instance, pending={"catch_up_until": "the day after"})
+    (settlement,) = bench.store.settlements.settle([(claim, Succeeded())])
     assert settlement.transition is not None
     assert settlement.transition.label == "postponed"
     assert bench.claim_one("plain").slot == second
@@ -187,10 +181,10 @@ def test_two_runs_that_end_at_once_start_a_queued_trigger(pg_bench: Bench) -> No
     other, ended = bench.beside(), []
     with ThreadPoolExecutor(1) as pool:
 
-        def meanwhile(connection: sa.Connection, settled: Any) -> None:
+        def meanwhile(rows: Any, tx: sa.Connection) -> None:
             ended.append(run_into_lock(bench, pool, lambda: other.settle(claims[1])))
 
-        bench.store.settlements.recorders = Recorders([meanwhile])
+        bench.store.settlements.hooks = SettlementHooks([meanwhile])
         bench.settle(claims[0])
         assert ended[0].result(PATIENCE) is not None
     assert bench.claim_one("plain").slot == slot

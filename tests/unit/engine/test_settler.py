@@ -18,7 +18,7 @@ from slotwise.engine.loops.service import AT_ONCE
 from slotwise.model.events import ClaimLostEvent, HandedBackEvent, Settled, SettledDead, SettleSent
 from slotwise.model.records import Aborted, Failed, HandedBack, Succeeded
 from slotwise.store.connect import sqlite_connections
-from slotwise.store.slots.settlement_values import Settlement
+from slotwise.store.slots.settlements import Settlement
 
 
 def test_whatever_has_gathered_goes_together(bench: Bench) -> None:
@@ -122,7 +122,7 @@ def test_an_outage_loses_no_outcome(make_bench: MakeBench, sqlite_url: str, monk
                 bench.worker.settler.run_once()
         bench.end(active_claims[2], Failed("boom", final=True))
         assert bench.room_for_tasks() == bench.worker.capacity - 3
-        assert [holding for holding, _ in bench.worker.settler._endings] == active_claims
+        assert list(bench.worker.settler._ended) == active_claims
     bench.worker.settler.flush()
     assert [event.outcome for event in bench.said(Settled)] == ["succeeded", "succeeded", "dead"]
     assert len(bench.worker.active_claims) == 0

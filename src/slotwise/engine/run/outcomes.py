@@ -8,14 +8,23 @@ import os
 import sys
 import traceback
 from pathlib import Path
-from typing import Any
 
 from slotwise.engine.run.active_claims import Holding
 from slotwise.errors import InvalidPayload, JobCancelled
-from slotwise.jobs.context import Cancel, Fail, Snooze, Steering
+from slotwise.jobs.context import Cancel, Fail, Skip, Snooze, Steering
 from slotwise.jobs.definition import Definition
 from slotwise.model.durations import format_duration
-from slotwise.model.records import SUCCEEDED, Aborted, AttemptOutcome, Cancelled, Failed, FollowUps, Snoozed, Succeeded
+from slotwise.model.records import (
+    SUCCEEDED,
+    Aborted,
+    AttemptOutcome,
+    Cancelled,
+    Failed,
+    FollowUps,
+    Skipped,
+    Snoozed,
+    Succeeded,
+)
 from slotwise.model.vocabulary import Reason
 from slotwise.payload.converters import ANYTHING, Misfit, shape_of
 from slotwise.payload.payload import JSON
@@ -40,7 +49,7 @@ def kept(result: object, definition: Definition, sequel: FollowUps | None) -> Fo
 
 def encoded(result: object) -> bytes:
     """Return a result as JSON: plain values, dataclasses, models. Raise InvalidPayload with the reason."""
-    kind: Any = type(result)
+    kind: type = type(result)
     try:
         shape = ANYTHING if isinstance(result, dict | list | tuple) else shape_of(kind)
         plain = shape.write(result)
@@ -68,7 +77,7 @@ def returned(result: object, holding: Holding, definition: Definition) -> Attemp
     if inspect.isawaitable(result):
         if inspect.iscoroutine(result):
             result.close()
-        return Failed("the handler returned a coroutine that nobody awaited; declare it `async def`", final=True)
+        return Failed("the handler returned a coroutine that was not awaited; declare it `async def`", final=True)
     if holding.unawaited is not None:
         word = f"ctx.{holding.unawaited}"
         return Failed(f"{word} was given an async connection and not awaited; write `await {word}(…)`", final=True)
@@ -97,6 +106,8 @@ def raised(error: BaseException, holding: Holding, definition: Definition) -> At
             return timed_out(holding, definition) or Snoozed(duration)
         case Cancel(reason=said):
             return timed_out(holding, definition) or Cancelled(storable(said))
+        case Skip(reason=said):
+            return Cancelled(storable(said)) if holding.started else Skipped(storable(said))
         case Fail(reason=said):
             return Failed(storable(said), final=True, promised=holding.promised)
     try:

@@ -1,19 +1,26 @@
-"""One-time tasks: the commands of this database on them, and what reads them."""
+"""One-time tasks: the commands on them, the queries, and the values that these return."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from datetime import timedelta
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple, TypeAlias
 
 import sqlalchemy as sa
 
-from slotwise.model.records import Key
-from slotwise.model.vocabulary import Origin
+from slotwise.model.records import IfExists, Key, Wanted, When
+from slotwise.model.vocabulary import Origin, State
+from slotwise.payload.payload import plain as plain_data
+from slotwise.store.connect.caller_transaction import Joinable
 from slotwise.store.dialects.port import Dialect
-from slotwise.store.dialects.task_statements import asked_key, in_state, named, plain
+from slotwise.store.dialects.task_statements import BulkResult, Status, asked_key, in_state, named, plain
+from slotwise.store.schema.column_types import from_micros
+from slotwise.store.schema.rows import utc
 
+#: The columns of a row, in the order of a statement.
+Values: TypeAlias = Sequence[Any]
 #: What is read of an end, in this order.
 END_COLUMNS = (
     "task_name", "task_instance", "outcome", "reason", "attempts", "worker", "started", "finished", "error", "expires",
@@ -26,23 +33,146 @@ TASK_COLUMNS = (
 )  # fmt: skip
 
 
-class Queue:
-    """Its parts: ``tasks`` for commands on one row or on those of a task, ``chunks`` for many new rows, ``reader``.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskInfo:
+    """A one-time task that has not succeeded. ``state``: waiting, running, paused, blocked or dead."""
 
-    With ``wake`` each command says, at its commit, whose rows are due within that time.
+    task: str
+    id: str
+    state: str
+    #: When it may start next; None for a dead one.
+    due: datetime | None
+    priority: int
+    #: How often its handler has been started.
+    attempt: int
+    worker: str | None
+    #: Since when it is scheduled; None for a row of another program.
+    scheduled: datetime | None
+    last_failure: datetime | None
+    last_error: str | None
+    cancel_requested: datetime | None
+    payload: bytes | None = field(default=None, repr=False)
+
+    @property
+    def data(self) -> Any:
+        """The payload as plain values, of the version in which it was stored. Raises InvalidPayload."""
+        return plain_data(self.payload)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskResult:
+    """How a one-time task ended, if its ``history`` or ``result_retention`` records it."""
+
+    task: str
+    id: str
+    #: succeeded, failed, dead, lost or cancelled.
+    outcome: str
+    reason: str | None
+    attempts: int
+    worker: str | None
+    started: datetime | None
+    finished: datetime
+    #: Why it did not succeed, or why its result was not kept.
+    error: str | None
+    #: When its result goes.
+    expires: datetime | None
+    stored: bytes | None = field(default=None, repr=False)
+
+    @property
+    def result(self) -> Any:
+        """What the handler returned, as plain values; None if nothing is stored."""
+        return plain_data(self.stored)
+
+
+def task_result(values: Values) -> TaskResult:
+    """Return an end of the columns that ``TaskReader.ends`` reads."""
+    row = dict(zip(END_COLUMNS, map(utc, values), strict=True))
+    stored = row.pop("result")
+    return TaskResult(
+        task=row.pop("task_name"), id=row.pop("task_instance"), stored=None if stored is None else bytes(stored), **row
+    )
+
+
+def task_info(values: Values) -> TaskInfo:
+    """Return a task of the columns that ``TaskReader`` reads; the payload may follow them."""
+    row = dict(zip(TASK_COLUMNS, map(utc, values), strict=False))
+    payload = values[len(TASK_COLUMNS)] if len(values) > len(TASK_COLUMNS) else None
+    state = State.RUNNING if row["picked"] else row["state"] or State.WAITING
+    due = row["parked_due"] if state in (State.PAUSED, State.BLOCKED) else row["execution_time"]
+    born = row["created_version"]
+    return TaskInfo(
+        task=row["task_name"], id=row["task_instance"], state=state, due=None if state == State.DEAD else due,
+        priority=50 if row["priority"] is None else row["priority"], attempt=row["attempt"], worker=row["picked_by"],
+        scheduled=from_micros(born) if born is not None and born > 1_000_000_000_000_000 else None,
+        last_failure=row["last_failure"], last_error=row["last_error"], cancel_requested=row["cancel_requested"],
+        payload=None if payload is None else bytes(payload),
+    )  # fmt: skip
+
+
+class Inserted(NamedTuple):
+    """A one-time task that is being inserted. ``priority``: 0 to 100; ``when``: its due time, or the delay until then.
+
+    A task whose id existed already is among them, too: only the database knows which of them ``if_exists`` has kept.
     """
 
-    def __init__(self, dialect: Dialect, wake: timedelta | None = None) -> None:
+    task: str
+    id: str
+    when: When
+    priority: int
+    data: bytes | None
+
+
+#: ``at_insert(rows, tx)`` is called after each statement that inserts one-time tasks, in its transaction, which may be
+#: the caller's: what it writes is committed with the rows, or not at all. An error that it raises is the call's.
+AtInsert: TypeAlias = Callable[[Sequence[Inserted], Joinable], None]
+
+
+class Queue:
+    """Its parts: ``tasks`` for commands on the rows of a task, ``chunks`` for many new rows, ``reader``.
+
+    With ``wake`` each command notifies workers, at its commit, of rows that are due within that time. Rows are
+    inserted by the methods of this class, which call the hooks ``at_insert``.
+    """
+
+    def __init__(self, dialect: Dialect, wake: timedelta | None = None, at_insert: Sequence[AtInsert] = ()) -> None:
         self.tasks, self.chunks = dialect.task_statements(wake)
         self.reader = TaskReader(dialect)
+        self._at_insert = at_insert
+
+    def put(self, connection: Joinable, name: str, wanted: Wanted, if_exists: IfExists) -> Status:
+        """Insert a row, as ``TaskStatements.put``."""
+        status = self.tasks.put(connection, name, wanted, if_exists)
+        self._inserted(connection, name, [wanted])
+        return status
+
+    def put_many(self, connection: Joinable, name: str, wanted: Sequence[Wanted], if_exists: IfExists) -> BulkResult:
+        """Insert a chunk of rows, as ``Chunks.put_many``."""
+        found = self.chunks.put_many(connection, name, wanted, if_exists)
+        self._inserted(connection, name, wanted)
+        return found
+
+    def put_new(self, connection: Joinable, name: str, wanted: Sequence[Wanted], *, copy: bool = False) -> None:
+        """Insert a chunk of rows whose ids must be new, as ``Chunks.put_new``."""
+        self.chunks.put_new(connection, name, wanted, copy=copy)
+        self._inserted(connection, name, wanted)
+
+    def copy_ahead(self, connection: sa.Connection, name: str, wanted: Sequence[Wanted]) -> Callable[[], None] | None:
+        """As ``Chunks.copy_ahead``; with hooks the COPY is waited for, as they need its transaction."""
+        if not self._at_insert:
+            return self.chunks.copy_ahead(connection, name, wanted)
+        self.put_new(connection, name, wanted, copy=True)
+        return None
+
+    def _inserted(self, connection: Joinable, name: str, wanted: Sequence[Wanted]) -> None:
+        if not self._at_insert:
+            return
+        rows = [Inserted(name, one.instance, one.when, one.priority, one.data) for one in wanted]
+        for hook in self._at_insert:
+            hook(rows, connection)
 
 
-@lru_cache(maxsize=16)
-def queue_of(dialect: Dialect, wake: timedelta | None = None) -> Queue:
-    """The queue of this database; ``wake`` as for a Queue. It keeps its statements, and so it is kept: a process has
-    few.
-    """
-    return Queue(dialect, wake)
+#: The queue of a database, with the arguments of Queue. It keeps its statements, and so it is kept: a process has few.
+queue_of = lru_cache(maxsize=16)(Queue)
 
 
 class TaskReader:
@@ -51,20 +181,22 @@ class TaskReader:
     def __init__(self, dialect: Dialect) -> None:
         self._dialect = dialect
         self._tasks = dialect.tables.tasks
-        columns = [*self._columns(), self._tasks.c.task_data]
-        #: Made once: that takes longer than to run it.
-        self._find = sa.select(*columns).where(*asked_key(self._tasks), *plain(self._tasks))
+        self._columns = [self._tasks.c[name] for name in TASK_COLUMNS]
+        # Built once: that takes longer than to run it.
+        self._find = sa.select(*self._columns, self._tasks.c.task_data).where(
+            *asked_key(self._tasks), *plain(self._tasks)
+        )
 
-    def find(self, connection: Any, key: Key) -> Any | None:
-        """The columns of TASK_COLUMNS and the data; None if there is no such task."""
+    def find(self, connection: Joinable, key: Key) -> Values | None:
+        """Return the columns of TASK_COLUMNS and the data; None if there is no such task."""
         return connection.execute(self._find, named(key)).fetchone()
 
     def page(
-        self, connection: Any, *, name: str | None, state: str | None, after: Key | None, size: int
-    ) -> Sequence[Any]:
-        """The next rows in the order of their keys, which never change: nothing is missed or seen twice."""
+        self, connection: Joinable, *, name: str | None, state: str | None, after: Key | None, size: int
+    ) -> Sequence[Values]:
+        """Return the next rows in the order of their keys, which never change: none is missed or seen twice."""
         tasks = self._tasks
-        statement = sa.select(*self._columns()).where(*plain(tasks))
+        statement = sa.select(*self._columns).where(*plain(tasks))
         if name is not None:
             statement = statement.where(tasks.c.task_name == name)
         if state is not None:
@@ -72,11 +204,10 @@ class TaskReader:
         key = (tasks.c.task_name, tasks.c.task_instance)
         if after is not None:
             statement = statement.where(sa.tuple_(*key) > sa.tuple_(*map(sa.literal, after)))
-        found: Sequence[Any] = connection.execute(statement.order_by(*key).limit(size)).fetchall()
-        return found
+        return connection.execute(statement.order_by(*key).limit(size)).fetchall()
 
-    def ends(self, connection: Any, key: Key) -> Sequence[Any]:
-        """What the ledger keeps of the tasks that have ended under this id, the newest first: END_COLUMNS."""
+    def ends(self, connection: Joinable, key: Key) -> Sequence[Values]:
+        """Return what the ledger keeps of the tasks that have ended under this id, the newest first: END_COLUMNS."""
         slots = self._dialect.tables.slots
         statement = (
             sa.select(*(slots.c[name] for name in END_COLUMNS))
@@ -85,8 +216,4 @@ class TaskReader:
             .where(slots.c.expires.is_(None) | (slots.c.expires > self._dialect.ago(connection)))
             .order_by(slots.c.slot.desc())
         )
-        found: Sequence[Any] = connection.execute(statement).fetchall()
-        return found
-
-    def _columns(self) -> list[Any]:
-        return [self._tasks.c[name] for name in TASK_COLUMNS]
+        return connection.execute(statement).fetchall()

@@ -27,10 +27,9 @@ from slotwise.store.reading.views import (
     waiting_info,
 )
 from slotwise.store.schema.audit_rows import AuditEntry, audit_entry
-from slotwise.store.schema.column_types import Beyond
 from slotwise.store.schema.rows import utc
-from slotwise.store.schema.tables import HAS_SLOT, OF_INSTANCES, is_detached, is_plan, is_task, of_plan
-from slotwise.store.schema.worker_rows import WorkerInfo, worker_info
+from slotwise.store.schema.tables import HAS_SLOT, OF_INSTANCES, is_detached, is_plan, is_task, of_plan, runs_on
+from slotwise.store.schema.worker_rows import WorkerInfo, tags_of, worker_info
 from slotwise.store.slots.store import Store
 
 #: Rows of one page of the ledger.
@@ -152,7 +151,7 @@ class Reader:
     def stranded(self, names: Collection[str]) -> dict[str, str]:
         """Return those of these one-time tasks that no live worker takes, each with the reason."""
         workers, jobs = self.workers(), self._jobs_among(names)
-        found = {name: UNDER_A_JOB if name in jobs else obstacle(name, None, workers) for name in names}
+        found = {name: UNDER_A_JOB if name in jobs else obstacle(name, (), workers) for name in names}
         return {name: why for name, why in found.items() if why is not None}
 
     def _jobs_among(self, names: Collection[str]) -> set[str]:
@@ -174,7 +173,7 @@ class Reader:
         )
         return [
             Unreadable(
-                task=name, rows=rows, since=None if isinstance(first, Beyond) else utc(first),
+                task=name, rows=rows, since=utc(first),
                 error=error.removeprefix(UNREADABLE), dead=is_dead,
             )
             for name, is_dead, rows, first, error in found
@@ -185,7 +184,7 @@ class Reader:
 
         Rows of tasks that no live worker registers are counted apart, as orphans, if any worker is alive.
         """
-        tasks = self._tasks
+        tasks, tags = self._tasks, runs_on(self._tasks)
         with self._store.transaction() as connection:
             now = self._store.dialect.now(connection)
             due = sa.and_(~tasks.c.picked, tasks.c.state.is_(None), tasks.c.execution_time < now - overdue_after)
@@ -196,7 +195,7 @@ class Reader:
             ).all()
             alone = connection.scalars(sa.select(tasks.c.task_name).where(due, is_task(tasks)).distinct()).all()
             choosy = connection.execute(
-                sa.select(tasks.c.task_name, tasks.c.runs_on).where(due, tasks.c.runs_on.is_not(None)).distinct()
+                sa.select(tasks.c.task_name, tags.label("tags")).where(due, tags.is_not(None)).distinct()
             ).all()
             held = connection.execute(
                 sa.select(tasks.c.task_name, tasks.c.last_heartbeat, tasks.c.lease).where(tasks.c.picked)
@@ -211,10 +210,10 @@ class Reader:
         orphans = [(name, count) for name, count, _ in waiting if name not in known]
         orphans += [(name, 1) for name in silent if name not in known]
         passed_over = {name for worker in live for name in worker.passed_over}
-        asking = {name: None for name, *_ in waiting if name in passed_over} | {
-            found.task_name: found.runs_on for found in choosy
+        asking: dict[str, Sequence[str]] = {name: () for name, *_ in waiting if name in passed_over} | {
+            found.task_name: tags_of(found.tags) for found in choosy
         }
-        obstacles = {name: obstacle(name, runs_on, live) for name, runs_on in asking.items() if name in known and live}
+        obstacles = {name: obstacle(name, asked, live) for name, asked in asking.items() if name in known and live}
         obstacles |= dict.fromkeys(self._jobs_among(alone), UNDER_A_JOB)
         return Health(
             now=utc(now),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
@@ -12,8 +12,8 @@ from slotwise.decide import UNREADABLE
 from slotwise.model.records import FOREVER, RECURRING
 from slotwise.model.vocabulary import Origin, Outcome, Reason, State
 from slotwise.schedules import Disabled
-from slotwise.store.schema.rows import utc
-from slotwise.store.schema.worker_rows import WorkerInfo, tags_of
+from slotwise.store.schema.rows import Declared, utc
+from slotwise.store.schema.worker_rows import WorkerInfo
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,7 +126,7 @@ def state_of_stuck(reason: str) -> State:
     return State.NO_LIVE_WORKER if reason == NO_WORKER_LIVES else State.UNROUTABLE
 
 
-def obstacle(name: str, runs_on: str | None, workers: Sequence[WorkerInfo]) -> str | None:
+def obstacle(name: str, runs_on: Collection[str], workers: Sequence[WorkerInfo]) -> str | None:
     """Return why no live worker takes this task; None if one does.
 
     ``runs_on`` is in a job's row. Of a one-time task only the workers know the tags.
@@ -137,7 +137,7 @@ def obstacle(name: str, runs_on: str | None, workers: Sequence[WorkerInfo]) -> s
     knowing = [worker for worker in live if name in worker.tasks]
     if not knowing:
         return "no live worker knows it"
-    tags = set(tags_of(runs_on))
+    tags = set(runs_on)
     if any(tags <= set(worker.tags) and name not in worker.passed_over for worker in knowing):
         return None
     wanted = sorted(tags.union(*(worker.passed_over.get(name, ()) for worker in knowing)))
@@ -146,12 +146,12 @@ def obstacle(name: str, runs_on: str | None, workers: Sequence[WorkerInfo]) -> s
 
 def job_info(row: sa.RowMapping, workers: Sequence[WorkerInfo], now: datetime) -> JobInfo:
     """Return a plan row as a line, at ``now``, with what the workers say about it."""
-    due_time = row["parked_due"] or row["execution_time"]
+    declared, due_time = Declared.load(row["plan"]), row["parked_due"] or row["execution_time"]
     parked = row["slot"] is None or due_time >= FOREVER
     over = State.DISABLED if row["schedule"] == str(Disabled()) else State.ENDED
     state = row["state"] or (State.RUNNING if row["picked"] else over if parked else State.WAITING)
     due = state == State.WAITING and row["execution_time"] <= now
-    reason = obstacle(row["task_name"], row["runs_on"], workers) if due else None
+    reason = obstacle(row["task_name"], declared.runs_on, workers) if due else None
     state = state_of_stuck(reason) if reason else state
     if not row["picked"] and not row["state"] and (row["last_error"] or "").startswith(UNREADABLE):
         state, reason = State.UNREADABLE, row["last_error"].removeprefix(UNREADABLE)
@@ -162,9 +162,9 @@ def job_info(row: sa.RowMapping, workers: Sequence[WorkerInfo], now: datetime) -
         attempt=row["attempt"], worker=row["picked_by"], heartbeat=utc(row["last_heartbeat"]),
         last_success=utc(row["last_success"]), last_failure=utc(row["last_failure"]),
         consecutive_failures=row["consecutive_failures"] or 0, last_error=row["last_error"],
-        priority=50 if row["priority"] is None else row["priority"], revision=row["revision"],
-        runs_on=tags_of(row["runs_on"]),
-        deployed=utc(row["deployed"]), refused=[
+        priority=50 if row["priority"] is None else row["priority"], revision=declared.revision,
+        runs_on=declared.runs_on,
+        deployed=declared.deployed, refused=[
             {"worker": worker.worker, "revision": worker.revision}
             for worker in workers if worker.live and row["task_name"] in worker.refused
         ],
