@@ -6,7 +6,6 @@ the next look, a second later.
 
 from __future__ import annotations
 
-import random
 import uuid
 from collections.abc import Sequence
 from contextlib import suppress
@@ -97,7 +96,7 @@ def detach_trigger(
 
     Its id begins with the time, so that the rows of triggers are locked in the order in which they were requested.
     """
-    token = uuid.UUID(int=(to_micros(now) // 1000 << 80) + random.getrandbits(80), version=4)
+    token = uuid.UUID(int=(to_micros(now) // 1000 << 80) + (uuid.uuid4().int & (1 << 80) - 1), version=4)
     waits: dict[str, Any] = {"state": State.QUEUED, "parked_due": now, "due": FOREVER} if is_queued else {}
     key = detach(
         connection, dialect, now, name=name, slot=slot, origin=Origin.TRIGGER, instance=f"trigger:{token}",
