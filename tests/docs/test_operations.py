@@ -23,7 +23,7 @@ from slotwise.model.durations import format_duration
 from slotwise.settings.settings import Settings
 from slotwise.store.connect.database import Database
 from slotwise.store.schema.tables import tables
-from slotwise.store.slots.fence import LedgerFence
+from slotwise.store.slots.store import LedgerFence
 from slotwise.testing import ManualClock, ManualWorker
 
 PAGE = ROOT / "docs" / "operations.md"

@@ -23,9 +23,9 @@ from slotwise.settings.settings import Settings
 from slotwise.store.connect.database import Database
 
 APPLICATION = """
-import asyncio, contextlib, multiprocessing, os, pathlib, signal, subprocess, sys, time
+import asyncio, contextlib, multiprocessing, os, pathlib, signal, subprocess, sys, threading, time
 import sqlalchemy as sa
-from slotwise import Cancel, Every, JobRegistry, Retry, Snooze, job, task
+from slotwise import Cancel, Every, JobRegistry, Retry, Skip, Snooze, job, task
 from slotwise.settings.settings import Settings
 
 HERE = pathlib.Path(__file__).parent
@@ -104,6 +104,41 @@ def starts(ctx):
 def unborn(ctx):
     note("unborn")
 
+@job(name="held", **options)
+def held(ctx):
+    note("held runs")
+
+@job(name="refused", **options)
+def refused(ctx):
+    note("refused runs")
+
+@job(name="robbed", **options)
+def robbed(ctx):
+    note("robbed runs")
+    ctx.wait("10m")
+    note(f"robbed {ctx.cancel_reason}")
+    ctx.check()
+
+def rob(ctx):
+    while "robbed runs" not in (HERE / "notes").read_text():
+        time.sleep(0.05)
+    ctx.cancel("lock_lost")
+
+@contextlib.contextmanager
+def holding(ctx):
+    note(f"{ctx.name} taken")
+    if ctx.name == "robbed":
+        threading.Thread(target=rob, args=(ctx,)).start()
+    try:
+        yield
+    finally:
+        note(f"{ctx.name} given back")
+
+def before_start(ctx):
+    if ctx.name == "refused":
+        raise Skip("lock_held")
+    return holding(ctx) if ctx.name in ("held", "robbed") else None
+
 @contextlib.asynccontextmanager
 async def lifespan():
     if "unborn" in os.environ.get("ONLY", "") and sys.argv[0].endswith("isolated.py"):
@@ -131,8 +166,10 @@ def paid_too_late(ctx):
     pay(ctx)
 
 engine = sa.create_engine(sa.make_url(os.environ["DATABASE_URL"]).set(drivername="postgresql+psycopg"))
-jobs = [well, awaited, raises, cancels, exits, crashes, deaf, endless, listens, strict, completes, starts, unborn]
-registry = JobRegistry(jobs=jobs, tasks=[paid_and_killed, paid_and_deaf, paid_too_late], lifespan=lifespan)
+jobs = [well, awaited, raises, cancels, exits, crashes, deaf, endless, listens, strict, completes, starts, unborn,
+        held, refused, robbed]
+registry = JobRegistry(jobs=jobs, tasks=[paid_and_killed, paid_and_deaf, paid_too_late], lifespan=lifespan,
+                       before_start=[before_start])
 """
 
 QUICK = {"heartbeat_interval": "1s", "poll_interval": "500ms", "shutdown_grace": "1s"}
@@ -243,6 +280,22 @@ def test_what_comes_back(place: Place, run: Run) -> None:
     assert place.entry("cancels")["reason"] == "not today"
     assert place.entry("exits")["error"] == "its process ended with exit status 3"
     assert place.entry("crashes")["error"] == "its process ended by signal SIGSEGV"
+
+
+def test_a_start_hook_runs_in_the_parent(place: Place, run: Run) -> None:
+    """It holds what it returns while the child runs, also when it stops the child; a start that it refuses has none."""
+    process = run("held", "refused", "robbed")
+    place.wait(lambda: place.ended("held") and place.ended("refused"))
+    place.wait(lambda: (process.pid, "robbed given back") in place.notes())
+    notes = [(pid == process.pid, text) for pid, text in place.notes()]
+    assert [one for one in notes if one[1].startswith("held")] == [
+        (True, "held taken"), (False, "held runs"), (True, "held given back"),
+    ]  # fmt: skip
+    assert [one for one in notes if one[1].startswith("robbed")][:4] == [
+        (True, "robbed taken"), (False, "robbed runs"), (False, "robbed lock_lost"), (True, "robbed given back"),
+    ]  # fmt: skip
+    assert not [text for _, text in notes if text.startswith("refused")]
+    assert (place.entry("refused")["outcome"], place.entry("refused")["reason"]) == ("skipped", "lock_held")
 
 
 def test_what_has_committed_is_done(place: Place, run: Run) -> None:

@@ -23,8 +23,7 @@ from slotwise.client.operations import Operations
 from slotwise.errors import DatabaseRefused
 from slotwise.settings.settings import Settings
 from slotwise.store.connect.database import Database
-from slotwise.store.slots.fence import LedgerFence
-from slotwise.store.slots.store import Store
+from slotwise.store.slots.store import LedgerFence, Store
 from slotwise.testing import ManualWorker
 
 SCHEDULE = ["tasks", "schedule", "mail"]

@@ -20,7 +20,7 @@ from slotwise.model.records import AttemptOutcome, Claim
 from slotwise.schedules import Disabled
 from slotwise.store.connect.database import Database
 from slotwise.store.schema.tables import PAUSED_KEY, tables
-from slotwise.store.slots.fence import LedgerFence
+from slotwise.store.slots.store import LedgerFence
 from slotwise.testing import ManualClock, ManualWorker
 
 NOON = datetime(2026, 1, 1, 12, 0, 0, 250000, tzinfo=UTC)

@@ -150,7 +150,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "two starts are min_interval apart": answering(points.SPACED, lambda _, a: a.due),
     # rule 6: allow and cancel_previous
-    "so many run side by side": given(points.AT_CLAIM, taken=lambda a: a.taken - 1),
+    "so many run side by side": given(points.AT_CLAIM, is_full=lambda a: False),
     "a slot that is looked at in time, and finds no place, is overlap's": given(
         points.CONCURRENT_SLOTS, look=lambda a: replace(a.look, poll=-A_DAY)
     ),

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from slotwise.decide import claim, ending, final, handback, pause, slot_choice
+from slotwise.decide import claim, ending, pause
+from slotwise.decide.ending import Ending
 from slotwise.decide.fast_finish import onward
-from slotwise.decide.hold import Ending
 from slotwise.engine.run import runner
 from slotwise.store.dialects import row_statements
 from slotwise.store.dialects.row_statements import RowStatements
@@ -13,12 +13,12 @@ from slotwise.store.operations import slot_operations
 from slotwise.store.planning import planner
 from slotwise.store.planning.planner import Planner
 from slotwise.store.slots import ledger, queued_slots
-from slotwise.store.slots.concurrent_slots import ConcurrentSlots
+from slotwise.store.slots.concurrent_slots import SlotRows
 
 # ends
 LOST = ending._lost
-FINAL = final.final
-HAND_BACK = handback.hand_back
+FINAL = ending.final
+HAND_BACK = ending.hand_back
 HAS_COMPLETED = ending._has_completed
 IS_FORFEITED = ending._is_forfeited
 TRIES = ending._tries
@@ -36,25 +36,25 @@ JUDGED = Ending.judged
 WAITING = Ending.waiting
 SPACED = Ending.spaced
 FOLLOWING = ending._following
-OVERLAPPED = final._overlapped
-TAIL = final._tail
+OVERLAPPED = ending._overlapped
+TAIL = ending._tail
 END_OF_TAIL = claim._end_of_tail
 CONCURRENT_SLOTS = claim._concurrent_slots
 START_BESIDE = claim.beside
 MOVED_DUE = slot_operations.moved
-CHOOSE_MISSED = slot_choice.choose_missed
-LATEST_START = slot_choice._limit
+CHOOSE_MISSED = claim.choose_missed
+LATEST_START = claim._limit
 WAS_HANDED_BACK = claim.was_handed_back
 
 # overlap
 AT_CLAIM = claim.at_claim
-CHOOSE_OVERLAPPED = slot_choice.choose_overlapped
-ASKED_TO_STOP = ConcurrentSlots._called_off
+CHOOSE_OVERLAPPED = claim.choose_overlapped
+ASKED_TO_STOP = SlotRows._called_off
 
 # what operators order
 FIRST_UNBEGUN = pause._first_unbegun
 PARKED = pause.parked
-UNDECIDED = slot_choice.undecided
+UNDECIDED = claim.undecided
 IS_BUSY = slot_operations._is_busy
 BACKFILLS_NEWEST_START = queued_slots._Queue._newest_start
 FREED = queued_slots.freed

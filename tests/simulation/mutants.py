@@ -43,9 +43,11 @@ AFTER_RESTORES: dict[str, Mutant] = {
 
 #: Those that break the rate of a recovery.
 OF_RECOVERY: dict[str, Mutant] = {
-    "the rate is full": always(points.HAS_ROOM, True),
-    "a start fills the rate": answering(points.FILLED, lambda _, a: a.full),
-    "who was put off is asked again": given(points.IS_LATE, row=lambda a: replace(a.row, parked_due=None)),
+    "a start needs a token": always(points.HAS_TOKEN, True),
+    "a start takes a token": answering(points.TAKEN, lambda _, a: a.full),
+    "a row that comes back is late by its slot": given(
+        points.IS_LATE, row=lambda a: replace(a.row, slot=a.row.execution_time)
+    ),
 }
 
 for found in (MUTANTS, AFTER_RESTORES, OF_RECOVERY):

@@ -6,11 +6,10 @@ from slotwise.decide.fast_finish import onward
 from slotwise.jobs.definition import Definition
 from slotwise.store.dialects.row_statements import RowStatements
 from slotwise.store.dialects.sqlite import SQLite
-from slotwise.store.slots import recovery_rate
-from slotwise.store.slots.held_rows import HeldRows
-from slotwise.store.slots.limits import Limits
-from slotwise.store.slots.recovery_rate import RecoveryRate
+from slotwise.store.slots import gates
+from slotwise.store.slots.gates import Limits
 from slotwise.store.slots.settlements import Settlements
+from slotwise.store.slots.store import HeldRows
 
 # claims
 ENTER = RowStatements.enter
@@ -25,9 +24,9 @@ GAPS = SQLite.gaps
 TAKE_OVER = Settlements.take_over
 
 # the rate of a recovery
-HAS_ROOM = recovery_rate._has_room
-FILLED = recovery_rate._filled
-IS_LATE = RecoveryRate.is_late
+HAS_TOKEN = gates._has_token
+TAKEN = gates._taken
+IS_LATE = gates._is_late
 
 #: Functions that remember what others have decided.
 CACHES = (onward,)

@@ -21,7 +21,7 @@ from slotwise.model.records import AttemptOutcome, Claim, Failed, HandedBack, Su
 from slotwise.schedules import Every
 from slotwise.settings.settings import Settings
 from slotwise.store.connect.database import Database
-from slotwise.store.slots.recovery_rate import LATE
+from slotwise.store.slots.gates import LATE
 from slotwise.testing import ManualClock
 from slotwise.testing.worker import IN_MEMORY, provision
 

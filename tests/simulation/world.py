@@ -20,7 +20,7 @@ from slotwise.client.operations import Operations
 from slotwise.errors import ClaimLost
 from slotwise.model.records import AttemptOutcome, Claim, Failed, Row, Succeeded
 from slotwise.store.schema.column_types import to_micros
-from slotwise.store.slots.fence import LedgerFence
+from slotwise.store.slots.store import LedgerFence
 
 #: How long everybody works well, in tens of seconds, until nothing is left to be done.
 CALM = 30

@@ -22,7 +22,7 @@ from slotwise.store.connect.database import Database
 from slotwise.store.planning.planner import Plan, Planner
 from slotwise.store.planning.revision import Revision
 from slotwise.store.schema.rows import ROW_COLUMNS, row_of
-from slotwise.store.slots.settlement_values import Settlement
+from slotwise.store.slots.settlements import Settlement
 from slotwise.store.slots.store import Store
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)

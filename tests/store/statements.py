@@ -18,8 +18,7 @@ from slotwise.store.operations.slot_operations import claim_trigger
 from slotwise.store.planning.planner import Planner
 from slotwise.store.planning.revision import Revision
 from slotwise.store.reading.worker_registry import Badge, WorkerRegistry
-from slotwise.store.slots.fence import LedgerFence
-from slotwise.store.slots.store import Store
+from slotwise.store.slots.store import LedgerFence, Store
 
 LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
 FAR_AWAY = datetime(8000, 1, 1, tzinfo=UTC)

@@ -5,7 +5,6 @@ with plans made for the values at hand and with generic ones.
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -64,8 +63,8 @@ DELETE FROM scheduled_gaps;
 class Whole(BatchSize):
     """However long the late slots of a claim take, the next one takes as many as it was asked for."""
 
-    def size(self) -> int:
-        return BATCHES[-1]
+    def learn(self, taken: int, late: int, took: float, lease: timedelta) -> None:
+        """Forget it."""
 
 
 class Stage(Explained):
@@ -74,7 +73,8 @@ class Stage(Explained):
     def __init__(self, url: str) -> None:
         super().__init__(url, [*JOBS, *TASKS])
         self.jobs, self.tasks = [found.name for found in JOBS], [found.name for found in TASKS]
-        self.store.claims._batch_size = Whole(BATCHES[-1], time.monotonic)
+        self.store.claims._batch_size = Whole(BATCHES[-1])
+        self.store.claims._batch_size.size = BATCHES[-1]
         self.driver.execute(FILL)
 
     def claim(self, names: list[str], limit: int) -> list[Claim]:

@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 
 import pytest
 
-from slotwise.model.clock import ManualClock
-from slotwise.store.slots.batch_size import FIRST, QUIET, BatchSize
+from slotwise.store.slots.batch_size import FIRST, BatchSize
 
 MOST = 500
 MINUTE = timedelta(minutes=1)
 #: As short as leases are: three heartbeat intervals of a second.
 SHORT = timedelta(seconds=3)
-
-
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock(datetime(2026, 1, 1, tzinfo=UTC))
 
 
 @pytest.mark.parametrize(
@@ -34,33 +28,20 @@ def clock() -> ManualClock:
         pytest.param(FIRST - 1, 0, 0.0, MINUTE, FIRST, id="not full: as before"),
     ],
 )
-def test_what_the_next_claim_may_take(
-    clock: ManualClock, taken: int, late: int, took: float, lease: timedelta, expected: int
-) -> None:
+def test_what_the_next_claim_may_take(taken: int, late: int, took: float, lease: timedelta, expected: int) -> None:
     """As many late ones as can be decided within a second, or an eighth of the lease; of those on time ever more."""
-    portion = BatchSize(MOST, clock.elapsed)
-    assert portion.size() == FIRST
+    portion = BatchSize(MOST)
+    assert portion.size == FIRST
     portion.learn(taken, late, took, lease)
-    assert portion.size() == expected
+    assert portion.size == expected
 
 
-def test_it_grows_to_a_batch(clock: ManualClock) -> None:
+def test_it_grows_to_a_batch() -> None:
     """From one as from any other."""
-    portion = BatchSize(MOST, clock.elapsed)
+    portion = BatchSize(MOST)
     portion.learn(1, 1, 60.0, MINUTE)
     sizes = []
     for _ in range(11):
-        sizes.append(portion.size())
-        portion.learn(portion.size(), 0, 0.0, MINUTE)
+        sizes.append(portion.size)
+        portion.learn(portion.size, 0, 0.0, MINUTE)
     assert sizes == [1, 2, 4, 8, 16, 32, 64, 128, 256, MOST, MOST]
-
-
-@pytest.mark.parametrize(("took", "after"), [(0.0, FIRST), (12.5, 8)], ids=["large", "small"])
-def test_after_an_outage_it_is_careful_again(clock: ManualClock, took: float, after: int) -> None:
-    """What comes due while nobody claims is late; what late slots cost is not forgotten."""
-    portion = BatchSize(MOST, clock.elapsed)
-    portion.learn(FIRST, FIRST, took, MINUTE)
-    clock.tick(QUIET)
-    before = portion.size()
-    clock.tick(timedelta(seconds=1))
-    assert (before, portion.size()) == (8 if took else MOST, after)

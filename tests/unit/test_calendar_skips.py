@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slotwise import CatchUp, Cron, DistributedJob, JobContext, Overlap, Schedule
-from slotwise.decide.slot_choice import around, due_at, passed_over, slot_after
+from slotwise.decide.claim import around, due_at, passed_over, slot_after
 from slotwise.model.records import TICK, Gap
 from slotwise.schedules import Calendar, succeed
 from slotwise.store.reading.reader import Reader

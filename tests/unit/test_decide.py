@@ -100,8 +100,10 @@ def finish(
     )  # fmt: skip
 
 
-def claim(row: Row, schedule: Schedule, now: datetime, *facts: Any) -> decide.Start | decide.Advance:
-    return decide.at_claim(row, schedule, now, *(facts or (None,)), poll=POLL)
+def claim(
+    row: Row, schedule: Schedule, now: datetime, *facts: Any, is_full: bool = False
+) -> decide.Start | decide.Advance:
+    return decide.at_claim(row, schedule, now, *(facts or (None,)), is_full=is_full, poll=POLL)
 
 
 def columns(transition: Transition) -> dict[str, Any]:
@@ -952,25 +954,24 @@ REPLACE = Overlap.cancel_previous()
 
 
 @pytest.mark.parametrize(
-    ("overlap", "abreast", "now", "waits_for", "due", "skipped"),
+    ("overlap", "now", "waits_for", "due", "skipped"),
     [
-        pytest.param(ALLOW, 2, at(0), at(1), at(1), (at(0), at(0), 1), id="allow: full, the slot is skipped"),
-        pytest.param(ALLOW, 2, NOON + POLL, at(1), at(1), (at(0), at(0), 1), id="allow: looked at in time"),
-        pytest.param(ALLOW, 3, at(3.5), at(0), at(3.5) + SECOND, None, id="allow: looked at late, it waits"),
-        pytest.param(REPLACE, 1, at(0), at(0), at(0) + SECOND, None, id="replace: waits for the one that runs"),
-        pytest.param(REPLACE, 1, at(2), at(0), at(2) + SECOND, None, id="replace: looked at late, it waits"),
+        pytest.param(ALLOW, at(0), at(1), at(1), (at(0), at(0), 1), id="allow: full, the slot is skipped"),
+        pytest.param(ALLOW, NOON + POLL, at(1), at(1), (at(0), at(0), 1), id="allow: looked at in time"),
+        pytest.param(ALLOW, at(3.5), at(0), at(3.5) + SECOND, None, id="allow: looked at late, it waits"),
+        pytest.param(REPLACE, at(0), at(0), at(0) + SECOND, None, id="replace: waits for the one that runs"),
+        pytest.param(REPLACE, at(2), at(0), at(2) + SECOND, None, id="replace: looked at late, it waits"),
     ],
 )
 def test_a_slot_that_finds_no_place(
     overlap: Overlap,
-    abreast: int,
     now: datetime,
     waits_for: datetime,
     due: datetime,
     skipped: tuple[datetime, datetime, int] | None,
 ) -> None:
     """What runs beside the plan row decides what becomes of the slots that are due."""
-    decision = claim(plan_row(), MINUTELY, now, None, definition(overlap=overlap), abreast)
+    decision = claim(plan_row(), MINUTELY, now, None, definition(overlap=overlap), is_full=True)
     assert isinstance(decision, decide.Advance)
     assert (decision.row["slot"], decision.row["execution_time"]) == (waits_for, due)
     expected = skipped and Gap(first=skipped[0], last=skipped[1], count=skipped[2], reason="overlap")
@@ -978,10 +979,10 @@ def test_a_slot_that_finds_no_place(
     assert decision.row["attempt"] == 0
 
 
-@pytest.mark.parametrize(("overlap", "abreast"), [(ALLOW, 0), (ALLOW, 1), (REPLACE, 0)], ids=str)
-def test_a_slot_that_finds_its_place(overlap: Overlap, abreast: int) -> None:
+@pytest.mark.parametrize("overlap", [ALLOW, REPLACE], ids=str)
+def test_a_slot_that_finds_its_place(overlap: Overlap) -> None:
     """It starts as it would alone."""
-    decision = claim(plan_row(), MINUTELY, at(2), None, definition(overlap=overlap), abreast)
+    decision = claim(plan_row(), MINUTELY, at(2), None, definition(overlap=overlap))
     assert isinstance(decision, decide.Start)
     assert (decision.slot, decision.collapsed) == (at(2), 2)
 
@@ -996,23 +997,23 @@ def test_a_slot_that_finds_its_place(overlap: Overlap, abreast: int) -> None:
 )
 def test_who_is_asked_to_stop(now: datetime, catch_up: CatchUp, replaces: tuple[str, ...]) -> None:
     """A slot that waits replaces what runs, but for slots that all run."""
-    decision = claim(plan_row(), MINUTELY, now, None, definition(overlap=REPLACE, catch_up=catch_up), 1)
+    decision = claim(plan_row(), MINUTELY, now, None, definition(overlap=REPLACE, catch_up=catch_up), is_full=True)
     assert isinstance(decision, decide.Advance)
     assert decision.replaces == replaces
 
 
 @pytest.mark.parametrize(
-    ("places", "now", "slot", "gaps"),
+    ("is_full", "now", "slot", "gaps"),
     [
-        pytest.param(1, at(1.05), at(1), 1, id="a newer one takes its place"),
-        pytest.param(0, at(1.05), at(1), 1, id="the newest starts"),
-        pytest.param(1, at(2.5), at(0), 0, id="nobody has looked for long: all are catch-up's"),
+        pytest.param(True, at(1.05), at(1), 1, id="a newer one takes its place"),
+        pytest.param(False, at(1.05), at(1), 1, id="the newest starts"),
+        pytest.param(True, at(2.5), at(0), 0, id="nobody has looked for long: all are catch-up's"),
     ],
 )
-def test_at_most_one_waits_for_another_to_stop(places: int, now: datetime, slot: datetime, gaps: int) -> None:
+def test_at_most_one_waits_for_another_to_stop(is_full: bool, now: datetime, slot: datetime, gaps: int) -> None:
     """As long as somebody looks, it stays overlap's however long it waits."""
     row = plan_row(unheld_since=at(1.1))
-    decision = claim(row, MINUTELY, now, None, definition(overlap=REPLACE, catch_up=CatchUp.all()), places)
+    decision = claim(row, MINUTELY, now, None, definition(overlap=REPLACE, catch_up=CatchUp.all()), is_full=is_full)
     assert (decision.slot if isinstance(decision, decide.Start) else decision.row["slot"]) == slot
     assert [gap.reason for gap in decision.gaps] == ["overlap"] * gaps
 
@@ -1021,7 +1022,7 @@ def test_a_slot_that_catches_up_waits_for_its_place() -> None:
     """It was decided that it runs: nothing of it is skipped."""
     row = plan_row(origin="catch_up", catch_up_until=at(5))
     policies = definition(overlap=ALLOW, catch_up=CatchUp.all())
-    decision = claim(row, MINUTELY, at(7), None, policies, 2)
+    decision = claim(row, MINUTELY, at(7), None, policies, is_full=True)
     assert isinstance(decision, decide.Advance)
     assert decision.gaps == ()
     kept = {name: decision.row[name] for name in ("slot", "origin", "catch_up_until", "execution_time")}

@@ -9,8 +9,8 @@ import pytest
 from tests.store.bench import a_job, a_task
 
 from slotwise.decide import at_finish
+from slotwise.decide.claim import slot_after
 from slotwise.decide.fast_finish import is_usual, onward
-from slotwise.decide.slot_choice import slot_after
 from slotwise.errors import InvalidSchedule
 from slotwise.jobs.definition import Definition
 from slotwise.jobs.policies import CatchUp, Overlap, Retry
@@ -65,7 +65,7 @@ def test_it_is_what_a_settlement_decides_at_any_moment_before_the_next_slot(
         kept = {name: getattr(row, name) for name in ("watermark", "schedule", "last_failure")}
         written = {"attempt": 0, "consecutive_failures": 0, "last_success": now, "last_error": None}
         empty = {"origin": None, "catch_up_until": None, "state": None, "parked_due": None, "trying_since": None}
-        empty |= {"unheld_since": None}
+        empty |= {"unheld_since": None, "control": None}
         assert ended.row == moved | kept | written | empty | {"collapsed": 0, "lost_count": 0}
 
 

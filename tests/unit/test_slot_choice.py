@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slotwise import CatchUp, DistributedJob, Every, FixedDelay, InvalidJob, JobContext, Overlap
-from slotwise.decide.slot_choice import Choice, choose_missed, choose_overlapped
+from slotwise.decide.claim import Choice, choose_missed, choose_overlapped
 from slotwise.jobs.definition import define
 from slotwise.model.records import Gap
 from slotwise.schedules import Schedule

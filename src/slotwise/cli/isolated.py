@@ -124,6 +124,7 @@ def _worker(order: dict[str, Any], channel: Channel) -> Worker:
             channel.send(say="starting")
 
     registry.listeners = (tell,)
+    registry.hooks = replace(registry.hooks, before_start=())  # the parent has called them, and holds what they return
     return registry._make_worker()
 
 

@@ -119,7 +119,7 @@ class Load:
             self._put_new(chunk)
             return
         with self._joining() as (queue, own):
-            tally = queue.chunks.put_many(own, self._name, chunk.rows, self._if_exists)
+            tally = queue.put_many(own, self._name, chunk.rows, self._if_exists)
         self._account(chunk, tally)
 
     def _put_new(self, chunk: Chunk) -> None:
@@ -129,8 +129,8 @@ class Load:
             if self._tell is None and chunk.named:
                 stack.enter_context(whole(own))
             if not self._copy or self._tell is None:
-                queue.chunks.put_new(own, self._name, chunk.rows, copy=self._copy)
-            elif (answer := queue.chunks.copy_ahead(cast("sa.Connection", own), self._name, chunk.rows)) is not None:
+                queue.put_new(own, self._name, chunk.rows, copy=self._copy)
+            elif (answer := queue.copy_ahead(cast("sa.Connection", own), self._name, chunk.rows)) is not None:
                 stack.callback(answer)
                 self._under_way = chunk, stack.pop_all()
                 return

@@ -114,7 +114,7 @@ class Client:
         )
         word = name if is_soon(row.when, self._horizon) and not countdown else None
         with self._joining(connection, name, word=word) as (queue, own):
-            status = queue.tasks.put(own, name, row, if_exists)
+            status = queue.put(own, name, row, if_exists)
             if if_exists == "raise" and status != "scheduled":
                 found = queue.reader.find(own, Key(name, row.instance))
                 raise taken(name, row.instance, task_info(found).state if found else None)
@@ -434,7 +434,12 @@ class Client:
         refuse_a_job(name, (known := store.definitions.get(name)) is not None and known.is_job)
         with _errors(store, name, is_own=connection is None):
             if connection is not None:
-                yield queue_of(store.dialect, self._horizon), joined(connection, store.database.dialect_name, name)
+                queue = queue_of(store.dialect, self._horizon, store.at_insert)
+                yield queue, joined(connection, store.database.dialect_name, name)
+                return
+            if store.at_insert:  # hooks and rows commit together; the statements notify workers
+                with store.transaction() as own:
+                    yield queue_of(store.dialect, self._horizon, store.at_insert), own
                 return
             with store.statement(word) as own:
                 yield queue_of(store.dialect), own

@@ -12,19 +12,27 @@ from slotwise.decide.claim import (
     PLACE_PAUSE,
     Advance,
     Start,
+    ahead,
     anew,
     at_claim,
     beside,
     given_up,
+    is_weighed,
     past,
+    skipped,
     started,
     was_handed_back,
-)
-from slotwise.decide.columns import ahead
-from slotwise.decide.ending import at_finish, at_finish_unread
-from slotwise.decide.final import removed
-from slotwise.decide.handback import UNREADABLE, UNREADABLE_PAUSE, defer, postponed
-from slotwise.decide.hold import moved
+)  # fmt: skip
+from slotwise.decide.ending import (
+    UNREADABLE,
+    UNREADABLE_PAUSE,
+    at_finish,
+    at_finish_unread,
+    defer,
+    moved,
+    postponed,
+    removed,
+)  # fmt: skip
 
 __all__ = [
     "PLACE_PAUSE",
@@ -40,10 +48,12 @@ __all__ = [
     "beside",
     "defer",
     "given_up",
+    "is_weighed",
     "moved",
     "past",
     "postponed",
     "removed",
+    "skipped",
     "started",
     "was_handed_back",
 ]

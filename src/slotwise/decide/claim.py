@@ -1,29 +1,287 @@
-"""Which slot of a claimed plan row runs, if any, and which do not."""
+"""Which slot of a claimed plan row runs, if any, and which do not.
+
+Catch-up decides about slots that were missed while nobody held the job, overlap about those that came due while the
+slot before them was held. A calendar leaves no choice: policies see only the running slots of a schedule, and the
+others are written down beside them.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from slotwise.decide.columns import waiting
-from slotwise.decide.hold import is_catching_up
-from slotwise.decide.slot_choice import (
-    around,
-    choose_missed,
-    cut,
-    passed_over,
-    slot_after,
-    slots_before,
-    span,
-    too_late,
-    undecided,
-)
 from slotwise.jobs.definition import Definition
-from slotwise.jobs.policies import CatchUp
-from slotwise.model.records import TICK, Gap, Record, Row, Transition
-from slotwise.model.vocabulary import PLANNED, Origin, Outcome, Reason, Release
-from slotwise.schedules import Schedule
+from slotwise.jobs.policies import CatchUp, Overlap
+from slotwise.model.records import FOREVER, TICK, Gap, Row
+from slotwise.model.vocabulary import PLANNED, Origin, Reason, State
+from slotwise.schedules import Disabled, Schedule, succeed
+
+# -- which of several slots -------------------------------------------------------------------------------------
+
+_DAY = timedelta(days=1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """``slot`` runs now (None: none of them); ``watermark`` is the newest that is decided with it.
+
+    ``until``: the end of a tail, whose slots run one after another.
+    """
+
+    slot: datetime | None
+    watermark: datetime
+    gaps: tuple[Gap, ...] = ()
+    collapsed: int = 0
+    until: datetime | None = None
+
+
+def span(schedule: Schedule, first: datetime, last: datetime, reason: str) -> Gap:
+    """The slots from ``first`` to ``last``, both included, as a gap. The first counts whatever the text says now."""
+    return Gap(first=first, last=last, count=1 + schedule.count_between(first, last), reason=reason)
+
+
+def choose_missed(
+    catch_up: CatchUp,
+    start_within: timedelta | None,
+    schedule: Schedule,
+    oldest: datetime,
+    now: datetime,
+    until: datetime | None = None,
+) -> Choice:
+    """Of the slots from ``oldest`` (due) up to ``until`` (None: up to now): which one runs, by the job's catch-up."""
+    newest = oldest if schedule.from_end else schedule.latest_before((until or now) + TICK, floor=oldest) or oldest
+    limit = _limit(catch_up, start_within)
+    first = _first_from(schedule, oldest, newest, None if limit is None else now - limit)
+    if first is None:
+        return Choice(slot=None, watermark=newest, gaps=(span(schedule, oldest, newest, Reason.LATE),))
+    late = slots_before(schedule, oldest, first, Reason.LATE)
+    match catch_up.mode:
+        case "all":
+            kept = first if catch_up.max is None else _newest_few(schedule, first, newest, catch_up.max)
+            dropped = slots_before(schedule, first, kept, Reason.COLLAPSED)
+            return Choice(slot=kept, watermark=kept, gaps=(*late, *dropped), until=newest)
+        case "first":
+            rest = slots_between(schedule, first, newest, Reason.COLLAPSED)
+            return Choice(slot=first, watermark=newest, gaps=(*late, *rest), collapsed=_count(rest))
+        case "none":
+            return Choice(slot=newest, watermark=newest, gaps=slots_before(schedule, oldest, newest, Reason.LATE))
+        case _:
+            older = slots_before(schedule, oldest, newest, Reason.COLLAPSED)
+            return Choice(slot=newest, watermark=newest, gaps=older, collapsed=_count(older))
+
+
+def choose_overlapped(overlap: Overlap, schedule: Schedule, base: datetime, held_until: datetime) -> Choice:
+    """Of the slots after ``base`` that came due while it was held: which are kept to run next, by the job's overlap."""
+    newest = None if schedule.from_end else schedule.latest_before(held_until + TICK, floor=base)
+    first = None if newest is None else schedule.next_after(base)
+    if newest is None or first is None:
+        return Choice(slot=None, watermark=base)
+    match overlap.mode:
+        case "queue_all":
+            return Choice(slot=first, watermark=base)
+        case "queue":
+            kept = _newest_few(schedule, first, newest, overlap.max)
+            gaps = slots_before(schedule, first, kept, Reason.OVERLAP)
+            return Choice(slot=kept, watermark=gaps[-1].last if gaps else base, gaps=gaps)
+        case _:
+            return Choice(slot=None, watermark=newest, gaps=(span(schedule, first, newest, Reason.OVERLAP),))
+
+
+def passed_over(schedule: Schedule, first: datetime, until: datetime) -> tuple[Gap, ...]:
+    """The slots from ``first`` up to ``until`` that a calendar passes over: each run of them a gap."""
+    found, slot = [], schedule.skipped_after(first - TICK, until)
+    while slot is not None:
+        following = schedule.running.next_after(slot)
+        end = until + TICK if following is None else min(following, until + TICK)
+        last = schedule.latest_before(end, floor=slot) or slot
+        found.append(span(schedule, slot, last, Reason.CALENDAR))
+        slot = schedule.skipped_after(last, until)
+    return tuple(found)
+
+
+def around(schedule: Schedule, passed: tuple[Gap, ...], gaps: tuple[Gap, ...]) -> tuple[Gap, ...]:
+    """The gaps of a schedule's running slots, cut where passed over slots lie among them; with those, in order."""
+    if not passed:
+        return gaps
+    running = schedule.running
+    found = list(passed)
+    for gap in gaps:
+        first = gap.first
+        for between in passed:
+            if first < between.first < gap.last:
+                found.extend(slots_before(running, first, between.first, gap.reason))
+                first = running.next_after(between.last) or gap.last
+        found.append(span(running, first, gap.last, gap.reason))
+    return tuple(sorted(found, key=lambda gap: gap.first))
+
+
+def undecided(schedule: Schedule, slot: datetime | None, watermark: datetime | None) -> Schedule:
+    """The schedule as it is still to be decided, for a row that waits for ``slot``: without slots between that and
+    ``watermark``. They were left out when the slot was held, and it was handed back.
+    """
+    if slot is None or watermark is None or slot >= watermark:
+        return schedule
+    return succeed(succeed(schedule, slot, Disabled()), watermark, schedule)
+
+
+def cut(schedule: Schedule, gaps: tuple[Gap, ...], slot: datetime, watermark: datetime) -> tuple[Gap, ...]:
+    """The gaps of what was still to be decided, each without the slots between ``slot`` and ``watermark``."""
+    found: list[Gap] = []
+    for gap in gaps:
+        if not gap.first <= slot < watermark < gap.last:
+            found.append(gap)
+            continue
+        found.append(span(schedule, gap.first, slot, gap.reason))
+        found.extend(slots_between(schedule, watermark, gap.last, gap.reason))
+    return tuple(found)
+
+
+def due_at(schedule: Schedule, slot: datetime) -> datetime:
+    """When the row that waits for ``slot`` is due: at its time, or as much later as the schedule is spread.
+
+    A slot that a calendar passes over waits for the next one that runs, or for the last one within a day: a claim
+    then writes down the whole run of them.
+    """
+    if schedule.from_end or schedule.runs(slot):
+        return slot + schedule.wait(slot)
+    following = schedule.running.next_after(slot)
+    if following is None or following - slot > _DAY:
+        following = schedule.latest_before(slot + _DAY, floor=slot) or slot
+    return following + schedule.wait(following)
+
+
+def slot_after(schedule: Schedule, slot: datetime) -> datetime | None:
+    """What a row notes as its next slot while it waits for ``slot``: once that has come, slots were missed.
+
+    For a slot that a calendar passes over it is that slot itself: it is always for a decision.
+    """
+    if schedule.from_end:
+        return None
+    return schedule.running.next_after(slot) if schedule.runs(slot) else slot
+
+
+def _limit(catch_up: CatchUp, start_within: timedelta | None) -> timedelta | None:
+    """How late a slot may start, at the most."""
+    limits = [start_within]
+    if catch_up.mode == "none":
+        limits.append(catch_up.grace)
+    if catch_up.mode == "all":
+        limits.append(catch_up.window)
+    return min((limit for limit in limits if limit is not None), default=None)
+
+
+def _first_from(schedule: Schedule, oldest: datetime, newest: datetime, bound: datetime | None) -> datetime | None:
+    """The first slot at or after ``bound``, of those from ``oldest`` to ``newest``."""
+    if bound is None or bound <= oldest:
+        return oldest
+    found = schedule.next_after(bound - TICK)
+    return found if found is not None and found <= newest else None
+
+
+def _newest_few(schedule: Schedule, first: datetime, newest: datetime, few: int) -> datetime:
+    """The oldest of the newest ``few`` slots from ``first`` to ``newest``."""
+    if schedule.count_between(first, newest) < few:
+        return first
+    slot = newest
+    for _ in range(few - 1):
+        before = schedule.latest_before(slot, floor=first - TICK)
+        if before is None:
+            return slot
+        slot = before
+    return slot
+
+
+def slots_before(schedule: Schedule, first: datetime, end: datetime, reason: str) -> tuple[Gap, ...]:
+    """The slots from ``first`` up to, and without, ``end``; nothing if there are none."""
+    if end <= first:
+        return ()
+    return (span(schedule, first, schedule.latest_before(end, floor=first - TICK) or first, reason),)
+
+
+def slots_between(schedule: Schedule, start: datetime, last: datetime, reason: str) -> tuple[Gap, ...]:
+    """The slots after ``start`` up to ``last``; nothing if there are none."""
+    following = schedule.next_after(start)
+    if following is None or following > last:
+        return ()
+    return (span(schedule, following, last, reason),)
+
+
+def _count(gaps: tuple[Gap, ...]) -> int:
+    return sum(gap.count for gap in gaps)
+
+
+# -- the columns of a row that waits ----------------------------------------------------------------------------
+
+
+def again(row: Row, due: datetime, *, attempt: int | None = None) -> dict[str, Any]:
+    """The same slot once more, due at ``due``, or when somebody wished meanwhile."""
+    return {
+        **carried(row),
+        "execution_time": row.wanted_due or due,
+        "attempt": row.attempt if attempt is None else attempt,
+    }
+
+
+def carried(row: Row) -> dict[str, Any]:
+    """The columns that a transition may change, as they stand."""
+    return {
+        "execution_time": row.execution_time,
+        "slot": row.slot,
+        "next_slot": row.next_slot,
+        "watermark": row.watermark,
+        "schedule": row.schedule,
+        "origin": row.origin,
+        "collapsed": row.collapsed,
+        "catch_up_until": row.catch_up_until,
+        "unheld_since": row.unheld_since,
+        "attempt": row.attempt,
+        "lost_count": row.lost_count,
+        "trying_since": row.trying_since,
+        "state": row.state,
+        "control": row.control if _is_ordered(row) else None,
+        "parked_due": None,
+        "consecutive_failures": row.consecutive_failures,
+        "last_success": row.last_success,
+        "last_failure": row.last_failure,
+        "last_error": None,
+    }
+
+
+def _is_ordered(row: Row) -> bool:
+    """Whether the row keeps the number of an operation beyond this ending: of its pause, or of what made the row."""
+    return row.state == State.PAUSED if row.is_plan else row.origin not in PLANNED
+
+
+def waiting(row: Row, schedule: Schedule, slot: datetime | None, watermark: datetime | None) -> dict[str, Any]:
+    """A plan row that waits for ``slot`` (None: the schedule has ended, the row stays, parked)."""
+    remaining = schedule.settled(watermark) if watermark else schedule
+    return {
+        **carried(row),
+        **ahead(remaining, slot),
+        "watermark": watermark or row.watermark,
+        "schedule": str(remaining),
+        "origin": None,
+        "collapsed": 0,
+        "catch_up_until": None,
+        "unheld_since": None,
+        "attempt": 0,
+        "lost_count": 0,
+        "trying_since": None,
+    }
+
+
+def ahead(schedule: Schedule, slot: datetime | None) -> dict[str, Any]:
+    """The columns of a plan row that waits for ``slot``; None: for nothing any more."""
+    return {
+        "execution_time": FOREVER if slot is None else due_at(schedule, slot),
+        "slot": slot,
+        "next_slot": None if slot is None else slot_after(schedule, slot),
+    }
+
+
+# -- what a claim starts ----------------------------------------------------------------------------------------
 
 #: When a slot looks again whether there is a place for it.
 PLACE_PAUSE = timedelta(seconds=1)
@@ -61,7 +319,7 @@ class _Look:
     now: datetime
     newest: datetime | None
     definition: Definition | None
-    taken: int
+    is_full: bool
     poll: timedelta
 
 
@@ -71,21 +329,21 @@ def at_claim(
     now: datetime,
     newest: datetime | None,
     definition: Definition | None = None,
-    taken: int = 0,
     *,
+    is_full: bool = False,
     poll: timedelta,
 ) -> Start | Advance:
     """What to do with a claimed plan row whose next slot has already come (or whose slot ran already).
 
-    ``taken``: how many of its slots run, or wait for their retry, in rows of their own. ``poll``: the poll interval of
-    the worker that claims. ``newest`` is the newest slot that the ledger and the gaps know: after a restore of the
-    queue alone it outranks the row, so that no slot which has started starts again.
+    ``is_full``: no more of its slots may run side by side. ``poll``: the poll interval of the worker that claims.
+    ``newest`` is the newest slot that the ledger and the gaps know: after a restore of the queue alone it outranks the
+    row, so that no slot which has started starts again.
     """
     if row.slot is not None:
         spread = schedule.wait(row.slot)  # a slot of a spread schedule has come when it is due
         now -= spread
         row = replace(row, unheld_since=None if row.unheld_since is None else row.unheld_since - spread)
-    look = _Look(schedule=schedule, now=now, newest=newest, definition=definition, taken=taken, poll=poll)
+    look = _Look(schedule=schedule, now=now, newest=newest, definition=definition, is_full=is_full, poll=poll)
     if not was_handed_back(row):
         return _at_claim(row, look)
     assert row.slot is not None
@@ -182,7 +440,7 @@ def _concurrent_slots(row: Row, slot: datetime, look: _Look, definition: Definit
     overlap's: it does not run, or the newest waits for the one that is asked to stop. A later one is catch-up's, and
     waits for a place.
     """
-    schedule, now, is_full = look.schedule, look.now, look.taken >= definition.overlap.max
+    schedule, now, is_full = look.schedule, look.now, look.is_full
     newest = schedule.running.latest_before(now + TICK, floor=slot) or slot
     stops = definition.overlap.mode == "cancel_previous"
     # One that waits for another to stop stays overlap's, as long as somebody looks.
@@ -223,14 +481,39 @@ def beside(row: Row, schedule: Schedule, definition: Definition, now: datetime) 
     return columns
 
 
-def given_up(row: Row, definition: Definition, schedule: Schedule, now: datetime) -> Transition | None:
-    """The end of a slot with a row of its own that was handed back before it began, if it is too late for it now."""
+def given_up(row: Row, definition: Definition, schedule: Schedule, now: datetime) -> Reason | None:
+    """Return why a slot with a row of its own that was handed back before it began does not start any more, or None.
+
+    It is too late, or the newest ``max`` have come since.
+    """
     assert row.slot is not None
-    late = now - schedule.wait(row.slot)
-    reason = too_late(definition.catch_up, definition.start_within, schedule.running, row.slot, late)
-    if reason is None:
-        return None
-    return Transition(label=Release.MOVED_ON, row=None, record=Record(outcome=Outcome.SKIPPED, reason=reason))
+    catch_up, now = definition.catch_up, now - schedule.wait(row.slot)
+    limit = _limit(catch_up, definition.start_within)
+    if limit is not None and row.slot < now - limit:
+        return Reason.LATE
+    few = catch_up.max if catch_up.mode == "all" else None
+    return Reason.COLLAPSED if few is not None and schedule.running.count_between(row.slot, now) >= few else None
+
+
+def skipped(row: Row, schedule: Schedule, start: Start, reason: str) -> Advance:
+    """Return what becomes of a row whose slot was to start, and is skipped at a gate."""
+    gap = Gap(first=start.slot, last=start.slot, count=1, reason=reason)
+    watermark = max(start.watermark, row.watermark or start.watermark)
+    following = schedule.settled(watermark).next_after(watermark)
+    return Advance(row=waiting(row, schedule, following, watermark=watermark), gaps=(*start.gaps, gap))
+
+
+def is_weighed(row: Row, now: datetime, names: Collection[str], late: timedelta | None) -> bool:
+    """Return whether a claimed slot is to be decided on, or asked about at a gate, before the ledger has it.
+
+    Each new slot of the jobs ``names`` is; with ``late`` also each that is later, and each of a catch-up. A retry has
+    been admitted before. PostgreSQL's claim statement has the same condition.
+    """
+    if row.attempt != 1 or not (row.is_plan or row.origin in PLANNED):
+        return False
+    if row.task_name in names:
+        return True
+    return late is not None and (row.origin == Origin.CATCH_UP or (row.slot is not None and row.slot < now - late))
 
 
 def started(row: Row, decision: Start) -> Row:
@@ -256,3 +539,9 @@ def past(row: Row, schedule: Schedule) -> dict[str, Any]:
     slot = row.slot if row.watermark is None or row.slot is None else max(row.slot, row.watermark)
     following = schedule.next_after(slot) if slot else None
     return waiting(row, schedule, following, watermark=slot)
+
+
+def is_catching_up(row: Row, definition: Definition) -> bool:
+    """Whether the row's slot is one of several that were missed, and that all run in this row."""
+    runs_all = definition.catch_up.mode == "all" and not definition.overlap.detaches
+    return runs_all and row.origin == Origin.CATCH_UP and row.catch_up_until is not None

@@ -1,33 +1,118 @@
-"""What a held row becomes when its holder lets it go, or falls silent."""
+"""What a held row becomes when its holder lets it go, falls silent, or when operators have written to it.
+
+A job is held from an attempt's claim to the end of its handler, or to the last heartbeat of a claim that was lost. A
+retry, a snooze or a queued slot that waits holds it until one poll interval after it is due. Overlap decides about
+slots that came due while the job was held; later ones are catch-up's. ``unheld_since`` is where the two meet. It is
+written when a row is released, ahead of time, and judged when the next attempt ends; a claim never writes it.
+"""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from slotwise.decide.columns import again, carried
-from slotwise.decide.final import final
-from slotwise.decide.handback import UNREADABLE_PAUSE, hand_back
-from slotwise.decide.hold import Ending
+from slotwise.decide.claim import (
+    again,
+    around,
+    carried,
+    choose_missed,
+    choose_overlapped,
+    is_catching_up,
+    passed_over,
+    span,
+    waiting,
+)
 from slotwise.jobs.definition import Definition
 from slotwise.jobs.policies import pause_after_loss
 from slotwise.model.records import (
+    FOREVER,
+    TICK,
     Aborted,
     AttemptOutcome,
     Cancelled,
     Died,
     Failed,
+    Gap,
     HandedBack,
     LedgerEntry,
     Record,
     Row,
+    Skipped,
     Snoozed,
     Succeeded,
     Transition,
 )
-from slotwise.model.vocabulary import Outcome, Reason, Release
+from slotwise.model.vocabulary import Origin, Outcome, Reason, Release, State
 from slotwise.schedules import Disabled, Schedule
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ending:
+    """What the end of an attempt is decided from, beside its row and its outcome."""
+
+    definition: Definition
+    schedule: Schedule | None
+    ledger: LedgerEntry | None
+    now: datetime
+    #: The end of the handler, or the last heartbeat of a claim that was lost.
+    held_until: datetime
+    #: The poll interval of the worker that lets the row go.
+    poll: timedelta
+
+    @property
+    def began(self) -> datetime | None:
+        """When the attempt started."""
+        return self.ledger.started if self.ledger else None
+
+    def spaced(self, due: datetime) -> datetime:
+        """``due``, or as much later as ``min_interval`` asks after the start of this attempt."""
+        least = self.definition.min_interval
+        return due if least is None or self.began is None else max(due, self.began + least)
+
+    def waiting(self, row: Row, due: datetime, since: datetime | None = None) -> dict[str, Any]:
+        """The columns of a row that waits for another attempt, or with a slot that was kept.
+
+        It holds its job meanwhile, unless nobody has held that ``since``.
+        """
+        due = self.spaced(due)
+        if not row.is_plan or self.schedule is None or self.schedule.from_end:
+            return {"execution_time": due}
+        return {"execution_time": due, "unheld_since": row.unheld_since or since or max(due, self.now) + self.poll}
+
+    def judged(self, row: Row) -> Row:
+        """The held row, with ``unheld_since`` only if an undecided slot came due after it and before this attempt.
+
+        In a catch-up that runs all slots, those are more of its tail.
+        """
+        since, schedule = row.unheld_since, self.schedule
+        if since is None:
+            return row
+        is_tail = is_catching_up(row, self.definition)
+        decided = (row.slot, row.watermark, row.catch_up_until if is_tail else None)
+        base, newest = max((one for one in decided if one is not None), default=None), None
+        if base is not None and self.began is not None and schedule is not None:
+            newest = newest_come(schedule, base, self.began - TICK)
+        if newest is None or base is None or schedule is None or newest + schedule.wait(newest) <= since:
+            return replace(row, unheld_since=None)
+        if not is_tail:
+            return row
+        return replace(row, unheld_since=None, catch_up_until=newest_come(schedule, base, self.now))
+
+
+def newest_come(schedule: Schedule, base: datetime, until: datetime) -> datetime | None:
+    """The newest slot after ``base`` that was due by ``until``; None: there is none."""
+    if schedule.from_end:
+        return None
+    return schedule.running.latest_before(until - schedule.wait(base) + TICK, floor=base)
+
+
+def moved(row: Row, due: datetime) -> dict[str, Any]:
+    """The columns of a waiting row that will be due at another time: if it holds its job until then, it still does."""
+    before, since = row.due, row.unheld_since
+    if since is not None and since >= before:
+        since += due - before
+    return {"execution_time": due, "unheld_since": since}
 
 
 def at_finish(
@@ -65,6 +150,9 @@ def at_finish(
             done = final(ending.judged(row), ending, Outcome.CANCELLED, reason=reason, error=error)
             # A one-time task that was called off goes: nobody is to drive it again.
             return done if row.has_slot else replace(done, label=Outcome.CANCELLED, row=None)
+        case Skipped(reason):
+            done = final(ending.judged(_never_began(row)), ending, Outcome.SKIPPED, reason=reason)
+            return done if row.has_slot else replace(done, label=Outcome.SKIPPED, row=None)
         case HandedBack(reason):
             return hand_back(row, reason)
         case Aborted(reason):
@@ -80,7 +168,7 @@ def _held_until(
     match outcome:
         case Died():
             return min(row.last_heartbeat or now, now)
-        case HandedBack():  # called off before it began
+        case HandedBack() | Skipped():  # called off, or refused, before it began
             return ledger.started if ledger is not None and ledger.started is not None else now
         case _:
             return now - ended_ago
@@ -95,13 +183,18 @@ def _called_off(row: Row, outcome: AttemptOutcome) -> tuple[Row, AttemptOutcome]
     """An operator, or a newer slot, has called the slot off: it ends with this attempt, however that ended."""
     by = row.called_off_by or Reason.OPERATOR
     match outcome:
-        case HandedBack():
-            return replace(row, attempt=max(row.attempt - 1, 0)), Cancelled(by)
+        case HandedBack() | Skipped():
+            return _never_began(row), Cancelled(by)
         case Aborted() | Died() | Snoozed():
             return row, Cancelled(by)
         case Failed(error):
             return row, replace(outcome, final=True) if row.has_slot else Cancelled(by, error)
     return row, outcome
+
+
+def _never_began(row: Row) -> Row:
+    """Return the row without this claim's attempt, which is not counted."""
+    return replace(row, attempt=max(row.attempt - 1, 0))
 
 
 def at_finish_unread(
@@ -234,3 +327,163 @@ def _snoozed(row: Row, ending: Ending, duration: timedelta) -> Transition:
         row=_another(row, ending, ending.now + duration),
         record=Record(outcome=Outcome.CANCELLED, reason=Reason.SNOOZED, aborted=1, attempts=row.attempt, final=False),
     )
+
+
+# -- the end of a slot ------------------------------------------------------------------------------------------
+
+_Waiting = tuple[dict[str, Any], tuple[Gap, ...]]
+
+
+def final(
+    row: Row,
+    ending: Ending,
+    outcome: Outcome,
+    *,
+    reason: str | None = None,
+    error: str | None = None,
+    lost: int = 0,
+) -> Transition:
+    """The slot has ended: a plan row moves on, a detached row goes, a task goes or stays as dead."""
+    record = Record(outcome=outcome, reason=reason, error=error, attempts=row.attempt, lost=lost)
+    if row.is_detached:
+        return Transition(label=outcome, row=None, record=record)
+    if not row.is_plan or ending.schedule is None:
+        return _end_task(row, ending.now, outcome, error, record)
+    base = max(row.slot or ending.held_until, row.watermark or row.slot or ending.held_until)
+    columns, gaps = _onward(row, ending, ending.schedule, base)
+    columns["execution_time"] = ending.spaced(columns["execution_time"])
+    return Transition(
+        label=outcome,
+        row={**columns, **counters(row, outcome, ending.now), "last_error": error},
+        record=record,
+        gaps=gaps,
+    )
+
+
+def _onward(row: Row, ending: Ending, schedule: Schedule, base: datetime) -> _Waiting:
+    """What a plan row waits for after ``base``, and which slots that have come will not run."""
+    if schedule.from_end:
+        following = schedule.settled(base).next_after(max(ending.now, base))
+        return waiting(row, schedule, following, watermark=base), ()
+    if is_catching_up(row, ending.definition):
+        return _tail(row, ending, schedule, base)
+    return _overlapped(row, ending, schedule, base)
+
+
+def _tail(row: Row, ending: Ending, schedule: Schedule, base: datetime) -> _Waiting:
+    """The next slot of the tail that may still start. After the last one: what came due meanwhile is a new tail if the
+    last run was shorter than the interval, for then the job gains on its schedule. Else it is overlap's.
+    """
+    catch_up, late, due = ending.definition.catch_up, tuple[Gap, ...](), ending.spaced(ending.now)
+    if catch_up.pace is not None and ending.began is not None:  # None: called off before it started
+        due = max(due, ending.began + catch_up.pace)
+    slot, until = schedule.running.next_after(base), row.catch_up_until
+    newest = newest_come(schedule, until or base, ending.now)
+    if newest is not None and newest + schedule.wait(newest) > ending.held_until + ending.poll:
+        until = newest  # it came after the handler's end, and this settlement had to wait
+    if slot is not None and until is not None and slot <= until:
+        then = due + ending.poll - schedule.wait(slot)
+        choice = choose_missed(catch_up, ending.definition.start_within, schedule.running, slot, then, until)
+        if choice.slot is not None:
+            return _of_tail(row, ending, schedule, base, due, until), ()
+        late = around(schedule, passed_over(schedule, base + TICK, choice.watermark), choice.gaps)
+        base = choice.watermark
+    newest, following = newest_come(schedule, base, ending.now), schedule.settled(base).next_after(base)
+    took = ending.held_until - (ending.began or ending.held_until)
+    if newest is not None and following is not None and took < following - base:
+        return _of_tail(row, ending, schedule, base, due, newest_come(schedule, base, due) or newest), late
+    columns, gaps = _overlapped(row, ending, schedule, base)
+    return columns, (*late, *gaps)
+
+
+def _of_tail(
+    row: Row, ending: Ending, schedule: Schedule, base: datetime, due: datetime, until: datetime
+) -> dict[str, Any]:
+    columns = waiting(row, schedule, schedule.settled(base).next_after(base), watermark=base)
+    return {**columns, "origin": Origin.CATCH_UP, "catch_up_until": until, **ending.waiting(row, due)}
+
+
+def _overlapped(row: Row, ending: Ending, schedule: Schedule, base: datetime) -> _Waiting:
+    """Overlap decides about the slots that came due while the job was held; what it keeps runs first."""
+    until = (row.unheld_since or ending.held_until) - schedule.wait(base)
+    choice = choose_overlapped(ending.definition.overlap, schedule.running, base, until)
+    gaps = around(schedule, passed_over(schedule, base + TICK, choice.slot or choice.watermark), choice.gaps)
+    base = choice.watermark
+    if choice.slot is None:
+        return waiting(row, schedule, schedule.settled(base).next_after(base), watermark=base), gaps
+    columns = waiting(row, schedule, choice.slot, watermark=base)
+    return {**columns, **ending.waiting(row, max(columns["execution_time"], ending.now))}, gaps
+
+
+def _end_task(row: Row, now: datetime, outcome: Outcome, error: str | None, record: Record) -> Transition:
+    """A one-time task leaves when it succeeded; otherwise it stays as dead, parked, with the reason."""
+    if outcome == Outcome.SUCCEEDED:
+        return Transition(label=outcome, row=None, ended=record)
+    parked = {"state": State.DEAD, "execution_time": FOREVER, "parked_due": row.execution_time}
+    parked["last_error"] = error or record.reason or outcome
+    return Transition(
+        label=Outcome.DEAD,
+        row={**carried(row), **counters(row, outcome, now), **parked},
+        ended=record,
+    )
+
+
+def counters(row: Row, outcome: Outcome, now: datetime) -> dict[str, Any]:
+    match outcome:
+        case Outcome.SUCCEEDED:
+            return {"consecutive_failures": 0, "last_success": now}
+        case Outcome.CANCELLED | Outcome.SKIPPED:
+            return {}
+        case _:
+            return {"consecutive_failures": row.consecutive_failures + 1, "last_failure": now}
+
+
+def removed(row: Row, schedule: Schedule | None, transition: Transition, now: datetime) -> Transition:
+    """A row that was deleted while it was held goes now; what it would have waited for, and has come, is skipped."""
+    columns, record = transition.row, transition.record
+    if row.state != State.DELETED or columns is None:
+        return transition
+    if record is not None and (record.forget or not record.final):
+        record = replace(record, outcome=Outcome.CANCELLED, reason=Reason.DELETED, final=True, forget=False)
+    gaps, slot = transition.gaps, columns["slot"]
+    if schedule is not None and slot is not None and slot <= now and slot != row.slot and not schedule.from_end:
+        gaps = (*gaps, span(schedule, slot, schedule.latest_before(now + TICK, floor=slot) or slot, Reason.DELETED))
+    return replace(transition, row=None, record=record, gaps=gaps)
+
+
+# -- rows that go back ------------------------------------------------------------------------------------------
+
+#: When a row that cannot be read here comes up again.
+UNREADABLE_PAUSE = timedelta(minutes=1)
+#: How the error of such a row begins; who looks after the cluster counts those.
+UNREADABLE = "unreadable: "
+
+
+def hand_back(row: Row, reason: str) -> Transition:
+    """As if it had never been claimed: same slot, same due time, the attempt not counted.
+
+    The ledger keeps a slot that has a row of its own: no plan row comes back to it, should that row be gone one day
+    (the queue was restored alone).
+    """
+    attempt = max(row.attempt - 1, 0)
+    forget = attempt == 0 and not row.is_detached
+    return Transition(
+        label=Release.HANDED_BACK,
+        row=again(row, row.execution_time, attempt=attempt),
+        record=Record(outcome=Outcome.CLAIMED, reason=reason, attempts=attempt, final=False, forget=forget),
+    )
+
+
+def defer(row: Row, due: datetime) -> Transition:
+    """Return what becomes of a claimed row whose slot a gate lets start later."""
+    return _later(row, hand_back(row, Reason.RECOVERY), due)
+
+
+def postponed(row: Row, now: datetime, error: str) -> Transition:
+    """A claimed row that this worker cannot read goes back, and comes up again later; it says why."""
+    return _later(row, hand_back(row, Reason.UNREADABLE), now + UNREADABLE_PAUSE, last_error=error)
+
+
+def _later(row: Row, back: Transition, due: datetime, **columns: Any) -> Transition:
+    assert back.row is not None
+    return replace(back, label=Release.POSTPONED, row={**back.row, **moved(row, row.wanted_due or due), **columns})

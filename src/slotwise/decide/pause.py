@@ -1,4 +1,4 @@
-"""What a pause, and an operator's other orders, make of a row. Pure."""
+"""What a pause and other operations make of a row."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
-from slotwise import decide
-from slotwise.decide.slot_choice import cut, due_at, slot_after, span, undecided
+from slotwise.decide.claim import ahead, cut, due_at, past, slot_after, span, undecided
 from slotwise.model.records import FOREVER, TICK, Gap, Row, Transition
 from slotwise.model.vocabulary import Reason, State
-from slotwise.schedules import Schedule
+from slotwise.schedules import Disabled, Once, Schedule
+from slotwise.schedules.text import readable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,9 +77,9 @@ def _passing(row: Row, schedule: Schedule, gap: Gap, now: datetime) -> Passed:
     if row.attempt:  # held, or waiting for its retry: its slot stays, the one that comes after it is moved
         return Passed(gaps=(gap,), row={"watermark": gap.last, "next_slot": slot_after(schedule, gap.last)})
     assert row.slot is not None
-    columns = decide.past(replace(row, slot=gap.last), schedule)
+    columns = past(replace(row, slot=gap.last), schedule)
     if schedule.from_end:
-        columns |= decide.ahead(schedule, schedule.settled(gap.last).next_after(max(now, gap.last)))
+        columns |= ahead(schedule, schedule.settled(gap.last).next_after(max(now, gap.last)))
     elif columns["slot"] is not None:
         columns |= _same_line(row, schedule, columns["slot"])
     columns["execution_time"] = max(columns["execution_time"], _put_off_until(row, schedule))
@@ -98,3 +98,8 @@ def _put_off_until(row: Row, schedule: Schedule) -> datetime:
     """When the row was to start, if that is later than its slot is due: min_interval holds for the next one as well."""
     due = row.due
     return due if row.slot is not None and due > due_at(schedule, row.slot) else datetime.min.replace(tzinfo=UTC)
+
+
+def owed_by(row: Row) -> Schedule:
+    """The schedule of a row's text; of one that nobody can read no more is known than the slot that it waits for."""
+    return readable(row.schedule) or (Disabled() if row.slot is None else Once(row.slot))

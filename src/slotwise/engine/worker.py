@@ -19,6 +19,7 @@ from slotwise.engine.run.active_claims import ActiveClaims
 from slotwise.engine.run.child_process import Isolation
 from slotwise.engine.run.event_loop import EventLoop, Lifespan
 from slotwise.engine.run.runner import Contexts, Interceptor, OnEnd, Runner
+from slotwise.engine.run.start_hooks import NO_HOOKS, Hooks
 from slotwise.engine.shutdown import LONGEST_ASIDE, SHORTEST_ASIDE, Shutdown
 from slotwise.engine.sign_in import SignIn, Startup
 from slotwise.jobs.definition import Definition
@@ -30,8 +31,8 @@ from slotwise.store.connect.database import Database
 from slotwise.store.connect.database_errors import is_transient
 from slotwise.store.connect.notifications import LOOK
 from slotwise.store.planning.planner import Plan
-from slotwise.store.slots.recorders import Recorder, Recorders
 from slotwise.store.slots.retention import Pruner
+from slotwise.store.slots.settlements import SettlementHooks
 from slotwise.store.slots.store import Store
 
 #: The most threads without a setting: ten thousand jobs must not start ten thousand threads.
@@ -52,7 +53,7 @@ class Worker:
         database: Database,
         listeners: events.Listeners,
         interceptors: tuple[Interceptor, ...] = (),
-        recorders: tuple[Recorder, ...] = (),
+        hooks: Hooks = NO_HOOKS,
         lifespan: Lifespan | None = None,
         host_loop: asyncio.AbstractEventLoop | None = None,
         client: Any = None,
@@ -73,8 +74,10 @@ class Worker:
         self.listeners = listeners
         self.clock = clock or DatabaseClock()
         self.active_claims = ActiveClaims(self.clock.elapsed)
-        self.store = Store(database, self.definitions, clock=self.clock, poll=settings.poll_interval)
-        self.store.settlements.recorders = Recorders(recorders)
+        self.store = Store(
+            database, self.definitions, clock=self.clock, poll=settings.poll_interval, at_insert=hooks.at_insert
+        )  # fmt: skip
+        self.store.settlements.hooks = SettlementHooks(hooks.after_settle)
         self._database = database
         self.contexts = Contexts(self.store, client, lambda: self.is_draining)
         self.entrance = SignIn(
@@ -90,9 +93,9 @@ class Worker:
         self.is_draining = False
         needs_loop = lifespan is not None or any(found.is_async for found in self.definitions.values())
         self._loop = EventLoop(lifespan, host_loop) if needs_loop else None
-        self._build(interceptors)
+        self._build(interceptors, hooks)
 
-    def _build(self, interceptors: tuple[Interceptor, ...]) -> None:
+    def _build(self, interceptors: tuple[Interceptor, ...], hooks: Hooks) -> None:
         self._outage = Outage(self.listeners, self.name, self.clock.elapsed)
         service: ServiceOptions = {
             "listeners": self.listeners,
@@ -103,7 +106,7 @@ class Worker:
             "outage": self._outage,
         }
         self.deadlines = Deadlines(**service)
-        self.runner = self._make_runner(interceptors)
+        self.runner = self._make_runner(interceptors, hooks)
         self.poller = Poller(
             self.store, self.active_claims, names=self._claimed, lease=self.settings.lease,
             poll_interval=self.settings.poll_interval, runner=self.runner, peers=self.entrance.membership.peers,
@@ -120,7 +123,7 @@ class Worker:
         self.history = History(keep, **service)
         self._shutdown = self._make_shutdown()
 
-    def _make_runner(self, interceptors: tuple[Interceptor, ...]) -> Runner:
+    def _make_runner(self, interceptors: tuple[Interceptor, ...], hooks: Hooks) -> Runner:
         return self.runner_class(
             capacity=self.capacity,
             definitions=self.definitions,
@@ -132,6 +135,7 @@ class Worker:
             watch=self.deadlines.watch,
             loop=self._loop,
             interceptors=interceptors,
+            before_start=hooks.before_start,
             isolation=self._isolation(),
         )
 

@@ -111,6 +111,19 @@ class Cancel(Steering):
         super().__init__(reason)
 
 
+class Skip(Steering):
+    """End this slot as skipped before its handler starts, with a reason for the ledger. No attempt is counted.
+
+    A ``before_start`` hook raises it. The schedule continues; a one-time task is removed. Raised by a handler, which
+    has started by then, it ends the slot as cancelled with this reason.
+    """
+
+    @told("Skip")
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+        super().__init__(reason)
+
+
 class Fail(Steering):
     """End this slot as failed, without another attempt, whatever ``retry`` says."""
 
@@ -310,6 +323,15 @@ class JobContext:
             written = format_duration(timedelta(seconds=duration))
             raise InvalidSetting(f'ctx.wait({duration}): a number has no unit; write ctx.wait("{written}")')
         return self._hold.signal.wait(parse_duration(duration).total_seconds())
+
+    def cancel(self, reason: str) -> bool:
+        """Ask the handler of this attempt to stop, from any thread; ``cancel_reason`` is then ``reason``.
+
+        If the handler stops, the slot starts again as its next attempt; with ``give_up`` it ends as cancelled. Return
+        False if the handler was asked before: the first reason counts. ``register_reason`` gives a reason its
+        sentences.
+        """
+        return self._hold.signal.set(reason)
 
     def check(self) -> None:
         """Raise JobCancelled if the handler should stop."""

@@ -230,6 +230,14 @@ class HandedBack:
 
 
 @dataclass(frozen=True, slots=True)
+class Skipped:
+    """A hook refused the start for good. The handler never started: the slot ends as skipped, no attempt is used up."""
+
+    reason: str
+    name = Outcome.SKIPPED
+
+
+@dataclass(frozen=True, slots=True)
 class Snoozed:
     """The handler asked for another start of the same slot, after ``duration``."""
 
@@ -253,7 +261,7 @@ class Died:
     name = Outcome.LOST
 
 
-AttemptOutcome: TypeAlias = Succeeded | Failed | Snoozed | Cancelled | Aborted | HandedBack | Died
+AttemptOutcome: TypeAlias = Succeeded | Failed | Snoozed | Cancelled | Aborted | HandedBack | Skipped | Died
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

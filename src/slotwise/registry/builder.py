@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any, Self
 
 from slotwise.engine.run.event_loop import Lifespan
 from slotwise.engine.run.runner import Interceptor
+from slotwise.engine.run.start_hooks import BeforeStart
 from slotwise.model.events import Listener
 from slotwise.registry.validation import Customize, listed
-from slotwise.store.slots.recorders import Recorder
+from slotwise.store.queue.queue import AtInsert
+from slotwise.store.slots.settlements import AfterSettle
 
 if TYPE_CHECKING:
     from slotwise.registry.registry import JobRegistry
@@ -23,7 +25,15 @@ class RegistryBuilder:
     """
 
     def __init__(self) -> None:
-        self._parts: dict[str, Any] = {"jobs": [], "tasks": [], "listeners": [], "interceptors": [], "recorders": []}
+        self._parts: dict[str, Any] = {
+            "jobs": [],
+            "tasks": [],
+            "listeners": [],
+            "interceptors": [],
+            "before_start": [],
+            "at_insert": [],
+            "after_settle": [],
+        }
         self._options: dict[str, Any] = {}
 
     def with_job(self, job: object) -> Self:
@@ -48,8 +58,16 @@ class RegistryBuilder:
         self._parts["interceptors"].append(interceptor)
         return self
 
-    def with_recorder(self, recorder: Recorder) -> Self:
-        self._parts["recorders"].append(recorder)
+    def with_before_start(self, hook: BeforeStart) -> Self:
+        self._parts["before_start"].append(hook)
+        return self
+
+    def with_at_insert(self, hook: AtInsert) -> Self:
+        self._parts["at_insert"].append(hook)
+        return self
+
+    def with_after_settle(self, hook: AfterSettle) -> Self:
+        self._parts["after_settle"].append(hook)
         return self
 
     def lifespan(self, lifespan: Lifespan) -> Self:

@@ -16,6 +16,7 @@ from slotwise.engine.process.foreground import Ended, SingleRun
 from slotwise.engine.process.signals import ProcessHook
 from slotwise.engine.run.event_loop import Lifespan
 from slotwise.engine.run.runner import Interceptor, Threads
+from slotwise.engine.run.start_hooks import BeforeStart, Hooks
 from slotwise.engine.worker import Worker
 from slotwise.errors import ConfigurationError
 from slotwise.jobs.definition import Definition
@@ -35,7 +36,8 @@ from slotwise.registry.validation import (
 )
 from slotwise.settings.settings import Settings
 from slotwise.store.connect.database import Database
-from slotwise.store.slots.recorders import Recorder
+from slotwise.store.queue.queue import AtInsert
+from slotwise.store.slots.settlements import AfterSettle
 from slotwise.store.slots.store import Store
 
 if TYPE_CHECKING:
@@ -51,7 +53,8 @@ class JobRegistry:
     over the environment and slotwise.toml; ``customize`` receives the settings last and has precedence over everything.
 
     ``listeners`` receive every event after it happened, ``interceptors`` are context managers around each handler,
-    ``recorders`` write in the settlement's own transaction; see the page on events.
+    ``before_start`` hooks refuse a start or hold something while the handler runs, ``at_insert`` and ``after_settle``
+    hooks write in the transactions of the queue; see the page on events.
 
     Building a registry opens no connection. ``start`` and ``stop`` run a worker inside this process; so do
     ``with registry:`` and, inside an asyncio application, ``async with registry:`` (async handlers then run on
@@ -68,7 +71,9 @@ class JobRegistry:
         lifespan: Lifespan | None = None,
         listeners: Iterable[Listener] = (),
         interceptors: Iterable[Interceptor] = (),
-        recorders: Iterable[Recorder] = (),
+        before_start: Iterable[BeforeStart] = (),
+        at_insert: Iterable[AtInsert] = (),
+        after_settle: Iterable[AfterSettle] = (),
         customize: Customize | None = None,
         clock: Clock | None = None,
         **settings: Any,
@@ -81,7 +86,11 @@ class JobRegistry:
         self.lifespan = checked_lifespan(lifespan)
         self.listeners = tuple(callables(listeners, "listeners"))
         self.interceptors = tuple(callables(interceptors, "interceptors"))
-        self.recorders = tuple(callables(recorders, "recorders"))
+        self.hooks = Hooks(
+            before_start=tuple(callables(before_start, "before_start")),
+            at_insert=tuple(callables(at_insert, "at_insert")),
+            after_settle=tuple(callables(after_settle, "after_settle")),
+        )
         self._clock = clock
         self._database: Database | None = None
         self._turn = threading.Lock()  # held for an assignment only, so that a fork does not find it taken
@@ -125,7 +134,8 @@ class JobRegistry:
         """Return the client's store, a new one when the settings have changed."""
         made = self._made
         if made is None or made.database is not self.database or made.definitions is not self.definitions:
-            made = self._made = Store(self.database, self.definitions, clock=self._clock)
+            made = Store(self.database, self.definitions, clock=self._clock, at_insert=self.hooks.at_insert)
+            self._made = made
         return made
 
     @property
@@ -190,7 +200,7 @@ class JobRegistry:
             database=self.database,
             listeners=Listeners(self.listeners),
             interceptors=self.interceptors,
-            recorders=self.recorders,
+            hooks=self.hooks,
             lifespan=self.lifespan,
             host_loop=host_loop,
             client=self.client,

@@ -14,6 +14,7 @@ from slotwise.engine.loops.housekeeping import BREATH
 from slotwise.engine.loops.service import AT_ONCE
 from slotwise.engine.run.active_claims import Holding
 from slotwise.engine.run.runner import Runner
+from slotwise.engine.run.start_hooks import NO_HOOKS
 from slotwise.engine.worker import Worker
 from slotwise.errors import ClaimLost
 from slotwise.jobs.definition import define
@@ -124,7 +125,7 @@ class ManualWorker:
             database=self._database,
             listeners=Listeners((*(registry.listeners if registry else ()), self.events.append)),
             interceptors=registry.interceptors if registry else (),
-            recorders=registry.recorders if registry else (),
+            hooks=registry.hooks if registry else NO_HOOKS,
             lifespan=registry.lifespan if registry else None,
             client=Client(lambda: self._worker.store),
             clock=self.clock,

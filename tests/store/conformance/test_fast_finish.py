@@ -17,8 +17,7 @@ from slotwise.model.vocabulary import State
 from slotwise.schedules import Every
 from slotwise.settings.settings import Settings
 from slotwise.store.connect.database import Database
-from slotwise.store.slots.fast_finish import advance, usual
-from slotwise.store.slots.recorders import Recorders
+from slotwise.store.slots.settlements import SettlementHooks, advance, usual
 
 NAMES = ("plain", "retried", "strict")
 
@@ -47,8 +46,8 @@ def test_it_writes_what_the_settlement_writes(bench: Bench) -> None:
     """Row by row and column by column; which of the two it was, nobody can tell."""
     bench.change("retried", consecutive_failures=2, last_failure=at(0), last_error="boom")
     found = []
-    for recorders in (Recorders(), Recorders([lambda connection, settled: None])):  # with one, it is the settlement
-        bench.store.settlements.recorders = recorders
+    for hooks in (SettlementHooks(), SettlementHooks([lambda rows, tx: None])):  # with one, it is the settlement
+        bench.store.settlements.hooks = hooks
         backup = bench.backup()
         claims = held(bench)
         settlements = bench.store.settlements.settle([(claim, SUCCEEDED) for claim in claims])

@@ -14,7 +14,7 @@ from slotwise.errors import ClaimLost, ConfigurationError
 from slotwise.model.records import Aborted, AttemptOutcome, Claim, Failed, Succeeded
 from slotwise.settings.settings import Settings
 from slotwise.store.connect.database import Database
-from slotwise.store.slots.fence import LedgerFence
+from slotwise.store.slots.store import LedgerFence
 
 LEVELS = ["READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"]
 

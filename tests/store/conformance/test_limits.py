@@ -116,10 +116,10 @@ def test_a_claim_that_is_rolled_back_leaves_no_start(paced: Bench) -> None:
     def fail(*_: object, **__: object) -> None:
         raise ConnectionError("gone before the commit")
 
-    store.claims._limits.note = fail  # type: ignore[method-assign]
+    store.claims._gates.admit = fail  # type: ignore[method-assign]
     with pytest.raises(ConnectionError):
         claimed(paced, "host:1:a")
-    del store.claims._limits.note  # type: ignore[method-assign]
+    del store.claims._gates.admit  # type: ignore[method-assign]
     assert len(claimed(paced, "host:1:a")) == 10
 
 

@@ -18,10 +18,10 @@ from tests.store.conformance.test_policies import MINUTE, NOON
 
 from slotwise import CatchUp, Every, Overlap, Retry, job
 from slotwise.model.clock import ManualClock
-from slotwise.model.records import TICK, Failed, HandedBack
+from slotwise.model.records import TICK, Failed, HandedBack, Row
 from slotwise.schedules import Schedule
 from slotwise.store.connect.database import Database
-from slotwise.store.slots.recovery_rate import RecoveryRate
+from slotwise.store.slots.gates import START, Answer, Later, RecoveryRate, Start
 from slotwise.testing.worker import ManualWorker
 
 SECOND = timedelta(seconds=1)
@@ -103,7 +103,7 @@ def test_a_slot_in_time_needs_no_place(database: Database) -> None:
 
 @pytest.mark.parametrize("outage", [10 * MINUTE, 30 * SECOND], ids=["long", "short"])
 def test_a_second_outage_is_no_stampede(database: Database, outage: timedelta) -> None:
-    """Places that nobody used have lapsed, also those of slots that are not late for their places; others are given."""
+    """Tokens that were promised have lapsed; a slot that was put off is late by its slot, and needs one still."""
     with cluster(database, 2, Every("1h")) as (workers, starts):
         workers[0].tick(10 * MINUTE)
         recover(workers, 1)
@@ -135,51 +135,81 @@ def test_a_slot_beside_the_plan_row_that_was_handed_back_needs_a_place_again(dat
         assert busiest(starts) == 1
 
 
+def bucket(bench: Bench, rate: int) -> RecoveryRate:
+    """The gate by itself."""
+    return RecoveryRate(bench.store.dialect, {}, bench.database.settings.replace(recovery_rate=rate))
+
+
+def missed(bench: Bench) -> Row:
+    """A claimed row that starts for a catch-up."""
+    return replace(bench.row("plain"), attempt=1, origin="catch_up")
+
+
 @pytest.mark.parametrize(("rate", "late"), [(1, 0), (3, 20), (7, 2000), (20, 300)])
 def test_no_second_has_more_starts_than_the_rate(bench: Bench, rate: int, late: int) -> None:
     """At whatever instants rows come up, and up to so many ms after their places; and all start before long."""
-    chance, budget = random.Random(rate), RecoveryRate(bench.store.dialect, rate)
-    plain = replace(bench.row("plain"), attempt=1)
-    comings = [(NOON + TICK * chance.randrange(2_000_000), number, plain) for number in range(3 * rate + 10)]
+    chance, gate, row = random.Random(rate), bucket(bench, rate), missed(bench)
+    comings = [(NOON + TICK * chance.randrange(2_000_000), number) for number in range(3 * rate + 10)]
     heapify(comings)
     starts = []
     with bench.store.transaction() as connection:
         while comings:
-            now, number, row = heappop(comings)
-            due = budget.defer(connection, row, "catch_up", now)
-            if due is None:
+            now, number = heappop(comings)
+            (answer,) = gate.admit([row], now, connection)
+            if isinstance(answer, Start):
                 starts.append((now, "plain", 0))
                 continue
-            again = due + TICK * chance.randrange(1 + late * 1000)
-            heappush(comings, (again, number, replace(row, execution_time=due, parked_due=NOON)))
+            heappush(comings, (due(answer) + TICK * chance.randrange(1 + late * 1000), number))
     assert busiest(starts) <= rate
     assert starts[-1][0] < NOON + SECOND * (3 * rate + 10) * 1.25 / rate + 3 * SECOND + 3 * timedelta(milliseconds=late)
 
 
-def test_a_clock_that_was_put_back_keeps_nobody_waiting(bench: Bench) -> None:
-    """Neither for what started by the time of before, nor for the line of then; and the rate holds from now on."""
-    budget, row = RecoveryRate(bench.store.dialect, 2), replace(bench.row("plain"), attempt=1)
+def test_a_batch_is_answered_together(bench: Bench) -> None:
+    """As many as there are tokens start; each other row comes back when a token of its own is likely."""
+    gate, row = bucket(bench, 10), missed(bench)
     with bench.store.transaction() as connection:
-        for _ in range(200):
-            budget.defer(connection, row, "catch_up", NOON + 60 * MINUTE)
-        answers = [budget.defer(connection, row, "catch_up", NOON + TICK * number) for number in range(3)]
-    assert answers[0] is None
-    assert [None if answer is None else NOON < answer < NOON + 2 * SECOND for answer in answers[1:]] == [True, True]
+        answers = gate.admit([row] * 6, NOON, connection)
+    assert answers[:3] == [START] * 3
+    assert [due(answer) - NOON for answer in answers[3:]] == [SECOND * 0.125 * number for number in (1, 2, 3)]
 
 
-def test_who_comes_at_the_same_time_does_not_wait(pg_bench: Bench) -> None:
-    """It is put off for a moment, to an instant that is no place; then it takes one behind the other's."""
-    budget, row = RecoveryRate(pg_bench.store.dialect, 2), replace(pg_bench.row("plain"), attempt=1)
+def test_a_token_that_was_given_back_is_there_again(bench: Bench) -> None:
+    """The start for which it was taken was refused after that."""
+    gate, row = bucket(bench, 1), missed(bench)
+    with bench.store.transaction() as connection:
+        assert gate.admit([row], NOON, connection) == [START]
+        gate.give_back([row], NOON, connection)
+        assert gate.admit([row], NOON, connection) == [START]
+        assert gate.admit([row], NOON, connection) == [Later(NOON + SECOND)]
+
+
+def test_a_clock_that_was_put_back_keeps_no_row_waiting(bench: Bench) -> None:
+    """Neither for what started by the time of before, nor for promises of then; and the rate holds from now on."""
+    gate, row = bucket(bench, 2), missed(bench)
+    with bench.store.transaction() as connection:
+        gate.admit([row] * 200, NOON + 60 * MINUTE, connection)
+        answers = [gate.admit([row], NOON + TICK * number, connection)[0] for number in range(3)]
+    assert answers[0] == START
+    assert all(NOON < due(answer) < NOON + 2 * SECOND for answer in answers[1:])
+
+
+def test_a_claim_at_the_same_time_does_not_wait(pg_bench: Bench) -> None:
+    """Its rows are put off for a moment; then they are promised tokens behind the other's."""
+    gate, row = bucket(pg_bench, 2), missed(pg_bench)
     for _ in range(2):  # the first of all, and after others
         now = pg_bench.tick()
         with pg_bench.store.transaction() as one:
-            assert budget.defer(one, row, "catch_up", now) is None
+            assert gate.admit([row], now, one) == [START]
             with pg_bench.store.transaction() as two:
-                again = budget.defer(two, row, "catch_up", now)
-        assert again is not None
-        waiting = replace(row, execution_time=again, parked_due=NOON)
+                assert gate.admit([row], now, two) == [Later(now + SECOND / 5)]
         with pg_bench.store.transaction() as two:
-            assert budget.defer(two, waiting, "catch_up", now + SECOND / 5) == now + 0.375 * SECOND
+            assert gate.admit([row], now + SECOND / 5, two) == [Later(now + 0.375 * SECOND)]
+
+
+def due(answer: Answer) -> datetime:
+    """When the row comes back."""
+    assert isinstance(answer, Later)
+    return answer.due
 
 
 def test_a_row_that_a_restore_left_behind_is_asked(database: Database) -> None:

@@ -18,7 +18,7 @@ from slotwise.errors import ConfigurationError, UnknownTask
 from slotwise.model.records import RECURRING, Aborted, AttemptOutcome, Cancelled, Failed, HandedBack, Snoozed, Succeeded
 from slotwise.store.reading.worker_registry import Badge, WorkerRegistry
 from slotwise.store.schema.rows import LAST_TOKEN
-from slotwise.store.slots.recorders import Recorders
+from slotwise.store.slots.settlements import SettlementHooks
 
 
 @pytest.fixture
@@ -187,10 +187,10 @@ def test_two_runs_that_end_at_once_start_a_queued_trigger(pg_bench: Bench) -> No
     other, ended = bench.beside(), []
     with ThreadPoolExecutor(1) as pool:
 
-        def meanwhile(connection: sa.Connection, settled: Any) -> None:
+        def meanwhile(rows: Any, tx: sa.Connection) -> None:
             ended.append(run_into_lock(bench, pool, lambda: other.settle(claims[1])))
 
-        bench.store.settlements.recorders = Recorders([meanwhile])
+        bench.store.settlements.hooks = SettlementHooks([meanwhile])
         bench.settle(claims[0])
         assert ended[0].result(PATIENCE) is not None
     assert bench.claim_one("plain").slot == slot

@@ -13,7 +13,7 @@ from tests.store.conformance.test_concurrent_slots import begun, workers
 
 from slotwise.model.records import Claim
 from slotwise.store.connect.database import Database
-from slotwise.store.slots.settlement_values import Settlement
+from slotwise.store.slots.settlements import Settlement
 
 
 def labels(settlements: list[Settlement]) -> dict[str, str | None]:

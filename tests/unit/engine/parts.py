@@ -12,6 +12,7 @@ from typing import Any
 from slotwise.engine.run.active_claims import ActiveClaims, Holding
 from slotwise.engine.run.event_loop import EventLoop
 from slotwise.engine.run.runner import Interceptor, Runner
+from slotwise.engine.run.start_hooks import BeforeStart
 from slotwise.jobs.context import JobContext
 from slotwise.jobs.definition import Definition, define
 from slotwise.model.clock import Stopwatch, elapsed
@@ -57,6 +58,7 @@ class Rig:
         mark: Callable[[Claim], bool] = lambda _: True,
         loop: EventLoop | None = None,
         interceptors: tuple[Interceptor, ...] = (),
+        before_start: tuple[BeforeStart, ...] = (),
         stopwatch: Stopwatch = elapsed,
     ) -> None:
         found = [define(subject) for subject in subjects]
@@ -76,6 +78,7 @@ class Rig:
             margin=margin,
             loop=self.loop,
             interceptors=interceptors,
+            before_start=before_start,
         )
         self.runner.report_to(lambda holding, outcome: self._ends.put((holding, outcome)))
 

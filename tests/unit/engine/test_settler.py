@@ -18,7 +18,7 @@ from slotwise.engine.loops.service import AT_ONCE
 from slotwise.model.events import ClaimLostEvent, HandedBackEvent, Settled, SettledDead, SettleSent
 from slotwise.model.records import Aborted, Failed, HandedBack, Succeeded
 from slotwise.store.connect import sqlite_connections
-from slotwise.store.slots.settlement_values import Settlement
+from slotwise.store.slots.settlements import Settlement
 
 
 def test_whatever_has_gathered_goes_together(bench: Bench) -> None:

@@ -33,7 +33,7 @@ T = TypeVar("T")
 APP: Final = "slotwise.contrib.django.worker:registry"
 
 #: Keys of SLOTWISE that are parts of a registry: dotted paths or objects, one or a list.
-_LISTS: Final = ("LISTENERS", "INTERCEPTORS", "RECORDERS")
+_LISTS: Final = ("LISTENERS", "INTERCEPTORS", "BEFORE_START", "AT_INSERT", "AFTER_SETTLE")
 _SINGLE: Final = ("LIFESPAN", "CUSTOMIZE")
 
 #: Keys of DATABASES' OPTIONS that are Django's own or its connection's, and no parameters of libpq.

@@ -32,7 +32,7 @@ from slotwise.model.records import RECURRING, SUCCEEDED, AttemptOutcome, Claim, 
 from slotwise.model.vocabulary import Outcome, Release
 from slotwise.store.connect.database_errors import describe
 from slotwise.store.slots.claims import BATCH
-from slotwise.store.slots.settlement_values import Settlement
+from slotwise.store.slots.settlements import Settlement
 from slotwise.store.slots.store import Store
 
 logger = logging.getLogger(__name__)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from datetime import timedelta
 
 from slotwise.jobs.context import Signal
@@ -18,7 +18,7 @@ class Holding:
 
     __slots__ = (
         "_elapsed", "_ended_at", "_lease", "_lock", "_lost", "_renewed", "_signal", "_since",
-        "claim", "ended", "is_slot", "promised", "sequel", "started", "suspected", "unawaited",
+        "claim", "ended", "held", "is_slot", "promised", "sequel", "started", "suspected", "unawaited",
     )  # fmt: skip
 
     def __init__(self, claim: Claim, renewed: float, elapsed: Stopwatch = elapsed) -> None:
@@ -35,6 +35,8 @@ class Holding:
         self.unawaited: str | None = None
         #: The follow-ups of the handler, written if it succeeds.
         self.sequel: FollowUps | None = None
+        #: What start hooks hold for this attempt.
+        self.held: ExitStack | None = None
         self.suspected = False
         self._lost = False
         self._lock = threading.Lock()

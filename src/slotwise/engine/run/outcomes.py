@@ -12,10 +12,20 @@ from typing import Any
 
 from slotwise.engine.run.active_claims import Holding
 from slotwise.errors import InvalidPayload, JobCancelled
-from slotwise.jobs.context import Cancel, Fail, Snooze, Steering
+from slotwise.jobs.context import Cancel, Fail, Skip, Snooze, Steering
 from slotwise.jobs.definition import Definition
 from slotwise.model.durations import format_duration
-from slotwise.model.records import SUCCEEDED, Aborted, AttemptOutcome, Cancelled, Failed, FollowUps, Snoozed, Succeeded
+from slotwise.model.records import (
+    SUCCEEDED,
+    Aborted,
+    AttemptOutcome,
+    Cancelled,
+    Failed,
+    FollowUps,
+    Skipped,
+    Snoozed,
+    Succeeded,
+)
 from slotwise.model.vocabulary import Reason
 from slotwise.payload.converters import ANYTHING, Misfit, shape_of
 from slotwise.payload.payload import JSON
@@ -97,6 +107,8 @@ def raised(error: BaseException, holding: Holding, definition: Definition) -> At
             return timed_out(holding, definition) or Snoozed(duration)
         case Cancel(reason=said):
             return timed_out(holding, definition) or Cancelled(storable(said))
+        case Skip(reason=said):
+            return Cancelled(storable(said)) if holding.started else Skipped(storable(said))
         case Fail(reason=said):
             return Failed(storable(said), final=True, promised=holding.promised)
     try:

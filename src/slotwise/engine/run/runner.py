@@ -12,7 +12,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from datetime import timedelta
@@ -23,6 +23,7 @@ from slotwise.engine.run.active_claims import ActiveClaims, Holding
 from slotwise.engine.run.child_process import Isolation
 from slotwise.engine.run.event_loop import EventLoop
 from slotwise.engine.run.outcomes import forks, leave_fork, raised, returned, timed_out
+from slotwise.engine.run.start_hooks import BeforeStart, StartHooks
 from slotwise.errors import InvalidPayload, InvalidSchedule
 from slotwise.jobs.context import JobContext, TaskContext
 from slotwise.jobs.definition import Definition
@@ -32,8 +33,7 @@ from slotwise.model.events import HandlerEnded, HandlerStarted, Listeners, about
 from slotwise.model.records import SUCCEEDED, AttemptOutcome, Claim, Failed, HandedBack
 from slotwise.model.vocabulary import Reason
 from slotwise.payload.payload import UNTYPED
-from slotwise.store.slots.fence import LedgerFence
-from slotwise.store.slots.store import Store
+from slotwise.store.slots.store import LedgerFence, Store
 
 logger = logging.getLogger(__name__)
 
@@ -282,6 +282,7 @@ class Runner:
         watch: Callable[[Holding, timedelta], None] = lambda holding, timeout: None,
         loop: EventLoop | None = None,
         interceptors: tuple[Interceptor, ...] = (),
+        before_start: Sequence[BeforeStart] = (),
         isolation: Isolation | None = None,
     ) -> None:
         self.capacity = capacity
@@ -297,6 +298,7 @@ class Runner:
         self._watch = watch
         self._loop = loop
         self._interceptors = interceptors
+        self._start_hooks = StartHooks(before_start)
         self._isolation = isolation
         self._threads = Threads(capacity)
         #: Whether one-time tasks may be claimed before a thread is free for them. Not with async handlers: the loop
@@ -371,6 +373,12 @@ class Runner:
             outcome = self._refusal(holding, marks=marks) or self._attempt(holding, definition)
         except BaseException as error:  # after any error, the claim must end
             outcome = raised(error, holding, definition)
+        self._report(holding, outcome)
+
+    def _report(self, holding: Holding, outcome: AttemptOutcome) -> None:
+        """Report the outcome after start hooks have given back what they held."""
+        if holding.held is not None:
+            self._start_hooks.leave(holding)
         self._on_end(holding, outcome)
 
     def _run_isolated(self, isolation: Isolation, holding: Holding, definition: Definition) -> None:
@@ -387,20 +395,24 @@ class Runner:
             outcome = raised(error, holding, definition)
         if begun:
             self._ended(holding, outcome, begun[0])
-        self._on_end(holding, outcome)
+        self._report(holding, outcome)
 
     async def _run_async(self, holding: Holding, definition: Definition) -> None:
         try:
             outcome = await self._refusal_async(holding, definition) or await self._attempt_async(holding, definition)
         except BaseException as error:
             outcome = raised(error, holding, definition)
-        self._on_end(holding, outcome)
+        if holding.held is None:
+            self._on_end(holding, outcome)
+        else:
+            self._threads.submit(partial(self._report, holding, outcome))
 
     async def _refusal_async(self, holding: Holding, definition: Definition) -> AttemptOutcome | None:
-        """Return the refusal. Only the start mark of a give-up job uses the database; that must not block the loop."""
-        if definition.name not in self._marked:
+        """Return the refusal. Start marks of give-up jobs and start hooks may wait, and must not block the loop."""
+        marks = definition.name in self._marked
+        if not marks and not self._start_hooks:
             return self._refusal(holding, marks=False)
-        return await asyncio.wrap_future(self._threads.call(lambda: self._refusal(holding, marks=True)))
+        return await asyncio.wrap_future(self._threads.call(lambda: self._refusal(holding, marks=marks)))
 
     def _refusal(self, holding: Holding, *, marks: bool) -> AttemptOutcome | None:
         """Return why this claim must not start, or None. ``marks``: set the start mark in the ledger first."""
@@ -412,6 +424,10 @@ class Runner:
             return HandedBack(Reason.OPERATOR)  # cancelled while it waited for its retry
         if (reason := holding.stop_reason) is not None:
             return HandedBack(reason)
+        if self._start_hooks:
+            self._start_hooks.enter(holding, self._make_context(holding))
+            if holding.doubt(self._margin) == Reason.SUSPECT:
+                return HandedBack(Reason.SUSPECT)
         if marks:
             try:
                 if not self._mark_running(holding.claim):

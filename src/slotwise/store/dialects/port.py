@@ -96,13 +96,16 @@ class Dialect(Protocol):
         lost: int = 1,
         instance: str | None = None,
         is_level: bool = False,
+        weighed: Sequence[str] = (),
+        late: timedelta | None = None,
     ) -> list[tuple[Row, datetime, bool]]:
         """Take due slots of these tasks; with each, the time and whether its ledger row was written (it may start).
 
         Recurring slots that are on time, and detached ones, are entered into the ledger at once; a plan row
         with missed slots, or whose slot the ledger already has, comes back with False and is for ``decide``.
         ``lost``: at most so many rows, also of one-time tasks, whose holder has died before; they go first.
-        ``is_level``: what is due was seen to be of one priority, so the oldest go first.
+        ``is_level``: what is due was seen to be of one priority, so the oldest go first. ``weighed``: jobs whose new
+        slots are not entered, as they are to be decided on. ``late``: nor are slots later than that, and catch-ups.
         """
 
     def claim_tasks(

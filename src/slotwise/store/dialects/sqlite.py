@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 import sqlalchemy as sa
 from sqlalchemy.dialects.sqlite import insert
 
+from slotwise import decide
 from slotwise.decide.fast_finish import FastFinish
 from slotwise.model.clock import Clock, host_now
 from slotwise.model.records import Claim, Fence, Gap, Key, LedgerEntry, LedgerKey, Row, When
@@ -87,11 +88,16 @@ class SQLite:
         lost: int = 1,
         instance: str | None = None,
         is_level: bool = False,
+        weighed: Sequence[str] = (),
+        late: timedelta | None = None,
     ) -> list[tuple[Row, datetime, bool]]:
         now = self.now(connection)
         keys = self.by_row.due(connection, names, limit, lost=lost, instance=instance)
         taken = [self._take(connection, key, holder, lease, now) for key in keys]
-        return [(row, now, self._enter(connection, row, now, strict)) for row in taken]
+        return [
+            (row, now, not decide.is_weighed(row, now, weighed, late) and self._enter(connection, row, now, strict))
+            for row in taken
+        ]
 
     def due_names(self, connection: sa.Connection, limit: int) -> list[tuple[str, int]]:
         tasks = self.tables.tasks

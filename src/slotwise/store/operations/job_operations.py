@@ -24,8 +24,7 @@ from datetime import datetime
 
 import sqlalchemy as sa
 
-from slotwise.decide.owed import owed_by
-from slotwise.decide.pause import Passed, slept
+from slotwise.decide.pause import Passed, owed_by, slept
 from slotwise.errors import ConfigurationError, InvalidSchedule
 from slotwise.model.records import FOREVER, Row
 from slotwise.model.vocabulary import Reason, State

@@ -20,8 +20,7 @@ from datetime import datetime, timedelta
 import sqlalchemy as sa
 
 from slotwise.decide import moved
-from slotwise.decide.owed import owed_by
-from slotwise.decide.pause import skipping
+from slotwise.decide.pause import owed_by, skipping
 from slotwise.errors import ConfigurationError
 from slotwise.model.records import RECURRING, Claim, Row
 from slotwise.model.vocabulary import ENDED_BADLY, Origin, Outcome, Reason, State

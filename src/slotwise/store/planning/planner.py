@@ -11,9 +11,8 @@ import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
 
 from slotwise import decide
-from slotwise.decide.owed import owed_by
-from slotwise.decide.pause import asleep
-from slotwise.decide.slot_choice import due_at, slot_after
+from slotwise.decide.claim import due_at, slot_after
+from slotwise.decide.pause import asleep, owed_by
 from slotwise.errors import InvalidSchedule, PlanMissing
 from slotwise.jobs.definition import Definition
 from slotwise.model.records import RECURRING, TICK, Row

@@ -10,7 +10,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from slotwise.decide.slot_choice import slot_after, undecided
+from slotwise.decide.claim import slot_after, undecided
 from slotwise.errors import InvalidSchedule
 from slotwise.model.records import RECURRING, TICK, Row
 from slotwise.schedules import parse_schedule

@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, TypeAlias
 
 import sqlalchemy as sa
 from sqlalchemy.exc import SQLAlchemyError
 
+from slotwise import decide
 from slotwise.errors import InvalidSchedule
 from slotwise.model.records import Claim, Gap, HandedBack, Key, Row
-from slotwise.model.vocabulary import PLANNED, Reason
+from slotwise.model.vocabulary import Reason
 from slotwise.store.connect.database_errors import describe, is_about_a_row
 from slotwise.store.dialects.queue_cursors import Range
 from slotwise.store.schema.rows import is_unusable, refuse_unusable
 from slotwise.store.schema.tables import HAS_SLOT, IS_TASK
 from slotwise.store.slots.batch_size import BatchSize
+from slotwise.store.slots.gates import Gates
 from slotwise.store.slots.late_claims import LateClaims
-from slotwise.store.slots.limits import Limits
-from slotwise.store.slots.recovery_rate import RecoveryRate
+from slotwise.store.slots.settlements import claim_of
 
 if TYPE_CHECKING:
     from slotwise.store.slots.store import Store
@@ -48,11 +49,11 @@ class Claims:
         self.dialect, self._due = store.dialect, store.due
         self.transaction, self.schedule_of, self._warnings = store.transaction, store.schedule_of, store.warnings
         database, definitions = store.database, store.definitions
-        self._recovery_rate = RecoveryRate(self.dialect, database.settings.recovery_rate)
-        self._late_claims = LateClaims(self.dialect, definitions, self._recovery_rate, self._warnings, store.poll)
-        self._weighed = frozenset(name for name, found in definitions.items() if found.is_weighed)
-        self._limits = Limits(self.dialect, definitions)
-        self._batch_size = BatchSize(BATCH, self.dialect.clock.elapsed)
+        self._gates = Gates(self.dialect, definitions, database.settings)
+        self._late_claims = LateClaims(self.dialect, definitions, self._gates, self._warnings, store.poll)
+        #: Jobs of which each new slot is decided on, or asked about at a gate.
+        self._weighed = self._gates.names.union(name for name, found in definitions.items() if found.is_weighed)
+        self._batch_size = BatchSize(BATCH)
         #: As the last claim of one-time tasks has seen it; who finds none has not looked.
         self.slots_may_be_due = True
         self._strict = tuple(sorted(name for name, found in definitions.items() if found.gives_up))
@@ -95,14 +96,17 @@ class Claims:
         if limit <= 0 or not names:
             return []
         try:
-            with self.transaction() if self._limits.are_on(names) else self._due.look() as connection:
-                limit = self._limits.room(connection, names, limit)
+            is_bounded = self._gates.may_bound(names)
+            with self.transaction() if is_bounded else self._due.look() as connection:
+                limit = self._gates.room(names, limit, connection) if is_bounded else limit
                 if limit == 0:
                     return []
                 rows, self.slots_may_be_due = self.dialect.claim_tasks(
                     connection, holder=holder, names=names, limit=limit, lease=lease, ranges=ranges
                 )
-                self._limits.note(connection, names, len(rows), rows[0].last_heartbeat if rows else None)
+                if is_bounded and rows:
+                    stopped = self._stopped(connection, rows, rows[0].last_heartbeat or rows[0].execution_time)
+                    rows = [row for row in rows if row.key not in stopped]
         except Exception as error:
             if not is_about_a_row(error):
                 raise
@@ -141,7 +145,7 @@ class Claims:
         on_skipped: OnSkipped = _nobody,
     ) -> tuple[int, list[Claim]]:
         """As ``claim``, and slots alone: those of jobs, and of tasks that recur; and whatever was lost before."""
-        limit, is_level = min(limit, self._batch_size.size()), False
+        limit, is_level = min(limit, self._batch_size.size), False
         if len(names) > MANY:
             names, is_level = self._due.names(names)
             if not names:
@@ -167,24 +171,25 @@ class Claims:
     ) -> tuple[int, list[Claim]]:
         skipped: list[tuple[Row, Gap]] = []
         with self.transaction() as connection:
-            limit = self._limits.room(connection, names, limit)
+            limit = self._gates.room(names, limit, connection)
             if limit == 0:
                 return 0, []
             found = self.dialect.claim(
-                connection, holder=holder, names=names, strict=self._strict, limit=limit,
-                lease=lease, lost=lost, instance=instance, is_level=is_level,
+                connection, holder=holder, names=names, strict=self._strict, weighed=self._weighed_of(names),
+                late=self._gates.late, limit=limit, lease=lease, lost=lost, instance=instance, is_level=is_level,
             )  # fmt: skip
             claimed_at, begun = found[0][1] if found else None, self.dialect.clock.elapsed()
-            late = [(row, entered) for row, now, entered in found if not (entered and self._may_start(row, now))]
+            late = [(row, entered) for row, _, entered in found if not (entered and self._can_read(row))]
             decided = self._start_late(connection, late, claimed_at, skipped) if claimed_at and late else {}
-            started = [decided.get(row.key, row) for row, _, _ in found]
+            started = [one for row, _, _ in found if (one := decided.get(row.key, row)) is not None]
+            if claimed_at and self._gates.may_bound(names):
+                entered = [row for row in started if row.key not in decided]
+                stopped = self._stopped(connection, entered, claimed_at)
+                started = [row for row in started if row.key not in stopped]
             self._batch_size.learn(len(found), len(late), self.dialect.clock.elapsed() - begun, lease)
-            self._limits.note(connection, names, len(started) - started.count(None), claimed_at)
         for row, gap in skipped:
             on_skipped(row, gap)
-        claims = [
-            Claim(row=row, holder=holder, lease=lease, claimed_at=claimed_at) for row in started if row and claimed_at
-        ]
+        claims = [Claim(row=row, holder=holder, lease=lease, claimed_at=claimed_at) for row in started if claimed_at]
         return len(found), claims
 
     def _claim_apart(
@@ -225,20 +230,20 @@ class Claims:
 
     def _start_late(
         self, connection: sa.Connection, late: Sequence[tuple[Row, bool]], now: datetime, skipped: list[tuple[Row, Gap]]
-    ) -> Mapping[Key, Row | None]:
-        withdrawn = [(row, entered and self._is_weighed(row, now) and self._can_read(row)) for row, entered in late]
-        return self._late_claims.start(connection, withdrawn, now, skipped)
+    ) -> dict[Key, Row | None]:
+        weighed, after = self._weighed, self._gates.late
+        asked = [(row, not entered and decide.is_weighed(row, now, weighed, after)) for row, entered in late]
+        return self._late_claims.start(connection, asked, now, skipped)
 
-    def _may_start(self, row: Row, now: datetime) -> bool:
-        return not self._is_weighed(row, now) and self._can_read(row)
+    def _stopped(self, connection: sa.Connection, rows: Sequence[Row], now: datetime) -> Collection[Key]:
+        """Count the starts of a limited task. Return the keys of one-time tasks that a gate has stopped."""
+        refused = self._gates.admit(rows, now, connection)
+        if stopped := [claim_of(row) for row in rows if row.key in refused]:
+            self._late_claims.refuse_tasks(connection, stopped, refused)
+        return refused
 
-    def _is_weighed(self, row: Row, now: datetime) -> bool:
-        """Whether it has yet to be asked if this slot may start; a retry may."""
-        if row.attempt != 1:
-            return False
-        is_of_schedule = row.is_plan or row.origin in PLANNED
-        is_weighed = is_of_schedule and row.task_name in self._weighed
-        return is_weighed or self._recovery_rate.is_late(row, now)
+    def _weighed_of(self, names: Sequence[str]) -> list[str]:
+        return [name for name in names if name in self._weighed] if self._weighed else []
 
     def _can_read(self, row: Row) -> bool:
         """Race: during a deploy a newer release plans rows with schedules that this one does not know."""

@@ -1,8 +1,7 @@
 """Slots that run side by side: each in a row of its own, while the plan row goes on to the next one.
 
-Races. Whether there is a place is decided under the lock of the claimed plan row, which every such start needs: so no
-two starts see the same place free. A slot beside it may end at this very moment; then its place is free from the next
-look on. Nothing in here waits: rows that somebody has locked are asked to stop at the next look, a second later.
+The gate ``ConcurrentSlots`` counts the places. Race: nothing in here waits; a locked row is asked to stop at the next
+look, a second later.
 """
 
 from __future__ import annotations
@@ -25,16 +24,12 @@ from slotwise.store.schema.rows import Change, ledger_instance
 from slotwise.store.slots.detached import detach
 
 
-class ConcurrentSlots:
+class SlotRows:
     """The rows of a plan row's slots that run, or wait for their retry."""
 
     def __init__(self, dialect: Dialect) -> None:
         self._dialect = dialect
         self._tasks = dialect.tables.tasks
-
-    def taken(self, connection: sa.Connection, plan: Row) -> int:
-        """How many places are taken, in the whole cluster."""
-        return connection.scalar(sa.select(sa.func.count()).where(*self._of(plan))) or 0
 
     def ask_to_stop(self, connection: sa.Connection, plan: Row, origins: Sequence[str], now: datetime) -> None:
         """Call off what runs; what waits for its retry comes up at once, and ends without another attempt."""

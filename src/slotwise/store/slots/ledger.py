@@ -80,8 +80,15 @@ def disown(connection: sa.Connection, dialect: Dialect, row: Row) -> bool:
 
 
 def skip(connection: sa.Connection, dialect: Dialect, row: Row, reason: str, now: datetime) -> None:
-    """End a slot without a start, unless the ledger has it already. The caller has claimed its row."""
-    _enter_ended(connection, dialect, row, outcome=Outcome.SKIPPED, reason=reason, finished=now)
+    """End a slot without a start, also if it was handed back before. The caller has claimed its row."""
+    ended = {"outcome": Outcome.SKIPPED, "reason": reason, "finished": now}
+    if not _write_open(connection, dialect, row, dialect.tables.slots.c.outcome == Outcome.CLAIMED, **ended):
+        _enter_ended(connection, dialect, row, **ended)
+
+
+def put_off(connection: sa.Connection, dialect: Dialect, row: Row, reason: str) -> None:
+    """Write why a slot waits that was handed back before, and waits again. The caller has claimed its row."""
+    _write_open(connection, dialect, row, dialect.tables.slots.c.outcome == Outcome.CLAIMED, reason=reason)
 
 
 def cancel_waiting(connection: sa.Connection, dialect: Dialect, row: Row, reason: str, now: datetime) -> None:
@@ -91,13 +98,13 @@ def cancel_waiting(connection: sa.Connection, dialect: Dialect, row: Row, reason
     """
     outcome = dialect.tables.slots.c.outcome
     ended = sa.case((outcome == Outcome.CLAIMED, Outcome.CANCELLED.value), else_=outcome)
-    if not _end_open(connection, dialect, row, outcome=ended, reason=reason, finished=now):
+    if not _write_open(connection, dialect, row, outcome=ended, reason=reason, finished=now):
         _enter_ended(connection, dialect, row, outcome=Outcome.CANCELLED, reason=reason, finished=now)
 
 
 def cancel_retry(connection: sa.Connection, dialect: Dialect, row: Row, reason: str, now: datetime) -> None:
     """End a slot that waits for its next attempt. The caller has locked its row, which nobody holds."""
-    _end_open(connection, dialect, row, outcome=Outcome.CANCELLED, reason=reason, finished=now)
+    _write_open(connection, dialect, row, outcome=Outcome.CANCELLED, reason=reason, finished=now)
 
 
 def reopen(connection: sa.Connection, dialect: Dialect, plan: Row, chosen: Sequence[datetime], reason: str) -> None:
@@ -122,7 +129,7 @@ def close_reopened(connection: sa.Connection, dialect: Dialect, row: Row, now: d
     claimed or running belongs to another claim, and is not touched.
     """
     is_over = dialect.tables.slots.c.outcome.not_in((Outcome.CLAIMED, Outcome.RUNNING))
-    _end_open(connection, dialect, row, is_over, reason=Reason.GIVE_UP, finished=row.last_failure or now)
+    _write_open(connection, dialect, row, is_over, reason=Reason.GIVE_UP, finished=row.last_failure or now)
 
 
 def raise_token(connection: sa.Connection, dialect: Dialect, row: Row, token: int) -> None:
@@ -220,13 +227,13 @@ def _at(dialect: Dialect, row: Row) -> list[sa.ColumnElement[bool]]:
     return [slots.c.task_name == row.task_name, slots.c.task_instance == instance, slots.c.slot == row.slot]
 
 
-def _end_open(
+def _write_open(
     connection: sa.Connection, dialect: Dialect, row: Row, *conditions: sa.ColumnElement[bool], **values: Any
 ) -> bool:
-    """End the slot of this row if it is open; return whether it was."""
+    """Write the slot of this row if it is open; return whether it was."""
     slots = dialect.tables.slots
-    ended = slots.update().where(*_at(dialect, row), slots.c.finished.is_(None), *conditions)
-    return connection.execute(ended.values(**values)).rowcount == 1
+    written = slots.update().where(*_at(dialect, row), slots.c.finished.is_(None), *conditions)
+    return connection.execute(written.values(**values)).rowcount == 1
 
 
 def _enter_ended(connection: sa.Connection, dialect: Dialect, row: Row, **values: Any) -> None:

@@ -1,35 +1,112 @@
-"""Settlements: what becomes of held rows, written under the fence by whoever holds them, or has found them lost."""
+"""Settlements: what becomes of held rows, written under the fence by whoever holds them, or has found them lost.
+
+**The usual end.** Slots that were on time and succeeded go on in one statement for a batch. Nothing is read first. What
+follows was decided from the claim (``onward``), and the statement takes only rows that are still as that decision saw
+them: under this claim's key, version and holder; for this very slot and text; asked nothing meanwhile (no pause,
+deletion, cancellation, wish, slot left out); open in the ledger under this token; and with the next slot still to come.
+Of those it writes row and ledger together, or neither.
+
+Races. A row that somebody has locked, or has changed since the statement began (a heartbeat, an order, a deploy, a
+reaper), is left, and so is one whose ledger row a user's guard has changed: the long way looks at each of those under
+its lock, and says what becomes of it. A ledger row that changes after its row was found makes all of it be taken back:
+the two never part.
+
+Follow-ups are written in the order of keys: two settlements that meet in several rows cannot deadlock there.
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import TYPE_CHECKING, TypeAlias
+from functools import partial
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from slotwise import decide
-from slotwise.decide.fast_finish import is_usual
+from slotwise.decide.fast_finish import FastFinish, is_usual, onward
 from slotwise.decide.pause import parked
-from slotwise.errors import InvalidSchedule
-from slotwise.model.records import AttemptOutcome, Claim, Died, Fence, LedgerEntry, LedgerKey, Row, Transition
-from slotwise.model.vocabulary import PLANNED
-from slotwise.store.connect.database import commit_surely
-from slotwise.store.connect.database_errors import describe, is_about_a_row, is_locked
+from slotwise.errors import ConfigurationError, InvalidSchedule
+from slotwise.jobs.definition import Definition
+from slotwise.model.error_text import error_summary
+from slotwise.model.events import Settled, about
+from slotwise.model.records import (
+    SUCCEEDED,
+    Aborted,
+    AttemptOutcome,
+    Cancelled,
+    Claim,
+    Died,
+    Failed,
+    Fence,
+    Follow,
+    FollowUps,
+    IfExists,
+    Key,
+    LedgerEntry,
+    LedgerKey,
+    Record,
+    Row,
+    Snoozed,
+    Transition,
+    Wanted,
+)
+from slotwise.model.vocabulary import PLANNED, Origin, Outcome, Release
+from slotwise.store.connect.database import Database, commit_surely
+from slotwise.store.connect.database_errors import describe, is_about_a_row, is_locked, is_transient
+from slotwise.store.dialects.port import Dialect, Parted
+from slotwise.store.queue.queue import AtInsert, queue_of
 from slotwise.store.schema.rows import Change, Held, expect
+from slotwise.store.slots import ledger
 from slotwise.store.slots.concurrent_slots import tell_plan_rows
-from slotwise.store.slots.fast_finish import advance, usual
-from slotwise.store.slots.follow_ups import End, FollowUpWriter
-from slotwise.store.slots.ledger import end_stranger
-from slotwise.store.slots.outcome_columns import ledger_key, ledger_keys, plainer, tried
 from slotwise.store.slots.queued_slots import freed, release_queued
-from slotwise.store.slots.recorders import Recorders
-from slotwise.store.slots.settlement_values import Settlement, claim_of
 
 if TYPE_CHECKING:
     from slotwise.store.slots.store import Store
+
+logger = logging.getLogger(__name__)
+
+#: Looked up once: Python 3.11 takes long to find a member, and this is asked for each execution.
+_SUCCEEDED = Outcome.SUCCEEDED
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settlement:
+    """What settling one claim did: a transition, or None because the claim was lost, or the error that stood alone."""
+
+    claim: Claim
+    transition: Transition | None = None
+    error: Exception | None = None
+
+    @property
+    def reason(self) -> str | None:
+        """As the ledger has it: ``retry`` or ``rerun`` where another attempt follows."""
+        done = self.transition
+        record = (done.record or done.ended) if done is not None else None
+        return record.reason if record is not None else None
+
+    @property
+    def is_usual(self) -> bool:
+        """The slot, or the task, succeeded, and no slot was passed over."""
+        done = self.transition
+        return done is not None and done.label == _SUCCEEDED and not done.gaps
+
+
+def claim_of(row: Row) -> Claim:
+    """The claim under which ``row`` is held, whoever holds it."""
+    return Claim(
+        row=row,
+        holder=row.picked_by or "",
+        lease=row.lease or timedelta(0),
+        claimed_at=row.last_heartbeat or row.execution_time,
+    )
+
 
 Entries: TypeAlias = Mapping[LedgerKey, tuple[LedgerEntry | None, str | None]]
 
@@ -39,8 +116,6 @@ LOCKED = TimeoutError("another transaction keeps its row, or its slot in the led
 Endings: TypeAlias = "Sequence[tuple[Claim, AttemptOutcome]]"
 #: How long ago the handler of a claim has ended.
 EndedAgo: TypeAlias = Callable[[Claim], timedelta]
-
-logger = logging.getLogger(__name__)
 
 
 def _just_now(claim: Claim) -> timedelta:
@@ -56,18 +131,18 @@ class Settlements:
         self.transaction, self.schedule_of, self._warnings = store.transaction, store.schedule_of, store.warnings
         self._poll = store.poll
         #: What else a worker writes with its settlements.
-        self.recorders = Recorders()
-        self._sequels = FollowUpWriter(self.dialect)
+        self.hooks = SettlementHooks()
+        self._sequels = FollowUpWriter(self.dialect, store.at_insert)
         names = (name for name, found in store.definitions.items() if is_usual(found))
         self._usual = frozenset(names if self.dialect.has_fast_finish else ())
 
     def finish(self, claims: Sequence[Claim]) -> bool:
         """Let go of one-time tasks that succeeded: all of them, in one statement, or none.
 
-        False: some are lost, locked, something was asked of them, or recorders want to write with them; ``settle`` says
+        False: some are lost, locked, something was asked of them, or hooks want to write with them; ``settle`` says
         what becomes of each.
         """
-        if self.recorders:
+        if self.hooks:
             return False
 
         def work(connection: sa.Connection) -> tuple[str | None, bool]:
@@ -94,7 +169,7 @@ class Settlements:
         """
         unique = {claim.fence: (claim, outcome) for claim, outcome in endings}
         done: dict[Fence, Settlement] = {}
-        if wait and not self.recorders:
+        if wait and not self.hooks:
             try:
                 done = self._advance(unique.values())
             except DBAPIError as error:
@@ -210,7 +285,7 @@ class Settlements:
             ]
             self._write(connection, changes)
             words.update(self._sequels.write(connection, self._ends(changes, claims, outcomes)))
-            self.recorders.write(connection, changes)
+            self.hooks.write(connection, changes)
             return (free[0][0].transaction_id if free else None), changes
 
         changes = commit_surely(self.database, self.dialect, work)
@@ -260,7 +335,7 @@ class Settlements:
         self.dialect.gaps(connection, gaps, changes[0].held.now)
         for change in changes:
             if change.stranger:
-                end_stranger(connection, self.dialect, change)
+                ledger.end_stranger(connection, self.dialect, change)
         release_queued(connection, self.dialect, changes)
 
     def take_over(self, silent: Sequence[Row]) -> list[Settlement]:
@@ -284,3 +359,206 @@ def _has_stirred(row: Row, claim: Claim) -> bool:
 
 class _NotAll(Exception):
     """Rolls back what was done for the others."""
+
+
+# -- the usual end ----------------------------------------------------------------------------------------------
+
+Usual: TypeAlias = "tuple[Claim, FastFinish]"
+
+
+def usual(claim: Claim, outcome: AttemptOutcome) -> FastFinish | None:
+    """What follows if nothing is out of the ordinary; None: that is for the settlement to say."""
+    row = claim.row
+    if not row.is_plan or row.slot is None or row.attempt != 1:
+        return None
+    if row.origin is not None or row.catch_up_until is not None or row.unheld_since is not None:
+        return None  # it catches up, or was queued: what follows is looked at
+    if outcome is SUCCEEDED or outcome == SUCCEEDED:
+        with suppress(Exception):  # whatever it is, the settlement meets it again, and tells
+            return onward(row.schedule or "-", row.slot)
+    return None
+
+
+def advance(database: Database, dialect: Dialect, endings: Sequence[Usual]) -> set[Fence]:
+    """Let these plan rows go on to their next slots; those that did. The others are as they were.
+
+    Raises the driver's error where a ledger row stays locked beyond the lock timeout; nothing is written then.
+    """
+
+    def work(connection: sa.Connection) -> tuple[str | None, set[Fence]]:
+        return dialect.advance(connection, endings)
+
+    try:
+        return commit_surely(database, dialect, work)
+    except Parted:
+        return set()
+    except DBAPIError as error:
+        if not is_about_a_row(error):
+            raise
+        return set()
+
+
+# -- what an outcome asks of its row and of the ledger ----------------------------------------------------------
+
+
+def tried(held: Held, outcome: AttemptOutcome, claims: Mapping[Fence, Claim]) -> Held:
+    """Whoever fails has tried since this claim, if not before."""
+    row = held.row
+    if not isinstance(outcome, Failed) or row.trying_since is not None:
+        return held
+    return replace(held, row=replace(row, trying_since=claims[row.fence].claimed_at))
+
+
+def plainer(outcome: AttemptOutcome, why: str) -> Iterator[AttemptOutcome]:
+    """The outcome in letters that every encoding of a database has; then only that it could not be written."""
+    if isinstance(outcome, Failed) and not outcome.error.isascii():
+        yield replace(outcome, error=outcome.error.encode("ascii", "backslashreplace").decode())
+    if isinstance(outcome, Failed | Snoozed | Cancelled):
+        yield Failed(why, final=True)
+
+
+def ledger_key(held: Held, outcome: AttemptOutcome) -> LedgerKey | None:
+    """Which ledger row to look at: a slot's own; a one-time task's only where complete_in may have written it."""
+    doubtful = isinstance(outcome, Died | Aborted | Cancelled | Snoozed) or getattr(outcome, "promised", False)
+    return held.row.history_key if doubtful else held.row.ledger_key
+
+
+def ledger_keys(ended: Sequence[tuple[Held, AttemptOutcome]]) -> list[LedgerKey]:
+    """Those of rows that have one."""
+    keys = [ledger_key(held, outcome) for held, outcome in ended]
+    return [key for key in keys if key is not None]
+
+
+# -- what handlers leave behind, and the history of one-time tasks ----------------------------------------------
+
+
+class End(NamedTuple):
+    """A settled claim with what it leaves behind."""
+
+    claim: Claim
+    change: Change
+    definition: Definition
+    sequel: FollowUps | None
+
+
+class FollowUpWriter:
+    """Everything in the order of keys: two settlements that meet in several rows cannot deadlock there."""
+
+    def __init__(self, dialect: Dialect, at_insert: tuple[AtInsert, ...] = ()) -> None:
+        self._dialect = dialect
+        self._queue = queue_of(dialect, at_insert=at_insert)
+
+    def write(self, connection: sa.Connection, ends: Sequence[End]) -> set[str]:
+        """What succeeded brings its sequel; every end of a task, its history, if the task keeps one.
+
+        The tasks that may be due by it.
+        """
+        succeeded = [end.sequel for end in ends if end.sequel and end.change.transition.label == Outcome.SUCCEEDED]
+        self._follow(connection, [follow for sequel in succeeded for follow in sequel.follows])
+        for key, arrived in groupby(sorted(key for sequel in succeeded for key in set(sequel.arrivals))):
+            if not self._queue.tasks.arrive(connection, key, len(list(arrived))):
+                logger.warning(
+                    "ctx.count_down: no task %r with the id %r is blocked; this arrival counts for nothing", *key
+                )
+        rows = [row for end in ends if (row := _history(end)) is not None]
+        if rows:
+            ledger.remember(connection, self._dialect, rows)
+        follows = {follow.task for sequel in succeeded for follow in sequel.follows}
+        return follows | {key.task_name for sequel in succeeded for key in sequel.arrivals}
+
+    def _follow(self, connection: sa.Connection, follows: Sequence[Follow]) -> None:
+        """Several of one id in the order in which they were asked for: the second one finds the first."""
+        turns: Counter[Key] = Counter()
+        groups: dict[tuple[int, str, IfExists, bool], list[Wanted]] = {}
+        for name, wanted, if_exists in follows:
+            turns[key := Key(name, wanted.instance)] += 1
+            groups.setdefault((turns[key], name, if_exists, wanted.waits_for > 0), []).append(wanted)
+        for (_, name, if_exists, blocked), some in sorted(groups.items()):
+            if not blocked:
+                self._queue.put_many(connection, name, some, if_exists)
+                continue
+            for wanted in sorted(some):
+                self._queue.put(connection, name, wanted, if_exists)
+
+
+def _history(end: End) -> dict[str, Any] | None:
+    """The ledger row of a one-time task that has come to its end; None where none is kept."""
+    row, now, definition = end.change.held.row, end.change.held.now, end.definition
+    ended: Record | None = end.change.transition.ended
+    if ended is None:
+        return None
+    is_success = ended.outcome == Outcome.SUCCEEDED
+    kept = is_success and definition.result_retention is not None
+    if not kept and (definition.record == "none" or (definition.record == "failures" and is_success)):
+        return None
+    sequel = end.sequel if kept else None
+    return {
+        "task_name": row.task_name, "task_instance": row.task_instance, "slot": row.slot or row.execution_time,
+        "outcome": ended.outcome, "reason": ended.reason, "origin": Origin.TASK, "attempts": ended.attempts,
+        "lost": row.lost_count + ended.lost, "token": row.version, "worker": end.claim.holder,
+        "started": end.claim.claimed_at, "finished": now, "error": sequel.problem if sequel else ended.error,
+        "result": sequel.result if sequel else None,
+        "expires": now + definition.result_retention if kept and definition.result_retention else None,
+    }  # fmt: skip
+
+
+# -- hooks ------------------------------------------------------------------------------------------------------
+
+#: ``after_settle(rows, tx)`` receives what is being settled, a batch at a time, and the settlement's connection. It
+#: writes with that connection, and quickly: rows are locked meanwhile. It neither commits nor rolls back.
+AfterSettle: TypeAlias = Callable[[Sequence[Settled], sa.Connection], None]
+
+
+class SettlementHooks:
+    """Calls all of them, each within a savepoint: one that fails is logged and leaves nothing, and slots settle."""
+
+    def __init__(self, hooks: Sequence[AfterSettle] = ()) -> None:
+        self._hooks = tuple(hooks)
+
+    def __bool__(self) -> bool:
+        return bool(self._hooks)
+
+    def write(self, connection: sa.Connection, changes: Sequence[Change]) -> None:
+        """What these changes settle; what was handed back is settled by nobody."""
+        if not self._hooks:
+            return
+        settled = [_settled(change) for change in changes if change.transition.label != Release.HANDED_BACK]
+        for hook in self._hooks if settled else ():
+            try:
+                with connection.begin_nested(), _kept_open(connection):
+                    hook(settled, connection)
+            except Exception as error:
+                if is_transient(error):
+                    raise  # the whole settlement is tried again
+                logger.exception("an after_settle hook failed; what it wrote is rolled back, and the slots are settled")
+
+
+@contextmanager
+def _kept_open(connection: sa.Connection) -> Iterator[None]:
+    """Without its transaction the settlement would fail as a whole, and again, for ever."""
+    ends = ("commit", "rollback", "close", "invalidate")
+    for name in ends:
+        setattr(connection, name, partial(_refuse, name))
+    try:
+        yield
+    finally:
+        for name in ends:
+            delattr(connection, name)  # the class's own is seen again
+
+
+def _refuse(name: str, *_: object, **__: object) -> None:
+    raise ConfigurationError(
+        f"an after_settle hook has called connection.{name}(); the transaction is the settlement's, and ends with it: "
+        "leave that call out, or write with a connection of your own"
+    )
+
+
+def _settled(change: Change) -> Settled:
+    row, record = change.held.row, change.transition.record or change.transition.ended
+    now = change.held.now
+    claim = Claim(row=row, holder=row.picked_by or "", lease=row.lease or now - now, claimed_at=now)
+    error = (record.error if record else None) or (change.transition.row or {}).get("last_error")
+    return Settled(
+        **about(claim), outcome=change.transition.label, reason=record.reason if record else None,
+        error=error_summary(error) if error else None,
+    )  # fmt: skip

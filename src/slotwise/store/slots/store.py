@@ -1,29 +1,38 @@
 """One database with its dialect, what this process knows of the tasks in it, and what an engine asks of it.
 
-Every transaction is a ``with`` block in this room, holds no user code, and ends before anything else begins.
+Every transaction is a ``with`` block in this room, holds no user code, and ends before anything else begins. The
+exception is the proof of holding (``guard``, ``complete_in``): it works inside a user's own transaction. It touches the
+ledger, never the queue, since heartbeats must go on while that transaction is open.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timedelta
+from typing import Any
 
 import sqlalchemy as sa
+from sqlalchemy.exc import DBAPIError
 
+from slotwise.errors import ClaimLost, ConfigurationError
 from slotwise.jobs.definition import Definition
-from slotwise.model.clock import Clock, DatabaseClock
-from slotwise.model.records import Row
+from slotwise.model.clock import Clock, DatabaseClock, Stopwatch
+from slotwise.model.records import Claim, Fence, Key, Row
+from slotwise.model.vocabulary import Outcome
 from slotwise.schedules import Schedule, parse_schedule
+from slotwise.store.connect.caller_transaction import Joined, within
 from slotwise.store.connect.database import Database
+from slotwise.store.connect.database_errors import is_transient
 from slotwise.store.dialects.port import Dialect
 from slotwise.store.dialects.postgresql.dialect import PostgreSQL
+from slotwise.store.queue.queue import AtInsert
+from slotwise.store.schema.rows import row_of
 from slotwise.store.schema.tables import Tables, tables
+from slotwise.store.slots import ledger
 from slotwise.store.slots.claims import Claims
 from slotwise.store.slots.due import Due
-from slotwise.store.slots.held_rows import HeldRows
-from slotwise.store.slots.row_warnings import RowWarnings
-from slotwise.store.slots.settlements import Settlements
+from slotwise.store.slots.settlements import Settlements, claim_of
 
 _DIALECTS: dict[str, Callable[[Tables, Clock], Dialect]] = {PostgreSQL.name: PostgreSQL}
 
@@ -42,6 +51,7 @@ class Store:
         clock: Clock | None = None,
         poll: timedelta | None = None,
         keep: bool = True,
+        at_insert: tuple[AtInsert, ...] = (),
     ) -> None:
         self.database = database
         self.definitions = definitions
@@ -51,6 +61,8 @@ class Store:
         self.dialect = _dialect(database.dialect_name)(self.tables, clock or DatabaseClock())
         self.warnings = RowWarnings(self.dialect.clock.elapsed)
         self._keep = keep
+        #: Hooks in each transaction that inserts one-time tasks.
+        self.at_insert = at_insert
         self.due = Due(self)
         self.claims = Claims(self)
         self.held = HeldRows(self)
@@ -92,3 +104,251 @@ def _dialect(name: str) -> Callable[[Tables, Clock], Dialect]:
 
         _DIALECTS[name] = SQLite
     return _DIALECTS[name]
+
+
+#: After so many seconds a problem of a row is logged again.
+AGAIN = 3_600.0
+
+
+class RowWarnings:
+    """Remembers what was said of which row. From any thread: at worst something is told twice."""
+
+    def __init__(self, elapsed: Stopwatch) -> None:
+        self._elapsed = elapsed
+        self._told: dict[tuple[Key, str], float] = {}
+
+    def are_new(self, key: Key, complaint: str) -> bool:
+        """Whether this has not been said of that row within the last hour; from now on it has."""
+        now = self._elapsed()
+        told = self._told.get((key, complaint))
+        if told is not None and now - told < AGAIN:
+            return False
+        self._told = {said: at for said, at in self._told.items() if now - at < AGAIN} | {(key, complaint): now}
+        return True
+
+
+class HeldRows:
+    """What a worker does with its claims between claim and settlement; and what a reaper looks at."""
+
+    def __init__(self, store: Store) -> None:
+        self.database, self.dialect, self.tables = store.database, store.dialect, store.tables
+        self.transaction = store.transaction
+
+    def mark_running(self, claim: Claim) -> bool:
+        """Record, before a handler that gives up starts, that it starts. True only after a durable commit."""
+        if claim.row.ledger_key is None:
+            return True
+        with self.transaction() as connection:
+            return self.dialect.mark_running(connection, claim)  # and the commit, on the way out, has not raised
+
+    def beat(self, holder: str, claims: Sequence[Claim]) -> set[Fence]:
+        """Renew claims on the heartbeats' own connection; those that are lost."""
+        if not claims:
+            return set()
+        with self.database.heart.begin() as connection:
+            renewed = self.dialect.beat(connection, holder, claims)
+        missing = [claim for claim in claims if claim.fence not in renewed]
+        if not missing:
+            return set()
+        with self.database.heart.begin() as connection:
+            # Skipped is not lost: an operator's command may have locked the row for a moment.
+            kept = self.dialect.still_held(connection, missing)
+        return {claim.fence for claim in missing} - kept
+
+    def look(self, names: Sequence[str]) -> tuple[datetime, list[Row]]:
+        """All held rows of these tasks, for a reaper; and the time."""
+        with self.transaction() as connection:
+            return self.dialect.silent_rows(connection, names)
+
+    def find_claim(self, name: str, instance: str, token: int, holder: str) -> Claim | None:
+        """The claim of this fence, read again with its payload; None: it stands no more."""
+        tasks = self.tables.tasks
+        mine = [tasks.c.task_name == name, tasks.c.task_instance == instance, tasks.c.picked]
+        statement = sa.select(*self.dialect.row_columns).where(
+            *mine, tasks.c.version == token, tasks.c.picked_by == holder
+        )
+        with self.transaction() as connection:
+            values = connection.execute(statement).first()
+        return None if values is None else claim_of(row_of(values))
+
+    def held_by(self, holder: str) -> list[Claim]:
+        """Rows that the database says this worker holds, for finding claims that it does not know of."""
+        with self.database.heart.begin() as connection:
+            return [claim_of(row) for row in self.dialect.by_row.rows_of(connection, holder)]
+
+
+_SERIALIZATION_FAILURE = "40001"
+_ABORTED = "25P02"
+
+
+class LedgerFence:
+    """Checks a claim's token in the ledger, under a lock that lasts as long as the caller's transaction."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._installation: str | None = None
+
+    def guard(self, claim: Claim, connection: Any) -> Awaitable[None] | None:
+        """Lock the slot's ledger row against a take-over. Raises ClaimLost for a stale claim.
+
+        With an async connection all of that happens where the answer is awaited.
+        """
+        return within(connection, lambda own: self._guard(own, claim))
+
+    def complete_in(self, claim: Claim, connection: Any) -> Awaitable[None] | None:
+        """Guard, and write the success; as ``guard``."""
+        return within(connection, lambda own: self._complete(own, claim))
+
+    def _guard(self, own: Any, claim: Claim) -> None:
+        self._check_database(own)
+        with _stale_snapshot_is_lost(claim):
+            self._limit_idleness(own, claim)
+            held = self._lock(own, claim)
+        _refuse_autocommit(own)
+        if not held:
+            raise _completed(claim) if self._has_succeeded(own, claim) else _lost(claim)
+
+    def _has_succeeded(self, own: Any, claim: Claim) -> bool:
+        """Whether this very attempt has written its success before."""
+        if claim.row.ledger_key is None:
+            return False
+        outcome = self._store.tables.slots.c.outcome
+        mine = ledger.entry_of(self._store.dialect, claim)
+        return own.execute(sa.select(outcome).where(*mine, outcome == Outcome.SUCCEEDED)).fetchone() is not None
+
+    def _complete(self, own: Any, claim: Claim) -> None:
+        self._guard(own, claim)
+        with _stale_snapshot_is_lost(claim):
+            if not ledger.complete(own, self._store.dialect, claim, self._now(own)):
+                raise _lost(claim)
+
+    def _check_database(self, connection: Any) -> None:
+        """Work and settlement can only commit together in the database that holds the tables."""
+        meta = self._store.tables.meta
+        try:
+            found = connection.execute(sa.select(meta.c.value).where(meta.c.key == "installation_id")).fetchone()
+        except Exception as error:
+            if is_transient(error) or (_sqlstate(error) is None and not isinstance(error, DBAPIError)):
+                raise
+            if _sqlstate(error) == _ABORTED:
+                raise ConfigurationError(
+                    "the transaction of this connection was aborted by an error before, and nothing of it will stay: "
+                    "roll back, and do its work again in another one"
+                ) from error
+            raise ConfigurationError(
+                f"this connection does not reach {meta.name}: pass one to the database that holds slotwise's tables"
+            ) from error
+        theirs = found[0] if found else None
+        if theirs != self._own_installation(theirs):
+            raise ConfigurationError(
+                "this connection leads to another installation of slotwise; pass one to the worker's own database"
+            )
+
+    def _own_installation(self, theirs: str | None) -> str | None:
+        if self._installation is None:
+            # In memory there is but the one connection, which the caller has.
+            self._installation = theirs if self._store.database.in_memory else self._read_installation()
+        return self._installation
+
+    def _read_installation(self) -> str | None:
+        """Without a transaction of ours: on SQLite those are all writers', and would wait for the caller's."""
+        meta, engine = self._store.tables.meta, self._store.database.main
+        statement = sa.select(meta.c.value).where(meta.c.key == "installation_id")
+        connection = engine.raw_connection()
+        try:
+            cursor = connection.cursor()
+            cursor.execute(str(statement.compile(engine, compile_kwargs={"literal_binds": True})))
+            found = cursor.fetchone()
+        except BaseException:
+            connection.invalidate()  # else the pool would clean it, and complain where it is broken
+            raise
+        finally:
+            connection.close()
+        return found[0] if found else None
+
+    def _limit_idleness(self, connection: Any, claim: Claim) -> None:
+        """A frozen holder's open transaction ends with its lease, so that its lock ends too."""
+        if connection.dialect.name == "postgresql":
+            limit = f"{max(int(claim.lease.total_seconds() * 1000), 1)}ms"
+            connection.execute(sa.select(sa.func.set_config("idle_in_transaction_session_timeout", limit, True)))
+
+    def _lock(self, connection: Any, claim: Claim) -> bool:
+        if claim.row.ledger_key is None:
+            return self._lock_task(connection, claim)
+        slots = self._store.tables.slots
+        mine = [*ledger.entry_of(self._store.dialect, claim), slots.c.outcome == Outcome.RUNNING]
+        self._take_turn(connection)
+        statement = sa.select(slots.c.token).where(*mine).with_for_update(read=True)
+        return connection.execute(statement).fetchone() is not None
+
+    def _take_turn(self, connection: Any) -> None:
+        """SQLite has one writer at a time and knows no FOR SHARE: a write that finds nothing keeps others out, too."""
+        if connection.dialect.name == "sqlite":
+            meta = self._store.tables.meta
+            connection.execute(meta.update().where(sa.false()).values(value=meta.c.value))
+
+    def _lock_task(self, connection: Any, claim: Claim) -> bool:
+        """A one-time task has no ledger row: its key is locked, which no heartbeat needs."""
+        tasks = self._store.tables.tasks
+        mine = [
+            tasks.c.task_name == claim.row.task_name,
+            tasks.c.task_instance == claim.row.task_instance,
+            tasks.c.version == claim.token,
+            tasks.c.picked_by == claim.holder,
+        ]
+        self._take_turn(connection)
+        statement = sa.select(tasks.c.version).where(*mine).with_for_update(read=True, key_share=True)
+        return connection.execute(statement).fetchone() is not None
+
+    def _now(self, connection: Any) -> Any:
+        dialect = self._store.dialect
+        if dialect.name == "postgresql" and dialect.clock.override() is None:
+            return connection.execute(sa.select(sa.func.statement_timestamp())).fetchone()[0]
+        return dialect.now(connection)
+
+
+def _lost(claim: Claim) -> ClaimLost:
+    row = claim.row
+    where = f"{row.task_name}/{row.task_instance} slot {claim.slot}"
+    return ClaimLost(f"{where}: token {claim.token} is stale; another worker may run this slot, so roll back")
+
+
+def _completed(claim: Claim) -> ClaimLost:
+    return ClaimLost(
+        f"{claim.row.task_name} slot {claim.slot}: this attempt has succeeded already, by complete_in or because its "
+        "handler has returned; call complete_in once, as the last word of the one transaction that holds all work"
+    )
+
+
+def _sqlstate(error: BaseException) -> str | None:
+    """PostgreSQL's word for what went wrong, whoever passed the error on."""
+    return getattr(getattr(error, "orig", error), "sqlstate", None)
+
+
+@contextmanager
+def _stale_snapshot_is_lost(claim: Claim) -> Iterator[None]:
+    """Under REPEATABLE READ a ledger row that changed since the snapshot is an error of the database: a take-over."""
+    try:
+        yield
+    except Exception as error:
+        if _sqlstate(error) == _SERIALIZATION_FAILURE:
+            raise _lost(claim) from error
+        raise
+
+
+def _refuse_autocommit(own: Any) -> None:
+    """Asked of the driver, after a write: nobody else tells what an engine or a driver was told before."""
+    driver = own.driver if isinstance(own, Joined) else own.connection.driver_connection
+    if _is_without_transaction(driver):
+        raise ConfigurationError(
+            "this connection commits every statement by itself (AUTOCOMMIT); pass one with a transaction"
+        )
+
+
+def _is_without_transaction(driver: Any) -> bool:
+    if hasattr(driver, "in_transaction"):  # sqlite3, aiosqlite
+        return not driver.in_transaction
+    if hasattr(driver, "is_in_transaction"):  # asyncpg
+        return not driver.is_in_transaction()
+    status = getattr(getattr(driver, "info", None), "transaction_status", None)  # psycopg, psycopg2
+    return status == 0 if status is not None else getattr(driver, "autocommit", False) is True

@@ -46,6 +46,10 @@ WITH due AS (
     WHERE slot IS NOT NULL
       AND (kind = 'detached' OR kind = 'plan' AND (attempt > 1 OR next_slot IS NULL OR next_slot >
           statement_timestamp()))
+      AND (attempt > 1 OR coalesce(origin, 'schedule') NOT IN ('schedule', 'catch_up')
+           OR NOT (task_name = ANY (%(weighed)s::text[])
+                   OR %(late)s::interval IS NOT NULL AND (origin = 'catch_up' OR slot < statement_timestamp() -
+                       %(late)s::interval)))
     ON CONFLICT (task_name, task_instance, slot) DO UPDATE
     SET outcome = excluded.outcome, reason = NULL, attempts = s.attempts + 1, collapsed = excluded.collapsed,
         token = excluded.token, worker = excluded.worker, started = excluded.started, started_before = s.started

@@ -120,10 +120,12 @@ class PostgreSQL:
         lost: int = 1,
         instance: str | None = None,
         is_level: bool = False,
+        weighed: Sequence[str] = (),
+        late: timedelta | None = None,
     ) -> list[tuple[Row, datetime, bool]]:
         parameters = {
             "holder": holder, "names": texts(names), "strict": texts(strict), "limit": limit, "lost": min(lost, limit),
-            "lease": lease, "instance": instance,
+            "lease": lease, "instance": instance, "weighed": texts(weighed), "late": late,
         }  # fmt: skip
         if instance is None:
             parts = {"who": statements.ALL_PAUSED.format(**self._names), "kind": statements.HAS_SLOT}

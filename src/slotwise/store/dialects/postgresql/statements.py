@@ -54,6 +54,9 @@ WITH due AS (
     FROM due
     WHERE slot IS NOT NULL
       AND (kind = 'detached' OR kind = 'plan' AND (attempt > 1 OR next_slot IS NULL OR next_slot > {now}))
+      AND (attempt > 1 OR coalesce(origin, 'schedule') NOT IN ('schedule', 'catch_up')
+           OR NOT (task_name = ANY (%(weighed)s::text[])
+                   OR %(late)s::interval IS NOT NULL AND (origin = 'catch_up' OR slot < {now} - %(late)s::interval)))
     {again}
     RETURNING s.task_name, s.task_instance, s.slot, s.token
 )

@@ -1,4 +1,4 @@
-"""Recorders: their rows are there if and only if the settlement is."""
+"""after_settle hooks: their rows are there if and only if the settlement is."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.store.bench import Bench
 from slotwise import JobRegistry, task
 from slotwise.model.events import Settled
 from slotwise.model.records import Failed, HandedBack
-from slotwise.store.slots.recorders import Recorders
+from slotwise.store.slots.settlements import SettlementHooks
 from slotwise.testing.worker import ManualWorker
 
 
@@ -22,25 +22,25 @@ def noted(bench: Bench) -> Bench:
     return bench
 
 
-def note(connection: sa.Connection, settled: Sequence[Settled]) -> None:
-    for event in settled:
+def note(rows: Sequence[Settled], tx: sa.Connection) -> None:
+    for event in rows:
         said = f"{event.job} {event.outcome} {event.reason} {event.error}"
-        connection.execute(sa.text("INSERT INTO notes VALUES (:said)"), {"said": said})
+        tx.execute(sa.text("INSERT INTO notes VALUES (:said)"), {"said": said})
 
 
-def fail(connection: sa.Connection, settled: Sequence[Settled]) -> None:
-    note(connection, settled)
+def fail(rows: Sequence[Settled], tx: sa.Connection) -> None:
+    note(rows, tx)
     raise RuntimeError("no")
 
 
-def break_it(connection: sa.Connection, settled: Sequence[Settled]) -> None:
-    connection.execute(sa.text("INSERT INTO nowhere VALUES (1)"))
+def break_it(rows: Sequence[Settled], tx: sa.Connection) -> None:
+    tx.execute(sa.text("INSERT INTO nowhere VALUES (1)"))
 
 
-def ending(verb: str) -> Callable[[sa.Connection, Sequence[Settled]], None]:
-    def end(connection: sa.Connection, settled: Sequence[Settled]) -> None:
-        note(connection, settled)
-        getattr(connection, verb)()
+def ending(verb: str) -> Callable[[Sequence[Settled], sa.Connection], None]:
+    def end(rows: Sequence[Settled], tx: sa.Connection) -> None:
+        note(rows, tx)
+        getattr(tx, verb)()
 
     return end
 
@@ -50,9 +50,9 @@ def notes(bench: Bench) -> list[str]:
         return list(connection.scalars(sa.text("SELECT text FROM notes")))
 
 
-def test_a_recorder_writes_with_the_settlement(noted: Bench) -> None:
+def test_a_hook_writes_with_the_settlement(noted: Bench) -> None:
     """What ended, how and why; a claim that is handed back, or lost, is settled by nobody."""
-    noted.store.settlements.recorders = Recorders([note])
+    noted.store.settlements.hooks = SettlementHooks([note])
     noted.tick()
     plain, retried = noted.claim_one("plain"), noted.claim_one("retried")
     noted.settle(plain, HandedBack())
@@ -62,11 +62,11 @@ def test_a_recorder_writes_with_the_settlement(noted: Bench) -> None:
     assert notes(noted) == ["retried failed retry ValueError: boom"]
 
 
-def test_tasks_that_succeed_are_recorded_too(noted: Bench) -> None:
+def test_tasks_that_succeed_are_settled_too(noted: Bench) -> None:
     """The short way of those that only leave the queue is not for whom somebody wants to write about."""
     ran: list[int] = []
     mail = task(name="mail")(lambda ctx: ran.append(ctx.data))
-    registry = JobRegistry(tasks=[mail], recorders=[note])
+    registry = JobRegistry(tasks=[mail], after_settle=[note])
     with ManualWorker(registry, noted.database, noted.clock) as worker:
         worker.client.schedule("mail", 1)
         worker.run_due()
@@ -74,9 +74,9 @@ def test_tasks_that_succeed_are_recorded_too(noted: Bench) -> None:
     assert notes(noted) == ["mail succeeded None None"]
 
 
-def test_takeovers_are_recorded_too(noted: Bench) -> None:
+def test_takeovers_are_settled_too(noted: Bench) -> None:
     """By whoever takes over."""
-    noted.store.settlements.recorders = Recorders([note])
+    noted.store.settlements.hooks = SettlementHooks([note])
     noted.tick()
     claim = noted.claim_one("plain")
     noted.tick()
@@ -89,9 +89,9 @@ def test_takeovers_are_recorded_too(noted: Bench) -> None:
     [fail, break_it, ending("commit"), ending("rollback"), ending("close")],
     ids=["its own mistake", "the database's answer", "a commit", "a rollback", "a close"],
 )
-def test_a_recorder_that_fails_harms_nobody(noted: Bench, broken: object) -> None:
+def test_a_hook_that_fails_harms_nobody(noted: Bench, broken: object) -> None:
     """What it wrote is taken back; the slot settles, and the others record it."""
-    noted.store.settlements.recorders = Recorders([broken, note])  # type: ignore[list-item]
+    noted.store.settlements.hooks = SettlementHooks([broken, note])  # type: ignore[list-item]
     noted.tick()
     assert noted.settle(noted.claim_one("plain")) is not None
     assert notes(noted) == ["plain succeeded None None"]

@@ -1,0 +1,377 @@
+"""The gates: what a claimed slot or task that is due passes before it starts.
+
+They are asked in this order, by ``Gates`` alone:
+
+| gate | what it keeps | when it is asked | what it takes |
+|---|---|---|---|
+| ``Limits`` | ``concurrency``, ``rate_limit`` | around the claim statement | a start within the window |
+| ``ConcurrentSlots`` | ``Overlap.allow(max)``, ``cancel_previous`` | before the decision | nothing |
+| ``MinInterval`` | ``min_interval`` | after the decision | nothing |
+| ``RecoveryRate`` | ``recovery_rate`` | after the decision | a token |
+
+``ConcurrentSlots`` comes before the decision because overlap and catch-up decide what becomes of a slot without a
+place. A gate that spends something comes after those that do not. A gate is asked once for a batch, in one statement
+and in the claim's own transaction. It never waits for a lock: without it the answer is ``Later``. What a gate has taken
+for a start that a later gate, or the ledger, refuses, it gives back in the same transaction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, ClassVar, TypeAlias
+
+import sqlalchemy as sa
+
+from slotwise.jobs.context import Skip
+from slotwise.jobs.definition import Definition
+from slotwise.jobs.policies import Rate
+from slotwise.model.records import TICK, Key, Row
+from slotwise.model.vocabulary import PLANNED, Origin
+from slotwise.schedules.text import readable
+from slotwise.settings.settings import Settings
+from slotwise.store.dialects.port import Dialect
+from slotwise.store.schema.column_types import Instant, from_micros, to_micros
+from slotwise.store.schema.rows import utc
+from slotwise.store.schema.tables import is_detached
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Nothing stops this start."""
+
+
+@dataclass(frozen=True, slots=True)
+class Later:
+    """The row goes back, due at ``due``. No attempt is counted."""
+
+    due: datetime
+
+
+Refusal: TypeAlias = "Later | Skip"
+Answer: TypeAlias = "Start | Refusal"
+START = Start()
+
+
+class Gate:
+    """One rule that may stop a start. A gate overrides what differs; ``admit`` always does."""
+
+    #: Asked before it is decided which slot starts.
+    comes_before_decision: ClassVar[bool] = False
+    #: Jobs whose new slots this gate may refuse: the claim statement enters none of them into the ledger. Of other jobs
+    #: a gate may only count.
+    names: frozenset[str] = frozenset()
+
+    def __init__(self, dialect: Dialect, definitions: Mapping[str, Definition], settings: Settings) -> None:
+        self._dialect = dialect
+
+    def concerns(self, row: Row, now: datetime) -> bool:
+        """Return whether this gate may stop the start of ``row``."""
+        return row.is_plan and row.attempt == 1 and row.task_name in self.names
+
+    def room(self, names: Sequence[str], limit: int, transaction: sa.Connection) -> int:
+        """Return how many rows of these tasks a claim may take, at most ``limit``."""
+        return limit
+
+    def admit(self, rows: Sequence[Row], now: datetime, transaction: sa.Connection) -> list[Answer]:
+        """Return one answer per row, in order, and take what the admitted ones need."""
+        raise NotImplementedError
+
+    def give_back(self, rows: Sequence[Row], now: datetime, transaction: sa.Connection) -> None:
+        """Return what ``admit`` has taken in this transaction for these rows, which do not start."""
+
+
+class Limits(Gate):
+    """``concurrency`` by live claims, ``rate_limit`` by the last starts of a task, which is claimed by itself.
+
+    A claim writes how many it starts in its own transaction: both stand, or neither. Nothing is counted down: a start
+    counts until its window has passed, by the database's time, whatever becomes of it.
+
+    Race: two claims that count at once would both find the last place. ``room`` takes a lock by the task's name that
+    lasts until its transaction ends; a second claim does not wait for it.
+    """
+
+    def __init__(self, dialect: Dialect, definitions: Mapping[str, Definition], settings: Settings) -> None:
+        super().__init__(dialect, definitions, settings)
+        self._limited = {name: found for name, found in definitions.items() if found.is_limited}
+
+    def concerns(self, row: Row, now: datetime) -> bool:
+        return row.task_name in self._limited
+
+    def room(self, names: Sequence[str], limit: int, transaction: sa.Connection) -> int:
+        task = self._task(names)
+        if task is None:
+            return limit
+        if not self._dialect.alone(transaction, task.name):
+            return 0
+        if task.concurrency is not None:
+            limit = min(limit, task.concurrency - self._running(transaction, task.name))
+        if task.rate_limit is not None and limit > 0:
+            limit = min(limit, task.rate_limit.count - self._started(transaction, task.name, task.rate_limit))
+        return max(limit, 0)
+
+    def admit(self, rows: Sequence[Row], now: datetime, transaction: sa.Connection) -> list[Answer]:
+        """Count these starts; ``room`` has kept the claim within the limits."""
+        for name, rate, count in self._counted(rows):
+            starts = self._dialect.tables.starts
+            transaction.execute(starts.delete().where(starts.c.task_name == name, ~self._counts(rate, now)))
+            row = {"task_name": name, "at": _rounded_up(now, rate.grain), "count": count}
+            self._dialect.by_row.upsert(
+                transaction, starts, row, lambda new: {"count": self._dialect.tables.starts.c.count + new["count"]}
+            )
+        return [START] * len(rows)
+
+    def give_back(self, rows: Sequence[Row], now: datetime, transaction: sa.Connection) -> None:
+        for name, rate, count in self._counted(rows):
+            starts = self._dialect.tables.starts
+            mine = [starts.c.task_name == name, starts.c.at == _rounded_up(now, rate.grain)]
+            transaction.execute(starts.update().where(*mine).values(count=starts.c.count - count))
+
+    def _task(self, names: Sequence[str]) -> Definition | None:
+        return self._limited.get(names[0]) if self._limited and len(names) == 1 else None
+
+    def _counted(self, rows: Sequence[Row]) -> Iterable[tuple[str, Rate, int]]:
+        """Yield the tasks of these rows that have a rate, and how many rows each has."""
+        for name in sorted({row.task_name for row in rows}):
+            if (rate := self._limited[name].rate_limit) is not None:
+                yield name, rate, sum(row.task_name == name for row in rows)
+
+    def _running(self, transaction: sa.Connection, name: str) -> int:
+        tasks = self._dialect.tables.tasks
+        held = sa.select(sa.func.count()).where(tasks.c.picked, tasks.c.task_name == name)
+        return int(transaction.scalar(held) or 0)
+
+    def _started(self, transaction: sa.Connection, name: str, rate: Rate) -> int:
+        starts = self._dialect.tables.starts
+        within = [starts.c.task_name == name, self._counts(rate, self._dialect.now(transaction))]
+        return int(transaction.scalar(sa.select(sa.func.sum(starts.c.count)).where(*within)) or 0)
+
+    def _counts(self, rate: Rate, now: datetime) -> sa.ColumnElement[bool]:
+        """Whether a start is within the window. After a clock step back it is not, if it lies far in the future."""
+        at = self._dialect.tables.starts.c.at
+        return (at > now - rate.window) & (at < now + rate.window)
+
+
+def _rounded_up(instant: datetime, grain: timedelta) -> datetime:
+    """Return the instant rounded up, so that no start counts for too short a time."""
+    width = grain // TICK
+    return from_micros(-(-to_micros(instant) // width) * width)
+
+
+class ConcurrentSlots(Gate):
+    """Slots of a job that run side by side: a place is taken until the row of its slot is final.
+
+    Race: two starts must not see the same place free. Each needs the lock of the claimed plan row, and holds it. A
+    slot that ends at this moment frees its place for the next look.
+    """
+
+    comes_before_decision = True
+
+    def __init__(self, dialect: Dialect, definitions: Mapping[str, Definition], settings: Settings) -> None:
+        super().__init__(dialect, definitions, settings)
+        self._most = {name: found.overlap.max for name, found in definitions.items() if found.overlap.detaches}
+        self.names = frozenset(self._most)
+
+    def admit(self, rows: Sequence[Row], now: datetime, transaction: sa.Connection) -> list[Answer]:
+        tasks = self._dialect.tables.tasks
+        taken = (
+            sa.select(tasks.c.task_name, tasks.c.plan_instance, sa.func.count())
+            .where(tasks.c.task_name.in_({row.task_name for row in rows}), is_detached(tasks))
+            .where(tasks.c.plan_instance.in_({row.task_instance for row in rows}), tasks.c.origin.in_(PLANNED))
+            .group_by(tasks.c.task_name, tasks.c.plan_instance)
+        )
+        found = {Key(name, instance): count for name, instance, count in transaction.execute(taken)}
+        return [START if found.get(row.key, 0) < self._most[row.task_name] else Later(now) for row in rows]
+
+
+class MinInterval(Gate):
+    """Two starts of a job by its schedule are at least ``min_interval`` apart.
+
+    A settlement moves the due time already. This gate keeps the rule where another hand has set it: an operator, a
+    deploy, a restore.
+    """
+
+    #: A retry may have started one of these after newer ones.
+    _NEWEST = 20
+
+    def __init__(self, dialect: Dialect, definitions: Mapping[str, Definition], settings: Settings) -> None:
+        super().__init__(dialect, definitions, settings)
+        found = definitions.items()
+        self._least = {name: one.min_interval for name, one in found if one.min_interval is not None}
+        self.names = frozenset(self._least)
+
+    def admit(self, rows: Sequence[Row], now: datetime, transaction: sa.Connection) -> list[Answer]:
+        found = transaction.execute(self._last_starts(rows))
+        started = {Key(name, instance): utc(at) for name, instance, at in found}
+        return [self._answer(row, started.get(row.key), now) for row in rows]
+
+    def _answer(self, row: Row, started: datetime | None, now: datetime) -> Answer:
+        """After a clock step back, a start that lies in the future stops nothing."""
+        if started is None or not started <= now < started + self._least[row.task_name]:
+            return START
+        return Later(started + self._least[row.task_name])
+
+    def _last_starts(self, rows: Sequence[Row]) -> sa.Select[Any]:
+        tasks, slots = self._dialect.tables.tasks, self._dialect.tables.slots
+        newest = (
+            sa.select(slots.c.started)
+            .where(slots.c.task_name == tasks.c.task_name, slots.c.task_instance == tasks.c.task_instance)
+            .where(slots.c.origin.in_(PLANNED), slots.c.started.is_not(None))
+            .order_by(slots.c.slot.desc())
+            .limit(self._NEWEST)
+            .correlate(tasks)
+            .subquery("newest")
+        )
+        last = sa.select(sa.func.max(newest.c.started, type_=Instant)).scalar_subquery()
+        return sa.select(tasks.c.task_name, tasks.c.task_instance, last).where(
+            tasks.c.task_name.in_({row.task_name for row in rows}),
+            tasks.c.task_instance.in_({row.task_instance for row in rows}),
+        )
+
+
+#: A first start this much later than its slot counts as late, as do the runs of missed slots.
+LATE = timedelta(minutes=1)
+_SECOND = timedelta(seconds=1)
+#: How many seconds of tokens the bucket holds.
+_SLACK = timedelta(milliseconds=250)
+#: When to ask again if another claim has the bucket.
+_BUSY = timedelta(milliseconds=200)
+_BUCKET = "recovery"
+
+
+class RecoveryRate(Gate):
+    """At most ``recovery_rate`` late slots start in any second, in the whole cluster: a token bucket.
+
+    The bucket is a row of ``scheduled_meta`` with two instants. ``full``: until when the starts so far use up the rate.
+    ``promised``: up to when tokens are expected by rows that found none. A row without a token comes back when one is
+    likely. A token goes to the row that asks first; a row that comes back and finds none is promised another.
+
+    Races. One transaction at a time has the bucket, by a lock of its own that ends after the commit: an INSERT with ON
+    CONFLICT would wait for the transaction that updated the row, and a claim must not wait. Without that lock a row
+    comes back in a moment.
+
+    Proof. Take the starts in the order of the lock, and a pause p of (1 s + 250 ms) / rate. With each start ``full``
+    rises to the start's instant and p, at least, and by p at least; and no start comes more than 250 ms before
+    ``full``. So the n-th start after another comes no sooner than n * p - 250 ms after it, though claims may overtake
+    each other on their way to the lock. Starts within one second are less than a second apart: n * p < 1.25 s, and
+    with the first they are no more than the rate. A start's instant is the claim's "now", and what the ledger says of
+    when the slot started; a claim that never began takes that back (``RowStatements.undo_entry``).
+    """
+
+    def __init__(self, dialect: Dialect, definitions: Mapping[str, Definition], settings: Settings) -> None:
+        super().__init__(dialect, definitions, settings)
+        rate = settings.recovery_rate
+        self._pause = None if rate is None else TICK * -(-((_SECOND + _SLACK) // TICK) // rate)
+
+    def concerns(self, row: Row, now: datetime) -> bool:
+        return self._pause is not None and row.attempt == 1 and _is_late(row, now)
+
+    def admit(self, rows: Sequence[Row], now: datetime, transaction: sa.Connection) -> list[Answer]:
+        assert self._pause is not None
+        if not self._dialect.alone(transaction, _BUCKET):
+            return [Later(now + _BUSY)] * len(rows)
+        (full, promised), answers = self._read(now, transaction), list[Answer]()
+        for _ in rows:
+            if _has_token(full, now):
+                full = _taken(full, now, self._pause)
+                answers.append(START)
+            else:
+                answers.append(Later(max(promised, full - _SLACK)))
+                promised = max(promised, full - _SLACK) + self._pause
+        self._write(full, promised, transaction)
+        return answers
+
+    def give_back(self, rows: Sequence[Row], now: datetime, transaction: sa.Connection) -> None:
+        assert self._pause is not None
+        full, promised = self._read(now, transaction)  # the lock of ``admit`` lasts
+        self._write(full - self._pause * len(rows), promised, transaction)
+
+    def _read(self, now: datetime, transaction: sa.Connection) -> tuple[datetime, datetime]:
+        meta = self._dialect.tables.meta
+        found = transaction.scalar(sa.select(meta.c.value).where(meta.c.key == _BUCKET))
+        full, promised = (from_micros(int(word)) for word in found.split()) if found else (now, now)
+        # No start uses up the rate for so long: the clock was put back, and both lie in a time that is to come.
+        return (full, promised) if full < now + LATE else (now, now)
+
+    def _write(self, full: datetime, promised: datetime, transaction: sa.Connection) -> None:
+        row = {"key": _BUCKET, "value": f"{to_micros(full)} {to_micros(promised)}"}
+        self._dialect.by_row.upsert(transaction, self._dialect.tables.meta, row, lambda new: {"value": new.value})
+
+
+def _is_late(row: Row, now: datetime) -> bool:
+    """Return whether the row runs a missed slot, or its slot a while after its time, whatever its due time is now."""
+    if row.origin == Origin.CATCH_UP or not row.is_plan or row.slot is None or row.slot + LATE >= now:
+        return row.origin == Origin.CATCH_UP
+    schedule = readable(row.schedule)
+    return schedule is None or row.slot + schedule.wait(row.slot) + LATE < now
+
+
+def _has_token(full: datetime, now: datetime) -> bool:
+    """Return whether one more may start though starts use up the rate until ``full``."""
+    return now + _SLACK >= full
+
+
+def _taken(full: datetime, now: datetime, pause: timedelta) -> datetime:
+    """Return until when starts use up the rate, after one more."""
+    return max(full, now) + pause
+
+
+#: All gates, in the order in which they are asked.
+ORDER: tuple[type[Gate], ...] = (Limits, ConcurrentSlots, MinInterval, RecoveryRate)
+
+
+class Gates:
+    """All gates of a process. Nothing else asks one."""
+
+    def __init__(self, dialect: Dialect, definitions: Mapping[str, Definition], settings: Settings) -> None:
+        self._gates = [make(dialect, definitions, settings) for make in ORDER]
+        #: Jobs that a gate may stop.
+        self.names = frozenset[str]().union(*(gate.names for gate in self._gates))
+        #: A slot that is later than this may be stopped, whatever its job.
+        self.late = LATE if settings.recovery_rate is not None else None
+        self._limited = frozenset(name for name, found in definitions.items() if found.is_limited)
+
+    def may_bound(self, names: Sequence[str]) -> bool:
+        """Return whether ``room`` and the claim of these tasks need one transaction."""
+        return len(names) == 1 and names[0] in self._limited
+
+    def room(self, names: Sequence[str], limit: int, transaction: sa.Connection) -> int:
+        """Return how many rows of these tasks the claim statement may take; zero: ask again later."""
+        for gate in self._gates:
+            limit = gate.room(names, limit, transaction) if limit else 0
+        return limit
+
+    def concern(self, row: Row, now: datetime) -> bool:
+        """Return whether a gate may stop the start of this row."""
+        return any(gate.concerns(row, now) for gate in self._gates)
+
+    def admit(
+        self, rows: Sequence[Row], now: datetime, transaction: sa.Connection, *, is_decided: bool = True
+    ) -> dict[Key, Refusal]:
+        """Ask each gate about the rows that those before it admit; return the refusals, by key.
+
+        ``is_decided``: the rows carry the slots that are to start.
+        """
+        refused: dict[Key, Refusal] = {}
+        passed: list[Gate] = []
+        for gate in self._gates:
+            if gate.comes_before_decision == is_decided:
+                continue
+            asked = [row for row in rows if row.key not in refused and gate.concerns(row, now)]
+            answers = gate.admit(asked, now, transaction) if asked else ()
+            stopped = [(row, one) for row, one in zip(asked, answers, strict=True) if not isinstance(one, Start)]
+            _give_back(passed, [row for row, _ in stopped], now, transaction)
+            refused.update((row.key, one) for row, one in stopped)
+            passed.append(gate)
+        return refused
+
+    def give_back(self, rows: Sequence[Row], now: datetime, transaction: sa.Connection) -> None:
+        """Take back what admitted rows were given that do not start after all."""
+        _give_back(self._gates, rows, now, transaction)
+
+
+def _give_back(gates: Iterable[Gate], rows: Sequence[Row], now: datetime, transaction: sa.Connection) -> None:
+    for gate in gates:
+        if own := [row for row in rows if gate.concerns(row, now)]:
+            gate.give_back(own, now, transaction)
