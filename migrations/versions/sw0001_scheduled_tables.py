@@ -1,11 +1,15 @@
-"""The tables: queue, ledger, gaps, workers, controls, calendars, starts, meta.
+"""The tables: queue, ledger, gaps, attempts, workers, controls, calendars, starts, keys, receipts, meta.
 
-Forward-safe rule for every later revision: workers of the release before must go on working.
+Revisions are append-only: this one never changes again. Forward-safe rule for every later revision: workers of the
+release before must go on working. docs/schema.md says what each table, column and index is for.
 
 Revision ID: sw0001
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import datetime
 
 import sqlalchemy as sa
 from alembic import op
@@ -15,11 +19,14 @@ down_revision = None
 branch_labels = ("slotwise",)
 depends_on = None
 
-#: The columns that a table of db-scheduler has; a foreign table with exactly these may be adopted.
-DB_SCHEDULER = (
-    "task_name", "task_instance", "task_data", "execution_time", "picked", "picked_by", "last_success",
-    "last_failure", "consecutive_failures", "last_heartbeat", "version", "priority",
-)  # fmt: skip
+#: The instants that Python and every dialect can hold, with room for "never"; and versions that can still rise.
+FIRST, END, LAST_VERSION = "1900-01-01 00:00:00+00", "9002-01-01 00:00:00+00", 2**62
+#: Rows with a version above were made by us: it is born from the clock, where Java's begins at 1.
+OURS = 10**15
+
+
+class _Micros(sa.BigInteger):
+    """An instant in SQLite."""
 
 
 def _names() -> tuple[str, str | None]:
@@ -32,7 +39,7 @@ def _is_sqlite() -> bool:
 
 
 def _instant() -> sa.types.TypeEngine:
-    return sa.BigInteger() if _is_sqlite() else sa.DateTime(timezone=True)
+    return _Micros() if _is_sqlite() else sa.DateTime(timezone=True)
 
 
 def _duration() -> sa.types.TypeEngine:
@@ -43,53 +50,42 @@ def _quoted(table: str, schema: str | None) -> str:
     return op.get_context().dialect.identifier_preparer.format_table(sa.Table(table, sa.MetaData(), schema=schema))
 
 
-def _own_task_columns() -> list[sa.Column]:
-    zero = sa.text("0")
+def _zero() -> sa.TextClause:
+    return sa.text("0")
+
+
+# -- values that are stopped at the door ------------------------------------------------------------------------------
+
+
+def _checks(table: str, columns: Sequence[sa.Column]) -> Iterator[sa.CheckConstraint]:
+    """A value that Python cannot hold would keep a worker from reading any row of its batch."""
+    if instants := [column.name for column in columns if isinstance(column.type, (sa.DateTime, _Micros))]:
+        yield sa.CheckConstraint(_are_known(instants), name=f"{table}_instants")
+    names = ("version", "created_version", "token")
+    versions = [found.name for found in columns if found.name in names and isinstance(found.type, sa.BigInteger)]
+    if versions:
+        yield sa.CheckConstraint(" AND ".join(f"{name} < {LAST_VERSION}" for name in versions), f"{table}_versions")
+
+
+def _are_known(instants: Sequence[str]) -> str:
+    if _is_sqlite():
+        first, end = (int(datetime.fromisoformat(text).timestamp()) * 1_000_000 for text in (FIRST, END))
+        return " AND ".join(f"{name} >= {first} AND {name} < {end}" for name in instants)
+    # Two comparisons for all of them, whatever is null: each UPDATE evaluates them.
+    listed = ", ".join(instants)
+    return f"least({listed}) >= timestamptz '{FIRST}' AND greatest({listed}) < timestamptz '{END}'"
+
+
+def _create(table: str, schema: str | None, *columns: sa.Column) -> sa.Table:
+    return op.create_table(table, *columns, *_checks(table, columns), schema=schema)
+
+
+# -- the queue --------------------------------------------------------------------------------------------------------
+
+
+def _db_scheduler_columns() -> list[sa.Column]:
+    """Same name, type and meaning as in db-scheduler; a foreign table with exactly these may be adopted."""
     return [
-        sa.Column("kind", sa.Text, nullable=False, server_default=sa.text("'task'")),
-        sa.Column("slot", _instant()),
-        sa.Column("watermark", _instant()),
-        sa.Column("next_slot", _instant()),
-        sa.Column("schedule", sa.Text),
-        sa.Column("fingerprint", sa.Text),
-        sa.Column("revision", sa.Text),
-        sa.Column("deployed", _instant()),
-        sa.Column("runs_on", sa.Text),
-        sa.Column("plan_instance", sa.Text),
-        sa.Column("origin", sa.Text),
-        sa.Column("collapsed", sa.BigInteger, nullable=False, server_default=zero),
-        sa.Column("created_version", sa.BigInteger),
-        sa.Column("attempt", sa.Integer, nullable=False, server_default=zero),
-        sa.Column("lost_count", sa.Integer, nullable=False, server_default=zero),
-        sa.Column("trying_since", _instant()),
-        sa.Column("lease", _duration()),
-        sa.Column("state", sa.Text),
-        sa.Column("parked_due", _instant()),
-        sa.Column("wanted_due", _instant()),
-        sa.Column("waits_for", sa.Integer),
-        sa.Column("cancel_requested", _instant()),
-        sa.Column("catch_up_until", _instant()),
-        sa.Column("unheld_since", _instant()),
-        sa.Column("last_error", sa.Text),
-        sa.Column("control", sa.BigInteger),
-    ]
-
-
-def upgrade() -> None:
-    prefix, schema = _names()
-    if op.get_context().opts.get("slotwise_adopt"):
-        _adopt(prefix, schema)
-    else:
-        _create_tasks(prefix, schema)
-    _index_tasks(prefix, schema)
-    _create_ledger(prefix, schema)
-    _create_bookkeeping(prefix, schema)
-    _fill_meta(prefix, schema)
-
-
-def _create_tasks(prefix: str, schema: str | None) -> None:
-    op.create_table(
-        f"{prefix}tasks",
         sa.Column("task_name", sa.Text, primary_key=True),
         sa.Column("task_instance", sa.Text, primary_key=True),
         sa.Column("task_data", sa.LargeBinary),
@@ -102,74 +98,165 @@ def _create_tasks(prefix: str, schema: str | None) -> None:
         sa.Column("last_heartbeat", _instant()),
         sa.Column("version", sa.BigInteger, nullable=False),
         sa.Column("priority", sa.SmallInteger, server_default=sa.text("50")),
-        *_own_task_columns(),
-        schema=schema,
+    ]
+
+
+def _own_task_columns() -> list[sa.Column]:
+    return [
+        sa.Column("kind", sa.Text, nullable=False, server_default=sa.text("'task'")),
+        sa.Column("slot", _instant()),
+        sa.Column("watermark", _instant()),
+        sa.Column("next_slot", _instant()),
+        sa.Column("schedule", sa.Text),
+        sa.Column("plan", sa.JSON),
+        sa.Column("plan_instance", sa.Text),
+        sa.Column("origin", sa.Text),
+        sa.Column("collapsed", sa.BigInteger, nullable=False, server_default=_zero()),
+        sa.Column("created_version", sa.BigInteger),
+        sa.Column("attempt", sa.Integer, nullable=False, server_default=_zero()),
+        sa.Column("lost_count", sa.Integer, nullable=False, server_default=_zero()),
+        sa.Column("lease", _duration()),
+        sa.Column("state", sa.Text),
+        sa.Column("parked_due", _instant()),
+        sa.Column("wanted_due", _instant()),
+        sa.Column("waits_for", sa.Integer),
+        sa.Column("cancel_requested", _instant()),
+        sa.Column("unheld_since", _instant()),
+        sa.Column("last_error", sa.Text),
+        sa.Column("control", sa.BigInteger),
+        sa.Column("pending", sa.JSON),
+        sa.Column("marked", _instant()),
+        sa.Column("limit_key", sa.Text),
+        sa.Column("order_key", sa.Text),
+        sa.Column("period", _duration()),
+        sa.Column("anchor", _instant()),
+    ]
+
+
+def _task_indexes(table: str) -> list[tuple[str, str, str]]:
+    """Name, columns and rows of each."""
+    waiting = "NOT picked AND state IS NULL"
+    # SQLAlchemy cannot read an index of expressions back from SQLite, which owes no speed.
+    rank = "" if _is_sqlite() else "(-coalesce(priority, 50)), "
+    return [
+        (f"{table}_due", "execution_time", f"{waiting} AND kind <> 'task'"),
+        (f"{table}_queue", f"task_name, {rank}execution_time", f"{waiting} AND kind = 'task'"),
+        (f"{table}_lost", "execution_time", f"{waiting} AND lost_count > 0"),
+        (f"{table}_held", "picked_by", "picked"),
+        (f"{table}_parked", "state, task_name, task_instance", "state IS NOT NULL"),
+        (f"{table}_beside", "task_name, plan_instance", "plan_instance IS NOT NULL"),
+        (f"{table}_ordered", "task_name, order_key, created_version", "order_key IS NOT NULL"),
+    ]
+
+
+def _create_tasks(prefix: str, schema: str | None) -> None:
+    table = f"{prefix}tasks"
+    _create(table, schema, *_db_scheduler_columns(), *_own_task_columns())
+    for name, columns, rows in _task_indexes(table):
+        op.execute(f"CREATE INDEX {name} ON {_quoted(table, schema)} ({columns}) WHERE {rows}")
+    if not _is_sqlite():
+        op.execute(_storage(_quoted(table, schema)))
+
+
+def _storage(table: str) -> str:
+    # A queue is all churn: vacuum by a fixed number of dead rows, not by a share of the table, and leave
+    # room on each page so that heartbeats (no indexed column changes) stay on their page.
+    return (
+        f"ALTER TABLE {table} SET (fillfactor = 80, autovacuum_vacuum_scale_factor = 0, "
+        "autovacuum_vacuum_threshold = 1000, autovacuum_analyze_scale_factor = 0.05, autovacuum_vacuum_cost_delay = 0)"
     )
+
+
+# -- a table of db-scheduler's ----------------------------------------------------------------------------------------
 
 
 def _adopt(prefix: str, schema: str | None) -> None:
-    """Take over db-scheduler's table: add our columns, and refuse deletes of our rows by its clean-up."""
+    """In one transaction; ``migrate.apply`` has taken the steps before, one by one, where it could."""
     table = f"{prefix}tasks"
-    for column in _own_task_columns():
-        op.add_column(table, column, schema=schema)
     if _is_sqlite():
+        for column in _own_task_columns():
+            op.add_column(table, column, schema=schema)
+        for name, columns, rows in _task_indexes(table):
+            op.execute(f"CREATE INDEX {name} ON {_quoted(table, schema)} ({columns}) WHERE {rows}")
         return
-    op.alter_column(table, "priority", server_default=sa.text("50"), schema=schema)
-    function = _quoted(f"{prefix}keep_rows", schema)
-    # db-scheduler deletes rows of tasks that it does not know, also while somebody holds them. Ours are told apart by
-    # their version, which is born from the clock (> 10^15) where Java's begins at 1; and our own deletes by
-    # what our connections say, or the statement (a task cancelled in the caller's transaction), or an operator's mark.
-    op.execute(
-        f"CREATE FUNCTION {function}() RETURNS trigger LANGUAGE plpgsql SET search_path FROM CURRENT AS $$ BEGIN "
-        "IF OLD.version > 1000000000000000 AND OLD.state IS DISTINCT FROM 'deleted' "
-        "AND coalesce(current_setting('slotwise.delete', true), '') <> 'on' "
-        "THEN RETURN NULL; END IF; RETURN OLD; END $$"
-    )
-    op.execute(
-        f"CREATE TRIGGER {prefix}keep_rows BEFORE DELETE ON {_quoted(table, schema)} "
-        f"FOR EACH ROW EXECUTE FUNCTION {function}()"
-    )
+    for _, statement in adoption(prefix, schema, op.get_context().dialect):
+        op.execute(statement.replace(" CONCURRENTLY", ""))
 
 
-def _index_tasks(prefix: str, schema: str | None) -> None:
-    table = f"{prefix}tasks"
-    waiting = "NOT picked AND state IS NULL"
-    # SQLAlchemy cannot read an index of expressions back from SQLite, which owes no speed.
-    rank = [] if _is_sqlite() else [sa.text("(-coalesce(priority, 50))")]
-    for name, columns, condition in (
-        ("due", ["execution_time"], f"{waiting} AND kind <> 'task'"),
-        ("queue", ["task_name", *rank, "execution_time"], f"{waiting} AND kind = 'task'"),
-        ("lost", ["execution_time"], f"{waiting} AND lost_count > 0"),
-        ("held", ["picked_by"], "picked"),
-        ("parked", ["state", "task_name", "task_instance"], "state IS NOT NULL"),
-        ("beside", ["task_name", "plan_instance"], "plan_instance IS NOT NULL"),
+def adoption(prefix: str, schema: str | None, dialect: sa.Dialect) -> Iterator[tuple[str, str]]:
+    """The steps of the adoption in PostgreSQL, with the index that a step builds or "". Each can be repeated.
+
+    None rewrites the table. All but the indexes and the validation take a lock that blocks others, for a moment.
+    """
+    name, quote = f"{prefix}tasks", dialect.identifier_preparer.format_table
+    table = quote(sa.Table(name, sa.MetaData(), schema=schema))
+    function = quote(sa.Table(f"{prefix}keep_rows", sa.MetaData(), schema=schema))
+    columns = [sa.schema.CreateColumn(column).compile(dialect=dialect) for column in _own_task_columns()]
+    yield "", f"ALTER TABLE {table} {', '.join(f'ADD COLUMN IF NOT EXISTS {column}' for column in columns)}"
+    yield "", f"ALTER TABLE {table} ALTER COLUMN priority SET DEFAULT 50"
+    # Java writes its columns in its rows as it likes; in ours nobody may write what we cannot read.
+    instants = [column.name for column in _own_task_columns() if isinstance(column.type, sa.DateTime)]
+    theirs = [column.name for column in _db_scheduler_columns() if isinstance(column.type, sa.DateTime)]
+    for what, condition in (
+        ("instants", f"{_are_known(instants)} AND (version < {OURS} OR {_are_known(theirs)})"),
+        ("versions", f"created_version < {LAST_VERSION}"),
     ):
-        where = sa.text(condition)
-        op.create_index(f"{table}_{name}", table, columns, schema=schema, postgresql_where=where, sqlite_where=where)
-    if not _is_sqlite():
-        # A queue is all churn: vacuum by a fixed number of dead rows, not by a share of the table, and leave
-        # room on each page so that heartbeats (no indexed column changes) stay on their page.
-        op.execute(
-            f"ALTER TABLE {_quoted(table, schema)} SET (fillfactor = 80, autovacuum_vacuum_scale_factor = 0, "
-            "autovacuum_vacuum_threshold = 1000, autovacuum_analyze_scale_factor = 0.05, "
-            "autovacuum_vacuum_cost_delay = 0)"
+        yield (
+            "",
+            f"DO $$ BEGIN ALTER TABLE {table} ADD CONSTRAINT {name}_{what} CHECK ({condition}) NOT VALID; "
+            "EXCEPTION WHEN duplicate_object THEN NULL; END $$",
         )
+        yield "", f"ALTER TABLE {table} VALIDATE CONSTRAINT {name}_{what}"
+    # db-scheduler deletes rows of tasks that it does not know, also while somebody holds them. Our own deletes are
+    # told apart by what our connections say, or the statement (a task cancelled in the caller's transaction), or an
+    # operator's mark.
+    yield (
+        "",
+        f"CREATE OR REPLACE FUNCTION {function}() RETURNS trigger LANGUAGE plpgsql SET search_path FROM CURRENT "
+        f"AS $$ BEGIN IF OLD.version > {OURS} AND OLD.state IS DISTINCT FROM 'deleted' "
+        "AND coalesce(current_setting('slotwise.delete', true), '') <> 'on' "
+        "THEN RETURN NULL; END IF; RETURN OLD; END $$",
+    )
+    yield (
+        "",
+        f"CREATE OR REPLACE TRIGGER {prefix}keep_rows BEFORE DELETE ON {table} "
+        f"FOR EACH ROW EXECUTE FUNCTION {function}()",
+    )
+    yield "", _storage(table)
+    for index, keys, rows in _task_indexes(name):
+        yield index, f"CREATE INDEX CONCURRENTLY IF NOT EXISTS {index} ON {table} ({keys}) WHERE {rows}"
+
+
+# -- all others -------------------------------------------------------------------------------------------------------
+
+
+def upgrade() -> None:
+    prefix, schema = _names()
+    opts = op.get_context().opts
+    if not opts.get("slotwise_adopt"):
+        _create_tasks(prefix, schema)
+    elif not opts.get("slotwise_adopted"):
+        _adopt(prefix, schema)
+    _create_ledger(prefix, schema)
+    _create_bookkeeping(prefix, schema)
+    _fill_meta(prefix, schema)
 
 
 def _create_ledger(prefix: str, schema: str | None) -> None:
-    zero = sa.text("0")
-    op.create_table(
-        f"{prefix}slots",
+    slots = f"{prefix}slots"
+    _create(
+        slots,
+        schema,
         sa.Column("task_name", sa.Text, primary_key=True),
         sa.Column("task_instance", sa.Text, primary_key=True),
         sa.Column("slot", _instant(), primary_key=True, autoincrement=False),
         sa.Column("outcome", sa.Text, nullable=False),
         sa.Column("reason", sa.Text),
         sa.Column("origin", sa.Text, nullable=False, server_default=sa.text("'schedule'")),
-        sa.Column("attempts", sa.Integer, nullable=False, server_default=zero),
-        sa.Column("lost", sa.Integer, nullable=False, server_default=zero),
-        sa.Column("aborted", sa.Integer, nullable=False, server_default=zero),
-        sa.Column("collapsed", sa.BigInteger, nullable=False, server_default=zero),
+        sa.Column("attempts", sa.Integer, nullable=False, server_default=_zero()),
+        sa.Column("lost", sa.Integer, nullable=False, server_default=_zero()),
+        sa.Column("aborted", sa.Integer, nullable=False, server_default=_zero()),
+        sa.Column("collapsed", sa.BigInteger, nullable=False, server_default=_zero()),
         sa.Column("token", sa.BigInteger),
         sa.Column("worker", sa.Text),
         sa.Column("started", _instant()),
@@ -178,28 +265,13 @@ def _create_ledger(prefix: str, schema: str | None) -> None:
         sa.Column("error", sa.Text),
         sa.Column("result", sa.LargeBinary),
         sa.Column("expires", _instant()),
-        schema=schema,
     )
-    kept = sa.text("expires IS NOT NULL")
-    op.create_index(
-        f"{prefix}slots_expires",
-        f"{prefix}slots",
-        ["expires"],
-        schema=schema,
-        postgresql_where=kept,
-        sqlite_where=kept,
-    )
-    of_instances = sa.text("task_instance <> 'recurring'")
-    op.create_index(
-        f"{prefix}slots_of_instances",
-        f"{prefix}slots",
-        ["task_name", "slot"],
-        schema=schema,
-        postgresql_where=of_instances,
-        sqlite_where=of_instances,
-    )
-    op.create_table(
+    quoted = _quoted(slots, schema)
+    op.execute(f"CREATE INDEX {slots}_expires ON {quoted} (expires) WHERE expires IS NOT NULL")
+    op.execute(f"CREATE INDEX {slots}_of_instances ON {quoted} (task_name, slot) WHERE task_instance <> 'recurring'")
+    _create(
         f"{prefix}gaps",
+        schema,
         sa.Column("task_name", sa.Text, primary_key=True),
         sa.Column("task_instance", sa.Text, primary_key=True),
         sa.Column("first_slot", _instant(), primary_key=True, autoincrement=False),
@@ -207,14 +279,31 @@ def _create_ledger(prefix: str, schema: str | None) -> None:
         sa.Column("count", sa.BigInteger, nullable=False),
         sa.Column("reason", sa.Text, nullable=False),
         sa.Column("created", _instant(), nullable=False),
-        schema=schema,
     )
     op.create_index(f"{prefix}gaps_last", f"{prefix}gaps", ["task_name", "last_slot"], schema=schema)
+    _create(
+        f"{prefix}attempts",
+        schema,
+        sa.Column("task_name", sa.Text, primary_key=True),
+        sa.Column("task_instance", sa.Text, primary_key=True),
+        sa.Column("slot", _instant(), primary_key=True, autoincrement=False),
+        sa.Column("token", sa.BigInteger, primary_key=True, autoincrement=False),
+        sa.Column("number", sa.Integer, nullable=False),
+        sa.Column("worker", sa.Text),
+        sa.Column("claimed", _instant()),
+        sa.Column("started", _instant()),
+        sa.Column("ended", _instant()),
+        sa.Column("outcome", sa.Text, nullable=False),
+        sa.Column("reason", sa.Text),
+        sa.Column("error", sa.Text),
+    )
+    op.create_index(f"{prefix}attempts_ended", f"{prefix}attempts", ["ended"], schema=schema)
 
 
 def _create_bookkeeping(prefix: str, schema: str | None) -> None:
-    op.create_table(
+    _create(
         f"{prefix}workers",
+        schema,
         sa.Column("worker", sa.Text, primary_key=True),
         sa.Column("host", sa.Text, nullable=False),
         sa.Column("pid", sa.Integer, nullable=False),
@@ -231,37 +320,54 @@ def _create_bookkeeping(prefix: str, schema: str | None) -> None:
         sa.Column("last_seen", _instant(), nullable=False),
         sa.Column("lease", _duration(), nullable=False),
         sa.Column("skew", sa.Float),
-        schema=schema,
     )
-    op.create_table(
+    _create(
         f"{prefix}controls",
+        schema,
         sa.Column("id", sa.BigInteger().with_variant(sa.Integer, "sqlite"), primary_key=True, autoincrement=True),
         sa.Column("at", _instant(), nullable=False),
         sa.Column("author", sa.Text, nullable=False),
         sa.Column("command", sa.Text, nullable=False),
         sa.Column("task_name", sa.Text),
-        sa.Column("task_instance", sa.Text),
         sa.Column("slot", _instant()),
         sa.Column("arguments", sa.Text),
         sa.Column("note", sa.Text),
-        schema=schema,
     )
-    op.create_table(
+    _create(
         f"{prefix}calendars",
+        schema,
         sa.Column("name", sa.Text, primary_key=True),
         sa.Column("revision", sa.BigInteger, nullable=False),
         sa.Column("weekend", sa.Text, nullable=False),
         sa.Column("days", sa.Text, nullable=False),
         sa.Column("updated", _instant(), nullable=False),
-        schema=schema,
     )
-    op.create_table(
+    _create(
         f"{prefix}starts",
+        schema,
         sa.Column("task_name", sa.Text, primary_key=True),
         sa.Column("at", _instant(), primary_key=True, autoincrement=False),
         sa.Column("count", sa.BigInteger, nullable=False),
-        schema=schema,
     )
+    _create(
+        f"{prefix}keys",
+        schema,
+        sa.Column("task_name", sa.Text, primary_key=True),
+        sa.Column("kind", sa.Text, primary_key=True),
+        sa.Column("key", sa.Text, primary_key=True),
+        sa.Column("head", sa.Text),
+        sa.Column("running", sa.Integer, nullable=False, server_default=_zero()),
+        sa.Column("full_until", _instant()),
+    )
+    _create(
+        f"{prefix}receipts",
+        schema,
+        sa.Column("receipt", sa.Text, primary_key=True),
+        sa.Column("answer", sa.JSON),
+        sa.Column("created", _instant(), nullable=False),
+        sa.Column("expires", _instant(), nullable=False),
+    )
+    op.create_index(f"{prefix}receipts_expires", f"{prefix}receipts", ["expires"], schema=schema)
 
 
 def _fill_meta(prefix: str, schema: str | None) -> None:
@@ -279,7 +385,10 @@ def _fill_meta(prefix: str, schema: str | None) -> None:
 
 def downgrade() -> None:
     prefix, schema = _names()
-    for name in ("meta", "starts", "calendars", "controls", "workers", "gaps", "slots", "tasks"):
+    tables = (
+        "meta", "receipts", "keys", "starts", "calendars", "controls", "workers", "attempts", "gaps", "slots", "tasks",
+    )  # fmt: skip
+    for name in tables:
         op.drop_table(f"{prefix}{name}", schema=schema, if_exists=True)  # somebody may have dropped one
     if not _is_sqlite():
         op.execute(f"DROP FUNCTION IF EXISTS {_quoted(f'{prefix}keep_rows', schema)}()")

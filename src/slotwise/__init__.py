@@ -53,11 +53,11 @@ if TYPE_CHECKING:
     from slotwise.client.client import Client
     from slotwise.client.operations import Operations
     from slotwise.contrib.command import CommandJob
-    from slotwise.explain.explanation import Explanation
+    from slotwise.explain.explanation import Explanation, TaskExplanation
     from slotwise.registry.inspection import Inspection
     from slotwise.registry.registry import JobRegistry
     from slotwise.store.dialects.task_statements import BulkResult
-    from slotwise.store.queue.task_views import TaskInfo, TaskResult
+    from slotwise.store.queue.queue import TaskInfo, TaskResult
     from slotwise.store.reading.task_counts import TaskCount
     from slotwise.store.reading.views import Health, JobInfo, SlotInfo
     from slotwise.store.schema.audit_rows import AuditEntry
@@ -117,6 +117,7 @@ __all__ = [
     "Snooze",
     "TaskContext",
     "TaskCount",
+    "TaskExplanation",
     "TaskInfo",
     "TaskResult",
     "UnknownTask",
@@ -135,6 +136,7 @@ _LATE = {
     "Operations": "slotwise.client.operations",
     "AuditEntry": "slotwise.store.schema.audit_rows",
     "Explanation": "slotwise.explain.explanation",
+    "TaskExplanation": "slotwise.explain.explanation",
     "Health": "slotwise.store.reading.views",
     "JobInfo": "slotwise.store.reading.views",
     "SlotInfo": "slotwise.store.reading.views",
@@ -144,8 +146,8 @@ _LATE = {
     "Item": "slotwise.client.arguments",
     "Receipt": "slotwise.client.arguments",
     "BulkResult": "slotwise.store.dialects.task_statements",
-    "TaskResult": "slotwise.store.queue.task_views",
-    "TaskInfo": "slotwise.store.queue.task_views",
+    "TaskResult": "slotwise.store.queue.queue",
+    "TaskInfo": "slotwise.store.queue.queue",
     "CommandJob": "slotwise.contrib.command",
     "JobRegistry": "slotwise.registry.registry",
 }

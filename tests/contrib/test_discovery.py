@@ -42,11 +42,14 @@ def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Write]:
         importlib.invalidate_caches()
 
     monkeypatch.syspath_prepend(tmp_path)
-    before = set(sys.modules)
+    _forget_shop()  # an earlier test in this process may have imported a package of this name
     yield make
-    for name in set(sys.modules) - before:
-        if name.partition(".")[0] == "shop":
-            del sys.modules[name]
+    _forget_shop()
+
+
+def _forget_shop() -> None:
+    for name in [name for name in sys.modules if name.partition(".")[0] == "shop"]:
+        del sys.modules[name]
 
 
 def names(found: object) -> list[str]:

@@ -5,10 +5,14 @@ from __future__ import annotations
 import asyncio
 import io
 import json
+import os
 import re
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -172,8 +176,6 @@ def test_tables_that_exist_are_adopted_by_the_migration(django_project: Callable
 
 def test_each_revision_has_a_migration() -> None:
     """A later revision of the tables comes with a migration, so that ``migrate`` applies it."""
-    from pathlib import Path
-
     from slotwise.contrib.django import migrations
     from slotwise.migrate.revisions import _script_directory
 
@@ -290,3 +292,63 @@ def test_the_admin_without_the_tables(django_project: Callable[[str], None], sho
     assert answer.status_code == 200
     (problem,) = re.findall('<p class="errornote">(.*)</p>', answer.content.decode())
     assert "see what is missing: slotwise db check" in problem
+
+
+IN_MEMORY = """
+import sys
+from contextlib import nullcontext
+import django
+from django.conf import settings
+from django.core.management import call_command
+
+file = sys.argv[1]
+settings.configure(
+    DATABASES={"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": file}},
+    INSTALLED_APPS=["slotwise.contrib.django"], SLOTWISE={"JOBS": ["jobs"]},
+)
+django.setup()
+from django.db import transaction
+from slotwise.contrib.django import schedule
+from slotwise.errors import SlotwiseError
+call_command("check")
+call_command("migrate", verbosity=0)
+for context in (transaction.atomic(), nullcontext()):
+    with context:
+        try:
+            print(schedule("work").status)
+        except SlotwiseError as error:
+            print(error)
+"""
+
+
+@pytest.mark.parametrize(
+    ("file", "said"),
+    [
+        (
+            "test.sqlite3",
+            [
+                "DATABASES['default'] is sqlite: a task cannot join its transaction.atomic; schedule in "
+                "transaction.on_commit",
+                "scheduled",
+            ],
+        ),
+        (
+            ":memory:",
+            [
+                "DATABASES['default'] is SQLite in memory, which slotwise's own connections cannot see; use a file (in "
+                "tests: TEST = {'NAME': 'test.sqlite3'}), or PostgreSQL"
+            ]
+            * 2,
+        ),
+    ],
+)
+def test_sqlite(tmp_path: Path, file: str, said: list[str]) -> None:
+    """A file works outside transactions; in memory, where tests of a project run, only scheduling is refused."""
+    (tmp_path / "jobs.py").write_text("from slotwise import task\n@task(name='work')\ndef work(ctx): ...\n")
+    environment = {name: text for name, text in os.environ.items() if name != "DATABASE_URL"}
+    done = subprocess.run(
+        [sys.executable, "-c", IN_MEMORY, file], cwd=tmp_path, env=environment, capture_output=True, text=True,
+        timeout=60,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout.splitlines()[-2:]) == (0, said), done.stderr
+    assert ("slotwise.W001" in done.stderr) == (file == ":memory:")

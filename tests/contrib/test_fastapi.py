@@ -60,7 +60,7 @@ def test_a_request_schedules_and_the_worker_runs(cast: Cast) -> None:
     async def own(app: FastAPI) -> AsyncIterator[Mapping[str, Any]]:
         yield {"mine": asyncio.get_running_loop()}
 
-    app = FastAPI(lifespan=slotwise_lifespan(cast.registry, lifespan=own))
+    app = FastAPI(lifespan=slotwise_lifespan(cast.registry, lifespan=own, start_wait="60s"))
     app.include_router(health_router())
 
     @app.post("/work/{number}")
@@ -132,7 +132,7 @@ def test_missing_tables_end_the_servers_start(pg_empty_url: str) -> None:
     registry = Cast(pg_empty_url).registry
     with (
         pytest.raises(SchemaMissing, match="run: slotwise db upgrade"),
-        TestClient(FastAPI(lifespan=slotwise_lifespan(registry))),
+        TestClient(FastAPI(lifespan=slotwise_lifespan(registry, start_wait="60s"))),
     ):
         pass
     registry.database.close()
@@ -196,7 +196,7 @@ class Plain:
 def test_plain_asgi(cast: Cast, lifespan: str, said: list[str]) -> None:
     """The middleware runs the worker with the server, whether the application has a lifespan or not."""
     plain = Plain(lifespan)
-    with TestClient(SlotwiseASGI(plain, lambda: cast.registry)) as http:
+    with TestClient(SlotwiseASGI(plain, lambda: cast.registry, start_wait="60s")) as http:
         assert http.get("/").text == "running"
     assert plain.said == said
     assert cast.registry.worker is None
@@ -214,7 +214,7 @@ def test_plain_asgi_whose_own_start_fails(cast: Cast) -> None:
 
 def test_a_start_before_the_fork_is_refused_in_the_child(cast: Cast) -> None:
     """Threads stay in the parent; the line names both processes and the hook."""
-    host = Host(cast.registry)
+    host = Host(cast.registry, start_wait="60s")
     host.start()
     reader, writer = os.pipe()
     child = os.fork()

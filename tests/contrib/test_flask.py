@@ -72,7 +72,7 @@ def test_a_worker_starts_with_the_first_request(registry: JobRegistry) -> None:
 def test_an_application_whose_worker_cannot_start_serves(pg_empty_url: str, caplog: pytest.LogCaptureFixture) -> None:
     """The log says why; requests that need no jobs are answered."""
     registry = JobRegistry(jobs=[tick], database_url=pg_empty_url)
-    slotwise = Slotwise(registry, app := Flask("shop"), worker=True)
+    slotwise = Slotwise(registry, app := Flask("shop"), worker=True, start_wait="60s")
     app.get("/")(lambda: "served")
     caplog.set_level(logging.ERROR, "slotwise.host")
     assert [app.test_client().get("/").text for _ in range(2)] == ["served"] * 2

@@ -104,6 +104,7 @@ def test_deadlines_are_as_listed() -> None:
         "statement_timeout": settings.statement_timeout,
         "lock_timeout": settings.lock_timeout,
         "idle_in_transaction_session_timeout": settings.idle_in_transaction_timeout,
+        "wait for a reply, on the process's own clock": settings.statement_timeout + settings.connect_timeout,
     }
 
 

@@ -262,6 +262,15 @@ def test_sql(connection: sa.Connection, again: bool, capsys: pytest.CaptureFixtu
     assert "nothing to do" in capsys.readouterr().out
 
 
+def test_sql_without_a_transaction(connection: sa.Connection, capsys: pytest.CaptureFixture[str]) -> None:
+    """The same statements, for a tool that runs them in a transaction of its own."""
+    assert status(["db", "sql"]) == exits.OK
+    whole = capsys.readouterr().out.splitlines()
+    assert status(["db", "sql", "--no-transaction"]) == exits.OK
+    bare = capsys.readouterr().out.splitlines()
+    assert [line for line in whole if line not in ("", "BEGIN;", "COMMIT;")] == [line for line in bare if line]
+
+
 def test_at_once(tmp_path: Path, pg_empty_url: str) -> None:
     """Several deploys upgrade at once: one works, the others find nothing to do."""
     shell = Shell(tmp_path, pg_empty_url)

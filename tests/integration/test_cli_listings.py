@@ -48,6 +48,10 @@ def add(store: Store, table: str, *rows: dict[str, Any]) -> None:
     }  # fmt: skip
     with store.transaction() as connection:
         for row in rows:
+            if table == "tasks":
+                row.setdefault(
+                    "kind", "detached" if row.get("plan_instance") else "plan" if "schedule" in row else "task"
+                )
             connection.execute(sa.insert(getattr(store.tables, table)).values(**defaults[table] | row))
 
 
@@ -307,9 +311,9 @@ class TestWorkers:
         [
             ({"tasks": '["a", "b"]'}, None, None),
             ({"tasks": '["b"]'}, None, "no live worker knows it"),
-            ({"tags": '["big"]'}, '["big", "gpu"]', "no live worker that knows it carries big and gpu"),
-            ({"tags": '["big", "gpu"]'}, '["gpu"]', None),
-            ({"tasks": '["b"]', "tags": '["gpu"]'}, '["gpu"]', "no live worker knows it"),
+            ({"tags": '["big"]'}, ["big", "gpu"], "no live worker that knows it carries big and gpu"),
+            ({"tags": '["big", "gpu"]'}, ["gpu"], None),
+            ({"tasks": '["b"]', "tags": '["gpu"]'}, ["gpu"], "no live worker knows it"),
             ({"tasks": '["a"]', "state": "draining"}, None, "no worker is alive"),
             ({"tasks": '["a"]', "last_seen": NOON}, None, "no worker is alive"),
         ],
@@ -321,12 +325,16 @@ class TestWorkers:
         ask: Callable[..., Any],
         capsys: pytest.CaptureFixture[str],
         worker: dict[str, Any],
-        runs_on: str | None,
+        runs_on: list[str] | None,
         reason: str | None,
     ) -> None:
         """A due job that no live worker can take is shown as that, with the reason."""
         add(store, "workers", {"worker": "h:1:f0", "last_seen": store.now(), "tasks": '["a"]'} | worker)
-        add(store, "tasks", {"task_name": "a", "schedule": "x", "slot": NOON, "runs_on": runs_on})
+        add(
+            store,
+            "tasks",
+            {"task_name": "a", "schedule": "x", "slot": NOON, "plan": {"runs_on": runs_on}},
+        )
         (line,) = ask("jobs", "list")
         stuck = "no live worker" if reason == "no worker is alive" else "unroutable"
         assert (line["state"], line["reason"]) == (stuck if reason else "waiting", reason)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -145,6 +146,32 @@ class TestPools:
         assert is_transient(caught.value)
         with opened.main.connect() as connection:
             assert backend(connection) != before
+
+    def test_a_deadlock_is_logged_once_with_its_statement(
+        self, database: Open, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """The server ends one of the two transactions; its statement and what it waited for are logged."""
+        opened = database()
+        with opened.main.begin() as connection:
+            connection.exec_driver_sql("CREATE TABLE two (id integer PRIMARY KEY)")
+            connection.exec_driver_sql("INSERT INTO two VALUES (1), (2)")
+        has_first = threading.Barrier(2)
+
+        def lock(first: int, second: int) -> bool:
+            with opened.main.connect() as connection:
+                connection.exec_driver_sql("SELECT id FROM two WHERE id = %s FOR UPDATE", (first,))
+                has_first.wait(30)
+                try:
+                    connection.exec_driver_sql("SELECT id FROM two WHERE id = %s\n FOR UPDATE", (second,))
+                except DBAPIError as error:
+                    return is_transient(error)
+            return False
+
+        with ThreadPoolExecutor(2) as threads:
+            assert sorted(threads.map(lock, (1, 2), (2, 1))) == [False, True]
+        (said,) = [message for message in caplog.messages if "deadlock" in message]
+        assert re.search(r"Process \d+ waits for .*; blocked by process \d+\.", said)
+        assert said.endswith("Statement: SELECT id FROM two WHERE id = %s FOR UPDATE")
 
     def test_a_read_only_server_is_left(self, database: Open) -> None:
         """After a failover the old primary refuses writes: the next connection is a new one."""

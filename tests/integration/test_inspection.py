@@ -79,6 +79,11 @@ def test_it_says_what_the_tables_say(registry: JobRegistry) -> None:
     assert [one.slot for one in look.pending("hourly", id="recurring")] == [NOON + 6 * HOUR]
     assert look.explain("hourly", NOON + 2 * HOUR).reason == "collapsed"
     assert [(one.id, one.state) for one in look.tasks()] == [("1", "dead"), ("later", "waiting")]
+    dead = look.explain_task("mail", "1")
+    assert (dead.state, dead.sentences[0]) == (
+        "dead", "It is dead after one attempt; to try it again: slotwise tasks retry mail 1."
+    )  # fmt: skip
+    assert look.explain_task("mail", "0").sentences[0].startswith("It succeeded at ")
     assert look.task("mail", "1") == registry.client.get("mail", "1")
     assert [one.outcome for one in look.task_results("mail", "0")] == ["succeeded"]
     assert [(one.task, one.waiting, one.dead) for one in look.task_counts()] == [("mail", 1, 1)]
@@ -100,7 +105,7 @@ def test_the_same_is_awaited(registry: JobRegistry) -> None:
         "job": ("hourly",), "instances": ("hourly",), "slots": ("hourly",), "gaps": ("hourly",), "pending": ("hourly",),
         "slot": ("hourly", NOON + 4 * HOUR), "explain": ("hourly", NOON + 4 * HOUR), "task": ("mail", "1"),
         "task_results": ("mail", "0"), "jobs": (), "tasks": (), "task_counts": (), "workers": (), "all_paused": (),
-        "audit": (),
+        "audit": (), "explain_task": ("mail", "1"),
     }  # fmt: skip
     calls = {name for name in vars(Inspection) if not name.startswith("_")} - {"aio"}
     assert calls == {name for name in vars(AsyncInspection) if not name.startswith("_")} == {*given, "now", "health"}

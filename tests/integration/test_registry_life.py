@@ -312,7 +312,7 @@ def test_a_deaf_slot_in_the_foreground_ends_all_the_same(
         entered.set()
         release.wait(PATIENCE)
 
-    for place in ("process.foreground.PATIENCE", "run.event_loop.PATIENCE", "shutdown.LONGEST_ASIDE"):
+    for place in ("process.foreground.PATIENCE", "run.event_loop.PATIENCE", "worker.LONGEST_ASIDE"):
         monkeypatch.setattr(f"slotwise.engine.{place}", timedelta(milliseconds=100))
     deaf = job(name="deaf", schedule=Every("1d"))(blocks)
     registry = a_registry(url, heard, deaf, lifespan=Life(), shutdown_grace="0s")
@@ -691,7 +691,7 @@ def test_one_row_that_cannot_be_written(
         execute_beside(registry, "drop trigger refuse on scheduled_tasks")
         heard.wait("settled", id="bad")
     assert heard.of("claim-lost") == []
-    assert caplog.text.count("the outcome of mail/bad cannot be written yet") == 1
+    assert caplog.text.count("cannot write the outcome of mail/bad yet") == 1
 
 
 def test_a_batch_that_breaks_half_way(pg_url: str, heard: Heard) -> None:

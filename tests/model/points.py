@@ -13,7 +13,7 @@ from slotwise.store.operations import slot_operations
 from slotwise.store.planning import planner
 from slotwise.store.planning.planner import Planner
 from slotwise.store.slots import ledger, queued_slots
-from slotwise.store.slots.concurrent_slots import SlotRows
+from slotwise.store.slots.detached import SlotRows
 
 # ends
 LOST = ending._lost
@@ -27,7 +27,7 @@ CALLED_OFF = ending._called_off
 IS_CALLED_OFF = runner._is_called_off
 HELD = RowStatements.held
 HOLD = SQLite.hold
-AS_HELD = RowStatements._as_held
+AS_HELD = RowStatements.under
 OPEN_ENTRY = RowStatements._open_entry
 
 # where overlap and catch-up meet

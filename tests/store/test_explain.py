@@ -20,7 +20,7 @@ from slotwise.model.records import Claim, HandedBack, Succeeded
 from slotwise.schedules import Every
 from slotwise.store.dialects.queue_cursors import FIRST, LAST, Range
 from slotwise.store.planning.planner import Planner
-from slotwise.store.slots.batch_size import BatchSize
+from slotwise.store.slots.claims import BatchSize
 from slotwise.store.slots.store import Store
 
 ROWS = 200_000
@@ -54,7 +54,7 @@ GIVE_BACK = """
 UPDATE scheduled_tasks SET picked = false, picked_by = NULL WHERE picked;
 UPDATE scheduled_tasks SET slot = '2020-01-01Z', execution_time = '2020-01-01Z', next_slot = '8000-01-01Z',
     attempt = 0, lost_count = 0, version = version + 1000, watermark = NULL, origin = NULL, collapsed = 0,
-    catch_up_until = NULL, unheld_since = NULL, parked_due = NULL WHERE schedule IS NOT NULL;
+    pending = NULL, unheld_since = NULL, parked_due = NULL WHERE schedule IS NOT NULL;
 DELETE FROM scheduled_slots WHERE slot >= '2020-01-01Z';
 DELETE FROM scheduled_gaps;
 """

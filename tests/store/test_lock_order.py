@@ -17,7 +17,7 @@ from tests.store.bench import Bench, a_job, a_task
 from tests.store.waiting import run_into_lock
 
 from slotwise import Item
-from slotwise.model.records import Failed
+from slotwise.model.records import Failed, Follow, FollowUps, Key, Succeeded, Wanted, When
 from slotwise.schedules import Calendar, Daily, Disabled, Every
 from slotwise.settings.settings import Settings
 from slotwise.store.connect.database import Database
@@ -76,6 +76,19 @@ def _finish(bench: Bench) -> Callable[[], Any]:
     return lambda: bench.store.settlements.finish(claims)
 
 
+def _follow_up(bench: Bench) -> Callable[[], Any]:
+    """The row that is held is the last by key, those that its follow-ups replace are the others."""
+    (claim,) = (claim for claim in mails(bench).claim("mail") if claim.key.task_instance == IDS[-1])
+    follows = [Follow("mail", Wanted(id, None, When(None), 50), "replace") for id in reversed(IDS[:-1])]
+    return lambda: bench.store.settlements.settle([(claim, Succeeded(sequel=FollowUps(follows)))])
+
+
+def _count_down(bench: Bench) -> Callable[[], Any]:
+    (claim,) = (claim for claim in mails(bench).claim("mail") if claim.key.task_instance == IDS[-1])
+    arrivals = [Key("mail", id) for id in reversed(IDS[:-1])]
+    return lambda: bench.store.settlements.settle([(claim, Succeeded(sequel=FollowUps(arrivals=arrivals)))])
+
+
 def _reschedule(bench: Bench) -> Callable[[], Any]:
     mails(bench)
     items = [Item(1, id=id) for id in reversed(IDS)]
@@ -97,7 +110,7 @@ def _calendar(bench: Bench) -> Callable[[], Any]:
 
 @pytest.mark.parametrize(
     "play",
-    [_settle_slots, _settle_tasks, _finish, _reschedule, _order, _calendar],
+    [_settle_slots, _settle_tasks, _finish, _follow_up, _count_down, _reschedule, _order, _calendar],
     ids=lambda play: play.__name__.strip("_"),
 )
 def test_rows_are_locked_in_the_order_of_their_keys(bench: Bench, play: Callable[[Bench], Callable[[], Any]]) -> None:

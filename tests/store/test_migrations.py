@@ -9,10 +9,12 @@ import sqlite3
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
@@ -24,12 +26,16 @@ from tests.store.bench import Bench, at
 
 from slotwise import migrate
 from slotwise.errors import SchemaMismatch
+from slotwise.migrate.adoption import LOCK_TIMEOUT
+from slotwise.model.records import FOREVER
 from slotwise.settings.settings import Settings
 from slotwise.store.connect.database import Database
 from slotwise.store.schema.tables import SCHEMA_VERSION, tables
 
 CHECKOUT = Path(__file__).resolve().parents[2]
-TABLES = {"tasks", "slots", "gaps", "workers", "controls", "calendars", "starts", "meta"}
+TABLES = {
+    "tasks", "slots", "gaps", "attempts", "workers", "controls", "calendars", "starts", "keys", "receipts", "meta"
+}  # fmt: skip
 
 DB_SCHEDULER = """
 CREATE TABLE scheduled_tasks (
@@ -121,7 +127,7 @@ def test_indexes_are_partial(pg: sa.Connection) -> None:
     migrate.apply(pg)
     statement = sa.text("SELECT indexname, indexdef FROM pg_indexes WHERE tablename = 'scheduled_tasks'")
     found = {row.indexname: row.indexdef for row in pg.execute(statement)}
-    names = ("pkey", "due", "queue", "lost", "held", "parked", "beside")
+    names = ("pkey", "due", "queue", "lost", "held", "parked", "beside", "ordered")
     assert set(found) == {f"scheduled_tasks_{name}" for name in names}
     waiting = "(NOT picked) AND (state IS NULL)"
     slot, task = "(kind <> 'task'::text)", "(kind = 'task'::text)"
@@ -166,9 +172,9 @@ def test_each_installation_has_an_id_of_its_own(pg: sa.Connection) -> None:
         pytest.param("DROP TABLE scheduled_gaps", SchemaMismatch, "table scheduled_gaps", id="a table"),
         pytest.param("DROP INDEX scheduled_tasks_due", SchemaMismatch, "index scheduled_tasks_due", id="an index"),
         pytest.param(
-            "ALTER TABLE scheduled_tasks DROP COLUMN catch_up_until",
+            "ALTER TABLE scheduled_tasks DROP COLUMN last_error",
             SchemaMismatch,
-            "column scheduled_tasks.catch_up_until",
+            "column scheduled_tasks.last_error",
             id="a column",
         ),
         pytest.param(
@@ -346,6 +352,24 @@ def test_an_adopted_table_serves_both(pg: sa.Connection, pg_empty_url: str) -> N
     bench.database.close()
 
 
+@pytest.mark.parametrize("due", ["-infinity", "0044-03-15 12:00Z BC"])
+def test_a_row_of_javas_that_we_cannot_read_is_quarantined(pg: sa.Connection, pg_empty_url: str, due: str) -> None:
+    """Java writes what it likes in its rows; such a row of a task that we know is dead, and the others run."""
+    bench = adopted(pg, pg_empty_url)
+    bench.client.schedule("mail", id="1")
+    with psycopg.connect(pg_empty_url, autocommit=True) as java:
+        insert = "INSERT INTO scheduled_tasks (task_name, task_instance, execution_time, picked, version)"
+        java.execute(f"{insert} VALUES ('mail', '2', '{due}', false, 1), ('java', '2', '{due}', false, 1)")
+        with pytest.raises(psycopg.errors.CheckViolation):  # in ours it writes what it can read itself
+            java.execute(
+                f"UPDATE scheduled_tasks SET execution_time = '{due}' WHERE task_instance = '1' AND version > 1"
+            )
+    assert [claim.key for claim in bench.claim("mail")] == [("mail", "1")]
+    row = bench.row("mail", "2")
+    assert (row.state, row.execution_time, row.kind) == ("dead", FOREVER, "task")
+    bench.database.close()
+
+
 def test_javas_clean_up_does_not_take_our_rows(pg: sa.Connection, pg_empty_url: str) -> None:
     """It deletes rows of tasks that it does not know; a guard keeps those that we have made, and only those."""
     bench = adopted(pg, pg_empty_url)
@@ -402,6 +426,73 @@ def test_our_rows_survive_javas_claim(pg: sa.Connection, pg_empty_url: str, lets
     assert all(bench.settle(claim) for claim in claims)
     assert (bench.row("plain").lost_count, bench.outcomes("plain")) == (0, [(1, "succeeded"), (2, "succeeded")])
     bench.database.close()
+
+
+def test_a_large_table_is_adopted_beside_its_users(pg: sa.Connection, pg_empty_url: str) -> None:
+    """Whoever writes it goes on while an index waits; an adoption that was killed goes on where it stopped."""
+    pg.execute(sa.text(DB_SCHEDULER))
+    insert = "INSERT INTO scheduled_tasks (task_name, task_instance, execution_time, picked, version) "
+    pg.execute(sa.text(insert + "SELECT 'java', n::text, now(), false, 1 FROM generate_series(1, 20000) AS n"))
+    pg.commit()
+    with psycopg.connect(pg_empty_url) as old, psycopg.connect(pg_empty_url, autocommit=True) as java:
+        old.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        old.execute("SELECT count(*) FROM pg_class")  # an index that is built concurrently waits for such a snapshot
+        with ThreadPoolExecutor(1) as threads:
+            adoption = threads.submit(upgraded, pg_empty_url)
+            builder = waiting_builder(java)
+            java.execute("SET lock_timeout = '100ms'")
+            java.execute(insert + "VALUES ('java', 'new', now(), false, 1)")
+            assert java.execute("UPDATE scheduled_tasks SET version = 2 WHERE task_instance = '7'").rowcount == 1
+            java.execute("SELECT pg_terminate_backend(%s)", [builder])
+            assert adoption.exception(timeout=60) is not None
+        assert java.execute("SELECT count(*) FROM pg_index WHERE NOT indisvalid").fetchone() == (1,)
+        with pytest.raises(SchemaMismatch, match="adopt it with"):
+            migrate.apply(pg)
+        pg.rollback()
+        old.rollback()
+        assert upgraded(pg_empty_url) == ["sw0001"]
+        assert java.execute("SELECT count(*) FROM pg_index WHERE NOT indisvalid").fetchone() == (0,)
+    migrate.check(pg)
+    assert pg.scalar(sa.text("SELECT count(*) FROM pg_constraint WHERE contype = 'c' AND NOT convalidated")) == 0
+
+
+def test_an_adoption_lets_others_pass_while_it_waits(pg: sa.Connection, pg_empty_url: str) -> None:
+    """A step that needs the whole table gives up its place after a moment, and tries again."""
+    pg.execute(sa.text(DB_SCHEDULER))
+    pg.commit()
+    with psycopg.connect(pg_empty_url) as writer, psycopg.connect(pg_empty_url, autocommit=True) as java:
+        writer.execute("LOCK TABLE scheduled_tasks IN ROW EXCLUSIVE MODE")
+        with ThreadPoolExecutor(1) as threads:
+            adoption = threads.submit(upgraded, pg_empty_url)
+            until(lambda: java.execute("SELECT count(*) FROM pg_locks WHERE NOT granted").fetchone() == (1,))
+            java.execute(f"SET lock_timeout = '{LOCK_TIMEOUT + 1}s'")
+            assert java.execute("SELECT count(*) FROM scheduled_tasks").fetchone() == (0,)
+            assert not adoption.done()
+            writer.rollback()
+            assert adoption.result(timeout=60) == ["sw0001"]
+
+
+def upgraded(url: str) -> list[str]:
+    with engine_of(url).connect() as connection:
+        return migrate.apply(connection, adopt=True)
+
+
+def until(look: Callable[[], Any]) -> Any:
+    """What a look at the server comes to, as soon as there is anything."""
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline:
+        if found := look():
+            return found
+    raise AssertionError("nothing has come")
+
+
+def waiting_builder(watch: psycopg.Connection[tuple[int]]) -> int:
+    """The process that builds an index, once it waits for others."""
+    asked = (
+        "SELECT pid FROM pg_stat_activity WHERE query LIKE 'CREATE INDEX CONCURRENTLY%' AND wait_event_type = 'Lock'"
+    )
+    found = until(lambda: watch.execute(asked).fetchone())
+    return int(found[0])
 
 
 def test_a_task_in_an_adopted_table_can_be_cancelled(pg: sa.Connection, pg_empty_url: str) -> None:

@@ -19,9 +19,9 @@ from slotwise.model.events import Listeners
 PATIENCE = 30.0
 
 #: Modules of slotwise entered for a slot on time, from the poll to its settlement. The goal is 12.
-FROM_POLL_TO_SETTLED = 34
+FROM_POLL_TO_SETTLED = 33
 #: Modules of slotwise entered for ``client.schedule``, from the call to its INSERT. The goal is 8.
-FROM_SCHEDULE_TO_INSERT = 14
+FROM_SCHEDULE_TO_INSERT = 15
 
 
 class Walk:

@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from slotwise.store.slots.batch_size import FIRST, BatchSize
+from slotwise.store.slots.claims import FIRST, BatchSize
 
 MOST = 500
 MINUTE = timedelta(minutes=1)

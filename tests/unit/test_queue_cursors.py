@@ -9,7 +9,6 @@ import pytest
 
 from slotwise.model.records import Claim, Row
 from slotwise.store.dialects.queue_cursors import FIRST, LAST, LOOK_BACK, MOST, SHARE, QueueCursors, Range
-from slotwise.store.schema.column_types import Beyond
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 NAMES = ("mail", "post")
@@ -135,12 +134,6 @@ def test_a_task_that_is_not_asked_for_loses_its_mark() -> None:
     marks = looked(claim("mail", 1), claim("post", 1))
     looked(claim("mail", 2), names=("mail",), limit=2, marks=marks)
     assert since(marks) == {("mail", -50): at(2)}
-
-
-def test_an_instant_that_cannot_be_told_is_no_mark() -> None:
-    """The nearest that Python can hold would lie after it."""
-    beyond = Beyond.near("0044-03-15 BC", before=True)
-    assert since(looked(claim("mail", 0, due=beyond), claim("mail", 1))) == {("mail", -50): None}
 
 
 def test_too_many_queues_have_none() -> None:

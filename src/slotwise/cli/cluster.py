@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, wait
 from datetime import datetime, timedelta
 
 import click
@@ -22,7 +24,7 @@ from slotwise.cli.shared.output import (
     span,
 )
 from slotwise.contrib.logging import escaped
-from slotwise.errors import DatabaseProblem
+from slotwise.errors import DatabaseProblem, DatabaseUnreachable
 from slotwise.model.durations import format_duration
 from slotwise.model.error_text import error_summary
 from slotwise.store.connect.database_errors import describe
@@ -74,7 +76,7 @@ def _row(line: WorkerInfo, now: datetime, told: bool) -> list[str | Text]:
     notes="""
     0  healthy; notes on orphans and refused schedules change nothing
     1  too few workers, rows that wait for too long, or unreadable rows
-    3  the database cannot be used, or its tables are missing or of another version
+    3  the database cannot be used, does not answer within --timeout, or its tables are missing or of another version
     """,
     examples="""
     slotwise health
@@ -93,17 +95,36 @@ def _row(line: WorkerInfo, now: datetime, told: bool) -> list[str | Text]:
 )
 @click.option("--max-rows", type=click.IntRange(0), default=0, show_default=True, help="How many may wait for longer.")
 @click.option("--max-orphans", type=click.IntRange(0), help="How many of them no live worker may know; default: any.")
+@click.option(
+    "--timeout",
+    default="5s",
+    show_default=True,
+    metavar="DURATION",
+    callback=duration,
+    help="How long the check may take.",
+)
 @common
 @pass_given
-def health(given: Given, min_workers: int, max_overdue: timedelta, max_rows: int, max_orphans: int | None) -> int:
+def health(
+    given: Given,
+    min_workers: int,
+    max_overdue: timedelta,
+    max_rows: int,
+    max_orphans: int | None,
+    timeout: timedelta,
+) -> int:
     """Check that the database is reachable, its tables fit, workers live, and due rows get claimed.
 
     Rows of tasks that no live worker runs are orphans: the job is no longer in the code, or its workers are down.
     They are reported, and fail the check only with --max-orphans. The application is never imported.
     """
-    try:
+
+    def check() -> Health:
         with given.reader(import_app=False) as reader:
-            found = reader.health(max_overdue)
+            return reader.health(max_overdue)
+
+    try:
+        found = _answered(check, timeout)
     except (DatabaseProblem, SQLAlchemyError) as error:
         if given.json:  # unlike a listing, the check has an answer even without a database
             told = str(error) if isinstance(error, DatabaseProblem) else f"the database refused: {describe(error)}"
@@ -119,6 +140,25 @@ def health(given: Given, min_workers: int, max_overdue: timedelta, max_rows: int
         for note in notes:
             click.echo(f"note: {note}", err=True)
     return exits.FAILED if problems else exits.OK
+
+
+def _answered(check: Callable[[], Health], timeout: timedelta) -> Health:
+    """Return what ``check`` returns. Raise what it raises, or DatabaseUnreachable when the time is up.
+
+    A thread makes the check, and is left behind then: the database may answer nothing, and a probe must end.
+    """
+    answer: Future[Health] = Future()
+
+    def work() -> None:
+        try:
+            answer.set_result(check())
+        except BaseException as error:
+            answer.set_exception(error)
+
+    threading.Thread(target=work, name="slotwise-health", daemon=True).start()
+    if not wait([answer], timeout.total_seconds()).done:
+        raise DatabaseUnreachable(f"the database has not answered within {format_duration(timeout)}")
+    return answer.result()
 
 
 def _health_json(found: Health) -> dict[str, object]:

@@ -116,13 +116,14 @@ def check(given: Given) -> None:
     examples="slotwise db sql > slotwise.sql\nslotwise db sql --dialect sqlite | sqlite3 jobs.db",
 )
 @click.option("--dialect", type=click.Choice(["postgresql", "sqlite"]), help="Default: that of the database address.")
+@click.option("--no-transaction", is_flag=True, help="Without BEGIN and COMMIT, for a tool with its own transaction.")
 @common
 @pass_given
-def sql(given: Given, dialect: str | None) -> None:
+def sql(given: Given, dialect: str | None, no_transaction: bool) -> None:
     """Print the SQL of a fresh installation, for a review or for a DBA. Needs no database."""
     settings = given.settings()
     named = "sqlite" if (settings.database_url or "").startswith("sqlite") else "postgresql"
-    click.echo(migrate.sql(dialect or named, **_where(settings)), nl=False)
+    click.echo(migrate.sql(dialect or named, transaction=not no_transaction, **_where(settings)), nl=False)
 
 
 @db.command(cls=Command, examples="slotwise db downgrade --yes                drop all tables")

@@ -78,8 +78,8 @@ class Commands(Mapping[str, click.Command]):
 class Program(Group):
     """The root command. Click itself would exit with status 1 on a closed pipe, as for a failure."""
 
-    def __init__(self, *arguments: Any, **attributes: Any) -> None:
-        super().__init__(*arguments, **attributes)
+    def __init__(self, **attributes: Any) -> None:
+        super().__init__(**attributes)
         self.commands = Commands()  # type: ignore[assignment]  # click only reads them
 
     def invoke(self, ctx: click.Context) -> object:

@@ -13,7 +13,7 @@ from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Any
+from typing import TypedDict, cast
 
 from slotwise.cli.shared.application import load_registry
 from slotwise.contrib.logging import configure
@@ -31,6 +31,27 @@ from slotwise.store.connect.database_errors import is_transient
 _PR_SET_PDEATHSIG = 1
 FIRST_PAUSE = timedelta(milliseconds=100)
 LONGEST_PAUSE = timedelta(seconds=2)
+
+
+class Order(TypedDict):
+    """What the parent sends first: the claim, and where the application is."""
+
+    task: str
+    instance: str
+    token: int
+    holder: str
+    renewed: float
+    path: list[str]
+    app: str
+    settings: dict[str, object]
+
+
+class Message(TypedDict, total=False):
+    """What the parent sends later: the time of a renewal, the start of a drain, or the reason for a stop."""
+
+    renewed: float
+    draining: bool
+    stop: str
 
 
 def main(descriptor: int) -> None:
@@ -55,10 +76,10 @@ def _follow_parent() -> None:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def _first(channel: Channel) -> dict[str, Any]:
+def _first(channel: Channel) -> Order:
     while (said := channel.lines(None)) is not None:
         for order in said:
-            return order
+            return cast(Order, order)
     _die()
     raise AssertionError
 
@@ -67,7 +88,7 @@ def _die() -> None:
     os.killpg(os.getpgrp(), signal.SIGKILL)
 
 
-def _obey(order: dict[str, Any], channel: Channel) -> AttemptOutcome:
+def _obey(order: Order, channel: Channel) -> AttemptOutcome:
     try:
         worker = _worker(order, channel)
         claim, words = _find_claim(worker, order, channel)
@@ -90,13 +111,13 @@ def _obey(order: dict[str, Any], channel: Channel) -> AttemptOutcome:
         return Failed(f"its process cannot start: the lifespan {name} raised {type(error).__name__}: {error}")
 
 
-def _find_claim(worker: Worker, order: dict[str, Any], channel: Channel) -> tuple[Claim | None, list[dict[str, Any]]]:
+def _find_claim(worker: Worker, order: Order, channel: Channel) -> tuple[Claim | None, list[Message]]:
     """Return the claim, if it is still valid, and the parent's messages so far.
 
     Wait while the database is unreachable. The parent ends this process if the claim is lost meanwhile; this process
     exits if the parent is gone.
     """
-    words: list[dict[str, Any]] = []
+    words: list[Message] = []
     for pause in growing_pauses(FIRST_PAUSE, LONGEST_PAUSE):
         try:
             fence = order["task"], order["instance"], order["token"], order["holder"]
@@ -107,11 +128,11 @@ def _find_claim(worker: Worker, order: dict[str, Any], channel: Channel) -> tupl
         if (said := channel.lines(pause.total_seconds())) is None:
             _die()
         else:
-            words += said
+            words += (cast(Message, word) for word in said)
     raise AssertionError("pauses never end")
 
 
-def _worker(order: dict[str, Any], channel: Channel) -> Worker:
+def _worker(order: Order, channel: Channel) -> Worker:
     """The application's worker. Only its runner is used, with the same handler, interceptors and lifespan."""
     sys.path[:] = order["path"]
     registry: JobRegistry = load_registry(order["app"], Path.cwd())._configured(**order["settings"] | {"only": []})
@@ -131,11 +152,11 @@ def _worker(order: dict[str, Any], channel: Channel) -> Worker:
 def _listen(channel: Channel, holding: Holding, worker: Worker) -> None:
     while (said := channel.lines(None)) is not None:
         for word in said:
-            _heed(word, holding, worker)
+            _heed(cast(Message, word), holding, worker)
     _die()
 
 
-def _heed(word: dict[str, Any], holding: Holding, worker: Worker) -> None:
+def _heed(word: Message, holding: Holding, worker: Worker) -> None:
     if "renewed" in word:
         holding.renew(word["renewed"])
     if "draining" in word:

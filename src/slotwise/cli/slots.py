@@ -23,13 +23,15 @@ from slotwise.cli.shared.output import (
 from slotwise.client.client import Client
 from slotwise.contrib.logging import iso
 from slotwise.explain.explanation import explain as explain_slot
-from slotwise.explain.facts import facts
+from slotwise.explain.explanation import explain_task
+from slotwise.explain.facts import facts, task_facts
 from slotwise.jobs.definition import Definition
 from slotwise.model.error_text import error_summary
 from slotwise.model.records import RECURRING
 from slotwise.model.vocabulary import Outcome, State
 from slotwise.store.reading.reader import Reader
 from slotwise.store.reading.views import SlotInfo
+from slotwise.store.slots.store import Store
 
 _COLUMNS = ("SLOT", "OUTCOME", "WHY", "ORIGIN", "TRIES", "STARTED", "TOOK", "WORKER")
 LINES = 20
@@ -165,20 +167,25 @@ def _why(line: SlotInfo) -> str:
     slotwise explain nightly-report 2026-01-31T02:00Z
     slotwise explain nightly-report 2026-01-31T02:00Z --app jobs     also: what the job declares
     slotwise explain nightly-report 2026-01-31T02:00Z --json | jq -r .outcome
+    slotwise explain send-mail --id order-42 --app jobs              a one-time task, with its limits
     """,
 )
 @click.argument("name")
-@click.argument("slot", callback=instant)
-@click.option("--id", default=RECURRING, metavar="ID", help="An instance that was scheduled at run time.")
+@click.argument("slot", required=False, callback=instant)
+@click.option("--id", default=RECURRING, metavar="ID", help="A recurring instance; without SLOT, a one-time task.")
 @common
 @pass_given
-def explain(given: Given, name: str, slot: datetime, id: str) -> None:
+def explain(given: Given, name: str, slot: datetime | None, id: str) -> None:
     """Explain in sentences why SLOT of the job NAME ran, or did not: from ledger, gaps, operations and schedule.
 
-    SLOT is an instant as the listings show it: ISO 8601, in local time unless it has an offset.
+    SLOT is an instant as the listings show it: ISO 8601, in local time unless it has an offset. Without SLOT, explain
+    why the one-time task with this --id waits, or how it ended. With --app, declared policies and limits count, too.
     """
     with given.store() as store:
         reader = Reader(store)
+        if slot is None:
+            _explain_task(given, store, name, id)
+            return
         reader.known_instance(name, id)
         wanted = exact_slot(reader, name, id, slot)
         found = explain_slot(facts(store, name, wanted, id), _definition(given, name))
@@ -189,6 +196,16 @@ def explain(given: Given, name: str, slot: datetime, id: str) -> None:
     click.echo(f"{name} {moment(found.slot)}: {found.outcome}{reason}")
     for sentence in found.sentences:
         click.echo(sentence)
+
+
+def _explain_task(given: Given, store: Store, name: str, id: str) -> None:
+    if id == RECURRING:
+        raise click.UsageError("name a SLOT of the job, or the --id of a one-time task")
+    found = explain_task(task_facts(store, name, id), _definition(given, name))
+    if given.json:
+        print_json(found)
+    else:
+        click.echo("\n".join([f"{name} {id}: {found.state}", *found.sentences]))
 
 
 def _definition(given: Given, name: str) -> Definition | None:

@@ -50,7 +50,7 @@ from slotwise.model.error_text import error_summary
 from slotwise.model.records import IfExists
 from slotwise.model.vocabulary import State
 from slotwise.store.dialects.task_statements import Status
-from slotwise.store.queue.task_views import TaskInfo, TaskResult
+from slotwise.store.queue.queue import TaskInfo, TaskResult
 from slotwise.store.reading.reader import Reader
 from slotwise.store.reading.task_counts import MOST, TaskCount, TaskCounts
 from slotwise.store.reading.views import state_of_stuck

@@ -42,8 +42,7 @@ from slotwise.store.connect.database_errors import in_its_letters, lacks_tables
 from slotwise.store.connect.notifications import ORDERS
 from slotwise.store.dialects.task_statements import AT_ONCE, BulkResult, Status
 from slotwise.store.planning.instances import Instance, Instances
-from slotwise.store.queue.queue import Queue, queue_of
-from slotwise.store.queue.task_views import TaskInfo, TaskResult, task_info, task_result
+from slotwise.store.queue.queue import Queue, TaskInfo, TaskResult, queue_of, task_info, task_result
 
 if TYPE_CHECKING:
     from slotwise.client.aio import AsyncClient

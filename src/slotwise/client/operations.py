@@ -8,10 +8,11 @@ import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeVar
 
+from slotwise.client.arguments import AnyTask
 from slotwise.errors import ConfigurationError, InvalidJob
-from slotwise.jobs.job import DistributedJob, declared
+from slotwise.jobs.job import DistributedJob, OneTimeTask, declared
 from slotwise.jobs.policies import growing_pauses
 from slotwise.model.durations import parse_duration
 from slotwise.model.records import KNOWN_YEARS, RECURRING, is_known
@@ -60,7 +61,7 @@ class Operations:
 
     # -- pause and resume -------------------------------------------------------------------------------------
 
-    def pause(self, job: Any, *, note: str | None = None, dry_run: bool = False) -> bool:
+    def pause(self, job: AnyTask, *, note: str | None = None, dry_run: bool = False) -> bool:
         """Start no slot, retry or trigger of the job any more; False if it was paused already.
 
         Running handlers finish. Slots that come due meanwhile are skipped (paused) when the job is resumed.
@@ -73,7 +74,7 @@ class Operations:
         return self._order(job_operations.pause_all, note, dry_run)
 
     def resume(
-        self, job: Any, *, replay: bool = False, note: str | None = None, dry_run: bool = False
+        self, job: AnyTask, *, replay: bool = False, note: str | None = None, dry_run: bool = False
     ) -> list[Resumed]:
         """Resume the job; empty if it was not paused. ``replay``: leave the slots of the pause to catch-up."""
         name = name_of(job)
@@ -92,7 +93,7 @@ class Operations:
 
     def trigger(
         self,
-        job: Any,
+        job: AnyTask,
         *,
         id: str = RECURRING,
         overlap: Literal["beside", "queue", "skip"] = "beside",
@@ -113,7 +114,7 @@ class Operations:
 
     def skip_next(
         self,
-        job: Any,
+        job: AnyTask,
         slot: datetime | None = None,
         *,
         id: str = RECURRING,
@@ -126,7 +127,7 @@ class Operations:
 
     def cancel(
         self,
-        job: Any,
+        job: AnyTask,
         slot: datetime | None = None,
         *,
         id: str | None = None,
@@ -144,7 +145,7 @@ class Operations:
 
     def retry(
         self,
-        job: Any,
+        job: AnyTask,
         slot: datetime,
         *,
         id: str = RECURRING,
@@ -165,7 +166,7 @@ class Operations:
 
     def backfill(
         self,
-        job: Any,
+        job: AnyTask,
         first: datetime,
         last: datetime,
         *,
@@ -206,7 +207,7 @@ class Operations:
         )
 
     def cancel_backfill(
-        self, job: Any, *, id: str | None = None, note: str | None = None, dry_run: bool = False
+        self, job: AnyTask, *, id: str | None = None, note: str | None = None, dry_run: bool = False
     ) -> int:
         """Cancel the slots of the job's backfills that have not begun, without ``id`` also of all its
         instances; return how many.
@@ -214,7 +215,7 @@ class Operations:
         name = name_of(job)
         return self._order(lambda at: slot_operations.cancel_backfill(at, name, id), note, dry_run)
 
-    def delete(self, job: Any, *, force: bool = False, note: str | None = None, dry_run: bool = False) -> int:
+    def delete(self, job: AnyTask, *, force: bool = False, note: str | None = None, dry_run: bool = False) -> int:
         """Delete the rows of a job that is no longer in the code; return how many. Its history stays.
 
         Rejected while it runs, and, unless ``force``, while a live worker registers it and would plan it again.
@@ -270,10 +271,10 @@ def _this_user() -> str:
     return f"{user}@{socket.gethostname()}"
 
 
-def name_of(job: Any) -> str:
+def name_of(job: AnyTask) -> str:
     """Return the name of a job, which may be given itself. Raises InvalidJob."""
     name = job if isinstance(job, str) else declared(job, "name")
-    if not isinstance(name, str) or not name or not isinstance(job, str | DistributedJob | type):
+    if not isinstance(name, str) or not name or not isinstance(job, str | DistributedJob | OneTimeTask | type):
         raise InvalidJob(f"{job!r} is not a job; pass a DistributedJob or its name")
     return name
 

@@ -19,7 +19,6 @@ import click
 from slotwise.client.client import Client
 from slotwise.contrib.command_line import run_commands
 from slotwise.contrib.hosting import START_WAIT, Host, Source
-from slotwise.contrib.wsgi import start_once
 from slotwise.errors import ConfigurationError
 from slotwise.registry.registry import JobRegistry
 
@@ -72,12 +71,10 @@ class Slotwise:
 
     def start(self) -> None:
         """Start the worker of this process, once, and stop it when the process ends: for a server's hook."""
-        if self.host.state == "stopped":
-            self.host.stop_at_exit()
-            self.host.start()
+        self.host.start_once()
 
     def _before_request(self) -> None:
-        start_once(self.host)
+        self.host.start_at_request()
 
 
 def slotwise_of(app: Flask) -> Slotwise:

@@ -12,6 +12,7 @@ import logging
 import os
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import timedelta
 from typing import Final, Literal, TypeAlias
 
@@ -134,11 +135,23 @@ class Host:
         self._thread = self._pid = self._error = None
         return left
 
-    def stop_at_exit(self) -> None:
-        """Call ``stop`` when this process ends: for hosts that have no hook for their end."""
+    def start_once(self) -> None:
+        """Start the worker of this process, once, and stop it when the process ends: for hosts without a hook for that.
+
+        Raises what ``start`` raises.
+        """
+        if self.state != "stopped":
+            return
         # ``atexit`` runs after concurrent.futures has closed its pools, which handlers may use.
         register = getattr(threading, "_register_atexit", atexit.register)  # private, available since 3.9
         register(self._stop_in, os.getpid())
+        self.start()
+
+    def start_at_request(self) -> None:
+        """As ``start_once``, and serve even if the worker cannot start. Raises ConfigurationError after a fork."""
+        if self.state == "stopped":
+            with suppress(SlotwiseError):  # the log has it, and the health check
+                self.start_once()
 
     def _stop_in(self, pid: int) -> None:
         if pid == os.getpid():

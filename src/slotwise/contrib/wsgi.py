@@ -1,28 +1,18 @@
-"""WSGI: middleware for any WSGI application, and what Flask shares with it."""
+"""WSGI: middleware for any WSGI application."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, MutableMapping
-from contextlib import suppress
 from datetime import timedelta
 from typing import Any, Final, TypeAlias
 
 from slotwise.contrib.hosting import START_WAIT, Host, Source
-from slotwise.errors import SlotwiseError
 
 Environ: TypeAlias = MutableMapping[str, Any]
 Application: TypeAlias = Callable[[Environ, Callable[..., Any]], Iterable[bytes]]
 
 #: The key of the Host in the environment of a request.
 ENVIRON: Final = "slotwise"
-
-
-def start_once(host: Host) -> None:
-    """Start the worker with the first request. Raises ConfigurationError after a fork; other errors are logged."""
-    if host.state == "stopped":
-        host.stop_at_exit()
-        with suppress(SlotwiseError):  # the log has it, and the health check
-            host.start()
 
 
 class SlotwiseWSGI:
@@ -46,12 +36,10 @@ class SlotwiseWSGI:
 
     def start(self) -> None:
         """Start the worker of this process, once, and stop it when the process ends."""
-        if self.host.state == "stopped":
-            self.host.stop_at_exit()
-            self.host.start()
+        self.host.start_once()
 
     def __call__(self, environ: Environ, start_response: Callable[..., Any]) -> Iterable[bytes]:
         """Serve one request; if the worker cannot start, the log says why, and the request is served."""
-        start_once(self.host)
+        self.host.start_at_request()
         environ[ENVIRON] = self.host
         return self._application(environ, start_response)

@@ -1,7 +1,6 @@
-"""What is known about a run: what the database says, and what the handlers themselves wrote down.
+"""The evidence of a run: the tables, and a log that the handlers write, independent of the database.
 
-The handlers' log is a witness that knows nothing of the database: a file to which each handler appends a line
-when it starts and a line when it ends.
+The log is a file. Each handler appends a line when it starts and a line when it ends.
 """
 
 from __future__ import annotations
@@ -28,13 +27,13 @@ from slotwise.store.schema.tables import Tables, tables
 
 Mark: TypeAlias = Literal["start", "end"]
 
-#: How a handler says that it ended well; otherwise it gives the name of what it raised.
+#: The note of a handler that succeeded; the others note the name of their exception.
 OK = "ok"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
-    """A handler says that an attempt started, or ended; ``at`` is its host's clock."""
+    """The start or the end of an attempt, as its handler wrote it; ``at`` is by the clock of its host."""
 
     mark: Mark
     job: str
@@ -55,7 +54,7 @@ class HandlerLog:
 
     @contextmanager
     def attempt(self, ctx: JobContext) -> Iterator[None]:
-        """Around the work of a handler, ``def`` or ``async def``: writes its start, and how it ended."""
+        """Surround the work of a handler, ``def`` or ``async def``: write its start and its end."""
         self.write(ctx, "start")
         try:
             yield
@@ -78,7 +77,7 @@ class HandlerLog:
             os.close(target)
 
     def read(self) -> list[Line]:
-        """All lines, in the order in which they were written; none if nobody has written yet."""
+        """Return all lines in the order in which they were written."""
         return [_line(json.loads(text)) for text in self.path.read_text().splitlines()] if self.path.exists() else []
 
 
@@ -89,7 +88,7 @@ def _line(values: dict[str, Any]) -> Line:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
-    """What a job promises. ``schedule`` has every slot that was ever due, also by a text replaced since."""
+    """What a job promises. ``schedule`` has every slot that was ever due, including those of earlier schedules."""
 
     name: str
     schedule: Schedule
@@ -162,14 +161,13 @@ def gather(
     schedules: Mapping[str, Schedule] | None = None,
     completes: Collection[str] = (),
 ) -> list[Evidence]:
-    """Read what the database says about these jobs, and what their handlers wrote down.
+    """Read the tables and the handlers' log for these jobs.
 
-    ``schedules`` gives, in full, those that were changed on the way; ``completes`` names the jobs that use
-    ``complete_in``. While workers run, give the log itself, and a connection under REPEATABLE READ: one look.
+    ``schedules`` has the complete schedules of jobs whose schedule was changed during the run. ``completes`` names the
+    jobs that use ``complete_in``. While workers run, pass the log itself, and a connection under REPEATABLE READ.
 
-    Race: a handler that starts meanwhile writes into the log what that look cannot know, and one that ends is settled
-    in the look and not yet in what was read of the log. So the log is read before and after it: what was there before
-    must be in the ledger, what the ledger says must be there afterwards, and later starts are left out.
+    Race: handlers start and end while the tables are read. So the log is read before and after. Lines from before must
+    be in the ledger, attempts in the ledger must be in the log afterwards, and later starts are left out.
     """
     before = _lines(log)
     found = [
@@ -191,7 +189,7 @@ def _of(one: Evidence, lines: Iterable[Line]) -> list[Line]:
 
 
 def _is_known(one: Evidence, line: Line) -> bool:
-    """Whether the ledger had this attempt when it was read; the end of one that it did not have says nothing."""
+    """Whether the ledger had this attempt when it was read. Ends without a start are ignored later."""
     row = one.ledger.get(line.slot) if line.slot else None
     return line.mark == "end" or (row is not None and row.token is not None and line.token <= row.token)
 

@@ -199,7 +199,7 @@ def _starts(one: Evidence) -> _Broken:
 
 
 def _outcomes(one: Evidence) -> _Broken:
-    """What the ledger says of an end is what the handler of that token says."""
+    """Compare the outcome in the ledger with the end that the handler of that token wrote."""
     starts = {_attempt(line) for line in one.log if line.mark == "start"}
     ends = _ends(one)
     for row in one.ledger.values():

@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass, field
 from datetime import datetime
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Any, Protocol, Self, TypeAlias
 
 import sqlalchemy as sa
 from rich.console import Console, Group
@@ -20,15 +20,18 @@ from slotwise.demo.stage import Stage
 from slotwise.model.vocabulary import Outcome
 from slotwise.store.schema.tables import tables
 
+#: A row of a listing, by column.
+Line: TypeAlias = dict[str, Any]
+
 
 @dataclass(frozen=True, slots=True)
 class Scene:
     """The state of the tables; ``jobs`` and ``workers`` are empty while the database is down."""
 
     at: datetime | None = None
-    jobs: list[dict[str, Any]] = field(default_factory=list)
-    workers: list[dict[str, Any]] = field(default_factory=list)
-    taken_over: list[dict[str, Any]] = field(default_factory=list)
+    jobs: list[Line] = field(default_factory=list)
+    workers: list[Line] = field(default_factory=list)
+    taken_over: list[Line] = field(default_factory=list)
     files: int = 0
 
 
@@ -45,7 +48,7 @@ def look(engine: sa.Engine) -> Scene:
         return Scene()
 
 
-def _read_jobs(connection: sa.Connection) -> list[dict[str, Any]]:
+def _read_jobs(connection: sa.Connection) -> list[Line]:
     tasks, slots = tables().tasks, tables().slots
     ended = (
         sa.select(
@@ -68,13 +71,13 @@ def _read_jobs(connection: sa.Connection) -> list[dict[str, Any]]:
     return [dict(row) for row in connection.execute(statement).mappings()]
 
 
-def _read_workers(connection: sa.Connection) -> list[dict[str, Any]]:
+def _read_workers(connection: sa.Connection) -> list[Line]:
     workers = tables().workers
     statement = sa.select(workers.c.worker, workers.c.pid, workers.c.state, workers.c.last_seen, workers.c.lease)
     return [dict(row) for row in connection.execute(statement.order_by(workers.c.started)).mappings()]
 
 
-def _read_taken_over(connection: sa.Connection) -> list[dict[str, Any]]:
+def _read_taken_over(connection: sa.Connection) -> list[Line]:
     slots = tables().slots
     statement = (
         sa.select(slots.c.task_name, slots.c.slot, slots.c.outcome, slots.c.attempts, slots.c.lost, slots.c.worker)

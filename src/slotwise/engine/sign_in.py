@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -90,7 +90,7 @@ class Membership:
             try:
                 self._worker_registry.sign_out(badge.worker)
             except Exception as error:
-                logger.warning("could not sign out (%s); the row is swept later", describe(error))
+                logger.warning("cannot sign out: %s; other workers delete the row later", describe(error))
 
 
 FIRST_PAUSE = timedelta(milliseconds=300)
@@ -99,43 +99,29 @@ LONGEST_PAUSE = timedelta(seconds=15)
 BUSY_PAUSES = timedelta(milliseconds=50), timedelta(seconds=1)
 
 
-class Startup:
-    """Try to enter the cluster until that succeeds or a stop is requested."""
+def keep_trying(enter: Callable[[], None], outage: Outage, stopping: threading.Event) -> bool:
+    """Enter the cluster; return False if a stop was requested first.
 
-    name = "start"
-
-    def __init__(self, enter: Callable[[], None], outage: Outage, stopping: threading.Event) -> None:
-        self._enter = enter
-        self._outage = outage
-        self._stopping = stopping
-
-    def run(self) -> bool:
-        """Enter the cluster; return False if a stop was requested first.
-
-        Raise DatabaseRefused: waiting does not help against a wrong password or name, and the deploy should fail. This
-        holds at the start only: later a server that is being replaced may return the same error.
-        """
-        away, busy = growing_pauses(FIRST_PAUSE, LONGEST_PAUSE), growing_pauses(*BUSY_PAUSES)
-        while not self._stopping.is_set():
-            try:
-                self._enter()
-            except Exception as error:
-                if isinstance(error, DatabaseRefused) or not is_transient(error):
-                    raise
-                pause = self._pause_after(error, away, busy)
+    A busy database is no outage and is retried soon. Raise DatabaseRefused: waiting does not help against a wrong
+    password or name, and the deploy should fail. This holds at the start only: later a server that is being replaced
+    may return the same error.
+    """
+    away, busy = growing_pauses(FIRST_PAUSE, LONGEST_PAUSE), growing_pauses(*BUSY_PAUSES)
+    while not stopping.is_set():
+        try:
+            enter()
+        except Exception as error:
+            if isinstance(error, DatabaseRefused) or not is_transient(error):
+                raise
+            if is_busy(error):
+                logger.info("the start continues after a pause, the database is busy: %s", describe(error))
             else:
-                self._outage.ends(self.name)
-                return True
-            self._stopping.wait(pause.total_seconds())
-        return False
-
-    def _pause_after(self, error: Exception, away: Iterator[timedelta], busy: Iterator[timedelta]) -> timedelta:
-        """Return the pause before the next attempt; a busy database is no outage and is retried soon."""
-        if not is_busy(error):
-            self._outage.begins(self.name, error)
-            return next(away)
-        logger.info("the start goes on after a pause, the database is busy with others: %s", describe(error))
-        return next(busy)
+                outage.begins("start", error)
+            stopping.wait(next(busy if is_busy(error) else away).total_seconds())
+        else:
+            outage.ends("start")
+            return True
+    return False
 
 
 class SignIn:
@@ -143,7 +129,6 @@ class SignIn:
 
     def __init__(
         self,
-        name: str,
         identity: Identity,
         settings: Settings,
         store: Store,
@@ -154,9 +139,10 @@ class SignIn:
         version: str,
         born: float | None,
     ) -> None:
-        """``born``: when whoever speaks for this deploy started, in elapsed seconds; else planning time counts."""
+        """``born``: when the process that stands for this deploy (a supervisor, or this one) started, in elapsed
+        seconds; by default, the time of planning counts."""
         self.membership = Membership(WorkerRegistry(store), self._make_badge)
-        self._name = name
+        self._name = str(identity)
         self._identity = identity
         self._settings = settings
         self._store = store

@@ -1,31 +1,37 @@
-"""The composition root of a process: build the loops, start them in order, and end them in order."""
+"""The composition root of a process: build the loops, start them in order, and end them in order.
+
+At the end it hands back what has not started, lets handlers finish, and never lets one run twice.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import functools
+import logging
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import Any, ClassVar
+from typing import ClassVar
 
+from slotwise.engine.loops.claim_planner import IN_A_MOMENT
 from slotwise.engine.loops.heartbeat import Heartbeat, LeaseWatch
 from slotwise.engine.loops.housekeeping import Deadlines, History, Reaper, WakeUp
 from slotwise.engine.loops.poller import Poller
 from slotwise.engine.loops.service import Outage, Service, ServiceOptions
 from slotwise.engine.loops.settler import Settler
-from slotwise.engine.run.active_claims import ActiveClaims
+from slotwise.engine.run.active_claims import ActiveClaims, Holding
 from slotwise.engine.run.child_process import Isolation
 from slotwise.engine.run.event_loop import EventLoop, Lifespan
 from slotwise.engine.run.runner import Contexts, Interceptor, OnEnd, Runner
 from slotwise.engine.run.start_hooks import NO_HOOKS, Hooks
-from slotwise.engine.shutdown import LONGEST_ASIDE, SHORTEST_ASIDE, Shutdown
-from slotwise.engine.sign_in import SignIn, Startup
+from slotwise.engine.sign_in import SignIn, keep_trying
 from slotwise.jobs.definition import Definition
 from slotwise.model import events
-from slotwise.model.clock import Clock, DatabaseClock
+from slotwise.model.clock import Clock, DatabaseClock, elapsed
 from slotwise.model.identity import Identity
+from slotwise.model.records import Aborted
+from slotwise.model.vocabulary import Reason
 from slotwise.settings.settings import Settings
 from slotwise.store.connect.database import Database
 from slotwise.store.connect.database_errors import is_transient
@@ -37,6 +43,24 @@ from slotwise.store.slots.store import Store
 
 #: The most threads without a setting: ten thousand jobs must not start ten thousand threads.
 MOST_THREADS = 500
+#: How often, in seconds, a wait checks whether a further request has come.
+STEP = 0.05
+
+#: How long the loops may take to end, the last outcomes to be written, and the worker to sign out.
+LOOP_PATIENCE = timedelta(seconds=5)
+WRITE_PATIENCE = timedelta(seconds=5)
+LEAVE_PATIENCE = timedelta(seconds=3)
+#: How long a worker that ends waits for a reply of the database; longer than the longest wait for a lock.
+REPLY_PATIENCE = timedelta(seconds=6)
+#: Bounds of the time that handlers get to stop: the grace, but within these bounds.
+SHORTEST_ASIDE, LONGEST_ASIDE = timedelta(seconds=1), timedelta(seconds=5)
+
+logger = logging.getLogger(__name__)
+
+
+def aside(settings: Settings) -> timedelta:
+    """Return how long handlers get to stop after the grace."""
+    return min(max(settings.shutdown_grace, SHORTEST_ASIDE), LONGEST_ASIDE)
 
 
 class Worker:
@@ -56,12 +80,13 @@ class Worker:
         hooks: Hooks = NO_HOOKS,
         lifespan: Lifespan | None = None,
         host_loop: asyncio.AbstractEventLoop | None = None,
-        client: Any = None,
+        client: object = None,
         clock: Clock | None = None,
         version: str = "",
         born: float | None = None,
     ) -> None:
-        """``born``: when whoever speaks for this deploy started, in elapsed seconds; else planning time counts."""
+        """``born``: when the process that stands for this deploy (a supervisor, or this one) started, in elapsed
+        seconds; by default, the time of planning counts."""
         self.settings = settings
         self.definitions = {
             name: found for name, found in definitions.items() if not settings.only or name in settings.only
@@ -78,21 +103,21 @@ class Worker:
             database, self.definitions, clock=self.clock, poll=settings.poll_interval, at_insert=hooks.at_insert
         )  # fmt: skip
         self.store.settlements.hooks = SettlementHooks(hooks.after_settle)
-        self._database = database
+        self.database = database
         self.contexts = Contexts(self.store, client, lambda: self.is_draining)
         self.entrance = SignIn(
-            self.name, self.identity, settings, self.store, listeners=listeners, elapsed=self.clock.elapsed,
+            self.identity, settings, self.store, listeners=listeners, elapsed=self.clock.elapsed,
             capacity=self.capacity, version=version, born=born,
         )  # fmt: skip
         self._stopping = threading.Event()
-        self._cancelling = threading.Event()
+        self.cancelling = threading.Event()
         self._turn = threading.RLock()  # serializes start and stop
         self.is_starting = False
         #: A stop that the starting thread itself requested.
         self.asked_meanwhile: Callable[[], int] | None = None
         self.is_draining = False
         needs_loop = lifespan is not None or any(found.is_async for found in self.definitions.values())
-        self._loop = EventLoop(lifespan, host_loop) if needs_loop else None
+        self.loop = EventLoop(lifespan, host_loop) if needs_loop else None
         self._build(interceptors, hooks)
 
     def _build(self, interceptors: tuple[Interceptor, ...], hooks: Hooks) -> None:
@@ -115,13 +140,13 @@ class Worker:
         self.settler = Settler(self.store, self.active_claims, on_free=self.poller.look, **service)
         self.runner.report_to(self.settler.put)
         self.wake_up = WakeUp(
-            self._database, names=self._claimed, wake=self.poller.wake_for, obey=self._obey,
+            self.database, names=self._claimed, wake=self.poller.wake_for, obey=self._obey,
             offset=self.entrance.membership.peers.offset, **service,
         )  # fmt: skip
         self._build_keepers(self.settings.heartbeat_interval, service)
         keep = Pruner(self.store, keep=self.settings.retention, failure_retention=self.settings.failure_retention)
         self.history = History(keep, **service)
-        self._shutdown = self._make_shutdown()
+        self._shutdown = Shutdown(self)
 
     def _make_runner(self, interceptors: tuple[Interceptor, ...], hooks: Hooks) -> Runner:
         return self.runner_class(
@@ -133,7 +158,7 @@ class Worker:
             make_context=self.contexts.make,
             margin=self.settings.heartbeat_interval,
             watch=self.deadlines.watch,
-            loop=self._loop,
+            loop=self.loop,
             interceptors=interceptors,
             before_start=hooks.before_start,
             isolation=self._isolation(),
@@ -150,15 +175,6 @@ class Worker:
         self.reaper = Reaper(
             self.store, names=sorted(self.definitions), interval=self.settings.reaper_interval or interval,
             heartbeat_interval=interval, on_reaped=self.wake, **service,
-        )  # fmt: skip
-
-    def _make_shutdown(self) -> Shutdown:
-        return Shutdown(
-            active_claims=self.active_claims, runner=self.runner, settler=self.settler, poller=self.poller,
-            others=(self.wake_up, self.deadlines, self.reaper, self.history),
-            keepers=(self.heartbeat, self.lease_watch, self.settler),
-            membership=self.entrance.membership, loop=self._loop, cancelling=self._cancelling, tell_end=self._tell_end,
-            close=self._database.close, longest_grace=self.settings.shutdown_grace,
         )  # fmt: skip
 
     @property
@@ -199,10 +215,10 @@ class Worker:
             self._shutdown.close()
 
     def _start(self) -> None:
-        if not Startup(self.entrance.enter, self._outage, self._stopping).run():
+        if not keep_trying(self.entrance.enter, self._outage, self._stopping):
             return
-        if self._loop is not None:
-            self.contexts.state = self._loop.start(self._stopping)
+        if self.loop is not None:
+            self.contexts.state = self.loop.start(self._stopping)
         if self._stopping.is_set():
             return
         for service in self.services:
@@ -213,15 +229,14 @@ class Worker:
     def _isolation(self) -> Isolation:
         """Build the runner of child processes. A child that does not stop is killed before the shutdown gives it up."""
         settings = self.settings
-        patience = min(max(settings.shutdown_grace, SHORTEST_ASIDE), LONGEST_ASIDE) * 0.6
-        return Isolation(settings.told(), settings.app, patience=patience)
+        return Isolation(settings.told(), settings.app, patience=aside(settings) * 0.6)
 
     @contextmanager
     def running_alone(self, on_end: OnEnd) -> Iterator[None]:
         """Start only what runs handlers: for a child with one attempt, whose parent polls, renews and settles."""
         self.runner.report_to(on_end)
-        if self._loop is not None:
-            self.contexts.state = self._loop.start()
+        if self.loop is not None:
+            self.contexts.state = self.loop.start()
         yield
 
     @contextmanager
@@ -231,8 +246,8 @@ class Worker:
         If a stop is requested meanwhile, the lifespan is not entered, and nothing may be claimed.
         """
         try:
-            if self._loop is not None:
-                self.contexts.state = self._loop.start(self._stopping)
+            if self.loop is not None:
+                self.contexts.state = self.loop.start(self._stopping)
             for service in (self.heartbeat, self.lease_watch, self.deadlines, self.settler):
                 service.start()
             yield
@@ -251,8 +266,8 @@ class Worker:
             self.poller.wake()
 
     def _pass_on(self) -> None:
-        """Wake other workers: rows that they do not know of may be due, now or soon."""
-        self._database.wake_ups.tell(LOOK)
+        """Wake other workers, without waiting: rows that they do not know of may be due, now or soon."""
+        self.database.wake_ups.tell(LOOK, within=IN_A_MOMENT)
 
     def _obey(self) -> None:
         """Wake the heartbeat: an operator may have written an order into a held row."""
@@ -264,11 +279,14 @@ class Worker:
     def request_stop(self) -> None:
         """Request a stop, from any thread: the thread that waits for it drains. A repeated request changes nothing."""
         self._stopping.set()
+        if self.is_starting:
+            self.database.limit_replies(REPLY_PATIENCE)
 
     def cancel(self) -> None:
-        """Cancel what runs, in the current drain or the next one."""
-        self._cancelling.set()
+        """Cancel what runs, in the current drain or the next one, and wait for no slow database any more."""
+        self.cancelling.set()
         self._stopping.set()
+        self.database.limit_replies(REPLY_PATIENCE)
 
     def wait_for_stop(self, seconds: float | None = None) -> bool:
         """Wait until a stop is requested."""
@@ -284,7 +302,7 @@ class Worker:
         Concurrent and later calls wait for the same drain and return the same number. Raise what the lifespan raises
         on exit, after everything has ended.
         """
-        self._stopping.set()  # before the lock: a start that waits for the database gives up
+        self.request_stop()  # before the lock: a start that waits for the database gives up
         with self._turn:
             # Race: a signal handler may stop what its own thread is starting, or stopping already. The interrupted
             # call finishes that.
@@ -293,7 +311,7 @@ class Worker:
                 return 0
             if self.is_draining:
                 if self._shutdown.unfinished is None:
-                    self._cancelling.set()
+                    self.cancelling.set()
                 return self.unfinished
             self.is_draining = True
             self.listeners.publish(events.DrainBegan(worker=self.name, running=len(self.active_claims)))
@@ -308,7 +326,149 @@ class Worker:
 
     def blame(self, error: BaseException) -> str | None:
         """Return the name of the application's lifespan if it raised ``error``, else None."""
-        return None if self._loop is None else self._loop.blame(error)
+        return None if self.loop is None else self.loop.blame(error)
 
-    def _tell_end(self, unfinished: int) -> None:
-        self.listeners.publish(events.DrainEnded(worker=self.name, unfinished=unfinished))
+    def tell_end(self) -> None:
+        """Publish the end of the drain."""
+        self.listeners.publish(events.DrainEnded(worker=self.name, unfinished=self.unfinished))
+
+
+class Shutdown:
+    """End the parts of a worker in order, once.
+
+    Race: a thread cannot be killed. A slot that is handed back while its handler still runs could start on another
+    worker at the same time. So a process that ends hands it back as its very last write; any other keeps the claim.
+    """
+
+    def __init__(self, worker: Worker) -> None:
+        self._worker = worker
+        self._active_claims, self._settler = worker.active_claims, worker.settler
+        #: These keep claims alive and settle them, to the end.
+        self._keepers = worker.heartbeat, worker.lease_watch, worker.settler
+        self._others = worker.wake_up, worker.deadlines, worker.reaper, worker.history
+        #: How long handlers get to stop, and the exit or the cancellation of a lifespan in a process that ends.
+        self._aside = aside(worker.settings)
+        self._lifespan_patience = max(worker.settings.shutdown_grace, LONGEST_ASIDE)
+        #: Number of handlers, outcomes and lifespans left behind; None while unknown.
+        self.unfinished: int | None = None
+
+    def run(self, grace: timedelta, *, ending: bool) -> None:
+        """Drain, cancel after ``grace``, and close. ``ending``: the caller ends the process right after this.
+
+        Raise what the lifespan raises on exit, after everything else is done.
+        """
+        until = elapsed() + grace.total_seconds()
+        self._worker.entrance.membership.is_draining = True
+        self._worker.runner.drain()
+        self._hand_back_unstarted()
+        self._end([self._worker.poller])
+        self._hand_back_unstarted()  # claims of its last round
+        self._wait_for_handlers(until)
+        self._ask_to_stop()
+        self._worker.database.limit_replies(REPLY_PATIENCE)
+        self._end(self._others)
+        try:
+            self._leave(self._lifespan_patience if ending else None)
+        finally:
+            left = [holding for holding in self._active_claims if not holding.ended]
+            self.unfinished = len(left) + self._lifespans_left_behind()
+            if left and ending:
+                self._hand_back_last(left)
+            elif left:
+                self._keep_until_returned(len(left))
+            else:
+                self.unfinished += self._write_outcomes()
+                self._finish()
+                self._worker.tell_end()
+            if not ending:
+                self._worker.database.limit_replies(None)
+
+    def close(self, *, bounded: bool = False) -> None:
+        """End everything now, for a worker that holds nothing.
+
+        After a cancellation, a handler that still runs may block the exit of the lifespan. Then, or if ``bounded``, the
+        exit has the same time limit as at the end of a process.
+        """
+        self._end([*self._keepers, *self._others, self._worker.poller])
+        try:
+            self._leave(self._lifespan_patience if bounded or self._worker.cancelling.is_set() else None)
+        finally:
+            self._sign_out()
+            self._worker.database.limit_replies(None)
+
+    def _hand_back_unstarted(self) -> None:
+        """Hand back claims that have not started; the threads and the loop may be blocked."""
+        for holding in self._active_claims:
+            self._settler.hand_back(holding, Reason.SHUTDOWN)
+
+    def _wait_for_handlers(self, until: float) -> None:
+        """Wait until then, in elapsed seconds, or until a further stop request cancels the wait."""
+        while (left := until - elapsed()) > 0 and not self._worker.cancelling.is_set():
+            if self._active_claims.wait_empty(min(STEP, left)):
+                return
+
+    def _ask_to_stop(self) -> None:
+        for holding in self._active_claims:
+            holding.signal.set(Reason.SHUTDOWN)
+        self._active_claims.wait_empty(self._aside.total_seconds())
+
+    def _leave(self, within: timedelta | None) -> None:
+        """Leave the threads, the loop and the lifespan. Heartbeats continue, as the application may take long."""
+        self._worker.runner.close()
+        if self._worker.loop is not None:
+            self._worker.loop.stop(within)
+
+    def _hand_back_last(self, left: Sequence[Holding]) -> None:
+        """Hand back the remaining slots as the last write: after its commit, they may start elsewhere."""
+        self._sign_out()
+        self._worker.tell_end()
+        for holding in left:
+            self._settler.put(holding, Aborted(Reason.SHUTDOWN))
+        self._write_outcomes()
+        self._settler.stop()
+        self._settler.join(SHORTEST_ASIDE)  # it publishes the events of its writes
+
+    def _keep_until_returned(self, count: int) -> None:
+        """Keep the claims of handlers that still run while the process continues."""
+        logger.warning("%d handlers did not stop; their claims are kept until they return, or this process ends", count)
+        threading.Thread(target=self._keep, name="slotwise-vigil", daemon=True).start()
+        self._worker.tell_end()
+
+    def _keep(self) -> None:
+        self._active_claims.wait_empty(None)
+        self._finish()
+        self._worker.database.close()
+
+    def _write_outcomes(self) -> int:
+        """Write the last outcomes and return how many could not be written."""
+        if self._active_claims.wait_empty(WRITE_PATIENCE.total_seconds()):
+            return 0
+        count = len(self._active_claims)
+        logger.warning("%d outcomes could not be written; others take over when the leases end", count)
+        return count
+
+    def _lifespans_left_behind(self) -> int:
+        return int(self._worker.loop is not None and self._worker.loop.left_behind)
+
+    def _finish(self) -> None:
+        self._end(self._keepers)
+        self._sign_out()
+
+    def _sign_out(self) -> None:
+        """Sign out, on a thread: the database may answer nothing, to this or to a heartbeat before it."""
+        leaving = threading.Thread(target=self._worker.entrance.membership.leave, name="slotwise-leave", daemon=True)
+        leaving.start()
+        leaving.join(LEAVE_PATIENCE.total_seconds())
+
+    def _end(self, services: Sequence[Service]) -> None:
+        """Stop these loops and wait for them, together no longer than the patience, or until what runs is cancelled.
+
+        Race: a poller that is left behind may still claim; the runner hands such claims back.
+        """
+        for service in reversed(services):
+            service.stop()
+        until = elapsed() + LOOP_PATIENCE.total_seconds()
+        for service in reversed(services):
+            while not service.join(timedelta(seconds=min(STEP, until - elapsed()))) and elapsed() < until:
+                if self._worker.cancelling.is_set() and service is self._worker.poller:
+                    break

@@ -1,4 +1,4 @@
-"""Explain why a slot ran, was skipped or still waits: the tables' facts as sentences. Pure."""
+"""Explain why a slot ran, was skipped or still waits, and why a task waits: facts as sentences. Pure."""
 
 from __future__ import annotations
 
@@ -6,23 +6,63 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from slotwise.explain import reasons
-from slotwise.explain.facts import Facts
+from slotwise.explain.facts import Facts, Load, TaskFacts
 from slotwise.jobs.definition import Definition
 from slotwise.model.durations import about, format_duration
 from slotwise.model.records import TICK, Row
-from slotwise.model.vocabulary import Origin, Outcome, Reason, State
+from slotwise.model.vocabulary import REASONS, Origin, Outcome, Reason, Sentences, State
 from slotwise.store.reading.views import SlotInfo
 from slotwise.store.schema.audit_rows import AuditEntry
 from slotwise.store.schema.column_types import from_micros
 
+# -- what a reason in the ledger means ------------------------------------------------------------------------------
 
-def paused_by(facts: Facts) -> str:
+#: A slot that was begun and then lost by a restore of the queue alone, until the job went past it.
+_PASSED = "It was begun, and a restore of the queue alone lost sight of it ({reason}): it ended as {outcome} {ended}."
+#: A reason without a sentence: a handler's own, or that of a feature that is not installed here.
+_UNSAID = "It ended as {outcome} ({reason}) {ended}."
+
+
+def _of(reason: str | None) -> Sentences:
+    return REASONS.get(reason or "", Sentences())
+
+
+def why_skipped(reason: str | None) -> str | None:
+    """Return the sentence for a slot that did not run."""
+    return _of(reason).skipped
+
+
+def how_ended(outcome: str, reason: str | None, when: str) -> str:
+    """Return the sentence for a slot that has ended; ``when`` is its time, and after how long."""
+    if outcome == Outcome.SUCCEEDED:
+        return f"It succeeded {when}."
+    if reason is None:
+        return f"It ended as {outcome} {when}, for good."
+    is_passed = outcome == Outcome.LOST and _of(reason).skipped is not None
+    sentence = _PASSED if is_passed else _of(reason).ended or _UNSAID
+    return sentence.format(outcome=outcome, reason=reason, ended=when)
+
+
+def why_again(reason: str | None) -> str | None:
+    """Return why a slot waits, as a part of a sentence."""
+    return _of(reason).waits
+
+
+def _why_cancelled(reason: str | None) -> str:
+    """Return what ended a slot before it began, as a part of a sentence."""
+    return "the job was deleted" if reason == Reason.DELETED else why_again(reason) or "it was cancelled"
+
+
+# -- parts of sentences ---------------------------------------------------------------------------------------------
+
+
+def paused_by(facts: Facts | TaskFacts) -> str:
     if facts.paused is not None:
         note = f": {facts.paused.note}" if facts.paused.note else ""
         return f"All is paused since {when(facts.paused.since)}, by {facts.paused.author}{note}."
-    orders = [order for order in facts.orders if order.operation == "pause" and order.job is not None]
-    return said(orders[0]) if orders else "The job is paused."
+    orders = facts.orders if isinstance(facts, Facts) else ()
+    pauses = [order for order in orders if order.operation == "pause" and order.job is not None]
+    return said(pauses[0]) if pauses else "The job is paused."
 
 
 def said(order: AuditEntry) -> str:
@@ -58,7 +98,7 @@ def skipped(facts: Facts, line: SlotInfo, definition: Definition | None) -> Iter
 def _why_skipped(facts: Facts, line: SlotInfo, definition: Definition | None) -> str | None:
     match line.reason:
         case Reason.COLLAPSED:
-            return f"{reasons.skipped(Reason.COLLAPSED)} {_instead_of_all(facts, line)}"
+            return f"{why_skipped(Reason.COLLAPSED)} {_instead_of_all(facts, line)}"
         case Reason.LATE if definition is not None and definition.catch_up.mode == "none":
             return _too_late(facts, line, definition)
         case Reason.OVERLAP:
@@ -66,11 +106,11 @@ def _why_skipped(facts: Facts, line: SlotInfo, definition: Definition | None) ->
         case Reason.PAUSED:
             return _pause(facts, line)
         case reason:
-            return reasons.skipped(reason)
+            return why_skipped(reason)
 
 
 def _instead_of_all(facts: Facts, line: SlotInfo) -> str:
-    """Who stands for it: of neighbours that stand for others, the one that had come, or began, by that decision."""
+    """Say which slot ran for it: the neighbour with missed slots that had come, or began, by that decision."""
     before, after, last = facts.before, facts.after, line.last or line.slot
     if after is not None and after.missed_count and (line.finished is None or after.slot <= line.finished):
         return f"The newest that was missed, {when(after.slot)}, ran for all."
@@ -82,18 +122,18 @@ def _instead_of_all(facts: Facts, line: SlotInfo) -> str:
 
 
 def _too_late(facts: Facts, line: SlotInfo, definition: Definition) -> str | None:
-    """Under ``CatchUp.none``: of those within the grace only the newest runs."""
+    """Say why ``CatchUp.none`` skipped it: within the grace only the newest slot runs."""
     wait = facts.schedule.wait(facts.slot) if facts.schedule is not None else timedelta(0)
     limits = filter(None, (definition.catch_up.grace, definition.start_within))
     if line.finished is not None and line.finished - facts.slot - wait <= min(limits, default=timedelta(0)):
         return "It was within its grace, and so was a newer one: of those that are late only the newest runs."
-    return reasons.skipped(Reason.LATE)
+    return why_skipped(Reason.LATE)
 
 
 def _overlapped(facts: Facts) -> str | None:
     held = facts.before
     if held is None or held.started is None:
-        return reasons.skipped(Reason.OVERLAP)
+        return why_skipped(Reason.OVERLAP)
     if held.origin == Origin.CATCH_UP and facts.slot < held.started:
         return f"It came while the job was held, before {when(held.slot)} was caught up: its overlap decided."
     begun = "" if held.attempts > 1 else f" from {when(held.started)}"  # of several attempts the last one is known
@@ -107,7 +147,7 @@ def _pause(facts: Facts, line: SlotInfo) -> str | None:
     for order in facts.orders:
         if order.operation == "pause" and order.at <= resumed:
             return said(order)
-    return reasons.skipped(Reason.PAUSED)
+    return why_skipped(Reason.PAUSED)
 
 
 def _declared(reason: str | None, definition: Definition) -> str:
@@ -128,8 +168,22 @@ class Explanation:
     sentences: tuple[str, ...]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskExplanation:
+    """``state`` as in listings, the recorded outcome of a task that has ended, or unknown; ``sentences`` say why."""
+
+    task: str
+    id: str
+    state: str
+    sentences: tuple[str, ...]
+
+
+#: Start and due time of a slot are compared with this tolerance: a due time may be rounded.
+_ROUNDING = timedelta(seconds=1)
+
+
 def explain(facts: Facts, definition: Definition | None = None) -> Explanation:
-    """Why this slot ran or did not; ``definition``: as the code has the job, for what it has declared."""
+    """Explain why this slot ran or did not; ``definition`` tells what the job declares."""
     outcome, reason, sentences = _verdict(facts, definition)
     asked = [said(order) for order in facts.asked]
     return Explanation(
@@ -143,12 +197,50 @@ def _verdict(facts: Facts, definition: Definition | None) -> tuple[str, str | No
         told = skipped(facts, entry, definition) if entry.outcome == Outcome.SKIPPED else _began(facts, entry)
         return entry.outcome, entry.reason, list(told)
     if facts.row is not None:  # also a slot of a range that did not run: a backfill has it run after all
-        return State.WAITING, facts.row.origin, list(_waits(facts, facts.row))
+        return State.WAITING, facts.row.origin, list(_waits(facts, facts.row, definition))
     if facts.gap is not None and (facts.is_slot or facts.schedule is None):
         return Outcome.SKIPPED, facts.gap.reason, list(skipped(facts, facts.gap, definition))
     if facts.plan is not None and facts.plan.slot == facts.slot:
-        return State.WAITING, None, list(_waits(facts, facts.plan))
+        return State.WAITING, None, list(_waits(facts, facts.plan, definition))
     return _without_trace(facts)
+
+
+def explain_task(facts: TaskFacts, definition: Definition | None = None) -> TaskExplanation:
+    """Explain why a one-time task waits, runs, or is gone; ``definition`` tells its limits."""
+    row, end = facts.row, facts.end
+    if row is None:
+        state = State.UNKNOWN if end is None else end.outcome
+        told = ["No row has this id, and no end is recorded: it has ended without a record, or was never scheduled."]
+        if end is not None and end.finished is not None:
+            told = [how_ended(end.outcome, end.reason, f"at {when(end.finished)}")]
+    else:
+        state = State.RUNNING if row.picked else row.state or State.WAITING
+        told = list(_task(facts, row, definition))
+    return TaskExplanation(task=facts.key.task_name, id=facts.key.task_instance, state=state, sentences=tuple(told))
+
+
+def _task(facts: TaskFacts, row: Row, definition: Definition | None) -> Iterator[str]:
+    due = row.due
+    if row.picked:
+        beat = f"; the last heartbeat was {about(facts.now - row.last_heartbeat)} ago" if row.last_heartbeat else ""
+        asked = "; it was asked to stop" if row.cancel_requested else ""
+        yield f"It is claimed by {row.picked_by}, attempt {row.attempt}{beat}{asked}."
+    elif row.state == State.DEAD:
+        tries = "one attempt" if row.attempt == 1 else f"{row.attempt} attempts"
+        again = f"slotwise tasks retry {row.task_name} {row.task_instance}"
+        yield f"It is dead after {tries}; to try it again: {again}."
+    elif row.state == State.BLOCKED:
+        yield "It waits for other tasks to end."
+    elif facts.paused is not None or row.state == State.PAUSED:
+        yield paused_by(facts)
+    elif due > facts.now:
+        retry = f" for attempt {row.attempt + 1}" if row.attempt else ""
+        yield f"It waits{retry}: it is due at {when(due)}, in {about(due - facts.now)}."
+    else:
+        yield f"It is due since {when(due)}, and nobody has taken it."
+        yield from _untaken(facts.obstacle, facts.load, facts.now, definition)
+    if facts.error and not row.picked:
+        yield f"The last error: {facts.error.strip().splitlines()[-1]}"
 
 
 # -- it began ---------------------------------------------------------------------------------------------------
@@ -162,7 +254,7 @@ _ORIGINS: dict[str, str] = {
 
 def _began(facts: Facts, entry: SlotInfo) -> Iterator[str]:
     if entry.outcome == Outcome.CANCELLED and entry.finished is not None and not entry.attempts:
-        yield f"It did not run: {reasons.unbegun(entry.reason)} at {when(entry.finished)}, before it began."
+        yield f"It did not run: {_why_cancelled(entry.reason)} at {when(entry.finished)}, before it began."
         yield from _instead(facts, entry)
         return
     if entry.origin in _ORIGINS and entry.attempts:
@@ -195,22 +287,22 @@ def _ending(facts: Facts, entry: SlotInfo) -> str:
         return _under_way(facts, entry, row)
     if entry.finished is None:
         waits = row if row is not None and row.slot == facts.slot and not row.picked else None
-        due = f", which is due at {when(waits.parked_due or waits.execution_time)}" if waits else ""
+        due = f", which is due at {when(waits.due)}" if waits else ""
         ended = "was stopped" if entry.outcome == Outcome.CANCELLED else f"ended as {entry.outcome}"
         ended = "was put off" if entry.reason == Reason.SNOOZED else ended
         return f"That attempt {ended}{_because(entry)}; it waits for another one{due}."
     took = "" if entry.took is None else f", after {about(entry.took)}"
-    return reasons.ended(entry.outcome, entry.reason, f"at {when(entry.finished)}{took}")
+    return how_ended(entry.outcome, entry.reason, f"at {when(entry.finished)}{took}")
 
 
 def _because(entry: SlotInfo) -> str:
-    why = reasons.again(entry.reason)
+    why = why_again(entry.reason)
     return f" ({why})" if why else ""
 
 
 def _under_way(facts: Facts, entry: SlotInfo, row: Row | None) -> str:
     if entry.outcome == Outcome.CLAIMED and row is not None and row.slot == facts.slot and not row.picked:
-        due = when(row.parked_due or row.execution_time)
+        due = when(row.due)
         claim = "Its next claim" if entry.started is not None and entry.attempts else "It"
         return f"{claim} was handed back before it began{_because(entry)}, and is due again at {due}."
     if row is None or not row.picked or row.slot != facts.slot:
@@ -224,27 +316,82 @@ def _under_way(facts: Facts, entry: SlotInfo, row: Row | None) -> str:
 # -- it waits, is to come, or never was -------------------------------------------------------------------------
 
 
-def _waits(facts: Facts, row: Row) -> Iterator[str]:
-    due = row.parked_due or row.execution_time
+def _waits(facts: Facts, row: Row, definition: Definition | None) -> Iterator[str]:
+    due = row.due
     yield from _passed_over(facts)
     if row.picked:
         yield f"It is claimed by {row.picked_by}, which decides about it just now."
-        return
-    if row.state == State.QUEUED:
+    elif row.state == State.QUEUED:
         other = "a run before it" if row.origin == Origin.TRIGGER else "another slot of its backfill"
         yield f"It waits until {other} has ended."
-        return
-    if row.state == State.PAUSED or facts.paused is not None:
+    elif row.state == State.PAUSED or facts.paused is not None:
         yield from _sleeps(facts, row)
-        return
-    if due > facts.now:
+    elif due > facts.now:
         yield f"It waits: it is due at {when(due)}, in {about(due - facts.now)}."
+        yield from _deferred(facts, row, definition)
+    else:
+        yield f"It is due since {when(due)}, and nobody has taken it."
+        yield from _untaken(facts.obstacle, facts.load, facts.now, definition)
+
+
+def _deferred(facts: Facts, row: Row, definition: Definition | None) -> Iterator[str]:
+    """Explain what moved a first attempt beyond the time at which the slot came due, since when and until when."""
+    schedule, until = facts.schedule, row.due
+    if row.attempt or schedule is None or row.slot is None or row.origin in _ORIGINS.keys() - {Origin.CATCH_UP}:
         return
-    yield f"It is due since {when(due)}, and nobody has taken it."
-    if (obstacle := facts.obstacle) is not None:
+    since = row.slot + (timedelta(0) if schedule.from_end else schedule.wait(row.slot))
+    if until > since:
+        why = _what_defers(facts, until, definition)
+        yield f"Its first attempt is deferred from {when(since)} to {when(until)}{f': {why}' if why else ''}."
+
+
+def _what_defers(facts: Facts, until: datetime, definition: Definition | None) -> str | None:
+    """Return the rule that a first attempt waits for, by the instant at which it may start."""
+    before, load = facts.before, facts.load
+    if definition is not None and before is not None and before.started is not None:
+        spans = {"min_interval": definition.min_interval, "the pace of catch_up": definition.catch_up.pace}
+        for name, span in spans.items():
+            if span is not None and abs(before.started + span - until) < _ROUNDING:
+                return f"{name} is {format_duration(span)}, and {when(before.slot)} started at {when(before.started)}"
+    if definition is not None and (places := _no_place(load, definition)) is not None:
+        return places
+    if load.recovery_rate is not None:
+        return f"recovery_rate lets at most {load.recovery_rate} late slots start per second in the whole cluster"
+    return None
+
+
+def _no_place(load: Load, definition: Definition) -> str | None:
+    most = definition.overlap.max if definition.overlap.detaches else None
+    if most is None or load.places < most:
+        return None
+    return f"{slots(load.places)} of the job run or wait for a retry, and overlap={definition.overlap!r} permits {most}"
+
+
+def _untaken(obstacle: str | None, load: Load, now: datetime, definition: Definition | None) -> Iterator[str]:
+    """Explain why a due row waits: no worker can take it, or a limit holds it back."""
+    if obstacle is not None:
         yield f"No live worker can: {obstacle}."
+    elif definition is not None and (limit := _limit(load, now, definition) or _no_place(load, definition)) is not None:
+        yield f"A limit holds it back: {limit}."
     else:
         yield "Workers that can are alive: they may have no capacity, or look for it within their poll interval."
+
+
+def _limit(load: Load, now: datetime, definition: Definition) -> str | None:
+    """Return the limit of the task that is reached."""
+    most, rate = definition.concurrency, definition.rate_limit
+    if most is not None and load.running >= most:
+        return f"concurrency is {most}, and {load.running} run"
+    counted = [(at, count) for at, count in load.starts if now - at < (rate.window if rate else timedelta(0))]
+    if rate is None or sum(count for _, count in counted) < rate.count:
+        return None
+    left = sum(count for _, count in counted)
+    for at, count in counted:
+        left -= count
+        if left < rate.count:
+            free = f"the next may start at {when(at + rate.window)}"
+            return f"rate_limit is {rate.count} in {format_duration(rate.window)}, all of them have started, and {free}"
+    return None
 
 
 def _sleeps(facts: Facts, row: Row) -> Iterator[str]:
@@ -274,9 +421,9 @@ def _without_trace(facts: Facts) -> tuple[str, str | None, list[str]]:
 
 
 def _passed_over(facts: Facts) -> Iterator[str]:
-    """Of a slot that is still to be decided."""
+    """Say that a calendar excludes a slot that is not decided yet."""
     if facts.schedule is not None and not facts.schedule.runs(facts.slot):
-        yield from filter(None, [reasons.skipped(Reason.CALENDAR)])
+        yield from filter(None, [why_skipped(Reason.CALENDAR)])
 
 
 def _no_slot(facts: Facts) -> Iterator[str]:
@@ -293,7 +440,7 @@ def _no_slot(facts: Facts) -> Iterator[str]:
 
 
 def _undecided(facts: Facts, plan: Row) -> Iterator[str]:
-    """It has come, and the plan row has not got to it."""
+    """Say what will decide about a slot that has come, and that the plan row has not reached."""
     assert plan.slot is not None
     yield from _passed_over(facts)
     if plan.attempt:

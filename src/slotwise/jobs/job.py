@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any, Generic, Protocol, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeAlias, TypedDict, Unpack, overload
 
 from slotwise.errors import InvalidJob
 from slotwise.jobs.context import JobContext, T, TaskContext
@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from datetime import timedelta
 
     from slotwise.schedules import Schedule
+
+
+#: Which ends of tasks the ledger keeps; failures are also cancelled and lost ones.
+Records: TypeAlias = Literal["none", "failures", "all"]
 
 
 class DistributedJob(ABC):
@@ -54,7 +58,7 @@ class DistributedJob(ABC):
     #: Which due rows start first when workers are busy: 90 is high, 50 the default, 10 low.
     priority: int
     #: ``"process"``: each attempt runs in a process of its own, which can be killed. None: within the worker.
-    isolation: str | None
+    isolation: Literal["process"] | None
     #: Tags that a worker must carry to run it.
     runs_on: Sequence[str] | AbstractSet[str]
     #: How late after its slot the first attempt may start; later, it is skipped (late). None: any time.
@@ -92,7 +96,7 @@ class OneTimeTask(ABC, Generic[T]):
     retry: Retry | None
     timeout: timedelta | str | None
     priority: int
-    isolation: str | None
+    isolation: Literal["process"] | None
     runs_on: Sequence[str] | AbstractSet[str]
     #: The type of the data, if it is not given as ``OneTimeTask[…]``.
     payload: object
@@ -101,7 +105,7 @@ class OneTimeTask(ABC, Generic[T]):
     #: How many of these may start in a period, in the whole cluster: ``"100/m"``; None: as many as are due.
     rate_limit: str | None
     #: Which ends the ledger keeps: ``"none"``, ``"failures"`` (also cancelled and lost ones) or ``"all"``.
-    record: str
+    record: Records
     #: How long the handler's result is kept for ``client.result`` (``timedelta`` or ``"7d"``); None: not at all.
     result_retention: timedelta | str | None
     #: The version of the data's format: raise it with each change that older workers or waiting rows cannot read.
@@ -155,9 +159,44 @@ class MakeTask(Protocol):
     def __call__(self, function: Callable[[TaskContext[T]], object], /) -> FunctionTask[T]: ...
 
 
+class Policies(TypedDict, total=False):
+    """The keywords that jobs and tasks have in common, as the attributes of DistributedJob and OneTimeTask."""
+
+    on_lost: OnLost
+    max_lost: int
+    retry: Retry | None
+    timeout: timedelta | str | None
+    priority: int
+    isolation: Literal["process"] | None
+    runs_on: Sequence[str] | AbstractSet[str]
+
+
+class JobPolicies(Policies, total=False):
+    """The keywords of ``@job`` and CommandJob."""
+
+    catch_up: CatchUp
+    overlap: Overlap
+    start_within: timedelta | str | None
+    min_interval: timedelta | str | None
+    spread: timedelta | str | None
+
+
+class TaskPolicies(Policies, total=False):
+    """The keywords of ``@task``."""
+
+    payload: object
+    payload_version: int
+    upgrades: Mapping[int, Callable[[Any], Any]]
+    codec: str
+    concurrency: int | None
+    rate_limit: str | None
+    record: Records
+    result_retention: timedelta | str | None
+
+
 @told("@job")
 def job(
-    *, name: str, schedule: Schedule | str, **policies: object
+    *, name: str, schedule: Schedule | str, **policies: Unpack[JobPolicies]
 ) -> Callable[[Callable[[JobContext], object]], FunctionJob]:
     """Make a job of a function: ``@job(name="tick", schedule=Every("1m"))``; further keywords are policies.
 
@@ -171,7 +210,7 @@ def job(
 
 
 @told("@task")
-def task(*, name: str, **policies: object) -> MakeTask:
+def task(*, name: str, **policies: Unpack[TaskPolicies]) -> MakeTask:
     """Make a one-time task of a function: ``@task(name="send-mail")``; further keywords are policies.
 
     The annotation declares the type of its data: ``def send_mail(ctx: TaskContext[Mail])``.

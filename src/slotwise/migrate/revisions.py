@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import io
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 
 from slotwise.errors import SchemaMismatch, SchemaMissing
+from slotwise.migrate.adoption import adopt as take_steps
 from slotwise.migrate.target import Target
 from slotwise.store.schema.tables import SCHEMA_VERSION, Tables, tables
 
@@ -84,6 +86,8 @@ def _migrate(connection: sa.Connection, target: Target, revision: str, *, up: bo
         applied.extend(step.revision.revision for step in found)
         return found
 
+    if up and own and target.adopt and connection.dialect.name == "postgresql":
+        target = replace(target, adopted=take_steps(connection, target, script.get_revision("sw0001")))
     transaction = connection.begin() if own else None
     try:
         target.prepare(connection)
@@ -109,8 +113,14 @@ def _known(script: ScriptDirectory) -> set[str]:
     return {found.revision for found in script.walk_revisions()}
 
 
-def sql(dialect_name: str = "postgresql", *, prefix: str = "scheduled_", schema: str | None = None) -> str:
-    """The SQL of a fresh installation, for a database administrator."""
+def sql(
+    dialect_name: str = "postgresql",
+    *,
+    prefix: str = "scheduled_",
+    schema: str | None = None,
+    transaction: bool = True,
+) -> str:
+    """The SQL of a fresh installation, for a database administrator; ``transaction``: between BEGIN and COMMIT."""
     from alembic.operations import Operations
     from alembic.runtime.migration import MigrationContext
 
@@ -125,6 +135,7 @@ def sql(dialect_name: str = "postgresql", *, prefix: str = "scheduled_", schema:
         opts={
             **target.options(),
             "fn": steps,
+            "transactional_ddl": transaction,
             "as_sql": True,
             "output_buffer": buffer,
             "literal_binds": True,

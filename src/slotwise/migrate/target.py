@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -9,12 +10,16 @@ from typing import TYPE_CHECKING, Any
 import sqlalchemy as sa
 
 from slotwise.errors import SchemaMismatch, SchemaMissing
+from slotwise.model.clock import elapsed
 from slotwise.store.schema.tables import tables
 
 # alembic is imported late: every command and every worker imports this file, few of them migrate.
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
+
+#: How long an upgrade waits for a lock, or for another upgrade, in seconds.
+PATIENCE = 60.0
 
 #: The columns by which a table of db-scheduler is known.
 _DB_SCHEDULER = frozenset(
@@ -42,6 +47,8 @@ class Target:
     prefix: str = "scheduled_"
     schema: str | None = None
     adopt: bool = False
+    #: The steps of the adoption have been taken.
+    adopted: bool = False
     database_url: str | None = None
 
     @classmethod
@@ -94,6 +101,7 @@ class Target:
             "slotwise_prefix": self.prefix,
             "slotwise_schema": self.schema,
             "slotwise_adopt": self.adopt,
+            "slotwise_adopted": self.adopted,
         }
 
     def _is_ours(self, name: str | None, kind: str, parents: Any) -> bool:
@@ -124,19 +132,37 @@ class Target:
         """First thing in the migration's transaction: one upgrade at a time, and none over a foreign table."""
         if connection.dialect.name == "postgresql":
             # Race: several deploys upgrade at once. The lock lasts as long as the transaction, and the
-            # revisions are read after it, so whoever waited finds nothing left to do.
-            connection.execute(sa.text("SET LOCAL lock_timeout = '60s'"))
-            connection.execute(
-                sa.text("SELECT pg_advisory_xact_lock(hashtext(:name))"),
-                {"name": f"slotwise.migrate.{self.prefix}"},
-            )
+            # revisions are read after it, so whoever waited finds nothing left to do. Race: an index that another
+            # one builds concurrently waits for every statement that began before, so this one must not wait itself.
+            connection.execute(sa.text(f"SET LOCAL lock_timeout = '{PATIENCE:.0f}s'"))
+            lock = sa.text("SELECT pg_try_advisory_xact_lock(hashtext(:name))")
+            self.wait_for(lambda: connection.scalar(lock, {"name": self.lock_name}))
             self.make_schema(connection.execute)
         _refuse_foreign(connection, self)
+
+    @property
+    def lock_name(self) -> str:
+        """The key of the advisory lock that each upgrade of these tables takes."""
+        return f"slotwise.migrate.{self.prefix}"
+
+    def wait_for(self, is_locked: Callable[[], bool | None]) -> None:
+        """Ask until the lock of upgrades is ours. Raises SchemaMismatch if another upgrade takes too long."""
+        end = elapsed() + PATIENCE
+        while not is_locked():
+            if elapsed() > end:
+                raise SchemaMismatch(f"another upgrade of {self.prefix}* is running; wait until it has ended")
+            time.sleep(0.1)
 
     def make_schema(self, execute: Callable[[Any], object]) -> None:
         """PostgreSQL's schema, if one was chosen: before everything else, also in SQL for somebody else."""
         if self.schema:
             execute(sa.schema.CreateSchema(self.schema, if_not_exists=True))
+
+    def is_foreign(self, connection: sa.Connection) -> bool:
+        """Whether the queue is a table of db-scheduler's, whose adoption may have begun. Raises SchemaMismatch for
+        any other table in the way.
+        """
+        return _refuse_foreign(connection, self)
 
 
 _NOT_OURS = "table {} exists and is not slotwise's; choose another name: --table-prefix or SLOTWISE_TABLE_PREFIX"
@@ -150,27 +176,28 @@ def _is_ours(inspector: Any, table: sa.Table) -> bool | None:
     return found >= {column.name for column in table.primary_key}
 
 
-def _refuse_foreign(connection: sa.Connection, target: Target) -> None:
+def _refuse_foreign(connection: sa.Connection, target: Target) -> bool:
     inspector = sa.inspect(connection)
     name = f"{target.prefix}tasks"
     others = {table.name: _is_ours(inspector, table) for table in target.metadata.sorted_tables if table.name != name}
     # One of our own marks is enough, so that a downgrade clears away what somebody else has left over.
     if any(others[f"{target.prefix}{mark}"] for mark in ("meta", "slots")):
-        return
+        return False
     if foreign := sorted(other for other, is_ours in others.items() if is_ours is False):
         raise SchemaMismatch(_NOT_OURS.format(foreign[0]))
     if not inspector.has_table(name, schema=target.schema):
         if target.adopt:
             raise SchemaMissing(f"there is no table {name} to adopt; leave --adopt out")
-        return
+        return False
     found = {column["name"] for column in inspector.get_columns(name, schema=target.schema)}
-    if found != _DB_SCHEDULER:
+    if not _DB_SCHEDULER <= found <= set(tables(target.prefix, target.schema).tasks.c.keys()):
         raise SchemaMismatch(_NOT_OURS.format(name))
     if not target.adopt:
         raise SchemaMismatch(
             f"table {name} exists and is db-scheduler's (its columns match): adopt it with `slotwise db upgrade "
             "--adopt`, or choose another name with --table-prefix"
         )
+    return True
 
 
 def include_name(

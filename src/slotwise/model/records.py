@@ -13,9 +13,9 @@ from slotwise.model.vocabulary import Kind, Outcome, Reason, Release
 #: clean-up by age, ours or another program's, takes it for overdue.
 FOREVER = datetime(9000, 1, 1, tzinfo=UTC)
 
-#: The years of all slots; arithmetic with other instants may overflow.
+#: The years of all slots, and of every instant that the tables take; arithmetic with other instants may overflow.
 KNOWN_YEARS = "the years 1900 to 8999"
-_EARLIEST = datetime(1900, 1, 1, tzinfo=UTC)
+EARLIEST = datetime(1900, 1, 1, tzinfo=UTC)
 
 #: The smallest step between two instants: what both databases store.
 TICK = timedelta(microseconds=1)
@@ -30,7 +30,7 @@ _TASK, _PLAN, _DETACHED = Kind.TASK, Kind.PLAN, Kind.DETACHED
 
 def is_known(instant: datetime) -> bool:
     """Return whether schedules cover this instant."""
-    return _EARLIEST <= instant < FOREVER
+    return EARLIEST <= instant < FOREVER
 
 
 def is_whole(value: object, least: int, most: int | None = None) -> TypeGuard[int]:

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from datetime import datetime, timedelta
+from functools import wraps
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 
+from slotwise.client.arguments import AnyTask, Task
 from slotwise.client.client import Client
 from slotwise.client.operations import instant_of, name_of
-from slotwise.explain.explanation import Explanation, explain
-from slotwise.explain.facts import facts
+from slotwise.explain.explanation import Explanation, TaskExplanation, explain, explain_task
+from slotwise.explain.facts import facts, task_facts
 from slotwise.model.durations import parse_duration
 from slotwise.model.records import RECURRING
 from slotwise.store.operations.job_operations import Paused
-from slotwise.store.queue.task_views import TaskInfo, TaskResult
-from slotwise.store.reading.audit import audit_entries
+from slotwise.store.queue.queue import TaskInfo, TaskResult
 from slotwise.store.reading.reader import Reader
 from slotwise.store.reading.task_counts import TaskCount, TaskCounts
 from slotwise.store.reading.views import Health, JobInfo, SlotInfo
@@ -26,6 +27,9 @@ from slotwise.store.schema.worker_rows import WorkerInfo
 
 if TYPE_CHECKING:
     from slotwise.store.slots.store import Store
+
+P = ParamSpec("P")
+Result = TypeVar("Result")
 
 #: Entries of a listing that does not say how many.
 PAGE = 100
@@ -59,19 +63,19 @@ class Inspection:
         with self._reading() as reader:
             return reader.jobs()
 
-    def job(self, job: Any, *, id: str | None = None) -> JobInfo | None:
+    def job(self, job: AnyTask, *, id: str | None = None) -> JobInfo | None:
         """Return a job, or one of its recurring instances; None if there is none."""
         with self._reading() as reader:
             return reader.job(name_of(job), id or RECURRING)
 
-    def instances(self, job: Any, *, after: str = "", limit: int = PAGE) -> list[JobInfo]:
+    def instances(self, job: AnyTask, *, after: str = "", limit: int = PAGE) -> list[JobInfo]:
         """Return a page of a task's recurring instances, by id, from the one after ``after``."""
         with self._reading() as reader:
             return reader.instances(name_of(job), limit=limit, after=after)
 
     def slots(
         self,
-        job: Any,
+        job: AnyTask,
         *,
         id: str | None = None,
         since: datetime | None = None,
@@ -87,7 +91,7 @@ class Inspection:
             return list(reader.slots(name_of(job), id, limit=limit, since=_instant(since), before=_instant(before)))
 
     def gaps(
-        self, job: Any, *, id: str | None = None, since: datetime | None = None, limit: int | None = PAGE
+        self, job: AnyTask, *, id: str | None = None, since: datetime | None = None, limit: int | None = PAGE
     ) -> list[SlotInfo]:
         """Return the ranges of two and more slots of a job that did not run, the newest first."""
         with self._reading() as reader:
@@ -95,18 +99,18 @@ class Inspection:
             return list(islice((one for one in found if one.last is not None), limit))
 
     def pending(
-        self, job: Any, *, id: str | None = None, since: datetime | None = None, limit: int | None = PAGE
+        self, job: AnyTask, *, id: str | None = None, since: datetime | None = None, limit: int | None = PAGE
     ) -> list[SlotInfo]:
         """Return the slots of a job that have not ended: those that wait, then those that run."""
         with self._reading() as reader:
             return reader.standing(name_of(job), id, limit=limit, since=_instant(since))
 
-    def slot(self, job: Any, slot: datetime, *, id: str | None = None) -> SlotInfo | None:
+    def slot(self, job: AnyTask, slot: datetime, *, id: str | None = None) -> SlotInfo | None:
         """Return one slot as the ledger has it; None for one that has not started, or is part of a gap."""
         with self._reading() as reader:
             return reader.slot(name_of(job), instant_of(slot), id or RECURRING)
 
-    def explain(self, job: Any, slot: datetime, *, id: str | None = None) -> Explanation:
+    def explain(self, job: AnyTask, slot: datetime, *, id: str | None = None) -> Explanation:
         """Return why a slot ran, or did not, in sentences."""
         store, name = self._make_store(), name_of(job)
         with store.database.in_words():
@@ -114,9 +118,15 @@ class Inspection:
 
     # -- one-time tasks -----------------------------------------------------------------------------------------
 
+    def explain_task(self, task: Task, id: str) -> TaskExplanation:
+        """Return why a one-time task waits, runs or has ended, in sentences, with the limits that hold it back."""
+        store, name = self._make_store(), name_of(task)
+        with store.database.in_words():
+            return explain_task(task_facts(store, name, id), store.definitions.get(name))
+
     def tasks(
         self,
-        task: Any = None,
+        task: Task | None = None,
         *,
         state: str | None = None,
         after: TaskInfo | str | None = None,
@@ -125,11 +135,11 @@ class Inspection:
         """Return a page of one-time tasks, as ``client.list``."""
         return self._client.list(task, state=state, after=after, limit=limit)
 
-    def task(self, task: Any, id: str) -> TaskInfo | None:
+    def task(self, task: Task, id: str) -> TaskInfo | None:
         """Return one task with its data, as ``client.get``."""
         return self._client.get(task, id)
 
-    def task_results(self, task: Any, id: str) -> list[TaskResult]:
+    def task_results(self, task: Task, id: str) -> list[TaskResult]:
         """Return how tasks under this id have ended, as ``client.history``."""
         return self._client.history(task, id)
 
@@ -156,11 +166,10 @@ class Inspection:
         with self._reading() as reader:
             return reader.all_paused()
 
-    def audit(self, job: Any = None, *, limit: int | None = PAGE) -> list[AuditEntry]:
+    def audit(self, job: AnyTask | None = None, *, limit: int | None = PAGE) -> list[AuditEntry]:
         """Return the operations ordered so far, the newest first; with ``job``, those on it and those on all jobs."""
-        store = self._make_store()
-        with store.database.in_words():
-            return list(audit_entries(store, job=None if job is None else name_of(job), limit=limit))
+        with self._reading() as reader:
+            return list(reader.audit(None if job is None else name_of(job), limit))
 
     @contextmanager
     def _reading(self) -> Iterator[Reader]:
@@ -169,98 +178,42 @@ class Inspection:
             yield Reader(store)
 
 
+def _awaited(
+    method: Callable[Concatenate[Inspection, P], Result],
+) -> Callable[Concatenate[AsyncInspection, P], Coroutine[None, None, Result]]:
+    """Return a method that awaits this one on a thread."""
+
+    @wraps(method)
+    async def call(own: AsyncInspection, /, *arguments: P.args, **named: P.kwargs) -> Result:
+        return await asyncio.to_thread(method, own._inspection, *arguments, **named)
+
+    return call
+
+
 class AsyncInspection:
     """As Inspection, awaited: each call runs on a thread."""
 
     def __init__(self, inspection: Inspection) -> None:
         self._inspection = inspection
 
-    async def now(self) -> datetime:
-        """As Inspection.now."""
-        return await asyncio.to_thread(self._inspection.now)
-
-    async def jobs(self) -> list[JobInfo]:
-        """As Inspection.jobs."""
-        return await asyncio.to_thread(self._inspection.jobs)
-
-    async def job(self, job: Any, *, id: str | None = None) -> JobInfo | None:
-        """As Inspection.job."""
-        return await asyncio.to_thread(self._inspection.job, job, id=id)
-
-    async def instances(self, job: Any, *, after: str = "", limit: int = PAGE) -> list[JobInfo]:
-        """As Inspection.instances."""
-        return await asyncio.to_thread(self._inspection.instances, job, after=after, limit=limit)
-
-    async def slots(
-        self,
-        job: Any,
-        *,
-        id: str | None = None,
-        since: datetime | None = None,
-        before: datetime | None = None,
-        limit: int | None = PAGE,
-    ) -> list[SlotInfo]:
-        """As Inspection.slots."""
-        return await asyncio.to_thread(self._inspection.slots, job, id=id, since=since, before=before, limit=limit)
-
-    async def gaps(
-        self, job: Any, *, id: str | None = None, since: datetime | None = None, limit: int | None = PAGE
-    ) -> list[SlotInfo]:
-        """As Inspection.gaps."""
-        return await asyncio.to_thread(self._inspection.gaps, job, id=id, since=since, limit=limit)
-
-    async def pending(
-        self, job: Any, *, id: str | None = None, since: datetime | None = None, limit: int | None = PAGE
-    ) -> list[SlotInfo]:
-        """As Inspection.pending."""
-        return await asyncio.to_thread(self._inspection.pending, job, id=id, since=since, limit=limit)
-
-    async def slot(self, job: Any, slot: datetime, *, id: str | None = None) -> SlotInfo | None:
-        """As Inspection.slot."""
-        return await asyncio.to_thread(self._inspection.slot, job, slot, id=id)
-
-    async def explain(self, job: Any, slot: datetime, *, id: str | None = None) -> Explanation:
-        """As Inspection.explain."""
-        return await asyncio.to_thread(self._inspection.explain, job, slot, id=id)
-
-    async def tasks(
-        self,
-        task: Any = None,
-        *,
-        state: str | None = None,
-        after: TaskInfo | str | None = None,
-        limit: int = PAGE,
-    ) -> list[TaskInfo]:
-        """As Inspection.tasks."""
-        return await asyncio.to_thread(self._inspection.tasks, task, state=state, after=after, limit=limit)
-
-    async def task(self, task: Any, id: str) -> TaskInfo | None:
-        """As Inspection.task."""
-        return await asyncio.to_thread(self._inspection.task, task, id)
-
-    async def task_results(self, task: Any, id: str) -> list[TaskResult]:
-        """As Inspection.task_results."""
-        return await asyncio.to_thread(self._inspection.task_results, task, id)
-
-    async def task_counts(self) -> list[TaskCount]:
-        """As Inspection.task_counts."""
-        return await asyncio.to_thread(self._inspection.task_counts)
-
-    async def workers(self) -> list[WorkerInfo]:
-        """As Inspection.workers."""
-        return await asyncio.to_thread(self._inspection.workers)
-
-    async def health(self, overdue_after: timedelta | str = timedelta(minutes=1)) -> Health:
-        """As Inspection.health."""
-        return await asyncio.to_thread(self._inspection.health, overdue_after)
-
-    async def all_paused(self) -> Paused | None:
-        """As Inspection.all_paused."""
-        return await asyncio.to_thread(self._inspection.all_paused)
-
-    async def audit(self, job: Any = None, *, limit: int | None = PAGE) -> list[AuditEntry]:
-        """As Inspection.audit."""
-        return await asyncio.to_thread(self._inspection.audit, job, limit=limit)
+    now = _awaited(Inspection.now)
+    jobs = _awaited(Inspection.jobs)
+    job = _awaited(Inspection.job)
+    instances = _awaited(Inspection.instances)
+    slots = _awaited(Inspection.slots)
+    gaps = _awaited(Inspection.gaps)
+    pending = _awaited(Inspection.pending)
+    slot = _awaited(Inspection.slot)
+    explain = _awaited(Inspection.explain)
+    explain_task = _awaited(Inspection.explain_task)
+    tasks = _awaited(Inspection.tasks)
+    task = _awaited(Inspection.task)
+    task_results = _awaited(Inspection.task_results)
+    task_counts = _awaited(Inspection.task_counts)
+    workers = _awaited(Inspection.workers)
+    health = _awaited(Inspection.health)
+    all_paused = _awaited(Inspection.all_paused)
+    audit = _awaited(Inspection.audit)
 
 
 def _instant(given: datetime | None) -> datetime | None:

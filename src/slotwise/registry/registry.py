@@ -8,8 +8,9 @@ import os
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
+from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self, Unpack
 
 from slotwise.client.client import Client
 from slotwise.engine.process.foreground import Ended, SingleRun
@@ -34,7 +35,7 @@ from slotwise.registry.validation import (
     refuse_own_loop,
     unique,
 )
-from slotwise.settings.settings import Settings
+from slotwise.settings.settings import Settings, SettingsKeywords
 from slotwise.store.connect.database import Database
 from slotwise.store.queue.queue import AtInsert
 from slotwise.store.slots.settlements import AfterSettle
@@ -76,10 +77,11 @@ class JobRegistry:
         after_settle: Iterable[AfterSettle] = (),
         customize: Customize | None = None,
         clock: Clock | None = None,
-        **settings: Any,
+        config: Path | None = None,
+        **settings: Unpack[SettingsKeywords],
     ) -> None:
         self._written = unique([*defined(jobs, "jobs"), *defined(tasks, "tasks")])
-        self._asked = Settings.load(**settings)
+        self._asked = Settings.load(config=config, **settings)
         self._customize = customize
         self.settings = customized(self._asked, customize)
         self.definitions: Mapping[str, Definition] = by_settings(self._written, self.settings)

@@ -15,16 +15,48 @@ import dataclasses
 import math
 import os
 import socket
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypeAlias, TypedDict
 
 from slotwise.errors import InvalidSetting
 from slotwise.model.error_text import hide_password
 from slotwise.settings import sources as sources
 from slotwise.settings.sources import READERS, spell
+
+Duration: TypeAlias = timedelta | str
+
+
+class SettingsKeywords(TypedDict, total=False):
+    """The settings as keywords of JobRegistry; None is the default."""
+
+    database_url: str | None
+    schema: str | None
+    table_prefix: str | None
+    poll_interval: Duration | None
+    heartbeat_interval: Duration | None
+    missed_heartbeats_limit: int | None
+    shutdown_grace: Duration | None
+    threads: int | None
+    processes: int | None
+    reaper_interval: Duration | None
+    recovery_rate: int | None
+    revision: str | None
+    worker_name: str | None
+    tags: Iterable[str] | None
+    only: Iterable[str] | None
+    schedules: Mapping[str, str] | str | None
+    pooler: bool | None
+    wake_up: bool | None
+    wake_up_url: str | None
+    retention: Duration | None
+    failure_retention: Duration | None
+    app: str | None
+    log_format: Literal["human", "json"] | None
+    log_level: str | None
+    process_hook: bool | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -85,6 +117,9 @@ class Settings:
 
     pooler: bool = False
     """Whether a transaction pooler is in between: deadlines are then set per transaction, not per connection."""
+
+    pool_size: int = 4
+    """Connections that stay open for polls, settlements and clients; at a peak there are four more."""
 
     wake_up: bool = True
     """Whether to notify workers when a task is scheduled, and to listen; if off, due rows are found by polls alone."""

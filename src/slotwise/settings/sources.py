@@ -13,6 +13,7 @@ from typing import Any, Final, TypeAlias
 from slotwise.errors import ConfigurationError, InvalidSetting
 from slotwise.model.durations import format_duration, parse_duration
 from slotwise.model.error_text import hide_password
+from slotwise.settings.db_scheduler import OTHER_NAMES, translated
 
 Reader: TypeAlias = Callable[[str, Any], Any]  # (label of the source, value) -> value; raises InvalidSetting
 
@@ -194,6 +195,7 @@ READERS: Final[Mapping[str, Reader]] = {
     "only": names(100),
     "schedules": pairs(100),
     "pooler": switch(),
+    "pool_size": whole(1, 100, "4 are enough for most"),
     "wake_up": switch(),
     "wake_up_url": optional(secret()),
     "retention": duration("0s", "36500d", "zero keeps everything"),
@@ -278,8 +280,8 @@ def _layer(
 ) -> Layer:
     by_fold = {_fold(name): name for name in known}
     layer: Layer = {}
-    for key, value in pairs:
-        name = by_fold.get(_fold(key))
+    for key, value in translated(pairs, _fold, label):
+        name = by_fold.get(_fold(key)) or OTHER_NAMES.get(_fold(key))
         if name is None:
             near = difflib.get_close_matches(_fold(key), by_fold, n=1, cutoff=0.5)
             cure = f"did you mean {spell(by_fold[near[0]])}?" if near else f"known are {', '.join(by_fold.values())}"

@@ -87,12 +87,12 @@ def _checked(outages: Sequence[Outage], start: datetime, end: datetime) -> list[
 
 
 class _Quiet:
-    """What dies in a forecast is no trouble, and not logged."""
+    """A listener that keeps dead slots of a forecast out of the log."""
 
     writes_log = True
 
     def __call__(self, event: Event) -> None:
-        """Listens, and says nothing."""
+        """Ignore the event."""
 
 
 class _Play:
@@ -218,7 +218,7 @@ def _stub(definition: Definition) -> object:
     }
 
     def nothing(ctx: JobContext) -> None:
-        """Stands for the handler."""
+        """Return at once, in place of the handler."""
 
     return job(name=definition.name, schedule=definition.schedule, **policies)(nothing)  # type: ignore[arg-type]
 

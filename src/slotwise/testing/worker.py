@@ -81,12 +81,12 @@ class _HeldWorker(Worker):
 
     def enter_loop(self) -> None:
         """Start the real event loop, on which ``async def`` handlers run, when it is first needed."""
-        if self._loop is not None and not self._entered:
-            self._entered, self.contexts.state = True, self._loop.start()
+        if self.loop is not None and not self._entered:
+            self._entered, self.contexts.state = True, self.loop.start()
 
     def leave_loop(self) -> None:
-        if self._loop is not None and self._entered:
-            self._loop.stop()
+        if self.loop is not None and self._entered:
+            self.loop.stop()
 
 
 class ManualWorker:

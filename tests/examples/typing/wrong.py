@@ -2,7 +2,22 @@
 
 from __future__ import annotations
 
-from slotwise import DistributedJob, Every, JobContext, JobRegistry, job
+import sqlalchemy as sa
+
+from slotwise import (
+    CatchUp,
+    CommandJob,
+    Cron,
+    Daily,
+    DistributedJob,
+    Every,
+    JobContext,
+    JobRegistry,
+    Overlap,
+    Retry,
+    Snooze,
+    job,
+)
 
 
 class WrongSchedule(DistributedJob):
@@ -47,3 +62,66 @@ def no_schedule(ctx: JobContext) -> None: ...
 
 
 JobRegistry(jobs=7)  # wrong
+JobRegistry(jobs=[], poll_intervall="5s")  # wrong
+JobRegistry(jobs=[], poll_interval=5)  # wrong
+JobRegistry(jobs=[], threads="4")  # wrong
+JobRegistry(jobs=[], tags=1)  # wrong
+JobRegistry(jobs=[], log_format="xml")  # wrong
+JobRegistry(jobs=[], lifespan="lifespan")  # wrong
+JobRegistry(jobs=[], customize=lambda settings: 1)  # wrong
+JobRegistry.builder().threads("4")  # wrong
+JobRegistry.builder().poll_interval(5)  # wrong
+
+
+@job(name="misspelled", schedule=Every("1m"), catchup=CatchUp.latest())  # wrong
+def misspelled(ctx: JobContext) -> None: ...
+
+
+@job(name="number", schedule=Every("1m"), timeout=60)  # wrong
+def number(ctx: JobContext) -> None: ...
+
+
+@job(name="text", schedule=Every("1m"), overlap="skip")  # wrong
+def text(ctx: JobContext) -> None: ...
+
+
+@job(name="tries", schedule=Every("1m"), retry=3)  # wrong
+def tries(ctx: JobContext) -> None: ...
+
+
+@job(name="isolated", schedule=Every("1m"), isolation="thread")  # wrong
+def isolated(ctx: JobContext) -> None: ...
+
+
+@job(name="limited", schedule=Every("1m"), concurrency=3)  # wrong
+def limited(ctx: JobContext) -> None: ...
+
+
+Every(5)  # wrong
+Cron("0 2 * * *", gap="later")  # wrong
+Cron("0 2 * * *", day_rule="xor")  # wrong
+Daily(2)  # wrong
+CatchUp.all(max="3")  # wrong
+CatchUp.none(grace=60)  # wrong
+Overlap.allow()  # wrong
+Overlap.queue("2")  # wrong
+Retry.exponential(max_attempts="5")  # wrong
+Retry.exponential(first="2s")  # wrong
+Snooze(60)  # wrong
+
+
+def handle(ctx: JobContext, connection: sa.Connection) -> None:
+    ctx.wait(5)  # wrong
+    ctx.guard("postgresql://localhost/shop")  # wrong
+    ctx.complete_in(None)  # wrong
+    ctx.slot.later()  # wrong
+    print(ctx.interval_end + 1)  # wrong
+    print(ctx.missed)  # wrong
+
+
+async def handle_awaited(ctx: JobContext, connection: sa.Connection) -> None:
+    await ctx.guard(connection)  # wrong
+
+
+CommandJob(name="dump", schedule=Every("1d"), command=7)  # wrong
+CommandJob(name="dump", schedule=Every("1d"), command="dump", catchup=CatchUp.latest())  # wrong

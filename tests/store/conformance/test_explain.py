@@ -4,21 +4,109 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import datetime
+from typing import Any
 
 import pytest
-from tests.store.bench import MINUTE, Bench, a_job, at
+from tests.store.bench import MINUTE, Bench, a_job, a_task, at
 
 from slotwise.explain.explanation import Explanation, explain
 from slotwise.explain.facts import facts
-from slotwise.jobs.policies import CatchUp
+from slotwise.jobs.policies import CatchUp, Overlap
 from slotwise.model.records import Aborted, Claim, Died, Failed, HandedBack
 from slotwise.schedules import Every
+from slotwise.store.connect.database import Database
+from slotwise.store.reading.worker_registry import Badge, WorkerRegistry
 from slotwise.store.schema.column_types import to_micros
 from slotwise.store.slots.retention import Pruner
 
 
 def told(bench: Bench, slot: datetime, name: str = "plain") -> Explanation:
     return explain(facts(bench.store, name, slot), bench.definitions.get(name))
+
+
+def sign_in(bench: Bench, *tasks: str) -> None:
+    """A live worker knows these tasks."""
+    badge: dict[str, Any] = {"host": "h", "pid": 1, "boot_id": "a", "version": "1", "capacity": 1, "tags": []}
+    badge |= {"revision": None, "refused": [], "passed_over": {}}
+    one = Badge(worker="h:1:a", tasks=tasks, lease=MINUTE, started=at(0), **badge)
+    WorkerRegistry(bench.store).sign_in(one, "running")
+
+
+def limited(bench: Bench, **policies: Any) -> Bench:
+    """The same tables, seen by a worker with another job ``slow`` and a task ``mail`` with limits."""
+    jobs = [a_job("slow", **policies)] if policies else []
+    found = Bench(
+        bench.database, [*jobs, a_task("limited", concurrency=1), a_task("rated", rate_limit="2/m")], bench.clock
+    )
+    return found.planned()
+
+
+@pytest.mark.parametrize(
+    ("policies", "sentence"),
+    [
+        pytest.param(
+            {"min_interval": 1.5 * MINUTE},
+            "Its first attempt is deferred from 2026-01-01T12:02:00Z to 2026-01-01T12:02:30Z: min_interval is 90s, "
+            "and 2026-01-01T12:01:00Z started at 2026-01-01T12:01:00Z.",
+            id="min_interval",
+        ),
+        pytest.param(
+            {"catch_up": CatchUp.all(pace="20s")},
+            "Its first attempt is deferred from 2026-01-01T12:02:00Z to 2026-01-01T12:05:20Z: the pace of catch_up is "
+            "20s, and 2026-01-01T12:01:00Z started at 2026-01-01T12:05:00Z.",
+            id="pace",
+        ),
+    ],
+)
+def test_what_defers_a_first_attempt(bench: Bench, policies: dict[str, Any], sentence: str) -> None:
+    """The rule, since when and until when."""
+    bench = limited(bench, **policies)
+    bench.tick(5 if "catch_up" in policies else 1)
+    bench.settle(bench.claim_one("slow"))
+    assert sentence in told(bench, at(2), "slow").sentences
+
+
+def test_no_place_defers_a_first_attempt(bench: Bench) -> None:
+    """A slot that is late and finds all places taken."""
+    bench = limited(bench, overlap=Overlap.allow(max=1), catch_up=CatchUp.latest())
+    bench.tick()
+    bench.claim_one("slow")
+    bench.tick(2.5)
+    assert bench.claim("slow") == []
+    sentences = told(bench, at(2), "slow").sentences
+    assert any("one slot of the job run or wait for a retry, and overlap=" in sentence for sentence in sentences)
+
+
+def test_a_recovery_defers_a_first_attempt(bench: Bench) -> None:
+    """Late slots wait for their turn in the whole cluster."""
+    database = Database(bench.database.settings.replace(recovery_rate=1))
+    bench = Bench(database, [a_job(f"job-{number}") for number in range(3)]).planned()
+    bench.tick(5)
+    started = {claim.row.task_name for claim in bench.claim()}
+    (waits, *_) = sorted(set(bench.definitions) - started)
+    assert "recovery_rate lets at most 1 late slots start per second" in " ".join(told(bench, at(1), waits).sentences)
+    database.close()
+
+
+def test_a_limit_holds_a_task_back(bench: Bench) -> None:
+    """A one-time task waits though it is due: its concurrency or its rate is used up."""
+    bench = limited(bench)
+    for id in ("1", "2", "3"):
+        bench.client.schedule("limited", id=id)
+        bench.client.schedule("rated", id=id)
+    assert len(bench.claim("limited")) == 1
+    assert len(bench.claim("rated")) == 2
+    sign_in(bench, "limited", "rated")
+    waiting = {name: next(one.id for one in bench.client.list(name, state="waiting")) for name in ("limited", "rated")}
+    told = {name: bench.inspect.explain_task(name, id) for name, id in waiting.items()}
+    assert {one.state for one in told.values()} == {"waiting"}
+    assert told["limited"].sentences[1] == "A limit holds it back: concurrency is 1, and 1 run."
+    assert told["rated"].sentences[1] == (
+        "A limit holds it back: rate_limit is 2 in 1m, all of them have started, and the next may start at "
+        "2026-01-01T12:01:00Z."
+    )
+    ran = bench.inspect.explain_task("limited", "nobody")
+    assert (ran.state, ran.sentences[0][:21]) == ("unknown", "No row has this id, a")
 
 
 def ran(bench: Bench) -> None:

@@ -106,7 +106,7 @@ ASKED: dict[str, dict[str, Any]] = {
     "wished": {"wanted_due": at(5)},
     "next slot left out": {"watermark": at(2), "next_slot": at(3)},
     "another text": {"schedule": str(Every("5m"))},
-    "catching up": {"catch_up_until": at(3), "origin": "catch_up"},
+    "catching up": {"pending": {"catch_up_until": at(3).isoformat()}, "origin": "catch_up"},
     "collapsed": {"collapsed": 3},
     "another slot": {"slot": at(0)},
     "a second attempt": {"attempt": 2},

@@ -248,11 +248,11 @@ def test_a_flood_of_one_task(database: Database) -> None:
     [
         (task(name="t", concurrency=0)(nothing), "concurrency is 0; expected a whole number, 1 or more"),
         (task(name="t", concurrency="2")(nothing), "concurrency is '2', expected int or None; write 2"),
-        (task(name="t", rate_limit="100")(nothing), "rate_limit: '100' is no rate; write how many in which time"),
-        (task(name="t", rate_limit="0/m")(nothing), "rate_limit: '0/m' is no rate"),
+        (task(name="t", rate_limit="100")(nothing), "rate_limit: '100' is not a rate; write a count and a period"),
+        (task(name="t", rate_limit="0/m")(nothing), "rate_limit: '0/m' is not a rate"),
         (
             task(name="t", rate_limit="5/fortnight")(nothing),
-            "rate_limit: '5/fortnight': 'fortnight' is no length of time",
+            "rate_limit: '5/fortnight': 'fortnight' is not a period",
         ),
         (task(name="t", rate_limit="5/10ms")(nothing), "the period must be from 100ms to 366d"),
         (task(name="t", rate_limit=5)(nothing), 'rate_limit is 5, expected str or None; write "100/m"'),

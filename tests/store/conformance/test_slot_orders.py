@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from time import monotonic
 from typing import Any
@@ -17,7 +16,6 @@ from slotwise.client.operations import Operations
 from slotwise.errors import ConfigurationError, UnknownTask
 from slotwise.model.records import RECURRING, Aborted, AttemptOutcome, Cancelled, Failed, HandedBack, Snoozed, Succeeded
 from slotwise.store.reading.worker_registry import Badge, WorkerRegistry
-from slotwise.store.schema.rows import LAST_TOKEN
 from slotwise.store.slots.settlements import SettlementHooks
 
 
@@ -155,12 +153,8 @@ def test_a_row_that_cannot_be_settled_starts_a_queued_trigger(bench: Bench, oper
     first, second = (operations.trigger("plain", overlap="queue") for _ in range(2))
     claim = bench.claim_one("plain")
     assert claim.slot == first
-    with bench.store.transaction() as connection:
-        tasks = bench.tables.tasks
-        mine = tasks.c.task_instance == claim.row.task_instance
-        connection.execute(tasks.update().where(mine).values(version=LAST_TOKEN))
-    spoilt = replace(claim, row=replace(claim.row, version=LAST_TOKEN))
-    (settlement,) = bench.store.settlements.settle([(spoilt, Succeeded())])
+    bench.change("plain", claim.row.task_instance, pending={"catch_up_until": "the day after"})
+    (settlement,) = bench.store.settlements.settle([(claim, Succeeded())])
     assert settlement.transition is not None
     assert settlement.transition.label == "postponed"
     assert bench.claim_one("plain").slot == second
@@ -581,7 +575,7 @@ def test_a_job_that_a_live_worker_knows_is_not_deleted(bench: Bench, operations:
 
 def test_orders_are_read_page_by_page(bench: Bench, operations: Operations, monkeypatch: pytest.MonkeyPatch) -> None:
     """The newest first; those about all stand among those of each job."""
-    monkeypatch.setattr("slotwise.store.reading.audit.PAGE", 2)
+    monkeypatch.setattr("slotwise.store.reading.reader.PAGE", 2)
     for _ in range(3):
         operations.skip_next("plain")
     operations.pause_all()

@@ -122,7 +122,7 @@ def test_an_outage_loses_no_outcome(make_bench: MakeBench, sqlite_url: str, monk
                 bench.worker.settler.run_once()
         bench.end(active_claims[2], Failed("boom", final=True))
         assert bench.room_for_tasks() == bench.worker.capacity - 3
-        assert [holding for holding, _ in bench.worker.settler._endings] == active_claims
+        assert list(bench.worker.settler._ended) == active_claims
     bench.worker.settler.flush()
     assert [event.outcome for event in bench.said(Settled)] == ["succeeded", "succeeded", "dead"]
     assert len(bench.worker.active_claims) == 0

@@ -12,7 +12,7 @@ from sqlalchemy.exc import DBAPIError
 
 from slotwise.engine import sign_in
 from slotwise.engine.loops.service import Outage
-from slotwise.engine.sign_in import Startup
+from slotwise.engine.sign_in import keep_trying
 from slotwise.errors import DatabaseRefused
 from slotwise.model.events import Event, Listeners
 
@@ -50,7 +50,7 @@ def start(*errors: Exception) -> tuple[bool, list[str], list[float]]:
     """Whether it came in, what was told, and how long it waited each time."""
     said: list[Event] = []
     patience = Patience()
-    came = Startup(trying(*errors), Outage(Listeners((said.append,)), "w"), patience).run()
+    came = keep_trying(trying(*errors), Outage(Listeners((said.append,)), "w"), patience)
     return came, [event.name for event in said], patience.waits
 
 
@@ -63,7 +63,7 @@ def test_a_busy_database_is_tried_again_soon(state: str, caplog: pytest.LogCaptu
     first, longest = (span.total_seconds() for span in sign_in.BUSY_PAUSES)
     assert max(waits) <= longest + first
     assert {record.levelname for record in caplog.records} == {"INFO"}
-    assert f"the database is busy with others: as the server says it [{state}]" in caplog.text
+    assert f"the database is busy: as the server says it [{state}]" in caplog.text
 
 
 def test_an_outage_is_waited_out() -> None:
@@ -84,4 +84,4 @@ def test_a_stop_ends_the_waiting() -> None:
     """Whoever was asked to stop before it came in has not come in."""
     patience = Patience()
     patience.set()
-    assert not Startup(trying(), Outage(Listeners(()), "w"), patience).run()
+    assert not keep_trying(trying(), Outage(Listeners(()), "w"), patience)

@@ -55,7 +55,7 @@ def test_nothing_is_taken_back_that_was_not_said(caplog: pytest.LogCaptureFixtur
     assert caplog.messages == []
     ear.fails_at(100, 161)
     ear.wake_up._recovered()
-    assert [told.partition(",")[0] for told in caplog.messages] == ["wake-ups are off", "wake-ups are heard again"]
+    assert [told.partition(",")[0] for told in caplog.messages] == ["wake-ups are off", "wake-ups arrive again"]
 
 
 def test_a_wrong_address_is_told_by_the_name_of_its_setting() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Unpack
 
 from slotwise.contrib.command.attempt import run
 from slotwise.contrib.command.invocation import Invocation
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from datetime import timedelta
     from pathlib import PurePath
 
+    from slotwise.jobs.job import JobPolicies
     from slotwise.schedules import Schedule
 
 
@@ -62,8 +63,7 @@ class CommandJob(DistributedJob):
         cwd: str | PurePath | None = None,
         user: str | None = None,
         stdin: str | bytes | None = None,
-        timeout: timedelta | str | None = None,
-        **policies: object,
+        **policies: Unpack[JobPolicies],
     ) -> None:
         self.name = name
         self.schedule = schedule
@@ -71,6 +71,7 @@ class CommandJob(DistributedJob):
             self.command = Invocation(
                 command=command, shell=shell, env=env, inherit_env=inherit_env, cwd=cwd, user=user, stdin=stdin
             )
+            timeout = policies.pop("timeout", None)
             self.timeout = None if timeout is None else duration(timeout, "timeout")
         except InvalidJob as error:
             raise InvalidJob(f"CommandJob({name!r}): {error}") from None

@@ -25,7 +25,7 @@ from slotwise.jobs.context import JobContext, Steering
 from slotwise.jobs.job import OneTimeTask
 from slotwise.jobs.policies import Retry
 from slotwise.model.vocabulary import Outcome, State
-from slotwise.store.queue.task_views import TaskInfo, TaskResult
+from slotwise.store.queue.queue import TaskInfo, TaskResult
 
 APP: Final = "slotwise.contrib.django"
 #: slotwise's priority of a task whose priority in Django is 0.

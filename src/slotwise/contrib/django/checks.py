@@ -6,7 +6,7 @@ from typing import Any
 
 from django.core import checks
 
-from slotwise.contrib.django.project import registry
+from slotwise.contrib.django.project import InMemory, registry
 from slotwise.errors import SlotwiseError
 
 
@@ -14,6 +14,8 @@ def check_slotwise(app_configs: Any = None, **options: Any) -> list[checks.Check
     """Report what keeps a registry from being built: a wrong setting, an invalid job. Opens no connection."""
     try:
         registry()
+    except InMemory as error:
+        return [checks.Warning(str(error), id="slotwise.W001")]
     except SlotwiseError as error:
         return [checks.Error(str(error), id="slotwise.E001")]
     return []

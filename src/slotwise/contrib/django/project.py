@@ -112,6 +112,14 @@ async def aschedule(task: Any, data: Any = None, *, using: str | None = None, **
     return found
 
 
+class InMemory(ConfigurationError):
+    """The database is SQLite in memory: tests that need no jobs may run nevertheless."""
+
+
+def _in_memory(given: Mapping[str, Any]) -> bool:
+    return ":memory:" in str(given["NAME"]) or "mode=memory" in str(given["NAME"])
+
+
 def database_address(name: str) -> str:
     """Return slotwise's address of a database in DATABASES. Raises ConfigurationError with the cure."""
     if name not in settings.DATABASES:
@@ -120,13 +128,12 @@ def database_address(name: str) -> str:
     connection = connections[name]
     given = connection.settings_dict
     if connection.vendor == "sqlite":
-        file = str(given["NAME"])
-        if ":memory:" in file or "mode=memory" in file:
-            raise ConfigurationError(
+        if _in_memory(given):
+            raise InMemory(
                 f"DATABASES[{name!r}] is SQLite in memory, which slotwise's own connections cannot see; use a file (in "
                 "tests: TEST = {'NAME': 'test.sqlite3'}), or PostgreSQL"
             )
-        return f"sqlite:///{file}"
+        return f"sqlite:///{given['NAME']}"
     if connection.vendor != "postgresql":
         raise ConfigurationError(
             f"DATABASES[{name!r}] is {connection.vendor}; slotwise needs PostgreSQL or SQLite: name an alias of such a "

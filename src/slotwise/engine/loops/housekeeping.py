@@ -313,7 +313,7 @@ class WakeUp(Service):
                 if self.is_stopping:
                     break
                 if self.elapsed() >= end:
-                    raise _Unheard("what is sent through the pool is not heard")
+                    raise _Unheard("a notification sent through the pool does not arrive")
         except BaseException:
             hearing.close()
             raise
@@ -338,7 +338,7 @@ class WakeUp(Service):
 
     def _recovered(self) -> None:
         if self._told:
-            logger.info("wake-ups are heard again")
+            logger.info("wake-ups arrive again")
         self._failures, self._told, self._patience = None, False, PATIENCE
         self._call(())
 

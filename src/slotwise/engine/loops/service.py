@@ -57,7 +57,7 @@ class Outage:
             self._listeners.publish(DatabaseLost(worker=self._worker, loop=loop, error=describe(error)))
         elif is_due:
             away = format_duration(timedelta(seconds=round(now - self._begun)))
-            logger.warning("the database still cannot be used, after %s: %s; waiting for it", away, describe(error))
+            logger.warning("the database still cannot be used, after %s: %s; retrying", away, describe(error))
 
     @property
     def goes_on(self) -> bool:
@@ -94,7 +94,7 @@ class Service(ABC):
     """A loop: ``run_once`` does one round and returns how long to sleep (None: until woken).
 
     The driver is simple on purpose; tests call ``run_once``. During an outage of the database the loop waits with
-    growing, jittered pauses, which no wake-up shortens, and the outage is reported once. Any other error is logged,
+    growing, jittered pauses, which no wake-up shortens, and the outage is reported once. Every other error is logged,
     and the loop continues; so it does when the database is busy (a deadlock, a timeout). A stopped service is not
     started again.
     """
@@ -188,12 +188,12 @@ class Service(ABC):
     def _pause_after(self, error: BaseException) -> timedelta:
         """Return a growing pause, jittered because every loop of every worker meets the same outage."""
         if is_busy(error):
-            logger.warning("%s goes on after a pause, the database is busy with others: %s", self.name, describe(error))
+            logger.warning("%s continues after a pause, the database is busy: %s", self.name, describe(error))
         elif self._is_transient(error):
             self._outage.begins(self.name, error)
         else:
             trace = None if self._trouble is not None or _is_forbidden(error) else error  # then one line
-            logger.error("%s failed, it goes on after a pause: %s", self.name, describe(error), exc_info=trace)
+            logger.error("%s failed, and continues after a pause: %s", self.name, describe(error), exc_info=trace)
         if self._trouble is None:
             self._trouble = growing_pauses(*self._pauses)
         return next(self._trouble)

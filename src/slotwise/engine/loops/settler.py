@@ -10,9 +10,8 @@ import shlex
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, TypeAlias, Unpack
+from typing import Unpack
 
 from slotwise.engine.loops.service import AT_ONCE, Service, ServiceOptions
 from slotwise.engine.run.active_claims import ActiveClaims, Holding
@@ -40,17 +39,6 @@ logger = logging.getLogger(__name__)
 #: First and longest pause of an outcome that could not be written though others could, e.g. on a locked row.
 STUCK_PAUSES = timedelta(milliseconds=100), timedelta(seconds=5)
 
-Ending: TypeAlias = tuple[Holding, AttemptOutcome]
-
-
-@dataclass(slots=True, eq=False)
-class _Aside:
-    """An outcome that waits for its next attempt to be written, at ``due`` elapsed seconds."""
-
-    ending: Ending
-    pauses: Iterator[timedelta]
-    due: float = 0.0
-
 
 class Settler(Service):
     """The only writer of outcomes in a process; frees capacity when the write is confirmed."""
@@ -69,9 +57,10 @@ class Settler(Service):
         self._store = store
         self._active_claims = active_claims
         self._on_free = on_free
-        #: Any thread appends, the settling thread pops; a deque needs no lock for that.
-        self._endings: deque[Ending] = deque()
-        self._aside: list[_Aside] = []
+        #: Attempts that have ended. All threads append, the settling thread pops; a deque needs no lock for that.
+        self._ended: deque[Holding] = deque()
+        #: Attempts whose outcome could not be written, when it is tried again in elapsed seconds, and later pauses.
+        self._stuck: list[tuple[float, Holding, Iterator[timedelta]]] = []
 
     def put(self, holding: Holding, outcome: AttemptOutcome) -> None:
         """Queue the outcome of an attempt, from any thread.
@@ -90,109 +79,86 @@ class Settler(Service):
         return withdrawn
 
     def _add(self, holding: Holding, outcome: AttemptOutcome) -> None:
-        self._endings.append((holding, outcome))
+        holding.outcome = outcome
+        self._ended.append(holding)
         self.wake()
-
-    def run_once(self) -> timedelta | None:
-        batch = self._take()
-        if rest := self._finish(batch):
-            self._settle(rest)
-        if aside := self._take_aside():
-            self._retry(aside)
-        if batch or aside:
-            self._on_free()
-        if batch:
-            return AT_ONCE
-        return min((timedelta(seconds=one.due - self.elapsed()) for one in self._aside), default=None)
-
-    def _finish(self, batch: list[Ending]) -> list[Ending]:
-        """Settle one-time tasks that succeeded, most of a busy queue, in one statement; return the other outcomes."""
-        plain = [holding.claim for holding, outcome in batch if outcome is SUCCEEDED and not holding.is_slot]
-        if not plain:
-            return batch
-        try:
-            if not self._store.settlements.finish(plain):
-                return batch
-        except BaseException:
-            self._put_back(batch)
-            raise
-        self._active_claims.remove_all(plain)
-        self._tell_of(len(plain))
-        if self.listeners.hear(Settled):
-            for claim in plain:
-                self.listeners.publish(Settled(**about(claim), outcome=SUCCEEDED.name))
-        return [(holding, outcome) for holding, outcome in batch if outcome is not SUCCEEDED or holding.is_slot]
-
-    def _tell_of(self, count: int) -> None:
-        if self.listeners.hear(SettleSent):
-            self.listeners.publish(SettleSent(worker=self.worker, count=count))
-
-    def _put_back(self, batch: Sequence[Ending]) -> None:
-        self._endings.extendleft(reversed(batch))
 
     def flush(self) -> None:
         """Settle all queued outcomes in the caller's thread; raise what the database raises."""
         while self.run_once() == AT_ONCE:
             continue
 
-    def _take(self) -> list[Ending]:
-        batch: list[Ending] = []
+    def run_once(self) -> timedelta | None:
+        batch = self._take()
+        try:
+            for holding, error in self._settle(self._finish(batch), wait=True):
+                logger.warning("cannot write the outcome of %s/%s yet, retrying: %s", *holding.claim.key, error)
+                self._put_aside(holding, growing_pauses(*STUCK_PAUSES))
+        except BaseException:
+            # Those that are finished are not held any more.
+            self._ended.extendleft(reversed([holding for holding in batch if holding.claim in self._active_claims]))
+            raise
+        stuck = [one for one in self._stuck if one[0] <= self.elapsed()][:BATCH]
+        if stuck:
+            self._retry(stuck)
+        if batch or stuck:
+            self._on_free()
+        if batch:
+            return AT_ONCE
+        return min((timedelta(seconds=due - self.elapsed()) for due, _, _ in self._stuck), default=None)
+
+    def _take(self) -> list[Holding]:
+        batch: list[Holding] = []
         with suppress(IndexError):
             while len(batch) < BATCH:
-                batch.append(self._endings.popleft())
+                batch.append(self._ended.popleft())
         return batch
 
-    def _take_aside(self) -> list[_Aside]:
-        now = self.elapsed()
-        due = [one for one in self._aside if one.due <= now][:BATCH]
-        self._aside = [one for one in self._aside if one not in due]
-        return due
+    def _finish(self, batch: list[Holding]) -> list[Holding]:
+        """Settle one-time tasks that succeeded, most of a busy queue, in one statement; return the others."""
+        plain = [holding.claim for holding in batch if holding.outcome is SUCCEEDED and not holding.is_slot]
+        if not plain or not self._store.settlements.finish(plain):
+            return batch
+        self._active_claims.remove_all(plain)
+        self._tell_of(len(plain))
+        if self.listeners.hear(Settled):
+            for claim in plain:
+                self.listeners.publish(Settled(**about(claim), outcome=SUCCEEDED.name))
+        return [holding for holding in batch if holding.outcome is not SUCCEEDED or holding.is_slot]
 
-    def _settle(self, batch: Sequence[Ending]) -> None:
-        """Write a batch, and set aside outcomes that cannot be written so that the others do not wait for them."""
-        try:
-            settlements = self._written(batch, wait=True)
-        except BaseException:
-            self._put_back(batch)
-            raise
-        self._conclude(batch, settlements)
-        for ending, settlement in zip(batch, settlements, strict=True):
-            if settlement.error is None:
-                continue
-            logger.warning(
-                "the outcome of %s/%s cannot be written yet, it is tried again: %s",
-                *settlement.claim.key, describe(settlement.error),
-            )  # fmt: skip
-            self._put_aside(_Aside(ending, growing_pauses(*STUCK_PAUSES)))
-
-    def _retry(self, aside: Sequence[_Aside]) -> None:
+    def _retry(self, stuck: list[tuple[float, Holding, Iterator[timedelta]]]) -> None:
         """Retry without waiting for locks. An outcome is kept, even beyond its lease, until written or refused."""
-        try:
-            settlements = self._written([one.ending for one in aside], wait=False)
-        except BaseException:
-            self._aside += aside
-            raise
-        self._conclude([one.ending for one in aside], settlements)
-        for one, settlement in zip(aside, settlements, strict=True):
-            if settlement.error is not None:
-                self._put_aside(one)
+        failed = {holding for holding, _ in self._settle([holding for _, holding, _ in stuck], wait=False)}
+        self._stuck = [one for one in self._stuck if one not in stuck]
+        for _, holding, pauses in stuck:
+            if holding in failed:
+                self._put_aside(holding, pauses)
 
-    def _put_aside(self, one: _Aside) -> None:
-        one.due = self.elapsed() + next(one.pauses).total_seconds()
-        self._aside.append(one)
+    def _put_aside(self, holding: Holding, pauses: Iterator[timedelta]) -> None:
+        self._stuck.append((self.elapsed() + next(pauses).total_seconds(), holding, pauses))
 
-    def _written(self, batch: Sequence[Ending], *, wait: bool) -> list[Settlement]:
+    def _settle(self, batch: Sequence[Holding], *, wait: bool) -> list[tuple[Holding, str]]:
+        """Write these outcomes and publish their events; return those that cannot be written yet, with the error.
+
+        The others do not wait for them. An event without a listener is not created.
+        """
+        if not batch:
+            return []
         self._tell_of(len(batch))
-        endings = [(holding.claim, outcome) for holding, outcome in batch]
-        return self._store.settlements.settle(endings, wait=wait, ended_ago=self._active_claims.ended_ago)
-
-    def _conclude(self, endings: Sequence[Ending], settlements: Sequence[Settlement]) -> None:
-        """Release written claims and publish events. An event without a listener is not created."""
-        self._active_claims.remove_all(settlement.claim for settlement in settlements if settlement.error is None)
-        is_heard = self.listeners.hear(Settled)
-        for (holding, _), settlement in zip(endings, settlements, strict=True):
-            if settlement.error is None and (is_heard or not settlement.is_usual):
+        endings = [(holding.claim, holding.outcome) for holding in batch]
+        written = self._store.settlements.settle(endings, wait=wait, ended_ago=self._active_claims.ended_ago)
+        self._active_claims.remove_all(settlement.claim for settlement in written if settlement.error is None)
+        is_heard, failed = self.listeners.hear(Settled), []
+        for holding, settlement in zip(batch, written, strict=True):
+            if settlement.error is not None:
+                failed.append((holding, describe(settlement.error)))
+            elif is_heard or not settlement.is_usual:
                 self._tell(holding, settlement)
+        return failed
+
+    def _tell_of(self, count: int) -> None:
+        if self.listeners.hear(SettleSent):
+            self.listeners.publish(SettleSent(worker=self.worker, count=count))
 
     def _tell(self, holding: Holding, settlement: Settlement) -> None:
         if settlement.transition is None:
@@ -214,8 +180,8 @@ def settlement_events(settlement: Settlement) -> list[Settled | HandedBackEvent 
     if transition.label == Release.HANDED_BACK:
         return [HandedBackEvent(**about(claim), reason=reason or "handed back")]
     error = (record.error if record else None) or (transition.row or {}).get("last_error")
-    facts: dict[str, Any] = {**about(claim), "outcome": transition.label, "reason": reason}
-    facts["error"] = error_summary(error) if error else None
+    told = error_summary(error) if error else None
+    facts = about(claim) | {"outcome": transition.label, "reason": reason, "error": told}
     settled = SettledDead(**facts, cure=_cure(claim)) if transition.label == Outcome.DEAD else Settled(**facts)
     return [settled, *(skipped(claim.holder, claim.row, gap) for gap in transition.gaps)]
 

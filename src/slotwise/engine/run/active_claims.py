@@ -9,7 +9,7 @@ from datetime import timedelta
 
 from slotwise.jobs.context import Signal
 from slotwise.model.clock import Stopwatch, elapsed
-from slotwise.model.records import Claim, Fence, FollowUps
+from slotwise.model.records import SUCCEEDED, AttemptOutcome, Claim, Fence, FollowUps
 from slotwise.model.vocabulary import Reason
 
 
@@ -18,7 +18,7 @@ class Holding:
 
     __slots__ = (
         "_elapsed", "_ended_at", "_lease", "_lock", "_lost", "_renewed", "_signal", "_since",
-        "claim", "ended", "held", "is_slot", "promised", "sequel", "started", "suspected", "unawaited",
+        "claim", "ended", "held", "is_slot", "outcome", "promised", "sequel", "started", "suspected", "unawaited",
     )  # fmt: skip
 
     def __init__(self, claim: Claim, renewed: float, elapsed: Stopwatch = elapsed) -> None:
@@ -29,6 +29,7 @@ class Holding:
         self.started = False
         #: The outcome is known and on its way to the database.
         self.ended = False
+        self.outcome: AttemptOutcome = SUCCEEDED
         #: The handler has called complete_in; only the ledger knows whether that was committed.
         self.promised = False
         #: The method that was called with an async connection and not awaited yet.

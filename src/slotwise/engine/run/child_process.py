@@ -38,7 +38,7 @@ MODULE = "slotwise.cli.isolated"
 START_LIMIT = 120.0
 #: How often the parent checks, in seconds, whether the claim was renewed or the attempt must stop.
 LOOK = 0.1
-_FOLLOWS = 'isolation="process" hands on no tasks that follow; schedule them with ctx.client'
+_FOLLOWS = 'isolation="process" has no follow-up tasks; schedule them with ctx.client'
 
 
 class Channel:
@@ -149,7 +149,9 @@ class _Attempt:
         reason = self._holding.stop_reason
         if reason is None and self._told is None:
             if not self._started and elapsed() - self._born > START_LIMIT:
-                self._outcome = Failed("its process did not get ready; does the application start when it is imported?")
+                self._outcome = Failed(
+                    "its process did not start the handler in time; an import of the application must not block"
+                )
                 self._kill()
             return
         if self._told is None:

@@ -9,13 +9,14 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import Future, wait
 from contextlib import AbstractAsyncContextManager, suppress
 from datetime import timedelta
-from typing import Any, TypeAlias
+from typing import TypeAlias, TypeVar
 
 from slotwise.model.clock import elapsed
 
 logger = logging.getLogger(__name__)
 
-Lifespan: TypeAlias = Callable[[], AbstractAsyncContextManager[Any]]
+Lifespan: TypeAlias = Callable[[], AbstractAsyncContextManager[object]]
+T = TypeVar("T")
 
 #: How long our own loop may take to end; a handler that blocks it, or ignores its cancellation, is left behind.
 PATIENCE = timedelta(seconds=5)
@@ -38,7 +39,7 @@ class EventLoop:
         #: Whether the lifespan was entered and never left.
         self.left_behind = False
 
-    def start(self, stopping: threading.Event | None = None) -> Any:
+    def start(self, stopping: threading.Event | None = None) -> object:
         """Start the loop's thread if it is ours, enter the lifespan, and return its state (None without one).
 
         Return early when ``stopping`` is set meanwhile: the caller of ``stop`` then cancels the lifespan.
@@ -56,7 +57,7 @@ class EventLoop:
             self.stop()
             raise
 
-    def submit(self, coroutine: Coroutine[Any, Any, Any]) -> Future[Any]:
+    def submit(self, coroutine: Coroutine[object, None, T]) -> Future[T]:
         """Run ``coroutine`` on the loop. Raise RuntimeError if there is no loop."""
         try:
             if self._loop is None:
@@ -84,8 +85,8 @@ class EventLoop:
 
     # -- the lifespan -----------------------------------------------------------------------------------------
 
-    def _enter_lifespan(self, lifespan: Lifespan, stopping: threading.Event | None) -> Any:
-        entered: Future[Any] = Future()
+    def _enter_lifespan(self, lifespan: Lifespan, stopping: threading.Event | None) -> object:
+        entered: Future[object] = Future()
         self._life = self.submit(self._live(lifespan, entered))
         if self._is_done(entered, stopping=stopping) or not entered.cancel():
             return entered.result()
@@ -93,7 +94,7 @@ class EventLoop:
             return None
         raise RuntimeError("the event loop ended while the lifespan was entered")
 
-    async def _live(self, lifespan: Lifespan, entered: Future[Any]) -> None:
+    async def _live(self, lifespan: Lifespan, entered: Future[object]) -> None:
         """Enter and leave in one task, as context variables and task groups require."""
         task, leave = asyncio.current_task(), asyncio.Event()
         assert task is not None
@@ -133,7 +134,7 @@ class EventLoop:
         (self._leave or life.cancel)()
 
     def _is_done(
-        self, future: Future[Any], within: timedelta | None = None, stopping: threading.Event | None = None
+        self, future: Future[T], within: timedelta | None = None, stopping: threading.Event | None = None
     ) -> bool:
         """Wait until ``future`` is done; return False if its loop has ended or the time is up."""
         end = None if within is None else elapsed() + within.total_seconds()
@@ -182,4 +183,4 @@ def _run_until(end: asyncio.Task[None], loop: asyncio.AbstractEventLoop) -> None
     try:
         loop.run_until_complete(end)
     except (SystemExit, KeyboardInterrupt) as error:
-        logger.error("a task beside a handler raised %r; the event loop goes on without it", error)
+        logger.error("a background task raised %r; the event loop continues without it", error)

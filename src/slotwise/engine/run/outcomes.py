@@ -8,7 +8,6 @@ import os
 import sys
 import traceback
 from pathlib import Path
-from typing import Any
 
 from slotwise.engine.run.active_claims import Holding
 from slotwise.errors import InvalidPayload, JobCancelled
@@ -50,7 +49,7 @@ def kept(result: object, definition: Definition, sequel: FollowUps | None) -> Fo
 
 def encoded(result: object) -> bytes:
     """Return a result as JSON: plain values, dataclasses, models. Raise InvalidPayload with the reason."""
-    kind: Any = type(result)
+    kind: type = type(result)
     try:
         shape = ANYTHING if isinstance(result, dict | list | tuple) else shape_of(kind)
         plain = shape.write(result)
@@ -78,7 +77,7 @@ def returned(result: object, holding: Holding, definition: Definition) -> Attemp
     if inspect.isawaitable(result):
         if inspect.iscoroutine(result):
             result.close()
-        return Failed("the handler returned a coroutine that nobody awaited; declare it `async def`", final=True)
+        return Failed("the handler returned a coroutine that was not awaited; declare it `async def`", final=True)
     if holding.unawaited is not None:
         word = f"ctx.{holding.unawaited}"
         return Failed(f"{word} was given an async connection and not awaited; write `await {word}(…)`", final=True)

@@ -2,7 +2,7 @@
 
 The threads are daemons, so a handler that never returns does not keep the process from ending. One thread runs short
 handlers one after the other: under the GIL a second thread would only cost switches. While work is queued, one further
-thread stands by, so that a handler that waits delays no other. ``Standby`` decides when that thread joins.
+thread stands by, so that a handler that blocks delays no other. ``Standby`` decides when that thread joins.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from datetime import timedelta
 from functools import partial
-from typing import Any, TypeAlias, TypeVar
+from typing import TypeAlias, TypeVar, cast
 
 from slotwise.engine.run.active_claims import ActiveClaims, Holding
 from slotwise.engine.run.child_process import Isolation
@@ -42,7 +42,7 @@ Work: TypeAlias = Callable[[], None]
 
 #: First and longest pause, in seconds, between two looks of the standby thread.
 LOOK, SELDOM = 0.001, 0.008
-#: A look that comes later than this, in seconds, says that another thread had the GIL.
+#: A look that comes later than this, in seconds, means that another thread had the GIL.
 LATE = 0.0005
 #: After so many late looks without progress in between, the standby thread joins all the same.
 MOST_LATE = 5
@@ -236,7 +236,7 @@ class Threads:
 class Contexts:
     """Make the contexts of a worker's attempts."""
 
-    def __init__(self, store: Store, client: Any, stopping: Callable[[], bool]) -> None:
+    def __init__(self, store: Store, client: object, stopping: Callable[[], bool]) -> None:
         self._store = store
         fence = LedgerFence(store)
         self._makers = {
@@ -257,7 +257,7 @@ class Contexts:
         return self._makers[row.task_name](holding, schedule=schedule, state=self.state)
 
 
-Interceptor: TypeAlias = Callable[[JobContext], AbstractContextManager[Any]]
+Interceptor: TypeAlias = Callable[[JobContext], AbstractContextManager[object]]
 MakeContext: TypeAlias = Callable[[Holding], JobContext]
 OnEnd: TypeAlias = Callable[[Holding, AttemptOutcome], None]
 
@@ -485,8 +485,7 @@ class Runner:
         try:
             with self._intercepted(ctx):
                 result: object = None
-                handler: Any = definition.handler(ctx)
-                result = await handler
+                result = await cast("Awaitable[object]", definition.handler(ctx))
             outcome = returned(result, holding, definition)
         except BaseException as error:
             outcome = raised(error, holding, definition)
@@ -528,7 +527,7 @@ class Runner:
 
 
 def _nowhere(holding: Holding, outcome: AttemptOutcome) -> None:
-    raise RuntimeError(f"nobody takes the outcome {outcome.name} of {holding.claim.key}")
+    raise RuntimeError(f"the outcome {outcome.name} of {holding.claim.key} has no receiver")
 
 
 def _is_called_off(claim: Claim) -> bool:
@@ -536,7 +535,7 @@ def _is_called_off(claim: Claim) -> bool:
     return claim.row.cancel_requested is not None
 
 
-def _cancel(loop: asyncio.AbstractEventLoop, task: asyncio.Future[Any]) -> None:
+def _cancel(loop: asyncio.AbstractEventLoop, task: asyncio.Task[AttemptOutcome]) -> None:
     """Cancel the task on its loop. Race: the loop may be closed by now; then the task is gone too."""
     with suppress(RuntimeError):
         loop.call_soon_threadsafe(task.cancel)

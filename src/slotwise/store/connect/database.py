@@ -7,10 +7,10 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from datetime import timedelta
-from typing import Any, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy import URL, Connection, Engine
@@ -23,8 +23,11 @@ from slotwise.jobs.policies import growing_pauses
 from slotwise.settings.settings import Settings
 from slotwise.store.connect.database_errors import is_transient, problem, unreachable
 from slotwise.store.connect.dsn import SQLITE, database_url
-from slotwise.store.connect.notifications import Along, Hearing, WakeUps, channel_of
+from slotwise.store.connect.notifications import Hearing, WakeUps, channel_of
 from slotwise.store.connect.postgresql_connections import PostgreSQLLink
+
+if TYPE_CHECKING:
+    from slotwise.store.connect.sqlite_connections import SQLiteLink
 
 logger = logging.getLogger(__name__)
 
@@ -32,25 +35,8 @@ logger = logging.getLogger(__name__)
 #: Poller, settler, reaper and operations: each has a connection, so none waits for another.
 POOL_SIZE = 4
 
-
-class Link(Protocol):
-    """The differences between kinds of databases when connecting."""
-
-    name: str
-    #: Whether there is one connection, which all roles share.
-    single: bool
-
-    @property
-    def passes_words(self) -> bool: ...
-    @property
-    def takes_along(self) -> bool: ...
-    def engine(self, role: str, pool: Mapping[str, Any]) -> Engine: ...
-    def alone(self, engine: Engine, along: Along | None = None) -> AbstractContextManager[Connection]: ...
-    def check(self, connection: Connection) -> None: ...
-    def free_connections(self, connection: Connection) -> int | None: ...
-    def durability_warning(self, connection: Connection) -> str | None: ...
-    def notify(self, engine: Engine, channel: str, words: Sequence[str]) -> None: ...
-    def listen(self, channel: str) -> Hearing: ...
+#: What differs between kinds of databases when connecting.
+Link: TypeAlias = "PostgreSQLLink | SQLiteLink"
 
 
 class ClosingPool(QueuePool):
@@ -81,13 +67,14 @@ class Database:
     Raise `InvalidSetting` for a wrong address, `DriverMissing` without libpq.
     """
 
-    def __init__(self, settings: Settings, *, pool_size: int = POOL_SIZE, overflow: int = POOL_SIZE) -> None:
-        """`overflow`: extra connections for a peak, closed after it."""
+    def __init__(self, settings: Settings, *, pool_size: int | None = None, overflow: int = POOL_SIZE) -> None:
+        """`pool_size`: by default as in the settings. `overflow`: extra connections for a peak, closed after it."""
         self.settings = settings
         self.url: URL = database_url(settings.database_url)
         self._link: Link = _link(self.url, settings)
         self._ear = self._link if settings.wake_up_url is None else _ear(settings.wake_up_url, settings)
-        self._pool_size, self._overflow = (1, 0) if self._link.single else (pool_size, overflow)
+        size = pool_size or settings.pool_size
+        self._pool_size, self._overflow = (1, 0) if self._link.single else (size, overflow)
         self._channel = channel_of(settings.table_prefix)
         self._used_at_fork = False
         self._start_afresh()
@@ -209,6 +196,12 @@ class Database:
     def durability_warning(self, connection: Connection) -> str | None:
         """Return one line on what a crash of the server may lose; None if every commit waits for the disk."""
         return self._link.durability_warning(connection)
+
+    def limit_replies(self, within: timedelta | None) -> None:
+        """Wait no longer than this for a reply of the server, from now on: a stop must not hang. None: as usual."""
+        for link in (self._link, self._ear):
+            if isinstance(link, PostgreSQLLink):
+                link.replies.set(within)
 
     def close(self) -> None:
         """Close every connection, those in use as soon as they are returned; a later use opens new ones."""

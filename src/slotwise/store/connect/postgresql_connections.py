@@ -12,16 +12,17 @@ statement at once.
 from __future__ import annotations
 
 import difflib
+import functools
 import logging
 import math
 import os
 import re
 import select
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from sqlalchemy import URL, Connection, Engine, create_engine, event
 from sqlalchemy.engine import ExceptionContext, ExecutionContext
@@ -29,16 +30,15 @@ from sqlalchemy.exc import InvalidatePoolError
 from sqlalchemy.pool import ConnectionPoolEntry
 
 from slotwise.errors import DatabaseProblem, InvalidSetting
+from slotwise.model.clock import elapsed
 from slotwise.settings.settings import Settings
 from slotwise.store.connect.database_errors import name_role
 from slotwise.store.connect.dsn import connect_arguments, psycopg
 from slotwise.store.connect.notifications import Along, Hearing
-from slotwise.store.schema.column_types import Beyond
 
 if TYPE_CHECKING:
     from psycopg import Connection as Driver
     from psycopg import Cursor
-    from psycopg.abc import AdaptContext, Buffer
 
 logger = logging.getLogger(__name__)
 
@@ -87,35 +87,8 @@ _ALWAYS = {"default_transaction_isolation": "read committed", "slotwise.delete":
 # a full one.
 _PLANNED = {"plan_cache_mode": "force_generic_plan", "enable_seqscan": "off", "jit": "off"}
 
-
-class InstantLoader:
-    """Load instants, also those outside Python's range: for these the driver raises, and the whole result is lost."""
-
-    def __init__(self, oid: int, context: AdaptContext | None = None) -> None:
-        import psycopg as driver  # late: the connection has loaded it
-
-        self.format = driver.pq.Format.TEXT
-        self._failure = driver.DataError
-        loader = driver.adapters.get_loader(oid, self.format)
-        assert loader is not None
-        self._load = loader(oid, context).load
-        #: Of this result: rows of a batch have most of their instants in common.
-        self._loaded: dict[bytes, Any] = {}
-
-    format: Any = 0
-
-    def load(self, data: Buffer) -> Any:
-        written = bytes(data)
-        if (found := self._loaded.get(written)) is None:
-            found = self._loaded[written] = self._read(written)
-        return found
-
-    def _read(self, written: bytes) -> Any:
-        try:
-            return self._load(written)
-        except self._failure:
-            text = written.decode()
-            return Beyond.near(text, before=text.endswith("BC") or text.startswith("-"))
+#: What an operation of the driver returns.
+R = TypeVar("R")
 
 
 def read_options(text: str) -> dict[str, str]:
@@ -171,6 +144,9 @@ class PostgreSQLLink:
         #: The server has confirmed that there is no pooler in between.
         self._is_direct = False
         self._was_asked = False
+        #: A user who has set a timeout for statements may wait for as long.
+        within = None if "statement_timeout" in self._options else settings.statement_timeout + settings.connect_timeout
+        self.replies = ReplyLimit(within)
 
     @property
     def passes_words(self) -> bool:
@@ -275,7 +251,6 @@ class PostgreSQLLink:
         # Sent with each BEGIN, so that it works behind a pooler as well. Whatever the defaults of role and database,
         # statements that read rows again after concurrent changes must see the new values.
         connection.isolation_level = psycopg().IsolationLevel.READ_COMMITTED
-        connection.adapters.register_loader("timestamptz", InstantLoader)
         if role == "main" and not self._was_asked:
             with _closed_on_error(connection):
                 self._ask(connection)
@@ -294,7 +269,7 @@ class PostgreSQLLink:
         driver = psycopg()
         if not self._pooled:
             try:
-                connection: Driver = driver.connect(**self._keywords(role), options=write_options(parameters))
+                connection = self._open(role, options=write_options(parameters))
             except driver.OperationalError as error:
                 if "unsupported startup parameter" not in str(error):
                     raise
@@ -303,7 +278,14 @@ class PostgreSQLLink:
                 with _closed_on_error(connection):
                     _insist_on_forms(connection)
                 return connection
-        return cast("Driver", driver.connect(**self._keywords(role)))
+        return self._open(role)
+
+    def _open(self, role: str, **options: str) -> Driver:
+        keywords: Any = self._keywords(role) | options
+        connection = _impatient().connect(**keywords)
+        if role != "migrations":  # building an index takes as long as it takes
+            connection.limit = self.replies  # type: ignore[attr-defined]
+        return connection
 
     def _keywords(self, role: str) -> dict[str, object]:
         """Return the keywords for libpq; the user's own win."""
@@ -367,6 +349,10 @@ class PostgreSQLLink:
                 )
             self._is_direct = False
             context.is_disconnect = True
+        elif state == "40P01":
+            detail = getattr(getattr(context.original_exception, "diag", None), "message_detail", None)
+            waits, statement = (" ".join(str(text).split()) for text in (detail, context.statement))
+            logger.warning("a deadlock rolled a transaction back, which is retried: %s Statement: %s", waits, statement)
 
 
 def _note_rest(_connection: object, record: ConnectionPoolEntry) -> None:
@@ -440,3 +426,50 @@ def _insist_on_forms(connection: Driver) -> None:
 
 def _milliseconds(span: timedelta) -> str:
     return str(max(1, round(span.total_seconds() * 1000)))
+
+
+class ReplyLimit:
+    """A client's deadline for replies, on the process's own clock: how long its connections wait for one.
+
+    The server's ``statement_timeout`` ends a slow statement. This ends the wait for a server that is frozen, or that is
+    behind something that holds everything: TCP notices neither as long as the data sent is acknowledged. A connection
+    that waits for longer is closed, and its statement fails as in an outage. Safe between threads.
+    """
+
+    def __init__(self, usual: timedelta | None) -> None:
+        """``usual`` None: no limit, unless ``set``."""
+        self._usual = self._seconds = math.inf if usual is None else usual.total_seconds()
+
+    def set(self, within: timedelta | None) -> None:
+        """Wait no longer than this from now on, in current waits as well; None: the usual limit again."""
+        self._seconds = self._usual if within is None else min(self._usual, within.total_seconds())
+
+    def watched(self, replies: Generator[int, int, R], connection: Driver) -> Generator[int, int, R]:
+        """Return ``replies`` with the limit. psycopg sends 0 when nothing has come for a while."""
+        began = elapsed()
+        try:
+            awaited = next(replies)
+            while True:
+                if not (ready := (yield awaited)) and elapsed() - began > self._seconds:
+                    connection.pgconn.finish()
+                    raise psycopg().OperationalError(f"the server has not answered for {elapsed() - began:.0f} s")
+                awaited = replies.send(ready)
+        except StopIteration as end:
+            result: R = end.value
+            return result
+
+
+@functools.cache
+def _impatient() -> type[Driver]:
+    """Return the class of connections that obey a limit, made when the driver is there."""
+
+    class Impatient(psycopg().Connection):  # type: ignore[misc]
+        limit: ReplyLimit | None = None
+
+        def wait(self, replies: Generator[int, int, R], *arguments: Any, **options: Any) -> R:
+            if self.limit is not None:
+                replies = self.limit.watched(replies, self)
+            result: R = super().wait(replies, *arguments, **options)
+            return result
+
+    return Impatient

@@ -1,4 +1,4 @@
-"""What each database does in its own words, behind one port (``port.py``).
+"""The statements of each database, behind one port (``port.py``).
 
 Imports ``store.connect``, ``store.schema`` and what lies below the store.
 """

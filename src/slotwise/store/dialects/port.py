@@ -1,6 +1,7 @@
-"""What the store asks of a database: one port, which each database implements in its own words.
+"""The port to a database: the statements that differ from database to database, as verbs.
 
-All verbs run in the caller's transaction. The conformance suite holds every dialect to the same answers.
+All verbs run in the caller's transaction. The conformance suite holds every dialect to the same answers. A place is
+where a database keeps a row (PostgreSQL's ctid); it is opaque, and None in a dialect that writes by key and version.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import sqlalchemy as sa
 from slotwise.decide.fast_finish import FastFinish
 from slotwise.model.clock import Clock
 from slotwise.model.records import Claim, Fence, Gap, Key, LedgerEntry, LedgerKey, Row
+from slotwise.store.connect.caller_transaction import Joinable
 from slotwise.store.dialects.queue_cursors import Range
 from slotwise.store.dialects.row_statements import RowStatements
 from slotwise.store.dialects.task_statements import Chunks, TaskStatements
@@ -28,7 +30,7 @@ Upsert: TypeAlias = "postgresql.Insert | sqlite.Insert"
 
 
 class Parted(Exception):
-    """A row went on without its ledger row: nothing of that may be committed."""
+    """A row was advanced without its ledger row: the transaction must be rolled back."""
 
 
 class Dialect(Protocol):
@@ -50,36 +52,36 @@ class Dialect(Protocol):
         """SQLAlchemy's insert that knows ON CONFLICT."""
 
     def __hash__(self) -> int:
-        """By identity."""
+        """Hash by identity."""
 
     # -- time and transactions --------------------------------------------------------------------------------
 
     def now(self, connection: sa.Connection) -> datetime:
         """Return the database's time, or the test's."""
 
-    def ago(self, connection: sa.Connection, span: timedelta = timedelta(0)) -> sa.ColumnElement[datetime]:
-        """Return the time, so long ago, as a part of a statement."""
+    def ago(self, connection: Joinable, span: timedelta = timedelta(0)) -> sa.ColumnElement[datetime]:
+        """Return the time ``span`` ago as a part of a statement."""
 
     def transaction_id(self, connection: sa.Connection) -> str | None:
-        """Return what ``committed`` takes; None where a commit is never in doubt."""
+        """Return the argument of ``committed``; None if a commit is never in doubt."""
 
     def committed(self, connection: sa.Connection, transaction_id: str) -> bool | None:
         """Return whether that transaction committed; None while it is undecided."""
 
     def locked(self, found: sa.Select[Any]) -> sa.ColumnElement[bool]:
-        """Return whether a row is among those that ``found``, a SELECT of keys with a LIMIT, finds and locks.
+        """Return the condition that a row is among those that ``found``, a SELECT of keys with a LIMIT, locks.
 
-        Rows that another transaction has locked are passed over.
+        Rows that another transaction has locked are skipped.
         """
 
     def alone(self, connection: sa.Connection, name: str) -> bool:
-        """Return whether this transaction is the only one, until it ends, that asks this for the task."""
+        """Return whether no other open transaction got True for this task; the answer holds until this one ends."""
 
     def latch(self, connection: sa.Connection, name: str, *, shared: bool) -> None:
-        """Take the task's latch until this transaction ends; wait for those who do not share it.
+        """Take the task's latch until this transaction ends; wait while another transaction excludes it.
 
-        A transaction that creates an instance shares it. An order to all rows of a job takes it alone, and so misses
-        no row that is being created.
+        A transaction that creates an instance shares it. An operation on all rows of a job takes it exclusively, so it
+        misses no row that is being created.
         """
 
     # -- claims -----------------------------------------------------------------------------------------------
@@ -99,10 +101,10 @@ class Dialect(Protocol):
         weighed: Sequence[str] = (),
         late: timedelta | None = None,
     ) -> list[tuple[Row, datetime, bool]]:
-        """Take due slots of these tasks; with each, the time and whether its ledger row was written (it may start).
+        """Claim due slots of these tasks; return each with the time and whether its ledger row was written.
 
-        Recurring slots that are on time, and detached ones, are entered into the ledger at once; a plan row
-        with missed slots, or whose slot the ledger already has, comes back with False and is for ``decide``.
+        Recurring slots that are on time, and detached ones, are entered into the ledger at once and may start. A plan
+        row with missed slots, or whose slot the ledger already has, is returned with False; ``decide`` handles it.
         ``lost``: at most so many rows, also of one-time tasks, whose holder has died before; they go first.
         ``is_level``: what is due was seen to be of one priority, so the oldest go first. ``weighed``: jobs whose new
         slots are not entered, as they are to be decided on. ``late``: nor are slots later than that, and catch-ups.
@@ -118,32 +120,32 @@ class Dialect(Protocol):
         lease: timedelta,
         ranges: Sequence[Range] | None = None,
     ) -> tuple[list[Row], bool]:
-        """Take due one-time tasks, by priority, then by name as given, then by age; and whether slots may be due.
+        """Claim due one-time tasks, by priority, then by name as given, then by age; return whether slots may be due.
 
-        Rows whose holder has died before are left to ``claim``; with ``ranges``, rows behind their marks to a claim
-        without.
+        Rows whose holder has died before are left to ``claim``. With ``ranges``, rows before their cursors are left to
+        a claim without.
         """
 
     def due_names(self, connection: sa.Connection, limit: int) -> list[tuple[str, int]]:
-        """Name and priority of up to ``limit`` due slots, the oldest first, and of rows whose holder died before."""
+        """Return name and priority of up to ``limit`` due slots, oldest first, and of rows whose holder died before."""
 
     def due_tasks(self, connection: sa.Connection, names: Sequence[str]) -> set[str]:
-        """Those of these names that have due rows of any kind."""
+        """Return those of these names that have due rows of any kind."""
 
     def next_due(
         self, connection: sa.Connection, names: Sequence[str], tasks: Sequence[str], *, lost: int = 1
     ) -> timedelta | None:
-        """How long until the next waiting slot of ``names`` or task of ``tasks`` is due; None: nothing waits.
+        """Return the time until the next waiting slot of ``names`` or task of ``tasks`` is due; None: nothing waits.
 
-        ``lost`` = 0: of the rows that a claim would then take.
+        ``lost`` = 0: without the rows whose holder has died before.
         """
 
     def newest_decided(
         self, connection: sa.Connection, plans: Sequence[Row], *, strict: Collection[str]
     ) -> list[datetime | None]:
-        """For each plan row, the newest slot that the ledger or a gap has as decided.
+        """Return for each plan row the newest slot that is decided according to the ledger or a gap.
 
-        ``strict``: jobs that give up, whose slots are decided once they run.
+        ``strict``: the jobs with ``give_up``, whose slots are decided once they run.
         """
 
     def begin(
@@ -163,33 +165,36 @@ class Dialect(Protocol):
         """Read, without a lock, which of these claims still hold their rows."""
 
     def silent_rows(self, connection: sa.Connection, names: Sequence[str]) -> tuple[datetime, list[Row]]:
-        """The time, and the holds on all held rows of these tasks, of any holder."""
+        """Return the time, and all held rows of these tasks, of any holder."""
 
     def finish(self, connection: sa.Connection, claims: Sequence[Claim]) -> tuple[str | None, int]:
-        """Delete the rows of one-time tasks that succeeded, unless something else was asked of them meanwhile.
+        """Delete the rows of one-time tasks that succeeded, unless an operation has changed them meanwhile.
 
-        Return the transaction's id and the number of rows. Waits for locks.
+        Return the transaction's id and the number of rows. Wait for locks.
         """
 
     def advance(
         self, connection: sa.Connection, endings: Sequence[tuple[Claim, FastFinish]]
     ) -> tuple[str | None, set[Fence]]:
-        """Release plan rows whose slots were on time and succeeded, unless something was asked of them meanwhile.
+        """Release plan rows whose slots were on time and succeeded, unless an operation has changed them meanwhile.
 
-        Return the transaction's id and which rows those are; the others are unchanged. Waits for no row, though for
-        its ledger row. Raises Parted if a row went on and its ledger row did not.
+        Return the transaction's id and the released rows; the others are unchanged. Skip locked rows, but wait for
+        ledger rows. Raise Parted if a row was advanced and its ledger row was not.
         """
 
     def hold(self, connection: sa.Connection, claims: Sequence[Claim], *, wait: bool) -> list[Held]:
         """Lock the rows that are still held under these claims; those absent are lost, or locked."""
 
+    def lock(self, connection: sa.Connection, keys: Iterable[Key], *, wait: bool) -> set[Key]:
+        """Lock these rows in the order of their keys; return those that stay locked by others, none if it waits."""
+
     def release(self, connection: sa.Connection, changes: Sequence[Change]) -> int:
-        """Write what becomes of rows locked by ``hold``; return how many rows were written."""
+        """Write the new state of rows locked by ``hold``; return how many rows were written."""
 
     # -- the ledger -------------------------------------------------------------------------------------------
 
     def mark_running(self, connection: sa.Connection, claim: Claim) -> bool:
-        """Write into the ledger that this slot, claimed and not yet marked, runs; return whether it was there.
+        """Mark a claimed slot as running in the ledger; return whether it was there and not marked yet.
 
         The commit of this transaction must be durable: after a crash of the server the slot must not start again.
         """
@@ -197,10 +202,10 @@ class Dialect(Protocol):
     def entries(
         self, connection: sa.Connection, keys: Sequence[LedgerKey], *, wait: bool
     ) -> dict[LedgerKey, tuple[LedgerEntry | None, str | None]]:
-        """Lock these ledger rows: each key's entry and place; (None, None): no such row; absent: locked by others."""
+        """Lock these ledger rows; return each key's entry and place, or (None, None); locked ones are absent."""
 
     def record(self, connection: sa.Connection, changes: Sequence[Change]) -> None:
-        """Write the ledger's side of these changes, under the token; a row that is final already is unchanged."""
+        """Write these changes into the ledger, under the token; a row that is final already is unchanged."""
 
     def gaps(self, connection: sa.Connection, gaps: Iterable[tuple[Row, Gap]], now: datetime) -> None:
         """Enter slots that will not run: a ledger row for one, a gap row for several."""
@@ -208,4 +213,4 @@ class Dialect(Protocol):
     # -- one-time tasks ---------------------------------------------------------------------------------------
 
     def task_statements(self, wake: timedelta | None) -> tuple[TaskStatements, Chunks]:
-        """The commands on one-time tasks; with ``wake`` each wakes workers for rows that are due within that time."""
+        """Return the commands on one-time tasks; with ``wake`` they notify workers of rows due within that time."""

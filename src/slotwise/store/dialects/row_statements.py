@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import sqlalchemy as sa
 
 from slotwise.decide import UNREADABLE, UNREADABLE_PAUSE
 from slotwise.model.records import (
+    EARLIEST,
     FOREVER,
     RECURRING,
     AttemptOutcome,
@@ -30,14 +31,33 @@ from slotwise.model.records import (
 )
 from slotwise.model.vocabulary import PLANNED, Kind, Origin, Outcome, Reason, Release, State
 from slotwise.store.dialects.queue_cursors import Range
-from slotwise.store.schema.rows import CHANGED_COLUMNS, LAST_TOKEN, NO_TOKEN, Change, hold_of, ledger_instance, utc
+from slotwise.store.schema.rows import (
+    CHANGED_COLUMNS,
+    Change,
+    hold_of,
+    ledger_instance,
+    stored,
+    utc,
+)
 from slotwise.store.schema.tables import HAS_SLOT, IS_TASK, PAUSED_KEY, RANK, Tables
 
 if TYPE_CHECKING:
-    from slotwise.store.dialects.port import Dialect
+    from sqlalchemy.sql.base import ReadOnlyColumnCollection
+    from sqlalchemy.sql.elements import KeyedColumnElement
+
+    from slotwise.store.dialects.port import Dialect, Upsert
+
+    New: TypeAlias = ReadOnlyColumnCollection[str, KeyedColumnElement[Any]]
+
+Values: TypeAlias = dict[str, object]
+Expression: TypeAlias = sa.ColumnElement[Any]
 
 #: Of so many slots one may have been started again after newer ones.
 _NEWEST = 100
+
+#: What a row is without its holder.
+_RELEASED: Values = dict.fromkeys(("picked_by", "last_heartbeat", "lease", "cancel_requested", "wanted_due"))
+_RELEASED["picked"] = False
 
 #: Whether a slot that the ledger has already, in a row ``s``, may start: in each of PostgreSQL's statements that enter
 #: one. It has not ended, does not run, and was never started if its job starts each slot once (``strict``).
@@ -47,9 +67,14 @@ s.finished IS NULL AND s.outcome <> 'running'
 
 
 def may_start(slots: sa.Table, *, strict: bool) -> sa.ColumnElement[bool]:
-    """As MAY_START, for a slot that is entered by itself."""
+    """As MAY_START, for a single slot."""
     was_never_started = sa.literal(not strict) | (slots.c.attempts == 0)
     return slots.c.finished.is_(None) & (slots.c.outcome != Outcome.RUNNING) & was_never_started
+
+
+def of_key(table: sa.FromClause, row: Key | LedgerKey | Row) -> list[sa.ColumnElement[bool]]:
+    """Whether a row of this table has this name and instance."""
+    return [table.c.task_name == row.task_name, table.c.task_instance == row.task_instance]
 
 
 class RowStatements:
@@ -59,31 +84,27 @@ class RowStatements:
         self._dialect = dialect
         self._tables = dialect.tables
 
-    def under(self, claim: Claim) -> list[sa.ColumnElement[bool]]:
-        """Whether a row is held under this claim."""
+    def under(self, row: Row, holder: str | None) -> list[sa.ColumnElement[bool]]:
+        """Whether a row is held under this token by this holder, or was until just now."""
         tasks = self._tables.tasks
-        return [
-            tasks.c.task_name == claim.row.task_name,
-            tasks.c.task_instance == claim.row.task_instance,
-            tasks.c.version == claim.row.version,
-            tasks.c.picked_by == claim.holder,
-        ]
+        return [*of_key(tasks, row), tasks.c.version == row.version, tasks.c.picked_by == holder]
 
     def held(self, claim: Claim) -> list[sa.ColumnElement[bool]]:
         """Whether a row is still held under this claim."""
-        return [*self.under(claim), self._tables.tasks.c.picked]
+        return [*self.under(claim.row, claim.holder), self._tables.tasks.c.picked]
 
     def at(self, key: LedgerKey) -> list[sa.ColumnElement[bool]]:
         """Whether a ledger row is that of this slot."""
-        slots = self._tables.slots
-        return [
-            slots.c.task_name == key.task_name,
-            slots.c.task_instance == key.task_instance,
-            slots.c.slot == key.slot,
-        ]
+        return [*of_key(self._tables.slots, key), self._tables.slots.c.slot == key.slot]
+
+    def _open_entry(self, row: Row) -> list[sa.ColumnElement[bool]]:
+        """The ledger row of this claim, as long as its slot has not ended."""
+        slots, key = self._tables.slots, row.ledger_key
+        assert key is not None
+        return [*self.at(key), slots.c.token == row.version, slots.c.finished.is_(None)]
 
     def not_all_paused(self) -> sa.ColumnElement[bool]:
-        """Whether an operator lets anything be claimed at all; asked once per statement, not per row."""
+        """Whether claims are not paused altogether; evaluated once per statement, not per row."""
         return ~sa.exists().where(self._tables.meta.c.key == PAUSED_KEY)
 
     def due(
@@ -97,7 +118,7 @@ class RowStatements:
         kind: str = HAS_SLOT,
         ranges: Sequence[Range] = (),
     ) -> list[Key]:
-        """What a claim would take, without taking it."""
+        """Return the rows that a claim would take."""
         tasks = self._tables.tasks
         due = (
             sa.select(tasks.c.task_name, tasks.c.task_instance)
@@ -115,22 +136,22 @@ class RowStatements:
         others = connection.execute(fresh.order_by(*self._rank(names, kind), *oldest).limit(limit)).all()
         return [Key(*key) for key in (*first, *others)][:limit]
 
-    def _rank(self, names: Sequence[str], kind: str) -> list[Any]:
-        """What goes before what: the highest priority; of one-time tasks then name by name, as given."""
-        order: list[Any] = [sa.text(RANK)]
+    def _rank(self, names: Sequence[str], kind: str) -> list[Expression]:
+        """The order of claims: the highest priority first; one-time tasks then name by name, as given."""
+        order: list[Expression] = [sa.literal_column(RANK)]
         if kind == IS_TASK:
             places = {name: place for place, name in enumerate(names)}
             order.append(sa.case(places, value=self._tables.tasks.c.task_name))
         return order
 
     def newest_decided(self, connection: sa.Connection, name: str, instance: str, *, strict: bool) -> datetime | None:
-        """The newest slot that the ledger or a gap knows as started or decided; detached runs do not count."""
+        """Return the newest slot that started or was decided, by ledger and gaps; detached runs do not count."""
         plan = {"name": name, "instance": instance}
-        found: Any = connection.execute(_newest(self._tables, strict=strict), plan).one()
+        found = connection.execute(_newest(self._tables, strict=strict), plan).one()
         return _newest_of(found[0], found[1])
 
     def last_start(self, connection: sa.Connection, name: str) -> datetime | None:
-        """When one of the newest slots of a job's schedule was last started, as far as the ledger knows."""
+        """Return the latest start among the newest slots of a job's schedule, by the ledger."""
         slots = self._tables.slots
         newest = (
             sa.select(slots.c.started)
@@ -144,75 +165,57 @@ class RowStatements:
         return None if found is None else utc(found)
 
     def enter(self, connection: sa.Connection, row: Row, now: datetime, *, strict: bool) -> bool:
-        """Write the ledger row of the claim's slot; False if the ledger says that it may not run (again)."""
+        """Write the ledger row of the claim's slot; return False if it may not run (again)."""
         values = {
             "task_name": row.task_name, "task_instance": ledger_instance(row), "slot": row.slot,
             "outcome": Outcome.CLAIMED if strict else Outcome.RUNNING, "reason": None,
             "origin": row.origin or Origin.SCHEDULE, "attempts": row.attempt, "collapsed": row.collapsed,
             "token": row.version, "worker": row.picked_by, "started": None if strict else now,
         }  # fmt: skip
-        return (
-            connection.execute(_entry(self._dialect.insert, self._tables.slots, strict=strict), values).first()
-            is not None
-        )
+        entry = _entry(self._dialect.insert, self._tables.slots, strict=strict)
+        return connection.execute(entry, values).first() is not None
 
     def undo_entry(self, connection: sa.Connection, row: Row, *, keep: bool = False) -> None:
-        """The ledger as it stood before this claim entered the row's slot, which never began.
+        """Restore the ledger to its state before this claim entered the row's slot, which never began.
 
-        An entry that tells of nothing but this claim goes, unless it is to be kept as ``claimed``. One that stays has
-        the token of the row that waits: a mark of this claim that comes late (it was held up on its way) finds nothing.
+        An entry of this claim alone is deleted, unless it is to be kept as ``claimed``. An entry that stays gets the
+        token of the waiting row. Race: a mark of this claim that arrives late then finds nothing.
         """
         slots = self._tables.slots
-        mine = [
-            slots.c.task_name == row.task_name, slots.c.task_instance == ledger_instance(row),
-            slots.c.slot == row.slot, slots.c.token == row.version, slots.c.finished.is_(None),
-        ]  # fmt: skip
+        mine = self._open_entry(row)
         alone = [slots.c.attempts <= 1, slots.c.lost == 0, slots.c.aborted == 0]
         if not keep and connection.execute(slots.delete().where(*mine, *alone)).rowcount:
             return
-        before: dict[str, Any] = {"attempts": slots.c.attempts - 1, "started": slots.c.started_before}
+        before: Values = {"attempts": slots.c.attempts - 1, "started": slots.c.started_before}
         if not keep:  # else this very transaction records the rest
             before["token"] = slots.c.token + 1
         connection.execute(slots.update().where(*mine).values(outcome=Outcome.CLAIMED, **before))
 
     def release(self, connection: sa.Connection, change: Change) -> int:
-        """Write what becomes of a held row; return how many rows were written."""
-        tasks, mine = self._tables.tasks, self._as_held(change.held.row)
+        """Write the new state of a held row; return how many rows were written."""
+        tasks, row = self._tables.tasks, change.held.row
+        mine = self.under(row, row.picked_by)
         if change.transition.row is None:
             return connection.execute(tasks.delete().where(*mine)).rowcount
-        values = {name: change.transition.row[name] for name in CHANGED_COLUMNS if name in change.transition.row}
-        released = {
-            "picked": False, "picked_by": None, "last_heartbeat": None, "lease": None, "cancel_requested": None,
-            "wanted_due": None,
-            "version": tasks.c.version + 1,
-        }  # fmt: skip
-        return connection.execute(tasks.update().where(*mine).values(**values, **released)).rowcount
-
-    def _as_held(self, row: Row) -> list[sa.ColumnElement[bool]]:
-        """The row is what it was when this transaction locked it."""
-        tasks = self._tables.tasks
-        return [
-            tasks.c.task_name == row.task_name,
-            tasks.c.task_instance == row.task_instance,
-            tasks.c.version == row.version,
-            tasks.c.picked_by == row.picked_by,
-        ]
+        columns = stored(row, change.transition.row)
+        values = {name: columns[name] for name in CHANGED_COLUMNS if name in columns}
+        released = tasks.update().where(*mine).values(**values, **_RELEASED, version=tasks.c.version + 1)
+        return connection.execute(released).rowcount
 
     def record(self, connection: sa.Connection, change: Change) -> None:
-        """Write the ledger's side of a change, under the token; a row that is final already stays as it is."""
-        slots, key, record = self._tables.slots, change.ledger_key, change.transition.record
-        if key is None or record is None:
+        """Write a change into the ledger, under the token; a row that is final already stays as it is."""
+        slots, row, record = self._tables.slots, change.held.row, change.transition.record
+        if row.ledger_key is None or record is None:
             return
-        mine = self._open_entry(key, change.held.row.version)
         if record.forget:
-            self.undo_entry(connection, change.held.row)
+            self.undo_entry(connection, row)
             return
-        begun: dict[str, Any] = {"started": slots.c.started_before} if change.never_began else {}
+        begun: Values = {"started": slots.c.started_before} if change.never_began else {}
         if change.never_began and not record.final:
             begun["token"] = slots.c.token + 1  # see undo_entry
         connection.execute(
             slots.update()
-            .where(*mine)
+            .where(*self._open_entry(row))
             .values(
                 outcome=record.outcome, reason=record.reason, error=record.error, attempts=record.attempts,
                 lost=slots.c.lost + record.lost, aborted=slots.c.aborted + record.aborted,
@@ -220,15 +223,10 @@ class RowStatements:
             )
         )  # fmt: skip
 
-    def _open_entry(self, key: LedgerKey, token: int) -> list[sa.ColumnElement[bool]]:
-        """The ledger row of this claim, as long as its slot has not ended."""
-        slots = self._tables.slots
-        return [*self.at(key), slots.c.token == token, slots.c.finished.is_(None)]
-
     def close_open_slots(self, connection: sa.Connection, row: Row, gap: Gap, now: datetime) -> None:
-        """A slot of the gap that somebody had long ago and nobody ended (the queue was restored alone) ends here.
+        """End open slots of the gap that another claim left behind, because the queue was restored alone.
 
-        What never began is not lost.
+        A slot that never began is skipped, not lost.
         """
         slots = self._tables.slots
         outcome = sa.case((slots.c.started.is_(None), Outcome.SKIPPED.value), else_=Outcome.LOST.value)
@@ -242,23 +240,23 @@ class RowStatements:
         )
 
     def insert_new(
-        self, connection: sa.Connection, table: sa.Table, values: Mapping[str, Any], told: sa.Column[Any] | None = None
+        self, connection: sa.Connection, table: sa.Table, values: Mapping[str, object], told: Expression | None = None
     ) -> bool:
-        """Insert a row unless its key is taken; return whether it was inserted. ``told``: a column that comes back."""
+        """Insert a row unless its key is taken; return whether it was. ``told``: the column to return."""
         return _has_written(connection, self._dialect.insert(table).values(**values).on_conflict_do_nothing(), told)
 
     def upsert(
         self,
         connection: sa.Connection,
         table: sa.Table,
-        values: Mapping[str, Any],
-        again: Callable[[Any], Mapping[str, Any]],
-        where: Callable[[Any], sa.ColumnElement[bool]] | None = None,
-        told: sa.Column[Any] | None = None,
+        values: Mapping[str, object],
+        again: Callable[[New], Mapping[str, object]],
+        where: Callable[[New], sa.ColumnElement[bool]] | None = None,
+        told: Expression | None = None,
     ) -> bool:
         """Insert a row, or change the one that has its key; return whether a row was written.
 
-        Both functions are given the columns of the new row. ``told``: a column that comes back.
+        Both functions get the columns of the new row. ``told``: the column to return.
         """
         insert = self._dialect.insert(table).values(**values)
         statement = insert.on_conflict_do_update(
@@ -268,76 +266,72 @@ class RowStatements:
         return _has_written(connection, statement, told)
 
     def update_and_read(
-        self, connection: sa.Connection, statement: sa.Update, *columns: sa.ColumnElement[Any]
+        self, connection: sa.Connection, statement: sa.Update, *columns: Expression
     ) -> Sequence[Any] | None:
-        """Update one row and return these columns of it; None: there was none."""
+        """Update one row and return these columns of it; None if there is no such row."""
         return connection.execute(statement.returning(*columns)).first()
 
     def rows_of(self, connection: sa.Connection, holder: str) -> list[Row]:
-        """The holds that the database has under this holder."""
+        """Return the rows that this holder holds."""
         tasks = self._tables.tasks
         statement = sa.select(*self._dialect.hold_columns).where(tasks.c.picked, tasks.c.picked_by == holder)
         return [hold_of(values) for values in connection.execute(statement)]
 
     def quarantine(self, connection: sa.Connection, key: Key, error: str) -> None:
-        """Put off a waiting row, unread, that no claim can take; it says why."""
+        """Postpone a waiting row that no claim can take, or end it; its ``last_error`` says why."""
         tasks = self._tables.tasks
         connection.execute(
             tasks.update()
-            .where(tasks.c.task_name == key.task_name, tasks.c.task_instance == key.task_instance)
-            .where(~tasks.c.picked, tasks.c.state.is_(None))
-            .values(**self._aside(connection, error))
+            .where(*of_key(tasks, key), ~tasks.c.picked, tasks.c.state.is_(None))
+            .values(**self._quarantined(connection, error))
         )
 
-    def _aside(self, connection: sa.Connection, error: str) -> dict[str, Any]:
-        """A job's row comes up again in a minute: a job never ends by a mistake. A task's is dead, and stays."""
+    def _quarantined(self, connection: sa.Connection, error: str) -> Values:
+        """A job's row is due again in a minute: an error never ends a job. A task's row is dead, and stays."""
         tasks = self._tables.tasks
         goes_on = tasks.c.kind != Kind.TASK
+        is_finite = tasks.c.execution_time.between(EARLIEST, FOREVER)  # it may not be in a table of db-scheduler's
         again = sa.literal(self._dialect.now(connection) + UNREADABLE_PAUSE, tasks.c.execution_time.type)
-        has_token = tasks.c.version < LAST_TOKEN  # else a database says of it only what it says of any number
         return {
             "state": sa.case((goes_on, tasks.c.state), else_=State.DEAD.value),
-            "parked_due": sa.case((goes_on, sa.null()), else_=tasks.c.execution_time),
+            "parked_due": sa.case((goes_on | ~is_finite, sa.null()), else_=tasks.c.execution_time),
             "execution_time": sa.case((goes_on, again), else_=sa.literal(FOREVER, tasks.c.execution_time.type)),
-            "last_error": sa.case(
-                (has_token, f"{UNREADABLE}{error}".replace("\0", "\\0")), else_=UNREADABLE + NO_TOKEN
-            ),
+            "last_error": f"{UNREADABLE}{error}".replace("\0", "\\0"),
         }
 
-    def let_go_aside(self, connection: sa.Connection, claim: Claim, outcome: AttemptOutcome, error: str) -> str | None:
-        """As ``quarantine``, for a held row, under its claim's fence; what it is then, None if the claim was lost.
+    def quarantine_held(
+        self, connection: sa.Connection, claim: Claim, outcome: AttemptOutcome, error: str
+    ) -> str | None:
+        """As ``quarantine``, for a held row, under its claim's fence; return its state, None if the claim was lost.
 
-        What the handler came to is told to the ledger. If it came to nothing, the next claim finds an orphan there.
+        The ledger gets the handler's outcome. Without one, the next claim finds an orphan there.
         """
         tasks, slots, row = self._tables.tasks, self._tables.slots, claim.row
         mine = self.held(claim)
         if isinstance(outcome, Died):
             mine.append(tasks.c.last_heartbeat.is_not_distinct_from(row.last_heartbeat))
-        released = {
-            "picked": False, "picked_by": None, "last_heartbeat": None, "lease": None, "cancel_requested": None,
-            "wanted_due": None, "version": min(row.version + 1, LAST_TOKEN),
-        }  # fmt: skip
-        statement = tasks.update().where(*mine).values(**self._aside(connection, error), **released)
+        quarantined = self._quarantined(connection, error) | _RELEASED
+        statement = tasks.update().where(*mine).values(**quarantined, version=row.version + 1)
         found = connection.execute(statement.returning(tasks.c.state)).first()
         is_final = isinstance(outcome, Succeeded | Failed | Cancelled) and not getattr(outcome, "promised", False)
         if found is not None and row.ledger_key is not None and is_final:
             connection.execute(
                 slots.update()
-                .where(*self.at(row.ledger_key), slots.c.token == row.version, slots.c.finished.is_(None))
+                .where(*self._open_entry(row))
                 .values(outcome=outcome.name, reason=Reason.UNREADABLE, finished=self._dialect.now(connection))
             )
         return None if found is None else found.state or Release.POSTPONED
 
 
-def _has_written(connection: sa.Connection, insert: Any, told: sa.Column[Any] | None) -> bool:
+def _has_written(connection: sa.Connection, insert: Upsert, told: Expression | None) -> bool:
     if told is None:
         return connection.execute(insert.execution_options(preserve_rowcount=True)).rowcount == 1
     return connection.execute(insert.returning(told)).first() is not None
 
 
 @lru_cache(maxsize=16)
-def _entry(insert: Any, slots: sa.Table, *, strict: bool) -> Any:
-    """Made once: each late slot is entered by a statement of its own, and to make it costs more than to send it."""
+def _entry(insert: Callable[[sa.Table], Upsert], slots: sa.Table, *, strict: bool) -> sa.Executable:
+    """Built once: each late slot needs one, and building it costs more than sending it."""
     statement = insert(slots)
     again = {
         name: statement.excluded[name] for name in ("outcome", "reason", "collapsed", "token", "worker", "started")
@@ -354,14 +348,10 @@ def _newest_of(in_ledger: datetime | None, in_gaps: datetime | None) -> datetime
 
 
 @lru_cache(maxsize=16)
-def _newest(tables: Tables, *, strict: bool) -> sa.Select[tuple[datetime | None, datetime | None]]:
-    """Made once: each late slot asks."""
-    slots, gaps, name, instance = (
-        tables.slots,
-        tables.gaps,
-        sa.bindparam("name", type_=sa.Text),
-        sa.bindparam("instance", type_=sa.Text),
-    )
+def _newest(tables: Tables, *, strict: bool) -> sa.Executable:
+    """Built once: each late slot needs one."""
+    slots, gaps = tables.slots, tables.gaps
+    name, instance = sa.bindparam("name", type_=sa.Text), sa.bindparam("instance", type_=sa.Text)
     decided: sa.ColumnElement[bool] = slots.c.finished.is_not(None)
     if strict:
         decided = decided | (slots.c.outcome != Outcome.CLAIMED)

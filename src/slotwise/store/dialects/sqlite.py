@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime, timedelta
-from functools import lru_cache
 from typing import Any, ClassVar
 
 import sqlalchemy as sa
@@ -17,7 +16,7 @@ from slotwise.model.records import Claim, Fence, Gap, Key, LedgerEntry, LedgerKe
 from slotwise.model.vocabulary import Outcome
 from slotwise.store.connect.caller_transaction import Joinable
 from slotwise.store.dialects.queue_cursors import Range
-from slotwise.store.dialects.row_statements import RowStatements
+from slotwise.store.dialects.row_statements import RowStatements, of_key
 from slotwise.store.dialects.task_statements import (
     Chunks,
     ChunksByRow,
@@ -37,6 +36,7 @@ from slotwise.store.schema.rows import (
     expect,
     hold_of,
     ledger_instance,
+    pending_of,
     row_of,
 )
 from slotwise.store.schema.tables import HAS_SLOT, IS_TASK, Tables, is_plan
@@ -63,7 +63,7 @@ class SQLite:
     def now(self, connection: Joinable) -> datetime:
         return self.clock.override() or host_now()
 
-    def ago(self, connection: sa.Connection, span: timedelta = timedelta(0)) -> sa.ColumnElement[datetime]:
+    def ago(self, connection: Joinable, span: timedelta = timedelta(0)) -> sa.ColumnElement[datetime]:
         return sa.literal(self.now(connection) - span, Instant)
 
     def transaction_id(self, connection: sa.Connection) -> str | None:
@@ -159,8 +159,7 @@ class SQLite:
         )
         taken = (
             tasks.update()
-            .where(tasks.c.task_name == key.task_name, tasks.c.task_instance == key.task_instance)
-            .where(~tasks.c.picked, tasks.c.state.is_(None), tasks.c.execution_time <= now)
+            .where(*of_key(tasks, key), ~tasks.c.picked, tasks.c.state.is_(None), tasks.c.execution_time <= now)
             .values(
                 picked=True, picked_by=holder, last_heartbeat=now, lease=lease,
                 version=sa.case((tasks.c.version < to_micros(now), to_micros(now)), else_=tasks.c.version + 1),
@@ -189,10 +188,10 @@ class SQLite:
     ) -> set[Key]:
         tasks = self.tables.tasks
         for row in started:
-            mine = tasks.update().where(tasks.c.task_name == row.task_name, tasks.c.task_instance == row.task_instance)
-            mine = mine.where(tasks.c.version == row.version, tasks.c.picked_by == row.picked_by)
-            columns = {name: getattr(row, name) for name in DECIDED_COLUMNS}
-            expect(connection.execute(mine.values(columns)).rowcount, 1, row)
+            columns = {name: getattr(row, name) for name in DECIDED_COLUMNS if name != "pending"}
+            columns["pending"] = pending_of(row.trying_since, row.catch_up_until)
+            decided = tasks.update().where(*self.by_row.under(row, row.picked_by)).values(columns)
+            expect(connection.execute(decided).rowcount, 1, row)
         return {row.key for row in started if self.by_row.enter(connection, row, now, strict=row.task_name in strict)}
 
     def alone(self, connection: sa.Connection, name: str) -> bool:
@@ -223,6 +222,9 @@ class SQLite:
             if values is not None:
                 found.append(Held(row=row_of(values), now=now))
         return found
+
+    def lock(self, connection: sa.Connection, keys: Iterable[Key], *, wait: bool) -> set[Key]:
+        return set()  # BEGIN IMMEDIATE locked them all
 
     def entries(
         self,
@@ -255,42 +257,31 @@ class SQLite:
     def gaps(self, connection: sa.Connection, gaps: Iterable[tuple[Row, Gap]], now: datetime) -> None:
         for row, gap in gaps:
             self.by_row.close_open_slots(connection, row, gap, now)
+            place = {"task_name": row.task_name, "task_instance": ledger_instance(row)}
             if gap.count == 1:
-                self._skip(connection, row, gap, now)
-            else:
-                self._gap(connection, row, gap, now)
-
-    def _skip(self, connection: sa.Connection, row: Row, gap: Gap, now: datetime) -> None:
-        statement = self.insert(self.tables.slots).values(
-            task_name=row.task_name, task_instance=ledger_instance(row), slot=gap.first,
-            outcome=Outcome.SKIPPED, reason=gap.reason, finished=now,
-        )  # fmt: skip
-        connection.execute(statement.on_conflict_do_nothing())
-
-    def _gap(self, connection: sa.Connection, row: Row, gap: Gap, now: datetime) -> None:
-        values = {
-            "task_name": row.task_name, "task_instance": ledger_instance(row), "first_slot": gap.first,
-            "last_slot": gap.last, "count": gap.count, "reason": gap.reason, "created": now,
-        }  # fmt: skip
-        connection.execute(_wider(self.insert, self.tables.gaps), values)
+                skipped = {"slot": gap.first, "outcome": Outcome.SKIPPED, "reason": gap.reason, "finished": now}
+                self.by_row.insert_new(connection, self.tables.slots, place | skipped)
+                continue
+            last: Parameters = {"last_slot": gap.last, "count": gap.count, "reason": gap.reason, "created": now}
+            self.by_row.upsert(  # what was decided once is never undone
+                connection, self.tables.gaps, {**place, "first_slot": gap.first, **last},
+                again=lambda new: {name: new[name] for name in ("last_slot", "count", "reason", "created")},
+                where=lambda new: new.last_slot > self.tables.gaps.c.last_slot,
+            )  # fmt: skip
 
     def mark_running(self, connection: sa.Connection, claim: Claim) -> bool:
         slots, key = self.tables.slots, claim.row.ledger_key
         assert key is not None
-        statement = (
-            slots.update()
-            .where(slots.c.task_name == key.task_name, slots.c.task_instance == key.task_instance)
-            .where(slots.c.slot == key.slot, slots.c.token == claim.token, slots.c.worker == claim.holder)
-            .where(slots.c.outcome == Outcome.CLAIMED)
-            .values(outcome=Outcome.RUNNING, started=self.now(connection))
-        )
-        return connection.execute(statement).rowcount == 1
+        mine = [*self.by_row.at(key), slots.c.token == claim.token, slots.c.worker == claim.holder]
+        marked = slots.update().where(*mine, slots.c.outcome == Outcome.CLAIMED)
+        marked = marked.values(outcome=Outcome.RUNNING, started=self.now(connection))
+        return connection.execute(marked).rowcount == 1
 
     def beat(self, connection: sa.Connection, holder: str, claims: Sequence[Claim]) -> set[Fence]:
         tasks, now = self.tables.tasks, self.now(connection)
         renewed = set()
         for claim in claims:
-            statement = tasks.update().where(*self.by_row.under(claim)).values(last_heartbeat=now)
+            statement = tasks.update().where(*self.by_row.under(claim.row, claim.holder)).values(last_heartbeat=now)
             if connection.execute(statement).rowcount:
                 renewed.add(claim.fence)
         return renewed
@@ -300,7 +291,8 @@ class SQLite:
         return {
             claim.fence
             for claim in claims
-            if connection.execute(sa.select(tasks.c.version).where(*self.by_row.under(claim))).first() is not None
+            if connection.execute(sa.select(tasks.c.version).where(*self.by_row.under(claim.row, claim.holder))).first()
+            is not None
         }
 
     def silent_rows(self, connection: sa.Connection, names: Sequence[str]) -> tuple[datetime, list[Row]]:
@@ -341,19 +333,8 @@ class _Fragments:
 
     def cancel(self, connection: Joinable, key: Key) -> Status:
         tasks = self._tasks
-        mine = [tasks.c.task_name == key.task_name, tasks.c.task_instance == key.task_instance, *plain(tasks)]
+        mine = [*of_key(tasks, key), *plain(tasks)]
         told = tasks.update().where(*mine, tasks.c.picked).values(cancel_requested=self._now(connection))
         if connection.execute(told).rowcount:
             return "running"
         return "cancelled" if connection.execute(tasks.delete().where(*mine, ~tasks.c.picked)).rowcount else "gone"
-
-
-@lru_cache(maxsize=16)
-def _wider(insert: Any, gaps: sa.Table) -> Any:
-    """Made once: most claims of a late slot enter a gap. What was decided once is never undone."""
-    statement = insert(gaps)
-    return statement.on_conflict_do_update(
-        index_elements=[gaps.c.task_name, gaps.c.task_instance, gaps.c.first_slot],
-        set_={name: statement.excluded[name] for name in ("last_slot", "count", "reason", "created")},
-        where=statement.excluded.last_slot > gaps.c.last_slot,
-    )

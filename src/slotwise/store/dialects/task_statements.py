@@ -102,11 +102,10 @@ class TaskStatements:
         self.cancel, self.say = fragments.cancel, fragments.say
 
     def put(self, connection: Joinable, name: str, wanted: Wanted, if_exists: IfExists) -> Status:
-        """Insert a row; what becomes of one that has its id, ``if_exists`` says ("raise" is as "keep").
+        """Insert a row; ``if_exists`` decides about a row that has its id ("raise" is as "keep").
 
-        Races: of two that put the same id, the second waits for the first one's commit, and finds the row. A row
-        that is claimed meanwhile is "running", and keeps what it was claimed with. The task that had the id may have
-        ended since: it was there.
+        Races: of two inserts of one id, the second waits for the first one's commit, and finds the row. A row that is
+        claimed meanwhile is "running" and stays unchanged. If the task that had the id has ended since, it "exists".
         """
         is_at, waits = wanted.when.at is not None, wanted.waits_for > 0
         statement = self.kept(("put", if_exists, is_at, waits), lambda: self._put(if_exists, is_at, waits))
@@ -134,7 +133,7 @@ class TaskStatements:
         return insert.returning(self._tasks.c.picked, *self._fragments.notification())
 
     def inserting(self, if_exists: IfExists, insert: Upsert) -> Upsert:
-        """Return the insert, with what it does to a row that has the id."""
+        """Return the insert, with the action for a row that has the id."""
         match if_exists:
             case "replace":
                 return self._or_replace(insert)
@@ -143,7 +142,7 @@ class TaskStatements:
         return insert.on_conflict_do_nothing()
 
     def _or_replace(self, insert: Upsert) -> Upsert:
-        """A row begins anew under its id: another task, by its first version; tokens go on rising."""
+        """The row begins anew under its id: another task, by its created version; tokens keep rising."""
         tasks, new = self._tasks, insert.excluded
         parked = (tasks.c.state == State.PAUSED) | (new.state == State.BLOCKED)
         version = sa.case((tasks.c.version >= new.version, tasks.c.version + 1), else_=new.version)
@@ -155,7 +154,7 @@ class TaskStatements:
                 (new.state == State.BLOCKED, State.BLOCKED.value), (parked, State.PAUSED.value), else_=None
             ),
             "waits_for": new.waits_for,
-            "created_version": version, "attempt": 0, "lost_count": 0, "trying_since": None, "consecutive_failures": 0,
+            "created_version": version, "attempt": 0, "lost_count": 0, "pending": None, "consecutive_failures": 0,
             "last_error": None,
         }  # fmt: skip
         return insert.on_conflict_do_update(
@@ -171,7 +170,7 @@ class TaskStatements:
         )
 
     def move(self, connection: Joinable, key: Key, when: When, priority: int | None) -> Status:
-        """Another due time for a waiting row; for a held one, for the attempt after this, if there is one.
+        """Change the due time of a waiting row; of a held one, that of the next attempt, if there is one.
 
         "exists" is a dead row, which stays as it is. Race: a row that is claimed just now is waited for, and is
         "running" then; if its settlement was first, it is "gone".
@@ -191,7 +190,7 @@ class TaskStatements:
         return statement.returning(tasks.c.picked, *self._fragments.notification())
 
     def arrive(self, connection: Joinable, key: Key, count: int) -> bool:
-        """So many that a blocked row waits for have arrived; after the last of them it waits for its due time only.
+        """Count down a blocked row by ``count``; at zero it waits for its due time only.
 
         Race: those that arrive at once change the row one after the other. False: no such row is blocked.
         """
@@ -211,7 +210,7 @@ class TaskStatements:
         return bool(connection.execute(statement).rowcount)
 
     def retry(self, connection: Joinable, name: str, instances: Sequence[str] | None, when: When) -> list[str]:
-        """Dead rows of a task wait again, as if they had never been tried; up to 500 of them, by id."""
+        """Let up to 500 dead rows of a task wait again, by id, as if they had never been tried; return their ids."""
         tasks = self._tasks
         dead = [tasks.c.task_name == name, tasks.c.state == State.DEAD, *plain(tasks)]
         if instances is not None:
@@ -222,7 +221,7 @@ class TaskStatements:
             tasks.update()
             .where(self._dialect.locked(chosen))
             .values(
-                state=None, parked_due=None, execution_time=due, slot=due, attempt=0, lost_count=0, trying_since=None,
+                state=None, parked_due=None, execution_time=due, slot=due, attempt=0, lost_count=0, pending=None,
                 consecutive_failures=0, version=tasks.c.version + 1,
             )
             .returning(tasks.c.task_instance, *self._fragments.notification())
@@ -231,7 +230,7 @@ class TaskStatements:
         return sorted(row[0] for row in connection.execute(statement, told).fetchall())
 
     def remove(self, connection: Joinable, name: str, state: str | None, after: str) -> list[str]:
-        """Up to 500 rows that nobody holds, of one state or of any, with ids after this one; their ids.
+        """Delete up to 500 rows that are not held, of one state or any, with ids after this one; return their ids.
 
         Race: what is claimed just now is locked, and stays.
         """
@@ -252,7 +251,7 @@ class TaskStatements:
     def _answer(
         self, connection: Joinable, statement: sa.Executable, key: Key, *, absent: Status, parameters: Parameters
     ) -> Status:
-        """Run a statement that returns whether the row it wrote is held; if it wrote none, look why.
+        """Run a statement that returns whether the row it wrote is held; if it wrote none, read the row.
 
         Only a statement of its own sees what another transaction committed while the first one waited.
         """
@@ -312,7 +311,7 @@ def plain(tasks: sa.Table) -> list[sa.ColumnElement[bool]]:
 
 
 def asked_key(tasks: sa.Table) -> list[sa.ColumnElement[bool]]:
-    """The row of a key, in a statement that is kept; ``named`` are its parameters."""
+    """The condition of a key in a statement that is kept; ``named`` are its parameters."""
     return [tasks.c.task_name == sa.bindparam("name"), tasks.c.task_instance == sa.bindparam("instance")]
 
 

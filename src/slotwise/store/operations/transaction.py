@@ -19,7 +19,7 @@ from slotwise.store.connect.database import commit_surely
 from slotwise.store.connect.database_errors import in_its_letters
 from slotwise.store.dialects.port import Dialect
 from slotwise.store.schema.audit_rows import Author
-from slotwise.store.schema.rows import row_of
+from slotwise.store.schema.rows import row_of, stored
 from slotwise.store.schema.tables import is_plan, of_plan
 from slotwise.store.schema.worker_rows import worker_info
 from slotwise.store.slots.store import Store
@@ -116,7 +116,7 @@ class Operation:
         due, state = columns.get("execution_time"), columns.get("state", row.state)
         if row.state == state == State.PAUSED and isinstance(due, datetime):
             columns |= asleep(due)
-        self.connection.execute(self.tasks.update().where(*self._as_locked(row)).values(**columns))
+        self.connection.execute(self.tasks.update().where(*self._as_locked(row)).values(**stored(row, columns)))
 
     def delete(self, row: Row) -> None:
         """Delete a locked row that is not held; the guard of an adopted table only permits rows in this state."""

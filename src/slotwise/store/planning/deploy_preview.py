@@ -19,7 +19,7 @@ from slotwise.schedules import parse_schedule
 from slotwise.store.connect.database import Database
 from slotwise.store.planning.planner import Planner
 from slotwise.store.planning.revision import Revision
-from slotwise.store.schema.rows import utc
+from slotwise.store.schema.rows import Declared, utc
 from slotwise.store.schema.tables import is_plan
 from slotwise.store.slots.store import Store
 
@@ -71,7 +71,8 @@ def compare(
 
 def _change(row: sa.RowMapping | None, change: str, plan: Any, definition: Definition, now: datetime) -> Change:
     before = None if row is None else row["schedule"]
-    if change == "kept" and row is not None and row["fingerprint"] not in (None, definition.fingerprint):
+    declared = Declared.load(None if row is None else row["plan"]).fingerprint
+    if change == "kept" and declared not in (None, definition.fingerprint):
         change = "policies"
     after = plan.refused or plan.schedule
     after_slots = _slots(plan.schedule, plan.next_slot)
@@ -105,7 +106,7 @@ def _slots(text: str, first: datetime | None) -> tuple[datetime, ...]:
 
 def _rows(store: Store) -> dict[str, sa.RowMapping]:
     tasks = store.tables.tasks
-    columns = [tasks.c[name] for name in ("task_name", "schedule", "fingerprint", "slot", "picked", "state")]
+    columns = [tasks.c[name] for name in ("task_name", "schedule", "plan", "slot", "picked", "state")]
     plans = [tasks.c.task_instance == RECURRING, is_plan(tasks)]
     with store.transaction() as connection:
         found = connection.execute(sa.select(*columns).where(*plans)).mappings().all()

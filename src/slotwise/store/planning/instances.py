@@ -18,7 +18,6 @@ from slotwise.schedules.text import readable, stored_text
 from slotwise.store.operations import job_operations
 from slotwise.store.operations.transaction import Operation
 from slotwise.store.planning.planner import first_slot, replanned
-from slotwise.store.planning.proposals import tags_text
 from slotwise.store.planning.stored_calendars import calendars_of
 from slotwise.store.schema.audit_rows import Author
 from slotwise.store.schema.column_types import to_micros
@@ -120,9 +119,11 @@ class Instances:
         columns = decide.ahead(schedule, slot)
         if paused:  # its job's own row sleeps
             columns |= asleep(columns["execution_time"]) | {"control": control}
+        tags = self._store.definitions[wanted.task].runs_on
+        plan = {"runs_on": sorted(tags)} if tags else None
         values = dict(
             task_name=wanted.task, task_instance=wanted.id, kind=Kind.PLAN, task_data=wanted.data,
-            priority=wanted.priority, runs_on=tags_text(self._store.definitions[wanted.task]), picked=False,
+            priority=wanted.priority, plan=plan, picked=False,
             version=to_micros(now), created_version=to_micros(now), watermark=newest,
             schedule=stored_text(schedule, f"{wanted.task}/{wanted.id}"), **columns,
         )  # fmt: skip

@@ -21,7 +21,7 @@ from slotwise.schedules import Schedule, succeed
 from slotwise.schedules.combinators import owing
 from slotwise.schedules.text import readable, stored_text
 from slotwise.store.connect.database_errors import in_its_letters, is_about_a_row
-from slotwise.store.planning.proposals import deploy_of, is_kept, proposed, revision_of, rows_of
+from slotwise.store.planning.proposals import is_kept, plan_of, revision_of, rows_of
 from slotwise.store.planning.revision import Revision
 from slotwise.store.planning.stored_calendars import calendars_of
 from slotwise.store.schema.column_types import to_micros
@@ -138,9 +138,11 @@ class Planner:
             with self._store.transaction() as connection:
                 found = connection.execute(rows_of(self._store, list(known))).mappings()
                 rows = [row for row in found if is_kept(known[row["task_name"]], row, ours)]
-                if noted := [row["task_name"] for row in rows if ours.replaces(revision_of(row))]:
-                    of_jobs = [self._tasks.c.task_name.in_(noted), self._tasks.c.task_instance == RECURRING]
-                    connection.execute(self._tasks.update().where(*of_jobs).values(**deploy_of(ours)))
+                noted = [known[row["task_name"]] for row in rows if ours.replaces(revision_of(row["plan"]))]
+                if noted:
+                    mine = self._tasks.c.task_name == sa.bindparam("job"), self._tasks.c.task_instance == RECURRING
+                    plans = [{"job": job.name, "plan": plan_of(job, ours)} for job in noted]
+                    connection.execute(self._tasks.update().where(*mine).values(plan=sa.bindparam("plan")), plans)
         except DBAPIError as error:
             if not is_about_a_row(error):
                 raise
@@ -201,7 +203,7 @@ class Planner:
         connection.execute(
             self._tasks.update()
             .where(self._tasks.c.task_name == job.name, self._tasks.c.task_instance == RECURRING)
-            .values(**proposed(job), **deploy_of(revision, theirs), **changes)
+            .values(priority=job.priority, plan=plan_of(job, revision, theirs), **changes)
         )
         if not changes:
             return _plan_of(job, row, "kept")
@@ -209,14 +211,14 @@ class Planner:
 
     def _read(self, connection: sa.Connection, name: str) -> tuple[Row | None, Revision]:
         statement = (
-            sa.select(self._tasks.c.revision, self._tasks.c.deployed, *self._store.dialect.row_columns)
+            sa.select(self._tasks.c.plan, *self._store.dialect.row_columns)
             .where(self._tasks.c.task_name == name, self._tasks.c.task_instance == RECURRING)
             .with_for_update()
         )
         found = connection.execute(statement).first()
         if found is None:
             return None, Revision()
-        return row_of(found[2:]), Revision(text=found[0], started=utc(found[1]))
+        return row_of(found[1:]), revision_of(found[0])
 
     def _keep_distance(self, connection: sa.Connection, job: Definition, columns: dict[str, Any]) -> None:
         """No plan of a job brings two starts nearer to each other than its min_interval."""
@@ -237,7 +239,7 @@ class Planner:
         values = dict(
             task_name=job.name, task_instance=RECURRING, kind=Kind.PLAN, picked=False, version=to_micros(now),
             created_version=to_micros(now), **columns, watermark=newest,
-            schedule=stored_text(schedule, job.name), **proposed(job), **deploy_of(revision),
+            schedule=stored_text(schedule, job.name), priority=job.priority, plan=plan_of(job, revision),
         )  # fmt: skip
         return self._store.dialect.by_row.insert_new(connection, self._tasks, values, self._tasks.c.version)
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import sqlalchemy as sa
@@ -13,7 +12,7 @@ from slotwise.jobs.definition import Definition
 from slotwise.model.records import RECURRING
 from slotwise.schedules.text import readable
 from slotwise.store.planning.revision import Revision
-from slotwise.store.schema.rows import utc
+from slotwise.store.schema.rows import Declared
 from slotwise.store.slots.ledger import has_orphans
 from slotwise.store.slots.store import Store
 
@@ -21,7 +20,7 @@ from slotwise.store.slots.store import Store
 def rows_of(store: Store, names: Sequence[str]) -> sa.Select[Any]:
     """The rows of these jobs as ``is_kept`` reads them, locked in the order of their keys, as settlements do."""
     tasks = store.tables.tasks
-    wanted = ("task_name", "schedule", "slot", "fingerprint", "priority", "runs_on", "revision", "deployed")
+    wanted = ("task_name", "schedule", "slot", "priority", "plan")
     return (
         sa.select(*(tasks.c[name] for name in wanted), has_orphans(store.tables).label("orphaned"))
         .where(tasks.c.task_name.in_(names), tasks.c.task_instance == RECURRING)
@@ -40,32 +39,25 @@ def is_kept(job: Definition, row: sa.RowMapping, ours: Revision) -> bool:
             return False
     except InvalidSchedule:
         return False
-    return ours.is_older(revision_of(row)) or all(row[name] == value for name, value in proposed(job).items())
+    found = Declared.load(row["plan"])
+    declared = (job.priority, job.fingerprint, tuple(sorted(job.runs_on)))
+    return ours.is_older(revision_of(row["plan"])) or (row["priority"], found.fingerprint, found.runs_on) == declared
 
 
-def revision_of(row: sa.RowMapping) -> Revision:
-    return Revision(text=row["revision"], started=utc(row["deployed"]))
+def revision_of(plan: Mapping[str, Any] | None) -> Revision:
+    """The deploy that has planned a row."""
+    found = Declared.load(plan)
+    return Revision(text=found.revision, started=found.deployed)
 
 
-def deploy_of(revision: Revision, before: Revision | None = None) -> dict[str, Any]:
-    """The columns of a row that this deploy has planned.
+def plan_of(job: Definition, revision: Revision, before: Revision | None = None) -> dict[str, Any]:
+    """The document ``plan`` of a row: what its code declares and which deploy has planned it, without what is empty.
 
     A deploy with an id started when its first worker did: one that is restarted later must not look newer than
     the next deploy, whose workers start meanwhile.
     """
     again = before is not None and before.text is not None and before.text == revision.text
-    return {"revision": revision.text, "deployed": before.started if before and again else revision.started}
-
-
-def proposed(job: Definition) -> dict[str, Any]:
-    """What else of a definition stands in its row, for whoever has no code to look at."""
-    return {
-        "fingerprint": job.fingerprint,
-        "priority": job.priority,
-        "runs_on": tags_text(job),
-    }
-
-
-def tags_text(job: Definition) -> str | None:
-    """The tags that a worker must carry, as they stand in a row."""
-    return json.dumps(sorted(job.runs_on)) if job.runs_on else None
+    started = before.started if before and again else revision.started
+    return Declared(
+        fingerprint=job.fingerprint, runs_on=tuple(sorted(job.runs_on)), revision=revision.text, deployed=started
+    ).document()

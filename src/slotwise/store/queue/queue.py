@@ -1,20 +1,26 @@
-"""One-time tasks: the commands of this database on them, and what reads them."""
+"""One-time tasks: the commands on them, the queries, and the values that these return."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from datetime import timedelta
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 from functools import lru_cache
 from typing import Any, NamedTuple, TypeAlias
 
 import sqlalchemy as sa
 
 from slotwise.model.records import IfExists, Key, Wanted, When
-from slotwise.model.vocabulary import Origin
+from slotwise.model.vocabulary import Origin, State
+from slotwise.payload.payload import plain as plain_data
 from slotwise.store.connect.caller_transaction import Joinable
 from slotwise.store.dialects.port import Dialect
 from slotwise.store.dialects.task_statements import BulkResult, Status, asked_key, in_state, named, plain
+from slotwise.store.schema.column_types import from_micros
+from slotwise.store.schema.rows import utc
 
+#: The columns of a row, in the order of a statement.
+Values: TypeAlias = Sequence[Any]
 #: What is read of an end, in this order.
 END_COLUMNS = (
     "task_name", "task_instance", "outcome", "reason", "attempts", "worker", "started", "finished", "error", "expires",
@@ -25,6 +31,82 @@ TASK_COLUMNS = (
     "task_name", "task_instance", "execution_time", "picked", "picked_by", "state", "parked_due", "priority", "attempt",
     "lost_count", "consecutive_failures", "last_failure", "last_error", "cancel_requested", "created_version",
 )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskInfo:
+    """A one-time task that has not succeeded. ``state``: waiting, running, paused, blocked or dead."""
+
+    task: str
+    id: str
+    state: str
+    #: When it may start next; None for a dead one.
+    due: datetime | None
+    priority: int
+    #: How often its handler has been started.
+    attempt: int
+    worker: str | None
+    #: Since when it is scheduled; None for a row of another program.
+    scheduled: datetime | None
+    last_failure: datetime | None
+    last_error: str | None
+    cancel_requested: datetime | None
+    payload: bytes | None = field(default=None, repr=False)
+
+    @property
+    def data(self) -> Any:
+        """The payload as plain values, of the version in which it was stored. Raises InvalidPayload."""
+        return plain_data(self.payload)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskResult:
+    """How a one-time task ended, if its ``history`` or ``result_retention`` records it."""
+
+    task: str
+    id: str
+    #: succeeded, failed, dead, lost or cancelled.
+    outcome: str
+    reason: str | None
+    attempts: int
+    worker: str | None
+    started: datetime | None
+    finished: datetime
+    #: Why it did not succeed, or why its result was not kept.
+    error: str | None
+    #: When its result goes.
+    expires: datetime | None
+    stored: bytes | None = field(default=None, repr=False)
+
+    @property
+    def result(self) -> Any:
+        """What the handler returned, as plain values; None if nothing is stored."""
+        return plain_data(self.stored)
+
+
+def task_result(values: Values) -> TaskResult:
+    """Return an end of the columns that ``TaskReader.ends`` reads."""
+    row = dict(zip(END_COLUMNS, map(utc, values), strict=True))
+    stored = row.pop("result")
+    return TaskResult(
+        task=row.pop("task_name"), id=row.pop("task_instance"), stored=None if stored is None else bytes(stored), **row
+    )
+
+
+def task_info(values: Values) -> TaskInfo:
+    """Return a task of the columns that ``TaskReader`` reads; the payload may follow them."""
+    row = dict(zip(TASK_COLUMNS, map(utc, values), strict=False))
+    payload = values[len(TASK_COLUMNS)] if len(values) > len(TASK_COLUMNS) else None
+    state = State.RUNNING if row["picked"] else row["state"] or State.WAITING
+    due = row["parked_due"] if state in (State.PAUSED, State.BLOCKED) else row["execution_time"]
+    born = row["created_version"]
+    return TaskInfo(
+        task=row["task_name"], id=row["task_instance"], state=state, due=None if state == State.DEAD else due,
+        priority=50 if row["priority"] is None else row["priority"], attempt=row["attempt"], worker=row["picked_by"],
+        scheduled=from_micros(born) if born is not None and born > 1_000_000_000_000_000 else None,
+        last_failure=row["last_failure"], last_error=row["last_error"], cancel_requested=row["cancel_requested"],
+        payload=None if payload is None else bytes(payload),
+    )  # fmt: skip
 
 
 class Inserted(NamedTuple):
@@ -46,10 +128,10 @@ AtInsert: TypeAlias = Callable[[Sequence[Inserted], Joinable], None]
 
 
 class Queue:
-    """Its parts: ``tasks`` for commands on one row or on those of a task, ``chunks`` for many new rows, ``reader``.
+    """Its parts: ``tasks`` for commands on the rows of a task, ``chunks`` for many new rows, ``reader``.
 
-    With ``wake`` each command says, at its commit, whose rows are due within that time. Rows are inserted by the
-    methods of this class, which call the hooks ``at_insert``.
+    With ``wake`` each command notifies workers, at its commit, of rows that are due within that time. Rows are
+    inserted by the methods of this class, which call the hooks ``at_insert``.
     """
 
     def __init__(self, dialect: Dialect, wake: timedelta | None = None, at_insert: Sequence[AtInsert] = ()) -> None:
@@ -89,12 +171,8 @@ class Queue:
             hook(rows, connection)
 
 
-@lru_cache(maxsize=16)
-def queue_of(dialect: Dialect, wake: timedelta | None = None, at_insert: tuple[AtInsert, ...] = ()) -> Queue:
-    """The queue of this database; arguments as for a Queue. It keeps its statements, and so it is kept: a process has
-    few.
-    """
-    return Queue(dialect, wake, at_insert)
+#: The queue of a database, with the arguments of Queue. It keeps its statements, and so it is kept: a process has few.
+queue_of = lru_cache(maxsize=16)(Queue)
 
 
 class TaskReader:
@@ -103,20 +181,22 @@ class TaskReader:
     def __init__(self, dialect: Dialect) -> None:
         self._dialect = dialect
         self._tasks = dialect.tables.tasks
-        columns = [*self._columns(), self._tasks.c.task_data]
-        #: Made once: that takes longer than to run it.
-        self._find = sa.select(*columns).where(*asked_key(self._tasks), *plain(self._tasks))
+        self._columns = [self._tasks.c[name] for name in TASK_COLUMNS]
+        # Built once: that takes longer than to run it.
+        self._find = sa.select(*self._columns, self._tasks.c.task_data).where(
+            *asked_key(self._tasks), *plain(self._tasks)
+        )
 
-    def find(self, connection: Any, key: Key) -> Any | None:
-        """The columns of TASK_COLUMNS and the data; None if there is no such task."""
+    def find(self, connection: Joinable, key: Key) -> Values | None:
+        """Return the columns of TASK_COLUMNS and the data; None if there is no such task."""
         return connection.execute(self._find, named(key)).fetchone()
 
     def page(
-        self, connection: Any, *, name: str | None, state: str | None, after: Key | None, size: int
-    ) -> Sequence[Any]:
-        """The next rows in the order of their keys, which never change: nothing is missed or seen twice."""
+        self, connection: Joinable, *, name: str | None, state: str | None, after: Key | None, size: int
+    ) -> Sequence[Values]:
+        """Return the next rows in the order of their keys, which never change: none is missed or seen twice."""
         tasks = self._tasks
-        statement = sa.select(*self._columns()).where(*plain(tasks))
+        statement = sa.select(*self._columns).where(*plain(tasks))
         if name is not None:
             statement = statement.where(tasks.c.task_name == name)
         if state is not None:
@@ -124,11 +204,10 @@ class TaskReader:
         key = (tasks.c.task_name, tasks.c.task_instance)
         if after is not None:
             statement = statement.where(sa.tuple_(*key) > sa.tuple_(*map(sa.literal, after)))
-        found: Sequence[Any] = connection.execute(statement.order_by(*key).limit(size)).fetchall()
-        return found
+        return connection.execute(statement.order_by(*key).limit(size)).fetchall()
 
-    def ends(self, connection: Any, key: Key) -> Sequence[Any]:
-        """What the ledger keeps of the tasks that have ended under this id, the newest first: END_COLUMNS."""
+    def ends(self, connection: Joinable, key: Key) -> Sequence[Values]:
+        """Return what the ledger keeps of the tasks that have ended under this id, the newest first: END_COLUMNS."""
         slots = self._dialect.tables.slots
         statement = (
             sa.select(*(slots.c[name] for name in END_COLUMNS))
@@ -137,8 +216,4 @@ class TaskReader:
             .where(slots.c.expires.is_(None) | (slots.c.expires > self._dialect.ago(connection)))
             .order_by(slots.c.slot.desc())
         )
-        found: Sequence[Any] = connection.execute(statement).fetchall()
-        return found
-
-    def _columns(self) -> list[Any]:
-        return [self._tasks.c[name] for name in TASK_COLUMNS]
+        return connection.execute(statement).fetchall()

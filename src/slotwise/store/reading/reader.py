@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import sqlalchemy as sa
 
@@ -26,16 +26,20 @@ from slotwise.store.reading.views import (
     slot_info,
     waiting_info,
 )
-from slotwise.store.schema.column_types import Beyond
+from slotwise.store.schema.audit_rows import AuditEntry, audit_entry
 from slotwise.store.schema.rows import utc
-from slotwise.store.schema.tables import HAS_SLOT, OF_INSTANCES, is_detached, is_plan, is_task, of_plan
-from slotwise.store.schema.worker_rows import WorkerInfo, worker_info
+from slotwise.store.schema.tables import HAS_SLOT, OF_INSTANCES, is_detached, is_plan, is_task, of_plan, runs_on
+from slotwise.store.schema.worker_rows import WorkerInfo, tags_of, worker_info
 from slotwise.store.slots.store import Store
 
 #: Rows of one page of the ledger.
 PAGE = 500
-#: Why nobody claims a one-time row, where its name is a job's.
+#: Why no worker claims a one-time row whose name is a job's.
 UNDER_A_JOB = "it is a one-time row under the name of a job, which only its schedule runs; see: slotwise tasks cancel"
+
+
+#: A query for rows of a table.
+Statement: TypeAlias = "sa.Select[tuple[object, ...]]"
 
 
 class Reader:
@@ -47,30 +51,30 @@ class Reader:
         self._gaps, self._workers = store.tables.gaps, store.tables.workers
 
     def now(self) -> datetime:
-        """The database's time."""
+        """Return the database's time."""
         return self._store.now()
 
     def all_paused(self) -> Paused | None:
-        """Who paused all, when and why; None if there is no such pause."""
+        """Return the pause of all; None if there is none."""
         with self._store.transaction() as connection:
             return all_paused(connection, self._store.tables)
 
     # -- jobs -------------------------------------------------------------------------------------------------
 
     def jobs(self) -> list[JobInfo]:
-        """All jobs that have a row of their own, by name."""
+        """Return all jobs that have a plan row, by name."""
         return self._jobs(
             self._plans().where(self._tasks.c.task_instance == RECURRING).order_by(self._tasks.c.task_name)
         )
 
     def job(self, name: str, instance: str = RECURRING) -> JobInfo | None:
-        """A job's own row, or that of an instance."""
+        """Return a job, or one of its instances; None if it has no plan row."""
         found = self._jobs(
             self._plans().where(self._tasks.c.task_name == name, self._tasks.c.task_instance == instance)
         )
         return found[0] if found else None
 
-    def _jobs(self, statement: sa.Select[Any]) -> list[JobInfo]:
+    def _jobs(self, statement: Statement) -> list[JobInfo]:
         workers, now = self.workers(), self.now()
         rows = self._rows(statement)
         pauses = self._pauses(
@@ -87,31 +91,31 @@ class Reader:
         return {row["id"]: paused_by(row["author"], utc(row["at"]), row["note"]) for row in rows}
 
     def instances(self, name: str, *, limit: int, after: str = "") -> list[JobInfo]:
-        """Recurring instances of a task, by id, from the one after ``after``."""
+        """Return recurring instances of a task, by id, from the one after ``after``."""
         id = self._tasks.c.task_instance
         wanted = self._plans().where(self._tasks.c.task_name == name, id != RECURRING, id > after)
         return self._jobs(wanted.order_by(id).limit(limit))
 
     def instance_counts(self) -> dict[str, int]:
-        """How many recurring instances each task has that has any."""
+        """Return the number of recurring instances of each task that has any."""
         tasks = self._tasks
         wanted = self._plans().where(tasks.c.task_instance != RECURRING)
         counted = wanted.with_only_columns(tasks.c.task_name, sa.func.count().label("count"))
         return {row["task_name"]: row["count"] for row in self._rows(counted.group_by(tasks.c.task_name))}
 
     def schedules(self) -> dict[str, int]:
-        """The text of each schedule in force, and how many jobs and instances go by it."""
+        """Return each schedule in force, as text, with the number of its jobs and instances."""
         tasks = self._tasks
         counted = self._plans().with_only_columns(tasks.c.schedule, sa.func.count().label("count"))
         return {row["schedule"]: row["count"] for row in self._rows(counted.group_by(tasks.c.schedule))}
 
-    def _plans(self) -> sa.Select[Any]:
+    def _plans(self) -> Statement:
         return sa.select(self._tasks).where(is_plan(self._tasks))
 
     # -- slots ------------------------------------------------------------------------------------------------
 
     def known(self, name: str) -> None:
-        """Raise UnknownTask unless a row, the ledger or a gap has ever heard of this name."""
+        """Raise UnknownTask unless a row, the ledger or a gap has this name."""
         columns = (self._tasks.c.task_name, self._slots.c.task_name, self._gaps.c.task_name)
         if any(self._rows(sa.select(column).where(column == name).limit(1)) for column in columns):
             return
@@ -120,7 +124,7 @@ class Reader:
         raise UnknownTask(f"no job {name!r} in this database; {known}")
 
     def known_instance(self, name: str, instance: str) -> None:
-        """Raise UnknownTask unless a row, the ledger or a gap has ever heard of this instance; or of the name."""
+        """Raise UnknownTask unless a row, the ledger or a gap has this name and this instance."""
         self.known(name)
         for table in (self._tasks, self._slots, self._gaps):
             mine = sa.select(table.c.task_name).where(table.c.task_name == name, table.c.task_instance == instance)
@@ -131,7 +135,7 @@ class Reader:
     # -- workers and health -----------------------------------------------------------------------------------
 
     def workers(self) -> list[WorkerInfo]:
-        """All workers that have signed in and not out, the newest first."""
+        """Return all workers that have signed in and not out, the newest first."""
         tasks, workers = self._tasks, self._workers
         held = (
             sa.select(sa.func.count())
@@ -145,19 +149,19 @@ class Reader:
         return [worker_info(row, now) for row in rows]
 
     def stranded(self, names: Collection[str]) -> dict[str, str]:
-        """Those of these one-time tasks that no live worker takes, and why."""
+        """Return those of these one-time tasks that no live worker takes, each with the reason."""
         workers, jobs = self.workers(), self._jobs_among(names)
-        found = {name: UNDER_A_JOB if name in jobs else obstacle(name, None, workers) for name in names}
+        found = {name: UNDER_A_JOB if name in jobs else obstacle(name, (), workers) for name in names}
         return {name: why for name, why in found.items() if why is not None}
 
     def _jobs_among(self, names: Collection[str]) -> set[str]:
-        """Those of these names that are jobs': they have a row of their own."""
+        """Return those of these names that have a plan row."""
         tasks = self._tasks
         mine = [tasks.c.task_instance == RECURRING, is_plan(tasks), tasks.c.task_name.in_(names)]
         return {row["task_name"] for row in self._rows(sa.select(tasks.c.task_name).where(*mine))} if names else set()
 
     def _unreadable(self, connection: sa.Connection) -> list[Unreadable]:
-        """Since when: such a row keeps the slot, or the due time, that it had when somebody could still read it."""
+        """Count rows that cannot be read. Such a row keeps the slot, or the due time, that it had before."""
         tasks = self._tasks
         since = sa.func.min(sa.func.coalesce(tasks.c.parked_due, tasks.c.slot, tasks.c.execution_time))
         dead = sa.func.coalesce(tasks.c.state, "") == State.DEAD
@@ -169,18 +173,18 @@ class Reader:
         )
         return [
             Unreadable(
-                task=name, rows=rows, since=None if isinstance(first, Beyond) else utc(first),
+                task=name, rows=rows, since=utc(first),
                 error=error.removeprefix(UNREADABLE), dead=is_dead,
             )
             for name, is_dead, rows, first, error in found
         ]  # fmt: skip
 
     def health(self, overdue_after: timedelta) -> Health:
-        """Counts rows that are due for longer than ``overdue_after`` and still wait, and holders that fell silent.
+        """Count rows that have been due for longer than ``overdue_after``, and rows that are held past their lease.
 
-        Those that no live worker runs are counted apart, as orphans; without any live worker nothing is an orphan.
+        Rows of tasks that no live worker registers are counted apart, as orphans, if any worker is alive.
         """
-        tasks = self._tasks
+        tasks, tags = self._tasks, runs_on(self._tasks)
         with self._store.transaction() as connection:
             now = self._store.dialect.now(connection)
             due = sa.and_(~tasks.c.picked, tasks.c.state.is_(None), tasks.c.execution_time < now - overdue_after)
@@ -191,7 +195,7 @@ class Reader:
             ).all()
             alone = connection.scalars(sa.select(tasks.c.task_name).where(due, is_task(tasks)).distinct()).all()
             choosy = connection.execute(
-                sa.select(tasks.c.task_name, tasks.c.runs_on).where(due, tasks.c.runs_on.is_not(None)).distinct()
+                sa.select(tasks.c.task_name, tags.label("tags")).where(due, tags.is_not(None)).distinct()
             ).all()
             held = connection.execute(
                 sa.select(tasks.c.task_name, tasks.c.last_heartbeat, tasks.c.lease).where(tasks.c.picked)
@@ -206,10 +210,10 @@ class Reader:
         orphans = [(name, count) for name, count, _ in waiting if name not in known]
         orphans += [(name, 1) for name in silent if name not in known]
         passed_over = {name for worker in live for name in worker.passed_over}
-        asking = {name: None for name, *_ in waiting if name in passed_over} | {
-            found.task_name: found.runs_on for found in choosy
+        asking: dict[str, Sequence[str]] = {name: () for name, *_ in waiting if name in passed_over} | {
+            found.task_name: tags_of(found.tags) for found in choosy
         }
-        obstacles = {name: obstacle(name, runs_on, live) for name, runs_on in asking.items() if name in known and live}
+        obstacles = {name: obstacle(name, asked, live) for name, asked in asking.items() if name in known and live}
         obstacles |= dict.fromkeys(self._jobs_among(alone), UNDER_A_JOB)
         return Health(
             now=utc(now),
@@ -226,16 +230,30 @@ class Reader:
             paused=None if paused is None else paused_by(paused.author, paused.since, paused.note),
         )
 
+    def audit(self, job: str | None = None, limit: int | None = None) -> Iterator[AuditEntry]:
+        """Yield the operations ordered so far, the newest first; with ``job``, those on it and those on all jobs."""
+        table = self._store.tables.controls
+        about = [] if job is None else [(table.c.task_name == job) | table.c.task_name.is_(None)]
+        older: list[sa.ColumnElement[bool]] = []
+        while limit is None or limit > 0:
+            size = PAGE if limit is None else min(limit, PAGE)
+            page = sa.select(table).where(*about, *older).order_by(table.c.id.desc()).limit(size)
+            found = [audit_entry(row) for row in self._rows(page)]
+            yield from found
+            if len(found) < size:
+                return
+            older, limit = [table.c.id < found[-1].number], None if limit is None else limit - len(found)
+
     # -- the ledger -------------------------------------------------------------------------------------------
 
     def standing(
         self, name: str, instance: str | None = None, *, limit: int | None = None, since: datetime | None = None
     ) -> list[SlotInfo]:
-        """Slots that have not ended: those that wait (the schedule's next, triggers, retries), then those that run.
+        """Return slots that have not ended: those that wait (next slot, triggers, retries), then those that run.
 
         Each the latest first. A slot that waits for a retry is one line, with what the ledger says of the last attempt.
         Of more than ``limit``: the schedule's next, what runs, and what comes next; of paused ones, the first by
-        instance; the queue of a backfill is last. ``since``: none before this instant.
+        instance; queued slots are last. ``since`` is the earliest instant.
         """
         with self._store.transaction() as connection:
             found = connection.execute(self._standing(name, instance, limit, since)).mappings()
@@ -255,8 +273,8 @@ class Reader:
 
     def _standing(
         self, name: str, instance: str | None, limit: int | None, since: datetime | None
-    ) -> sa.CompoundSelect[Any]:
-        """Those that wait, run, or are parked, each in the order of an index: of 100,000 instances a few are read."""
+    ) -> sa.CompoundSelect[tuple[object, ...]]:
+        """Select slots that wait, run or are parked, each by an index: of 100,000 instances few are read."""
         tasks = self._tasks
         of_jobs = sa.select(tasks).where(tasks.c.task_name == name, tasks.c.slot.is_not(None), sa.text(HAS_SLOT))
         if instance is not None:
@@ -273,7 +291,7 @@ class Reader:
     def _begun(
         self, connection: sa.Connection, name: str, keys: Sequence[tuple[str, datetime]]
     ) -> dict[tuple[str, datetime], sa.RowMapping]:
-        """What the ledger says of these slots, by instance and slot."""
+        """Return the ledger rows of these slots, by instance and slot."""
         key, found = sa.tuple_(self._slots.c.task_instance, self._slots.c.slot), {}
         for start in range(0, len(keys), PAGE):
             wanted = sa.select(self._slots).where(self._slots.c.task_name == name, key.in_(keys[start : start + PAGE]))
@@ -282,7 +300,7 @@ class Reader:
         return found
 
     def _stand(self) -> list[sa.ColumnElement[bool]]:
-        """Whether a slot of the ledger has a row: that of its plan, or one beside it. Each is found by an index."""
+        """Conditions for a slot of the ledger that has a plan row or a detached row; an index finds either."""
         tasks, slots = self._tasks, self._slots
         rows = sa.select(sa.literal(1)).where(
             tasks.c.task_name == slots.c.task_name,
@@ -302,9 +320,9 @@ class Reader:
         before: datetime | None = None,
         ended: bool = False,
     ) -> Iterator[SlotInfo]:
-        """Ledger and gaps of a job, merged, the newest first, read page by page as far as they are wanted.
+        """Yield ledger and gaps of a job, merged, the newest first; pages are read as needed.
 
-        A gap stands where its last slot stands. ``before`` goes on where an earlier listing ended. ``ended``: without
+        A gap stands where its last slot stands. ``before`` continues where an earlier listing ended. ``ended``: without
         what ``standing`` lists.
         """
         cursor = None if before is None else _Place(before, 0, "")
@@ -319,7 +337,7 @@ class Reader:
             left = None if left is None else left - len(page)
 
     def slots_within(self, name: str, instance: str, start: datetime, end: datetime) -> list[datetime]:
-        """The slots of an instance from ``start`` on and before ``end`` that the ledger or a row knows."""
+        """Return the slots of an instance from ``start`` to before ``end`` that are in the ledger or in a row."""
         found, tasks = set(), self._tasks
         families = [
             (self._slots, self._slots.c.task_instance == instance),
@@ -331,7 +349,7 @@ class Reader:
         return sorted(found)
 
     def slot(self, name: str, slot: datetime, instance: str = RECURRING) -> SlotInfo | None:
-        """One slot of a job, or of an instance, as the ledger has it."""
+        """Return one slot of a job, or of an instance, from the ledger."""
         found = self._rows(_of(self._slots, name, instance).where(self._slots.c.slot == slot))
         return slot_info(found[0]) if found else None
 
@@ -356,37 +374,37 @@ class Reader:
         return sorted(lines, key=lambda line: line[0], reverse=True)[:size]
 
     def _run_since(self) -> sa.ColumnElement[int]:
-        """How many slots of a gap a backfill has run; what was triggered meanwhile is none of them."""
+        """The number of slots of a gap that a backfill has run since; triggers are not among them."""
         slots, gaps = self._slots, self._gaps
         of_gap = (slots.c.task_name == gaps.c.task_name) & (slots.c.task_instance == gaps.c.task_instance)
         within = slots.c.slot.between(gaps.c.first_slot, gaps.c.last_slot) & (slots.c.origin == Origin.BACKFILL)
         return sa.select(sa.func.count()).where(of_gap, within).scalar_subquery().label("run_since")
 
-    def _ledgers(self, name: str, instance: str | None) -> list[sa.Select[Any]]:
-        """A job's own slots and those of its instances stand in order each in an index of theirs; together in none."""
+    def _ledgers(self, name: str, instance: str | None) -> list[Statement]:
+        """Select from the ledger: an index orders a job's own slots, another those of its instances, and none both."""
         if instance is not None:
             return [_of(self._slots, name, instance)]
         return [_of(self._slots, name, RECURRING), _of(self._slots, name, None).where(sa.text(OF_INSTANCES))]
 
-    def _rows(self, statement: sa.Select[Any]) -> Sequence[sa.RowMapping]:
+    def _rows(self, statement: Statement) -> Sequence[sa.RowMapping]:
         with self._store.transaction() as connection:
             return connection.execute(statement).mappings().all()
 
 
-def _turn(row: sa.RowMapping, own: str) -> tuple[Any, ...]:
-    """Which of many that stand is shown first; ``own``: the instance of the plan that is asked about."""
+def _turn(row: sa.RowMapping, own: str) -> tuple[bool, bool, bool, datetime, str]:
+    """The sort key of slots that have not ended; ``own`` is the instance of the requested plan."""
     is_own, is_queued = row["task_instance"] == own, row["state"] == State.QUEUED
     return not is_own, not row["picked"], is_queued, utc(row["slot"]), row["task_instance"]
 
 
-def _of(table: sa.Table, name: str, instance: str | None) -> sa.Select[Any]:
-    """What one of the two tables has about a task, or about one instance of it."""
+def _of(table: sa.Table, name: str, instance: str | None) -> Statement:
+    """Select from ledger or gaps what concerns a task, or one instance of it."""
     found = sa.select(table).where(table.c.task_name == name)
     return found if instance is None else found.where(table.c.task_instance == instance)
 
 
 class _Place(NamedTuple):
-    """Where a line stands in a listing: its instant; a slot before a gap that ends with it; the instance."""
+    """The place of a line in a listing: by instant, a slot before a gap that ends with it, then by instance."""
 
     instant: datetime
     kind: int
@@ -394,15 +412,15 @@ class _Place(NamedTuple):
 
 
 def _cut(
-    statement: sa.Select[Any],
-    column: sa.Column[Any],
+    statement: Statement,
+    column: sa.Column[datetime],
     table: sa.Table,
     kind: int,
     size: int,
     since: datetime | None,
     cursor: _Place | None,
-) -> sa.Select[Any]:
-    """The next page of one of the two tables: what stands after the cursor, the newest first."""
+) -> Statement:
+    """Select the next page of ledger or gaps, after the cursor, the newest first."""
     if since is not None:
         statement = statement.where(column >= since)
     if cursor is not None:
@@ -410,7 +428,7 @@ def _cut(
         if kind == cursor.kind:
             same = same & (table.c.task_instance < cursor.instance)
         after = column < cursor.instant
-        # The first of the two says nothing new: it is what an index begins at, and a deep page reads none before it.
+        # The first condition is implied by the second. An index starts at it, so a deep page reads no earlier rows.
         further = (column <= cursor.instant) & (after | same)
         statement = statement.where(further if kind <= cursor.kind else after)
     return statement.order_by(column.desc(), table.c.task_instance.desc()).limit(size)

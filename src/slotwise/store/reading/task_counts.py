@@ -1,6 +1,6 @@
-"""How many one-time tasks of each name wait, run, or stand still; counted to ``MOST`` and no further.
+"""Counts of one-time tasks by name and state, up to ``MOST``.
 
-Rows that wait may be millions, and of a few names: names are found by one descent of an index each. All others are few.
+Millions of rows may wait under a few names, so each name is found by one descent of an index. Other rows are few.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ HALF = timedelta(milliseconds=500)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskCount:
-    """``waiting`` is ``MOST`` + 1 where more wait. ``next_due``: when the next of them is due, or was (a day ago at
-    most), to the second.
+    """Counts of one task. ``waiting`` is ``MOST`` + 1 if more wait. ``next_due`` is the next due time to the second, at
+    most a day ago.
     """
 
     task: str
@@ -42,7 +42,7 @@ class TaskCounts:
         self._waits = sa.and_(~self._tasks.c.picked, self._tasks.c.state.is_(None), sa.text(IS_TASK))
 
     def all(self) -> list[TaskCount]:
-        """By name; only tasks that have a row."""
+        """Return the counts by name, of tasks that have a row."""
         with self._store.transaction() as connection:
             counts = self._others(connection)
             for name in list(self._waiting_names(connection)):
@@ -50,7 +50,7 @@ class TaskCounts:
         return [TaskCount(task=name, next_due=self._next_due(name), **counts[name]) for name in sorted(counts)]
 
     def _others(self, connection: sa.Connection) -> dict[str, dict[str, int]]:
-        """Those that run or stand still."""
+        """Count rows that run, are paused, blocked or dead."""
         tasks = self._tasks
         still = sa.and_(~tasks.c.picked, tasks.c.state.in_((State.PAUSED, State.BLOCKED, State.DEAD)))
         counts: dict[str, dict[str, int]] = {}

@@ -1,8 +1,8 @@
-"""Rows as people read them: a job, a slot, a worker, the cluster's health."""
+"""What listings show: a job, a slot, the cluster's health."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
@@ -12,17 +12,17 @@ from slotwise.decide import UNREADABLE
 from slotwise.model.records import FOREVER, RECURRING
 from slotwise.model.vocabulary import Origin, Outcome, Reason, State
 from slotwise.schedules import Disabled
-from slotwise.store.schema.rows import utc
-from slotwise.store.schema.worker_rows import WorkerInfo, tags_of
+from slotwise.store.schema.rows import Declared, utc
+from slotwise.store.schema.worker_rows import WorkerInfo
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobInfo:
-    """A job's own row, or an instance's. ``state``: waiting, running, paused, dead, disabled, ended (the schedule has
+    """A job, or a recurring instance. ``state``: waiting, running, paused, dead, disabled, ended (the schedule has
     no further slot), unreadable, or, where it is due, "no live worker", or unroutable: the live workers cannot take it.
-    ``reason`` says why, or who paused it.
+    ``reason`` says why, or gives the pause.
 
-    ``refused``: live workers whose own schedule for it was not taken over, each with its revision.
+    ``refused``: live workers whose schedule for it is older than the row's, each with its revision.
     """
 
     job: str
@@ -48,8 +48,8 @@ class JobInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotInfo:
-    """A slot as the ledger has it; or a gap: then ``count`` slots from ``slot`` to ``last`` did not run. ``run_since``
-    of them have a line of their own, as a backfill has run them after all.
+    """A slot in the ledger; or a gap: then ``count`` slots from ``slot`` to ``last`` did not run. ``run_since`` of them
+    have a line of their own, since a backfill has run them.
 
     ``outcome`` is also ``waiting``: for the slot that comes next, or for one that waits for its retry.
     """
@@ -74,15 +74,15 @@ class SlotInfo:
 
     @property
     def place(self) -> datetime:
-        """Where it stands in a listing: a gap where its last slot does."""
+        """The instant by which listings are ordered: of a gap, its last slot."""
         return self.last or self.slot
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unreadable:
-    """``rows`` of a task that nobody can read: due ``since`` then (None: that cannot be read either), and why.
+    """``rows`` of a task that cannot be read: due ``since`` (None if that cannot be read either), with the error.
 
-    ``dead``: nobody tries them again; a job's row is tried each minute.
+    ``dead`` rows are not tried again; a job's row is tried each minute.
     """
 
     task: str
@@ -94,7 +94,7 @@ class Unreadable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Health:
-    """What the tables say about the cluster, at one instant.
+    """The state of the cluster at one instant.
 
     ``overdue`` rows wait, ``silent`` ones are held past their lease, ``unreadable`` ones have an invalid
     value, and are neither. ``orphans`` wait or are held past their lease, too, but no live worker runs their tasks.
@@ -117,19 +117,19 @@ class Health:
     paused: str | None = None
 
 
-#: Why nobody takes a task, where no worker lives.
+#: Why no worker takes a task while none is alive.
 NO_WORKER_LIVES = "no worker is alive"
 
 
 def state_of_stuck(reason: str) -> State:
-    """The state of what is due and cannot be taken, by the reason that ``obstacle`` gives."""
+    """Return the state of a due row that no worker can take, from the reason that ``obstacle`` returns."""
     return State.NO_LIVE_WORKER if reason == NO_WORKER_LIVES else State.UNROUTABLE
 
 
-def obstacle(name: str, runs_on: str | None, workers: Sequence[WorkerInfo]) -> str | None:
-    """Why no live worker takes this task; None if one does.
+def obstacle(name: str, runs_on: Collection[str], workers: Sequence[WorkerInfo]) -> str | None:
+    """Return why no live worker takes this task; None if one does.
 
-    A job's row says what it asks for (``runs_on``), that of a one-time task does not: there the workers' word counts.
+    ``runs_on`` is in a job's row. Of a one-time task only the workers know the tags.
     """
     live = [worker for worker in workers if worker.live and worker.state == State.RUNNING]
     if not live:
@@ -137,7 +137,7 @@ def obstacle(name: str, runs_on: str | None, workers: Sequence[WorkerInfo]) -> s
     knowing = [worker for worker in live if name in worker.tasks]
     if not knowing:
         return "no live worker knows it"
-    tags = set(tags_of(runs_on))
+    tags = set(runs_on)
     if any(tags <= set(worker.tags) and name not in worker.passed_over for worker in knowing):
         return None
     wanted = sorted(tags.union(*(worker.passed_over.get(name, ()) for worker in knowing)))
@@ -145,13 +145,13 @@ def obstacle(name: str, runs_on: str | None, workers: Sequence[WorkerInfo]) -> s
 
 
 def job_info(row: sa.RowMapping, workers: Sequence[WorkerInfo], now: datetime) -> JobInfo:
-    """A job's own row, at ``now``; with what its workers think of it."""
-    due_time = row["parked_due"] or row["execution_time"]
+    """Return a plan row as a line, at ``now``, with what the workers say about it."""
+    declared, due_time = Declared.load(row["plan"]), row["parked_due"] or row["execution_time"]
     parked = row["slot"] is None or due_time >= FOREVER
     over = State.DISABLED if row["schedule"] == str(Disabled()) else State.ENDED
     state = row["state"] or (State.RUNNING if row["picked"] else over if parked else State.WAITING)
     due = state == State.WAITING and row["execution_time"] <= now
-    reason = obstacle(row["task_name"], row["runs_on"], workers) if due else None
+    reason = obstacle(row["task_name"], declared.runs_on, workers) if due else None
     state = state_of_stuck(reason) if reason else state
     if not row["picked"] and not row["state"] and (row["last_error"] or "").startswith(UNREADABLE):
         state, reason = State.UNREADABLE, row["last_error"].removeprefix(UNREADABLE)
@@ -162,9 +162,9 @@ def job_info(row: sa.RowMapping, workers: Sequence[WorkerInfo], now: datetime) -
         attempt=row["attempt"], worker=row["picked_by"], heartbeat=utc(row["last_heartbeat"]),
         last_success=utc(row["last_success"]), last_failure=utc(row["last_failure"]),
         consecutive_failures=row["consecutive_failures"] or 0, last_error=row["last_error"],
-        priority=50 if row["priority"] is None else row["priority"], revision=row["revision"],
-        runs_on=tags_of(row["runs_on"]),
-        deployed=utc(row["deployed"]), refused=[
+        priority=50 if row["priority"] is None else row["priority"], revision=declared.revision,
+        runs_on=declared.runs_on,
+        deployed=declared.deployed, refused=[
             {"worker": worker.worker, "revision": worker.revision}
             for worker in workers if worker.live and row["task_name"] in worker.refused
         ],
@@ -172,13 +172,13 @@ def job_info(row: sa.RowMapping, workers: Sequence[WorkerInfo], now: datetime) -
 
 
 def paused_by(author: str, since: datetime, note: str | None) -> str:
-    """Who paused it, when and why."""
+    """Return author, time and note of a pause, as text."""
     said = f": {note}" if note else ""
     return f"paused by {author} at {since.astimezone(UTC).isoformat(timespec='seconds')}{said}"
 
 
 def waiting_info(row: sa.RowMapping, begun: sa.RowMapping | None = None) -> SlotInfo:
-    """A slot that waits in the queue; with what the ledger says of its last attempt, if there was one."""
+    """Return a waiting slot as a line, with its last attempt from the ledger, if there was one."""
     line = SlotInfo(
         slot=utc(row["slot"]), outcome=row["state"] or State.WAITING, reason=Reason.RETRY if row["attempt"] else None,
         origin=row["origin"] or Origin.SCHEDULE, attempts=row["attempt"], missed_count=row["collapsed"],
@@ -196,7 +196,7 @@ def waiting_info(row: sa.RowMapping, begun: sa.RowMapping | None = None) -> Slot
 
 
 def slot_info(row: sa.RowMapping) -> SlotInfo:
-    """A row of the ledger. What was claimed, and ended before its handler began, has not started."""
+    """Return a ledger row as a line. A claim that ended before its handler began has not started."""
     started, finished = utc(row["started"]) if row["attempts"] else None, utc(row["finished"])
     return SlotInfo(
         slot=utc(row["slot"]), outcome=row["outcome"], reason=row["reason"], origin=row["origin"],
@@ -207,7 +207,7 @@ def slot_info(row: sa.RowMapping) -> SlotInfo:
 
 
 def gap_info(row: sa.RowMapping) -> SlotInfo:
-    """A row of the gaps, in a listing with ``run_since``."""
+    """Return a gap as a line; listings read it with ``run_since``."""
     return SlotInfo(
         slot=utc(row["first_slot"]), last=utc(row["last_slot"]), count=row["count"], run_since=row.get("run_since", 0),
         outcome=Outcome.SKIPPED, reason=row["reason"], origin=Origin.SCHEDULE, finished=utc(row["created"]),

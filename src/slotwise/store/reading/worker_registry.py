@@ -1,4 +1,4 @@
-"""The live workers, as the database knows them."""
+"""The rows of live workers."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
 
 import sqlalchemy as sa
 
@@ -17,10 +16,10 @@ from slotwise.store.slots.store import Store
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Badge:
-    """What a worker says of itself; ``worker`` is host, pid and boot id, and stands in ``picked_by``.
+    """What a worker reports about itself; ``worker`` is host, pid and boot id, as in ``picked_by``.
 
-    ``refused``: the jobs whose schedules stayed as a newer deploy has planned them. ``passed_over``: what it knows and
-    does not claim, as it does not carry all these tags.
+    ``refused``: jobs whose schedules stayed as a newer deploy has planned them. ``passed_over``: tasks that it knows
+    and does not claim, because it lacks some of these tags.
     """
 
     worker: str
@@ -46,7 +45,7 @@ class WorkerRegistry:
         self._workers = store.tables.workers
 
     def sign_in(self, badge: Badge, state: str, skew: float | None = None) -> tuple[float, int]:
-        """Insert the worker's row; or renew it, if this is not the first time: with the ``skew`` of the time before.
+        """Insert the worker's row, or renew it with the ``skew`` that the last call returned.
 
         Returns the skew of this host's clock against the database's, in seconds, and how many live workers run the
         same tasks under the same tags.
@@ -64,8 +63,8 @@ class WorkerRegistry:
             self._store.dialect.by_row.insert_new(connection, self._workers, row)
         return skew, 1
 
-    def _renew(self, connection: sa.Connection, badge: Badge, state: str, skew: float) -> Sequence[Any] | None:
-        """One statement, for an idle worker does little else."""
+    def _renew(self, connection: sa.Connection, badge: Badge, state: str, skew: float) -> tuple[datetime, int] | None:
+        """Renew the row in one statement: an idle worker does little else."""
         mine, others, dialect = self._workers, self._workers.alias("others"), self._store.dialect
         peers = (
             sa.select(sa.func.count())
@@ -77,9 +76,10 @@ class WorkerRegistry:
             .where(mine.c.worker == badge.worker)
             .values(state=state, last_seen=dialect.ago(connection), skew=skew, capacity=badge.capacity)
         )
-        return dialect.by_row.update_and_read(connection, renewal, mine.c.last_seen, peers.scalar_subquery())
+        found = dialect.by_row.update_and_read(connection, renewal, mine.c.last_seen, peers.scalar_subquery())
+        return None if found is None else (found[0], found[1])
 
-    def _row(self, badge: Badge, state: str, now: datetime, skew: float) -> dict[str, Any]:
+    def _row(self, badge: Badge, state: str, now: datetime, skew: float) -> dict[str, object]:
         return {
             "worker": badge.worker, "host": badge.host, "pid": badge.pid, "boot_id": badge.boot_id,
             "version": badge.version, "capacity": badge.capacity, "tags": json.dumps(sorted(badge.tags)),
@@ -90,18 +90,18 @@ class WorkerRegistry:
         }  # fmt: skip
 
     def sign_out(self, worker: str) -> None:
-        """The worker has ended in order."""
+        """Delete the row of a worker that has stopped."""
         with self._store.database.heart.begin() as connection:
             connection.execute(self._workers.delete().where(self._workers.c.worker == worker))
 
     def sweep(self, older_than: timedelta) -> int:
-        """Forget workers that were last seen longer ago than ``older_than``."""
+        """Delete the rows of workers that were last seen longer ago than ``older_than``; return how many."""
         with self._store.database.heart.begin() as connection:
             limit = self._store.dialect.now(connection) - older_than
             return connection.execute(self._workers.delete().where(self._workers.c.last_seen < limit)).rowcount
 
     def live(self) -> list[sa.RowMapping]:
-        """All workers' rows, the newest first."""
+        """Return all workers' rows, the newest first."""
         with self._store.transaction() as connection:
             return list(
                 connection.execute(sa.select(self._workers).order_by(self._workers.c.started.desc())).mappings()
@@ -109,5 +109,5 @@ class WorkerRegistry:
 
 
 def _skew(before: datetime, now: datetime) -> float:
-    """By how much this host's clock is off the database's at least: ``now`` was some time since ``before``."""
+    """Return the minimum offset of this host's clock: the database read ``now`` some time after ``before``."""
     return max(before - now, min(host_now() - now, timedelta(0))).total_seconds()

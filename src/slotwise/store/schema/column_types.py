@@ -5,8 +5,11 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from sqlalchemy import BigInteger, DateTime, Dialect, Interval
+from sqlalchemy import JSON, BigInteger, DateTime, Dialect, Interval
 from sqlalchemy.types import TypeDecorator, TypeEngine
+
+#: What no statement compares: a document that is read and written as a whole.
+Json = JSON(none_as_null=True)
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
@@ -18,26 +21,8 @@ def to_micros(instant: datetime) -> int:
 
 
 def from_micros(value: int) -> datetime:
-    try:
-        return _EPOCH + timedelta(microseconds=value)
-    except OverflowError:
-        return Beyond.near(str(value), before=value < 0)
-
-
-class Beyond(datetime):
-    """An instant that Python cannot hold (infinite, BC, after the year 9999), as the nearest one that it can.
-
-    Reading such a row must not fail: it would keep all the others from being read.
-    """
-
-    written: str
-
-    @classmethod
-    def near(cls, written: str, *, before: bool) -> Beyond:
-        """``written``: as the database has it."""
-        found = cls(1, 1, 1, tzinfo=UTC) if before else cls(9999, 12, 31, tzinfo=UTC)
-        found.written = written
-        return found
+    """The inverse of ``to_micros``."""
+    return _EPOCH + timedelta(microseconds=value)
 
 
 class Instant(TypeDecorator[datetime]):
@@ -57,8 +42,8 @@ class Instant(TypeDecorator[datetime]):
         return to_micros(value) if dialect.name == "sqlite" else value
 
     def process_result_value(self, value: Any | None, dialect: Dialect) -> datetime | None:
-        if value is None or isinstance(value, Beyond):
-            return value
+        if value is None:
+            return None
         return from_micros(value) if dialect.name == "sqlite" else value.astimezone(UTC)
 
 

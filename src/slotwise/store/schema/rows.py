@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
 from slotwise.model.records import LedgerKey, Row, Transition
-from slotwise.store.schema.column_types import Beyond
-
-#: The end of bigint; and what is said of a row that is there.
-LAST_TOKEN = 2**63 - 1
-NO_TOKEN = f"version is {LAST_TOKEN}, from where no token can rise; set it to the microseconds since 1970, as now"
 
 #: What is read of a row, in this order, by every statement that returns rows.
 ROW_COLUMNS = (
     "task_name", "task_instance", "execution_time", "version", "picked", "picked_by", "task_data",
     "last_success", "last_failure", "consecutive_failures", "last_heartbeat", "priority", "kind", "slot", "watermark",
     "next_slot", "schedule", "plan_instance", "origin", "collapsed", "created_version", "attempt", "lost_count",
-    "lease", "state", "cancel_requested", "control", "catch_up_until", "parked_due",
-    "wanted_due", "trying_since", "unheld_since",
+    "lease", "state", "cancel_requested", "control", "parked_due", "wanted_due", "unheld_since", "pending",
 )  # fmt: skip
 
 #: What is read of a row when only the hold on it matters: no payload travels.
@@ -34,9 +28,12 @@ CHANGED_COLUMNS = {
     "execution_time": "timestamptz", "slot": "timestamptz", "next_slot": "timestamptz", "watermark": "timestamptz",
     "schedule": "text", "origin": "text", "collapsed": "bigint", "attempt": "integer", "lost_count": "integer",
     "state": "text", "control": "bigint", "parked_due": "timestamptz", "consecutive_failures": "integer",
-    "catch_up_until": "timestamptz", "trying_since": "timestamptz", "unheld_since": "timestamptz",
+    "unheld_since": "timestamptz", "pending": "json",
     "last_success": "timestamptz", "last_failure": "timestamptz", "last_error": "text",
 }  # fmt: skip
+
+#: What of a row stands in ``pending``: values of a slot in trouble, which no statement compares or counts.
+PENDING = ("trying_since", "catch_up_until")
 
 #: What a plan row whose slot succeeded on time is checked against, and moved on to.
 ADVANCED = {
@@ -46,7 +43,7 @@ ADVANCED = {
 
 #: What the decision about a late slot writes on the row that was claimed.
 DECIDED_COLUMNS = (
-    "slot", "next_slot", "watermark", "origin", "collapsed", "catch_up_until", "attempt", "lost_count", "trying_since",
+    "slot", "next_slot", "watermark", "origin", "collapsed", "attempt", "lost_count", "pending",
 )  # fmt: skip
 
 #: What a settlement writes in the ledger, with the PostgreSQL type of each; and which of them are counts, added to.
@@ -59,9 +56,31 @@ ADDED_COLUMNS = ("lost", "aborted")
 
 def utc(value: Any) -> Any:
     """A driver gives instants in the session's zone; arithmetic is only safe in UTC."""
-    if not isinstance(value, datetime) or value.tzinfo is UTC or isinstance(value, Beyond):
+    if not isinstance(value, datetime) or value.tzinfo is UTC:
         return value
     return value.astimezone(UTC)
+
+
+def pending_of(trying_since: datetime | None, catch_up_until: datetime | None) -> dict[str, str] | None:
+    """What is written in ``pending``; None for a row without trouble."""
+    if trying_since is None and catch_up_until is None:
+        return None
+    given = zip(PENDING, (trying_since, catch_up_until), strict=True)
+    return {name: value.isoformat() for name, value in given if value is not None}
+
+
+def stored(row: Row, columns: Mapping[str, Any]) -> dict[str, Any]:
+    """The changes of a row as they are written: what stands in ``pending`` as one document."""
+    if columns.keys().isdisjoint(PENDING):
+        return dict(columns)
+    pending = (columns.get(name, getattr(row, name)) for name in PENDING)
+    others = {name: value for name, value in columns.items() if name not in PENDING}
+    return others | {"pending": pending_of(*pending)}
+
+
+def waits_on(pending: Mapping[str, str] | None) -> dict[str, Any]:
+    """The values that stand in ``pending``. A key of another release is not read."""
+    return {name: datetime.fromisoformat(pending[name]) for name in PENDING if name in pending} if pending else {}
 
 
 def row_of(values: Sequence[Any]) -> Row:
@@ -71,27 +90,41 @@ def row_of(values: Sequence[Any]) -> Row:
         found["task_data"] = bytes(found["task_data"])
     found["consecutive_failures"] = found["consecutive_failures"] or 0
     found["picked"] = bool(found["picked"])
-    refuse_unusable(found)
+    found |= waits_on(found.pop("pending"))
     return Row(**found)
-
-
-def is_unusable(row: Row) -> bool:
-    """Whether no fence, or no ledger, can go on from this one-time task."""
-    return row.version >= LAST_TOKEN or isinstance(row.slot, Beyond)
-
-
-def refuse_unusable(found: dict[str, Any]) -> None:
-    """Raise ValueError for what no schedule, and no fence, can go on from."""
-    for name in ("slot", "next_slot", "watermark", "catch_up_until"):
-        if isinstance(found.get(name), Beyond):
-            raise ValueError(f"{name} is {found[name].written}; correct it to an instant of the years 1 to 9999")
-    if found["version"] >= LAST_TOKEN:
-        raise ValueError(NO_TOKEN)
 
 
 def hold_of(values: Sequence[Any]) -> Row:
     """A Row of values that come in the order of HOLD_COLUMNS; the rest is left at its default."""
     return Row(**{name: utc(value) for name, value in zip(HOLD_COLUMNS, values, strict=True)})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Declared:
+    """What a job's row says of its code and of the deploy that planned it: the document ``plan``."""
+
+    fingerprint: str | None = None
+    runs_on: tuple[str, ...] = ()
+    revision: str | None = None
+    deployed: datetime | None = None
+
+    @classmethod
+    def load(cls, plan: Mapping[str, Any] | None) -> Declared:
+        """Read the document. A key of another release is not read."""
+        found = plan or {}
+        tags, deployed = tuple(found.get("runs_on") or ()), found.get("deployed")
+        return cls(
+            fingerprint=found.get("fingerprint"), runs_on=tags, revision=found.get("revision"),
+            deployed=deployed and datetime.fromisoformat(deployed),
+        )  # fmt: skip
+
+    def document(self) -> dict[str, Any]:
+        """Return what is stored: the values that are there."""
+        found = {
+            "fingerprint": self.fingerprint, "runs_on": list(self.runs_on), "revision": self.revision,
+            "deployed": self.deployed and self.deployed.isoformat(),
+        }  # fmt: skip
+        return {name: value for name, value in found.items() if value}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,7 +26,7 @@ from sqlalchemy import (
 )
 
 from slotwise.model.vocabulary import Kind
-from slotwise.store.schema.column_types import Duration, Instant
+from slotwise.store.schema.column_types import Duration, Instant, Json
 
 #: The schema that this code reads and writes; kept in ``scheduled_meta`` by the migrations.
 SCHEMA_VERSION = 1
@@ -56,10 +56,13 @@ class Tables:
         self.tasks = self._tasks()
         self.slots = self._slots()
         self.gaps = self._gaps()
+        self.attempts = self._attempts()
         self.workers = self._workers()
         self.controls = self._controls()
         self.calendars = self._calendars()
         self.starts = self._starts()
+        self.keys = self._keys()
+        self.receipts = self._receipts()
         self.meta = Table(
             f"{prefix}meta",
             self.metadata,
@@ -100,27 +103,28 @@ class Tables:
             Column("watermark", Instant),
             Column("next_slot", Instant),
             Column("schedule", Text),
-            Column("fingerprint", Text),
-            Column("revision", Text),
-            Column("deployed", Instant),
-            Column("runs_on", Text),
+            Column("plan", Json),
             Column("plan_instance", Text),
             Column("origin", Text),
             Column("collapsed", BigInteger, nullable=False, server_default=text("0")),
             Column("created_version", BigInteger),
             Column("attempt", Integer, nullable=False, server_default=text("0")),
             Column("lost_count", Integer, nullable=False, server_default=text("0")),
-            Column("trying_since", Instant),
             Column("lease", Duration),
             Column("state", Text),
             Column("parked_due", Instant),
             Column("wanted_due", Instant),
             Column("waits_for", Integer),
             Column("cancel_requested", Instant),
-            Column("catch_up_until", Instant),
             Column("unheld_since", Instant),
             Column("last_error", Text),
             Column("control", BigInteger),
+            Column("pending", Json),
+            Column("marked", Instant),
+            Column("limit_key", Text),
+            Column("order_key", Text),
+            Column("period", Duration),
+            Column("anchor", Instant),
         ]
 
     def _queues(self, name: str) -> list[Index]:
@@ -143,6 +147,7 @@ class Tables:
             Index(f"{name}_held", "picked_by", **self._where(held)),
             Index(f"{name}_parked", "state", "task_name", "task_instance", **self._where(parked)),
             Index(f"{name}_beside", "task_name", "plan_instance", **self._where(_given("plan_instance"))),
+            Index(f"{name}_ordered", "task_name", "order_key", "created_version", **self._where(_given("order_key"))),
         ]
 
     def _slots(self) -> Table:
@@ -185,6 +190,26 @@ class Tables:
             Index(f"{self.prefix}gaps_last", "task_name", "last_slot"),
         )
 
+    def _attempts(self) -> Table:
+        """Attempts that did not simply succeed as the first of their slot."""
+        return Table(
+            f"{self.prefix}attempts",
+            self.metadata,
+            Column("task_name", Text, primary_key=True),
+            Column("task_instance", Text, primary_key=True),
+            Column("slot", Instant, primary_key=True),
+            Column("token", BigInteger, primary_key=True),
+            Column("number", Integer, nullable=False),
+            Column("worker", Text),
+            Column("claimed", Instant),
+            Column("started", Instant),
+            Column("ended", Instant),
+            Column("outcome", Text, nullable=False),
+            Column("reason", Text),
+            Column("error", Text),
+            Index(f"{self.prefix}attempts_ended", "ended"),
+        )
+
     def _workers(self) -> Table:
         return Table(
             f"{self.prefix}workers",
@@ -216,7 +241,6 @@ class Tables:
             Column("author", Text, nullable=False),
             Column("command", Text, nullable=False),
             Column("task_name", Text),
-            Column("task_instance", Text),
             Column("slot", Instant),
             Column("arguments", Text),
             Column("note", Text),
@@ -243,6 +267,31 @@ class Tables:
             Column("count", BigInteger, nullable=False),
         )
 
+    def _keys(self) -> Table:
+        """Keys by which tasks are limited or ordered, while any of them has a row."""
+        return Table(
+            f"{self.prefix}keys",
+            self.metadata,
+            Column("task_name", Text, primary_key=True),
+            Column("kind", Text, primary_key=True),
+            Column("key", Text, primary_key=True),
+            Column("head", Text),
+            Column("running", Integer, nullable=False, server_default=text("0")),
+            Column("full_until", Instant),
+        )
+
+    def _receipts(self) -> Table:
+        """Answers of transactions whose reply may have been lost, kept for a while."""
+        return Table(
+            f"{self.prefix}receipts",
+            self.metadata,
+            Column("receipt", Text, primary_key=True),
+            Column("answer", Json),
+            Column("created", Instant, nullable=False),
+            Column("expires", Instant, nullable=False),
+            Index(f"{self.prefix}receipts_expires", "expires"),
+        )
+
 
 def _given(column: str) -> TextClause:
     """Rows that have this column, for an index that is not to hold the others."""
@@ -252,6 +301,12 @@ def _given(column: str) -> TextClause:
 def of_plan(rows: FromClause, instance: Any) -> ColumnElement[bool]:
     """Whether a row of a task is this instance's plan row, or stands beside it: an index finds either."""
     return or_(rows.c.task_instance == instance, rows.c.plan_instance == instance)
+
+
+def runs_on(rows: FromClause) -> ColumnElement[str | None]:
+    """The tags that a job's row asks for, as the text of a list."""
+    found: ColumnElement[str | None] = rows.c.plan["runs_on"].as_string()
+    return found
 
 
 def is_task(rows: FromClause) -> ColumnElement[bool]:

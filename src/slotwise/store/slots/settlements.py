@@ -64,7 +64,7 @@ from slotwise.store.dialects.port import Dialect, Parted
 from slotwise.store.queue.queue import AtInsert, queue_of
 from slotwise.store.schema.rows import Change, Held, expect
 from slotwise.store.slots import ledger
-from slotwise.store.slots.concurrent_slots import tell_plan_rows
+from slotwise.store.slots.detached import tell_plan_rows
 from slotwise.store.slots.queued_slots import freed, release_queued
 
 if TYPE_CHECKING:
@@ -229,7 +229,7 @@ class Settlements:
             logger.error("%s/%s is set aside: %s", *claim.key, why, exc_info=error)
         try:
             with self.transaction() as connection:
-                label = self.dialect.by_row.let_go_aside(connection, claim, outcome, describe(error))
+                label = self.dialect.by_row.quarantine_held(connection, claim, outcome, describe(error))
                 if label is not None and claim.row.has_slot:
                     freed(connection, self.dialect, claim.row, self.dialect.now(connection), removed=False)
         except SQLAlchemyError:
@@ -272,7 +272,8 @@ class Settlements:
 
         def work(connection: sa.Connection) -> tuple[str | None, list[Change]]:
             ago = {fence: ended_ago(claim) for fence, claim in claims.items()}
-            held = self.dialect.hold(connection, list(claims.values()), wait=wait)
+            free_claims = self._unblocked(connection, claims, outcomes, wait=wait)
+            held = self.dialect.hold(connection, free_claims, wait=wait)
             ended = [
                 (one, outcomes[one.row.fence])
                 for one in held
@@ -292,6 +293,24 @@ class Settlements:
         self.database.wake_ups.tell(*words)
         tell_plan_rows(self.database, self.dialect, changes, wait=wait)
         return changes
+
+    def _unblocked(
+        self,
+        connection: sa.Connection,
+        claims: Mapping[Fence, Claim],
+        outcomes: Mapping[Fence, AttemptOutcome],
+        *,
+        wait: bool,
+    ) -> list[Claim]:
+        """Lock the rows that follow-ups may change together with the held ones, in one order; return whose are free.
+
+        Race: two settlements whose follow-ups replace each other's rows would wait for each other.
+        """
+        changed = {fence: _changed_by(outcomes[fence]) for fence in claims}
+        if not (others := set().union(*changed.values())):
+            return list(claims.values())
+        locked = self.dialect.lock(connection, others | {fence.key for fence in claims}, wait=wait)
+        return [claim for fence, claim in claims.items() if not locked & {fence.key, *changed[fence]}]
 
     def _ends(
         self, changes: Sequence[Change], claims: Mapping[Fence, Claim], outcomes: Mapping[Fence, AttemptOutcome]
@@ -350,6 +369,15 @@ class Settlements:
             ]
 
         return self._apart([(claim_of(row), Died()) for row in silent], end)
+
+
+def _changed_by(outcome: AttemptOutcome) -> set[Key]:
+    """The rows of others that follow-ups may change; "keep" changes none."""
+    sequel: FollowUps | None = getattr(outcome, "sequel", None)
+    if sequel is None:
+        return set()
+    follows = (Key(name, wanted.instance) for name, wanted, if_exists in sequel.follows if if_exists != "keep")
+    return {*follows, *sequel.arrivals}
 
 
 def _has_stirred(row: Row, claim: Claim) -> bool:

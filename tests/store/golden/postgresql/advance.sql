@@ -11,8 +11,8 @@ WITH held AS MATERIALIZED (
                         AND (%(c_next_slot)s::timestamptz IS NULL OR %(c_next_slot)s::timestamptz >
                             statement_timestamp())
                         AND t.attempt = 1 AND t.lost_count = 0 AND t.collapsed = 0 AND t.origin IS NULL AND
-                            t.catch_up_until IS NULL AND t.state IS NULL AND t.cancel_requested IS NULL AND
-                            t.wanted_due IS NULL AND t.parked_due IS NULL AND t.control IS NULL
+                            t.pending IS NULL AND t.state IS NULL AND t.cancel_requested IS NULL AND t.wanted_due IS
+                            NULL AND t.parked_due IS NULL AND t.control IS NULL
                    ELSE false END
         FOR UPDATE SKIP LOCKED) AS h
     CROSS JOIN LATERAL (

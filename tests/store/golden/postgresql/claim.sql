@@ -32,8 +32,8 @@ WITH due AS (
     RETURNING t.task_name, t.task_instance, t.execution_time, t.version, t.picked, t.picked_by, t.task_data,
         t.last_success, t.last_failure, t.consecutive_failures, t.last_heartbeat, t.priority, t.kind, t.slot,
         t.watermark, t.next_slot, t.schedule, t.plan_instance, t.origin, t.collapsed, t.created_version, t.attempt,
-        t.lost_count, t.lease, t.state, t.cancel_requested, t.control, t.catch_up_until, t.parked_due, t.wanted_due,
-        t.trying_since, t.unheld_since
+        t.lost_count, t.lease, t.state, t.cancel_requested, t.control, t.parked_due, t.wanted_due, t.unheld_since,
+        t.pending
 ), ledger AS (
     INSERT INTO scheduled_slots AS s
         (task_name, task_instance, slot, outcome, origin, attempts, collapsed, token, worker, started)
@@ -64,7 +64,7 @@ SELECT statement_timestamp(), kind = 'task' OR EXISTS (
     task_name, task_instance, execution_time, version, task_data, last_success, last_failure, consecutive_failures,
         priority, kind, slot, CASE WHEN kind <> 'plan' OR watermark IS DISTINCT FROM slot THEN watermark END,
         next_slot, schedule, plan_instance, origin, collapsed, created_version, attempt, lost_count,
-        cancel_requested, control, catch_up_until, parked_due, wanted_due, trying_since, unheld_since
+        cancel_requested, control, parked_due, wanted_due, unheld_since, pending
 FROM due
 ORDER BY -coalesce(priority, 50), execution_time;
 
@@ -76,8 +76,7 @@ WHERE t.ctid = ANY (ARRAY(
         WITH RECURSIVE heads AS (
         SELECT n.task_name, n.turn, n.last, n.since, CASE WHEN n.first = n.last THEN n.first ELSE (
             SELECT -coalesce(q.priority, 50) FROM scheduled_tasks AS q
-            WHERE q.task_name = n.task_name AND NOT q.picked AND q.state IS NULL
-              AND q.kind = 'task'
+            WHERE q.task_name = n.task_name AND NOT q.picked AND q.state IS NULL AND q.kind = 'task'
               AND -coalesce(q.priority, 50) >= n.first AND -coalesce(q.priority, 50) <= n.last
             ORDER BY -coalesce(q.priority, 50) LIMIT 1) END AS rank
         FROM unnest(%(heads)s::text[], %(firsts)s::integer[], %(lasts)s::integer[], %(sinces)s::timestamptz[])
@@ -86,8 +85,7 @@ WHERE t.ctid = ANY (ARRAY(
         UNION ALL
         SELECT h.task_name, h.turn, h.last, h.since, (
             SELECT -coalesce(q.priority, 50) FROM scheduled_tasks AS q
-            WHERE q.task_name = h.task_name AND NOT q.picked AND q.state IS NULL
-              AND q.kind = 'task'
+            WHERE q.task_name = h.task_name AND NOT q.picked AND q.state IS NULL AND q.kind = 'task'
               AND -coalesce(q.priority, 50) > h.rank AND -coalesce(q.priority, 50) <= h.last
             ORDER BY -coalesce(q.priority, 50) LIMIT 1)
         FROM heads AS h WHERE h.rank < h.last)
@@ -107,8 +105,7 @@ RETURNING -coalesce(t.priority, 50), t.execution_time, t.task_name, t.task_insta
     IS NOT DISTINCT FROM t.execution_time, nullif(t.slot, t.execution_time), t.created_version, t.attempt,
     t.cancel_requested, t.last_heartbeat, coalesce(
     (SELECT true FROM scheduled_tasks AS d
-     WHERE NOT d.picked AND d.state IS NULL AND d.kind <> 'task'
-       AND d.execution_time <= statement_timestamp()
+     WHERE NOT d.picked AND d.state IS NULL AND d.kind <> 'task' AND d.execution_time <= statement_timestamp()
      ORDER BY d.execution_time LIMIT 1),
     (SELECT true FROM scheduled_tasks AS d
      WHERE NOT d.picked AND d.state IS NULL AND d.lost_count > 0 AND d.execution_time <= statement_timestamp()

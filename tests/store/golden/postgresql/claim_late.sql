@@ -32,8 +32,8 @@ WITH due AS (
     RETURNING t.task_name, t.task_instance, t.execution_time, t.version, t.picked, t.picked_by, t.task_data,
         t.last_success, t.last_failure, t.consecutive_failures, t.last_heartbeat, t.priority, t.kind, t.slot,
         t.watermark, t.next_slot, t.schedule, t.plan_instance, t.origin, t.collapsed, t.created_version, t.attempt,
-        t.lost_count, t.lease, t.state, t.cancel_requested, t.control, t.catch_up_until, t.parked_due, t.wanted_due,
-        t.trying_since, t.unheld_since
+        t.lost_count, t.lease, t.state, t.cancel_requested, t.control, t.parked_due, t.wanted_due, t.unheld_since,
+        t.pending
 ), ledger AS (
     INSERT INTO scheduled_slots AS s
         (task_name, task_instance, slot, outcome, origin, attempts, collapsed, token, worker, started)
@@ -64,7 +64,7 @@ SELECT statement_timestamp(), kind = 'task' OR EXISTS (
     task_name, task_instance, execution_time, version, task_data, last_success, last_failure, consecutive_failures,
         priority, kind, slot, CASE WHEN kind <> 'plan' OR watermark IS DISTINCT FROM slot THEN watermark END,
         next_slot, schedule, plan_instance, origin, collapsed, created_version, attempt, lost_count,
-        cancel_requested, control, catch_up_until, parked_due, wanted_due, trying_since, unheld_since
+        cancel_requested, control, parked_due, wanted_due, unheld_since, pending
 FROM due
 ORDER BY -coalesce(priority, 50), execution_time;
 
@@ -118,9 +118,8 @@ WITH held AS MATERIALIZED (
 ), begun AS (
     UPDATE scheduled_tasks AS t
     SET slot = %(c_slot)s::timestamptz, next_slot = %(c_next_slot)s::timestamptz, watermark =
-        %(c_watermark)s::timestamptz, origin = %(c_origin)s::text, collapsed = %(c_collapsed)s::bigint,
-        catch_up_until = %(c_catch_up_until)s::timestamptz, attempt = %(c_attempt)s::integer, lost_count =
-        %(c_lost_count)s::integer, trying_since = %(c_trying_since)s::timestamptz
+        %(c_watermark)s::timestamptz, origin = %(c_origin)s::text, collapsed = %(c_collapsed)s::bigint, attempt =
+        %(c_attempt)s::integer, lost_count = %(c_lost_count)s::integer, pending = %(c_pending)s::json
     FROM held AS i
     WHERE t.ctid = ANY (ARRAY(SELECT place FROM held)) AND t.ctid = i.place
       AND t.version = i.version AND t.picked_by = %(holder)s

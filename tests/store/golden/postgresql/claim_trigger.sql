@@ -58,8 +58,8 @@ WITH due AS (
     RETURNING t.task_name, t.task_instance, t.execution_time, t.version, t.picked, t.picked_by, t.task_data,
         t.last_success, t.last_failure, t.consecutive_failures, t.last_heartbeat, t.priority, t.kind, t.slot,
         t.watermark, t.next_slot, t.schedule, t.plan_instance, t.origin, t.collapsed, t.created_version, t.attempt,
-        t.lost_count, t.lease, t.state, t.cancel_requested, t.control, t.catch_up_until, t.parked_due, t.wanted_due,
-        t.trying_since, t.unheld_since
+        t.lost_count, t.lease, t.state, t.cancel_requested, t.control, t.parked_due, t.wanted_due, t.unheld_since,
+        t.pending
 ), ledger AS (
     INSERT INTO scheduled_slots AS s
         (task_name, task_instance, slot, outcome, origin, attempts, collapsed, token, worker, started)
@@ -90,6 +90,6 @@ SELECT statement_timestamp(), kind = 'task' OR EXISTS (
     task_name, task_instance, execution_time, version, task_data, last_success, last_failure, consecutive_failures,
         priority, kind, slot, CASE WHEN kind <> 'plan' OR watermark IS DISTINCT FROM slot THEN watermark END,
         next_slot, schedule, plan_instance, origin, collapsed, created_version, attempt, lost_count,
-        cancel_requested, control, catch_up_until, parked_due, wanted_due, trying_since, unheld_since
+        cancel_requested, control, parked_due, wanted_due, unheld_since, pending
 FROM due
 ORDER BY -coalesce(priority, 50), execution_time;

@@ -1,8 +1,7 @@
     WITH RECURSIVE heads AS (
         SELECT n.task_name, n.turn, n.last, n.since, CASE WHEN n.first = n.last THEN n.first ELSE (
             SELECT -coalesce(q.priority, 50) FROM scheduled_tasks AS q
-            WHERE q.task_name = n.task_name AND NOT q.picked AND q.state IS NULL
-              AND q.kind = 'task'
+            WHERE q.task_name = n.task_name AND NOT q.picked AND q.state IS NULL AND q.kind = 'task'
               AND -coalesce(q.priority, 50) >= n.first AND -coalesce(q.priority, 50) <= n.last
             ORDER BY -coalesce(q.priority, 50) LIMIT 1) END AS rank
         FROM unnest(%(heads)s::text[], %(firsts)s::integer[], %(lasts)s::integer[], %(sinces)s::timestamptz[])
@@ -11,8 +10,7 @@
         UNION ALL
         SELECT h.task_name, h.turn, h.last, h.since, (
             SELECT -coalesce(q.priority, 50) FROM scheduled_tasks AS q
-            WHERE q.task_name = h.task_name AND NOT q.picked AND q.state IS NULL
-              AND q.kind = 'task'
+            WHERE q.task_name = h.task_name AND NOT q.picked AND q.state IS NULL AND q.kind = 'task'
               AND -coalesce(q.priority, 50) > h.rank AND -coalesce(q.priority, 50) <= h.last
             ORDER BY -coalesce(q.priority, 50) LIMIT 1)
         FROM heads AS h WHERE h.rank < h.last)

@@ -1,6 +1,5 @@
-SELECT scheduled_tasks.task_name, scheduled_tasks.schedule, scheduled_tasks.slot, scheduled_tasks.fingerprint,
-    scheduled_tasks.priority, scheduled_tasks.runs_on, scheduled_tasks.revision, scheduled_tasks.deployed, EXISTS
-    (SELECT newest.slot
+SELECT scheduled_tasks.task_name, scheduled_tasks.schedule, scheduled_tasks.slot, scheduled_tasks.priority,
+    scheduled_tasks.plan, EXISTS (SELECT newest.slot
 FROM (SELECT scheduled_slots.task_name AS task_name, scheduled_slots.task_instance AS task_instance,
     scheduled_slots.slot AS slot, scheduled_slots.finished AS finished
 FROM scheduled_slots
@@ -17,7 +16,5 @@ WHERE scheduled_tasks.task_name IN (%(task_name_1_1)s::VARCHAR, %(task_name_1_2)
     scheduled_tasks.task_instance = %(task_instance_1)s::VARCHAR ORDER BY scheduled_tasks.task_name COLLATE "C",
     scheduled_tasks.task_instance COLLATE "C" FOR UPDATE OF scheduled_tasks;
 
-UPDATE scheduled_tasks SET revision=%(revision)s::VARCHAR, deployed=%(deployed)s::TIMESTAMP WITH TIME ZONE WHERE
-    scheduled_tasks.task_name IN (%(task_name_1_1)s::VARCHAR, %(task_name_1_2)s::VARCHAR,
-    %(task_name_1_3)s::VARCHAR, %(task_name_1_4)s::VARCHAR, %(task_name_1_5)s::VARCHAR) AND
+UPDATE scheduled_tasks SET plan=%(plan)s::JSON WHERE scheduled_tasks.task_name = %(job)s::VARCHAR AND
     scheduled_tasks.task_instance = %(task_instance_1)s::VARCHAR;

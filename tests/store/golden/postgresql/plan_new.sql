@@ -1,8 +1,7 @@
 SELECT statement_timestamp();
 
-SELECT scheduled_tasks.task_name, scheduled_tasks.schedule, scheduled_tasks.slot, scheduled_tasks.fingerprint,
-    scheduled_tasks.priority, scheduled_tasks.runs_on, scheduled_tasks.revision, scheduled_tasks.deployed, EXISTS
-    (SELECT newest.slot
+SELECT scheduled_tasks.task_name, scheduled_tasks.schedule, scheduled_tasks.slot, scheduled_tasks.priority,
+    scheduled_tasks.plan, EXISTS (SELECT newest.slot
 FROM (SELECT scheduled_slots.task_name AS task_name, scheduled_slots.task_instance AS task_instance,
     scheduled_slots.slot AS slot, scheduled_slots.finished AS finished
 FROM scheduled_slots
@@ -18,16 +17,15 @@ WHERE scheduled_tasks.task_name IN (%(task_name_1_1)s::VARCHAR) AND scheduled_ta
     %(task_instance_1)s::VARCHAR ORDER BY scheduled_tasks.task_name COLLATE "C", scheduled_tasks.task_instance
     COLLATE "C" FOR UPDATE OF scheduled_tasks;
 
-SELECT scheduled_tasks.revision, scheduled_tasks.deployed, scheduled_tasks.task_name, scheduled_tasks.task_instance,
+SELECT scheduled_tasks.plan, scheduled_tasks.task_name, scheduled_tasks.task_instance,
     scheduled_tasks.execution_time, scheduled_tasks.version, scheduled_tasks.picked, scheduled_tasks.picked_by,
     scheduled_tasks.task_data, scheduled_tasks.last_success, scheduled_tasks.last_failure,
     scheduled_tasks.consecutive_failures, scheduled_tasks.last_heartbeat, scheduled_tasks.priority,
     scheduled_tasks.kind, scheduled_tasks.slot, scheduled_tasks.watermark, scheduled_tasks.next_slot,
     scheduled_tasks.schedule, scheduled_tasks.plan_instance, scheduled_tasks.origin, scheduled_tasks.collapsed,
     scheduled_tasks.created_version, scheduled_tasks.attempt, scheduled_tasks.lost_count, scheduled_tasks.lease,
-    scheduled_tasks.state, scheduled_tasks.cancel_requested, scheduled_tasks.control,
-    scheduled_tasks.catch_up_until, scheduled_tasks.parked_due, scheduled_tasks.wanted_due,
-    scheduled_tasks.trying_since, scheduled_tasks.unheld_since
+    scheduled_tasks.state, scheduled_tasks.cancel_requested, scheduled_tasks.control, scheduled_tasks.parked_due,
+    scheduled_tasks.wanted_due, scheduled_tasks.unheld_since, scheduled_tasks.pending
 FROM scheduled_tasks
 WHERE scheduled_tasks.task_name = %(task_name_1)s::VARCHAR AND scheduled_tasks.task_instance =
     %(task_instance_1)s::VARCHAR FOR UPDATE;
@@ -59,23 +57,21 @@ WHERE scheduled_gaps.task_name = %(name)s::VARCHAR AND scheduled_gaps.task_insta
  LIMIT %(param_2)s::INTEGER) AS anon_2;
 
 INSERT INTO scheduled_tasks (task_name, task_instance, execution_time, picked, version, priority, kind, slot,
-    watermark, next_slot, schedule, fingerprint, revision, deployed, runs_on, created_version) VALUES
-    (%(task_name)s::VARCHAR, %(task_instance)s::VARCHAR, %(execution_time)s::TIMESTAMP WITH TIME ZONE, %(picked)s,
-    %(version)s::BIGINT, %(priority)s::SMALLINT, %(kind)s::VARCHAR, %(slot)s::TIMESTAMP WITH TIME ZONE,
-    %(watermark)s::TIMESTAMP WITH TIME ZONE, %(next_slot)s::TIMESTAMP WITH TIME ZONE, %(schedule)s::VARCHAR,
-    %(fingerprint)s::VARCHAR, %(revision)s::VARCHAR, %(deployed)s::TIMESTAMP WITH TIME ZONE, %(runs_on)s::VARCHAR,
+    watermark, next_slot, schedule, plan, created_version) VALUES (%(task_name)s::VARCHAR,
+    %(task_instance)s::VARCHAR, %(execution_time)s::TIMESTAMP WITH TIME ZONE, %(picked)s, %(version)s::BIGINT,
+    %(priority)s::SMALLINT, %(kind)s::VARCHAR, %(slot)s::TIMESTAMP WITH TIME ZONE, %(watermark)s::TIMESTAMP WITH
+    TIME ZONE, %(next_slot)s::TIMESTAMP WITH TIME ZONE, %(schedule)s::VARCHAR, %(plan)s::JSON,
     %(created_version)s::BIGINT) ON CONFLICT DO NOTHING RETURNING scheduled_tasks.version;
 
-SELECT scheduled_tasks.revision, scheduled_tasks.deployed, scheduled_tasks.task_name, scheduled_tasks.task_instance,
+SELECT scheduled_tasks.plan, scheduled_tasks.task_name, scheduled_tasks.task_instance,
     scheduled_tasks.execution_time, scheduled_tasks.version, scheduled_tasks.picked, scheduled_tasks.picked_by,
     scheduled_tasks.task_data, scheduled_tasks.last_success, scheduled_tasks.last_failure,
     scheduled_tasks.consecutive_failures, scheduled_tasks.last_heartbeat, scheduled_tasks.priority,
     scheduled_tasks.kind, scheduled_tasks.slot, scheduled_tasks.watermark, scheduled_tasks.next_slot,
     scheduled_tasks.schedule, scheduled_tasks.plan_instance, scheduled_tasks.origin, scheduled_tasks.collapsed,
     scheduled_tasks.created_version, scheduled_tasks.attempt, scheduled_tasks.lost_count, scheduled_tasks.lease,
-    scheduled_tasks.state, scheduled_tasks.cancel_requested, scheduled_tasks.control,
-    scheduled_tasks.catch_up_until, scheduled_tasks.parked_due, scheduled_tasks.wanted_due,
-    scheduled_tasks.trying_since, scheduled_tasks.unheld_since
+    scheduled_tasks.state, scheduled_tasks.cancel_requested, scheduled_tasks.control, scheduled_tasks.parked_due,
+    scheduled_tasks.wanted_due, scheduled_tasks.unheld_since, scheduled_tasks.pending
 FROM scheduled_tasks
 WHERE scheduled_tasks.task_name = %(task_name_1)s::VARCHAR AND scheduled_tasks.task_instance =
     %(task_instance_1)s::VARCHAR FOR UPDATE;

@@ -14,12 +14,12 @@ FROM unnest(string_to_array(%(ids)s::VARCHAR, %(string_to_array_1)s::VARCHAR),
     THEN scheduled_tasks.version + %(version_1)s::BIGINT ELSE excluded.version END, priority = excluded.priority,
     slot = excluded.slot, created_version = CASE WHEN (scheduled_tasks.version >= excluded.version) THEN
     scheduled_tasks.version + %(version_1)s::BIGINT ELSE excluded.version END, attempt = %(param_3)s::INTEGER,
-    lost_count = %(param_4)s::INTEGER, trying_since = %(param_5)s::TIMESTAMP WITH TIME ZONE, state = CASE WHEN
-    (excluded.state = %(state_3)s::VARCHAR) THEN %(param_6)s::VARCHAR WHEN (scheduled_tasks.state =
-    %(state_1)s::VARCHAR OR excluded.state = %(state_2)s::VARCHAR) THEN %(param_7)s::VARCHAR END, parked_due = CASE
-    WHEN (scheduled_tasks.state = %(state_1)s::VARCHAR OR excluded.state = %(state_2)s::VARCHAR) THEN
-    coalesce(excluded.parked_due, excluded.execution_time) END, waits_for = excluded.waits_for, last_error =
-    %(param_8)s::VARCHAR WHERE NOT scheduled_tasks.picked AND scheduled_tasks.kind = 'task' RETURNING
+    lost_count = %(param_4)s::INTEGER, state = CASE WHEN (excluded.state = %(state_3)s::VARCHAR) THEN
+    %(param_5)s::VARCHAR WHEN (scheduled_tasks.state = %(state_1)s::VARCHAR OR excluded.state =
+    %(state_2)s::VARCHAR) THEN %(param_6)s::VARCHAR END, parked_due = CASE WHEN (scheduled_tasks.state =
+    %(state_1)s::VARCHAR OR excluded.state = %(state_2)s::VARCHAR) THEN coalesce(excluded.parked_due,
+    excluded.execution_time) END, waits_for = excluded.waits_for, last_error = %(param_7)s::VARCHAR, pending =
+    %(param_8)s::JSON WHERE NOT scheduled_tasks.picked AND scheduled_tasks.kind = 'task' RETURNING
     scheduled_tasks.picked)
  SELECT count(*) FILTER (WHERE NOT put.picked) AS anon_1
 FROM put;

@@ -24,8 +24,8 @@ UPDATE scheduled_tasks SET picked=?, picked_by=?, last_heartbeat=?, version=CASE
     scheduled_tasks.state IS NULL AND scheduled_tasks.execution_time <= ? RETURNING task_name, task_instance,
     execution_time, version, picked, picked_by, task_data, last_success, last_failure, consecutive_failures,
     last_heartbeat, priority, kind, slot, watermark, next_slot, schedule, plan_instance, origin, collapsed,
-    created_version, attempt, lost_count, lease, state, cancel_requested, control, catch_up_until, parked_due,
-    wanted_due, trying_since, unheld_since;
+    created_version, attempt, lost_count, lease, state, cancel_requested, control, parked_due, wanted_due,
+    unheld_since, pending;
 
 UPDATE scheduled_tasks SET picked=?, picked_by=?, last_heartbeat=?, version=CASE WHEN (scheduled_tasks.version < ?)
     THEN ? ELSE scheduled_tasks.version + ? END, watermark=CASE WHEN (scheduled_tasks.kind = 'plan' AND
@@ -35,8 +35,8 @@ UPDATE scheduled_tasks SET picked=?, picked_by=?, last_heartbeat=?, version=CASE
     scheduled_tasks.state IS NULL AND scheduled_tasks.execution_time <= ? RETURNING task_name, task_instance,
     execution_time, version, picked, picked_by, task_data, last_success, last_failure, consecutive_failures,
     last_heartbeat, priority, kind, slot, watermark, next_slot, schedule, plan_instance, origin, collapsed,
-    created_version, attempt, lost_count, lease, state, cancel_requested, control, catch_up_until, parked_due,
-    wanted_due, trying_since, unheld_since;
+    created_version, attempt, lost_count, lease, state, cancel_requested, control, parked_due, wanted_due,
+    unheld_since, pending;
 
 INSERT INTO scheduled_slots (task_name, task_instance, slot, outcome, reason, origin, attempts, collapsed, token,
     worker, started) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (task_name, task_instance, slot) DO UPDATE

@@ -24,8 +24,8 @@ UPDATE scheduled_tasks SET picked=?, picked_by=?, last_heartbeat=?, version=CASE
     scheduled_tasks.state IS NULL AND scheduled_tasks.execution_time <= ? RETURNING task_name, task_instance,
     execution_time, version, picked, picked_by, task_data, last_success, last_failure, consecutive_failures,
     last_heartbeat, priority, kind, slot, watermark, next_slot, schedule, plan_instance, origin, collapsed,
-    created_version, attempt, lost_count, lease, state, cancel_requested, control, catch_up_until, parked_due,
-    wanted_due, trying_since, unheld_since;
+    created_version, attempt, lost_count, lease, state, cancel_requested, control, parked_due, wanted_due,
+    unheld_since, pending;
 
 SELECT (SELECT scheduled_slots.slot
 FROM scheduled_slots
@@ -47,8 +47,8 @@ INSERT INTO scheduled_gaps (task_name, task_instance, first_slot, last_slot, cou
     scheduled_gaps.last_slot;
 
 UPDATE scheduled_tasks SET slot=?, watermark=?, next_slot=?, origin=?, collapsed=?, attempt=?, lost_count=?,
-    trying_since=?, catch_up_until=? WHERE scheduled_tasks.task_name = ? AND scheduled_tasks.task_instance = ? AND
-    scheduled_tasks.version = ? AND scheduled_tasks.picked_by = ?;
+    pending=? WHERE scheduled_tasks.task_name = ? AND scheduled_tasks.task_instance = ? AND scheduled_tasks.version
+    = ? AND scheduled_tasks.picked_by = ?;
 
 INSERT INTO scheduled_slots (task_name, task_instance, slot, outcome, reason, origin, attempts, collapsed, token,
     worker, started) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (task_name, task_instance, slot) DO UPDATE

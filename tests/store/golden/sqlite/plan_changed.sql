@@ -1,6 +1,5 @@
-SELECT scheduled_tasks.task_name, scheduled_tasks.schedule, scheduled_tasks.slot, scheduled_tasks.fingerprint,
-    scheduled_tasks.priority, scheduled_tasks.runs_on, scheduled_tasks.revision, scheduled_tasks.deployed, EXISTS
-    (SELECT newest.slot
+SELECT scheduled_tasks.task_name, scheduled_tasks.schedule, scheduled_tasks.slot, scheduled_tasks.priority,
+    scheduled_tasks."plan", EXISTS (SELECT newest.slot
 FROM (SELECT scheduled_slots.task_name AS task_name, scheduled_slots.task_instance AS task_instance,
     scheduled_slots.slot AS slot, scheduled_slots.finished AS finished
 FROM scheduled_slots
@@ -15,16 +14,15 @@ FROM scheduled_tasks
 WHERE scheduled_tasks.task_name IN (?) AND scheduled_tasks.task_instance = ? ORDER BY scheduled_tasks.task_name,
     scheduled_tasks.task_instance;
 
-SELECT scheduled_tasks.revision, scheduled_tasks.deployed, scheduled_tasks.task_name, scheduled_tasks.task_instance,
+SELECT scheduled_tasks."plan", scheduled_tasks.task_name, scheduled_tasks.task_instance,
     scheduled_tasks.execution_time, scheduled_tasks.version, scheduled_tasks.picked, scheduled_tasks.picked_by,
     scheduled_tasks.task_data, scheduled_tasks.last_success, scheduled_tasks.last_failure,
     scheduled_tasks.consecutive_failures, scheduled_tasks.last_heartbeat, scheduled_tasks.priority,
     scheduled_tasks.kind, scheduled_tasks.slot, scheduled_tasks.watermark, scheduled_tasks.next_slot,
     scheduled_tasks.schedule, scheduled_tasks.plan_instance, scheduled_tasks.origin, scheduled_tasks.collapsed,
     scheduled_tasks.created_version, scheduled_tasks.attempt, scheduled_tasks.lost_count, scheduled_tasks.lease,
-    scheduled_tasks.state, scheduled_tasks.cancel_requested, scheduled_tasks.control,
-    scheduled_tasks.catch_up_until, scheduled_tasks.parked_due, scheduled_tasks.wanted_due,
-    scheduled_tasks.trying_since, scheduled_tasks.unheld_since
+    scheduled_tasks.state, scheduled_tasks.cancel_requested, scheduled_tasks.control, scheduled_tasks.parked_due,
+    scheduled_tasks.wanted_due, scheduled_tasks.unheld_since, scheduled_tasks.pending
 FROM scheduled_tasks
 WHERE scheduled_tasks.task_name = ? AND scheduled_tasks.task_instance = ?;
 
@@ -39,18 +37,17 @@ FROM scheduled_tasks AS standing
 WHERE standing.task_name = ? AND standing.slot = scheduled_slots.slot AND (standing.task_instance = ? OR
     standing.plan_instance = ?)));
 
-UPDATE scheduled_tasks SET priority=?, next_slot=?, schedule=?, fingerprint=?, revision=?, deployed=?, runs_on=?
-    WHERE scheduled_tasks.task_name = ? AND scheduled_tasks.task_instance = ?;
+UPDATE scheduled_tasks SET priority=?, next_slot=?, schedule=?, "plan"=? WHERE scheduled_tasks.task_name = ? AND
+    scheduled_tasks.task_instance = ?;
 
-SELECT scheduled_tasks.revision, scheduled_tasks.deployed, scheduled_tasks.task_name, scheduled_tasks.task_instance,
+SELECT scheduled_tasks."plan", scheduled_tasks.task_name, scheduled_tasks.task_instance,
     scheduled_tasks.execution_time, scheduled_tasks.version, scheduled_tasks.picked, scheduled_tasks.picked_by,
     scheduled_tasks.task_data, scheduled_tasks.last_success, scheduled_tasks.last_failure,
     scheduled_tasks.consecutive_failures, scheduled_tasks.last_heartbeat, scheduled_tasks.priority,
     scheduled_tasks.kind, scheduled_tasks.slot, scheduled_tasks.watermark, scheduled_tasks.next_slot,
     scheduled_tasks.schedule, scheduled_tasks.plan_instance, scheduled_tasks.origin, scheduled_tasks.collapsed,
     scheduled_tasks.created_version, scheduled_tasks.attempt, scheduled_tasks.lost_count, scheduled_tasks.lease,
-    scheduled_tasks.state, scheduled_tasks.cancel_requested, scheduled_tasks.control,
-    scheduled_tasks.catch_up_until, scheduled_tasks.parked_due, scheduled_tasks.wanted_due,
-    scheduled_tasks.trying_since, scheduled_tasks.unheld_since
+    scheduled_tasks.state, scheduled_tasks.cancel_requested, scheduled_tasks.control, scheduled_tasks.parked_due,
+    scheduled_tasks.wanted_due, scheduled_tasks.unheld_since, scheduled_tasks.pending
 FROM scheduled_tasks
 WHERE scheduled_tasks.task_name = ? AND scheduled_tasks.task_instance = ?;

@@ -1,6 +1,5 @@
-SELECT scheduled_tasks.task_name, scheduled_tasks.schedule, scheduled_tasks.slot, scheduled_tasks.fingerprint,
-    scheduled_tasks.priority, scheduled_tasks.runs_on, scheduled_tasks.revision, scheduled_tasks.deployed, EXISTS
-    (SELECT newest.slot
+SELECT scheduled_tasks.task_name, scheduled_tasks.schedule, scheduled_tasks.slot, scheduled_tasks.priority,
+    scheduled_tasks."plan", EXISTS (SELECT newest.slot
 FROM (SELECT scheduled_slots.task_name AS task_name, scheduled_slots.task_instance AS task_instance,
     scheduled_slots.slot AS slot, scheduled_slots.finished AS finished
 FROM scheduled_slots
@@ -15,5 +14,4 @@ FROM scheduled_tasks
 WHERE scheduled_tasks.task_name IN (?, ?, ?, ?, ?) AND scheduled_tasks.task_instance = ? ORDER BY
     scheduled_tasks.task_name, scheduled_tasks.task_instance;
 
-UPDATE scheduled_tasks SET revision=?, deployed=? WHERE scheduled_tasks.task_name IN (?, ?, ?, ?, ?) AND
-    scheduled_tasks.task_instance = ?;
+UPDATE scheduled_tasks SET "plan"=? WHERE scheduled_tasks.task_name = ? AND scheduled_tasks.task_instance = ?;

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 from operator import itemgetter
 from typing import Any, ClassVar
@@ -15,14 +16,15 @@ from slotwise.decide.fast_finish import FastFinish
 from slotwise.model.clock import Clock, host_now
 from slotwise.model.records import Claim, Fence, Gap, Key, LedgerEntry, LedgerKey, Row
 from slotwise.model.vocabulary import Kind
+from slotwise.store.connect.caller_transaction import Joinable
 from slotwise.store.dialects.port import Parted
 from slotwise.store.dialects.postgresql import statements
 from slotwise.store.dialects.postgresql.queue import Fragments, WholeChunks
 from slotwise.store.dialects.postgresql.statements import (
-    fence_of,
     fences,
     ledger_places,
     marked,
+    pending,
     places,
     spread,
     texts,
@@ -31,13 +33,12 @@ from slotwise.store.dialects.postgresql.statements import (
 from slotwise.store.dialects.queue_cursors import Range, whole
 from slotwise.store.dialects.row_statements import RowStatements
 from slotwise.store.dialects.task_statements import Chunks, TaskStatements
-from slotwise.store.schema.column_types import Beyond, Instant
+from slotwise.store.schema.column_types import Instant
 from slotwise.store.schema.rows import (
     ADVANCED,
     CHANGED_COLUMNS,
     DECIDED_COLUMNS,
     HOLD_COLUMNS,
-    LAST_TOKEN,
     RECORDED_COLUMNS,
     ROW_COLUMNS,
     Change,
@@ -45,14 +46,14 @@ from slotwise.store.schema.rows import (
     expect,
     hold_of,
     ledger_instance,
-    refuse_unusable,
     row_of,
     utc,
+    waits_on,
 )
 from slotwise.store.schema.tables import WINDOW, Tables
 
 #: Columns of a held plan row that are empty as long as its slot is on time, and nobody has asked anything of it.
-UNASKED = ("origin", "catch_up_until", "state", "cancel_requested", "wanted_due", "parked_due", "control")
+UNASKED = ("origin", "pending", "state", "cancel_requested", "wanted_due", "parked_due", "control")
 
 
 class PostgreSQL:
@@ -84,18 +85,28 @@ class PostgreSQL:
         }
 
     def sql(self, template: str, **parts: str) -> str:
-        """The statement as it is sent, with names quoted and "now" put in."""
+        """Return the statement as it is sent, with quoted names and the expression for "now"."""
         now = "statement_timestamp()" if self.clock.override() is None else "CAST(%(now)s AS timestamptz)"
         return template.format(now=now, **self._names, **parts)
 
-    def _run(self, connection: sa.Connection, template: str, parameters: dict[str, Any], **parts: str) -> Any:
+    def _run(
+        self, connection: sa.Connection, template: str, parameters: Mapping[str, object], **parts: str
+    ) -> sa.CursorResult[Any]:
         return connection.exec_driver_sql(self.sql(template, **parts), {**parameters, "now": self.clock.override()})
+
+    def _fetch(
+        self, connection: sa.Connection, template: str, parameters: Mapping[str, object], **parts: str
+    ) -> Sequence[Sequence[Any]]:
+        """The rows as the driver has them: SQLAlchemy's would cost a claim as much as reading them."""
+        cursor = self._run(connection, template, parameters, **parts).cursor
+        assert cursor is not None
+        return cursor.fetchall()
 
     def now(self, connection: sa.Connection) -> datetime:
         override = self.clock.override()
         return override or utc(connection.exec_driver_sql("SELECT statement_timestamp()").scalar_one())
 
-    def ago(self, connection: sa.Connection, span: timedelta = timedelta(0)) -> sa.ColumnElement[datetime]:
+    def ago(self, connection: Joinable, span: timedelta = timedelta(0)) -> sa.ColumnElement[datetime]:
         if (override := self.clock.override()) is not None:
             return sa.literal(override - span, Instant)
         return sa.func.statement_timestamp(type_=Instant) - sa.literal(span, sa.Interval)
@@ -132,20 +143,19 @@ class PostgreSQL:
         else:
             parts = {"who": " AND d.task_instance = %(instance)s", "kind": ""}
         fresh = self.sql(statements.OLDEST if is_level else statements.MOST_URGENT, **parts)
-        found = self._run(connection, statements.CLAIM, parameters, **parts, fresh=fresh).cursor.fetchall()
+        found = self._fetch(connection, statements.CLAIM, parameters, **parts, fresh=fresh)
         if not found:
             return []
         now = utc(found[0][0])
         return [(slot_of(values[2:], holder, lease, now), now, values[1]) for values in found]
 
     def due_names(self, connection: sa.Connection, limit: int) -> list[tuple[str, int]]:
-        found: list[tuple[str, int]] = self._run(connection, statements.DUE_NAMES, {"limit": limit}).cursor.fetchall()
-        return found
+        return [(name, rank) for name, rank in self._fetch(connection, statements.DUE_NAMES, {"limit": limit})]
 
     def due_tasks(self, connection: sa.Connection, names: Sequence[str]) -> set[str]:
         parameters = {"tasks": texts(names), **marked(map(whole, names))}
-        found = self._run(connection, statements.DUE_TASKS, parameters, heads=self.sql(statements.HEADS))
-        return {name for (name,) in found.cursor.fetchall()}
+        found = self._fetch(connection, statements.DUE_TASKS, parameters, heads=self.sql(statements.HEADS))
+        return {name for (name,) in found}
 
     def claim_tasks(
         self,
@@ -160,7 +170,7 @@ class PostgreSQL:
         parameters = {"holder": holder, "tasks": texts(names), "limit": limit, "lease": lease}
         parameters |= marked(map(whole, names) if ranges is None else ranges)
         parts = {"heads": self.sql(statements.HEADS), "slots_are_due": self.sql(statements.SLOTS_ARE_DUE)}
-        found = self._run(connection, statements.CLAIM_TASKS, parameters, **parts).cursor.fetchall()
+        found = self._fetch(connection, statements.CLAIM_TASKS, parameters, **parts)
         return [task_of(values, holder) for values in sorted(found, key=_turn)], not found or found[0][-1]
 
     def next_due(
@@ -168,22 +178,23 @@ class PostgreSQL:
     ) -> timedelta | None:
         parameters = {"names": texts(names), "lost": min(lost, 1), **marked(map(whole, tasks))}
         heads = self.sql(statements.HEADS)
-        found: timedelta | None = self._run(connection, statements.NEXT_DUE, parameters, heads=heads).scalar()
-        return found
+        found = self._fetch(connection, statements.NEXT_DUE, parameters, heads=heads)
+        return found[0][0] if found else None
 
     def newest_decided(
         self, connection: sa.Connection, plans: Sequence[Row], *, strict: Collection[str]
     ) -> list[datetime | None]:
         parameters = {**fences(plans), "strict": list(strict)}
-        return [utc(newest) for (newest,) in self._run(connection, statements.NEWEST, parameters)]
+        return [utc(newest) for (newest,) in self._fetch(connection, statements.NEWEST, parameters)]
 
     def begin(
         self, connection: sa.Connection, started: Sequence[Row], now: datetime, *, strict: Collection[str]
     ) -> set[Key]:
-        columns = {name: [getattr(row, name) for row in started] for name in DECIDED_COLUMNS}
+        columns = {name: [getattr(row, name) for row in started] for name in DECIDED_COLUMNS if name != "pending"}
+        columns["pending"] = [pending(row.trying_since, row.catch_up_until) for row in started]
         parameters, parts = spread(columns, CHANGED_COLUMNS)
         parameters |= {**fences(started), "holder": started[0].picked_by, "strict": list(strict), "claimed_at": now}
-        found = self._run(connection, statements.BEGIN, parameters, **parts).all()
+        found = self._fetch(connection, statements.BEGIN, parameters, **parts)
         expect(found[0][0], len(started), started[0])
         return {Key(name, instance) for _, name, instance in found if name is not None}
 
@@ -201,7 +212,7 @@ class PostgreSQL:
             "reasons": [gap.reason for _, gap in found],
             "at": now,
         }
-        for (turn,) in self._run(connection, statements.GAPS, parameters).all():
+        for (turn,) in self._fetch(connection, statements.GAPS, parameters):
             row, gap = found[turn - 1]
             self.by_row.close_open_slots(connection, row, gap, now)
 
@@ -210,7 +221,7 @@ class PostgreSQL:
         ordered = sorted(claims, key=lambda claim: claim.row.task_instance)
         ordered.sort(key=lambda claim: claim.row.task_name)
         parameters = {**fences(claim.row for claim in ordered), "holder": claims[0].holder}
-        transaction_id, count = self._run(connection, statements.FINISH, parameters).one()
+        transaction_id, count = self._fetch(connection, statements.FINISH, parameters)[0]
         return transaction_id, count
 
     def advance(
@@ -226,15 +237,15 @@ class PostgreSQL:
         different, parts = varying(columns, ADVANCED)
         parameters = {**fences(claim.row for claim, _ in endings), **different, "holder": endings[0][0].holder}
         unasked = " AND ".join(f"t.{name} IS NULL" for name in UNASKED)
-        transaction_id, told, turns = self._run(
-            connection, statements.ADVANCE, parameters, **parts, unasked=unasked
-        ).one()
+        transaction_id, told, turns = self._fetch(connection, statements.ADVANCE, parameters, **parts, unasked=unasked)[
+            0
+        ]
         if told != len(turns):
             raise Parted
         return transaction_id, {endings[turn - 1][0].fence for turn in turns}
 
     def locked(self, found: sa.Select[Any]) -> sa.ColumnElement[bool]:
-        """By the places of the rows that ``found`` locks: it is run once, and no join is there to choose.
+        """By the places of the rows that ``found`` locks: it runs once, and there is no join to choose.
 
         After ``IN`` it stands on the inner side of a loop, and is run for each row, where the planner takes the table
         for a small one. Its conditions are repeated within a CASE, which no index fits.
@@ -246,7 +257,7 @@ class PostgreSQL:
         return sa.and_(place == sa.any_(sa.func.array(places.scalar_subquery())), still)
 
     def alone(self, connection: sa.Connection, name: str) -> bool:
-        """By a lock that ends after the commit: whoever gets it next sees, by another statement, what was written."""
+        """By a lock that ends after the commit: the next transaction sees what was written, in its next statement."""
         locked = "SELECT pg_try_advisory_xact_lock(hashtextextended(%(key)s, 0))"
         key = f"{self._names['tasks']}/{name}"
         return bool(connection.exec_driver_sql(locked, {"key": key}).scalar_one())
@@ -261,11 +272,23 @@ class PostgreSQL:
             **fences(claim.row for claim in ordered),
             "holders": [claim.holder for claim in ordered],
         }
-        found = self._run(connection, statements.HOLD, parameters, skip="" if wait else " SKIP LOCKED")
+        found = self._fetch(connection, statements.HOLD, parameters, skip="" if wait else " SKIP LOCKED")
         return [
             Held(row=row_of(values), now=utc(now), place=place, transaction_id=transaction_id)
             for now, transaction_id, place, *values in found
         ]
+
+    def lock(self, connection: sa.Connection, keys: Iterable[Key], *, wait: bool) -> set[Key]:
+        ordered = sorted(keys)
+        parameters = {
+            "names": texts([key.task_name for key in ordered]),
+            "instances": texts([key.task_instance for key in ordered]),
+        }
+        locked = self._fetch(connection, statements.LOCK, parameters, lock="FOR UPDATE" + " SKIP LOCKED" * (not wait))
+        if wait:
+            return set()
+        there = self._fetch(connection, statements.LOCK, parameters, lock="OFFSET 0")
+        return {Key(*key) for key in there} - {Key(*key) for key in locked}
 
     def entries(
         self, connection: sa.Connection, keys: Sequence[LedgerKey], *, wait: bool
@@ -290,7 +313,7 @@ class PostgreSQL:
             LedgerKey(name, instance, utc(slot)): (
                 LedgerEntry(outcome=outcome, token=token, final=final, aborted=aborted, started=utc(started)), place
             )
-            for place, name, instance, slot, outcome, token, final, aborted, started in self._run(
+            for place, name, instance, slot, outcome, token, final, aborted, started in self._fetch(
                 connection, statements.ENTRIES, parameters, lock=lock
             )
         }  # fmt: skip
@@ -303,7 +326,8 @@ class PostgreSQL:
             count += self._run(connection, statements.REMOVE, places(removed)).rowcount
         if kept:
             rows = [change.transition.row for change in kept if change.transition.row]
-            columns = {name: [row[name] for row in rows] for name in CHANGED_COLUMNS}
+            columns = {name: [row[name] for row in rows] for name in CHANGED_COLUMNS if name != "pending"}
+            columns["pending"] = [pending(row["trying_since"], row["catch_up_until"]) for row in rows]
             parameters, parts = spread(columns, CHANGED_COLUMNS)
             count += self._run(connection, statements.RELEASE, {**places(kept), **parameters}, **parts).rowcount
         return count
@@ -333,20 +357,26 @@ class PostgreSQL:
             "name": key.task_name, "instance": key.task_instance, "slot": key.slot, "token": claim.token,
             "holder": claim.holder,
         }  # fmt: skip
-        return self._run(connection, statements.MARK, parameters).rowcount == 1  # type: ignore[no-any-return]
+        return self._run(connection, statements.MARK, parameters).rowcount == 1
 
     def beat(self, connection: sa.Connection, holder: str, claims: Sequence[Claim]) -> set[Fence]:
         parameters = {**fences(claim.row for claim in claims), "holder": holder}
-        return {fence_of(values) for values in self._run(connection, statements.BEAT, parameters)}
+        return {
+            Fence(Key(name, instance), version)
+            for name, instance, version in self._fetch(connection, statements.BEAT, parameters)
+        }
 
     def still_held(self, connection: sa.Connection, claims: Sequence[Claim]) -> set[Fence]:
         if not claims:
             return set()
         parameters = {**fences(claim.row for claim in claims), "holder": claims[0].holder}
-        return {fence_of(values) for values in self._run(connection, statements.STILL_HELD, parameters)}
+        return {
+            Fence(Key(name, instance), version)
+            for name, instance, version in self._fetch(connection, statements.STILL_HELD, parameters)
+        }
 
     def silent_rows(self, connection: sa.Connection, names: Sequence[str]) -> tuple[datetime, list[Row]]:
-        found = self._run(connection, statements.SILENT, {"names": list(names)}).all()
+        found = self._fetch(connection, statements.SILENT, {"names": list(names)})
         now = utc(found[0][0]) if found else self.clock.override() or host_now()  # about no row it is of no use
         return now, [hold_of(values[1:]) for values in found]
 
@@ -366,7 +396,7 @@ SLOT_COLUMNS = (
     "consecutive_failures", "priority", "kind", "slot",
     "CASE WHEN kind <> 'plan' OR watermark IS DISTINCT FROM slot THEN watermark END", "next_slot", "schedule",
     "plan_instance", "origin", "collapsed", "created_version", "attempt", "lost_count", "cancel_requested", "control",
-    "catch_up_until", "parked_due", "wanted_due", "trying_since", "unheld_since",
+    "parked_due", "wanted_due", "unheld_since", "pending",
 )  # fmt: skip
 
 #: What a claim reads of a one-time task: the rest of its columns is empty, or read again by the settlement. Most have
@@ -379,32 +409,28 @@ TASK_COLUMNS = (
 
 
 def slot_of(values: Sequence[Any], holder: str, lease: timedelta, now: datetime) -> Row:
-    """A Row of values that come in the order of SLOT_COLUMNS; one is made for each slot that runs."""
+    """Return a Row of values in the order of SLOT_COLUMNS; one is built for each slot that runs."""
     (
         name, instance, due, version, data, last_success, last_failure, failures, priority, kind, slot, watermark,
-        next_slot, schedule, plan_instance, origin, collapsed, created, attempt, lost_count, cancel, control, until,
-        parked, wanted, since, unheld_since,
+        next_slot, schedule, plan_instance, origin, collapsed, created, attempt, lost_count, cancel, control, parked,
+        wanted, unheld_since, waits,
     ) = values  # fmt: skip
-    slot, next_slot = utc(slot), utc(next_slot)
+    slot = utc(slot)
     watermark = slot if watermark is None and kind == Kind.PLAN else utc(watermark)
-    instants = {"slot": slot, "next_slot": next_slot, "watermark": watermark, "catch_up_until": until}
-    if version >= LAST_TOKEN or Beyond in map(type, instants.values()):
-        refuse_unusable({**instants, "version": version})
-    return Row(
+    row = Row(
         task_name=name, task_instance=instance, execution_time=utc(due), version=version, picked=True, picked_by=holder,
         task_data=data, last_success=utc(last_success), last_failure=utc(last_failure),
         consecutive_failures=failures or 0, last_heartbeat=now, priority=priority, kind=kind, slot=slot,
-        watermark=watermark, next_slot=next_slot, schedule=schedule, plan_instance=plan_instance,
+        watermark=watermark, next_slot=utc(next_slot), schedule=schedule, plan_instance=plan_instance,
         origin=origin, collapsed=collapsed, created_version=created, attempt=attempt, lost_count=lost_count,
-        lease=lease, cancel_requested=utc(cancel), control=control, catch_up_until=utc(until),
-        parked_due=utc(parked), wanted_due=utc(wanted), trying_since=utc(since), unheld_since=utc(unheld_since),
+        lease=lease, cancel_requested=utc(cancel), control=control, parked_due=utc(parked),
+        wanted_due=utc(wanted), unheld_since=utc(unheld_since),
     )  # fmt: skip
+    return row if waits is None else replace(row, **waits_on(waits))
 
 
 def task_of(values: Sequence[Any], holder: str) -> Row:
-    """A Row of values that come in the order of TASK_COLUMNS; one is made for each task that runs. It is read whatever
-    stands in it, for it is held already: ``refuse_unusable`` says whether it can be run.
-    """
+    """Return a Row of values in the order of TASK_COLUMNS; one is built for each task that runs."""
     rank, due, name, instance, version, data, slot_is_due, slot, created, attempt, cancel, claimed, _ = values
     due = utc(due)
     return Row(

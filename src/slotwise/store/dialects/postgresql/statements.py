@@ -1,28 +1,30 @@
 """PostgreSQL's hot statements, as text that can be read and EXPLAINed as it is; and the arrays that they take.
 
 Rules behind them, each from an experiment:
-- "now" is statement_timestamp(): clock_timestamp() is volatile and keeps the index from being used.
-- The claim has no join to choose: rows are found by ctid, which cannot flip to a hash join with a sequential scan.
-  Held rows and ledger rows are found by key in a join that is LATERAL, or by the ctid of a row that is locked.
-- Priority is asked of the oldest due rows only: an index led by it makes a claim that finds nothing walk all rows of
-  the future, and without an end to what is sorted a claim costs as much as the whole backlog.
-- Rows that were lost before are few, and have an index of their own; both finds are cut to the limit at the end, and
-  not by a LIMIT that is computed, at which the planner can only guess.
+- "now" is statement_timestamp(): clock_timestamp() is volatile and prevents the use of the index.
+- There is no join to choose: a claim finds rows by ctid, which cannot flip to a hash join with a sequential scan. Held
+  rows and ledger rows are found by key in a LATERAL join, or by the ctid of a row that is locked.
+- Priority orders the oldest due rows only. With an index led by priority, a claim that finds nothing would walk all
+  future rows; without a limit on the sort, it would cost as much as the whole backlog.
+- Rows that were lost before are few and have an index of their own. The array of both is cut at the end: the planner
+  can only guess at a LIMIT that is computed.
 - The claim's UPDATE repeats the conditions of its SELECT: a ctid may have been reused in between. It does so within
-  a CASE, which no index fits: else, on a table never analysed, the rows are looked for once more, and all that are due.
-- Heartbeat and reaper never wait (SKIP LOCKED); settlements lock in key order, so they cannot deadlock.
+  a CASE, which no index fits: on a table never analysed, the planner would else search all due rows once more.
+- Heartbeat and reaper never wait (SKIP LOCKED). Settlements lock in key order, so they cannot deadlock.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeAlias
 
-from slotwise.model.records import Fence, Key, Row
+from slotwise.model.records import Row
 from slotwise.store.dialects.queue_cursors import Range
 from slotwise.store.dialects.row_statements import MAY_START
-from slotwise.store.schema.rows import ADDED_COLUMNS, Change, ledger_instance
+from slotwise.store.dialects.task_statements import Parameters
+from slotwise.store.schema.rows import ADDED_COLUMNS, Change, ledger_instance, pending_of
 
 CLAIM = """\
 WITH due AS (
@@ -68,7 +70,7 @@ SELECT {now}, kind = 'task' OR EXISTS (
 FROM due
 ORDER BY -coalesce(priority, 50), execution_time"""
 
-#: How a slot is entered that the ledger has already, by CLAIM and by BEGIN.
+#: How CLAIM and BEGIN enter a slot that the ledger has already.
 AGAIN = f"""\
 ON CONFLICT (task_name, task_instance, slot) DO UPDATE
     SET outcome = excluded.outcome, reason = NULL, attempts = s.attempts + 1, collapsed = excluded.collapsed,
@@ -92,28 +94,26 @@ SELECT d.ctid FROM {tasks} AS d
           AND d.task_name = ANY (%(names)s::text[]){who}{kind}
         ORDER BY d.execution_time"""
 
-#: For every claim but that of a row which an operator runs himself. Asked once per statement, not per row.
+#: For every claim but that of a row which an operator runs. Evaluated once per statement, not per row.
 ALL_PAUSED = "\n          AND NOT EXISTS (SELECT FROM {meta} WHERE key = 'paused')"
 HAS_SLOT = "\n          AND d.kind <> 'task'"
 
 DUE_NAMES = """\
 (SELECT d.task_name, coalesce(d.priority, 50) FROM {tasks} AS d
- WHERE NOT d.picked AND d.state IS NULL AND d.kind <> 'task'
-   AND d.execution_time <= {now}
+ WHERE NOT d.picked AND d.state IS NULL AND d.kind <> 'task' AND d.execution_time <= {now}
  ORDER BY d.execution_time LIMIT %(limit)s)
 UNION ALL
 (SELECT d.task_name, coalesce(d.priority, 50) FROM {tasks} AS d
  WHERE NOT d.picked AND d.state IS NULL AND d.lost_count > 0 AND d.execution_time <= {now}
  ORDER BY d.execution_time LIMIT %(limit)s)"""
 
-# One descent into the index for each priority that is not known yet, and none for those that are: rows of others, rows
-# of the future, and dead entries in front of a mark (marks.py) cost nothing.
+# One descent into the index for each priority that is not known yet, none for the others: rows of other tasks, future
+# rows, and dead entries before a cursor (queue_cursors.py) cost nothing.
 HEADS = """\
     WITH RECURSIVE heads AS (
         SELECT n.task_name, n.turn, n.last, n.since, CASE WHEN n.first = n.last THEN n.first ELSE (
             SELECT -coalesce(q.priority, 50) FROM {tasks} AS q
-            WHERE q.task_name = n.task_name AND NOT q.picked AND q.state IS NULL
-              AND q.kind = 'task'
+            WHERE q.task_name = n.task_name AND NOT q.picked AND q.state IS NULL AND q.kind = 'task'
               AND -coalesce(q.priority, 50) >= n.first AND -coalesce(q.priority, 50) <= n.last
             ORDER BY -coalesce(q.priority, 50) LIMIT 1) END AS rank
         FROM unnest(%(heads)s::text[], %(firsts)s::integer[], %(lasts)s::integer[], %(sinces)s::timestamptz[])
@@ -122,8 +122,7 @@ HEADS = """\
         UNION ALL
         SELECT h.task_name, h.turn, h.last, h.since, (
             SELECT -coalesce(q.priority, 50) FROM {tasks} AS q
-            WHERE q.task_name = h.task_name AND NOT q.picked AND q.state IS NULL
-              AND q.kind = 'task'
+            WHERE q.task_name = h.task_name AND NOT q.picked AND q.state IS NULL AND q.kind = 'task'
               AND -coalesce(q.priority, 50) > h.rank AND -coalesce(q.priority, 50) <= h.last
             ORDER BY -coalesce(q.priority, 50) LIMIT 1)
         FROM heads AS h WHERE h.rank < h.last)"""
@@ -149,20 +148,19 @@ WHERE t.ctid = ANY (ARRAY(
            ELSE t.execution_time <= {now} AND t.task_name = ANY (%(tasks)s::text[]) END
 RETURNING {task_columns}, {slots_are_due}"""
 
-#: Whether anything is due that is for the other claim, whoever's it is: asked once, of the ends of two indexes.
+#: Whether anything is due for the other claim, also of tasks unknown here: read once, at the ends of two indexes.
 SLOTS_ARE_DUE = """\
 coalesce(
     (SELECT true FROM {tasks} AS d
-     WHERE NOT d.picked AND d.state IS NULL AND d.kind <> 'task'
-       AND d.execution_time <= {now}
+     WHERE NOT d.picked AND d.state IS NULL AND d.kind <> 'task' AND d.execution_time <= {now}
      ORDER BY d.execution_time LIMIT 1),
     (SELECT true FROM {tasks} AS d
      WHERE NOT d.picked AND d.state IS NULL AND d.lost_count > 0 AND d.execution_time <= {now}
      ORDER BY d.execution_time LIMIT 1),
     false)"""
 
-# Slots and lost rows of these tasks are few: whoever is due is read. Of others the first is, not by an EXISTS, which
-# might be made a join with all of them.
+# Slots and lost rows are few, and all due ones are read. Of tasks the first is, not by an EXISTS: the planner might
+# turn it into a join with all of them.
 DUE_TASKS = """\
 {heads}
 (SELECT p.task_name FROM heads AS p WHERE (
@@ -179,8 +177,8 @@ UNION
  WHERE NOT d.picked AND d.state IS NULL AND d.lost_count > 0 AND d.execution_time <= {now}
    AND d.task_name = ANY (%(tasks)s::text[]))"""
 
-# The names of the second part stand in a CASE, which no index fits: a generic plan takes an array for ten names, and
-# would read all rows of these by the key. They are a subquery, and so a hash: ten thousand are not compared one by one.
+# The names of the second part are in a CASE, which no index fits: a generic plan assumes ten names per array, and would
+# read all their rows by the key. They are a subquery, and so a hash: ten thousand are not compared one by one.
 NEXT_DUE = """\
 {heads}
 SELECT least(greatest(min(due), {now} - interval '1 day'), timestamptz '9000-01-01Z') - {now} FROM (
@@ -202,8 +200,8 @@ SELECT least(greatest(min(due), {now} - interval '1 day'), timestamptz '9000-01-
         ORDER BY w.execution_time LIMIT 1) AS d)) AS waiting(due)
 HAVING min(due) IS NOT NULL"""
 
-# The key alone finds the row: what else is asked stands in a CASE, which no index fits. Else the planner takes the
-# index of held rows, where it looks through all of this worker's for each of them.
+# Only the key finds the row: the other conditions are in a CASE, which no index fits. Else the planner uses the index
+# of held rows, and searches all of this worker's for each of them.
 FINISH = """\
 WITH gone AS (
     DELETE FROM {tasks} AS t
@@ -222,8 +220,8 @@ WITH gone AS (
     RETURNING 1)
 SELECT pg_current_xact_id()::text, count(*) FROM gone"""
 
-# Row and ledger row are found by key, one after the other, and written by place. What a row is checked against, and
-# what it moves on to, may differ from row to row, or be the same for all.
+# Row and ledger row are found by key, one after the other, and written by place. Each value to check or to write may
+# differ from row to row, or be the same for all.
 ADVANCE = """\
 WITH held AS MATERIALIZED (
     SELECT h.ctid AS place, e.ctid AS entry, i.*
@@ -268,6 +266,14 @@ CROSS JOIN LATERAL (
     WHERE h.task_name = i.task_name AND h.task_instance = i.task_instance
       AND CASE WHEN h.picked AND h.version = i.version THEN h.picked_by = i.holder ELSE false END
     FOR UPDATE{skip}) AS q"""
+
+LOCK = """\
+SELECT q.task_name, q.task_instance
+FROM unnest(%(names)s::text[], %(instances)s::text[]) AS i(task_name, task_instance)
+CROSS JOIN LATERAL (
+    SELECT h.task_name, h.task_instance FROM {tasks} AS h
+    WHERE h.task_name = i.task_name AND h.task_instance = i.task_instance
+    {lock}) AS q"""
 
 RELEASE = """\
 UPDATE {tasks} AS t
@@ -348,7 +354,7 @@ WHERE s.ctid = ANY (%(places)s::text[]::tid[])
   AND s.task_name = i.task_name AND s.task_instance = i.task_instance AND s.slot = i.slot
   AND s.token = i.token AND s.finished IS NULL AND s.attempts <= 1 AND s.lost = 0 AND s.aborted = 0"""
 
-# What ledger and gaps know of each plan row that has missed slots: one descent into either for each.
+# The newest decided slot of each plan row that has missed slots: one descent into ledger and gaps for each.
 NEWEST = """\
 SELECT greatest(
     (SELECT s.slot FROM {slots} AS s
@@ -361,8 +367,8 @@ SELECT greatest(
 FROM unnest(%(names)s::text[], %(instances)s::text[]) WITH ORDINALITY AS i(task_name, task_instance, turn)
 ORDER BY i.turn"""
 
-# The slots that were decided, on the rows that this very transaction has claimed, and in the ledger as CLAIM enters
-# them. A slot's start is when it was claimed.
+# Write the decided slots on the rows that this transaction has claimed, and enter them into the ledger as CLAIM does.
+# A slot's start is the time of its claim.
 BEGIN = """\
 WITH held AS MATERIALIZED (
     SELECT h.ctid AS place, i.*
@@ -394,8 +400,8 @@ WITH held AS MATERIALIZED (
 SELECT b.count, l.task_name, l.task_instance
 FROM (SELECT count(*) FROM begun) AS b LEFT JOIN ledger AS l ON true"""
 
-# A ledger row for a single slot that will not run, a gap row for several. Those that hold open slots come back: they
-# are ended one by one, for that waits for whoever has them locked. Not by an EXISTS: it might be made a join.
+# A ledger row for a single slot that will not run, a gap row for several. Gaps with open slots are returned: these are
+# ended one by one, which may wait for locks. Not by an EXISTS: the planner might turn it into a join.
 GAPS = """\
 WITH found AS MATERIALIZED (
     SELECT i.*
@@ -424,9 +430,8 @@ SELECT i.turn FROM found AS i WHERE (
     LIMIT 1)"""
 
 
-def fence_of(values: Sequence[Any]) -> Fence:
-    name, instance, version = values
-    return Fence(Key(name, instance), version)
+#: What differs from row to row: the values of each column.
+Columns: TypeAlias = Mapping[str, list[Any]]
 
 
 def texts(values: Sequence[str]) -> str:
@@ -460,8 +465,8 @@ def fences(rows: Iterable[Row]) -> dict[str, str]:
     }
 
 
-def marked(ranges: Iterable[Range]) -> dict[str, Any]:
-    """What ``HEADS`` is told."""
+def marked(ranges: Iterable[Range]) -> Parameters:
+    """Return the parameters of ``HEADS``."""
     ranges = list(ranges)
     return {
         "heads": texts([one.task_name for one in ranges]),
@@ -471,9 +476,15 @@ def marked(ranges: Iterable[Range]) -> dict[str, Any]:
     }
 
 
+def pending(trying_since: datetime | None, catch_up_until: datetime | None) -> str | None:
+    """As ``pending_of``, as the server reads it; most rows have nothing there."""
+    found = pending_of(trying_since, catch_up_until)
+    return None if found is None else json.dumps(found)
+
+
 def spread(
-    columns: Mapping[str, list[Any]], kinds: Mapping[str, str], *, added: str | None = None
-) -> tuple[dict[str, Any], dict[str, str]]:
+    columns: Columns, kinds: Mapping[str, str], *, added: str | None = None
+) -> tuple[Parameters, dict[str, str]]:
     """Parameters and parts of a statement that writes these columns: a column that differs from row to row as an
     array, one that is the same in all rows, as most are, as one value.
 
@@ -486,9 +497,9 @@ def spread(
     return parameters, {**parts, "sets": ", ".join(f"{name} = {value}" for name, value in values.items())}
 
 
-def varying(columns: Mapping[str, list[Any]], kinds: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, str]]:
+def varying(columns: Columns, kinds: Mapping[str, str]) -> tuple[Parameters, dict[str, str]]:
     """As ``spread``; each part that has a column's name is its value."""
-    parameters: dict[str, Any] = {}
+    parameters: Parameters = {}
     parts = {"arrays": "", "changed": ""}
     for name, values in columns.items():
         kind, parameter = kinds[name], f"c_{name}"
@@ -501,7 +512,7 @@ def varying(columns: Mapping[str, list[Any]], kinds: Mapping[str, str]) -> tuple
     return parameters, parts
 
 
-def places(changes: Sequence[Change]) -> dict[str, Any]:
+def places(changes: Sequence[Change]) -> Parameters:
     return {
         **fences(change.held.row for change in changes),
         "holders": [change.held.row.picked_by for change in changes],
@@ -509,7 +520,7 @@ def places(changes: Sequence[Change]) -> dict[str, Any]:
     }
 
 
-def ledger_places(changes: Sequence[Change]) -> dict[str, Any]:
+def ledger_places(changes: Sequence[Change]) -> Parameters:
     rows = [change.held.row for change in changes]
     return {
         "names": [row.task_name for row in rows],

@@ -1,0 +1,115 @@
+"""The page of the tables is the tables; each index is used by the statement that the page names; revisions stay."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+from tests.docs.markdown import ROOT
+from tests.store.bench import a_job, a_task
+from tests.store.explained import Explained, nodes
+
+from slotwise import migrate
+from slotwise.client.client import Client
+from slotwise.schedules import Disabled, Every
+from slotwise.store.reading.reader import Reader
+from slotwise.store.schema.tables import tables
+from slotwise.store.slots.retention import Pruner
+
+PAGE = (ROOT / "docs" / "schema.md").read_text()
+#: Of each revision that was ever released.
+REVISIONS = {"sw0001_scheduled_tables.py": "31030d5f0cdbd59d"}
+
+FILL = """
+INSERT INTO scheduled_tasks (task_name, task_instance, kind, execution_time, slot, schedule, picked, version, state,
+                             lost_count, plan_instance, order_key, picked_by)
+SELECT CASE WHEN n % 2 = 0 THEN 'job' ELSE 'mail' END, n::text,
+       CASE WHEN n % 10 = 0 THEN 'detached' WHEN n % 2 = 0 THEN 'plan' ELSE 'task' END,
+       now() + (n - 10) * interval '1 minute', now() + n * interval '1 minute', 'EVERY|1d', n % 7 = 0, 1000,
+       CASE WHEN n % 11 = 0 THEN 'dead' END, (n % 13 = 0)::integer, CASE WHEN n % 10 = 0 THEN 'recurring' END,
+       n % 5, CASE WHEN n % 7 = 0 THEN 'host:1:' || n % 3 END
+FROM generate_series(1, 20000) AS n;
+INSERT INTO scheduled_tasks (task_name, task_instance, kind, execution_time, slot, schedule, picked, version)
+VALUES ('job', 'recurring', 'plan', '8000-01-01Z', '8000-01-01Z', 'EVERY|1d', false, 1000);
+INSERT INTO scheduled_slots (task_name, task_instance, slot, outcome, origin, finished, expires)
+SELECT 'job', (n % 100)::text, now() - n * interval '1 minute', 'succeeded', 'schedule', now(), now()
+FROM generate_series(1, 20000) AS n;
+INSERT INTO scheduled_gaps (task_name, task_instance, first_slot, last_slot, count, reason, created)
+SELECT 'job', (n % 100)::text, now() - n * interval '1 minute', now() - n * interval '1 minute', 2, 'late', now()
+FROM generate_series(1, 20000) AS n;
+INSERT INTO scheduled_attempts (task_name, task_instance, slot, token, number, ended, outcome)
+SELECT 'job', n::text, now(), n, 1, now() - n * interval '1 minute', 'failed' FROM generate_series(1, 20000) AS n;
+INSERT INTO scheduled_receipts SELECT n::text, NULL, now(), now() + n * interval '1 hour'
+FROM generate_series(1, 20000) AS n;
+ANALYZE;
+"""
+
+
+def rows_of(section: str) -> list[list[str]]:
+    """The rows of the table in a section of the page, with the code of their cells."""
+    text = PAGE.partition(f"\n## {section}\n")[2].partition("\n## ")[0]
+    return [line.strip("|").split(" | ") for line in text.splitlines() if line.startswith("| `")]
+
+
+def name_in(cell: str) -> str:
+    (found,) = re.findall(r"`([^`]+)`", cell)
+    return found
+
+
+def test_the_page_has_each_table_and_column() -> None:
+    """In their order, and none that is not there; those of db-scheduler are marked."""
+    found = {table.name: [column.name for column in table.columns] for table in tables().metadata.tables.values()}
+    assert {name: [name_in(row[0]) for row in rows_of(name)] for name in found} == found
+    marked = [name_in(row[0]) for row in rows_of("scheduled_tasks") if row[0].endswith("*")]
+    assert marked == found["scheduled_tasks"][:12]
+    assert set(re.findall(r"\n## (scheduled_\w+)", PAGE)) == set(found)
+
+
+def test_the_page_has_each_index() -> None:
+    """In the order of the tables."""
+    found = [str(index.name) for table in tables().metadata.sorted_tables for index in table.indexes]
+    assert sorted(name_in(row[0]) for row in rows_of("Indexes")) == sorted(found)
+
+
+def test_each_index_is_used(pg_url: str) -> None:
+    """By a statement that is sent, or by the one that the page gives for a later feature: what none uses only costs."""
+    stage = Explained(pg_url, [a_job("job", Every("1d")), a_job("off", Disabled()), a_task("mail")])
+    try:
+        stage.driver.execute(FILL)
+        used = {index for play in _plays(stage) for sent in stage.sent(play) for index in _indexes(stage, sent)}
+        for row in rows_of("Indexes"):
+            if (statement := name_in(row[1]) if "`" in row[1] else None) is not None:
+                used |= _indexes(stage, (statement, {}))
+    finally:
+        stage.close()
+    assert {name_in(row[0]) for row in rows_of("Indexes")} <= used
+
+
+def _plays(stage: Explained) -> list[Callable[[], Any]]:
+    """Claim, reap, operate, read and prune."""
+    store, client, lease = stage.store, Client(lambda: stage.store), timedelta(minutes=1)
+    reader = Reader(store)
+    return [
+        lambda: store.claims.claim("host:1:a", 10, lease=lease, names=["job", "mail"]),
+        lambda: store.held.held_by("host:1:a"),
+        lambda: client.retry("mail"),
+        lambda: client.operations.trigger("job", dry_run=True),
+        lambda: list(reader.slots("job", limit=10)),
+        lambda: list(Pruner(store, keep=timedelta(0), failure_retention=timedelta(0)).pages()),
+    ]
+
+
+def _indexes(stage: Explained, sent: Any) -> set[str]:
+    if not sent[0].lstrip("( \n").upper().startswith(("SELECT", "WITH", "UPDATE", "DELETE", "INSERT")):
+        return set()
+    return {node["Index Name"] for node in nodes(stage.plan(sent, "custom")) if "Index Name" in node}
+
+
+def test_revisions_are_append_only() -> None:
+    """A revision that was released never changes: tables that it has made would differ from those that it makes."""
+    files = sorted((migrate.scripts() / "versions").glob("sw*.py"))
+    found = {file.name: hashlib.sha256(file.read_bytes()).hexdigest()[:16] for file in files}
+    assert {name: found.get(name) for name in REVISIONS} == REVISIONS
