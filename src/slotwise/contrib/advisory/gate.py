@@ -25,8 +25,17 @@ LOCK_HELD: Final = "lock_held"
 #: The lock that a handler needs was lost while it ran.
 LOCK_LOST: Final = "lock_lost"
 
-register_reason(LOCK_HELD, "Another program held the lock of this job.")
-register_reason(LOCK_LOST, ended="The lock of this job was lost while its handler ran.")
+register_reason(
+    LOCK_HELD,
+    "Another process held the job's lock.",
+    ended="It ended as {outcome} {ended}: the lock was taken.",
+    waits="another process holds its lock",
+)
+register_reason(
+    LOCK_LOST,
+    ended="It ended as {outcome} {ended}: the job's lock was lost while the handler ran.",
+    waits="its lock was lost",
+)
 
 _TRY: Final = "SELECT pg_try_advisory_lock(%(key)s::bigint)"
 _UNLOCK: Final = "SELECT pg_advisory_unlock(%(key)s::bigint)"
