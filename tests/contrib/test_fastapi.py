@@ -246,3 +246,25 @@ def test_what_is_no_registry_is_refused(wrong: Any) -> None:
     """A registry, or a function that makes one."""
     with pytest.raises(SlotwiseError, match=r"is no registry; pass a JobRegistry|it must return a JobRegistry"):
         Host(wrong).start()
+
+
+def test_a_stop_before_the_start_has_reached_the_registry(cast: Cast) -> None:
+    """Race: the starting thread comes to the registry only after the stop; no worker is left behind."""
+    gate = threading.Event()
+
+    class Late(JobRegistry):
+        def start(self, **options: Any) -> None:
+            assert gate.wait(PATIENCE)
+            super().start(**options)
+
+        def stop(self, grace: Any = None) -> int:
+            left = super().stop(grace)
+            gate.set()
+            return left
+
+    registry = Late(tasks=[cast.work], database_url=cast.registry.settings.database_url)
+    host = Host(registry, start_wait="1ms")
+    host.start()
+    assert host.stop() == 0
+    assert registry.worker is None
+    assert not [thread for thread in threading.enumerate() if thread.name == "slotwise-start"]

@@ -62,7 +62,8 @@ STATES = (State.WAITING, State.RUNNING, State.PAUSED, State.BLOCKED, State.DEAD)
 class Client:
     """Commands on one-time tasks; works without a worker in this process.
 
-    Each takes ``connection``: a SQLAlchemy Connection or Session, or a psycopg connection, whose transaction it joins.
+    Each takes ``connection``: a SQLAlchemy Connection or Session, a psycopg connection, or
+    ``django.db.connection``, whose transaction it joins.
     Without one it has a transaction of its own. A task is its class, an instance, a function under ``@task``, or a
     name. All calls wait for the database; ``aio`` has the same to be awaited. Raises InvalidJob for an invalid task,
     InvalidPayload for data of another type than the task's, ConfigurationError for any other invalid argument.
