@@ -148,7 +148,7 @@ def test_a_spread_moves_no_slot(say: Say) -> None:
 def test_a_delay_after_each_run_cannot_be_compared(say: Say) -> None:
     """Its slots come with the ends of its runs; said so, and what to ask instead."""
     told = say("diff", "0 2 * * *", "FIXED_DELAY|2m", expected=exits.FAILED)
-    assert "FIXED_DELAY|2m: nobody knows its slots before its runs have ended" in told
+    assert "FIXED_DELAY|2m: its slots are unknown before its runs have ended" in told
     assert "slotwise schedule explain 'FIXED_DELAY|2m'" in told
 
 

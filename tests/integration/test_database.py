@@ -105,8 +105,13 @@ class TestPools:
     ) -> None:
         """Its first statements may meet a shutdown, or a deadline. (This option can only be set at the start.)"""
         made: list[psycopg.Connection] = []
-        connect = psycopg.connect
-        monkeypatch.setattr(psycopg, "connect", lambda **keywords: made.append(connect(**keywords)) or made[-1])
+        connect = psycopg.Connection.connect.__func__  # type: ignore[attr-defined]
+
+        def recorded(kind: type[psycopg.Connection], **keywords: str) -> psycopg.Connection:
+            made.append(connect(kind, **keywords))
+            return made[-1]
+
+        monkeypatch.setattr(psycopg.Connection, "connect", classmethod(recorded))
         monkeypatch.setattr(postgresql_connections, name, value)
         opened = database()
         with pytest.raises((psycopg.Error, DBAPIError)):

@@ -88,6 +88,10 @@ def test_a_lower_limit_ends_waits_that_have_begun(database: Open, proxy: Proxy) 
         opened.limit_replies(timedelta(milliseconds=200))
         with pytest.raises(OperationalError, match="has not answered"):
             connection.exec_driver_sql("SELECT 2")
+    proxy.heal()
+    opened.limit_replies(None)
+    with opened.main.connect() as connection:
+        connection.exec_driver_sql("SELECT pg_sleep(0.5)")  # the usual limit again
 
 
 @pytest.mark.extended

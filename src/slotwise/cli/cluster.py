@@ -191,7 +191,7 @@ def _problems(found: Health, min_workers: int, max_rows: int, limit: str) -> lis
     problems += [f"{name} is due, and unroutable: {why}" for name, why in found.unroutable.items()]
     problems += [_unreadable(one) for one in found.unreadable if not one.dead]
     if found.silent:
-        problems.append(f"claims whose lease ran out and that nobody takes over: {found.silent}")
+        problems.append(f"claims whose lease ran out and that no worker takes over: {found.silent}")
     return problems
 
 

@@ -165,7 +165,7 @@ def _slots_of(schedule: Schedule) -> Schedule:
     running = schedule.running
     if running.from_end:
         raise ConfigurationError(
-            f"{schedule}: nobody knows its slots before its runs have ended, so they cannot be compared; see what it "
+            f"{schedule}: its slots are unknown before its runs have ended, so they cannot be compared; see what it "
             f"means: slotwise schedule explain {shlex.quote(str(schedule))}"
         )
     return running.schedule if isinstance(running, Spread) else running

@@ -24,9 +24,9 @@ from slotwise.schedules import Disabled
 from slotwise.settings.settings import Settings
 from slotwise.store.connect.database_errors import describe, is_busy, is_transient
 from slotwise.store.connect.notifications import LOOK
+from slotwise.store.planning.deploy_preview import moved
 from slotwise.store.planning.planner import Plan, Planner
 from slotwise.store.planning.revision import Revision
-from slotwise.store.planning.schedule_drift import moved
 from slotwise.store.reading.worker_registry import Badge, WorkerRegistry
 from slotwise.store.slots.store import Store
 

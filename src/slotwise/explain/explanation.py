@@ -67,7 +67,7 @@ def paused_by(facts: Facts | TaskFacts) -> str:
 
 def said(order: AuditEntry) -> str:
     what = order.operation if order.job is not None else f"{order.operation} of all"
-    return f"At {when(order.at)} {order.author} gave the order {what}{f': {order.note}' if order.note else ''}."
+    return f"At {when(order.at)} {order.author} ordered {what}{f': {order.note}' if order.note else ''}."
 
 
 def when(instant: datetime) -> str:
@@ -237,7 +237,7 @@ def _task(facts: TaskFacts, row: Row, definition: Definition | None) -> Iterator
         retry = f" for attempt {row.attempt + 1}" if row.attempt else ""
         yield f"It waits{retry}: it is due at {when(due)}, in {about(due - facts.now)}."
     else:
-        yield f"It is due since {when(due)}, and nobody has taken it."
+        yield f"It is due since {when(due)}, and no worker has taken it."
         yield from _untaken(facts.obstacle, facts.load, facts.now, definition)
     if facts.error and not row.picked:
         yield f"The last error: {facts.error.strip().splitlines()[-1]}"
@@ -306,7 +306,7 @@ def _under_way(facts: Facts, entry: SlotInfo, row: Row | None) -> str:
         claim = "Its next claim" if entry.started is not None and entry.attempts else "It"
         return f"{claim} was handed back before it began{_because(entry)}, and is due again at {due}."
     if row is None or not row.picked or row.slot != facts.slot:
-        return "The ledger says that it runs, but no row is held for it: a worker will end it when it starts."
+        return "The ledger lists it as running, but no row is held for it: the next worker that starts will end it."
     beat = f"; the last heartbeat was {about(facts.now - row.last_heartbeat)} ago" if row.last_heartbeat else ""
     asked = "; it was asked to stop" if row.cancel_requested else ""
     verb = "runs" if entry.outcome == Outcome.RUNNING else "is claimed, and has not started"
@@ -330,7 +330,7 @@ def _waits(facts: Facts, row: Row, definition: Definition | None) -> Iterator[st
         yield f"It waits: it is due at {when(due)}, in {about(due - facts.now)}."
         yield from _deferred(facts, row, definition)
     else:
-        yield f"It is due since {when(due)}, and nobody has taken it."
+        yield f"It is due since {when(due)}, and no worker has taken it."
         yield from _untaken(facts.obstacle, facts.load, facts.now, definition)
 
 
@@ -471,11 +471,11 @@ def _upcoming(facts: Facts, plan: Row, next_slot: datetime) -> Iterator[str]:
 def _unknown(facts: Facts, plan: Row) -> Iterator[str]:
     born = from_micros(plan.created_version) if plan.created_version else None
     if facts.pruned_until is not None and facts.slot <= facts.pruned_until:
-        yield f"History up to {when(facts.pruned_until)} was pruned: nobody knows any more whether it ran."
+        yield f"History up to {when(facts.pruned_until)} was pruned, so it is unknown whether it ran."
         yield "Neither ledger nor gaps know it; to run it all the same: slotwise backfill --forgotten."
         return
     elif born is not None and facts.slot <= born:
-        yield f"The job's row was made at {when(born)}, after this slot: nobody was to run it."
+        yield f"The job's row was made at {when(born)}, after this slot, so it was not to run."
     elif facts.before is not None and facts.after is not None:
         yield "Slots before and after it ran: at that time the job had another schedule, without this slot."
     yield "Neither ledger nor gaps know it; to run it all the same: slotwise backfill."

@@ -244,7 +244,7 @@ def test_both_ways_to_commit_together_exclude_each_other(database: Database) -> 
 
     office = Office(database, handler)
     office.run()
-    assert "beside complete_in write: ctx.client.schedule(…, connection=…)" in told[0]
+    assert "with complete_in use: ctx.client.schedule(…, connection=…)" in told[0]
     assert office.ran == [("then", None)]
 
 

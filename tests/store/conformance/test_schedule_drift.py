@@ -13,7 +13,7 @@ from slotwise.model import events
 from slotwise.model.records import Failed, HandedBack
 from slotwise.schedules import Cron, Daily, Disabled, Every, FixedDelay, Once
 from slotwise.store.connect.database import Database
-from slotwise.store.planning.schedule_drift import Moved, moved
+from slotwise.store.planning.deploy_preview import Moved, moved
 
 CLOSED = "EXCLUDING(DAILY|09:00|UTC; CO@1[SAT,SUN 2026:0102]; skip)"
 DEFINITIONS = (
@@ -112,8 +112,6 @@ def test_a_worker_says_it_at_its_start(bench: Bench, url: str) -> None:
 
 
 def test_a_row_that_cannot_be_read_holds_up_no_start(bench: Bench) -> None:
-    """The claim sets it aside and says why; here the others are looked at."""
-    value = str(-(10**17)) if bench.database.dialect_name == "sqlite" else "'0044-03-15 BC'"
-    with bench.store.transaction() as connection:
-        connection.exec_driver_sql(f"UPDATE scheduled_tasks SET slot = {value} WHERE task_name = 'plain'")
+    """The claim quarantines it and says why; here the others are looked at."""
+    bench.change("plain", pending={"catch_up_until": "the day after"})
     assert found(bench) == []

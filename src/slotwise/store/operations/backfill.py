@@ -8,7 +8,7 @@ it. And a slot that succeeded, and is pruned while the backfill goes on, would r
 - against the schedule: only slots that the plan row has passed are taken, so no slot has two rows;
 - against another backfill of the same range: the slot is in the key of its row, so the second adds what is missing;
 - against the pruner: a slot whose history was pruned looks as if it never ran, so the pruning is checked last;
-- two ends at once: each releases the next row that nobody has locked.
+- two ends at once: each releases the next unlocked row.
 """
 
 from __future__ import annotations

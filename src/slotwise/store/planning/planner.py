@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
@@ -21,12 +21,11 @@ from slotwise.schedules import Schedule, succeed
 from slotwise.schedules.combinators import owing
 from slotwise.schedules.text import readable, stored_text
 from slotwise.store.connect.database_errors import in_its_letters, is_about_a_row
-from slotwise.store.planning.proposals import is_kept, plan_of, revision_of, rows_of
 from slotwise.store.planning.revision import Revision
 from slotwise.store.planning.stored_calendars import calendars_of
 from slotwise.store.schema.column_types import to_micros
-from slotwise.store.schema.rows import row_of, utc
-from slotwise.store.slots.ledger import end_orphans
+from slotwise.store.schema.rows import Declared, row_of, utc
+from slotwise.store.slots.ledger import end_orphans, has_orphans
 from slotwise.store.slots.store import Store
 
 #: So many rows are looked at in one transaction.
@@ -136,12 +135,12 @@ class Planner:
         known = {job.name: job for job in jobs}
         try:
             with self._store.transaction() as connection:
-                found = connection.execute(rows_of(self._store, list(known))).mappings()
-                rows = [row for row in found if is_kept(known[row["task_name"]], row, ours)]
-                noted = [known[row["task_name"]] for row in rows if ours.replaces(revision_of(row["plan"]))]
+                found = connection.execute(_rows_to_plan(self._store, list(known))).mappings()
+                rows = [row for row in found if _is_kept(known[row["task_name"]], row, ours)]
+                noted = [known[row["task_name"]] for row in rows if ours.replaces(_revision_of(row["plan"]))]
                 if noted:
                     mine = self._tasks.c.task_name == sa.bindparam("job"), self._tasks.c.task_instance == RECURRING
-                    plans = [{"job": job.name, "plan": plan_of(job, ours)} for job in noted]
+                    plans = [{"job": job.name, "plan": _document_of(job, ours)} for job in noted]
                     connection.execute(self._tasks.update().where(*mine).values(plan=sa.bindparam("plan")), plans)
         except DBAPIError as error:
             if not is_about_a_row(error):
@@ -203,7 +202,7 @@ class Planner:
         connection.execute(
             self._tasks.update()
             .where(self._tasks.c.task_name == job.name, self._tasks.c.task_instance == RECURRING)
-            .values(priority=job.priority, plan=plan_of(job, revision, theirs), **changes)
+            .values(priority=job.priority, plan=_document_of(job, revision, theirs), **changes)
         )
         if not changes:
             return _plan_of(job, row, "kept")
@@ -218,7 +217,7 @@ class Planner:
         found = connection.execute(statement).first()
         if found is None:
             return None, Revision()
-        return row_of(found[1:]), revision_of(found[0])
+        return row_of(found[1:]), _revision_of(found[0])
 
     def _keep_distance(self, connection: sa.Connection, job: Definition, columns: dict[str, Any]) -> None:
         """No plan of a job brings two starts nearer to each other than its min_interval."""
@@ -239,7 +238,7 @@ class Planner:
         values = dict(
             task_name=job.name, task_instance=RECURRING, kind=Kind.PLAN, picked=False, version=to_micros(now),
             created_version=to_micros(now), **columns, watermark=newest,
-            schedule=stored_text(schedule, job.name), priority=job.priority, plan=plan_of(job, revision),
+            schedule=stored_text(schedule, job.name), priority=job.priority, plan=_document_of(job, revision),
         )  # fmt: skip
         return self._store.dialect.by_row.insert_new(connection, self._tasks, values, self._tasks.c.version)
 
@@ -247,3 +246,49 @@ class Planner:
 def _plan_of(job: Definition, row: Row | None, change: str) -> Plan:
     text = row.schedule if row else None
     return Plan(job=job.name, change=change, schedule=text or str(job.schedule), next_slot=row.slot if row else None)
+
+
+def _rows_to_plan(store: Store, names: Sequence[str]) -> sa.Select[Any]:
+    """The rows of these jobs as ``_is_kept`` reads them, locked in the order of their keys, as settlements do."""
+    tasks = store.tables.tasks
+    wanted = ("task_name", "schedule", "slot", "priority", "plan")
+    return (
+        sa.select(*(tasks.c[name] for name in wanted), has_orphans(store.tables).label("orphaned"))
+        .where(tasks.c.task_name.in_(names), tasks.c.task_instance == RECURRING)
+        .order_by(*store.dialect.key_order)
+        .with_for_update(of=tasks)
+    )
+
+
+def _is_kept(job: Definition, row: sa.RowMapping, ours: Revision) -> bool:
+    """Whether planning would leave a row as it stands. Of one that goes by calendars, only planning knows."""
+    if job.schedule is None or job.schedule.calendars or row["orphaned"]:
+        return False
+    planned = readable(row["schedule"])
+    try:
+        if planned is None or str(planned.last) != str(job.schedule.bind(job.name, {})):
+            return False
+    except InvalidSchedule:
+        return False
+    found = Declared.load(row["plan"])
+    declared = (job.priority, job.fingerprint, tuple(sorted(job.runs_on)))
+    return ours.is_older(_revision_of(row["plan"])) or (row["priority"], found.fingerprint, found.runs_on) == declared
+
+
+def _revision_of(plan: Mapping[str, Any] | None) -> Revision:
+    """The deploy that has planned a row."""
+    found = Declared.load(plan)
+    return Revision(text=found.revision, started=found.deployed)
+
+
+def _document_of(job: Definition, revision: Revision, before: Revision | None = None) -> dict[str, Any]:
+    """The document ``plan`` of a row: what its code declares and which deploy has planned it, without what is empty.
+
+    A deploy with an id started when its first worker did: one that is restarted later must not look newer than
+    the next deploy, whose workers start meanwhile.
+    """
+    again = before is not None and before.text is not None and before.text == revision.text
+    started = before.started if before and again else revision.started
+    return Declared(
+        fingerprint=job.fingerprint, runs_on=tuple(sorted(job.runs_on)), revision=revision.text, deployed=started
+    ).document()

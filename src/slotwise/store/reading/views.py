@@ -113,7 +113,7 @@ class Health:
     #: Names of tasks with such rows for which no live worker carries the tags, and which.
     unroutable: Mapping[str, str]
     unreadable: Sequence[Unreadable]
-    #: Who paused all, since when and why: nothing is overdue then.
+    #: Author, time and note of a pause of all; nothing is overdue then.
     paused: str | None = None
 
 
