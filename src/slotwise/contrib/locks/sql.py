@@ -225,7 +225,7 @@ class _PostgreSQL(_Database):
             **connect_arguments(self.url),
         }
         # No prepared statements: they would not survive a transaction pooler.
-        connection = _impatient(self.timeout.total_seconds()).connect(
+        connection = impatient(self.timeout.total_seconds()).connect(
             **arguments, autocommit=True, prepare_threshold=None
         )
         try:
@@ -267,7 +267,7 @@ class _PostgreSQL(_Database):
 
 
 @cache
-def _impatient(seconds: float) -> Any:
+def impatient(seconds: float) -> Any:
     """Return psycopg's connection with a limit for each statement: a server that is frozen enforces none of its own."""
 
     class Impatient(psycopg().Connection):  # type: ignore[misc]  # psycopg is imported at first use

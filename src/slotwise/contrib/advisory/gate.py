@@ -1,0 +1,167 @@
+"""The gate of an advisory-lock fleet: while a slot runs, the worker holds the job's key, as the other programs do."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, suppress
+from datetime import timedelta
+from typing import Any, Final
+
+from slotwise.contrib.advisory.cron_jobs import CronJob
+from slotwise.contrib.locks.sql import impatient, shown
+from slotwise.errors import ConfigurationError, InvalidSetting
+from slotwise.jobs.context import JobContext, Skip
+from slotwise.model.clock import elapsed
+from slotwise.model.durations import parse_duration
+from slotwise.model.vocabulary import register_reason
+from slotwise.store.connect.dsn import SQLITE, connect_arguments, database_url
+
+logger = logging.getLogger("slotwise.advisory")
+
+#: Another program holds the lock of the job.
+LOCK_HELD: Final = "lock_held"
+#: The lock that a handler needs was lost while it ran.
+LOCK_LOST: Final = "lock_lost"
+
+register_reason(
+    LOCK_HELD,
+    "Another process held the job's lock.",
+    ended="It ended as {outcome} {ended}: the lock was taken.",
+    waits="another process holds its lock",
+)
+register_reason(
+    LOCK_LOST,
+    ended="It ended as {outcome} {ended}: the job's lock was lost while the handler ran.",
+    waits="its lock was lost",
+)
+
+_TRY: Final = "SELECT pg_try_advisory_lock(%(key)s::bigint)"
+_UNLOCK: Final = "SELECT pg_advisory_unlock(%(key)s::bigint)"
+
+
+class AdvisoryGate:
+    """A ``before_start`` hook that holds the PostgreSQL advisory lock of a job while one of its slots runs.
+
+    ``url`` is the database in which the other programs take their locks. ``keys`` are the jobs of ``CRON_JOBS``, or
+    names with keys; other jobs start without a lock. If another program holds the key, the slot ends as skipped with
+    the reason ``lock_held``, and no attempt is counted. ``hold_at_least`` keeps the key so long after it was acquired,
+    so that a program whose clock is behind does not run the same tick again. The session is looked at every
+    ``check_every``; if it is gone, the handler is asked to stop with the reason ``lock_lost``.
+
+    Each running slot has a session of its own, because the keys of a session are re-entrant. Raises InvalidSetting.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        keys: Iterable[CronJob] | Mapping[str, int],
+        *,
+        hold_at_least: timedelta | str = timedelta(0),
+        check_every: timedelta | str = "1s",
+        timeout: timedelta | str = "5s",
+    ) -> None:
+        self._address = database_url(url)
+        if self._address.drivername == SQLITE:
+            raise InvalidSetting(f"{shown(self._address)}: advisory locks are PostgreSQL's; name its database")
+        self._keys = dict(keys) if isinstance(keys, Mapping) else {job.name: job.lock_key for job in keys}
+        self._hold_at_least = parse_duration(hold_at_least).total_seconds()
+        self._check_every = parse_duration(check_every).total_seconds()
+        self._timeout = parse_duration(timeout).total_seconds()
+        if not self._check_every or not self._timeout:
+            raise InvalidSetting("check_every and timeout must be longer than 0s")
+
+    def verify(self) -> None:
+        """Check that sessions reach the server as they are. Call it at the start of a worker.
+
+        Raise ConfigurationError behind a transaction pooler: it would run the unlock on another session. Raise the
+        driver's error if there is no connection.
+        """
+        first = self._connect()
+        try:
+            second = self._connect()
+            try:
+                # A pooler in transaction mode lends one server session to both; a session's own id is no proof.
+                mine = _backend(first)
+                with second.transaction():
+                    is_shared = _backend(second) == mine
+            finally:
+                second.close()
+        finally:
+            first.close()
+        if is_shared:
+            raise ConfigurationError(
+                f"{shown(self._address)}: a transaction pooler is in between, and would unlock on another session; "
+                "name the server itself, or a pool in session mode"
+            )
+
+    def __call__(self, ctx: JobContext) -> AbstractContextManager[object] | None:
+        """Acquire the key of the context's job. Raise Skip if another program holds it."""
+        key = self._keys.get(ctx.name)
+        if key is None:
+            return None
+        session = self._connect()
+        try:
+            is_mine = bool(session.execute(_TRY, {"key": key}).fetchone()[0])
+        except BaseException:
+            session.close()
+            raise
+        if not is_mine:
+            session.close()
+            logger.info("skipping %s: key %s is held elsewhere", ctx.name, key)
+            raise Skip(LOCK_HELD)
+        return self._held(ctx, session, key)
+
+    @contextmanager
+    def _held(self, ctx: JobContext, session: Any, key: int) -> Iterator[None]:
+        acquired, over = elapsed(), threading.Event()
+        watch = threading.Thread(target=self._watch, args=(ctx, session, key, over), name="slotwise-key", daemon=True)
+        watch.start()
+        try:
+            yield
+        finally:
+            over.set()
+            watch.join()
+            left = acquired + self._hold_at_least - elapsed()
+            if left > 0 and not session.closed:
+                threading.Thread(target=_release_later, args=(session, key, left), daemon=True).start()
+            else:
+                _release(session, key)
+
+    def _watch(self, ctx: JobContext, session: Any, key: int, over: threading.Event) -> None:
+        while not over.wait(self._check_every):
+            try:
+                session.execute("SELECT 1")
+            except Exception as error:
+                session.close()
+                logger.warning("%s: the session with key %s is gone: %s", ctx.name, key, error)
+                ctx.cancel(LOCK_LOST)
+                return
+
+    def _connect(self) -> Any:
+        return impatient(self._timeout).connect(
+            autocommit=True,
+            prepare_threshold=None,
+            **{
+                "connect_timeout": str(max(round(self._timeout), 2)),
+                "application_name": "slotwise key",
+                **connect_arguments(self._address),
+            },
+        )
+
+
+def _backend(session: Any) -> int:
+    return int(session.execute("SELECT pg_backend_pid()").fetchone()[0])
+
+
+def _release_later(session: Any, key: int, seconds: float) -> None:
+    threading.Event().wait(seconds)
+    _release(session, key)
+
+
+def _release(session: Any, key: int) -> None:
+    """Unlock, and close the session, which would unlock as well, but later."""
+    with suppress(Exception):
+        session.execute(_UNLOCK, {"key": key})
+    session.close()

@@ -1,0 +1,59 @@
+"""The gate of a ShedLock fleet: while a slot runs, the worker holds the job's lock, as the Java programs do."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from datetime import timedelta
+
+from slotwise.contrib.advisory.gate import LOCK_HELD, LOCK_LOST
+from slotwise.contrib.locks.lease import Lease
+from slotwise.contrib.locks.lock import Lock
+from slotwise.contrib.locks.provider import LockProvider
+from slotwise.errors import LockLost, LockNotAcquired, LockUnavailable
+from slotwise.jobs.context import JobContext, Skip
+
+
+class LockGate:
+    """A ``before_start`` hook that holds a lock while a slot of a job runs, so that ShedLock jobs move one by one.
+
+    ``names`` has the name of the lock for each job that needs one. If another program holds the lock, the slot ends as
+    skipped with the reason ``lock_held``. The lease is renewed; if it is lost, the handler is asked to stop with the
+    reason ``lock_lost``. If the provider does not answer, the attempt fails. Raises InvalidSetting.
+    """
+
+    def __init__(
+        self,
+        provider: LockProvider,
+        names: Mapping[str, str],
+        *,
+        at_most_for: timedelta | str,
+        at_least_for: timedelta | str = timedelta(0),
+    ) -> None:
+        self._provider = provider
+        self._names = dict(names)
+        self._at_most_for = at_most_for
+        self._at_least_for = at_least_for
+        for name in self._names.values():
+            self._lock(name, None)
+
+    def __call__(self, ctx: JobContext) -> AbstractContextManager[object] | None:
+        """Acquire the lock of the context's job. Raise Skip if another program holds it."""
+        if ctx.name not in self._names:
+            return None
+        try:
+            return self._lock(self._names[ctx.name], ctx).acquire()
+        except LockUnavailable:
+            raise
+        except LockNotAcquired:
+            raise Skip(LOCK_HELD) from None
+
+    def _lock(self, name: str, ctx: JobContext | None) -> Lock:
+        def on_lost(lease: Lease, error: LockLost) -> None:
+            if ctx is not None:
+                ctx.cancel(LOCK_LOST)
+
+        return Lock(
+            name, at_most_for=self._at_most_for, at_least_for=self._at_least_for, provider=self._provider,
+            keep_alive=True, on_lost=on_lost,
+        )  # fmt: skip

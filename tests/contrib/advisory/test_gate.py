@@ -1,0 +1,184 @@
+"""While a slot of a job runs, the worker holds the job's key or lock, on a real PostgreSQL."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+
+import psycopg
+import pytest
+from tests.contrib.locks.servers import eventually
+from tests.contrib.locks.shedlock import ShedLockSQL
+from tests.integration.test_pooler import PGBOUNCER, pgbouncer
+
+from slotwise import Every, JobContext, JobRegistry, job
+from slotwise.contrib.advisory import parse_cron_jobs
+from slotwise.contrib.advisory.gate import AdvisoryGate
+from slotwise.contrib.locks.gate import LockGate
+from slotwise.errors import ConfigurationError, InvalidSetting
+from slotwise.locks import SQLLocks
+from slotwise.model.events import Event
+from slotwise.testing import ManualWorker
+
+KEY = 5101
+HOUR = timedelta(hours=1)
+
+
+@contextmanager
+def worker(gate: object, handler: Callable[[JobContext], object], **options: object) -> Iterator[ManualWorker]:
+    """A worker with one job, ``cleanup``, whose slot is due."""
+    declared = job(name="cleanup", schedule=Every("1h"), **options)(handler)  # type: ignore[arg-type]
+    with ManualWorker(JobRegistry(jobs=[declared], before_start=[gate])) as found:
+        found.tick("1h")
+        yield found
+
+
+def outcome(events: list[Event]) -> tuple[object, object]:
+    """The outcome and reason of the slot that has ended."""
+    (event,) = (event for event in events if hasattr(event, "outcome"))
+    return event.outcome, getattr(event, "reason", None)
+
+
+@pytest.fixture
+def other(pg_empty_url: str) -> Iterator[psycopg.Connection]:
+    """A session of another program in the same database."""
+    with psycopg.connect(pg_empty_url, autocommit=True) as connection:
+        yield connection
+
+
+def take(connection: psycopg.Connection, key: int = KEY) -> bool:
+    """The guideline's statement."""
+    row = connection.execute("SELECT pg_try_advisory_lock(%s)", (key,)).fetchone()
+    return bool(row and row[0])
+
+
+def give_back(connection: psycopg.Connection, key: int = KEY) -> None:
+    connection.execute("SELECT pg_advisory_unlock(%s)", (key,))
+
+
+def test_the_key_is_held_while_the_handler_runs(pg_empty_url: str, other: psycopg.Connection) -> None:
+    """Another program does not get it meanwhile, and gets it right after."""
+    got: list[bool] = []
+    gate = AdvisoryGate(pg_empty_url, {"cleanup": KEY})
+    gate.verify()
+    with worker(gate, lambda ctx: got.append(take(other))) as found:
+        assert outcome(found.run_due()) == ("succeeded", None)
+    assert got == [False]
+    assert take(other)
+
+
+def test_a_key_that_is_held_skips_the_slot(pg_empty_url: str, other: psycopg.Connection) -> None:
+    """No attempt is counted, the handler does not run, and the next slot runs when the key is free."""
+    ran: list[int] = []
+    keys = parse_cron_jobs('{"cleanup": {"schedule": "0 0 * * * *", "lockKey": 5101}}')
+    with worker(AdvisoryGate(pg_empty_url, keys), lambda ctx: ran.append(ctx.attempt)) as found:
+        assert take(other)
+        assert outcome(found.run_due()) == ("skipped", "lock_held")
+        assert ran == []
+        give_back(other)
+        found.tick("1h")
+        assert outcome(found.run_due()) == ("succeeded", None)
+    assert ran == [1]
+
+
+def test_jobs_without_a_key_start(pg_empty_url: str) -> None:
+    """They open no session."""
+    with worker(AdvisoryGate("postgresql://192.0.2.1/none", {"other": KEY}), lambda ctx: None) as found:
+        assert outcome(found.run_due()) == ("succeeded", None)
+
+
+def test_a_lost_session_stops_the_handler(pg_empty_url: str, other: psycopg.Connection) -> None:
+    """If the server ends the session, the handler is asked to stop with the reason lock_lost."""
+    reasons: list[str | None] = []
+
+    def run(ctx: JobContext) -> None:
+        other.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory' AND pid <> pg_backend_pid()"
+            " AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
+        )
+        ctx.wait("20s")
+        reasons.append(ctx.cancel_reason)
+
+    gate = AdvisoryGate(pg_empty_url, {"cleanup": KEY}, check_every="20ms")
+    with worker(gate, run) as found:
+        found.run_due()
+    assert reasons == ["lock_lost"]
+    assert take(other)
+
+
+def test_the_key_is_kept_after_a_short_run(pg_empty_url: str, other: psycopg.Connection) -> None:
+    """With hold_at_least, a program whose clock is behind does not get it at once; the worker does not wait for it."""
+    began = threading.Event()
+    gate = AdvisoryGate(pg_empty_url, {"cleanup": KEY}, hold_at_least="700ms")
+    with worker(gate, lambda ctx: began.set()) as found:
+        assert outcome(found.run_due()) == ("succeeded", None)
+        assert began.is_set()
+        assert not take(other)
+        eventually(lambda: take(other), "the key is free")
+
+
+def test_refusals() -> None:
+    """What cannot work is refused at construction."""
+    with pytest.raises(InvalidSetting, match="advisory locks are PostgreSQL's"):
+        AdvisoryGate("sqlite:///a.db", {})
+    with pytest.raises(InvalidSetting, match="check_every"):
+        AdvisoryGate("postgresql://host/db", {}, check_every="0s")
+    with pytest.raises(InvalidSetting, match="1 to 64"):
+        LockGate(SQLLocks("sqlite:///a.db"), {"cleanup": "x" * 65}, at_most_for="1h")
+
+
+# -- ShedLock ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def java(pg_empty_url: str) -> Iterator[ShedLockSQL]:
+    provider = SQLLocks(pg_empty_url)
+    provider.create_table()
+    provider.close()
+    lock = ShedLockSQL(pg_empty_url, "cleanupLock")
+    yield lock
+    lock.close()
+
+
+def test_a_lock_of_shedlock_is_a_gate(pg_empty_url: str, java: ShedLockSQL) -> None:
+    """While Java holds the lock, the slot is skipped; while our slot runs, Java is refused."""
+    got: list[bool] = []
+    provider = SQLLocks(pg_empty_url)
+    gate = LockGate(provider, {"cleanup": "cleanupLock"}, at_most_for="1h")
+    with worker(gate, lambda ctx: got.append(java.lock(HOUR))) as found:
+        assert java.lock(HOUR)
+        assert outcome(found.run_due()) == ("skipped", "lock_held")
+        assert java.unlock()
+        found.tick("1h")
+        assert outcome(found.run_due()) == ("succeeded", None)
+    assert got == [False]
+    assert java.lock(HOUR)
+    provider.close()
+
+
+def test_a_lost_lease_stops_the_handler(pg_empty_url: str, java: ShedLockSQL, other: psycopg.Connection) -> None:
+    """If the lock is taken away, the next renewal finds it, and the handler is asked to stop."""
+    reasons: list[str | None] = []
+
+    def run(ctx: JobContext) -> None:
+        other.execute("UPDATE shedlock SET locked_by = 'an operator'")
+        ctx.wait("20s")
+        reasons.append(ctx.cancel_reason)
+
+    provider = SQLLocks(pg_empty_url)
+    with worker(LockGate(provider, {"cleanup": "cleanupLock"}, at_most_for="1s"), run) as found:
+        found.run_due()
+    assert reasons == ["lock_lost"]
+    provider.close()
+
+
+@pytest.mark.slow  # as all tests with a pooler
+def test_a_transaction_pooler_is_refused(pg_empty_url: str, open_path: Path) -> None:
+    """It would run the unlock on the session of another client."""
+    if PGBOUNCER is None:
+        pytest.fail("pgbouncer is missing; run: apt-get install pgbouncer")
+    with pgbouncer(pg_empty_url, open_path) as address, pytest.raises(ConfigurationError, match="transaction pooler"):
+        AdvisoryGate(address, {"cleanup": KEY}).verify()
