@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from slotwise.engine.loops.claim_planner import IN_A_MOMENT
 from slotwise.engine.loops.heartbeat import Heartbeat, LeaseWatch
@@ -176,6 +176,11 @@ class Worker:
             self.store, names=sorted(self.definitions), interval=self.settings.reaper_interval or interval,
             heartbeat_interval=interval, on_reaped=self.wake, **service,
         )  # fmt: skip
+
+    @property
+    def state(self) -> Any:
+        """What the registry's lifespan has yielded; None without one."""
+        return self.contexts.state
 
     @property
     def services(self) -> tuple[Service, ...]:
