@@ -392,7 +392,7 @@ class TestWorkers:
         held = {"task_name": "a", "picked": True, "picked_by": "x", "lease": timedelta(seconds=5)}
         add(store, "tasks", held | {"last_heartbeat": now - timedelta(seconds=6)})
         assert status(["health"]) == exits.FAILED
-        assert "lease ran out and that nobody takes over: 1" in capsys.readouterr().err
+        assert "lease ran out and that no worker takes over: 1" in capsys.readouterr().err
 
     @pytest.mark.parametrize(
         ("tasks", "arguments", "problem", "note"),
