@@ -266,7 +266,7 @@ def test_start_is_not_called_in_the_loop_it_is_given(sqlite_url: str, heard: Hea
     """It would wait for the loop that waits for it."""
 
     async def host() -> None:
-        with pytest.raises(ConfigurationError, match="write: async with registry"):
+        with pytest.raises(ConfigurationError, match="use: async with registry"):
             a_registry(sqlite_url, heard, task(name="mail")(nothing)).start(host_loop=asyncio.get_running_loop())
 
     asyncio.run(host())
