@@ -118,7 +118,8 @@ def test_an_old_worker_does_not_start_on_newer_tables(pg_url: str, monkeypatch: 
     side = Side(pg_url)
     with side.registry.database.migrations().connect() as connection:
         assert migrate.apply(connection) == ["sw0002"]
-    monkeypatch.setattr("slotwise.migrate.revisions.SCHEMA_VERSION", 1)
-    with pytest.raises(SchemaMismatch, match="schema version 2, this slotwise knows 1; upgrade slotwise here"):
-        side.registry.start()
+    with monkeypatch.context() as old_release:  # undone before the fixture's own change, which it would restore
+        old_release.setattr("slotwise.migrate.revisions.SCHEMA_VERSION", 1)
+        with pytest.raises(SchemaMismatch, match="schema version 2, this slotwise knows 1; upgrade slotwise here"):
+            side.registry.start()
     side.registry.database.close()

@@ -67,4 +67,4 @@ def test_nobody_is_there_to_be_told(database: Database) -> None:
     with ManualWorker([first], database) as worker:
         worker.client.schedule("first")
         (ended,) = worker.run_due()
-        assert 'ctx.then(if_exists="raise"): by then nobody is there to be told' in (ended.error or "")
+        assert 'ctx.then(if_exists="raise"): it is written after the handler returned' in (ended.error or "")
