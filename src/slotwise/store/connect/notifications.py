@@ -94,19 +94,21 @@ class WakeUps:
         return timer
 
     def flush(self) -> None:
-        """Send what is pending, and wait for what another thread sends."""
+        """Send what is pending, and wait for what another thread sends. No thread of ours is left afterwards."""
         with self._sending:
             with self._lock:
                 words, self._owed, timer, self._timer = list(self._owed), {}, self._timer, None
                 self._free_at = elapsed() + self._pause if words else self._free_at
             if timer is not None:
                 timer.cancel()
-            if not words:
-                return
-            try:
-                self._send(words)
-            except Exception as error:
-                logger.debug("no worker was notified, polls will find what is due: %s", describe(error))
+            if words:
+                try:
+                    self._send(words)
+                except Exception as error:
+                    logger.debug("no worker was notified, polls will find what is due: %s", describe(error))
+        # Race: the timer may have begun its own flush, which waits for this one. It finds nothing to send.
+        if timer is not None and timer is not threading.current_thread():
+            timer.join()
 
 
 class Hearing:
