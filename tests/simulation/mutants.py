@@ -33,7 +33,6 @@ MUTANTS: dict[str, Mutant] = {
     "tags decide who may run it": always(points.MAY_RUN_ON, True),
     "so many start within a time": _task_without("rate_limit"),
     "so many run at a time": _task_without("concurrency"),
-    "a slot with a row of its own is not forgotten": OF_THE_MODEL["a slot with a row of its own is not forgotten"],
 }  # fmt: skip
 
 #: Those that show where the queue is put back from a backup: only the ledger knows then what has run.
