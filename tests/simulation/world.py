@@ -171,6 +171,8 @@ class World(Accidents):
                 return Failed("boom")
             case 2 | 3:
                 return self._complete(agent, claim)
+            case _ if agent.worker.store.held.find_claim(*claim.key, claim.token, claim.holder) is None:
+                return self._complete(agent, claim)  # another holds the slot: this must be refused
             case _ if claim.row.task_name == "poison" and self.rng.random() < 0.5:
                 return None
             case _:
