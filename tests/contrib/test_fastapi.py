@@ -63,7 +63,7 @@ def test_a_request_schedules_and_the_worker_runs(cast: Cast) -> None:
     app = FastAPI(lifespan=slotwise_lifespan(cast.registry, lifespan=own, start_wait="60s"))
     app.include_router(health_router())
 
-    @app.post("/work/{number}")
+    @app.post("/jobs/{number}")
     def work(number: int, client: SlotwiseClient) -> str:
         return client.schedule(cast.work, number).status
 
@@ -73,7 +73,7 @@ def test_a_request_schedules_and_the_worker_runs(cast: Cast) -> None:
         return registry is cast.registry and request.state.mine is asyncio.get_running_loop()
 
     with TestClient(app) as http:
-        assert http.post("/work/7").json() == "scheduled"
+        assert http.post("/jobs/7").json() == "scheduled"
         assert cast.done.wait(PATIENCE)
         cast.done.clear()
         assert http.post("/awaited").json() is True

@@ -42,7 +42,7 @@ def application(slotwise: Slotwise) -> Flask:
     app = Flask("shop")
     slotwise.init_app(app)
 
-    @app.post("/work")
+    @app.post("/jobs")
     def schedule() -> str:
         return slotwise.client.schedule(work).status
 
@@ -52,7 +52,7 @@ def application(slotwise: Slotwise) -> Flask:
 def test_the_client_alone(registry: JobRegistry) -> None:
     """By default a request schedules, and no worker runs in the server's process."""
     app = application(Slotwise(registry))
-    assert app.test_client().post("/work").text == "scheduled"
+    assert app.test_client().post("/jobs").text == "scheduled"
     assert registry.worker is None
     assert [found.task for found in registry.inspect.tasks()] == ["work"]
 
@@ -62,7 +62,7 @@ def test_a_worker_starts_with_the_first_request(registry: JobRegistry) -> None:
     slotwise = Slotwise(lambda: registry, worker=True)
     app = application(slotwise)
     assert registry.worker is None
-    assert app.test_client().post("/work").text == "scheduled"
+    assert app.test_client().post("/jobs").text == "scheduled"
     assert ran.wait(PATIENCE)
     slotwise.start()  # a second time changes nothing
     assert slotwise.host.stop() == 0

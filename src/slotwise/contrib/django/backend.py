@@ -37,10 +37,10 @@ _ROOM: Final = 60_000
 
 
 class SlotwiseTasks:
-    """Mixin of a backend; subclasses name the library whose classes they use."""
+    """Mixin of a backend; subclasses name the package whose classes they use."""
 
     #: ``django.tasks`` or ``django_tasks``.
-    library: ClassVar[str]
+    package: ClassVar[str]
     #: Its function that normalizes JSON.
     normalize: ClassVar[str]
 
@@ -196,7 +196,7 @@ class SlotwiseTasks:
         except ImportError as error:
             raise self._missing(f"{data['task']} cannot be imported: {error}; was it renamed or removed?") from error
         if not isinstance(found, self._part("base").Task):
-            raise self._missing(f"{data['task']} is no task of {self.library}; put @task above it")
+            raise self._missing(f"{data['task']} is no task of {self.package}; put @task above it")
         due = data["run_after"]
         return found.using(
             backend=self.alias, priority=data["priority"], queue_name=data["queue"],
@@ -220,7 +220,7 @@ class SlotwiseTasks:
         getattr(self._part("signals"), name).send(sender=type(self), task_result=result)
 
     def _part(self, name: str) -> Any:
-        return import_module(f"{self.library}.{name}")
+        return import_module(f"{self.package}.{name}")
 
     def _name(self, queue: str) -> str:
         return f"django:{self.alias}:{queue}" if self.queues else f"django:{self.alias}"

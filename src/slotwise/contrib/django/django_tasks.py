@@ -19,5 +19,5 @@ class SlotwiseBackend(SlotwiseTasks, BaseTaskBackend):
     OPTIONS: ``max_attempts`` (1), and ``result_retention`` ("7d"), how long results are kept.
     """
 
-    library: ClassVar[str] = "django_tasks"
+    package: ClassVar[str] = "django_tasks"
     normalize: ClassVar[str] = "django_tasks.utils.normalize_json"

@@ -22,5 +22,5 @@ class SlotwiseBackend(SlotwiseTasks, BaseTaskBackend):
     OPTIONS: ``max_attempts`` (1), and ``result_retention`` ("7d"), how long results are kept.
     """
 
-    library: ClassVar[str] = "django.tasks"
+    package: ClassVar[str] = "django.tasks"
     normalize: ClassVar[str] = "django.utils.json.normalize_json"
