@@ -300,7 +300,13 @@ def _change_json(change: Change) -> dict[str, object]:
         "added": [day.isoformat() for day in sorted(change.after.days - before)],
         "removed": [day.isoformat() for day in sorted(before - change.after.days)],
         "followed": [
-            {"job": one.job, "id": one.instance, "next_slot": plain(one.next_slot), "refused": one.refused}
+            {
+                "job": one.job,
+                "id": one.instance,
+                "next_slot": plain(one.next_slot),
+                "refused": one.refused,
+                "superseded": one.superseded,
+            }
             for one in change.followed
         ],
     }
@@ -324,7 +330,8 @@ def _tell_followed(followed: Sequence[Followed], *, dry: bool) -> None:
     for one in followed[:_MOST_TOLD]:
         instance = "" if one.instance == "recurring" else f" {one.instance}"
         verb = "would follow" if dry else "follows"
-        click.echo(f"  {one.job}{instance} {verb}, next slot {moment(one.next_slot)}")
+        skipped = f", slots skipped (superseded): {one.superseded}" if one.superseded else ""
+        click.echo(f"  {one.job}{instance} {verb}, next slot {moment(one.next_slot)}{skipped}")
     if len(followed) > _MOST_TOLD:
         click.echo(f"  … and {len(followed) - _MOST_TOLD} more")
 

@@ -149,7 +149,7 @@ class Poller(Service):
         return int(not any(holding.waited() < self._lease for holding in self._active_claims.lost_before()))
 
     def _tell_skipped(self, row: Row, gap: Gap) -> None:
-        self.listeners.publish(skipped(self.worker, row, gap))
+        self.listeners.publish(skipped(self.worker, row.key, gap))
 
     def _start(self, held: Sequence[Holding]) -> None:
         if self.listeners.hear(Claimed):

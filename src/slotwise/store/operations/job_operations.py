@@ -24,7 +24,7 @@ from datetime import datetime
 
 import sqlalchemy as sa
 
-from slotwise.decide.pause import Passed, owed_by, slept
+from slotwise.decide.pause import Passed, owed_by, passing
 from slotwise.errors import ConfigurationError, InvalidSchedule
 from slotwise.model.records import FOREVER, Row
 from slotwise.model.vocabulary import Reason, State
@@ -153,7 +153,7 @@ def _wake(at: Operation, row: Row, *, replay: bool) -> Resumed:
 
 def _slept(row: Row, now: datetime) -> Passed | None:
     try:
-        return slept(row, parse_schedule(row.schedule or "-"), now)
+        return passing(row, parse_schedule(row.schedule or "-"), now, Reason.PAUSED)
     except InvalidSchedule:
         return None  # a newer release wrote it: a worker that can read it decides by its catch-up
 
@@ -199,18 +199,18 @@ def end(at: Operation, rows: Sequence[Row]) -> None:
         elif row.is_plan:
             # What has come and not begun ends, and a slot that waits for its retry; if the schedule cannot be read,
             # the slot in the row.
-            _pass(at, row, slept(row, owed_by(row), at.now), Reason.DELETED)
+            _pass(at, row, passing(row, owed_by(row), at.now, Reason.DELETED), Reason.DELETED)
             at.delete(row)
         else:
             cancel_waiting(at, row, Reason.DELETED)
 
 
-def _pass(at: Operation, row: Row, passed: Passed | None, reason: str) -> None:
+def _pass(at: Operation, row: Row, passed: Passed | None, reason: Reason) -> None:
     """Cancel the slot of a waiting plan row if it waits for its retry, and skip what has come besides."""
     if row.attempt:
         ledger.cancel_retry(at.connection, at.dialect, row, reason, at.now)
     if passed is not None:
-        at.skip(row, *(replace(gap, reason=reason) for gap in passed.gaps))
+        at.skip(row, *passed.gaps)
 
 
 # -- after a restore -----------------------------------------------------------------------------------------------
@@ -243,12 +243,10 @@ def settle_until(at: Operation, until: datetime) -> list[SettledJob]:
     until, tasks = min(until, at.now), at.tasks
     found = []
     for row in at.rows(is_plan(tasks), ~tasks.c.picked, tasks.c.slot <= until):
-        passed = slept(replace(row, attempt=0), schedule_in(row), until)
+        passed = passing(replace(row, attempt=0), schedule_in(row), until, Reason.SETTLED)
         _pass(at, row, passed, Reason.SETTLED)
         if passed is not None:
-            kept = {"control": row.control, "state": row.state}
-            parked = {} if row.state == State.PAUSED else {"parked_due": None}
-            at.change(row, **{**passed.row, **kept, **parked})
+            at.change(row, **passed.row)
             count = max(passed.count, int(row.attempt > 0))
             next_slot = passed.row.get("slot")
             found.append(SettledJob(job=row.task_name, instance=row.task_instance, slots=count, next_slot=next_slot))

@@ -7,7 +7,6 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any
 
 import sqlalchemy as sa
 
@@ -16,9 +15,9 @@ from slotwise.model.records import Key, Row
 from slotwise.schedules import Calendar, Schedule, parse_schedule
 from slotwise.schedules.business_days import days_text, weekend_text
 from slotwise.store.connect.notifications import LOOK
-from slotwise.store.planning.planner import replanned
+from slotwise.store.planning.planner import replanned, write
 from slotwise.store.planning.stored_calendars import calendar_in, calendars_of, missing
-from slotwise.store.schema.rows import expect, row_of, utc
+from slotwise.store.schema.rows import row_of, utc
 from slotwise.store.schema.tables import is_detached
 from slotwise.store.slots.store import Store
 
@@ -41,12 +40,16 @@ class CalendarLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Followed:
-    """A row that goes by a calendar that has changed: its next slot now, or why it keeps the days it had."""
+    """A row that goes by a calendar that has changed: its next slot now, or why it keeps the days it had.
+
+    ``superseded``: how many slots are skipped that an earlier change had left due.
+    """
 
     job: str
     instance: str
     next_slot: datetime | None = None
     refused: str | None = None
+    superseded: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -209,20 +212,19 @@ class Page:
             if bound == planned:
                 return None
             # Race: only under the row's lock is no slot claimed that is younger than the activation.
-            changes = replanned(row, bound, self._store.dialect.now(self._connection))
+            now = self._store.dialect.now(self._connection)
+            changes = replanned(row, bound, now)
         except InvalidSchedule as error:
             return Followed(job=row.task_name, instance=row.task_instance, refused=str(error))
         if not self._instead:
-            self._write(row, changes)
-        return Followed(job=row.task_name, instance=row.task_instance, next_slot=changes.get("slot", row.slot))
+            write(self._connection, self._store, row, changes, now)
+        return Followed(
+            job=row.task_name, instance=row.task_instance, next_slot=changes.columns.get("slot", row.slot),
+            superseded=sum(gap.count for gap in changes.gaps),
+        )  # fmt: skip
 
     def _calendars(self, schedule: Schedule) -> dict[str, Calendar]:
         names = frozenset(schedule.calendars)
         if names not in self._known:
             self._known[names] = calendars_of(self._connection, self._store.tables, schedule) | self._instead
         return self._known[names]
-
-    def _write(self, row: Row, changes: dict[str, Any]) -> None:
-        tasks = self._store.tables.tasks
-        mine = tasks.c.task_name == row.task_name, tasks.c.task_instance == row.task_instance
-        expect(self._connection.execute(tasks.update().where(*mine).values(**changes)).rowcount, 1, row)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import logging
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -17,13 +18,15 @@ from slotwise.schedules import Disabled, Schedule, spread_out
 from slotwise.schedules.text import readable, stored_text
 from slotwise.store.operations import job_operations
 from slotwise.store.operations.transaction import Operation
-from slotwise.store.planning.planner import first_slot, replanned
+from slotwise.store.planning.planner import Replanned, first_slot, replanned, write
 from slotwise.store.planning.stored_calendars import calendars_of
 from slotwise.store.schema.audit_rows import Author
 from slotwise.store.schema.column_types import to_micros
 from slotwise.store.schema.rows import row_of
 from slotwise.store.slots.ledger import end_orphans
 from slotwise.store.slots.store import Store
+
+logger = logging.getLogger(__name__)
 
 #: Applications sign no order: they make and delete as many instances as they like.
 NOBODY = Author("the application")
@@ -100,14 +103,19 @@ class Instances:
         now = self._store.dialect.now(connection)
         planned = readable(row.schedule)
         same = planned is not None and str(planned.last) == str(schedule)
-        changes: dict[str, Any] = {} if same else replanned(row, schedule, now)
-        told = {"task_data": wanted.data, "priority": wanted.priority}
-        changes |= {name: value for name, value in told.items() if getattr(row, name) != value}
+        changes = Replanned() if same else replanned(row, schedule, now)
+        told: dict[str, Any] = {"task_data": wanted.data, "priority": wanted.priority}
+        columns = changes.columns | {name: value for name, value in told.items() if getattr(row, name) != value}
         if row.state == State.DELETED:
-            changes["state"] = State.PAUSED if self._known(connection, wanted)[1] else None
-        if changes:
-            connection.execute(self._tasks.update().where(*self._key(wanted.task, wanted.id)).values(**changes))
-        found: datetime | None = changes.get("slot", row.slot)
+            columns["state"] = State.PAUSED if self._known(connection, wanted)[1] else None
+        if columns:
+            write(connection, self._store, row, replace(changes, columns=columns), now)
+        for gap in changes.gaps:
+            logger.warning(
+                "task %s, id %s: %d slots from %s to %s are skipped (superseded): their schedule was changed twice "
+                "before they could run", wanted.task, wanted.id, gap.count, gap.first, gap.last,
+            )  # fmt: skip
+        found: datetime | None = columns.get("slot", row.slot)
         return found
 
     def _insert(self, connection: sa.Connection, wanted: Instance, schedule: Schedule) -> tuple[datetime | None, bool]:

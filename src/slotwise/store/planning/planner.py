@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
@@ -11,20 +11,20 @@ import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
 
 from slotwise import decide
-from slotwise.decide.claim import due_at, slot_after
-from slotwise.decide.pause import asleep, owed_by
+from slotwise.decide.claim import due_at, slot_after, slots_between, undecided
+from slotwise.decide.pause import asleep, owed_by, passing
 from slotwise.errors import InvalidSchedule, PlanMissing
 from slotwise.jobs.definition import Definition
-from slotwise.model.records import RECURRING, TICK, Row
-from slotwise.model.vocabulary import Kind, State
-from slotwise.schedules import Schedule, succeed
-from slotwise.schedules.combinators import owing
+from slotwise.model.records import RECURRING, TICK, Gap, Row
+from slotwise.model.vocabulary import Kind, Reason, State
+from slotwise.schedules import Once, Schedule, succeed
+from slotwise.schedules.combinators import Succession
 from slotwise.schedules.text import readable, stored_text
 from slotwise.store.connect.database_errors import in_its_letters, is_about_a_row
 from slotwise.store.planning.revision import Revision
 from slotwise.store.planning.stored_calendars import calendars_of
 from slotwise.store.schema.column_types import to_micros
-from slotwise.store.schema.rows import Declared, row_of, utc
+from slotwise.store.schema.rows import Declared, expect, row_of, stored, utc
 from slotwise.store.slots.ledger import end_orphans, has_orphans
 from slotwise.store.slots.store import Store
 
@@ -34,10 +34,10 @@ BATCH = 500
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What planning did to one job: added, changed, kept, outdated (a newer revision has planned it) or refused.
+    """What planning did to one job: added, changed, kept, deleted, or outdated (a newer revision has planned it).
 
-    ``outdated`` and ``refused``: the row keeps ``schedule``, which ``planned_by`` has written; ``refused`` was not
-    taken over. ``cure``: what helps, where the row would have become one that nobody can read.
+    ``outdated``: the row keeps ``schedule``, which ``planned_by`` has written; ``refused`` was not taken over.
+    ``superseded``: slots that an earlier schedule still owed, and that are skipped.
     """
 
     job: str
@@ -46,45 +46,91 @@ class Plan:
     next_slot: datetime | None
     refused: str | None = None
     planned_by: Revision | None = None
-    cure: str | None = None
+    superseded: Sequence[Gap] = ()
 
 
-def replanned(row: Row, after: Schedule, now: datetime) -> dict[str, Any]:
-    """How a row follows a change of its schedule's text, activated ``now``; a paused one sleeps on. Pure."""
-    if row.state != State.PAUSED:
-        return _replanned(row, after, now)
-    columns = _replanned(replace(row, execution_time=row.parked_due or row.execution_time), after, now)
-    return columns | asleep(columns["execution_time"]) if "execution_time" in columns else columns
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replanned:
+    """How a row follows a change of its schedule: its new columns, and slots that are skipped (superseded)."""
+
+    columns: dict[str, Any] = field(default_factory=dict)
+    gaps: tuple[Gap, ...] = ()
 
 
-def _replanned(row: Row, after: Schedule, now: datetime) -> dict[str, Any]:
-    """How a waiting row follows.
+def replanned(row: Row, after: Schedule, now: datetime) -> Replanned:
+    """How a row follows a change of its schedule's text, activated ``now``; a paused one sleeps on. Pure.
 
     Slots up to the activation belong to the old text, later ones to the new. A row that is held, or whose slot was
     begun or is due, gets the text only; its next slot comes at settlement.
+
+    A row remembers one earlier text. What the text before that still owes is skipped.
     """
-    activation = activation_of(row, now)
-    before, name = readable(row.schedule), "/".join(row.key)
-    schedule = after if row.schedule is None else succeed(owed_by(row), activation, after)
-    if row.slot is not None:
-        schedule = owing(schedule, row.slot)
+    is_paused, activation = row.state == State.PAUSED, max(now, row.watermark or now)  # the clock may be stepped back
+    row = replace(row, execution_time=row.due, attempt=max(row.attempt, int(row.picked)))
+    before, closed = _owed(row, after, activation)
+    row = replace(row, **{name: value for name, value in closed.columns.items() if name != "last_error"})
+    columns = closed.columns | _columns(row, before, after, activation, now)
+    if is_paused and "execution_time" in columns:
+        columns |= asleep(columns["execution_time"])
+    return Replanned(columns=columns, gaps=closed.gaps)
+
+
+def _owed(row: Row, after: Schedule, activation: datetime) -> tuple[Schedule, Replanned]:
+    """The schedule that still owes slots, and what is closed of the one before it.
+
+    Changes between which neither schedule has a slot count as one. A fixed delay has one slot at a time: before it,
+    only the slot that waits, or has begun, is owed.
+    """
+    before = owed_by(row)
+    if row.slot is None:
+        return before, Replanned()
+    decided = max(row.slot, row.watermark or row.slot)
+    before = Once(row.slot) if before.from_end else before.settled(decided if row.attempt else row.slot - TICK)
+    if after.from_end:
+        newest = before.latest_before(activation + TICK, floor=decided) or decided
+        gaps = slots_between(before, decided, newest, Reason.SUPERSEDED)
+        return before, Replanned(columns={"watermark": gaps[-1].last} if gaps else {}, gaps=gaps)
+    if not isinstance(before, Succession) or before.at >= activation:
+        return before, Replanned()
+    earlier, at = before.before, before.at
+    if not (_has_slot(earlier, at, activation) or _has_slot(before.after, at, activation)):
+        return earlier, Replanned()
+    passed = passing(row, before, at, Reason.SUPERSEDED)
+    gaps = passed.gaps if passed else ()
+    # After a slot that has begun, the newer text owes none from before it was in force.
+    return before.after, Replanned(columns={"watermark": at} if row.attempt or not passed else passed.row, gaps=gaps)
+
+
+def _has_slot(schedule: Schedule, start: datetime, end: datetime) -> bool:
+    slot = None if schedule.from_end else schedule.next_after(start)
+    return slot is not None and slot <= end
+
+
+def _columns(row: Row, before: Schedule, after: Schedule, activation: datetime, now: datetime) -> dict[str, Any]:
+    name = "/".join(row.key)
+    schedule = after if row.schedule is None or after.from_end else succeed(before, activation, after)
     if row.picked:
         return {"schedule": stored_text(schedule, name)}
     if row.slot is not None and (row.attempt > 0 or row.slot <= activation):
-        columns: dict[str, Any] = {"schedule": stored_text(schedule, name), "next_slot": slot_after(schedule, row.slot)}
+        left = undecided(schedule, row.slot, row.watermark)
+        columns: dict[str, Any] = {"schedule": stored_text(schedule, name), "next_slot": slot_after(left, row.slot)}
         if row.attempt == 0 and not schedule.runs(row.slot):
             columns |= decide.moved(row, due_at(schedule, row.slot))
         return columns
     columns = decide.ahead(after, first_slot(row, after, now))
-    if before is not None and row.slot is not None and row.execution_time > due_at(before, row.slot):
+    if row.slot is not None and readable(row.schedule) and row.execution_time > due_at(before, row.slot):
         # min_interval has moved it: a change of the schedule brings no two starts nearer to each other
         columns["execution_time"] = max(columns["execution_time"], row.execution_time)
     return {"schedule": stored_text(after, name), **columns}
 
 
-def activation_of(row: Row, now: datetime) -> datetime:
-    """Up to when slots belong to the old text. A clock stepped back puts slots that were begun ahead of now."""
-    return max(now, row.watermark or now)
+def write(connection: sa.Connection, store: Store, row: Row, changes: Replanned, now: datetime) -> None:
+    """Write what becomes of a row that this transaction has locked."""
+    tasks = store.tables.tasks
+    mine = tasks.c.task_name == row.task_name, tasks.c.task_instance == row.task_instance
+    columns = stored(row, changes.columns)
+    expect(connection.execute(tasks.update().where(*mine).values(**columns)).rowcount, 1, row)
+    store.dialect.gaps(connection, [(row, gap) for gap in changes.gaps], now)
 
 
 def first_slot(row: Row, after: Schedule, now: datetime) -> datetime | None:
@@ -193,20 +239,13 @@ class Planner:
             if same:
                 return _plan_of(job, row, "kept")
             return replace(_plan_of(job, row, "outdated"), refused=str(job.schedule), planned_by=theirs)
-        try:
-            changes = {} if same or job.schedule is None else replanned(row, job.schedule, now)
-        except InvalidSchedule as error:  # only this job's: its row stays as it is, and all others are planned
-            plan = _plan_of(job, row, "refused")
-            return replace(plan, refused=str(job.schedule), planned_by=theirs, cure=str(error))
-        self._keep_distance(connection, job, changes)
-        connection.execute(
-            self._tasks.update()
-            .where(self._tasks.c.task_name == job.name, self._tasks.c.task_instance == RECURRING)
-            .values(priority=job.priority, plan=_document_of(job, revision, theirs), **changes)
-        )
-        if not changes:
+        changes = Replanned() if same or job.schedule is None else replanned(row, job.schedule, now)
+        self._keep_distance(connection, job, changes.columns)
+        told = {"priority": job.priority, "plan": _document_of(job, revision, theirs)}
+        write(connection, self._store, row, replace(changes, columns=told | changes.columns), now)
+        if same:
             return _plan_of(job, row, "kept")
-        return _plan_of(job, self._read(connection, job.name)[0], "changed")
+        return replace(_plan_of(job, self._read(connection, job.name)[0], "changed"), superseded=changes.gaps)
 
     def _read(self, connection: sa.Connection, name: str) -> tuple[Row | None, Revision]:
         statement = (
