@@ -22,9 +22,9 @@ from rich.text import Text
 from slotwise.cli.shared.options import FORMS, Command, Given, Group, common, pass_given, read_instant
 from slotwise.cli.shared.output import print_json, print_json_list, print_table
 from slotwise.contrib.logging import plain
+from slotwise.contrib.picture import Box, Label, Picture
 from slotwise.errors import ConfigurationError, InvalidSetting
 from slotwise.model.durations import LONGEST, parse_duration
-from slotwise.model.picture import Box, Label, Picture
 from slotwise.model.records import KNOWN_YEARS
 from slotwise.schedules import AnyOf, Calendar, Cron, Disabled, Schedule, parse_schedule
 from slotwise.schedules.base import first_beyond
