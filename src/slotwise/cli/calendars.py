@@ -20,7 +20,7 @@ from slotwise.contrib.calendars import Source, from_holidays, from_ics
 from slotwise.contrib.logging import escaped, plain
 from slotwise.errors import ConfigurationError, InvalidSchedule
 from slotwise.schedules.business_days import Calendar, calendar_name, parse_weekend, weekend_text
-from slotwise.store.planning.calendar_changes import CalendarChanges, CalendarLine, Change, Edit, Followed
+from slotwise.store.planning.calendars import CalendarChanges, CalendarLine, Change, Edit, Followed
 
 
 @click.group(

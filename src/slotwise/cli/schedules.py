@@ -32,7 +32,7 @@ from slotwise.schedules.combinators import Spread
 from slotwise.schedules.description import explain
 from slotwise.schedules.preview import Entry, clock, outlook
 from slotwise.schedules.timeline import zone_named
-from slotwise.store.planning.stored_calendars import calendars_of
+from slotwise.store.planning.calendars import calendars_of
 
 
 @click.group(

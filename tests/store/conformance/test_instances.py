@@ -14,7 +14,7 @@ from slotwise.jobs.policies import CatchUp, Overlap, Retry
 from slotwise.model.records import Failed, HandedBack
 from slotwise.schedules import AnyOf, Calendar, Cron, Daily, Disabled, Every, FixedDelay, Once, parse_schedule
 from slotwise.store.connect.database import Database
-from slotwise.store.planning.calendar_changes import CalendarChanges
+from slotwise.store.planning.calendars import CalendarChanges
 from slotwise.store.reading.reader import Reader
 
 DEFINITIONS = (

@@ -14,8 +14,8 @@ from tests.store.waiting import wait_until_blocked
 from slotwise.errors import InvalidSchedule
 from slotwise.schedules import Calendar, Daily, Schedule
 from slotwise.store.connect.database import Database
-from slotwise.store.planning import calendar_changes
-from slotwise.store.planning.calendar_changes import CalendarChanges, Change
+from slotwise.store.planning import calendars
+from slotwise.store.planning.calendars import CalendarChanges, Change
 
 #: NOON is that of Thursday, 1 January 2026.
 FRIDAY, MONDAY, TUESDAY = date(2026, 1, 2), date(2026, 1, 5), date(2026, 1, 6)
@@ -144,7 +144,7 @@ def test_an_interrupted_change_is_finished_by_the_next(desk: Desk, monkeypatch: 
 @pytest.mark.parametrize("size", [1, 2, 3], ids=lambda size: f"pages-of-{size}")
 def test_rows_follow_page_by_page(database: Database, monkeypatch: pytest.MonkeyPatch, size: int) -> None:
     """All of them, once, whatever the size of a page; rows of calendars with longer names stay."""
-    monkeypatch.setattr(calendar_changes, "PAGE", size)
+    monkeypatch.setattr(calendars, "PAGE", size)
     desk = Desk(database, NINE.excluding("CO", roll="following"), "a", "b", "c")
     desk.close()
     desk.changes.change("XCO", lambda before: Calendar(name="XCO"), "calendar add")
