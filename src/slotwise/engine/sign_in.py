@@ -10,7 +10,7 @@ from datetime import timedelta
 from typing import Any
 
 from slotwise import migrate
-from slotwise.engine.loops.claim_planner import Peers
+from slotwise.engine.loops.poller import Peers
 from slotwise.engine.loops.service import Outage
 from slotwise.errors import DatabaseRefused
 from slotwise.jobs.definition import shortest_interval

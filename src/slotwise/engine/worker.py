@@ -14,10 +14,9 @@ from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, ClassVar
 
-from slotwise.engine.loops.claim_planner import IN_A_MOMENT
 from slotwise.engine.loops.heartbeat import Heartbeat, LeaseWatch
 from slotwise.engine.loops.housekeeping import Deadlines, History, Reaper, WakeUp
-from slotwise.engine.loops.poller import Poller
+from slotwise.engine.loops.poller import IN_A_MOMENT, Poller
 from slotwise.engine.loops.service import Outage, Service, ServiceOptions
 from slotwise.engine.loops.settler import Settler
 from slotwise.engine.run.active_claims import ActiveClaims, Holding
@@ -137,7 +136,7 @@ class Worker:
             poll_interval=self.settings.poll_interval, runner=self.runner, peers=self.entrance.membership.peers,
             pass_on=self._pass_on, **service,
         )  # fmt: skip
-        self.settler = Settler(self.store, self.active_claims, on_free=self.poller.look, **service)
+        self.settler = Settler(self.store, self.active_claims, on_free=self.poller.poll_now, **service)
         self.runner.report_to(self.settler.put)
         self.wake_up = WakeUp(
             self.database, names=self._claimed, wake=self.poller.wake_for, obey=self._obey,
@@ -174,7 +173,7 @@ class Worker:
         )
         self.reaper = Reaper(
             self.store, names=sorted(self.definitions), interval=self.settings.reaper_interval or interval,
-            heartbeat_interval=interval, on_reaped=self.wake, **service,
+            heartbeat_interval=interval, on_reaped=self.poller.poll_now, **service,
         )  # fmt: skip
 
     @property
@@ -262,13 +261,6 @@ class Worker:
     def plan(self, revision: str | None = None) -> list[Plan]:
         """Create or update the rows of the jobs to match the code."""
         return self.entrance.plan(revision)
-
-    def wake(self) -> None:
-        """Poll now instead of after the poll interval; a worker that drains wakes the others instead."""
-        if self.is_draining:
-            self._pass_on()
-        else:
-            self.poller.wake()
 
     def _pass_on(self) -> None:
         """Wake other workers, without waiting: rows that they do not know of may be due, now or soon."""

@@ -285,7 +285,7 @@ class JobRegistry:
 
     def _wake(self) -> None:
         if (worker := self.worker) is not None:
-            worker.wake()
+            worker.poller.poll_now()
 
     def _running(self) -> bool:
         """Whether a worker runs in this process. After a fork the child has no threads, so it does not run there."""

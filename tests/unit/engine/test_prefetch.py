@@ -9,7 +9,7 @@ from tests.unit.engine.conftest import Bench, MakeBench
 from tests.unit.engine.parts import Gate, a_claim
 
 from slotwise import Every, job, task
-from slotwise.engine.loops.claim_planner import FILLING, MOST_AHEAD, RATE_WINDOW, Prefetch
+from slotwise.engine.loops.poller import FILLING, MOST_AHEAD, RATE_WINDOW, Prefetch
 from slotwise.engine.loops.service import AT_ONCE
 from slotwise.jobs.policies import OnLost
 from slotwise.model.events import Claimed, PollBegan

@@ -298,7 +298,7 @@ class WakeUp(Service):
                 self._hearing = self._listen()
                 self._recovered()
             self._heed(self._wait(self._hearing, None))
-            self._give_way()
+            self.give_way()
         except Exception as error:
             return self._failed(error)
         return AT_ONCE

@@ -156,7 +156,7 @@ class Service(ABC):
         self._thread.join(None if timeout is None else max(timeout.total_seconds(), 0))
         return not self._thread.is_alive()
 
-    def _give_way(self) -> None:
+    def give_way(self) -> None:
         """Yield the GIL so that the thread just woken can run."""
         self._stopping.wait(_BLINK)
 
