@@ -15,21 +15,20 @@ from datetime import timedelta
 from typing import Any, ClassVar
 
 from slotwise.engine.loops.heartbeat import Heartbeat, LeaseWatch
-from slotwise.engine.loops.housekeeping import Deadlines, History, Reaper, WakeUp
+from slotwise.engine.loops.housekeeping import History, Reaper, WakeUp
 from slotwise.engine.loops.poller import IN_A_MOMENT, Poller
 from slotwise.engine.loops.service import Outage, Service, ServiceOptions
 from slotwise.engine.loops.settler import Settler
 from slotwise.engine.run.active_claims import ActiveClaims, Holding
 from slotwise.engine.run.child_process import Isolation
 from slotwise.engine.run.event_loop import EventLoop, Lifespan
-from slotwise.engine.run.runner import Contexts, Interceptor, OnEnd, Runner
-from slotwise.engine.run.start_hooks import NO_HOOKS, Hooks
+from slotwise.engine.run.runner import NO_HOOKS, Hooks, Interceptor, OnEnd, Runner, context_maker
 from slotwise.engine.sign_in import SignIn, keep_trying
 from slotwise.jobs.definition import Definition
 from slotwise.model import events
 from slotwise.model.clock import Clock, DatabaseClock, elapsed
 from slotwise.model.identity import Identity
-from slotwise.model.records import Aborted
+from slotwise.model.records import Aborted, HandedBack
 from slotwise.model.vocabulary import Reason
 from slotwise.settings.settings import Settings
 from slotwise.store.connect.database import Database
@@ -90,8 +89,8 @@ class Worker:
         self.definitions = {
             name: found for name, found in definitions.items() if not settings.only or name in settings.only
         }
-        #: Names that this worker claims: those it knows and has the tags for. It plans and takes over the others, too.
-        self._claimed = sorted(name for name, found in self.definitions.items() if found.may_run_on(settings.tags))
+        # Names that this worker claims: those it knows and has the tags for. It plans and takes over the others, too.
+        claimed = sorted(name for name, found in self.definitions.items() if found.may_run_on(settings.tags))
         self.identity = Identity.new(settings.worker_name)
         self.name = str(self.identity)
         self.capacity = settings.threads or min(max(10, len(self.definitions)), MOST_THREADS)
@@ -103,7 +102,6 @@ class Worker:
         )  # fmt: skip
         self.store.settlements.hooks = SettlementHooks(hooks.after_settle)
         self.database = database
-        self.contexts = Contexts(self.store, client, lambda: self.is_draining)
         self.entrance = SignIn(
             self.identity, settings, self.store, listeners=listeners, elapsed=self.clock.elapsed,
             capacity=self.capacity, version=version, born=born,
@@ -117,75 +115,58 @@ class Worker:
         self.is_draining = False
         needs_loop = lifespan is not None or any(found.is_async for found in self.definitions.values())
         self.loop = EventLoop(lifespan, host_loop) if needs_loop else None
-        self._build(interceptors, hooks)
-
-    def _build(self, interceptors: tuple[Interceptor, ...], hooks: Hooks) -> None:
-        self._outage = Outage(self.listeners, self.name, self.clock.elapsed)
+        self._outage = Outage(listeners, self.name, self.clock.elapsed)
         service: ServiceOptions = {
-            "listeners": self.listeners,
+            "listeners": listeners,
             "worker": self.name,
             "is_transient": is_transient,
             "elapsed": self.clock.elapsed,
-            "longest_pause": min(timedelta(seconds=15), self.settings.heartbeat_interval),
+            "longest_pause": min(timedelta(seconds=15), settings.heartbeat_interval),
             "outage": self._outage,
         }
-        self.deadlines = Deadlines(**service)
-        self.runner = self._make_runner(interceptors, hooks)
-        self.poller = Poller(
-            self.store, self.active_claims, names=self._claimed, lease=self.settings.lease,
-            poll_interval=self.settings.poll_interval, runner=self.runner, peers=self.entrance.membership.peers,
-            pass_on=self._pass_on, **service,
-        )  # fmt: skip
-        self.settler = Settler(self.store, self.active_claims, on_free=self.poller.poll_now, **service)
-        self.runner.report_to(self.settler.put)
-        self.wake_up = WakeUp(
-            self.database, names=self._claimed, wake=self.poller.wake_for, obey=self._obey,
-            offset=self.entrance.membership.peers.offset, **service,
-        )  # fmt: skip
-        self._build_keepers(self.settings.heartbeat_interval, service)
-        keep = Pruner(self.store, keep=self.settings.retention, failure_retention=self.settings.failure_retention)
-        self.history = History(keep, **service)
-        self._shutdown = Shutdown(self)
-
-    def _make_runner(self, interceptors: tuple[Interceptor, ...], hooks: Hooks) -> Runner:
-        return self.runner_class(
+        interval, peers = settings.heartbeat_interval, self.entrance.membership.peers
+        self.runner = self.runner_class(
             capacity=self.capacity,
             definitions=self.definitions,
             active_claims=self.active_claims,
-            listeners=self.listeners,
+            listeners=listeners,
             mark_running=self.store.held.mark_running,
-            make_context=self.contexts.make,
-            margin=self.settings.heartbeat_interval,
-            watch=self.deadlines.watch,
+            make_context=context_maker(self.store, client, lambda: self.is_draining, self.loop),
+            margin=interval,
             loop=self.loop,
             interceptors=interceptors,
             before_start=hooks.before_start,
-            isolation=self._isolation(),
+            # A child that does not stop is killed before the shutdown gives it up.
+            isolation=Isolation(settings.told(), settings.app, patience=aside(settings) * 0.6),
         )
-
-    def _build_keepers(self, interval: timedelta, service: ServiceOptions) -> None:
-        """Build the loops that renew claims and take over expired ones."""
+        self.poller = Poller(
+            self.store, self.active_claims, names=claimed, lease=settings.lease, poll_interval=settings.poll_interval,
+            runner=self.runner, peers=peers, pass_on=self._pass_on, **service,
+        )  # fmt: skip
+        self.settler = Settler(self.store, self.active_claims, on_free=self.poller.poll_now, **service)
+        self.lease_watch = LeaseWatch(self.active_claims, self.settler, interval=interval, **service)
+        self.runner.report_to(self.settler.put, self.lease_watch.limit)
         self.heartbeat = Heartbeat(
             self.store, self.active_claims, interval=interval, sign_in=self.entrance.membership.renew, **service
         )
-        self.lease_watch = LeaseWatch(
-            self.active_claims, interval=interval, hand_back=self.settler.hand_back, **service
-        )
         self.reaper = Reaper(
-            self.store, names=sorted(self.definitions), interval=self.settings.reaper_interval or interval,
+            self.store, names=sorted(self.definitions), interval=settings.reaper_interval or interval,
             heartbeat_interval=interval, on_reaped=self.poller.poll_now, **service,
         )  # fmt: skip
+        self.wake_up = WakeUp(
+            database, names=claimed, wake=self.poller.wake_for, obey=self._obey, offset=peers.offset, **service
+        )
+        keep = Pruner(self.store, keep=settings.retention, failure_retention=settings.failure_retention)
+        self.history = History(keep, **service)
+        #: The loops in their start order: those that renew claims, and settle them to the end, before the others.
+        self.keepers: tuple[Service, ...] = (self.heartbeat, self.lease_watch, self.settler)
+        self.services: tuple[Service, ...] = (*self.keepers, self.reaper, self.poller, self.wake_up, self.history)
+        self._shutdown = Shutdown(self)
 
     @property
     def state(self) -> Any:
         """What the registry's lifespan has yielded; None without one."""
-        return self.contexts.state
-
-    @property
-    def services(self) -> tuple[Service, ...]:
-        """The loops in their start order: those that renew claims before the one that makes them."""
-        keepers = (self.heartbeat, self.lease_watch, self.deadlines, self.settler)
-        return (*keepers, self.reaper, self.poller, self.wake_up, self.history)
+        return None if self.loop is None else self.loop.state
 
     # -- start ------------------------------------------------------------------------------------------------
 
@@ -222,7 +203,7 @@ class Worker:
         if not keep_trying(self.entrance.enter, self._outage, self._stopping):
             return
         if self.loop is not None:
-            self.contexts.state = self.loop.start(self._stopping)
+            self.loop.start(self._stopping)
         if self._stopping.is_set():
             return
         for service in self.services:
@@ -230,17 +211,12 @@ class Worker:
         jobs = sum(found.is_job for found in self.definitions.values())
         self.listeners.publish(events.WorkerStarted(worker=self.name, capacity=self.capacity, jobs=jobs))
 
-    def _isolation(self) -> Isolation:
-        """Build the runner of child processes. A child that does not stop is killed before the shutdown gives it up."""
-        settings = self.settings
-        return Isolation(settings.told(), settings.app, patience=aside(settings) * 0.6)
-
     @contextmanager
     def running_alone(self, on_end: OnEnd) -> Iterator[None]:
         """Start only what runs handlers: for a child with one attempt, whose parent polls, renews and settles."""
         self.runner.report_to(on_end)
         if self.loop is not None:
-            self.contexts.state = self.loop.start()
+            self.loop.start()
         yield
 
     @contextmanager
@@ -251,8 +227,8 @@ class Worker:
         """
         try:
             if self.loop is not None:
-                self.contexts.state = self.loop.start(self._stopping)
-            for service in (self.heartbeat, self.lease_watch, self.deadlines, self.settler):
+                self.loop.start(self._stopping)
+            for service in self.keepers:
                 service.start()
             yield
         finally:
@@ -340,9 +316,8 @@ class Shutdown:
     def __init__(self, worker: Worker) -> None:
         self._worker = worker
         self._active_claims, self._settler = worker.active_claims, worker.settler
-        #: These keep claims alive and settle them, to the end.
-        self._keepers = worker.heartbeat, worker.lease_watch, worker.settler
-        self._others = worker.wake_up, worker.deadlines, worker.reaper, worker.history
+        self._keepers = worker.keepers
+        self._others = worker.wake_up, worker.reaper, worker.history
         #: How long handlers get to stop, and the exit or the cancellation of a lifespan in a process that ends.
         self._aside = aside(worker.settings)
         self._lifespan_patience = max(worker.settings.shutdown_grace, LONGEST_ASIDE)
@@ -396,7 +371,7 @@ class Shutdown:
     def _hand_back_unstarted(self) -> None:
         """Hand back claims that have not started; the threads and the loop may be blocked."""
         for holding in self._active_claims:
-            self._settler.hand_back(holding, Reason.SHUTDOWN)
+            self._settler.put(holding, HandedBack(Reason.SHUTDOWN), unstarted=True)
 
     def _wait_for_handlers(self, until: float) -> None:
         """Wait until then, in elapsed seconds, or until a further stop request cancels the wait."""

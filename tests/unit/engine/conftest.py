@@ -83,7 +83,7 @@ class Bench:
     def lose_reply(self, holding: Holding) -> None:
         """As if the claim had been committed, and its answer had not come back."""
         with suppress(ConnectionError), self.worker.active_claims.claiming():
-            self.worker.active_claims.remove(holding.claim)
+            self.worker.active_claims.remove([holding.claim])
             raise ConnectionError
 
     def delay_reply(self, part: object, question: str, by: timedelta) -> None:

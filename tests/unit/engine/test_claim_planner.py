@@ -312,7 +312,7 @@ def test_a_limited_task_has_a_claim_of_its_own_and_rests_without_a_place() -> No
         [*begin, due, TASKS, *claim, look, look_limited], FULL_PAUSE
     )  # fmt: skip
     assert rounds.round(0, 0, None, NOW)[0] == [*begin, TASKS, look, look_limited]
-    rounds.active_claims.remove(mine.claim)
+    rounds.active_claims.remove([mine.claim])
     assert rounds.round(0, [], 0, None, None) == ([*begin, due, TASKS, look, look_limited], POLL)
 
 

@@ -72,7 +72,7 @@ def test_it_waits_for_room_for_a_batch(crowded: Bench) -> None:
     assert poller.run_once() == FILLING
     assert crowded.said(PollBegan) == []
     crowded.registry.client.schedule("mail")
-    active_claims.remove_all([holding.claim for holding in list(active_claims)[:BATCH]])
+    active_claims.remove([holding.claim for holding in list(active_claims)[:BATCH]])
     assert poller.run_once() == AT_ONCE
     assert len(crowded.said(PollBegan)) == 1
 

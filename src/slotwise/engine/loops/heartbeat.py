@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Unpack
 
 from slotwise.engine.loops.service import Service, ServiceOptions
-from slotwise.engine.loops.settler import settlement_events
+from slotwise.engine.loops.settler import Settler, settlement_events
 from slotwise.engine.run.active_claims import ActiveClaims, Holding
 from slotwise.model.events import ClaimLostEvent, ClaimSuspect, HeartbeatSent, about
 from slotwise.model.records import AttemptOutcome, Claim, Died, HandedBack
@@ -103,10 +104,10 @@ class Heartbeat(Service):
 
 
 class LeaseWatch(Service):
-    """Give up claims whose lease runs out while heartbeats fail; needs no database.
+    """Give up claims whose lease runs out while heartbeats fail, and stop handlers at their timeout; no database.
 
     It also hands back claims that could not start within a heartbeat interval: a handler that blocks the event loop
-    keeps them from starting.
+    keeps them from starting. All by the worker's own clock.
     """
 
     name = "lease-watch"
@@ -114,32 +115,51 @@ class LeaseWatch(Service):
     def __init__(
         self,
         active_claims: ActiveClaims,
+        settler: Settler,
         *,
         interval: timedelta,
-        hand_back: Callable[[Holding, str], bool],
         **service: Unpack[ServiceOptions],
     ) -> None:
         super().__init__(**service)
         self._active_claims = active_claims
+        self._settler = settler
         self._interval = interval
-        self._hand_back = hand_back
+        self._next = math.inf
+
+    def limit(self, holding: Holding, timeout: timedelta) -> None:
+        """Stop this attempt ``timeout`` from now.
+
+        Race: a round may have passed this attempt already. Until it ends, each new deadline causes another round.
+        """
+        holding.deadline = self.elapsed() + timeout.total_seconds()
+        if holding.deadline < self._next:
+            self.wake()
 
     def run_once(self) -> timedelta:
-        """Return the time until the next lease runs out: a reaper that takes over waits for the same moment."""
-        rest = self._interval / 4
+        """Return the time until the next deadline or end of a lease: a reaper that takes over waits for the same."""
+        self._next = math.inf
+        rest = (self._interval / 4).total_seconds()
         for holding in self._active_claims:
             if not holding.ended:
-                self._watch(holding)
-                rest = rest if holding.lost else min(rest, holding.lease_left())
-        return rest
+                rest = min(rest, self._watch(holding))
+        self._next = self.elapsed() + rest
+        return timedelta(seconds=rest)
 
-    def _watch(self, holding: Holding) -> None:
+    def _watch(self, holding: Holding) -> float:
+        """Return the seconds until this claim needs a look."""
         if holding.lost and not holding.signal.is_set:
             holding.lose()
             reason = "the lease ran out without a heartbeat"
             self.listeners.publish(ClaimLostEvent(**about(holding.claim), reason=reason))
-        elif holding.is_suspect(self._interval) and not holding.suspected:
+        elif not holding.suspected and holding.doubt(self._interval.total_seconds()) == Reason.SUSPECT:
             holding.suspected = True
             self.listeners.publish(ClaimSuspect(**about(holding.claim)))
         if not holding.started and holding.waited() > self._interval:
-            self._hand_back(holding, Reason.QUEUED)
+            self._settler.put(holding, HandedBack(Reason.QUEUED), unstarted=True)
+        rest = math.inf if holding.lost else holding.lease_left().total_seconds()
+        if holding.deadline is not None and (left := holding.deadline - self.elapsed()) <= 0:
+            holding.deadline = None
+            holding.signal.set(Reason.TIMEOUT)
+        elif holding.deadline is not None:
+            rest = min(rest, left)
+        return rest

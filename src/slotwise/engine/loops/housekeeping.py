@@ -1,13 +1,10 @@
-"""The loops beside the claims: takeover of dead workers' rows, timeouts, pruning of history, and wake-ups."""
+"""The loops beside the claims: takeover of dead workers' rows, pruning of history, and wake-ups."""
 
 from __future__ import annotations
 
-import heapq
-import itertools
 import logging
 import selectors
 import socket
-import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -16,11 +13,9 @@ from typing import Unpack
 
 from slotwise.engine.loops.service import AT_ONCE, Service, ServiceOptions
 from slotwise.engine.loops.settler import settlement_events
-from slotwise.engine.run.active_claims import Holding
 from slotwise.jobs.policies import growing_pauses
 from slotwise.model.events import HandedBackEvent, Pruned, Reaped, Settled, SettledDead, about
 from slotwise.model.records import Key, Row
-from slotwise.model.vocabulary import Reason
 from slotwise.store.connect.database import Database
 from slotwise.store.connect.database_errors import describe
 from slotwise.store.connect.notifications import LOOK, ORDERS, Hearing
@@ -133,55 +128,6 @@ class Reaper(Service):
             for event in settlement_events(settlement):
                 if isinstance(event, SettledDead) or not isinstance(event, Settled | HandedBackEvent):
                     self.listeners.publish(event)
-
-
-#: Number of entries at which ended ones are swept out; later, twice as many as were left.
-SWEEP = 1024
-
-
-class Deadlines(Service):
-    """Signal attempts that run for longer than their timeout, by the worker's own clock; needs no database."""
-
-    name = "deadlines"
-
-    def __init__(self, **service: Unpack[ServiceOptions]) -> None:
-        super().__init__(**service)
-        self._lock = threading.Lock()
-        self._number = itertools.count()
-        self._heap: list[tuple[float, int, Holding]] = []
-        self._sweep_at = SWEEP
-
-    def watch(self, holding: Holding, timeout: timedelta) -> None:
-        """Give this attempt ``timeout`` from now on."""
-        with self._lock:
-            if len(self._heap) >= self._sweep_at:
-                self._sweep()
-            entry = (self.elapsed() + timeout.total_seconds(), next(self._number), holding)
-            heapq.heappush(self._heap, entry)
-            is_earliest = self._heap[0] is entry
-        if is_earliest:
-            self.wake()
-
-    def _sweep(self) -> None:
-        """Drop ended attempts: a thousand short tasks per second with a long timeout would pile up."""
-        self._heap = [entry for entry in self._heap if not entry[2].ended]
-        heapq.heapify(self._heap)
-        self._sweep_at = max(2 * len(self._heap), SWEEP)
-
-    def run_once(self) -> timedelta | None:
-        while (due := self._pop_due()) is not None:
-            if not due.ended:
-                due.signal.set(Reason.TIMEOUT)
-        with self._lock:
-            return timedelta(seconds=self._heap[0][0] - self.elapsed()) if self._heap else None
-
-    def _pop_due(self) -> Holding | None:
-        with self._lock:
-            while self._heap and (self._heap[0][2].ended or self._heap[0][0] <= self.elapsed()):
-                holding = heapq.heappop(self._heap)[2]
-                if not holding.ended:
-                    return holding
-        return None
 
 
 #: Time between two walks through the ledger, in the whole cluster.

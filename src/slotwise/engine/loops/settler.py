@@ -27,7 +27,7 @@ from slotwise.model.events import (
     about,
     skipped,
 )
-from slotwise.model.records import RECURRING, SUCCEEDED, AttemptOutcome, Claim, HandedBack
+from slotwise.model.records import RECURRING, SUCCEEDED, AttemptOutcome, Claim
 from slotwise.model.vocabulary import Outcome, Release
 from slotwise.store.connect.database_errors import describe
 from slotwise.store.slots.claims import BATCH
@@ -62,26 +62,19 @@ class Settler(Service):
         #: Attempts whose outcome could not be written, when it is tried again in elapsed seconds, and later pauses.
         self._stuck: list[tuple[float, Holding, Iterator[timedelta]]] = []
 
-    def put(self, holding: Holding, outcome: AttemptOutcome) -> None:
-        """Queue the outcome of an attempt, from any thread.
+    def put(self, holding: Holding, outcome: AttemptOutcome, *, unstarted: bool = False) -> bool:
+        """Queue the outcome of an attempt, from any thread; return whether it counts.
 
+        ``unstarted``: it counts only if the handler has not started, which then never will.
         Race: a handler may end while a shutdown gives it up. The first outcome counts and the second is dropped: of
         two outcomes of one claim in one batch, the later one would win.
         """
-        if holding.end():
-            self._add(holding, outcome)
-
-    def hand_back(self, holding: Holding, reason: str) -> bool:
-        """Hand back a claim whose handler has not started, and never will; return False if it is too late."""
-        withdrawn = holding.withdraw()
-        if withdrawn:
-            self._add(holding, HandedBack(reason))
-        return withdrawn
-
-    def _add(self, holding: Holding, outcome: AttemptOutcome) -> None:
-        holding.outcome = outcome
-        self._ended.append(holding)
-        self.wake()
+        is_first = holding.end(unstarted=unstarted)
+        if is_first:
+            holding.outcome = outcome
+            self._ended.append(holding)
+            self.wake()
+        return is_first
 
     def flush(self) -> None:
         """Settle all queued outcomes in the caller's thread; raise what the database raises."""
@@ -119,7 +112,7 @@ class Settler(Service):
         plain = [holding.claim for holding in batch if holding.outcome is SUCCEEDED and not holding.is_slot]
         if not plain or not self._store.settlements.finish(plain):
             return batch
-        self._active_claims.remove_all(plain)
+        self._active_claims.remove(plain)
         self._tell_of(len(plain))
         if self.listeners.hear(Settled):
             for claim in plain:
@@ -147,7 +140,7 @@ class Settler(Service):
         self._tell_of(len(batch))
         endings = [(holding.claim, holding.outcome) for holding in batch]
         written = self._store.settlements.settle(endings, wait=wait, ended_ago=self._active_claims.ended_ago)
-        self._active_claims.remove_all(settlement.claim for settlement in written if settlement.error is None)
+        self._active_claims.remove(settlement.claim for settlement in written if settlement.error is None)
         is_heard, failed = self.listeners.hear(Settled), []
         for holding, settlement in zip(batch, written, strict=True):
             if settlement.error is not None:

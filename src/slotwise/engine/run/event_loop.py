@@ -38,9 +38,11 @@ class EventLoop:
         self._failure: BaseException | None = None
         #: Whether the lifespan was entered and never left.
         self.left_behind = False
+        #: What the lifespan has returned; None without one.
+        self.state: object = None
 
-    def start(self, stopping: threading.Event | None = None) -> object:
-        """Start the loop's thread if it is ours, enter the lifespan, and return its state (None without one).
+    def start(self, stopping: threading.Event | None = None) -> None:
+        """Start the loop's thread if it is ours, and enter the lifespan.
 
         Return early when ``stopping`` is set meanwhile: the caller of ``stop`` then cancels the lifespan.
         Raise what the lifespan raises; then nothing is left behind.
@@ -48,9 +50,9 @@ class EventLoop:
         if self._own:
             self._start_thread()
         if self._lifespan is None:
-            return None
+            return
         try:
-            return self._enter_lifespan(self._lifespan, stopping)
+            self.state = self._enter_lifespan(self._lifespan, stopping)
         except BaseException:
             if self._life is not None:
                 self._life.cancel()
