@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 from slotwise.engine.loops.heartbeat import Heartbeat, LeaseWatch
 from slotwise.engine.loops.housekeeping import History, Reaper, WakeUp
 from slotwise.engine.loops.poller import IN_A_MOMENT, Poller
-from slotwise.engine.loops.service import Outage, Service, ServiceOptions
+from slotwise.engine.loops.service import Common, Service
 from slotwise.engine.loops.settler import Settler
 from slotwise.engine.run.active_claims import ActiveClaims, Holding
 from slotwise.engine.run.child_process import Isolation
@@ -32,7 +32,6 @@ from slotwise.model.records import Aborted, HandedBack
 from slotwise.model.vocabulary import Reason
 from slotwise.settings.settings import Settings
 from slotwise.store.connect.database import Database
-from slotwise.store.connect.database_errors import is_transient
 from slotwise.store.connect.notifications import LOOK
 from slotwise.store.planning.planner import Plan
 from slotwise.store.slots.retention import Pruner
@@ -115,15 +114,10 @@ class Worker:
         self.is_draining = False
         needs_loop = lifespan is not None or any(found.is_async for found in self.definitions.values())
         self.loop = EventLoop(lifespan, host_loop) if needs_loop else None
-        self._outage = Outage(listeners, self.name, self.clock.elapsed)
-        service: ServiceOptions = {
-            "listeners": listeners,
-            "worker": self.name,
-            "is_transient": is_transient,
-            "elapsed": self.clock.elapsed,
-            "longest_pause": min(timedelta(seconds=15), settings.heartbeat_interval),
-            "outage": self._outage,
-        }
+        self._common = common = Common(
+            listeners, self.name, elapsed=self.clock.elapsed,
+            longest_pause=min(timedelta(seconds=15), settings.heartbeat_interval),
+        )  # fmt: skip
         interval, peers = settings.heartbeat_interval, self.entrance.membership.peers
         self.runner = self.runner_class(
             capacity=self.capacity,
@@ -140,24 +134,24 @@ class Worker:
             isolation=Isolation(settings.told(), settings.app, patience=aside(settings) * 0.6),
         )
         self.poller = Poller(
-            self.store, self.active_claims, names=claimed, lease=settings.lease, poll_interval=settings.poll_interval,
-            runner=self.runner, peers=peers, pass_on=self._pass_on, **service,
+            common, self.store, self.active_claims, names=claimed, lease=settings.lease,
+            poll_interval=settings.poll_interval, runner=self.runner, peers=peers, pass_on=self._pass_on,
         )  # fmt: skip
-        self.settler = Settler(self.store, self.active_claims, on_free=self.poller.poll_now, **service)
-        self.lease_watch = LeaseWatch(self.active_claims, self.settler, interval=interval, **service)
+        self.settler = Settler(common, self.store, self.active_claims, on_free=self.poller.poll_now)
+        self.lease_watch = LeaseWatch(common, self.active_claims, self.settler, interval=interval)
         self.runner.report_to(self.settler.put, self.lease_watch.limit)
         self.heartbeat = Heartbeat(
-            self.store, self.active_claims, interval=interval, sign_in=self.entrance.membership.renew, **service
+            common, self.store, self.active_claims, interval=interval, sign_in=self.entrance.membership.renew
         )
         self.reaper = Reaper(
-            self.store, names=sorted(self.definitions), interval=settings.reaper_interval or interval,
-            heartbeat_interval=interval, on_reaped=self.poller.poll_now, **service,
+            common, self.store, names=sorted(self.definitions), interval=settings.reaper_interval or interval,
+            heartbeat_interval=interval, on_reaped=self.poller.poll_now,
         )  # fmt: skip
         self.wake_up = WakeUp(
-            database, names=claimed, wake=self.poller.wake_for, obey=self._obey, offset=peers.offset, **service
+            common, database, names=claimed, wake=self.poller.wake_for, obey=self._obey, offset=peers.offset
         )
         keep = Pruner(self.store, keep=settings.retention, failure_retention=settings.failure_retention)
-        self.history = History(keep, **service)
+        self.history = History(common, keep)
         #: The loops in their start order: those that renew claims, and settle them to the end, before the others.
         self.keepers: tuple[Service, ...] = (self.heartbeat, self.lease_watch, self.settler)
         self.services: tuple[Service, ...] = (*self.keepers, self.reaper, self.poller, self.wake_up, self.history)
@@ -200,7 +194,7 @@ class Worker:
             self._shutdown.close()
 
     def _start(self) -> None:
-        if not keep_trying(self.entrance.enter, self._outage, self._stopping):
+        if not keep_trying(self.entrance.enter, self._common, self._stopping):
             return
         if self.loop is not None:
             self.loop.start(self._stopping)

@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from typing import Unpack
 
-from slotwise.engine.loops.service import Service, ServiceOptions
+from slotwise.engine.loops.service import Common, Service
 from slotwise.engine.loops.settler import Settler, settlement_events
 from slotwise.engine.run.active_claims import ActiveClaims, Holding
 from slotwise.model.events import ClaimLostEvent, ClaimSuspect, HeartbeatSent, about
@@ -23,14 +22,14 @@ class Heartbeat(Service):
 
     def __init__(
         self,
+        common: Common,
         store: Store,
         active_claims: ActiveClaims,
         *,
         interval: timedelta,
         sign_in: Callable[[], float | None] = lambda: None,
-        **service: Unpack[ServiceOptions],
     ) -> None:
-        super().__init__(**service)
+        super().__init__(common)
         self._store = store
         self._active_claims = active_claims
         self._interval = interval
@@ -114,13 +113,13 @@ class LeaseWatch(Service):
 
     def __init__(
         self,
+        common: Common,
         active_claims: ActiveClaims,
         settler: Settler,
         *,
         interval: timedelta,
-        **service: Unpack[ServiceOptions],
     ) -> None:
-        super().__init__(**service)
+        super().__init__(common)
         self._active_claims = active_claims
         self._settler = settler
         self._interval = interval

@@ -9,9 +9,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Unpack
 
-from slotwise.engine.loops.service import AT_ONCE, Service, ServiceOptions
+from slotwise.engine.loops.service import AT_ONCE, Common, Service
 from slotwise.engine.loops.settler import settlement_events
 from slotwise.jobs.policies import growing_pauses
 from slotwise.model.events import HandedBackEvent, Pruned, Reaped, Settled, SettledDead, about
@@ -79,15 +78,15 @@ class Reaper(Service):
 
     def __init__(
         self,
+        common: Common,
         store: Store,
         *,
         names: Sequence[str],
         interval: timedelta,
         heartbeat_interval: timedelta,
         on_reaped: Callable[[], None] = lambda: None,
-        **service: Unpack[ServiceOptions],
     ) -> None:
-        super().__init__(**service)
+        super().__init__(common)
         self._store = store
         self._names = names
         self._interval = interval
@@ -142,8 +141,8 @@ class History(Service):
 
     name = "pruner"
 
-    def __init__(self, pruner: Pruner, **service: Unpack[ServiceOptions]) -> None:
-        super().__init__(**service)
+    def __init__(self, common: Common, pruner: Pruner) -> None:
+        super().__init__(common)
         self._pruner = pruner
         self._walk: Iterator[Page] | None = None
         self._taken = Page()
@@ -190,18 +189,18 @@ class WakeUp(Service):
 
     def __init__(
         self,
+        common: Common,
         database: Database,
         *,
         names: Collection[str],
         wake: Callable[[Collection[str]], None],
         obey: Callable[[], None],
         offset: Callable[[], timedelta] = lambda: AT_ONCE,
-        **service: Unpack[ServiceOptions],
     ) -> None:
         """``names``: the tasks that run here. ``wake`` gets the notifications; ``obey`` is called for an order.
         ``offset``: see ``Peers``.
         """
-        super().__init__(**service)
+        super().__init__(common)
         self._database = database
         self._names = frozenset(names)
         self._call = wake
@@ -295,10 +294,10 @@ class WakeUp(Service):
         """
         self._deafen()
         if self._failures is None:
-            self._failures, self._failing_since = growing_pauses(*self._pauses), self.elapsed()
-        pause = next(self._failures) if self._is_transient(error) else RETRY
+            self._failures, self._failing_since = growing_pauses(*self.common.pauses), self.elapsed()
+        pause = next(self._failures) if self.common.is_transient(error) else RETRY
         patience_is_over = pause == RETRY or self.elapsed() - self._failing_since > self._patience.total_seconds()
-        if patience_is_over and not self._told and not self._outage.goes_on:
+        if patience_is_over and not self._told and not self.common.is_away:
             self._told = True
             logger.warning(
                 "wake-ups are off, due rows are found by polls: %s; %s wake_up_url to an address that leads to this "

@@ -11,9 +11,9 @@ import random
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import NamedTuple, Protocol, Unpack
+from typing import NamedTuple, Protocol
 
-from slotwise.engine.loops.service import AT_ONCE, Service, ServiceOptions
+from slotwise.engine.loops.service import AT_ONCE, Common, Service
 from slotwise.engine.run.active_claims import ActiveClaims, Holding
 from slotwise.engine.run.runner import Runner
 from slotwise.jobs.definition import Definition
@@ -423,6 +423,7 @@ class Poller(Service):
 
     def __init__(
         self,
+        common: Common,
         store: Store,
         active_claims: ActiveClaims,
         *,
@@ -432,9 +433,8 @@ class Poller(Service):
         runner: Runner,
         peers: Peers,
         pass_on: Callable[[], None],
-        **service: Unpack[ServiceOptions],
     ) -> None:
-        super().__init__(**service)
+        super().__init__(common)
         self._store = store
         self._active_claims = active_claims
         self._lease = lease

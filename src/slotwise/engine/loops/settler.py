@@ -11,9 +11,8 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from datetime import timedelta
-from typing import Unpack
 
-from slotwise.engine.loops.service import AT_ONCE, Service, ServiceOptions
+from slotwise.engine.loops.service import AT_ONCE, Common, Service
 from slotwise.engine.run.active_claims import ActiveClaims, Holding
 from slotwise.jobs.policies import growing_pauses
 from slotwise.model.error_text import error_summary
@@ -47,13 +46,13 @@ class Settler(Service):
 
     def __init__(
         self,
+        common: Common,
         store: Store,
         active_claims: ActiveClaims,
         *,
         on_free: Callable[[], None],
-        **service: Unpack[ServiceOptions],
     ) -> None:
-        super().__init__(**service)
+        super().__init__(common)
         self._store = store
         self._active_claims = active_claims
         self._on_free = on_free
