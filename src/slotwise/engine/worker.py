@@ -112,8 +112,8 @@ class Worker:
         #: A stop that the starting thread itself requested.
         self.asked_meanwhile: Callable[[], int] | None = None
         self.is_draining = False
-        needs_loop = lifespan is not None or any(found.is_async for found in self.definitions.values())
-        self.loop = EventLoop(lifespan, host_loop) if needs_loop else None
+        needs_loop = any(found.is_async for found in self.definitions.values())
+        self.loop = EventLoop(lifespan, host_loop, is_needed=needs_loop)
         self._common = common = Common(
             listeners, self.name, elapsed=self.clock.elapsed,
             longest_pause=min(timedelta(seconds=15), settings.heartbeat_interval),
@@ -160,7 +160,7 @@ class Worker:
     @property
     def state(self) -> Any:
         """What the registry's lifespan has yielded; None without one."""
-        return None if self.loop is None else self.loop.state
+        return self.loop.state
 
     # -- start ------------------------------------------------------------------------------------------------
 
@@ -196,8 +196,7 @@ class Worker:
     def _start(self) -> None:
         if not keep_trying(self.entrance.enter, self._common, self._stopping):
             return
-        if self.loop is not None:
-            self.loop.start(self._stopping)
+        self.loop.start(self._stopping)
         if self._stopping.is_set():
             return
         for service in self.services:
@@ -205,13 +204,10 @@ class Worker:
         jobs = sum(found.is_job for found in self.definitions.values())
         self.listeners.publish(events.WorkerStarted(worker=self.name, capacity=self.capacity, jobs=jobs))
 
-    @contextmanager
-    def running_alone(self, on_end: OnEnd) -> Iterator[None]:
+    def run_alone(self, on_end: OnEnd) -> None:
         """Start only what runs handlers: for a child with one attempt, whose parent polls, renews and settles."""
         self.runner.report_to(on_end)
-        if self.loop is not None:
-            self.loop.start()
-        yield
+        self.loop.start()
 
     @contextmanager
     def minding(self) -> Iterator[None]:
@@ -220,8 +216,7 @@ class Worker:
         If a stop is requested meanwhile, the lifespan is not entered, and nothing may be claimed.
         """
         try:
-            if self.loop is not None:
-                self.loop.start(self._stopping)
+            self.loop.start(self._stopping)
             for service in self.keepers:
                 service.start()
             yield
@@ -293,11 +288,7 @@ class Worker:
 
     def blame(self, error: BaseException) -> str | None:
         """Return the name of the application's lifespan if it raised ``error``, else None."""
-        return None if self.loop is None else self.loop.blame(error)
-
-    def tell_end(self) -> None:
-        """Publish the end of the drain."""
-        self.listeners.publish(events.DrainEnded(worker=self.name, unfinished=self.unfinished))
+        return self.loop.blame(error)
 
 
 class Shutdown:
@@ -337,7 +328,7 @@ class Shutdown:
             self._leave(self._lifespan_patience if ending else None)
         finally:
             left = [holding for holding in self._active_claims if not holding.ended]
-            self.unfinished = len(left) + self._lifespans_left_behind()
+            self.unfinished = len(left) + self._worker.loop.left_behind
             if left and ending:
                 self._hand_back_last(left)
             elif left:
@@ -345,7 +336,7 @@ class Shutdown:
             else:
                 self.unfinished += self._write_outcomes()
                 self._finish()
-                self._worker.tell_end()
+                self._tell_end()
             if not ending:
                 self._worker.database.limit_replies(None)
 
@@ -381,13 +372,12 @@ class Shutdown:
     def _leave(self, within: timedelta | None) -> None:
         """Leave the threads, the loop and the lifespan. Heartbeats continue, as the application may take long."""
         self._worker.runner.close()
-        if self._worker.loop is not None:
-            self._worker.loop.stop(within)
+        self._worker.loop.stop(within)
 
     def _hand_back_last(self, left: Sequence[Holding]) -> None:
         """Hand back the remaining slots as the last write: after its commit, they may start elsewhere."""
         self._sign_out()
-        self._worker.tell_end()
+        self._tell_end()
         for holding in left:
             self._settler.put(holding, Aborted(Reason.SHUTDOWN))
         self._write_outcomes()
@@ -398,7 +388,7 @@ class Shutdown:
         """Keep the claims of handlers that still run while the process continues."""
         logger.warning("%d handlers did not stop; their claims are kept until they return, or this process ends", count)
         threading.Thread(target=self._keep, name="slotwise-vigil", daemon=True).start()
-        self._worker.tell_end()
+        self._tell_end()
 
     def _keep(self) -> None:
         self._active_claims.wait_empty(None)
@@ -413,8 +403,9 @@ class Shutdown:
         logger.warning("%d outcomes could not be written; others take over when the leases end", count)
         return count
 
-    def _lifespans_left_behind(self) -> int:
-        return int(self._worker.loop is not None and self._worker.loop.left_behind)
+    def _tell_end(self) -> None:
+        worker = self._worker
+        worker.listeners.publish(events.DrainEnded(worker=worker.name, unfinished=worker.unfinished))
 
     def _finish(self) -> None:
         self._end(self._keepers)

@@ -54,7 +54,7 @@ class HeldRunner(Runner):
         """Run the handler to its end: in this thread, or on the loop if it is ``async def``."""
         self.waiting.remove(holding)
         definition = self._definitions[holding.claim.row.task_name]
-        if definition.is_async and self._loop is not None:
+        if definition.is_async:
             self._loop.submit(self._run_async(holding, definition)).result()
         else:
             self._run(holding, definition)
@@ -80,12 +80,12 @@ class _HeldWorker(Worker):
 
     def enter_loop(self) -> None:
         """Start the real event loop, on which ``async def`` handlers run, when it is first needed."""
-        if self.loop is not None and not self._entered:
+        if not self._entered:
             self._entered = True
             self.loop.start()
 
     def leave_loop(self) -> None:
-        if self.loop is not None and self._entered:
+        if self._entered:
             self.loop.stop()
 
 

@@ -27,8 +27,12 @@ LIFESPAN_CHECK = timedelta(milliseconds=200)
 class EventLoop:
     """Run coroutines from other threads; enter the lifespan once, and leave it after the drain. Starts once."""
 
-    def __init__(self, lifespan: Lifespan | None = None, host: asyncio.AbstractEventLoop | None = None) -> None:
+    def __init__(
+        self, lifespan: Lifespan | None = None, host: asyncio.AbstractEventLoop | None = None, *, is_needed: bool = True
+    ) -> None:
+        """``is_needed``: whether there are coroutines to run; a lifespan needs a loop anyway."""
         self._lifespan = lifespan
+        self._is_needed = is_needed or lifespan is not None
         self._loop = host
         self._own = host is None
         self._thread: threading.Thread | None = None
@@ -47,7 +51,7 @@ class EventLoop:
         Return early when ``stopping`` is set meanwhile: the caller of ``stop`` then cancels the lifespan.
         Raise what the lifespan raises; then nothing is left behind.
         """
-        if self._own:
+        if self._own and self._is_needed:
             self._start_thread()
         if self._lifespan is None:
             return

@@ -256,7 +256,7 @@ NO_HOOKS = Hooks()
 FAREWELL = timedelta(milliseconds=200)
 
 
-def context_maker(store: Store, client: object, stopping: Callable[[], bool], loop: EventLoop | None) -> MakeContext:
+def context_maker(store: Store, client: object, stopping: Callable[[], bool], loop: EventLoop) -> MakeContext:
     """Return what makes the contexts of a worker's attempts."""
     fence = LedgerFence(store)
     makers = {
@@ -266,7 +266,7 @@ def context_maker(store: Store, client: object, stopping: Callable[[], bool], lo
         )
         for name, found in store.definitions.items()
     }  # fmt: skip
-    return lambda holding: makers[holding.claim.row.task_name](holding, state=loop.state if loop else None)
+    return lambda holding: makers[holding.claim.row.task_name](holding, state=loop.state)
 
 
 class Runner:
@@ -282,7 +282,7 @@ class Runner:
         mark_running: Callable[[Claim], bool],
         make_context: MakeContext,
         margin: timedelta,
-        loop: EventLoop | None = None,
+        loop: EventLoop,
         interceptors: tuple[Interceptor, ...] = (),
         before_start: Sequence[BeforeStart] = (),
         isolation: Isolation | None = None,
@@ -345,15 +345,15 @@ class Runner:
             definition = self._definitions[holding.claim.row.task_name]
             if self.is_draining:
                 self._on_end(holding, HandedBack(Reason.SHUTDOWN))
-            elif definition.is_async and self._loop is not None and not definition.isolation:
-                self._start_async(self._loop, holding, definition)
+            elif definition.is_async and not (definition.isolation and self._isolation):
+                self._start_async(holding, definition)
             else:
                 work.append(partial(self._run, holding, definition))
         self._threads.submit(*work, first=first)
 
-    def _start_async(self, loop: EventLoop, holding: Holding, definition: Definition) -> None:
+    def _start_async(self, holding: Holding, definition: Definition) -> None:
         try:
-            loop.submit(self._run_async(holding, definition))
+            self._loop.submit(self._run_async(holding, definition))
         except RuntimeError as error:
             logger.warning("%s cannot start: %s", definition.name, error)
 
