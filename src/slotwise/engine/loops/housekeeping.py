@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from slotwise.engine.loops.service import AT_ONCE, Common, Service
+from slotwise.engine.loops.service import AT_ONCE, BLINK, Common, Service
 from slotwise.engine.loops.settler import settlement_events
 from slotwise.jobs.policies import growing_pauses
 from slotwise.model.events import HandedBackEvent, Pruned, Reaped, Settled, SettledDead, about
@@ -243,7 +243,7 @@ class WakeUp(Service):
                 self._hearing = self._listen()
                 self._recovered()
             self._heed(self._wait(self._hearing, None))
-            self.give_way()
+            self._stopping.wait(BLINK)
         except Exception as error:
             return self._failed(error)
         return AT_ONCE

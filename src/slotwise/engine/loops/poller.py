@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import NamedTuple, Protocol
 
-from slotwise.engine.loops.service import AT_ONCE, Common, Service
+from slotwise.engine.loops.service import AT_ONCE, BLINK, Common, Service
 from slotwise.engine.run.active_claims import ActiveClaims, Holding
 from slotwise.engine.run.runner import Runner
 from slotwise.jobs.definition import Definition
@@ -479,6 +479,9 @@ class Poller(Service):
     def begin(self, capacity: int) -> None:
         if self.listeners.hear(PollBegan):
             self.listeners.publish(PollBegan(worker=self.worker, capacity=capacity))
+
+    def give_way(self) -> None:
+        self._stopping.wait(BLINK)
 
     def next_due(self, names: Sequence[str], tasks: Sequence[str]) -> timedelta | None:
         return self._store.due.next_due(names, tasks, lost=self._lost())

@@ -20,8 +20,8 @@ logger = logging.getLogger(__name__)
 AT_ONCE = timedelta(0)
 
 
-#: The shortest wait that yields the GIL, in seconds.
-_BLINK = 0.000001
+#: The shortest wait, in seconds: it yields the GIL, so that the thread just woken can run.
+BLINK = 0.000001
 
 #: How often the log repeats that the database is unreachable.
 REMINDER = timedelta(minutes=1)
@@ -105,6 +105,8 @@ class Service(ABC):
         self.listeners, self.elapsed, self.worker = common.listeners, common.elapsed, common.worker
         self._trouble: Iterator[timedelta] | None = None
         self._wake = threading.Event()
+        #: Cuts the sleep short; a wake-up during a round causes another round.
+        self.wake: Callable[[], None] = self._wake.set
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -123,11 +125,6 @@ class Service(ABC):
         """Whether a round may have begun."""
         return self._thread is not None
 
-    def wake(self) -> None:
-        """Cut the sleep short; a wake-up during a round causes another round."""
-        if not self._wake.is_set():  # cleared before a round looks for work
-            self._wake.set()
-
     def stop(self) -> None:
         """Ask the loop to end after its current round."""
         self._stopping.set()
@@ -139,10 +136,6 @@ class Service(ABC):
             return True
         self._thread.join(None if timeout is None else max(timeout.total_seconds(), 0))
         return not self._thread.is_alive()
-
-    def give_way(self) -> None:
-        """Yield the GIL so that the thread just woken can run."""
-        self._stopping.wait(_BLINK)
 
     @property
     def is_stopping(self) -> bool:

@@ -72,7 +72,8 @@ class Settler(Service):
         if is_first:
             holding.outcome = outcome
             self._ended.append(holding)
-            self.wake()
+            if not self._wake.is_set():  # cleared before a round looks for work
+                self.wake()
         return is_first
 
     def flush(self) -> None:
