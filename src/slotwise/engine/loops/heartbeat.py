@@ -44,22 +44,15 @@ class Heartbeat(Service):
                 self._lose(holding)
             else:
                 holding.renew(sent)
-        if held or self._active_claims.in_doubt:
-            self._look_at_rows()
+        generation = self._active_claims.quiet()
+        standing = self._store.held.held_by(self.worker)
+        self._obey(standing)
+        self._hand_back_unknown(generation, standing)
         skew = self._sign_in()
         self.listeners.publish(
             HeartbeatSent(worker=self.worker, count=len(held) - len(lost), lost=len(lost), skew=skew)
         )
         return max(self._interval - timedelta(seconds=self.elapsed() - sent), timedelta(0))
-
-    def _look_at_rows(self) -> None:
-        """Obey orders written in held rows, and hand back held rows that this process does not know."""
-        generation = self._active_claims.quiet()
-        standing = self._store.held.held_by(self.worker)
-        self._obey(standing)
-        if generation is not None:
-            self._hand_back_unknown(generation, standing)
-            self._active_claims.trust(generation)
 
     def _lose(self, holding: Holding) -> None:
         """Mark a claim as lost.
@@ -80,26 +73,25 @@ class Heartbeat(Service):
             if by is not None and holding is not None and not holding.ended:
                 holding.signal.set(by)
 
-    def _hand_back_unknown(self, generation: int, standing: Sequence[Claim]) -> None:
+    def _hand_back_unknown(self, generation: int | None, standing: Sequence[Claim]) -> None:
         """Hand back rows under our boot id that we neither hold nor are claiming: a claim's reply was lost.
 
         Race: a claim may be committed and not yet among the active claims. So nothing is handed back unless no claim
-        statement was under way before the query, and none has begun since.
+        statement was under way before the query (``generation``), and none has begun since. Only the ledger knows
+        whether the handler of a give-up job has started, so it decides, as at a loss.
         """
         unknown = [claim for claim in standing if claim not in self._active_claims]
-        if not unknown or self._active_claims.quiet() != generation:
+        if not unknown or generation is None or self._active_claims.quiet() != generation:
             return
-        unknown = [claim for claim in unknown if claim.row.task_name in self._store.definitions]
-        endings = [(claim, self._end_of_unknown(claim)) for claim in unknown]
+        definitions = self._store.definitions
+        endings: list[tuple[Claim, AttemptOutcome]] = [
+            (claim, Died() if definitions[claim.row.task_name].gives_up else HandedBack(Reason.UNKNOWN))
+            for claim in unknown
+            if claim.row.task_name in definitions
+        ]
         for settlement in self._store.settlements.settle(endings, wait=False):
             for event in settlement_events(settlement):
                 self.listeners.publish(event)
-
-    def _end_of_unknown(self, claim: Claim) -> AttemptOutcome:
-        """Only the ledger knows whether the handler of a give-up job has started, so it decides, as at a loss."""
-        if self._store.definitions[claim.row.task_name].gives_up:
-            return Died()
-        return HandedBack(Reason.UNKNOWN)
 
 
 class LeaseWatch(Service):

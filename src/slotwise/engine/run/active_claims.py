@@ -135,11 +135,8 @@ class ActiveClaims:
         self._lock = threading.Lock()
         self._held: dict[Fence, Holding] = {}
         self._slots: dict[Fence, Holding] = {}
-        self._lost_before: dict[Fence, Holding] = {}
         self._claiming = 0
         self._generation = 0
-        #: A claim statement has failed; only the database knows whether it claimed rows.
-        self.in_doubt = False
         self._changed = threading.Condition(self._lock)
         #: How many claims have been released so far.
         self.removed = 0
@@ -152,14 +149,9 @@ class ActiveClaims:
             return iter(list(self._held.values()))
 
     def slots(self) -> list[Holding]:
-        """Return the claims of jobs."""
+        """Return the claims of jobs, and of a task whose row was taken over from a dead holder."""
         with self._lock:
             return list(self._slots.values())
-
-    def lost_before(self) -> list[Holding]:
-        """Return the claims whose row was taken over from a dead holder."""
-        with self._lock:
-            return list(self._lost_before.values())
 
     def __contains__(self, claim: Claim) -> bool:
         return claim.fence in self._held
@@ -172,18 +164,9 @@ class ActiveClaims:
             self._generation += 1
         try:
             yield
-        except BaseException:
-            self.in_doubt = True
-            raise
         finally:
             with self._lock:
                 self._claiming -= 1
-
-    def trust(self, generation: int) -> None:
-        """Clear the doubt: all rows of this generation of claims are known. Race: a claim since may have failed."""
-        with self._lock:
-            if not self._claiming and self._generation == generation:
-                self.in_doubt = False
 
     def quiet(self) -> int | None:
         """Return the generation of claims, or None while a claim is under way."""
@@ -196,10 +179,8 @@ class ActiveClaims:
         with self._lock:
             for holding in added:
                 self._held[holding.claim.fence] = holding
-                if holding.is_slot:
+                if holding.is_slot or holding.claim.row.lost_count:
                     self._slots[holding.claim.fence] = holding
-                if holding.claim.row.lost_count:
-                    self._lost_before[holding.claim.fence] = holding
         return added
 
     def remove(self, claims: Iterable[Claim]) -> list[Holding | None]:
@@ -209,7 +190,6 @@ class ActiveClaims:
             for holding in found:
                 if holding is not None:
                     self._slots.pop(holding.claim.fence, None)
-                    self._lost_before.pop(holding.claim.fence, None)
             self.removed += len(found)
             self._changed.notify_all()
             return found
