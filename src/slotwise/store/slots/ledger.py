@@ -10,7 +10,7 @@ Laws that every verb keeps:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from functools import lru_cache
 from typing import Any
@@ -47,8 +47,10 @@ def complete(connection: sa.Connection | Joined, dialect: Dialect, claim: Claim,
         "origin": Origin.TASK, "attempts": row.attempt, "token": claim.token, "worker": claim.holder,
         "started": claim.claimed_at, "finished": now,
     }  # fmt: skip
-    entered = _replacing(dialect, ("outcome", "attempts", "token", "worker", "finished")).values(**values)
-    return connection.execute(entered.returning(slots.c.token)).fetchone() is not None
+    replaced = ("outcome", "attempts", "token", "worker", "finished")
+    return dialect.by_row.upsert(
+        connection, slots, values, lambda new: {name: new[name] for name in replaced}, told=slots.c.token
+    )
 
 
 def remember(connection: sa.Connection, dialect: Dialect, ended: Sequence[dict[str, Any]]) -> None:
@@ -56,8 +58,7 @@ def remember(connection: sa.Connection, dialect: Dialect, ended: Sequence[dict[s
 
     A task that is made again with its first due time replaces what was remembered of it.
     """
-    key = ("task_name", "task_instance", "slot")
-    connection.execute(_replacing(dialect, [name for name in ended[0] if name not in key]), ended)
+    dialect.by_row.replace_all(connection, dialect.tables.slots, ended)
 
 
 def disown(connection: sa.Connection, dialect: Dialect, row: Row) -> bool:
@@ -79,27 +80,22 @@ def disown(connection: sa.Connection, dialect: Dialect, row: Row) -> bool:
     return connection.execute(statement).rowcount == 1
 
 
-def skip(connection: sa.Connection, dialect: Dialect, row: Row, reason: str, now: datetime) -> None:
-    """End a slot without a start, also if it was handed back before. The caller has claimed its row."""
-    ended = {"outcome": Outcome.SKIPPED, "reason": reason, "finished": now}
-    if not _write_open(connection, dialect, row, dialect.tables.slots.c.outcome == Outcome.CLAIMED, **ended):
-        _enter_ended(connection, dialect, row, **ended)
+def end_unbegun(
+    connection: sa.Connection, dialect: Dialect, row: Row, outcome: Outcome, reason: str, now: datetime
+) -> None:
+    """End a slot whose row waits and has not begun, also if the ledger does not have it. The caller has locked the row.
+
+    One that was reopened ends as it had ended before. One that runs belongs to another claim, and is not touched.
+    """
+    known = dialect.tables.slots.c.outcome
+    ended = sa.case((known == Outcome.CLAIMED, outcome.value), else_=known)
+    if not _write_open(connection, dialect, row, known != Outcome.RUNNING, outcome=ended, reason=reason, finished=now):
+        _enter_ended(connection, dialect, row, outcome=outcome, reason=reason, finished=now)
 
 
 def put_off(connection: sa.Connection, dialect: Dialect, row: Row, reason: str) -> None:
     """Write why a slot waits that was handed back before, and waits again. The caller has claimed its row."""
     _write_open(connection, dialect, row, dialect.tables.slots.c.outcome == Outcome.CLAIMED, reason=reason)
-
-
-def cancel_waiting(connection: sa.Connection, dialect: Dialect, row: Row, reason: str, now: datetime) -> None:
-    """End a slot whose row waits and has not begun, also if the ledger does not have it. The caller has locked the row.
-
-    One that was reopened ends as it had ended before.
-    """
-    outcome = dialect.tables.slots.c.outcome
-    ended = sa.case((outcome == Outcome.CLAIMED, Outcome.CANCELLED.value), else_=outcome)
-    if not _write_open(connection, dialect, row, outcome=ended, reason=reason, finished=now):
-        _enter_ended(connection, dialect, row, outcome=Outcome.CANCELLED, reason=reason, finished=now)
 
 
 def cancel_retry(connection: sa.Connection, dialect: Dialect, row: Row, reason: str, now: datetime) -> None:
@@ -195,9 +191,7 @@ def has_orphans(tables: Tables) -> sa.ColumnElement[bool]:
         .correlate(plan)
         .subquery("newest")
     )
-    stands = sa.exists().where(
-        rows.c.task_name == newest.c.task_name, rows.c.slot == newest.c.slot, of_plan(rows, newest.c.task_instance)
-    )  # fmt: skip
+    stands = _stands(rows, newest.c.task_name, newest.c.task_instance, newest.c.slot)
     return sa.select(newest.c.slot).where(newest.c.finished.is_(None), ~stands).exists()
 
 
@@ -208,9 +202,7 @@ def _ending(tables: Tables) -> sa.Update:
     name, instance = sa.bindparam("plan_name", type_=sa.Text), sa.bindparam("plan_of", type_=sa.Text)
     plan = [slots.c.task_name == name, slots.c.task_instance == instance]
     newest = sa.select(slots.c.slot).where(*plan).order_by(slots.c.slot.desc()).limit(LOOKED_AT)
-    stands = sa.exists().where(
-        rows.c.task_name == name, rows.c.slot == slots.c.slot, of_plan(rows, instance)
-    )  # fmt: skip
+    stands = _stands(rows, name, instance, slots.c.slot)
     began = slots.c.started.is_not(None)
     return (
         slots.update()
@@ -220,6 +212,11 @@ def _ending(tables: Tables) -> sa.Update:
             lost=slots.c.lost + sa.case((began, 1), else_=0), finished=sa.bindparam("now", type_=Instant),
         )
     )  # fmt: skip
+
+
+def _stands(rows: sa.FromClause, name: Any, instance: Any, slot: Any) -> sa.Exists:
+    """Whether a row of the queue stands for this slot."""
+    return sa.exists().where(rows.c.task_name == name, rows.c.slot == slot, of_plan(rows, instance))
 
 
 def _at(dialect: Dialect, row: Row) -> list[sa.ColumnElement[bool]]:
@@ -238,16 +235,8 @@ def _write_open(
 
 def _enter_ended(connection: sa.Connection, dialect: Dialect, row: Row, **values: Any) -> None:
     """Enter the slot of this row as one that has ended; one that is in the ledger stays as it is."""
-    entered = dialect.insert(dialect.tables.slots).values(
-        task_name=row.task_name, task_instance=ledger_instance(row), slot=row.slot,
-        origin=row.origin or Origin.SCHEDULE, **values,
-    )  # fmt: skip
-    connection.execute(entered.on_conflict_do_nothing())
-
-
-def _replacing(dialect: Dialect, columns: Iterable[str]) -> Any:
-    """An insert that, for a row that is there, replaces these columns of it."""
-    slots = dialect.tables.slots
-    insert = dialect.insert(slots)
-    keys = [slots.c.task_name, slots.c.task_instance, slots.c.slot]
-    return insert.on_conflict_do_update(index_elements=keys, set_={name: insert.excluded[name] for name in columns})
+    slot = {
+        "task_name": row.task_name, "task_instance": ledger_instance(row), "slot": row.slot,
+        "origin": row.origin or Origin.SCHEDULE,
+    }  # fmt: skip
+    dialect.by_row.insert_new(connection, dialect.tables.slots, slot | values)
