@@ -61,7 +61,7 @@ class Claims:
 
     def __init__(self, store: Store) -> None:
         self.dialect, self._due, self.definitions = store.dialect, store.due, store.definitions
-        self.transaction, self.schedule_of, self.warnings = store.transaction, store.schedule_of, store.warnings
+        self.transaction, self.warnings = store.transaction, store.warnings
         self.poll = store.poll
         self._gates = Gates(self.dialect, self.definitions, store.database.settings)
         #: Jobs of which each new slot is decided on, or asked about at a gate.
@@ -90,7 +90,7 @@ class Claims:
         if limit <= 0 or not names:
             return []
         try:
-            is_bounded = self._gates.may_bound(names)
+            is_bounded = self._is_bounded(names)
             with self.transaction() if is_bounded else self._due.look() as connection:
                 limit = self._gates.room(names, limit, connection) if is_bounded else limit
                 if limit == 0:
@@ -139,8 +139,9 @@ class Claims:
         instance: str | None = None, is_level: bool = False,
     ) -> _Taken:  # fmt: skip
         weighed, late_from = self._weighed, self._gates.late
+        is_bounded = self._is_bounded(names)
         with self.transaction() as connection:
-            if (limit := self._gates.room(names, limit, connection)) == 0:
+            if is_bounded and (limit := self._gates.room(names, limit, connection)) == 0:
                 return _Taken(0, [], [])
             found = self.dialect.claim(
                 connection, holder=holder, names=names, strict=self.strict,
@@ -153,12 +154,12 @@ class Claims:
             late = [
                 (row, not entered and decide.is_weighed(row, now, weighed, late_from))
                 for row, _, entered in found
-                if not (entered and self._can_read(row))
+                if not (entered and _can_read(row))
             ]
             later = LateClaims(self, connection, now) if late else None
             decided = later.start(late) if later else {}
             started = [one for row, _, _ in found if (one := decided.get(row.key, row)) is not None]
-            if self._gates.may_bound(names):
+            if is_bounded:
                 entered = [row for row in started if row.key not in decided]
                 admitted = {row.key for row in self._admitted(connection, entered, now)}
                 started = [row for row in started if row.key in decided or row.key in admitted]
@@ -203,12 +204,17 @@ class Claims:
             LateClaims(self, connection, now).refuse_tasks(stopped, refused)
         return [row for row in rows if row.key not in refused]
 
-    def _can_read(self, row: Row) -> bool:
-        """Race: during a deploy a newer release plans rows with schedules that this one does not know."""
-        try:
-            return not row.is_plan or self.schedule_of(row) is not None
-        except InvalidSchedule:
-            return False
+    def _is_bounded(self, names: Sequence[str]) -> bool:
+        """Return whether a gate bounds the claim of these tasks, which needs one transaction with it."""
+        return len(names) == 1 and names[0] in self._gates.limited
+
+
+def _can_read(row: Row) -> bool:
+    """Race: during a deploy a newer release plans rows with schedules that this one does not know."""
+    try:
+        return not row.is_plan or parse_schedule(row.schedule or "-") is not None
+    except InvalidSchedule:
+        return False
 
 
 # -- the longer way ---------------------------------------------------------------------------------------------

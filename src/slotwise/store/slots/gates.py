@@ -330,11 +330,8 @@ class Gates:
         self.names = frozenset[str]().union(*(gate.names for gate in self._gates))
         #: A slot that is later than this may be stopped, whatever its job.
         self.late = LATE if settings.recovery_rate is not None else None
-        self._limited = frozenset(name for name, found in definitions.items() if found.is_limited)
-
-    def may_bound(self, names: Sequence[str]) -> bool:
-        """Return whether ``room`` and the claim of these tasks need one transaction."""
-        return len(names) == 1 and names[0] in self._limited
+        #: Tasks whose claims a gate bounds, each claimed by itself: ``room`` and the claim need one transaction.
+        self.limited = frozenset(name for name, found in definitions.items() if found.is_limited)
 
     def room(self, names: Sequence[str], limit: int, transaction: sa.Connection) -> int:
         """Return how many rows of these tasks the claim statement may take; zero: ask again later."""

@@ -19,7 +19,7 @@ import sqlalchemy as sa
 
 from slotwise.model.records import Claim, Row
 from slotwise.model.vocabulary import Origin, Outcome, Reason
-from slotwise.store.connect.caller_transaction import Joined
+from slotwise.store.connect.caller_transaction import Joinable
 from slotwise.store.dialects.port import Dialect
 from slotwise.store.schema.column_types import Instant
 from slotwise.store.schema.rows import Change, ledger_instance
@@ -31,13 +31,13 @@ LOOKED_AT = 100
 _REOPENED = 500
 
 
-def complete(connection: sa.Connection | Joined, dialect: Dialect, claim: Claim, now: datetime) -> bool:
+def complete(connection: Joinable, dialect: Dialect, claim: Claim) -> bool:
     """Write the success of a claim within the caller's transaction; False if the claim was lost.
 
     Fenced by token and holder, and the slot must be running. A one-time task gets its ledger row here: the caller has
     locked its key.
     """
-    slots, row = dialect.tables.slots, claim.row
+    slots, row, now = dialect.tables.slots, claim.row, dialect.ago(connection)
     if row.ledger_key is not None:
         mine = [*entry_of(dialect, claim), slots.c.outcome == Outcome.RUNNING]
         written = slots.update().where(*mine).values(outcome=Outcome.SUCCEEDED, finished=now)

@@ -48,7 +48,7 @@ from slotwise.model.records import (
     Transition,
 )
 from slotwise.model.vocabulary import PLANNED, Origin, Outcome, Release
-from slotwise.schedules import Disabled
+from slotwise.schedules import Disabled, parse_schedule
 from slotwise.store.connect.database import commit_surely
 from slotwise.store.connect.database_errors import describe, is_about_a_row, is_locked, is_transient
 from slotwise.store.dialects.port import Parted
@@ -120,8 +120,7 @@ class Settlements:
 
     def __init__(self, store: Store) -> None:
         self.database, self.dialect, self.definitions = store.database, store.dialect, store.definitions
-        self.transaction, self.schedule_of, self._warnings = store.transaction, store.schedule_of, store.warnings
-        self._poll = store.poll
+        self.transaction, self._warnings, self._poll = store.transaction, store.warnings, store.poll
         #: What else a worker writes with its settlements.
         self.hooks = SettlementHooks()
         self._queue = queue_of(self.dialect, at_insert=store.at_insert)
@@ -330,7 +329,7 @@ class Settlements:
         if isinstance(outcome, Failed) and row.trying_since is None:
             row = replace(row, trying_since=claim.claimed_at)
         try:
-            schedule = self.schedule_of(row) if row.is_plan or row.origin in PLANNED else None
+            schedule = parse_schedule(row.schedule or "-") if row.is_plan or row.origin in PLANNED else None
         except InvalidSchedule as problem:
             schedule, error = Disabled(), f"{decide.UNREADABLE}schedule {row.schedule!r:.200}: {problem}"
         done = decide.at_finish(
