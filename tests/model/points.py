@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from slotwise.decide import claim, ending, pause
-from slotwise.decide.ending import Ending, onward
+from slotwise.decide.claim import onward
+from slotwise.decide.ending import Ending
 from slotwise.engine.run import runner
 from slotwise.store.dialects import row_statements
 from slotwise.store.dialects.row_statements import RowStatements

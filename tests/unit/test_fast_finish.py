@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from tests.store.bench import a_job, a_task
 
-from slotwise.decide.claim import slot_after
-from slotwise.decide.ending import at_finish, is_usual, onward
+from slotwise.decide.claim import is_usual, onward, slot_after
+from slotwise.decide.ending import at_finish
 from slotwise.errors import InvalidSchedule
 from slotwise.jobs.definition import Definition
 from slotwise.jobs.policies import CatchUp, Overlap, Retry

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from functools import lru_cache
 from typing import Any
 
 from slotwise.decide.claim import (
@@ -28,8 +27,6 @@ from slotwise.jobs.definition import Definition
 from slotwise.jobs.policies import pause_after_loss
 from slotwise.model.records import (
     FOREVER,
-    RECURRING,
-    SUCCEEDED,
     TICK,
     Aborted,
     AttemptOutcome,
@@ -46,8 +43,8 @@ from slotwise.model.records import (
     Succeeded,
     Transition,
 )
-from slotwise.model.vocabulary import Kind, Origin, Outcome, Reason, Release, State
-from slotwise.schedules import Disabled, Schedule, parse_schedule
+from slotwise.model.vocabulary import Origin, Outcome, Reason, Release, State
+from slotwise.schedules import Disabled, Schedule
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -441,33 +438,3 @@ def defer(row: Row, due: datetime, reason: str = Reason.RECOVERY, error: str | N
     assert back.row is not None
     columns = {**back.row, **moved(row, row.wanted_due or due), "last_error": error}
     return replace(back, label=Release.POSTPONED, row=columns)
-
-
-# -- the usual end ----------------------------------------------------------------------------------------------
-
-_USUAL = Definition(name="usual", handler=lambda ctx: None, is_async=False)
-
-
-def is_usual(definition: Definition) -> bool:
-    """Whether nothing that the job declares has a say in how a slot ends that was on time and succeeded."""
-    return definition.min_interval is None and definition.record == "none" and definition.result_retention is None
-
-
-@lru_cache(maxsize=4096)
-def onward(text: str, slot: datetime) -> Transition | None:
-    """What follows ``slot`` of the schedule of this text, if it was on time and succeeded before the next one came.
-
-    Thousands of jobs share text and slot: it is decided once for all of them. Its row has only the columns that move.
-    None where more counts: the end of the run, or a text that becomes a simpler one. Raises InvalidSchedule.
-    """
-    schedule = parse_schedule(text)
-    if schedule.from_end:
-        return None
-    row = Row(
-        task_name=_USUAL.name, task_instance=RECURRING, execution_time=slot, version=0, slot=slot, watermark=slot,
-        schedule=text, kind=Kind.PLAN, attempt=1,
-    )  # fmt: skip
-    done = at_finish(row, _USUAL, schedule, SUCCEEDED, slot, None, poll=timedelta(0))
-    if done.row is None or done.gaps or done.row["schedule"] != text:
-        return None
-    return replace(done, row={name: done.row[name] for name in ("execution_time", "slot", "next_slot")})

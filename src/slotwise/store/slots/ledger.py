@@ -17,10 +17,11 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from slotwise.model.records import Claim, Row
+from slotwise.model.records import Claim, Key, Row
 from slotwise.model.vocabulary import Origin, Outcome, Reason
 from slotwise.store.connect.caller_transaction import Joinable
 from slotwise.store.dialects.port import Dialect
+from slotwise.store.dialects.row_statements import of_key
 from slotwise.store.schema.column_types import Instant
 from slotwise.store.schema.rows import Change, ledger_instance
 from slotwise.store.schema.tables import Tables, of_plan
@@ -162,11 +163,10 @@ def delete_expired(connection: sa.Connection, dialect: Dialect, limit: int) -> i
 
 
 def prune(
-    connection: sa.Connection, history: sa.Table, name: str, instance: str, *old: sa.ColumnElement[bool], limit: int
+    connection: sa.Connection, history: sa.Table, plan: Key, *old: sa.ColumnElement[bool], limit: int
 ) -> Sequence[datetime]:
     """Delete old slots or gaps of a plan, the oldest first; return them. Open slots and locked rows stay."""
-    slot = history.primary_key.columns[2]
-    mine = [history.c.task_name == name, history.c.task_instance == instance]
+    slot, mine = history.primary_key.columns[2], of_key(history, plan)
     oldest = sa.select(slot).where(*mine, *old).order_by(slot).limit(limit).with_for_update(skip_locked=True)
     if found := connection.scalars(oldest).all():
         ended = [history.c.finished.is_not(None)] if "finished" in history.c else []

@@ -24,6 +24,7 @@ import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from slotwise.decide import ending as decide
+from slotwise.decide.claim import is_usual, onward
 from slotwise.decide.pause import parked
 from slotwise.errors import ConfigurationError, InvalidSchedule
 from slotwise.jobs.definition import Definition
@@ -124,7 +125,7 @@ class Settlements:
         #: What else a worker writes with its settlements.
         self.hooks = SettlementHooks()
         self._queue = queue_of(self.dialect, at_insert=store.at_insert)
-        names = (name for name, found in store.definitions.items() if decide.is_usual(found))
+        names = (name for name, found in store.definitions.items() if is_usual(found))
         self._usual = frozenset(names if self.dialect.has_fast_finish else ())
 
     def finish(self, claims: Sequence[Claim]) -> bool:
@@ -395,7 +396,7 @@ def usual(claim: Claim, outcome: AttemptOutcome) -> Transition | None:
         return None  # it catches up, or was queued: what follows is looked at
     if outcome is SUCCEEDED or outcome == SUCCEEDED:
         with suppress(Exception):  # whatever it is, the settlement meets it again, and tells
-            return decide.onward(row.schedule or "-", row.slot)
+            return onward(row.schedule or "-", row.slot)
     return None
 
 
