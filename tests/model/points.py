@@ -43,7 +43,7 @@ START_BESIDE = claim.beside
 MOVED_DUE = slot_operations.moved
 CHOOSE_MISSED = claim.choose_missed
 LATEST_START = claim._limit
-WAS_HANDED_BACK = claim.was_handed_back
+HAS_DECIDED_AHEAD = claim.has_decided_ahead
 
 # overlap
 AT_CLAIM = claim.at_claim

@@ -327,7 +327,7 @@ def at_claim(
         schedule=schedule, now=now - spread, since=row.unheld_since and row.unheld_since - spread, newest=newest,
         definition=definition, is_full=is_full, poll=poll,
     )  # fmt: skip
-    if row.slot is None or row.watermark is None or not was_handed_back(row):
+    if row.slot is None or row.watermark is None or not has_decided_ahead(row):
         return _at_claim(row, look)
     left = undecided(schedule, row.slot, row.watermark)
     decided = _at_claim(row, replace(look, schedule=left, newest=row.slot - TICK))
@@ -339,9 +339,9 @@ def at_claim(
     return replace(decided, row=columns, gaps=gaps)
 
 
-def was_handed_back(row: Row) -> bool:
-    """Whether slots after the row's own are decided: they were left out at a claim that was handed back. None of them
-    is decided twice.
+def has_decided_ahead(row: Row) -> bool:
+    """Whether slots after the row's own are decided: they were left out at a claim that was handed back, or skipped by
+    an operator. None of them is decided twice.
     """
     return row.slot is not None and row.watermark is not None and row.slot < row.watermark
 

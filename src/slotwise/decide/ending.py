@@ -319,20 +319,15 @@ def final(
     if not row.is_plan or ending.schedule is None:
         return _end_task(row, ending.now, outcome, error, record)
     base = max(row.slot or ending.held_until, row.watermark or row.slot or ending.held_until)
-    columns, gaps = _onward(row, ending, ending.schedule, base)
+    schedule, gaps = ending.schedule, tuple[Gap, ...]()
+    if schedule.from_end:
+        following = schedule.settled(base).next_after(max(ending.now, base))
+        columns = waiting(row, schedule, following, watermark=base)
+    else:
+        columns, gaps = (_tail if is_catching_up(row, ending.definition) else _overlapped)(row, ending, schedule, base)
     columns |= counters(row, outcome, ending.now)
     columns |= {"execution_time": ending.spaced(columns["execution_time"]), "last_error": error}
     return Transition(label=outcome, row=columns, record=record, gaps=gaps)
-
-
-def _onward(row: Row, ending: Ending, schedule: Schedule, base: datetime) -> _Waiting:
-    """What a plan row waits for after ``base``, and which slots that have come will not run."""
-    if schedule.from_end:
-        following = schedule.settled(base).next_after(max(ending.now, base))
-        return waiting(row, schedule, following, watermark=base), ()
-    if is_catching_up(row, ending.definition):
-        return _tail(row, ending, schedule, base)
-    return _overlapped(row, ending, schedule, base)
 
 
 def _tail(row: Row, ending: Ending, schedule: Schedule, base: datetime) -> _Waiting:

@@ -198,10 +198,19 @@ class Claims:
             return None
 
     def _admitted(self, connection: sa.Connection, rows: Sequence[Row], now: datetime) -> list[Row]:
-        """Count the starts of a limited task. Let go of the one-time tasks that a gate stops; return the others."""
+        """Count the starts of a limited task. Let go of the rows that a gate stops; return the others.
+
+        Rows that are stopped are read again: a claim of one-time tasks reads a part of them.
+        """
         refused = self._gates.admit(rows, now, connection)
         if stopped := [claim_of(row) for row in rows if row.key in refused]:
-            LateClaims(self, connection, now).refuse_tasks(stopped, refused)
+            changes = []
+            for held in self.dialect.hold(connection, stopped, wait=False):
+                answer = refused[held.row.key]
+                ends = Transition(label=Release.MOVED_ON, row=None)
+                change = defer(held.row, answer.due) if isinstance(answer, Later) else ends
+                changes.append(Change(held=held, transition=change))
+            expect(self.dialect.release(connection, changes), len(stopped), stopped[0].row)
         return [row for row in rows if row.key not in refused]
 
     def _is_bounded(self, names: Sequence[str]) -> bool:
@@ -271,16 +280,6 @@ class LateClaims:
                 self._skip(row, answer.reason)
         return found
 
-    def refuse_tasks(self, claims: Sequence[Claim], refused: Mapping[Key, Refusal]) -> None:
-        """Let claimed one-time tasks go that a gate has stopped. They are read again: a claim reads a part of them."""
-        changes = []
-        for held in self._dialect.hold(self._connection, claims, wait=False):
-            answer = refused[held.row.key]
-            ends = Transition(label=Release.MOVED_ON, row=None)
-            change = defer(held.row, answer.due) if isinstance(answer, Later) else ends
-            changes.append(Change(held=held, transition=change))
-        expect(self._dialect.release(self._connection, changes), len(claims), claims[0].row)
-
     def _decide(self, rows: Sequence[Row]) -> list[_Plan]:
         """Return what becomes of each plan row that can be read; the others are put off."""
         newest = self._dialect.newest_decided(self._connection, rows, strict=self._strict) if rows else []
@@ -304,7 +303,7 @@ class LateClaims:
             return None
         # The ledger may be ahead of a row that was restored alone, or rightly of one that was handed back.
         is_ahead = row.slot is not None and newest is not None and row.slot <= newest
-        is_behind = is_ahead and not decide.was_handed_back(row)
+        is_behind = is_ahead and not decide.has_decided_ahead(row)
         return _Plan(decide.anew(row) if is_behind else row, schedule, newest, is_behind)
 
     def _start_plans(self, plans: Sequence[_Plan], refused: Mapping[Key, Refusal]) -> dict[Key, Row | None]:
@@ -395,7 +394,7 @@ class LateClaims:
     def _defer(self, row: Row, later: Later) -> None:
         """A row of its own keeps its ledger row, which says what it waits for."""
         if row.is_detached:
-            ledger.put_off(self._connection, self._dialect, row, Reason.RECOVERY)
+            ledger.put_off(self._connection, self._dialect, row)
         self._let_go(row, defer(row, later.due))
 
     def _enter(self, row: Row) -> bool:

@@ -339,10 +339,6 @@ class Gates:
             limit = gate.room(names, limit, transaction) if limit else 0
         return limit
 
-    def concern(self, row: Row, now: datetime) -> bool:
-        """Return whether a gate may stop the start of this row."""
-        return any(gate.concerns(row, now) for gate in self._gates)
-
     def admit(
         self, rows: Sequence[Row], now: datetime, transaction: sa.Connection, *, is_decided: bool = True
     ) -> dict[Key, Refusal]:

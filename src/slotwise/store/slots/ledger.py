@@ -94,9 +94,10 @@ def end_unbegun(
         _enter_ended(connection, dialect, row, outcome=outcome, reason=reason, finished=now)
 
 
-def put_off(connection: sa.Connection, dialect: Dialect, row: Row, reason: str) -> None:
-    """Write why a slot waits that was handed back before, and waits again. The caller has claimed its row."""
-    _write_open(connection, dialect, row, dialect.tables.slots.c.outcome == Outcome.CLAIMED, reason=reason)
+def put_off(connection: sa.Connection, dialect: Dialect, row: Row) -> None:
+    """Write that a gate puts off a slot that was handed back before. The caller has claimed its row."""
+    is_claimed = dialect.tables.slots.c.outcome == Outcome.CLAIMED
+    _write_open(connection, dialect, row, is_claimed, reason=Reason.RECOVERY)
 
 
 def cancel_retry(connection: sa.Connection, dialect: Dialect, row: Row, reason: str, now: datetime) -> None:
