@@ -330,21 +330,14 @@ class Gates:
         self.names = frozenset[str]().union(*(gate.names for gate in self._gates))
         #: A slot that is later than this may be stopped, whatever its job.
         self.late = LATE if settings.recovery_rate is not None else None
-        self._limited = frozenset(name for name, found in definitions.items() if found.is_limited)
-
-    def may_bound(self, names: Sequence[str]) -> bool:
-        """Return whether ``room`` and the claim of these tasks need one transaction."""
-        return len(names) == 1 and names[0] in self._limited
+        #: Tasks whose claims a gate bounds, each claimed by itself: ``room`` and the claim need one transaction.
+        self.limited = frozenset(name for name, found in definitions.items() if found.is_limited)
 
     def room(self, names: Sequence[str], limit: int, transaction: sa.Connection) -> int:
         """Return how many rows of these tasks the claim statement may take; zero: ask again later."""
         for gate in self._gates:
             limit = gate.room(names, limit, transaction) if limit else 0
         return limit
-
-    def concern(self, row: Row, now: datetime) -> bool:
-        """Return whether a gate may stop the start of this row."""
-        return any(gate.concerns(row, now) for gate in self._gates)
 
     def admit(
         self, rows: Sequence[Row], now: datetime, transaction: sa.Connection, *, is_decided: bool = True
