@@ -7,7 +7,7 @@ others are written down beside them.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import lru_cache
@@ -54,8 +54,9 @@ def choose_missed(
     """Of the slots from ``oldest`` (due) up to ``until`` (None: up to now): which one runs, by the job's catch-up."""
     newest = oldest if schedule.from_end else schedule.latest_before((until or now) + TICK, floor=oldest) or oldest
     limit = _limit(catch_up, start_within)
-    first = _first_from(schedule, oldest, newest, None if limit is None else now - limit)
-    if first is None:
+    bound = oldest if limit is None else max(oldest, now - limit)
+    first = oldest if bound == oldest else schedule.next_after(bound - TICK)
+    if first is None or first > newest:
         return Choice(slot=None, watermark=newest, gaps=(span(schedule, oldest, newest, Reason.LATE),))
     late = slots_before(schedule, oldest, first, Reason.LATE)
     match catch_up.mode:
@@ -65,12 +66,10 @@ def choose_missed(
             return Choice(slot=kept, watermark=kept, gaps=(*late, *dropped), until=newest)
         case "first":
             rest = slots_between(schedule, first, newest, Reason.COLLAPSED)
-            return Choice(slot=first, watermark=newest, gaps=(*late, *rest), collapsed=slots_in(rest))
-        case "none":
-            return Choice(slot=newest, watermark=newest, gaps=slots_before(schedule, oldest, newest, Reason.LATE))
-        case _:
-            older = slots_before(schedule, oldest, newest, Reason.COLLAPSED)
-            return Choice(slot=newest, watermark=newest, gaps=older, collapsed=slots_in(older))
+            return Choice(slot=first, watermark=newest, gaps=(*late, *rest), collapsed=slots_in(rest, Reason.COLLAPSED))
+        case mode:
+            older = slots_before(schedule, oldest, newest, Reason.LATE if mode == "none" else Reason.COLLAPSED)
+            return Choice(slot=newest, watermark=newest, gaps=older, collapsed=slots_in(older, Reason.COLLAPSED))
 
 
 def choose_overlapped(overlap: Overlap, schedule: Schedule, base: datetime, held_until: datetime) -> Choice:
@@ -106,16 +105,19 @@ def around(schedule: Schedule, passed: tuple[Gap, ...], gaps: tuple[Gap, ...]) -
     """The gaps of a schedule's running slots, cut where passed over slots lie among them; with those, in order."""
     if not passed:
         return gaps
-    running = schedule.running
-    found = list(passed)
+    holes = [(gap.first, gap.last) for gap in passed]
+    return tuple(sorted((*passed, *_without(schedule.running, gaps, holes)), key=lambda gap: gap.first))
+
+
+def _without(schedule: Schedule, gaps: tuple[Gap, ...], holes: Sequence[tuple[datetime, datetime]]) -> Iterator[Gap]:
+    """The gaps, each cut where a hole lies within it: without the slots from the hole's start to its end."""
     for gap in gaps:
         first = gap.first
-        for between in passed:
-            if first < between.first < gap.last:
-                found.extend(slots_before(running, first, between.first, gap.reason))
-                first = running.next_after(between.last) or gap.last
-        found.append(span(running, first, gap.last, gap.reason))
-    return tuple(sorted(found, key=lambda gap: gap.first))
+        for start, end in holes:
+            if first < start < gap.last:
+                yield from slots_before(schedule, first, start, gap.reason)
+                first = schedule.next_after(end) or gap.last
+        yield gap if first == gap.first else span(schedule, first, gap.last, gap.reason)
 
 
 def undecided(schedule: Schedule, slot: datetime | None, watermark: datetime | None) -> Schedule:
@@ -129,14 +131,7 @@ def undecided(schedule: Schedule, slot: datetime | None, watermark: datetime | N
 
 def cut(schedule: Schedule, gaps: tuple[Gap, ...], slot: datetime, watermark: datetime) -> tuple[Gap, ...]:
     """The gaps of what was still to be decided, each without the slots between ``slot`` and ``watermark``."""
-    found: list[Gap] = []
-    for gap in gaps:
-        if not gap.first <= slot < watermark < gap.last:
-            found.append(gap)
-            continue
-        found.append(span(schedule, gap.first, slot, gap.reason))
-        found.extend(slots_between(schedule, watermark, gap.last, gap.reason))
-    return tuple(found)
+    return tuple(_without(schedule, gaps, [(slot + TICK, watermark)] if slot < watermark else []))
 
 
 def due_at(schedule: Schedule, slot: datetime) -> datetime:
@@ -169,14 +164,6 @@ def _limit(catch_up: CatchUp, start_within: timedelta | None) -> timedelta | Non
     return min((limit for limit in (start_within, own) if limit is not None), default=None)
 
 
-def _first_from(schedule: Schedule, oldest: datetime, newest: datetime, bound: datetime | None) -> datetime | None:
-    """The first slot at or after ``bound``, of those from ``oldest`` to ``newest``."""
-    if bound is None or bound <= oldest:
-        return oldest
-    found = schedule.next_after(bound - TICK)
-    return found if found is not None and found <= newest else None
-
-
 def _newest_few(schedule: Schedule, first: datetime, newest: datetime, few: int) -> datetime:
     """The oldest of the newest ``few`` slots from ``first`` to ``newest``."""
     if schedule.count_between(first, newest) < few:
@@ -202,9 +189,9 @@ def slots_between(schedule: Schedule, start: datetime, last: datetime, reason: s
     return (span(schedule, following, last, reason),)
 
 
-def slots_in(gaps: tuple[Gap, ...]) -> int:
-    """Return how many slots these gaps have."""
-    return sum(gap.count for gap in gaps)
+def slots_in(gaps: tuple[Gap, ...], reason: str | None = None) -> int:
+    """Return how many slots these gaps have, or those with this reason."""
+    return sum(gap.count for gap in gaps if reason in (None, gap.reason))
 
 
 # -- the columns of a row that waits ----------------------------------------------------------------------------

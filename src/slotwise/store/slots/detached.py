@@ -24,6 +24,7 @@ from slotwise.schedules import Disabled, Schedule
 from slotwise.schedules.text import readable
 from slotwise.store.connect.database import Database
 from slotwise.store.dialects.port import Dialect
+from slotwise.store.dialects.row_statements import of_key
 from slotwise.store.schema.column_types import to_micros
 from slotwise.store.schema.rows import Change, ledger_instance
 from slotwise.store.schema.tables import of_plan
@@ -68,9 +69,7 @@ def detach(
 
 def _plan(connection: sa.Connection, dialect: Dialect, name: str, instance: str, *, lock: bool = False) -> Any:
     tasks = dialect.tables.tasks
-    plan = sa.select(tasks.c.schedule, tasks.c.state, tasks.c.task_data).where(
-        tasks.c.task_name == name, tasks.c.task_instance == instance
-    )
+    plan = sa.select(tasks.c.schedule, tasks.c.state, tasks.c.task_data).where(*of_key(tasks, Key(name, instance)))
     return connection.execute(plan.with_for_update() if lock else plan).first()
 
 
@@ -180,17 +179,15 @@ def tell_plan_rows(database: Database, dialect: Dialect, changes: Sequence[Chang
     lock before it writes them. Who must not wait (a reaper) leaves out a locked one; what is left out, or lost with
     the process, is told by the next slot.
     """
-    told: dict[tuple[str, str], list[Change]] = {}
+    told: dict[Key, list[Change]] = {}
     for change in changes:
         row, record = change.held.row, change.transition.record
-        if not row.is_detached or not change.transition.remove:
-            continue
-        if record is None or record.outcome in (Outcome.CANCELLED, Outcome.SKIPPED):
-            continue
-        told.setdefault((row.task_name, ledger_instance(row)), []).append(change)
+        began = record is not None and record.outcome not in (Outcome.CANCELLED, Outcome.SKIPPED)
+        if row.is_detached and change.transition.remove and began:
+            told.setdefault(Key(row.task_name, ledger_instance(row)), []).append(change)
     tasks = dialect.tables.tasks
-    for (name, instance), ended in sorted(told.items()):
-        mine = [tasks.c.task_name == name, tasks.c.task_instance == instance]
+    for plan, ended in sorted(told.items()):
+        mine = of_key(tasks, plan)
         locked = sa.select(tasks.c.version).where(*mine).with_for_update(skip_locked=not wait)
         with suppress(SQLAlchemyError), database.main.begin() as connection:  # the slots are settled, whatever it is
             if connection.execute(locked).first() is not None:

@@ -95,12 +95,8 @@ class Settlement:
 
 def claim_of(row: Row) -> Claim:
     """The claim under which ``row`` is held, whoever holds it."""
-    return Claim(
-        row=row,
-        holder=row.picked_by or "",
-        lease=row.lease or timedelta(0),
-        claimed_at=row.last_heartbeat or row.execution_time,
-    )
+    at = row.last_heartbeat or row.execution_time
+    return Claim(row=row, holder=row.picked_by or "", lease=row.lease or timedelta(0), claimed_at=at)
 
 
 #: Why a row could not be settled that another transaction keeps locked.
@@ -191,17 +187,13 @@ class Settlements:
 
     def _advance(self, endings: Endings) -> dict[Fence, Settlement]:
         """Those that end as most do, in one statement."""
-        found = {
-            claim.fence: (claim, following)
+        found = [
+            (claim, following)
             for claim, outcome in endings
             if claim.row.task_name in self._usual and (following := usual(claim, outcome)) is not None
-        }
-        gone = self.advance(list(found.values())) if found else set()
-        return {
-            fence: Settlement(claim=claim, transition=following)
-            for fence, (claim, following) in found.items()
-            if fence in gone
-        }
+        ]
+        gone = self.advance(found) if found else set()
+        return {one.fence: Settlement(claim=one, transition=done) for one, done in found if one.fence in gone}
 
     def _apart(
         self, endings: Endings, end: Callable[[Endings], list[Settlement]], *, is_first: bool = True
@@ -253,20 +245,15 @@ class Settlements:
                 raise
             return self._settle(endings, ended_ago, wait=False)
         claims = [claim for claim, _ in endings]
-        left = self._left([] if wait else [claim for claim in claims if claim.fence not in done])
-        return [Settlement(claim=one, transition=done.get(one.fence), error=left.get(one.fence)) for one in claims]
-
-    def _left(self, claims: Sequence[Claim]) -> dict[Fence, Exception]:
-        """Whose rows, though nobody could have them, are as they were: skipped is not lost. Nor are those that nobody
-        can look at now; the others are settled already, and nothing is raised.
-        """
-        if not claims:
-            return {}
+        missing = [claim for claim in claims if claim.fence not in done and not wait]
+        left: dict[Fence, Exception] = {}
         try:
-            with self.transaction() as connection:
-                return dict.fromkeys(self.dialect.still_held(connection, claims), LOCKED)
-        except SQLAlchemyError as error:
-            return {claim.fence: error for claim in claims}
+            if missing:  # skipped is not lost
+                with self.transaction() as connection:
+                    left = dict.fromkeys(self.dialect.still_held(connection, missing), LOCKED)
+        except SQLAlchemyError as error:  # the others are settled already, and nothing is raised
+            left = {claim.fence: error for claim in missing}
+        return [Settlement(claim=one, transition=done.get(one.fence), error=left.get(one.fence)) for one in claims]
 
     def take_over(self, silent: Sequence[Row]) -> list[Settlement]:
         """Let go of rows whose holder is dead, waiting for no lock. Rows that stirred, or are locked, are left."""
@@ -326,9 +313,9 @@ class Settlements:
         self, held: Held, claim: Claim, outcome: AttemptOutcome, found: tuple[LedgerEntry | None, str | None],
         ended_ago: timedelta,
     ) -> Change:  # fmt: skip
+        if isinstance(outcome, Failed) and held.row.trying_since is None:
+            held = replace(held, row=replace(held.row, trying_since=claim.claimed_at))
         row, (entry, place), error = held.row, found, None
-        if isinstance(outcome, Failed) and row.trying_since is None:
-            row = replace(row, trying_since=claim.claimed_at)
         try:
             schedule = parse_schedule(row.schedule or "-") if row.is_plan or row.origin in PLANNED else None
         except InvalidSchedule as problem:
@@ -341,7 +328,7 @@ class Settlements:
             done = decide.unread(row, done, held.now, error)
         done = decide.removed(row, schedule, parked(row, done), held.now)
         stranger = row.ledger_key is not None and (entry is None or (not entry.final and entry.token != row.version))
-        return Change(held=replace(held, row=row), transition=done, ledger_place=place, stranger=stranger)
+        return Change(held=held, transition=done, ledger_place=place, stranger=stranger)
 
     def _write(self, connection: sa.Connection, changes: Sequence[Change]) -> None:
         if not changes:
@@ -488,11 +475,9 @@ def _refuse(name: str, *_: object, **__: object) -> None:
 
 
 def _settled(change: Change) -> Settled:
-    row, record = change.held.row, change.transition.record or change.transition.ended
-    now = change.held.now
-    claim = Claim(row=row, holder=row.picked_by or "", lease=row.lease or now - now, claimed_at=now)
+    record = change.transition.record or change.transition.ended
     error = (record.error if record else None) or (change.transition.row or {}).get("last_error")
     return Settled(
-        **about(claim), outcome=change.transition.label, reason=record.reason if record else None,
+        **about(claim_of(change.held.row)), outcome=change.transition.label, reason=record.reason if record else None,
         error=error_summary(error) if error else None,
     )  # fmt: skip
