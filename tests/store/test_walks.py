@@ -72,7 +72,7 @@ def test_few_modules_lie_between_the_poll_of_a_slot_and_its_settlement(
     database = pg_bench.database
     bench = Bench(database, [a_job(name, Every(timedelta(days=days))) for name, days in PERIODS.items()])
     worker = Worker(database.settings, bench.definitions, database=database, listeners=Listeners())
-    worker.plan()
+    worker.entrance.plan()
     ended, wake = threading.Event(), worker.settler.wake
     monkeypatch.setattr(worker.settler, "wake", lambda: (wake(), ended.set()))
 

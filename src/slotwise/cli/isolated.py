@@ -106,7 +106,7 @@ def _obey(order: Order, channel: Channel) -> AttemptOutcome:
         worker.runner.start([holding])
         return ended.get()
     except BaseException as error:
-        if (name := worker.blame(error)) is None:
+        if (name := worker.loop.blame(error)) is None:
             raise
         return Failed(f"its process cannot start: the lifespan {name} raised {type(error).__name__}: {error}")
 

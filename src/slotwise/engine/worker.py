@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from slotwise.engine.loops.heartbeat import Heartbeat, LeaseWatch
 from slotwise.engine.loops.housekeeping import History, Reaper, WakeUp
@@ -33,7 +33,6 @@ from slotwise.model.vocabulary import Reason
 from slotwise.settings.settings import Settings
 from slotwise.store.connect.database import Database
 from slotwise.store.connect.notifications import LOOK
-from slotwise.store.planning.planner import Plan
 from slotwise.store.slots.retention import Pruner
 from slotwise.store.slots.settlements import SettlementHooks
 from slotwise.store.slots.store import Store
@@ -157,11 +156,6 @@ class Worker:
         self.services: tuple[Service, ...] = (*self.keepers, self.reaper, self.poller, self.wake_up, self.history)
         self._shutdown = Shutdown(self)
 
-    @property
-    def state(self) -> Any:
-        """What the registry's lifespan has yielded; None without one."""
-        return self.loop.state
-
     # -- start ------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
@@ -223,10 +217,6 @@ class Worker:
         finally:
             self._shutdown.close()
 
-    def plan(self, revision: str | None = None) -> list[Plan]:
-        """Create or update the rows of the jobs to match the code."""
-        return self.entrance.plan(revision)
-
     def _pass_on(self) -> None:
         """Wake other workers, without waiting: rows that they do not know of may be due, now or soon."""
         self.database.wake_ups.tell(LOOK, within=IN_A_MOMENT)
@@ -285,10 +275,6 @@ class Worker:
     def unfinished(self) -> int:
         """The number of handlers, outcomes and lifespans that the worker left behind when it stopped."""
         return self._shutdown.unfinished or 0
-
-    def blame(self, error: BaseException) -> str | None:
-        """Return the name of the application's lifespan if it raised ``error``, else None."""
-        return self.loop.blame(error)
 
 
 class Shutdown:

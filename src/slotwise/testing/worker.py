@@ -176,7 +176,7 @@ class ManualWorker:
     def plan(self, revision: str | None = None) -> list[Plan]:
         """Insert or re-plan the jobs' rows, as a starting worker does. ``revision`` orders deploys."""
         self._check_alive()
-        return self._worker.plan(revision)
+        return self._worker.entrance.plan(revision)
 
     def poll(self, limit: int | None = None) -> list[Claim]:
         """Claim due rows, up to ``limit`` and the free capacity; return the new claims, which now wait."""

@@ -54,7 +54,7 @@ class Bench:
         self.words: list[str] = []
         self.registry.database.wake_ups = WakeUps(self.words_said)
         self.worker: Worker = self.registry._make_worker()
-        self.worker.plan()
+        self.worker.entrance.plan()
         self.events.clear()
 
     def words_said(self, words: Sequence[str]) -> None:

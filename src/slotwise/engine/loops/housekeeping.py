@@ -7,7 +7,6 @@ import selectors
 import socket
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from slotwise.engine.loops.service import AT_ONCE, BLINK, Common, Service
@@ -25,10 +24,8 @@ from slotwise.store.slots.store import Store
 logger = logging.getLogger(__name__)
 
 
-@dataclass(slots=True)
-class _Watched:
-    mark: tuple[int, datetime | None]
-    silent: timedelta
+#: How long a claim has been silent at first.
+SILENCE = timedelta(0)
 
 
 class Watch:
@@ -41,34 +38,30 @@ class Watch:
 
     def __init__(self, interval: timedelta) -> None:
         self._interval = interval
-        self._watched: dict[Key, _Watched] = {}
+        #: Version and last heartbeat of each claim, and how long they have not changed.
+        self._watched: dict[Key, tuple[tuple[int, datetime | None], timedelta]] = {}
         self._looked: float | None = None
 
     def look(self, rows: Iterable[Row], now: datetime, at: float) -> list[Row]:
         """Record one query of all held rows and return the dead ones; ``now``: database time, ``at``: own seconds."""
-        passed = timedelta(0)
-        if self._looked is not None:
-            passed = min(timedelta(seconds=at - self._looked), self._interval)
+        passed = SILENCE if self._looked is None else min(timedelta(seconds=at - self._looked), self._interval)
         self._looked = at
-        seen: dict[Key, _Watched] = {}
-        dead = []
+        watched, self._watched, dead = self._watched, {}, []
         for row in rows:
-            mark = (row.version, row.last_heartbeat)
-            known = self._watched.get(row.key)
-            silent = known.silent + passed if known and known.mark == mark else timedelta(0)
-            seen[row.key] = _Watched(mark, silent)
+            mark = row.version, row.last_heartbeat
+            known, silent = watched.get(row.key, (None, SILENCE))
+            silent = silent + passed if known == mark else SILENCE
+            self._watched[row.key] = mark, silent
             lease = row.lease or self._interval * 6
-            last = row.last_heartbeat or now
-            expired = last <= now - lease
+            expired = (row.last_heartbeat or now) <= now - lease
             if (silent >= 2 * self._interval and expired) or silent >= lease:
                 dead.append(row)
-        self._watched = seen
         return dead
 
     def leave(self, row: Row) -> None:
         """Restart the silence of a row that could not be taken over."""
-        if (known := self._watched.get(row.key)) is not None:
-            known.silent = timedelta(0)
+        if row.key in self._watched:
+            self._watched[row.key] = self._watched[row.key][0], SILENCE
 
 
 class Reaper(Service):
