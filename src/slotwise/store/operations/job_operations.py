@@ -24,11 +24,12 @@ from datetime import datetime
 
 import sqlalchemy as sa
 
-from slotwise.decide.pause import Passed, owed_by, passing
-from slotwise.errors import ConfigurationError, InvalidSchedule
+from slotwise.decide.claim import Advance, slots_in
+from slotwise.decide.pause import owed_by, passing
+from slotwise.errors import ConfigurationError
 from slotwise.model.records import FOREVER, Row
 from slotwise.model.vocabulary import Reason, State
-from slotwise.schedules import parse_schedule
+from slotwise.schedules.text import readable
 from slotwise.store.operations.slot_operations import cancel_waiting
 from slotwise.store.operations.transaction import Operation, schedule_in
 from slotwise.store.schema.column_types import Instant, to_micros
@@ -141,21 +142,16 @@ def resume_all(at: Operation, *, replay: bool) -> list[Resumed] | None:
 
 def _wake(at: Operation, row: Row, *, replay: bool) -> Resumed:
     """Pass the slots that a plan row has missed. What came while it was held is left to its settlement."""
-    passed = None if row.picked or replay else _slept(row, at.now)
+    # A schedule that a newer release wrote is left to a worker that can read it, and to its catch-up.
+    schedule = None if row.picked or replay else readable(row.schedule or "-")
+    passed = None if schedule is None else passing(row, schedule, at.now, Reason.PAUSED)
     if passed is None:
         return Resumed(job=row.task_name, skipped=0, next_slot=row.slot)
     due = {"execution_time": _due(at.tasks)} if row.state == State.PAUSED else {}
     control = row.control if row.cancel_requested else None
     at.skip(row, *passed.gaps)
     at.change(row, **{**due, **passed.row, "state": None, "parked_due": None, "control": control})
-    return Resumed(job=row.task_name, skipped=passed.count, next_slot=passed.row.get("slot", row.slot))
-
-
-def _slept(row: Row, now: datetime) -> Passed | None:
-    try:
-        return passing(row, parse_schedule(row.schedule or "-"), now, Reason.PAUSED)
-    except InvalidSchedule:
-        return None  # a newer release wrote it: a worker that can read it decides by its catch-up
+    return Resumed(job=row.task_name, skipped=slots_in(passed.gaps), next_slot=passed.row.get("slot", row.slot))
 
 
 def all_paused(connection: sa.Connection, tables: Tables) -> Paused | None:
@@ -205,7 +201,7 @@ def end(at: Operation, rows: Sequence[Row]) -> None:
             cancel_waiting(at, row, Reason.DELETED)
 
 
-def _pass(at: Operation, row: Row, passed: Passed | None, reason: Reason) -> None:
+def _pass(at: Operation, row: Row, passed: Advance | None, reason: Reason) -> None:
     """Cancel the slot of a waiting plan row if it waits for its retry, and skip what has come besides."""
     if row.attempt:
         ledger.cancel_retry(at.connection, at.dialect, row, reason, at.now)
@@ -247,7 +243,7 @@ def settle_until(at: Operation, until: datetime) -> list[SettledJob]:
         _pass(at, row, passed, Reason.SETTLED)
         if passed is not None:
             at.change(row, **passed.row)
-            count = max(passed.count, int(row.attempt > 0))
+            count = max(slots_in(passed.gaps), int(row.attempt > 0))
             next_slot = passed.row.get("slot")
             found.append(SettledJob(job=row.task_name, instance=row.task_instance, slots=count, next_slot=next_slot))
     at.sign("settle-until", until=until.isoformat(), slots=sum(one.slots for one in found))

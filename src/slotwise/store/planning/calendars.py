@@ -252,7 +252,7 @@ class Page:
         if not self._instead:
             write(self._connection, self._store, row, changes, now)
         return Followed(
-            job=row.task_name, instance=row.task_instance, next_slot=changes.columns.get("slot", row.slot),
+            job=row.task_name, instance=row.task_instance, next_slot=changes.row.get("slot", row.slot),
             superseded=sum(gap.count for gap in changes.gaps),
         )  # fmt: skip
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from slotwise.decide.claim import Advance
 from slotwise.decide.pause import asleep
 from slotwise.errors import InstanceExists
 from slotwise.model.records import RECURRING, Key, Row
@@ -18,7 +19,7 @@ from slotwise.schedules.text import readable
 from slotwise.store.operations import job_operations
 from slotwise.store.operations.transaction import Operation
 from slotwise.store.planning.calendars import calendars_of
-from slotwise.store.planning.plan_rows import Replanned, born, lock, replanned, write
+from slotwise.store.planning.plan_rows import born, lock, replanned, write
 from slotwise.store.schema.audit_rows import Author
 from slotwise.store.slots.ledger import end_orphans
 from slotwise.store.slots.store import Store
@@ -104,13 +105,13 @@ class Instances:
         now = self._store.dialect.now(connection)
         planned = readable(row.schedule)
         same = planned is not None and str(planned.last) == str(schedule)
-        changes = Replanned() if same else replanned(row, schedule, now)
+        changes = Advance(row={}) if same else replanned(row, schedule, now)
         told: dict[str, Any] = {"task_data": wanted.data, "priority": wanted.priority}
-        columns = changes.columns | {name: value for name, value in told.items() if getattr(row, name) != value}
+        columns = changes.row | {name: value for name, value in told.items() if getattr(row, name) != value}
         if row.state == State.DELETED:
             columns["state"] = State.PAUSED if self._known(connection, wanted)[1] else None
         if columns:
-            write(connection, self._store, row, replace(changes, columns=columns), now)
+            write(connection, self._store, row, replace(changes, row=columns), now)
         for gap in changes.gaps:
             logger.warning(
                 "task %s, id %s: %d slots from %s to %s are skipped (superseded): their schedule was changed twice "

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
 import sqlalchemy as sa
 
-from slotwise.decide.claim import ahead, due_at, slot_after, slots_between, undecided
+from slotwise.decide.claim import Advance, ahead, due_at, slot_after, slots_between, undecided
 from slotwise.decide.ending import moved
 from slotwise.decide.pause import asleep, owed_by, passing
-from slotwise.model.records import RECURRING, TICK, Gap, Key, Row
+from slotwise.model.records import RECURRING, TICK, Key, Row
 from slotwise.model.vocabulary import Kind, Reason, State
 from slotwise.schedules import Once, Schedule, succeed
 from slotwise.schedules.combinators import Succession
@@ -46,15 +46,7 @@ def name_of(key: Key) -> str:
     return key.task_name if key.task_instance == RECURRING else "/".join(key)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Replanned:
-    """How a row follows a change of its schedule: its new columns, and slots that are skipped (superseded)."""
-
-    columns: dict[str, Any] = field(default_factory=dict)
-    gaps: tuple[Gap, ...] = ()
-
-
-def replanned(row: Row, after: Schedule, now: datetime) -> Replanned:
+def replanned(row: Row, after: Schedule, now: datetime) -> Advance:
     """How a row follows a change of its schedule's text, activated ``now``; a paused one sleeps on. Pure.
 
     Slots up to the activation belong to the old text, later ones to the new. A row that is held, or whose slot was
@@ -65,14 +57,14 @@ def replanned(row: Row, after: Schedule, now: datetime) -> Replanned:
     is_paused, activation = row.state == State.PAUSED, max(now, row.watermark or now)  # the clock may be stepped back
     row = replace(row, execution_time=row.due, attempt=max(row.attempt, int(row.picked)))
     before, closed = _owed(row, after, activation)
-    row = replace(row, **{name: value for name, value in closed.columns.items() if name != "last_error"})
-    columns = closed.columns | _columns(row, before, after, activation, now)
+    row = replace(row, **{name: value for name, value in closed.row.items() if name != "last_error"})
+    columns = closed.row | _columns(row, before, after, activation, now)
     if is_paused and "execution_time" in columns:
         columns |= asleep(columns["execution_time"])
-    return Replanned(columns=columns, gaps=closed.gaps)
+    return Advance(row=columns, gaps=closed.gaps)
 
 
-def _owed(row: Row, after: Schedule, activation: datetime) -> tuple[Schedule, Replanned]:
+def _owed(row: Row, after: Schedule, activation: datetime) -> tuple[Schedule, Advance]:
     """The schedule that still owes slots, and what is closed of the one before it.
 
     Changes between which neither schedule has a slot count as one. A fixed delay has one slot at a time: before it,
@@ -80,22 +72,22 @@ def _owed(row: Row, after: Schedule, activation: datetime) -> tuple[Schedule, Re
     """
     before = owed_by(row)
     if row.slot is None:
-        return before, Replanned()
+        return before, Advance(row={})
     decided = max(row.slot, row.watermark or row.slot)
     before = Once(row.slot) if before.from_end else before.settled(decided if row.attempt else row.slot - TICK)
     if after.from_end:
         newest = before.latest_before(activation + TICK, floor=decided) or decided
         gaps = slots_between(before, decided, newest, Reason.SUPERSEDED)
-        return before, Replanned(columns={"watermark": gaps[-1].last} if gaps else {}, gaps=gaps)
+        return before, Advance(row={"watermark": gaps[-1].last} if gaps else {}, gaps=gaps)
     if not isinstance(before, Succession) or before.at >= activation:
-        return before, Replanned()
+        return before, Advance(row={})
     earlier, at = before.before, before.at
     if not (_has_slot(earlier, at, activation) or _has_slot(before.after, at, activation)):
-        return earlier, Replanned()
+        return earlier, Advance(row={})
     passed = passing(row, before, at, Reason.SUPERSEDED)
     gaps = passed.gaps if passed else ()
     # After a slot that has begun, the newer text owes none from before it was in force.
-    return before.after, Replanned(columns={"watermark": at} if row.attempt or not passed else passed.row, gaps=gaps)
+    return before.after, Advance(row={"watermark": at} if row.attempt or not passed else passed.row, gaps=gaps)
 
 
 def _has_slot(schedule: Schedule, start: datetime, end: datetime) -> bool:
@@ -121,11 +113,11 @@ def _columns(row: Row, before: Schedule, after: Schedule, activation: datetime, 
     return {"schedule": stored_text(after, name), **columns}
 
 
-def write(connection: sa.Connection, store: Store, row: Row, changes: Replanned, now: datetime) -> None:
+def write(connection: sa.Connection, store: Store, row: Row, changes: Advance, now: datetime) -> None:
     """Write what becomes of a row that this transaction has locked."""
     tasks = store.tables.tasks
     mine = tasks.c.task_name == row.task_name, tasks.c.task_instance == row.task_instance
-    columns = stored(row, changes.columns)
+    columns = stored(row, changes.row)
     expect(connection.execute(tasks.update().where(*mine).values(**columns)).rowcount, 1, row)
     store.dialect.gaps(connection, [(row, gap) for gap in changes.gaps], now)
 

@@ -10,6 +10,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
 
+from slotwise.decide.claim import Advance
 from slotwise.errors import InvalidSchedule, PlanMissing
 from slotwise.jobs.definition import Definition
 from slotwise.model.records import RECURRING, Gap, Key, Row
@@ -18,7 +19,7 @@ from slotwise.schedules import Schedule
 from slotwise.schedules.text import readable
 from slotwise.store.connect.database_errors import in_its_letters, is_about_a_row
 from slotwise.store.planning.calendars import calendars_of
-from slotwise.store.planning.plan_rows import Replanned, born, lock, replanned, write
+from slotwise.store.planning.plan_rows import born, lock, replanned, write
 from slotwise.store.planning.revision import Revision
 from slotwise.store.schema.rows import Declared, utc
 from slotwise.store.slots.ledger import end_orphans, has_orphans
@@ -117,10 +118,10 @@ class Planner:
             if revision.is_older(theirs):
                 kept = _plan_of(row, "kept" if same else "outdated")
                 return kept if same else replace(kept, refused=str(schedule), planned_by=theirs)
-            changes = Replanned() if same else replanned(row, schedule, now)
-            self._keep_distance(connection, job, changes.columns)
+            changes = Advance(row={}) if same else replanned(row, schedule, now)
+            self._keep_distance(connection, job, changes.row)
             told = {"priority": job.priority, "plan": _document_of(job, revision, theirs)}
-            write(connection, self._store, row, replace(changes, columns=told | changes.columns), now)
+            write(connection, self._store, row, replace(changes, row=told | changes.row), now)
             if same:
                 return _plan_of(row, "kept")
             return replace(_plan_of(lock(connection, self._store, key)[0], "changed"), superseded=changes.gaps)
