@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
-from slotwise import Every, decide, job
+from slotwise import Every, job
+from slotwise.decide import claim as decide
+from slotwise.decide.ending import at_finish
 from slotwise.jobs.definition import Definition
 from slotwise.jobs.policies import CatchUp, Overlap
 from slotwise.model.records import RECURRING, Claim, Died, Gap, LedgerEntry, Row, Succeeded
@@ -153,7 +155,7 @@ def test_what_each_end_leaves(
 ) -> None:  # fmt: skip
     """The rest of the tail; after it, what came due meanwhile is a new one if the job gains on its schedule."""
     ledger = LedgerEntry(outcome="running", token=1_000, final=False, aborted=0, started=at(began))
-    done = decide.at_finish(
+    done = at_finish(
         row_of(0, **row), definition(**policies), MINUTELY, Succeeded(), at(now), ledger,
         poll=POLL, ended_ago=at(now) - at(ended),
     )  # fmt: skip
@@ -168,7 +170,7 @@ def test_an_absence_after_the_last_heartbeat_extends_the_tail() -> None:
     """Also after its last slot: the tail is not through before that is settled."""
     ledger = LedgerEntry(outcome="running", token=1_000, final=False, aborted=0, started=at(0.5))
     row = row_of(0, until=0, last_heartbeat=at(3.5))
-    done = decide.at_finish(row, definition(on_lost="give_up"), MINUTELY, Died(), at(6.5), ledger, poll=POLL)
+    done = at_finish(row, definition(on_lost="give_up"), MINUTELY, Died(), at(6.5), ledger, poll=POLL)
     assert done.row is not None
     assert (done.row["slot"], done.row["catch_up_until"], done.gaps) == (at(1), at(6), ())
 
