@@ -22,7 +22,8 @@ from django.test.utils import override_settings
 
 from slotwise import SlotwiseError
 from slotwise.contrib.django import aschedule, joining, registry, schedule
-from slotwise.contrib.django.project import database_address, fresh_connections
+from slotwise.contrib.django.databases import database_address
+from slotwise.contrib.django.project import fresh_connections
 from slotwise.testing import ManualClock, ManualWorker
 
 
@@ -194,7 +195,10 @@ def test_makemigrations_and_checks_are_clean(shop: str) -> None:
 MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
     "an unknown setting": ({"POLL_INTERVALL": "1s"}, r"settings\.SLOTWISE: POLL_INTERVALL .* mean poll_interval\?"),
     "a wrong value": ({"THREADS": 0}, r"settings\.SLOTWISE: THREADS must be a whole number from 1"),
-    "no such alias": ({"DATABASE": "jobs"}, r"SLOTWISE\['DATABASE'\] is 'jobs'; aliases in DATABASES: default"),
+    "no such alias": (
+        {"DATABASE": "jobs"},
+        r"SLOTWISE\['DATABASE'\] is 'jobs', which is no alias in DATABASES; known",
+    ),
     "an address": ({"DATABASE_URL": "sqlite://"}, r"SLOTWISE\['DATABASE_URL'\]: name an alias of DATABASES"),
     "no such module": ({"JOBS": ["shop.jbos"]}, r"there is no module shop; correct the name"),
     "no such listener": ({"LISTENERS": ["shop.listen"]}, r"SLOTWISE\['LISTENERS'\]: .*; correct the dotted path"),

@@ -59,11 +59,18 @@ def slotwise_lifespan(
 async def hosted(host: Host) -> AsyncIterator[Host]:
     """Run the host's worker beside the running loop, until the block is left."""
     loop = asyncio.get_running_loop()
+    is_ours = True
+
+    def start() -> None:
+        nonlocal is_ours
+        is_ours = host.start(host_loop=loop)
+
     try:
-        await _beside(lambda: host.start(host_loop=loop))
+        await _beside(start)
         yield host
     finally:
-        await _beside(host.stop)
+        if is_ours:  # else the block that has started it stops it
+            await _beside(host.stop)
 
 
 async def _beside(work: Callable[[], object]) -> None:

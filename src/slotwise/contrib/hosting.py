@@ -99,16 +99,24 @@ class Host:
         """Why the worker could not start, in one line; None unless it is ``failed``."""
         return None if self._error is None else " ".join(str(self._error).split())
 
-    def start(self, *, host_loop: asyncio.AbstractEventLoop | None = None) -> None:
-        """Start the worker of this process, once; a second call changes nothing.
+    def start(self, *, host_loop: asyncio.AbstractEventLoop | None = None) -> bool:
+        """Start the worker of this process, once; a second call changes nothing and returns False.
 
         ``host_loop`` runs the ``async def`` handlers; call this from another thread then. Raises what
         ``registry.start`` raises within ``start_wait``. Later failures are logged and are the ``failure``.
         """
         registry = self.registry
         with self._turn:
-            if self._pid is not None or not self._worker:
-                return
+            if self._pid is not None:
+                return False
+            if not self._worker:
+                return True
+            if registry.worker is not None:
+                self._error = ConfigurationError(
+                    "the registry is running already in this process; stop it first, or pass worker=False"
+                )
+                logger.error("the worker cannot start: %s", self._error)
+                raise self._error
             self._pid, self._error = os.getpid(), None
             self._settled.clear()
             self._thread = threading.Thread(
@@ -120,20 +128,29 @@ class Host:
         elif (error := self._error) is not None:
             self._pid = None
             raise error
+        return True
 
     def stop(self) -> int:
-        """Drain and stop the worker, and close the client's connections; return what ``registry.stop`` returns."""
+        """Drain and stop the worker, and close the client's connections; return what ``registry.stop`` returns.
+
+        A worker that another caller has started goes on.
+        """
         is_parents = self._pid is not None and self._pid != os.getpid()
         if is_parents or not (isinstance(self._source, JobRegistry) or self._made):
             return 0
         registry, thread = self.registry, self._thread
-        left = registry.stop()
+        left = self._stop(registry)
         while thread is not None and thread.is_alive():
             # Race: the starting thread may reach the registry only after our stop.
             thread.join(0.05)
-            left = registry.stop()
+            left = self._stop(registry)
         self._thread = self._pid = self._error = None
         return left
+
+    def _stop(self, registry: JobRegistry) -> int:
+        """Race: another caller may start the registry meanwhile. So the worker is read before it is judged."""
+        worker = registry.worker
+        return registry._stop(worker) if registry._started_by(self._thread) else 0
 
     def start_once(self) -> None:
         """Start the worker of this process, once, and stop it when the process ends: for hosts without a hook for that.

@@ -15,9 +15,10 @@ class SlotwiseConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        """Register the system check, and release the test database before a test runner drops it."""
+        """Register the system check, and prepare for test runners."""
         from slotwise.contrib.django.checks import check_slotwise
-        from slotwise.contrib.django.project import release_before_drop
+        from slotwise.contrib.django.test_runs import guard_tests, release_before_drop
 
         checks.register(check_slotwise)
+        guard_tests()
         release_before_drop()

@@ -19,7 +19,8 @@ from django.core import checks
 from django.utils import timezone
 from django.utils.module_loading import import_string
 
-from slotwise.contrib.django.project import joining, registry
+from slotwise.contrib.django.project import registry
+from slotwise.contrib.django.scheduling import reading, writing
 from slotwise.errors import ConfigurationError
 from slotwise.jobs.context import JobContext, Steering
 from slotwise.jobs.job import OneTimeTask
@@ -82,7 +83,7 @@ class SlotwiseTasks:
             id=result.id,
             at=timezone.make_aware(due) if due is not None and timezone.is_naive(due) else due,
             priority=USUAL + task.priority,
-            connection=joining(),
+            connection=writing("enqueue()"),
         )
         self._signal("task_enqueued", result)
         return result
@@ -92,7 +93,7 @@ class SlotwiseTasks:
 
         While a task runs, ``started_at`` is the time at which it was due.
         """
-        client, connection = registry().client, joining()
+        client, connection = registry().client, reading()
         for name in self.names():
             ends = client.history(name, result_id, connection=connection)
             info = client.get(name, result_id, connection=connection)
