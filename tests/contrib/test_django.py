@@ -200,10 +200,72 @@ MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
         r"SLOTWISE\['DATABASE'\] is 'jobs', which is no alias in DATABASES; known",
     ),
     "an address": ({"DATABASE_URL": "sqlite://"}, r"SLOTWISE\['DATABASE_URL'\]: name an alias of DATABASES"),
-    "no such module": ({"JOBS": ["shop.jbos"]}, r"there is no module shop; correct the name"),
-    "no such listener": ({"LISTENERS": ["shop.listen"]}, r"SLOTWISE\['LISTENERS'\]: .*; correct the dotted path"),
+    "no such module": ({"JOBS": ["shop.jbos"]}, r"SLOTWISE\['JOBS'\]: there is no module shop; "),
+    "no such listener": (
+        {"LISTENERS": ["shop.listen"]},
+        r"SLOTWISE\['LISTENERS'\]: 'shop\.listen': there is no module shop; ",
+    ),
+    "a wrong list": ({"LISTNERS": []}, r"SLOTWISE\['LISTNERS'\] is not a setting; did you mean 'LISTENERS'\?"),
+    "a setting of the registry": ({"TASKS": []}, r"SLOTWISE: TASKS is not a setting; "),
+    "the registry's keyword": ({"config": "x.toml"}, r"SLOTWISE: CONFIG is not a setting; "),
+    "two spellings": ({"threads": 1, "THREADS": 2}, r"SLOTWISE: THREADS is the same setting as threads; keep one"),
+    "two spellings of ours": (
+        {"jobs": [], "JOBS": []},
+        r"SLOTWISE\['JOBS'\] is there twice: 'jobs' and 'JOBS'; keep one",
+    ),
+    "a key of nothing": ({7: 1}, r"settings\.SLOTWISE has the key 7; write a string, e\.g\. 'THREADS'"),
+    "an alias of nothing": (
+        {"DATABASE": ["jobs"]},
+        r"SLOTWISE\['DATABASE'\] is \['jobs'\], which is no alias in DATABASES",
+    ),
+    "a blank alias": (
+        {"DATABASE": ""},
+        r"SLOTWISE\['DATABASE'\] is '', which is no alias in DATABASES; known: default",
+    ),
+    "a module of nothing": ({"JOBS": 7}, r"SLOTWISE\['JOBS'\] is 7; write names of modules, e\.g\. \['shop\.jobs'\]"),
+    "a blank module": ({"JOBS": ""}, r"SLOTWISE\['JOBS'\] has ''; write the name of a module, e\.g\. 'shop\.jobs'"),
+    "one wrong module": (
+        {"JOBS": ["tests.contrib.djangoshop.jobs", 7]},
+        r"SLOTWISE\['JOBS'\] has 7; write the name of a module, e\.g\. 'shop\.jobs'",
+    ),
+    "a misspelt module": (
+        {"JOBS": ["tests.contrib.djangoshop.jbos"]},
+        r"SLOTWISE\['JOBS'\]: there is no module .*jbos; did you mean 'tests\.contrib\.djangoshop\.jobs'\?",
+    ),
+    "a listener of nothing": ({"LISTENERS": [7]}, r"SLOTWISE\['LISTENERS'\]: listeners: 7 cannot be called"),
+    "no list": ({"INTERCEPTORS": 7}, r"SLOTWISE\['INTERCEPTORS'\]: interceptors: 7 cannot be called"),
+    "no dotted path": ({"LISTENERS": "listen"}, r"SLOTWISE\['LISTENERS'\]: 'listen' is no dotted path; write one"),
+    "a dotted path to nothing": (
+        {"LISTENERS": ["tests.contrib.djangoshop.jobs.send_mial"]},
+        r"SLOTWISE\['LISTENERS'\]: module tests\.contrib\.djangoshop\.jobs has no 'send_mial'; did you mean 'send_",
+    ),
+    "a lifespan of nothing": ({"LIFESPAN": 7}, r"SLOTWISE\['LIFESPAN'\]: lifespan is 7; pass the function"),
+    "customize of nothing": ({"CUSTOMIZE": 7}, r"SLOTWISE\['CUSTOMIZE'\]: customize is 7; pass a function"),
+    "no resolver's class": ({"RESOLVERS": [int]}, r"SLOTWISE\['RESOLVERS'\]: resolvers: 0 has no method resolve"),
+    "a resolver without its argument": (
+        {"RESOLVERS": ["slotwise.contrib.injection.SvcsServices"]},
+        r"SLOTWISE\['RESOLVERS'\]: SvcsServices\(\) raised TypeError: .*'services'; name an instance",
+    ),
     "no resolver": ({}, r"Tidy.*no resolver supplies the argument Tidy\(… site: str …\)"),
 }
+
+
+def test_one_value_stands_for_a_list_and_none_for_the_default(shop: str) -> None:
+    """Keys of Django's own may be written in any case, too."""
+    given = {"resolvers": {"site": "x"}, "Listeners": None, "JOBS": "tests.contrib.djangoshop.jobs", "LIFESPAN": None}
+    with override_settings(SLOTWISE=given | {"DATABASE": None, "threads": None}):
+        assert "tidy" in registry().definitions
+        assert registry().listeners == ()
+
+
+@pytest.mark.parametrize("value", [None, 7, "threads", [("THREADS", 1)]])
+def test_settings_that_are_no_dictionary(shop: str, value: object) -> None:
+    """One line, from the call and from the system check."""
+    with (
+        override_settings(SLOTWISE=value),
+        pytest.raises(SlotwiseError, match=r"settings\.SLOTWISE is .*; write a dict"),
+    ):
+        registry()
 
 
 @pytest.mark.parametrize(("given", "line"), MISTAKES.values(), ids=MISTAKES)

@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from difflib import get_close_matches
 from typing import Any, Final
 
 from slotwise.contrib.discovery import collect, import_module, in_module
@@ -13,6 +14,7 @@ from slotwise.contrib.django.databases import alias, database_address, given_set
 from slotwise.errors import ConfigurationError, InvalidSetting, SlotwiseError
 from slotwise.jobs.context import JobContext
 from slotwise.registry.registry import JobRegistry
+from slotwise.registry.validation import callables, checked_lifespan
 from slotwise.store.connect.database import Database
 
 try:
@@ -21,7 +23,7 @@ try:
     from django.apps import apps
     from django.core.signals import setting_changed
     from django.db import close_old_connections, reset_queries
-    from django.utils.module_loading import import_string, module_has_submodule
+    from django.utils.module_loading import module_has_submodule
 except ImportError:
     raise ConfigurationError("this needs Django; run: pip install 'slotwise[django]'") from None
 
@@ -30,7 +32,8 @@ APP: Final = "slotwise.contrib.django.worker:registry"
 
 #: Keys of SLOTWISE that are parts of a registry: dotted paths or objects, one or a list.
 _LISTS: Final = ("LISTENERS", "INTERCEPTORS", "BEFORE_START", "AT_INSERT", "AFTER_SETTLE")
-_SINGLE: Final = ("LIFESPAN", "CUSTOMIZE")
+#: All keys that are Django's own.
+_OWN: Final = ("DATABASE", "JOBS", "RESOLVERS", "LIFESPAN", "CUSTOMIZE", *_LISTS)
 
 
 class ProjectRegistry(JobRegistry):
@@ -84,21 +87,23 @@ def registry() -> JobRegistry:
 
 
 def _build(given: Mapping[str, Any], address: str) -> ProjectRegistry:
-    own = {"DATABASE", "JOBS", "RESOLVERS", *_LISTS, *_SINGLE}
-    parts: dict[str, Any] = {word.lower(): [_loaded(one, word) for one in _several(given, word)] for word in _LISTS}
+    own, values = _own_keys(given)
+    parts: dict[str, Any] = {}
+    for word in _LISTS:
+        with _naming(word):
+            parts[word.lower()] = list(callables([_loaded(one) for one in _several(own.get(word))], word.lower()))
     parts["interceptors"] = [fresh_connections, *parts["interceptors"]]
-    parts |= {word.lower(): _loaded(given[word], word) for word in _SINGLE if given.get(word) is not None}
-    values = {key: value for key, value in given.items() if key not in own}
-    if refused := next((key for key in values if key.casefold().replace("-", "_") == "database_url"), None):
-        raise InvalidSetting(
-            f"settings.SLOTWISE[{refused!r}]: name an alias of DATABASES in 'DATABASE' instead, so that tests use the "
-            "test database"
-        )
-    found = collect(_subjects(given), [_loaded(one, "RESOLVERS") for one in _several(given, "RESOLVERS")])
+    with _naming("LIFESPAN"):
+        parts["lifespan"] = checked_lifespan(_loaded(own.get("LIFESPAN")))
+    with _naming("CUSTOMIZE"):
+        parts["customize"] = customize = _loaded(own.get("CUSTOMIZE"))
+        if not (customize is None or callable(customize)):
+            raise ConfigurationError(f"customize is {customize!r:.80}; pass a function from settings to settings")
+    with _naming("RESOLVERS"):
+        resolvers = [_resolver(one) for one in _several(own.get("RESOLVERS"))]
+    found = collect(_subjects(own.get("JOBS")), resolvers)
     try:
-        return ProjectRegistry(
-            jobs=found.jobs, tasks=found.tasks, **parts, **{"app": APP} | values, database_url=address
-        )
+        return ProjectRegistry(jobs=found.jobs, tasks=found.tasks, **parts, **values, database_url=address)
     except InvalidSetting as error:
         raise InvalidSetting(f"settings.SLOTWISE: {error}") from None
     except SlotwiseError as error:
@@ -110,14 +115,56 @@ def _build(given: Mapping[str, Any], address: str) -> ProjectRegistry:
         raise
 
 
-def _subjects(given: Mapping[str, Any]) -> Iterator[object]:
+def _own_keys(given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return Django's own keys in capitals, and the keywords of the registry. Raises InvalidSetting for others."""
+    own: dict[str, Any] = {}
+    values: dict[str, Any] = {}
+    written: dict[str, str] = {}
+    for key, value in given.items():
+        word = key.upper().replace("-", "_")
+        folded = word.replace("_", "")
+        if word in written and word in _OWN:
+            raise InvalidSetting(
+                f"settings.SLOTWISE[{word!r}] is there twice: {written[word]!r} and {key!r}; keep one of them"
+            )
+        written[word] = key
+        if word in _OWN:
+            own[word] = value
+        elif folded == "DATABASEURL" or folded.startswith("JOBSCONFIG"):
+            raise InvalidSetting(
+                f"settings.SLOTWISE[{key!r}]: name an alias of DATABASES in 'DATABASE' instead, so that tests use the "
+                "test database"
+            )
+        elif near := get_close_matches(word, _OWN, n=1, cutoff=0.8):
+            raise InvalidSetting(f"settings.SLOTWISE[{key!r}] is not a setting; did you mean {near[0]!r}?")
+        else:
+            values[word if word in ("TASKS", "CLOCK", "CONFIG") else key] = value  # a registry's, and no settings
+    return own, values if "APP" in written else {"app": APP} | values
+
+
+@contextmanager
+def _naming(word: str) -> Iterator[None]:
+    """Begin errors with the key of SLOTWISE."""
+    try:
+        yield
+    except SlotwiseError as error:
+        raise ConfigurationError(f"settings.SLOTWISE[{word!r}]: {error}") from error
+
+
+def _subjects(modules: object) -> Iterator[object]:
     """Yield what the project defines: in the modules that the setting names, else in those named jobs of the apps."""
     from slotwise.contrib.django.backend import backend_tasks
 
-    for name in _several(given, "JOBS") if "JOBS" in given else _job_modules():
-        if not isinstance(name, str):
-            raise ConfigurationError(f"settings.SLOTWISE['JOBS'] has {name!r:.80}; expected names of modules")
-        yield from in_module(import_module(name))
+    if not (modules is None or isinstance(modules, Iterable)):
+        raise ConfigurationError(
+            f"settings.SLOTWISE['JOBS'] is {modules!r:.80}; write names of modules, e.g. ['shop.jobs']"
+        )
+    for name in _job_modules() if modules is None else _several(modules):
+        if not isinstance(name, str) or not name:
+            raise ConfigurationError(
+                f"settings.SLOTWISE['JOBS'] has {name!r:.80}; write the name of a module, e.g. 'shop.jobs'"
+            )
+        yield from in_module(import_module(name, "settings.SLOTWISE['JOBS']"))
     yield from backend_tasks()
 
 
@@ -127,19 +174,43 @@ def _job_modules() -> Iterator[str]:
             yield f"{app.name}.jobs"
 
 
-def _several(given: Mapping[str, Any], word: str) -> Iterable[Any]:
-    value = given.get(word, ())
-    return [value] if isinstance(value, str) or not isinstance(value, Iterable) else value
+def _several(value: object) -> Iterable[Any]:
+    if value is None:
+        return []
+    return [value] if isinstance(value, str | Mapping) or not isinstance(value, Iterable) else value
 
 
-def _loaded(value: Any, word: str) -> Any:
-    """Return the object that a dotted path names; a class of a resolver is called."""
-    if isinstance(value, str):
+def _loaded(value: object) -> Any:
+    """Return the object that a dotted path names. Raises ConfigurationError with the cure."""
+    if not isinstance(value, str):
+        return value
+    module, _, name = value.rpartition(".")
+    if not module or not name:
+        raise ConfigurationError(f"{value!r} is no dotted path; write one, e.g. 'shop.listeners.listen'")
+    found = import_module(module, repr(value))
+    if not hasattr(found, name):
+        near = get_close_matches(name, vars(found), n=1)
+        cure = f"did you mean {near[0]!r}?" if near else "correct the dotted path"
+        raise ConfigurationError(f"module {module} has no {name!r}; {cure}")
+    return getattr(found, name)
+
+
+def _resolver(value: object) -> Any:
+    """Return a resolver; a class of one is called."""
+    made = _loaded(value)
+    if isinstance(made, type):
         try:
-            value = import_string(value)
-        except ImportError as error:
-            raise ConfigurationError(f"settings.SLOTWISE[{word!r}]: {error}; correct the dotted path") from error
-    return value() if word == "RESOLVERS" and isinstance(value, type) else value
+            made = made()
+        except Exception as error:
+            name = made.__name__
+            raise ConfigurationError(
+                f"{name}() raised {type(error).__name__}: {' '.join(str(error).split())}; name an instance of {name}"
+            ) from error
+    if not isinstance(made, Mapping) and not callable(getattr(made, "resolve", None)):
+        raise ConfigurationError(
+            f"resolvers: {made!r:.80} has no method resolve(argument); name a resolver or a mapping"
+        )
+    return made
 
 
 @contextmanager
