@@ -357,7 +357,17 @@ def test_the_admin_without_the_tables(django_project: Callable[[str], None], sho
         answer = http.get("/admin/slotwise/job/")
     assert answer.status_code == 200
     (problem,) = re.findall('<p class="errornote">(.*)</p>', answer.content.decode())
-    assert "see what is missing: slotwise db check" in problem
+    assert "see what is missing: python manage.py slotwise db check" in problem
+
+
+def test_cures_name_the_projects_command(shop: str) -> None:
+    """They can be pasted; a message that is raised again is not changed twice."""
+    for text, cure in (
+        ("missing; run: slotwise db upgrade", "missing; run: python manage.py slotwise db upgrade"),
+        ("find such rows with `slotwise health`", "find such rows with `python manage.py slotwise health`"),
+        ("not a setting: slotwise never deletes rows", "not a setting: slotwise never deletes rows"),
+    ):
+        assert str(SlotwiseError(str(SlotwiseError(text)))) == cure
 
 
 IN_MEMORY = """

@@ -5,16 +5,18 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 import pytest
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
+from flask import Flask
 
 from slotwise import JobContext, JobRegistry, SlotwiseError, task
-from slotwise.contrib.asgi import slotwise_lifespan
-from slotwise.contrib.fastapi import health_router
+from slotwise.contrib.asgi import SlotwiseASGI, slotwise_lifespan
+from slotwise.contrib.fastapi import health_router, slotwise_client
+from slotwise.contrib.flask import Slotwise
 from slotwise.contrib.hosting import Host, unhealthy
 from slotwise.contrib.wsgi import SlotwiseWSGI
 
@@ -163,11 +165,64 @@ def test_a_fork_after_the_stop(registry: JobRegistry) -> None:
     assert in_child(registry.start, registry.stop)[1] == ["not refused: None", "not refused: 0"]
 
 
-@pytest.mark.parametrize("wrong", [None, 7, JobRegistry, lambda: 7])
-def test_what_is_no_registry_is_refused(wrong: Any) -> None:
-    """A registry, or a function that makes one."""
-    with pytest.raises(SlotwiseError, match=r"is no registry; pass a JobRegistry|it must return a JobRegistry"):
-        Host(wrong).start()
+def raising() -> JobRegistry:
+    raise OSError("no\nroute")
+
+
+async def generator(app: object) -> AsyncIterator[None]:
+    yield
+
+
+SOME = JobRegistry(tasks=[work], database_url="sqlite://")
+OTHERS_APP = Flask("others")
+Slotwise(SOME, OTHERS_APP)
+WRONG: dict[str, tuple[Callable[[], object], str]] = {
+    "no registry": (lambda: slotwise_lifespan(7), "slotwise_lifespan: 7 is no registry; pass a JobRegistry, or a fun"),  # type: ignore[arg-type]
+    "none": (lambda: Host(None), "Host: None is no registry; pass a JobRegistry, or a function without arguments"),  # type: ignore[arg-type]
+    "a class": (lambda: SlotwiseWSGI(print, JobRegistry), "SlotwiseWSGI: <class .* is no registry; pass a JobRegistry"),
+    "an application": (
+        lambda: slotwise_lifespan(FastAPI()),  # type: ignore[arg-type]
+        r"slotwise_lifespan: <fastapi.* is no registry; pass a JobRegistry, or a function without arguments",
+    ),
+    "a function of something": (lambda: Host(lambda a: SOME), "<function .* is no registry; .* without arguments"),  # type: ignore[arg-type,misc]
+    "a function that fails": (lambda: Host(raising).start(), "raising.* raised OSError: no route; it must return a Jo"),
+    "a function of nothing": (lambda: Host(lambda: 7).start(), "returned 7; it must return a JobRegistry"),  # type: ignore[arg-type,return-value]
+    "start_wait": (lambda: slotwise_lifespan(SOME, start_wait="x"), "slotwise_lifespan: start_wait: 'x' is not a dura"),
+    "start_wait None": (lambda: Host(SOME, start_wait=None), "Host: start_wait: None has no unit; write a timedelta"),  # type: ignore[arg-type]
+    "start_wait below zero": (lambda: SlotwiseASGI(print, SOME, start_wait="-5s"), "ASGI: start_wait: '-5s': a dur"),  # type: ignore[arg-type]
+    "worker": (lambda: Slotwise(SOME, worker="no"), "Slotwise: worker is 'no'; write True or False"),  # type: ignore[arg-type]
+    "lifespan": (lambda: slotwise_lifespan(SOME, lifespan=7), "lifespan is 7; pass the function, without calling it"),  # type: ignore[arg-type]
+    "a generator": (lambda: slotwise_lifespan(SOME, lifespan=generator), "lifespan generator is not a context mana"),  # type: ignore[arg-type]
+    "prefix": (lambda: health_router(7), r"health_router\(7\): the prefix must be a path, e\.g\. '/health'"),  # type: ignore[arg-type]
+    "a prefix without a slash": (lambda: health_router("x"), r"health_router\('x'\): the prefix must be a path, e\.g"),
+    "a prefix with a slash": (lambda: health_router("/x/"), r"health_router\('/x/'\): the prefix must be a path, e\.g"),
+    "no application": (
+        lambda: SlotwiseASGI(7, SOME),
+        r"SlotwiseASGI: 7 is no application; write SlotwiseASGI\(applica",
+    ),  # type: ignore[arg-type]
+    "swapped": (lambda: SlotwiseASGI(SOME, print), "SlotwiseASGI: .*JobRegistry.* is no application; write SlotwiseAS"),  # type: ignore[arg-type]
+    "no WSGI application": (lambda: SlotwiseWSGI(None, SOME), "SlotwiseWSGI: None is no application; write SlotwiseWS"),  # type: ignore[arg-type]
+    "no Flask": (lambda: Slotwise(SOME).init_app(None), r"init_app\(None\): pass the Flask application"),  # type: ignore[arg-type]
+    "swapped for Flask": (lambda: Slotwise(Flask("x"), SOME), "Slotwise: <Flask 'x'> is no registry; pass a JobRegis"),  # type: ignore[arg-type]
+    "another extension": (lambda: Slotwise(SOME, OTHERS_APP), "the application others has another Slotwise; create on"),
+    "no request": (lambda: slotwise_client(7), r"this application runs without slotwise; pass lifespan=slotwise_lif"),  # type: ignore[arg-type]
+}
+
+
+@pytest.mark.parametrize(("use", "line"), WRONG.values(), ids=WRONG)
+def test_a_wrong_argument_is_one_line(use: Callable[[], object], line: str) -> None:
+    """It has the value, the place and the cure; nothing is raised raw."""
+    with pytest.raises(SlotwiseError, match=line) as raised:
+        use()
+    assert "\n" not in str(raised.value)
+
+
+def test_the_same_extension_twice() -> None:
+    """A second init_app of one application changes nothing."""
+    app = Flask("twice")
+    slotwise = Slotwise(SOME, app)
+    slotwise.init_app(app)
+    assert len(app.before_request_funcs[None]) == 1
 
 
 def test_a_stop_before_the_start_has_reached_the_registry(registry: JobRegistry) -> None:
