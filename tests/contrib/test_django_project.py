@@ -62,6 +62,15 @@ def test_a_worker_without_django_setup_is_refused(pg_url: str) -> None:
         "error: Django is not set up; start the worker as: python manage.py slotwise worker, or call django.setup() "
         "first\n",
     )
+    for app, settings in (("orders.jobs", {}), ("orders.jobs", {"DJANGO_SETTINGS_MODULE": "shop.settings"})):
+        unset = jobs(app, **settings)
+        assert unset.returncode == 1
+        assert unset.stderr.startswith("error: importing orders.jobs needs Django, which is not set up (")
+        assert unset.stderr.endswith(
+            "; start it as: python manage.py slotwise …, or with --app slotwise.contrib.django.worker:registry and "
+            "DJANGO_SETTINGS_MODULE\n"
+        )
+        assert unset.stderr.count("\n") == 1
     nameless = jobs("slotwise.contrib.django.worker:registry")
     assert (nameless.returncode, "DJANGO_SETTINGS_MODULE is not set; run python" in nameless.stderr) == (1, True)
     named = jobs("slotwise.contrib.django.worker:registry", DJANGO_SETTINGS_MODULE="shop.settings")

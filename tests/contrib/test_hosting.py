@@ -47,6 +47,14 @@ def test_a_refused_lifespan_leaves_the_running_worker(registry: JobRegistry) -> 
     assert registry.inspect.health().live_workers == 1
 
 
+def test_the_log_of_a_start_and_a_stop(registry: JobRegistry, caplog: pytest.LogCaptureFixture) -> None:
+    """Without LogListener, a server's log at INFO has no line of slotwise, nor of its pools."""
+    caplog.set_level(logging.INFO)
+    with TestClient(FastAPI(lifespan=slotwise_lifespan(registry, start_wait="60s"))):
+        registry.client.schedule(work)
+    assert [record.name for record in caplog.records if record.name.startswith(("slotwise", "sqlalchemy"))] == []
+
+
 def test_two_lifespans_of_one_registry(registry: JobRegistry) -> None:
     """The second is refused, and the first goes on."""
     first, second = (FastAPI(lifespan=slotwise_lifespan(registry, start_wait="60s")) for _ in range(2))
