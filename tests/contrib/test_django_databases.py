@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -116,7 +117,8 @@ class Project:
     def django(self, *words: str, alias: str = "jobs", status: int = 0) -> str:
         """Run a command of Django; return what it says."""
         env = environment("", DEFAULT_URL=self.default, JOBS_URL=self.jobs, ALIAS=alias)
-        env |= {"DJANGO_SETTINGS_MODULE": "settings", "PYTHONPATH": str(self.directory)}
+        path = os.pathsep.join(filter(None, [str(self.directory), os.environ.get("PYTHONPATH")]))
+        env |= {"DJANGO_SETTINGS_MODULE": "settings", "PYTHONPATH": path}
         done = subprocess.run(
             [sys.executable, "-m", "django", *words], cwd=self.directory, env=env, capture_output=True, text=True,
             timeout=60,
@@ -158,8 +160,15 @@ def project(databases: Databases, tmp_path: Path) -> Iterator[Project]:
 OF_DEVELOPMENT = [("of development", None)] * 2
 
 
-@pytest.mark.parametrize("alias", ["default", "jobs"])
-@pytest.mark.parametrize("tests", ["shop.tests.Simple", "shop.tests"])
+@pytest.mark.parametrize(
+    ("alias", "tests"),
+    [
+        ("jobs", "shop.tests"),
+        pytest.param("jobs", "shop.tests.Simple", marks=pytest.mark.extended),
+        pytest.param("default", "shop.tests", marks=pytest.mark.extended),
+        pytest.param("default", "shop.tests.Simple", marks=pytest.mark.extended),
+    ],
+)
 def test_tests_never_reach_the_database_of_development(project: Project, alias: str, tests: str) -> None:
     """They use the test database, or are refused by Django's own rule: TestCase.databases."""
     if alias == "default":
