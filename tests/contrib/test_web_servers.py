@@ -32,12 +32,7 @@ GUNICORN = [program("gunicorn"), "main:app", "--workers", "2", "--bind", "127.0.
 ASGI_SERVERS = {
     "uvicorn": [program("uvicorn"), "main:app", "--workers", "2", "--port", "{port}"],
     "gunicorn with its own worker": [*GUNICORN, "--worker-class", "asgi"],
-    "gunicorn with uvicorn's worker, preloading": [
-        *GUNICORN,
-        "--worker-class",
-        "uvicorn_worker.UvicornWorker",
-        "--preload",
-    ],
+    "gunicorn with uvicorn's": [*GUNICORN, "--worker-class", "uvicorn_worker.UvicornWorker", "--preload"],
 }
 
 
