@@ -189,7 +189,8 @@ def _registry(value: object, spec: str) -> JobRegistry:
     if isinstance(value, RegistryBuilder):
         value = value.build()
     if not isinstance(value, JobRegistry):
-        raise ConfigurationError(f"--app {spec} is a {type(value).__name__}; expected a JobRegistry")
+        what = f"the class {value.__name__}" if isinstance(value, type) else f"of type {type(value).__name__}"
+        raise ConfigurationError(f"--app {spec} is {what}; expected a JobRegistry, such as registry = JobRegistry(…)")
     return value
 
 
