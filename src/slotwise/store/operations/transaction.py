@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
@@ -20,8 +21,7 @@ from slotwise.store.connect.database_errors import in_its_letters
 from slotwise.store.dialects.port import Dialect
 from slotwise.store.schema.audit_rows import Author
 from slotwise.store.schema.rows import row_of, stored
-from slotwise.store.schema.tables import is_plan, of_plan
-from slotwise.store.schema.worker_rows import worker_info
+from slotwise.store.schema.tables import Tables, is_plan, of_plan
 from slotwise.store.slots.store import Store
 
 Result = TypeVar("Result")
@@ -77,9 +77,7 @@ class Operation:
         tasks = f"for tasks: slotwise tasks list {job}, or schedule, cancel, retry"
         if is_task:
             return ConfigurationError(f"{job!r} is a one-time task; this operation is for jobs; {tasks}")
-        workers = self.store.tables.workers
-        rows = self.connection.execute(sa.select(workers, sa.literal(0).label("running"))).mappings()
-        if any(line.live and job in line.tasks for line in (worker_info(row, self.now) for row in rows)):
+        if any(job in names for names in live_workers(self.connection, self.store.tables, self.now).values()):
             return UnknownTask(
                 f"no job {job!r} in this database, but live workers register it: it is a one-time task ({tasks}), or a "
                 "job that was deleted, which the next worker that starts plans again"
@@ -152,6 +150,13 @@ def carry_out(store: Store, author: Author, order: Callable[[Operation], Result]
             _, result = work(connection)
             transaction.rollback()
             return result
+
+
+def live_workers(connection: sa.Connection, tables: Tables, now: datetime) -> dict[str, list[str]]:
+    """Return the live workers, each with the names of the tasks that it registers."""
+    workers = tables.workers
+    found = connection.execute(sa.select(workers.c.worker, workers.c.tasks, workers.c.last_seen, workers.c.lease))
+    return {worker: json.loads(names or "[]") for worker, names, seen, lease in found if seen + lease >= now}
 
 
 def schedule_in(row: Row) -> Schedule:
