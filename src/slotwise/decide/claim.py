@@ -301,8 +301,8 @@ class _Look:
 
 
 def at_claim(
-    row: Row, schedule: Schedule, now: datetime, newest: datetime | None, definition: Definition, *, is_full: bool,
-    poll: timedelta,
+    row: Row, schedule: Schedule, now: datetime, newest: datetime | None, definition: Definition, *,
+    is_full: bool = False, poll: timedelta,
 ) -> Start | Advance:  # fmt: skip
     """What to do with a claimed plan row whose next slot has already come (or whose slot ran already).
 
