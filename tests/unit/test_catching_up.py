@@ -78,7 +78,7 @@ def test_each_start_chooses_anew(
 ) -> None:
     """Among all slots that have been missed by now; what falls out is a range, in one decision."""
     row = row_of(1, until=until, execution_time=at(due), unheld_since=at(due) + POLL)
-    decision = decide.at_claim(row, MINUTELY, at(now), None, definition(**policies), poll=POLL)
+    decision = decide.at_claim(row, MINUTELY, at(now), None, definition(**policies), is_full=False, poll=POLL)
     assert isinstance(decision, decide.Start)
     assert (decision.row.slot, decision.gaps, decision.row.catch_up_until) == (at(slot), gaps, at(new_until))
     assert decision.row.origin == "catch_up"
@@ -87,7 +87,7 @@ def test_each_start_chooses_anew(
 def test_where_nothing_of_a_tail_may_start_any_more() -> None:
     """It is over, and the next claim decides anew."""
     row = row_of(1, until=2, execution_time=at(9.5), unheld_since=at(9.5) + POLL)
-    decision = decide.at_claim(row, MINUTELY, at(9.6), None, definition(start_within=LATE), poll=POLL)
+    decision = decide.at_claim(row, MINUTELY, at(9.6), None, definition(start_within=LATE), is_full=False, poll=POLL)
     assert isinstance(decision, decide.Advance)
     found = [decision.row[name] for name in ("slot", "origin", "catch_up_until", "unheld_since")]
     assert (found, decision.gaps) == ([at(3), None, None, None], (gap(1, 2, "late"),))
@@ -97,7 +97,7 @@ def test_a_queue_leaves_out_what_is_too_late_at_once() -> None:
     """One range, and the first that may start starts; it stays a queue."""
     row = row_of(1, until=None, origin=None, unheld_since=at(5.2))
     policies = definition(start_within=2 * MINUTE, catch_up=CatchUp())
-    decision = decide.at_claim(row, MINUTELY, at(5.5), None, policies, poll=POLL)
+    decision = decide.at_claim(row, MINUTELY, at(5.5), None, policies, is_full=False, poll=POLL)
     assert isinstance(decision, decide.Start)
     assert (decision.row.slot, decision.gaps) == (at(4), (gap(1, 3, "late"),))
     assert (decision.row.catch_up_until, decision.row.origin) == (None, None)
@@ -106,7 +106,7 @@ def test_a_queue_leaves_out_what_is_too_late_at_once() -> None:
 def test_a_deploy_may_end_a_catch_up() -> None:
     """The job as it is declared now says what becomes of the slots that are left."""
     row, policies = row_of(1, until=5, unheld_since=at(5.6)), definition(catch_up=CatchUp.latest())
-    decision = decide.at_claim(row, MINUTELY, at(5.5), None, policies, poll=POLL)
+    decision = decide.at_claim(row, MINUTELY, at(5.5), None, policies, is_full=False, poll=POLL)
     assert isinstance(decision, decide.Start)
     assert (decision.row.slot, decision.row.collapsed, decision.row.catch_up_until) == (at(5), 4, None)
 
