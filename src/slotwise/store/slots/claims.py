@@ -441,7 +441,7 @@ class LateClaims:
         self._move_on(row, None)
 
     def _defer(self, row: Row, later: Later) -> None:
-        """A row of its own keeps its ledger row, which says what it waits for."""
+        """The slot of a detached row stays in the ledger, with the reason why it waits."""
         if row.is_detached:
             ledger.put_off(self._connection, self._dialect, row)
         self._let_go(row, defer(row, later.due))

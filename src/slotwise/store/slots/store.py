@@ -107,14 +107,14 @@ AGAIN = 3_600.0
 
 
 class RowWarnings:
-    """Remembers what was said of which row. From any thread: at worst something is told twice."""
+    """Remembers what was logged about which row. Safe from any thread: at worst a problem is logged twice."""
 
     def __init__(self, elapsed: Stopwatch) -> None:
         self._elapsed = elapsed
         self._told: dict[tuple[Key, str], float] = {}
 
     def are_new(self, key: Key, complaint: str) -> bool:
-        """Whether this has not been said of that row within the last hour; from now on it has."""
+        """Return whether this was not logged about that row within the last hour, and note it."""
         now = self._elapsed()
         told = self._told.get((key, complaint))
         if told is not None and now - told < AGAIN:
@@ -291,7 +291,7 @@ def _completed(claim: Claim) -> ClaimLost:
 
 
 def _sqlstate(error: BaseException) -> str | None:
-    """PostgreSQL's word for what went wrong, whoever passed the error on."""
+    """Return PostgreSQL's error code, also of an error that SQLAlchemy has wrapped."""
     return getattr(getattr(error, "orig", error), "sqlstate", None)
 
 
