@@ -19,6 +19,7 @@ from slotwise.model import events
 from slotwise.model.durations import format_duration
 from slotwise.model.events import Planned, PlanRefused
 from slotwise.model.identity import Identity
+from slotwise.model.records import RECURRING, Key
 from slotwise.model.vocabulary import State
 from slotwise.schedules import Disabled
 from slotwise.settings.settings import Settings
@@ -188,6 +189,8 @@ class SignIn:
         plans = planner.plan(jobs, revision)
         for plan in plans:
             self._listeners.publish(planned(self._name, plan, revision))
+            for gap in plan.superseded:
+                self._listeners.publish(events.skipped(self._name, Key(plan.job, RECURRING), gap))
         for one in moved(self._store, sorted(known) if only is None else [only]):
             self._listeners.publish(events.SlotsMoved(worker=self._name, **dataclasses.asdict(one)))
         if any(plan.change in ("added", "changed") for plan in plans):
@@ -235,5 +238,5 @@ def planned(worker: str, plan: Plan, ours: Revision) -> Planned:
         return Planned(**facts)
     theirs = plan.planned_by
     return PlanRefused(
-        **facts, refused=plan.refused, revision=str(ours), planned_by=str(theirs), cure=plan.cure or ours.cure(theirs)
+        **facts, refused=plan.refused, revision=str(ours), planned_by=str(theirs), cure=ours.cure(theirs)
     )
