@@ -11,7 +11,7 @@ from zoneinfo import ZoneInfo
 
 import sqlalchemy as sa
 
-from slotwise.decide import UNREADABLE
+from slotwise.decide.ending import UNREADABLE
 from slotwise.errors import UnknownTask
 from slotwise.model.records import RECURRING
 from slotwise.model.vocabulary import Origin, State
