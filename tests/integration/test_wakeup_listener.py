@@ -176,7 +176,7 @@ def resumed(scene: Scene) -> None:
 def plan(scene: Scene, again: Any) -> None:
     """As another worker does at its start."""
     deployed = JobRegistry(jobs=[again], database_url=scene.url, process_hook=False)
-    Worker(deployed.settings, deployed.definitions, database=deployed.database, listeners=Listeners()).plan()
+    Worker(deployed.settings, deployed.definitions, database=deployed.database, listeners=Listeners()).entrance.plan()
     deployed.database.close()
 
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from difflib import get_close_matches
@@ -22,6 +21,7 @@ from slotwise.store.dialects.port import Dialect
 from slotwise.store.schema.audit_rows import Author
 from slotwise.store.schema.rows import row_of, stored
 from slotwise.store.schema.tables import Tables, is_plan, of_plan
+from slotwise.store.schema.worker_rows import worker_infos
 from slotwise.store.slots.store import Store
 
 Result = TypeVar("Result")
@@ -152,11 +152,10 @@ def carry_out(store: Store, author: Author, order: Callable[[Operation], Result]
             return result
 
 
-def live_workers(connection: sa.Connection, tables: Tables, now: datetime) -> dict[str, list[str]]:
+def live_workers(connection: sa.Connection, tables: Tables, now: datetime) -> dict[str, Sequence[str]]:
     """Return the live workers, each with the names of the tasks that it registers."""
-    workers = tables.workers
-    found = connection.execute(sa.select(workers.c.worker, workers.c.tasks, workers.c.last_seen, workers.c.lease))
-    return {worker: json.loads(names or "[]") for worker, names, seen, lease in found if seen + lease >= now}
+    wanted = sa.select(tables.workers, sa.literal(0).label("running"))
+    return {line.worker: line.tasks for line in worker_infos(connection, wanted, tables.workers, now) if line.live}
 
 
 def schedule_in(row: Row) -> Schedule:

@@ -75,7 +75,7 @@ def compare(
 
 def _change(row: sa.RowMapping | None, change: str, plan: Any, definition: Definition, now: datetime) -> Change:
     before = None if row is None else row["schedule"]
-    declared = Declared.load(None if row is None else row["plan"]).fingerprint
+    declared = Declared.readable(None if row is None else row["plan"]).fingerprint
     if change == "kept" and declared not in (None, definition.fingerprint):
         change = "policies"
     after = plan.refused or plan.schedule

@@ -180,14 +180,14 @@ def _is_kept(job: Definition, row: sa.RowMapping, ours: Revision) -> bool:
             return False
     except InvalidSchedule:
         return False
-    found = Declared.load(row["plan"])
+    found = Declared.readable(row["plan"])
     declared = (job.priority, job.fingerprint, tuple(sorted(job.runs_on)))
     return ours.is_older(_revision_of(row["plan"])) or (row["priority"], found.fingerprint, found.runs_on) == declared
 
 
 def _revision_of(plan: Mapping[str, Any] | None) -> Revision:
     """The deploy that has planned a row."""
-    found = Declared.load(plan)
+    found = Declared.readable(plan)
     return Revision(text=found.revision, started=found.deployed)
 
 
