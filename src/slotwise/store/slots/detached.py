@@ -156,11 +156,6 @@ def detach_started(connection: sa.Connection, dialect: Dialect, plan: Row, now: 
     )  # fmt: skip
 
 
-def drop(connection: sa.Connection, dialect: Dialect, row: Row) -> None:
-    """Take back a row that ``detach_started`` has just made."""
-    connection.execute(dialect.tables.tasks.delete().where(*dialect.by_row.under(row, row.picked_by)))
-
-
 def tell_plan_rows(database: Database, dialect: Dialect, changes: Sequence[Change], *, wait: bool) -> None:
     """Write the last success and failure of slots that had rows of their own on their plan rows, for people to read.
 
