@@ -28,9 +28,8 @@ from slotwise.store.dialects.queue_cursors import Range
 from slotwise.store.schema.rows import Change, Held, expect, ledger_instance
 from slotwise.store.schema.tables import HAS_SLOT, IS_TASK, WINDOW
 from slotwise.store.slots import ledger
-from slotwise.store.slots.detached import ask_to_stop, detach_started
+from slotwise.store.slots.detached import ask_to_stop, detach_started, release_queued
 from slotwise.store.slots.gates import Gates, Later, Refusal
-from slotwise.store.slots.queued_slots import release_queued
 from slotwise.store.slots.settlements import claim_of
 
 if TYPE_CHECKING:
