@@ -16,7 +16,7 @@ from slotwise.jobs.definition import Definition
 from slotwise.jobs.job import DistributedJob, OneTimeTask, declared
 from slotwise.model.clock import host_now
 from slotwise.model.durations import parse_duration
-from slotwise.model.records import KNOWN_YEARS, RECURRING, Wanted, When, is_known
+from slotwise.model.records import EARLIEST, FOREVER, KNOWN_YEARS, RECURRING, Wanted, When
 from slotwise.model.vocabulary import State
 from slotwise.payload.payload import UNTYPED, Payload
 from slotwise.store.dialects.task_statements import Status
@@ -170,7 +170,7 @@ def when(at: object, delay: object, name: str, call: str = "schedule") -> When:
         raise ConfigurationError(
             f"{where}, at={at.isoformat()}): the instant has no zone; e.g. at=datetime(…, tzinfo=UTC)"
         )
-    if not is_known(at):
+    if not EARLIEST <= at < FOREVER:
         raise ConfigurationError(f"{where}, at={at.isoformat()}): it must lie in {KNOWN_YEARS}")
     return When(at.astimezone(UTC))
 

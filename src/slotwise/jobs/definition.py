@@ -66,10 +66,10 @@ class Definition:
     concurrency: int | None = None
     rate_limit: Rate | None = None
     isolation: str | None = None
+    is_job: bool = field(init=False, compare=False)
 
-    @property
-    def is_job(self) -> bool:
-        return self.schedule is not None
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "is_job", self.schedule is not None)
 
     @property
     def is_weighed(self) -> bool:

@@ -15,7 +15,6 @@ import enum
 import sys
 import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import date, datetime, time
 from decimal import Decimal
 from functools import lru_cache
@@ -27,7 +26,6 @@ from typing import (
     NewType,
     NotRequired,
     Required,
-    TypeAlias,
     Union,
     get_args,
     get_origin,
@@ -37,89 +35,7 @@ from typing import (
 from uuid import UUID
 
 from slotwise.errors import InvalidPayload
-
-#: One direction of a conversion; raises Misfit.
-Convert: TypeAlias = Callable[[Any], Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Shape:
-    """A converter: ``write`` turns a typed value into a plain one, ``read`` the reverse; both raise Misfit."""
-
-    write: Convert
-    read: Convert
-    #: The types of the plain values.
-    stored: frozenset[type] = frozenset()
-    #: Typed and plain values are the same.
-    is_plain: bool = False
-    #: The plain values, if there are only a few.
-    few: tuple[object, ...] | None = None
-    #: Keys whose values tell plain values apart.
-    tags: Mapping[str, frozenset[object]] = field(default_factory=dict)
-
-    def may_be_taken_for(self, other: Shape) -> bool:
-        """Return whether a plain value of one may be read by the other as a different typed value."""
-        if (self.is_plain and other.is_plain) or not self.stored & other.stored:
-            return False
-        if self.few is not None:
-            return any(other.reads(value) for value in self.few)
-        if other.few is not None:
-            return other.may_be_taken_for(self)
-        return not any(self.tags[key].isdisjoint(other.tags[key]) for key in self.tags.keys() & other.tags.keys())
-
-    def reads(self, value: object) -> bool:
-        try:
-            self.read(value)
-        except Misfit:
-            return False
-        return True
-
-
-class Misfit(ValueError):
-    """A value of the wrong type, with its path within the payload."""
-
-    def __init__(self, problem: str, path: str = "") -> None:
-        super().__init__(f"{path.lstrip('.')}: {problem}" if path else problem)
-        self.problem, self.path = problem, path
-
-    def within(self, place: str | int) -> Misfit:
-        return Misfit(self.problem, f"[{place}]{self.path}" if isinstance(place, int) else f".{place}{self.path}")
-
-
-def same(value: object) -> object:
-    return value
-
-
-def member(convert: Convert, value: object, place: str | int) -> Any:
-    """Convert what stands at a place of a container: under a name, or at an index."""
-    try:
-        return convert(value)
-    except Misfit as misfit:
-        raise misfit.within(place) from None
-
-
-def members(value: object) -> Iterable[tuple[str | int, object]]:
-    """Return the members of a plain container with their places."""
-    if isinstance(value, dict):
-        return value.items()
-    return enumerate(value) if isinstance(value, list | tuple) else ()
-
-
-def text_keyed(value: object) -> object:
-    """Return the value. Raise Misfit for a key that is no string: JSON would silently convert it."""
-    for place, each in members(value):
-        if not isinstance(place, str) and isinstance(value, dict):
-            raise Misfit(f"dict keys must be strings, got {place!r:.80}; write {str(place)!r:.80}")
-        if isinstance(each, _CONTAINERS):
-            member(text_keyed, each, place)
-    return value
-
-
-_CONTAINERS = (dict, list, tuple)
-#: The types that JSON distinguishes.
-PLAIN_TYPES = frozenset({type(None), bool, int, float, str, list, dict})
-#: Any value that the codec can encode.
-ANYTHING = Shape(text_keyed, same, PLAIN_TYPES, is_plain=True)
+from slotwise.payload.payload import ANYTHING, PLAIN_TYPES, Convert, Misfit, Shape, member
 
 #: Types without a JSON form: how they are written as strings and read again.
 TEXTS: dict[type, tuple[Callable[[Any], str], Callable[[str], object]]] = {

@@ -116,15 +116,19 @@ class Database:
         return self._link.alone(engine or self.main)
 
     @contextmanager
-    def telling(self, word: str) -> Iterator[Connection]:
-        """As ``alone``, and notify workers after the commit: in the same trip if no notification is pending.
+    def telling(self, word: str | None) -> Iterator[Connection]:
+        """As ``alone``, and notify workers after the commit: in the same trip if no notification is pending. None: do
+        not notify them.
 
         If the statement fails, the notification may be sent nevertheless.
+
+        Race: the reply to the statement may be lost although the statement was carried out. As after a lost reply to a
+        COMMIT, a caller that must be sure gives the task an id and repeats the call.
         """
-        goes_along = self._link.takes_along and self.wake_ups.takes_turn()
-        with self._link.alone(self.main, (self._channel, [word]) if goes_along else None) as connection:
+        goes_along = word is not None and self._link.takes_along and self.wake_ups.takes_turn()
+        with self._link.alone(self.main, (self._channel, [word]) if word and goes_along else None) as connection:
             yield connection
-        if not goes_along:
+        if word is not None and not goes_along:
             self.wake_ups.tell(word)
 
     @contextmanager

@@ -446,9 +446,9 @@ class ReplyLimit:
 
     def watched(self, replies: Generator[int, int, R], connection: Driver) -> Generator[int, int, R]:
         """Return ``replies`` with the limit. psycopg sends 0 when nothing has come for a while."""
-        began = elapsed()
         try:
             awaited = next(replies)
+            began = elapsed()
             while True:
                 if not (ready := (yield awaited)) and elapsed() - began > self._seconds:
                     connection.pgconn.finish()
