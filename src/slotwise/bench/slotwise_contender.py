@@ -14,7 +14,7 @@ from slotwise import migrate
 from slotwise.bench.app import TASK, job_name
 from slotwise.bench.crew import Command
 from slotwise.bench.run import Contender, Send
-from slotwise.jobs.context import JobContext
+from slotwise.jobs.context import Context
 from slotwise.jobs.job import task
 from slotwise.registry.registry import JobRegistry
 from slotwise.schedules import Every
@@ -164,7 +164,7 @@ def fill_tasks(
 def registry_for(url: str) -> JobRegistry:
     """Return a registry with the benchmark's task, for its client and its store; it runs nothing."""
 
-    def nothing(ctx: JobContext) -> None:
+    def nothing(ctx: Context) -> None:
         del ctx
 
     return JobRegistry(tasks=[task(name=TASK)(nothing)], database_url=url, process_hook=False)

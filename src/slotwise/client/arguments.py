@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterable, Iterator
 from dataclasses import KW_ONLY, dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Generic, TypeAlias
+from typing import Generic, Never, TypeAlias
 
 from slotwise.errors import ConfigurationError, InstanceExists, InvalidJob, InvalidSetting, UnknownTask
 from slotwise.jobs.context import T
@@ -28,10 +28,11 @@ IF_EXISTS = ("keep", "raise", "replace", "reschedule")
 #: Prefixes of the ids of a job's own rows.
 _OF_A_JOB = (f"{RECURRING}@", "trigger:")
 
-#: A task: its class, an instance of it, a function under ``@task``; or its name, if another process registers it.
-Task: TypeAlias = OneTimeTask[T] | type[OneTimeTask[T]] | str
+#: A task with any data: its class, an instance of it, a function under ``@task``; or its name, if another process
+#: registers it.
+Task: TypeAlias = OneTimeTask[Never] | type[OneTimeTask[Never]] | str
 #: The same, or a job.
-AnyTask: TypeAlias = DistributedJob | type[DistributedJob] | Task[T]
+AnyTask: TypeAlias = DistributedJob | type[DistributedJob] | Task
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from difflib import get_close_matches
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Unpack, overload
 
 import sqlalchemy as sa
 from sqlalchemy.exc import SQLAlchemyError
@@ -33,7 +33,7 @@ from slotwise.client.arguments import (
 )
 from slotwise.client.bulk import CHUNK, COPY_CHUNK, GATHER, Chunk, Load, chunks
 from slotwise.errors import ConfigurationError, SchemaMissing, UnknownTask
-from slotwise.jobs.context import T
+from slotwise.jobs.context import T, TaskOptions
 from slotwise.jobs.definition import Definition, check_schedule
 from slotwise.model.records import Follow, IfExists, Key, Wanted, When, is_whole
 from slotwise.model.vocabulary import Outcome, State
@@ -48,7 +48,7 @@ from slotwise.store.queue.queue import Queue, TaskInfo, TaskResult, queue_of, ta
 if TYPE_CHECKING:
     from slotwise.client.aio import AsyncClient
     from slotwise.client.operations import Operations
-    from slotwise.jobs.context import Connection
+    from slotwise.jobs.context import Connection, TaskOf
     from slotwise.store.slots.store import Store
 
 #: Default size of a page of ``list``.
@@ -58,6 +58,12 @@ PAGE = 100
 MOST_ARRIVALS = 2_147_483_647
 
 STATES = (State.WAITING, State.RUNNING, State.PAUSED, State.BLOCKED, State.DEAD)
+
+
+class Options(TaskOptions, total=False):
+    """The keywords of ``schedule``."""
+
+    connection: Connection | None
 
 
 class Client:
@@ -88,9 +94,13 @@ class Client:
 
         return AsyncClient(self)
 
+    @overload
+    def schedule(self, task: TaskOf[None], data: None = None, **options: Unpack[Options]) -> Receipt: ...
+    @overload
+    def schedule(self, task: TaskOf[T], data: T, **options: Unpack[Options]) -> Receipt: ...
     def schedule(
         self,
-        task: Task[T],
+        task: TaskOf[T],
         data: T | None = None,
         *,
         id: str | None = None,
@@ -123,7 +133,7 @@ class Client:
 
     def schedule_many(
         self,
-        task: Task[T],
+        task: TaskOf[T],
         items: Iterable[T | Item[T]],
         *,
         at: datetime | None = None,
@@ -169,7 +179,7 @@ class Client:
 
     def _follow(
         self,
-        task: Task[T],
+        task: TaskOf[T],
         data: T | None = None,
         *,
         id: str | None = None,
@@ -358,10 +368,10 @@ class Client:
 
     def schedule_recurring(
         self,
-        task: AnyTask[T],
+        task: AnyTask,
         id: str,
         schedule: Schedule | str,
-        data: T | None = None,
+        data: object = None,
         *,
         priority: int | None = None,
         connection: Connection | None = None,

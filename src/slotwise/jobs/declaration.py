@@ -14,6 +14,7 @@ from typing import (
     Generic,
     Literal,
     NamedTuple,
+    Never,
     Protocol,
     TypeAlias,
     TypeGuard,
@@ -37,14 +38,14 @@ from slotwise.schedules import Disabled, Schedule, parse_schedule, spread_out
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from slotwise.jobs.context import JobContext
 
+AnyDeclaration: TypeAlias = DistributedJob | OneTimeTask[Never]
 
 #: Attributes of a task that describe its data.
 PAYLOAD_WORDS = ("payload", "payload_version", "upgrades", "codec")
 
 
-def payload_of(source: OneTimeTask | type[OneTimeTask], where: str) -> Payload:
+def payload_of(source: OneTimeTask[Never] | type[OneTimeTask[Never]], where: str) -> Payload:
     """Return the payload that a task declares. Raise InvalidJob or InvalidPayload with the cure."""
     kind = declared(source, "payload")
     if kind is None:
@@ -249,7 +250,7 @@ _IF_A_SETTING = {
 _BY_TYPE = {CatchUp: "catch_up", Overlap: "overlap", Retry: "retry"}
 
 
-def instance_of(subject: object) -> DistributedJob | OneTimeTask:
+def instance_of(subject: object) -> AnyDeclaration:
     if subject is None:
         raise InvalidJob("a job cannot be None; pass an instance such as NightlyReport()")
     if isinstance(subject, type) and issubclass(subject, DistributedJob | OneTimeTask):
@@ -261,7 +262,7 @@ def instance_of(subject: object) -> DistributedJob | OneTimeTask:
     )
 
 
-def _made(kind: type[DistributedJob] | type[OneTimeTask]) -> DistributedJob | OneTimeTask:
+def _made(kind: type[AnyDeclaration]) -> AnyDeclaration:
     try:
         inspect.signature(kind).bind()
         if inspect.isabstract(kind):
@@ -320,7 +321,7 @@ def declared_schedule(source: object, where: str) -> Schedule:
     return schedule
 
 
-def handler_of(source: DistributedJob | OneTimeTask, where: str) -> Callable[[JobContext], object]:
+def handler_of(source: AnyDeclaration, where: str) -> Callable[..., object]:
     handler: Callable[..., object] = source.execute
     if inspect.isgeneratorfunction(handler) or inspect.isasyncgenfunction(handler):
         raise InvalidJob(f"{where}.execute contains yield, so that calling it would run nothing; remove the yield")

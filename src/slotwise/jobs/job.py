@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import inspect
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeAlias, TypedDict, Unpack, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeAlias, TypedDict, Unpack
+
+from typing_extensions import TypeVar
 
 from slotwise.errors import InvalidJob
 from slotwise.jobs.context import JobContext, T, TaskContext
@@ -17,6 +19,9 @@ if TYPE_CHECKING:
 
     from slotwise.schedules import Schedule
 
+
+#: The type of a task's data. A task that takes any data also takes none, and not the reverse.
+T_contra = TypeVar("T_contra", default=None, contravariant=True)
 
 #: Which ends of tasks the ledger keeps; failures are also cancelled and lost ones.
 Records: TypeAlias = Literal["none", "failures", "all"]
@@ -71,12 +76,13 @@ class DistributedJob(ABC):
         """Run one slot."""
 
 
-class OneTimeTask(ABC, Generic[T]):
+class OneTimeTask(ABC, Generic[T_contra]):
     """A one-time task with a payload: subclass it, declare ``name`` and ``execute``, and schedule it through a client.
 
     ``OneTimeTask[Mail]`` takes a Mail: a dataclass, a TypedDict, a model of pydantic or msgspec, or any type made of
-    those and of JSON values. The type is validated when the task is scheduled and when ``ctx.data`` is read. Without a
-    type, the data is any JSON value. By default a task has ten attempts with exponential waits; then its row stays
+    those and of JSON values. The type is validated when the task is scheduled and when ``ctx.data`` is read.
+    ``OneTimeTask[Any]`` takes any JSON value. For a type checker ``OneTimeTask`` alone takes no data; at run time it is
+    the same as ``OneTimeTask[Any]``. By default a task has ten attempts with exponential waits; then its row stays
     as ``dead``, with the reason. A task whose data cannot be read is dead at once.
 
     >>> from dataclasses import dataclass
@@ -116,7 +122,7 @@ class OneTimeTask(ABC, Generic[T]):
     codec: str
 
     @abstractmethod
-    def execute(self, ctx: TaskContext[T], /) -> object:
+    def execute(self, ctx: TaskContext[T_contra], /) -> object:
         """Run the task."""
 
 
@@ -135,27 +141,24 @@ class FunctionJob(DistributedJob):
         return self.execute(ctx)
 
 
-class FunctionTask(OneTimeTask[T]):
+class FunctionTask(OneTimeTask[T_contra]):
     """A one-time task made from a function by ``@task``; calling it calls the function."""
 
-    def __init__(self, function: Callable[[TaskContext[T]], object], declared: dict[str, object]) -> None:
+    def __init__(self, function: Callable[[TaskContext[T_contra]], object], declared: dict[str, object]) -> None:
         self.execute = function  # type: ignore[method-assign]
         self.__dict__.update(declared)
         self.__doc__ = function.__doc__
 
-    def execute(self, ctx: TaskContext[T], /) -> object:  # pragma: no cover - hidden by the instance's attribute
+    def execute(self, ctx: TaskContext[T_contra], /) -> object:  # pragma: no cover - hidden by the instance's attribute
         raise NotImplementedError
 
-    def __call__(self, ctx: TaskContext[T]) -> object:
+    def __call__(self, ctx: TaskContext[T_contra]) -> object:
         return self.execute(ctx)
 
 
 class MakeTask(Protocol):
     """The decorator that ``@task(…)`` returns: the data has the type of the context's annotation."""
 
-    @overload
-    def __call__(self, function: Callable[[JobContext], object], /) -> FunctionTask: ...
-    @overload
     def __call__(self, function: Callable[[TaskContext[T]], object], /) -> FunctionTask[T]: ...
 
 
@@ -213,10 +216,11 @@ def job(
 def task(*, name: str, **policies: Unpack[TaskPolicies]) -> MakeTask:
     """Make a one-time task of a function: ``@task(name="send-mail")``; further keywords are policies.
 
-    The annotation declares the type of its data: ``def send_mail(ctx: TaskContext[Mail])``.
+    The annotation declares the type of its data: ``def send_mail(ctx: TaskContext[Mail])``. For a type checker,
+    ``TaskContext`` alone means no data.
     """
 
-    def make(function: Callable[[TaskContext], object]) -> FunctionTask:
+    def make(function: Callable[[TaskContext[T]], object]) -> FunctionTask[T]:
         return FunctionTask(function, {"name": name, **policies})
 
     return make

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager, contextmanager
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import sqlalchemy as sa
 
 from slotwise import (
     Client,
+    Context,
     Every,
     FixedDelay,
     Health,
@@ -19,7 +21,9 @@ from slotwise import (
     Receipt,
     Retry,
     Settings,
+    Skip,
     SlotInfo,
+    TaskContext,
     WorkerInfo,
     job,
     task,
@@ -35,11 +39,11 @@ async def asynchronous(ctx: JobContext) -> None: ...
 
 
 @task(name="send-mail", retry=Retry.exponential(max_attempts=3, initial=timedelta(seconds=1)))
-def send_mail(ctx: JobContext) -> None: ...
+def send_mail(ctx: TaskContext[Any]) -> None: ...
 
 
 @task(name="fetch")
-async def fetch(ctx: JobContext) -> int:
+async def fetch(ctx: TaskContext) -> int:
     return 1
 
 
@@ -49,8 +53,14 @@ async def lifespan() -> AsyncGenerator[str, None]:
 
 
 @contextmanager
-def timed(ctx: JobContext) -> Generator[None, None, None]:
+def timed(ctx: Context) -> Generator[None, None, None]:
+    ctx.log.info("%s, attempt %s", ctx.name, ctx.attempt)
     yield
+
+
+def only_by_day(ctx: Context) -> None:
+    if ctx.worker.startswith("night"):
+        raise Skip("night")
 
 
 def narrower(settings: Settings) -> Settings:
@@ -63,6 +73,7 @@ registry = JobRegistry(
     lifespan=lifespan,
     listeners=[lambda event: print(event.name)],
     interceptors=[timed],
+    before_start=[only_by_day],
     customize=narrower,
     poll_interval="5s",
     heartbeat_interval=timedelta(seconds=5),
@@ -93,7 +104,7 @@ def enqueue(client: Client, connection: sa.Connection) -> Receipt:
 
 async def serve() -> None:
     async with registry as running:
-        running.client.schedule(send_mail)
+        running.client.schedule(send_mail, None)
 
 
 def script() -> int:

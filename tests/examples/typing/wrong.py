@@ -116,6 +116,9 @@ def handle(ctx: JobContext, connection: sa.Connection) -> None:
     ctx.complete_in(None)  # wrong
     ctx.slot.later()  # wrong
     print(ctx.interval_end + 1)  # wrong
+    print(ctx.interval_start.hour)  # wrong
+    text: str = ctx.slot  # wrong
+    print(text)
     print(ctx.missed)  # wrong
 
 

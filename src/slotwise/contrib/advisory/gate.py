@@ -12,7 +12,7 @@ from typing import Any, Final
 from slotwise.contrib.advisory.cron_jobs import CronJob
 from slotwise.contrib.locks.sql import impatient, shown
 from slotwise.errors import ConfigurationError, InvalidSetting
-from slotwise.jobs.context import JobContext, Skip
+from slotwise.jobs.context import Context, Skip
 from slotwise.model.clock import elapsed
 from slotwise.model.durations import parse_duration
 from slotwise.model.vocabulary import register_reason
@@ -96,7 +96,7 @@ class AdvisoryGate:
                 "name the server itself, or a pool in session mode"
             )
 
-    def __call__(self, ctx: JobContext) -> AbstractContextManager[object] | None:
+    def __call__(self, ctx: Context) -> AbstractContextManager[object] | None:
         """Acquire the key of the context's job. Raise Skip if another program holds it."""
         key = self._keys.get(ctx.name)
         if key is None:
@@ -114,7 +114,7 @@ class AdvisoryGate:
         return self._held(ctx, session, key)
 
     @contextmanager
-    def _held(self, ctx: JobContext, session: Any, key: int) -> Iterator[None]:
+    def _held(self, ctx: Context, session: Any, key: int) -> Iterator[None]:
         acquired, over = elapsed(), threading.Event()
         watch = threading.Thread(target=self._watch, args=(ctx, session, key, over), name="slotwise-key", daemon=True)
         watch.start()
@@ -129,7 +129,7 @@ class AdvisoryGate:
             else:
                 _release(session, key)
 
-    def _watch(self, ctx: JobContext, session: Any, key: int, over: threading.Event) -> None:
+    def _watch(self, ctx: Context, session: Any, key: int, over: threading.Event) -> None:
         while not over.wait(self._check_every):
             try:
                 session.execute("SELECT 1")

@@ -21,7 +21,7 @@ from django.utils.module_loading import import_string
 
 from slotwise.contrib.django.project import joining, registry
 from slotwise.errors import ConfigurationError
-from slotwise.jobs.context import JobContext, Steering
+from slotwise.jobs.context import Context, Steering
 from slotwise.jobs.job import OneTimeTask
 from slotwise.jobs.policies import Retry
 from slotwise.model.vocabulary import Outcome, State
@@ -122,7 +122,7 @@ class SlotwiseTasks:
         """Return an option, or its default."""
         return self.options.get(name, OPTIONS[name])
 
-    def run(self, ctx: JobContext) -> dict[str, Any]:
+    def run(self, ctx: Context) -> dict[str, Any]:
         """Run a task of Django, and return what its stored result consists of."""
         data: dict[str, Any] = ctx.data
         task, now = self._task(data), timezone.now()
@@ -237,7 +237,7 @@ class DjangoTask(OneTimeTask[Any]):
         attempts = backend.option("max_attempts")
         self.retry = None if attempts == 1 else Retry.exponential(max_attempts=attempts)
 
-    def execute(self, ctx: JobContext) -> object:
+    def execute(self, ctx: Context) -> object:
         """Run the task that the payload names."""
         return self._backend.run(ctx)
 

@@ -13,7 +13,7 @@ from urllib.parse import quote, urlencode
 from slotwise.client.arguments import Receipt
 from slotwise.contrib.discovery import collect, import_module, in_module
 from slotwise.errors import ConfigurationError, InvalidSetting, SlotwiseError
-from slotwise.jobs.context import JobContext
+from slotwise.jobs.context import Context
 from slotwise.registry.registry import JobRegistry
 
 try:
@@ -228,7 +228,7 @@ def _loaded(value: Any, word: str) -> Any:
 
 
 @contextmanager
-def fresh_connections(ctx: JobContext) -> Iterator[None]:
+def fresh_connections(ctx: Context) -> Iterator[None]:
     """Close connections of Django that are too old or broken, before and after a handler, as around a request."""
     _close()
     try:

@@ -25,7 +25,7 @@ from slotwise.engine.run.event_loop import EventLoop
 from slotwise.engine.run.outcomes import forks, leave_fork, raised, returned, timed_out
 from slotwise.engine.run.start_hooks import BeforeStart, StartHooks
 from slotwise.errors import InvalidPayload, InvalidSchedule
-from slotwise.jobs.context import JobContext, TaskContext
+from slotwise.jobs.context import Context, JobContext, TaskContext
 from slotwise.jobs.definition import Definition
 from slotwise.model.clock import elapsed
 from slotwise.model.error_text import error_summary
@@ -249,7 +249,7 @@ class Contexts:
         #: What the lifespan has returned.
         self.state: object = None
 
-    def make(self, holding: Holding) -> JobContext:
+    def make(self, holding: Holding) -> Context:
         row, schedule = holding.claim.row, None
         if row.schedule:
             with suppress(InvalidSchedule):  # written by a newer release: this slot still runs
@@ -257,8 +257,8 @@ class Contexts:
         return self._makers[row.task_name](holding, schedule=schedule, state=self.state)
 
 
-Interceptor: TypeAlias = Callable[[JobContext], AbstractContextManager[object]]
-MakeContext: TypeAlias = Callable[[Holding], JobContext]
+Interceptor: TypeAlias = Callable[[Context], AbstractContextManager[object]]
+MakeContext: TypeAlias = Callable[[Holding], Context]
 OnEnd: TypeAlias = Callable[[Holding, AttemptOutcome], None]
 
 
@@ -479,7 +479,7 @@ class Runner:
         self._ended(holding, outcome, begun)
         return outcome
 
-    async def _call_async(self, ctx: JobContext, definition: Definition, holding: Holding) -> AttemptOutcome:
+    async def _call_async(self, ctx: Context, definition: Definition, holding: Holding) -> AttemptOutcome:
         """Return the outcome as a value: a SystemExit that leaves a task would end the loop with all its tasks."""
         origin = len(forks)
         try:
@@ -494,13 +494,13 @@ class Runner:
         return outcome
 
     @contextmanager
-    def _intercepted(self, ctx: JobContext) -> Iterator[None]:
+    def _intercepted(self, ctx: Context) -> Iterator[None]:
         with ExitStack() as stack:
             for interceptor in self._interceptors:
                 stack.enter_context(interceptor(ctx))
             yield
 
-    def _prepare(self, holding: Holding, definition: Definition) -> tuple[JobContext, AttemptOutcome | None]:
+    def _prepare(self, holding: Holding, definition: Definition) -> tuple[Context, AttemptOutcome | None]:
         """Return the context, and a final failure where the stored data cannot be read."""
         ctx = self._make_context(holding)
         if holding.claim.row.task_data is not None or definition.name in self._typed:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from slotwise.engine.run.active_claims import Holding
-from slotwise.jobs.context import JobContext
+from slotwise.jobs.context import Context
 from slotwise.store.queue.queue import AtInsert
 from slotwise.store.slots.settlements import AfterSettle
 
@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 #: handlers. It raises Skip to refuse the start for good; with any other exception the attempt has failed. A context
 #: manager that it returns is entered before the handler starts, and left when the attempt has ended, or when its start
 #: is refused after all.
-BeforeStart: TypeAlias = Callable[[JobContext], AbstractContextManager[object] | None]
+BeforeStart: TypeAlias = Callable[[Context], AbstractContextManager[object] | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +43,7 @@ class StartHooks:
     def __bool__(self) -> bool:
         return bool(self._hooks)
 
-    def enter(self, holding: Holding, ctx: JobContext) -> None:
+    def enter(self, holding: Holding, ctx: Context) -> None:
         """Call the hooks, and hold what they return. Raise what a hook raises; what was entered before stays held."""
         holding.held = stack = ExitStack()
         for hook in self._hooks:
