@@ -215,7 +215,7 @@ def _count(gaps: tuple[Gap, ...]) -> int:
 # -- the columns of a row that waits ----------------------------------------------------------------------------
 
 
-def again(row: Row, due: datetime, *, attempt: int | None = None) -> dict[str, Any]:
+def again(row: Row, due: datetime, *, attempt: int | None = None) -> dict[str, object]:
     """The same slot once more, due at ``due``, or when somebody wished meanwhile."""
     return {
         **carried(row),
@@ -224,7 +224,7 @@ def again(row: Row, due: datetime, *, attempt: int | None = None) -> dict[str, A
     }
 
 
-def carried(row: Row) -> dict[str, Any]:
+def carried(row: Row) -> dict[str, object]:
     """The columns that a transition may change, as they stand."""
     return {
         "execution_time": row.execution_time,
@@ -471,7 +471,7 @@ def _waiting_for_a_place(row: Row, schedule: Schedule, slot: datetime, now: date
     return {**columns, **as_it_stood, "execution_time": now + schedule.wait(slot) + PLACE_PAUSE}
 
 
-def beside(row: Row, schedule: Schedule, definition: Definition, now: datetime) -> dict[str, Any]:
+def beside(row: Row, schedule: Schedule, definition: Definition, now: datetime) -> dict[str, object]:
     """The plan row after the slot that it waited for has started in a row of its own."""
     base = row.watermark or row.slot or now
     columns = waiting(row, schedule, schedule.settled(base).next_after(base), watermark=base)

@@ -70,7 +70,7 @@ class Ending:
         least = self.definition.min_interval
         return due if least is None or self.began is None else max(due, self.began + least)
 
-    def waiting(self, row: Row, due: datetime, since: datetime | None = None) -> dict[str, Any]:
+    def waiting(self, row: Row, due: datetime, since: datetime | None = None) -> dict[str, object]:
         """The columns of a row that waits for another attempt, or with a slot that was kept.
 
         It holds its job meanwhile, unless nobody has held that ``since``.
@@ -107,7 +107,7 @@ def newest_come(schedule: Schedule, base: datetime, until: datetime) -> datetime
     return schedule.running.latest_before(until - schedule.wait(base) + TICK, floor=base)
 
 
-def moved(row: Row, due: datetime) -> dict[str, Any]:
+def moved(row: Row, due: datetime) -> dict[str, object]:
     """The columns of a waiting row that will be due at another time: if it holds its job until then, it still does."""
     before, since = row.due, row.unheld_since
     if since is not None and since >= before:
@@ -243,7 +243,7 @@ def _lost(row: Row, ending: Ending) -> Transition:
     )
 
 
-def _another(row: Row, ending: Ending, due: datetime, since: datetime | None = None) -> dict[str, Any]:
+def _another(row: Row, ending: Ending, due: datetime, since: datetime | None = None) -> dict[str, object]:
     """The columns of a row that waits for the next attempt of its slot; nobody holds its job ``since``, or it does."""
     return {**again(row, due), **ending.waiting(row, row.wanted_due or due, since)}
 
@@ -398,7 +398,7 @@ def _tail(row: Row, ending: Ending, schedule: Schedule, base: datetime) -> _Wait
 
 def _of_tail(
     row: Row, ending: Ending, schedule: Schedule, base: datetime, due: datetime, until: datetime
-) -> dict[str, Any]:
+) -> dict[str, object]:
     columns = waiting(row, schedule, schedule.settled(base).next_after(base), watermark=base)
     return {**columns, "origin": Origin.CATCH_UP, "catch_up_until": until, **ending.waiting(row, due)}
 
@@ -428,7 +428,7 @@ def _end_task(row: Row, now: datetime, outcome: Outcome, error: str | None, reco
     )
 
 
-def counters(row: Row, outcome: Outcome, now: datetime) -> dict[str, Any]:
+def counters(row: Row, outcome: Outcome, now: datetime) -> dict[str, object]:
     match outcome:
         case Outcome.SUCCEEDED:
             return {"consecutive_failures": 0, "last_success": now}
@@ -484,6 +484,6 @@ def postponed(row: Row, now: datetime, error: str) -> Transition:
     return _later(row, hand_back(row, Reason.UNREADABLE), now + UNREADABLE_PAUSE, last_error=error)
 
 
-def _later(row: Row, back: Transition, due: datetime, **columns: Any) -> Transition:
+def _later(row: Row, back: Transition, due: datetime, **columns: object) -> Transition:
     assert back.row is not None
     return replace(back, label=Release.POSTPONED, row={**back.row, **moved(row, row.wanted_due or due), **columns})

@@ -33,7 +33,7 @@ def parked(row: Row, transition: Transition) -> Transition:
     return replace(transition, row={**columns, **asleep(columns["execution_time"])})
 
 
-def asleep(due: datetime) -> dict[str, Any]:
+def asleep(due: datetime) -> dict[str, object]:
     """Where a paused row stands: far away for whoever does not know of states, its due time kept."""
     return {"state": State.PAUSED, "execution_time": FOREVER, "parked_due": due}
 
@@ -86,7 +86,7 @@ def _passing(row: Row, schedule: Schedule, gap: Gap, now: datetime) -> Passed:
     return Passed(gaps=cut(schedule, (gap,), row.slot, row.watermark or row.slot), row=columns)
 
 
-def _same_line(row: Row, schedule: Schedule, slot: datetime) -> dict[str, Any]:
+def _same_line(row: Row, schedule: Schedule, slot: datetime) -> dict[str, object]:
     """What stays if ``slot`` belongs to the row's tail, or to its queue, as the one before it."""
     if row.catch_up_until is not None and slot <= row.catch_up_until:
         return {"catch_up_until": row.catch_up_until, "origin": row.origin, "unheld_since": row.unheld_since}

@@ -28,7 +28,7 @@ class Event:
     level: ClassVar[int] = logging.INFO
     worker: str | None = None
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, object]:
         """Return the fields that are set, for a log line."""
         found = {spec.name: getattr(self, spec.name) for spec in fields(self)}
         return {name: value for name, value in found.items() if value is not None}
